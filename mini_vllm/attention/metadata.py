@@ -1,0 +1,78 @@
+"""What every attention layer needs to know about one step's batch.
+
+    request          A (decode)   B (decode)   C (a prefill chunk of 3 tokens)
+    flat tokens      a9           b4           c0   c1   c2          T = 5
+    query_start_loc  0            1            2              5      R + 1 = 4 entries
+    seq_lens         10           5            3                     context after this step
+    slot_mapping     where each of the T new tokens' keys and values go
+
+Decodes (one token each) come first, so that a backend can treat them as one dense batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass
+class AttentionMetadata:
+    """One step's batch as attention sees it; the same object serves all layers.
+
+    R is the number of requests, T the number of new tokens of all of them together.
+    Source: vllm/v1/attention/backend.py (CommonAttentionMetadata) @ v0.22.1.
+    """
+
+    query_start_loc: Tensor  # [R + 1] int32: where each request's new tokens begin in the flat batch
+    seq_lens: Tensor  # [R] int32: tokens of context after this step (computed + scheduled)
+    block_table: Tensor  # [R, max_blocks] int32: physical block ids; unused entries are 0
+    slot_mapping: Tensor  # [T] int64: block_id * block_size + offset; -1 = do not store
+    max_query_len: int
+    max_seq_len: int
+    num_decode_reqs: int  # the first so many requests have exactly one new token
+    query_lens_cpu: list[int]  # the same numbers as plain lists, so that no layer has to wait
+    seq_lens_cpu: list[int]  # for a device to learn them
+    plan: Any = None  # what a backend derives once and reuses in every layer of the step
+
+    @property
+    def num_reqs(self) -> int:
+        return len(self.query_lens_cpu)
+
+    @classmethod
+    def from_lists(
+        cls,
+        query_lens: Sequence[int],
+        seq_lens: Sequence[int],
+        block_tables: Sequence[Sequence[int]],
+        block_size: int,
+        device: torch.device | str = "cpu",
+    ) -> AttentionMetadata:
+        """Build the metadata of one step from plain lists, one entry per request.
+
+        `query_lens[i]` new tokens of request i end at context length `seq_lens[i]`; its pages are
+        `block_tables[i]`. Requests with one new token must come first: they are the decodes.
+        """
+        num_decodes = next((i for i, n in enumerate(query_lens) if n != 1), len(query_lens))
+        width = max(map(len, block_tables), default=0)
+        slots = [
+            table[position // block_size] * block_size + position % block_size
+            for n, length, table in zip(query_lens, seq_lens, block_tables, strict=True)
+            for position in range(length - n, length)
+        ]
+        starts = torch.tensor([0, *query_lens]).cumsum(0)
+        rows = [list(table) + [0] * (width - len(table)) for table in block_tables]
+        return cls(
+            query_start_loc=starts.to(device, torch.int32),
+            seq_lens=torch.tensor(list(seq_lens), dtype=torch.int32, device=device),
+            block_table=torch.tensor(rows, dtype=torch.int32, device=device),
+            slot_mapping=torch.tensor(slots, dtype=torch.int64, device=device),
+            max_query_len=max(query_lens, default=0),
+            max_seq_len=max(seq_lens, default=0),
+            num_decode_reqs=num_decodes,
+            query_lens_cpu=list(query_lens),
+            seq_lens_cpu=list(seq_lens),
+        )
