@@ -1,0 +1,274 @@
+"""What a caller may ask of the sampler, with vLLM's names, defaults and meanings.
+
+This module imports no torch: the scheduler and the command line read it too.
+
+Source: vllm/sampling_params.py#L151-L520 (SamplingParams) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from numbers import Integral, Real
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+MAX_N = 16384
+"""Most completions of one prompt."""
+MAX_LOGPROBS = 20
+"""Most alternatives whose log probability can be returned per position (vLLM's default limit)."""
+MIN_TEMPERATURE = 1e-2
+"""Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
+
+# Every scalar parameter: name, kind, is None legal, is the value legal, the limit and the fix in words.
+# A comparison with NaN is false, so NaN fails every range.
+_SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = (
+    ("n", Integral, False, lambda v: 1 <= v <= MAX_N,
+     f"between 1 and {MAX_N}", "leave it out for one completion"),
+    ("presence_penalty", Real, False, lambda v: -2 <= v <= 2,
+     "between -2 and 2", "0 switches it off"),
+    ("frequency_penalty", Real, False, lambda v: -2 <= v <= 2,
+     "between -2 and 2", "0 switches it off"),
+    ("repetition_penalty", Real, False, lambda v: 0 < v < float("inf"),
+     "finite and above 0", "1 switches it off"),
+    ("temperature", Real, False, lambda v: 0 <= v < float("inf"),
+     "finite and at least 0", "0 means greedy"),
+    ("top_p", Real, False, lambda v: 0 < v <= 1, "above 0 and at most 1", "1 switches it off"),
+    ("top_k", Integral, False, lambda v: v >= -1, "at least 1", "0 or -1 switches it off"),
+    ("min_p", Real, False, lambda v: 0 <= v <= 1, "between 0 and 1", "0 switches it off"),
+    ("seed", Integral, True, lambda v: -(2**63) <= v < 2**64,
+     "between -2**63 and 2**64 - 1", "leave it out for an unseeded request"),
+    ("max_tokens", Integral, True, lambda v: v >= 1,
+     "at least 1", "leave it out for the default of 16, or None for as many as fit"),
+    ("min_tokens", Integral, False, lambda v: v >= 0, "at least 0", "0 switches it off"),
+    ("logprobs", Integral, True, lambda v: 0 <= v <= MAX_LOGPROBS,
+     f"between 0 and {MAX_LOGPROBS}", "leave it out for none"),
+    ("prompt_logprobs", Integral, True, lambda v: 0 <= v <= MAX_LOGPROBS,
+     f"between 0 and {MAX_LOGPROBS}", "leave it out for none"),
+)  # fmt: skip
+_FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
+
+
+@dataclass
+class SamplingParams:
+    """How the tokens of one request are chosen, when it stops, and what is reported.
+
+    Every field is checked when the object is made. A bad value raises a `ValueError` that names
+    the field, the value, the limit and the fix; an unknown argument raises a `TypeError` that
+    names the nearest field. After that `stop` and `stop_token_ids` are always lists.
+
+    Attributes:
+        n: completions per prompt; each becomes a request of its own (see `ParentRequest`).
+        presence_penalty: subtracted once from the logit of every token already in the output.
+        frequency_penalty: subtracted once per occurrence in the output.
+        repetition_penalty: divides positive and multiplies negative logits of tokens that
+            occur in the prompt or the output.
+        temperature: divides the logits; 0 means greedy, and then top_p, top_k and min_p are off.
+        top_p: keep the smallest set of most probable tokens that reaches this mass.
+        top_k: keep this many most probable tokens; 0 and -1 switch it off.
+        min_p: keep tokens at least this fraction as probable as the most probable one.
+        seed: makes the request reproducible, whatever else runs beside it; -1 means None.
+        stop: one string or several that end the text when they appear in it.
+        stop_token_ids: tokens that end the request when they are sampled.
+        include_stop_str_in_output: keep the matched stop string at the end of the text.
+        ignore_eos: do not stop at the model's end-of-sequence token.
+        max_tokens: most output tokens; None means up to the model's length.
+        min_tokens: EOS, stop tokens and stop strings cannot end the request before this many.
+        logprobs: per output token, this many most likely tokens beside the sampled one.
+        prompt_logprobs: the same for the tokens of the prompt.
+        detokenize: turn the output into text.
+        skip_special_tokens: leave special tokens out of the text.
+        logit_bias: token id -> number added to its logit.
+        allowed_token_ids: only these tokens may be sampled.
+        extra_args: free for extensions; the engine does not read it.
+    """
+
+    n: int = 1
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    skip_special_tokens: bool = True
+    logit_bias: dict[int, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    extra_args: dict[str, Any] | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
+        """Refuse an unknown keyword with a better message than the generated `__init__` has."""
+        if message := _unknown_names(cls, kwargs):
+            raise TypeError(message)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        self._normalise()
+        for name, kind, optional, legal, limit, fix in _SCALARS:
+            _check_scalar(name, getattr(self, name), kind, optional, legal, limit, fix)
+        for name in _FLAGS:
+            if not isinstance(value := getattr(self, name), bool):
+                raise ValueError(f"{name} is {value!r}; it must be True or False")
+        self._check_lists()
+        self._check_combinations()
+        self._settle_temperature()
+
+    def _normalise(self) -> None:
+        """Bring the spellings that vLLM accepts to one form each."""
+        if self.seed == -1:
+            self.seed = None
+        self.stop = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
+        self.stop_token_ids = self.stop_token_ids or []
+        # The OpenAI chat API spells "the sampled token and one more" as True.
+        self.logprobs = 1 if self.logprobs is True else self.logprobs
+        self.prompt_logprobs = 1 if self.prompt_logprobs is True else self.prompt_logprobs
+        if isinstance(self.logit_bias, Mapping):
+            # The keys of a JSON object are strings.
+            self.logit_bias = {_token_id_key(key): bias for key, bias in self.logit_bias.items()}
+
+    def _check_lists(self) -> None:
+        _check_list("stop", self.stop, str, "strings")
+        _check_list("stop_token_ids", self.stop_token_ids, Integral, "token ids")
+        if any(not text for text in self.stop or []):
+            raise ValueError("stop holds an empty string, which is in every text; remove it")
+        if self.allowed_token_ids is not None:
+            _check_list("allowed_token_ids", self.allowed_token_ids, Integral, "token ids")
+            if not self.allowed_token_ids:
+                raise ValueError(
+                    "allowed_token_ids is empty, so no token could be sampled; "
+                    "name at least one token or leave it out"
+                )
+        for name in ("logit_bias", "extra_args"):
+            if not isinstance(value := getattr(self, name), dict | None):
+                raise ValueError(f"{name} is {value!r}; it must be a dict or None")
+        for token_id, bias in (self.logit_bias or {}).items():
+            _check_scalar(
+                f"logit_bias[{token_id}]", bias, Real, False,
+                lambda v: -float("inf") < v < float("inf"), "finite", "-100 bans a token",
+            )  # fmt: skip
+
+    def _check_combinations(self) -> None:
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"min_tokens is {self.min_tokens}; it must be at most max_tokens, which is "
+                f"{self.max_tokens}; raise max_tokens or lower min_tokens"
+            )
+        if self.stop and not self.detokenize:
+            raise ValueError(
+                f"stop is {self.stop!r} but detokenize is False; stop strings are found in the "
+                "text; set detokenize=True or use stop_token_ids"
+            )
+        if self.temperature == 0 and self.n > 1:
+            raise ValueError(
+                f"n is {self.n} with temperature 0; greedy completions would all be the same, "
+                "so n must be 1; set n=1 or a temperature above 0"
+            )
+
+    def _settle_temperature(self) -> None:
+        """Switch the filters off for greedy requests; raise tiny temperatures to the minimum."""
+        if self.temperature == 0:
+            self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
+        elif self.temperature < MIN_TEMPERATURE:
+            logger.warning(
+                "temperature %s is below %s and could overflow; %s is used instead",
+                self.temperature, MIN_TEMPERATURE, MIN_TEMPERATURE,
+            )  # fmt: skip
+            self.temperature = MIN_TEMPERATURE
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
+        """Build from parsed JSON. An unknown key raises a `ValueError` naming the nearest."""
+        if message := _unknown_names(cls, values):
+            raise ValueError(message)
+        return cls(**values)
+
+    def clone(self) -> SamplingParams:
+        """A deep copy that shares nothing with this object."""
+        return copy.deepcopy(self)
+
+    def verify(self, vocab_size: int) -> None:
+        """Refuse token ids that the model does not have.
+
+        The one check that needs the model, so the engine makes it when a request arrives.
+        """
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token_id in getattr(self, name) or ():
+                if not 0 <= token_id < vocab_size:
+                    raise ValueError(
+                        f"{name} holds token {token_id}; token ids must be at least 0 and below "
+                        f"the vocabulary size {vocab_size}; remove it"
+                    )
+
+    @property
+    def is_greedy(self) -> bool:
+        """True when every token is the most likely one."""
+        return self.temperature == 0
+
+    @property
+    def all_stop_token_ids(self) -> frozenset[int]:
+        """`stop_token_ids` as a set. The model's EOS tokens are not in it."""
+        return frozenset(self.stop_token_ids or ())
+
+    @property
+    def skip_reading_prefix_cache(self) -> bool:
+        """Prompt logprobs need the logits of every prompt token, so none may come from the cache."""
+        return self.prompt_logprobs is not None
+
+
+def _check_scalar(
+    name: str,
+    value: Any,
+    kind: type,
+    optional: bool,
+    legal: Callable[[Any], bool],
+    limit: str,
+    fix: str,
+) -> None:
+    """Raise a `ValueError` unless `value` is of `kind` (never a bool) and inside its limit."""
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, kind):
+        noun = "an integer" if kind is Integral else "a number"
+        raise ValueError(
+            f"{name} is {value!r} ({type(value).__name__}); it must be {noun} ({limit}); {fix}"
+        )
+    if not legal(value):
+        raise ValueError(f"{name} is {value}; it must be {limit}; {fix}")
+
+
+def _check_list(name: str, values: Any, kind: type, noun: str) -> None:
+    if not isinstance(values, list) or not all(
+        isinstance(value, kind) and not isinstance(value, bool) for value in values
+    ):
+        raise ValueError(f"{name} is {values!r}; it must be a list of {noun}")
+
+
+def _token_id_key(key: Any) -> int:
+    if isinstance(key, Integral) or (isinstance(key, str) and key.isdecimal()):
+        return int(key)
+    raise ValueError(f"logit_bias has the key {key!r}; keys must be token ids")
+
+
+def _unknown_names(cls: type[SamplingParams], names: Collection[str]) -> str | None:
+    """The error message for the first name that is not a field, or None."""
+    known = [field.name for field in fields(cls)]
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(known)}"
+            return f"unknown sampling parameter {name!r}; {hint}"
+    return None
