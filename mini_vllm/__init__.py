@@ -1,0 +1,32 @@
+"""mini_vllm: a small, real LLM inference engine built after vLLM V1.
+
+The names a user needs live here and load lazily, so that ``import mini_vllm`` costs
+milliseconds and the pure core (scheduling, KV bookkeeping) can be used without torch.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.llm import LLM
+    from mini_vllm.outputs import CompletionOutput, RequestOutput
+
+__version__ = "0.1.0"
+__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+
+_LAZY = {
+    "LLM": "mini_vllm.engine.llm",
+    "CompletionOutput": "mini_vllm.outputs",
+    "RequestOutput": "mini_vllm.outputs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module 'mini_vllm' has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)

@@ -1,0 +1,106 @@
+"""What scheduler and worker tell each other: plain data, a step at a time.
+
+A request is described in full once, when it is new or comes back after preemption. From then
+on both sides keep their own copy and exchange only what has changed.
+
+Source: vllm/v1/core/sched/output.py#L31-L247 (SchedulerOutput) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams
+
+
+@dataclass(frozen=True, slots=True)
+class NewRequestData:
+    """Everything the worker needs to know of a request it has never seen.
+
+    Source: vllm/v1/core/sched/output.py#L31-L109 (NewRequestData) @ v0.22.1
+    """
+
+    req_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    eos_token_id: int | None
+    block_ids: list[int]
+    num_computed_tokens: int
+    """Tokens that the prefix cache supplied."""
+    lora_name: str | None = None
+
+    @classmethod
+    def from_request(cls, request: Request, block_ids: list[int]) -> NewRequestData:
+        return cls(
+            req_id=request.request_id,
+            prompt_token_ids=request.prompt_token_ids,
+            sampling_params=request.sampling_params,
+            eos_token_id=request.eos_token_id,
+            block_ids=block_ids,
+            num_computed_tokens=request.num_computed_tokens,
+            lora_name=request.lora_name,
+        )
+
+
+@dataclass(slots=True)
+class CachedRequestData:
+    """What has changed for requests that the worker knows. The lists run in parallel.
+
+    Source: vllm/v1/core/sched/output.py#L112-L178 (CachedRequestData) @ v0.22.1
+    """
+
+    req_ids: list[str]
+    num_computed_tokens: list[int]
+    """Before this step."""
+    resumed_req_ids: set[str]
+    """Those that come back after preemption: their ``new_block_ids`` replace the old table."""
+    all_token_ids: dict[str, list[int]]
+    """Prompt and output so far, for resumed requests only."""
+
+
+@dataclass(slots=True)
+class SchedulerOutput:
+    """The plan of one step.
+
+    Source: vllm/v1/core/sched/output.py#L181-L247 (SchedulerOutput) @ v0.22.1
+    """
+
+    scheduled_new_reqs: list[NewRequestData]
+    scheduled_cached_reqs: CachedRequestData
+    num_scheduled_tokens: dict[str, int]
+    """Tokens to compute per request, drafts included; each at least 1."""
+    total_num_scheduled_tokens: int
+    scheduled_spec_decode_tokens: dict[str, list[int]]
+    """Draft tokens to verify, for requests that have any."""
+    new_block_ids: dict[str, list[int]]
+    """Blocks by request: the whole table of a new or resumed one, only the additional blocks
+    of a running one. Requests that got none are absent."""
+    preempted_req_ids: list[str]
+    """In the order in which they were preempted."""
+    finished_req_ids: set[str]
+    """Requests that finished since the last step: the worker may forget them."""
+
+    blocks_to_swap_out: list[tuple[int, int]] = field(default_factory=list)
+    """(device block, host block) to copy before the forward pass; V1 never swaps."""
+    blocks_to_swap_in: list[tuple[int, int]] = field(default_factory=list)
+    """(host block, device block)."""
+    blocks_to_copy: list[tuple[int, int]] = field(default_factory=list)
+    """(source, destination) on the device, for copy-on-write."""
+    extra: dict[str, Any] = field(default_factory=dict)
+    """Batch inputs of scheduler extensions, by name."""
+
+
+@dataclass(slots=True)
+class EngineCoreOutput:
+    """What one step brought for one request.
+
+    Source: vllm/v1/engine/__init__.py#L151-L184 (EngineCoreOutput) @ v0.22.1
+    """
+
+    request_id: str
+    new_token_ids: list[int]
+    finish_reason: str | None = None
+    """ "stop", "length", "abort" or "error" once the request has finished."""
+    stop_reason: int | str | None = None
