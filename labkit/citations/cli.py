@@ -1,0 +1,99 @@
+"""The commands `cite-check` and `cite-drift`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from labkit.citations.check import GET_SOURCE, Report, check_project, updated_lock
+from labkit.citations.drift import DriftError, by_phase, fetch_release, report, version_of
+from labkit.citations.lock import LOCK, read_lock, write_lock
+from labkit.citations.moves import propose
+from labkit.citations.scan import Citation, Problem, module_owners, scan_project
+from labkit.citations.symbols import DEFAULT_ROOT, ROOT_VARIABLE, Upstream, upstream_root
+from labkit.files import write_text
+from labkit.manifest import find_root
+
+
+def main(argv: list[str]) -> int:
+    """Verify that every cited upstream line holds the symbol that the citation names."""
+    options = _check_options(argv)
+    project = options.project or find_root()
+    root = upstream_root(project, options.source)
+    upstream = Upstream(root) if root else None
+    if (options.fix or options.update) and upstream is None:
+        print(f"--fix and --update read upstream's source, which is not here: {GET_SOURCE}")
+        return 2
+    if options.update and upstream:
+        _update(project, upstream)
+    found = check_project(project, upstream)
+    for problem in found.problems:
+        print(problem)
+        if options.fix and upstream:
+            _print_proposals(problem, found, project, upstream)
+    print(_summary(found))
+    return 1 if found.problems else 0
+
+
+def _check_options(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("labkit cite-check", description=main.__doc__)
+    parser.add_argument("--fix", action="store_true", help="propose where a citation should point")
+    parser.add_argument("--update", action="store_true", help=f"rewrite {LOCK.as_posix()}")
+    source_help = (
+        f"folder with upstream's vllm/ (default: ${ROOT_VARIABLE} or {DEFAULT_ROOT})"
+    )
+    parser.add_argument("--source", type=Path, help=source_help)
+    parser.add_argument("--project", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)
+
+
+def _update(project: Path, upstream: Upstream) -> None:
+    citations = [item for item in scan_project(project) if isinstance(item, Citation)]
+    lock, _ = updated_lock(citations, upstream)
+    write_lock(project, lock)
+    regions = sum(len(file.regions) for file in lock.values())
+    print(f"wrote {LOCK.as_posix()}: {regions} regions of {len(lock)} files")
+
+
+def _print_proposals(problem: Problem, found: Report, project: Path, upstream: Upstream) -> None:
+    lock = read_lock(project)
+    for citation in found.citations:
+        if citation.where == problem.where:
+            for move in propose(citation, upstream, lock):
+                print(f"    --fix: [`{move.symbol}`]({move.url})")
+
+
+def _summary(found: Report) -> str:
+    places = len({(c.path, c.region) for c in found.citations})
+    against = "citations.lock only (no source here)" if found.offline else "the source"
+    counted = f"{len(found.citations)} citations of {places} places, checked against {against}"
+    unused = f"; {len(found.unused)} locked places are no longer cited" if found.unused else ""
+    return f"{counted}: {len(found.problems) or 'no'} problems{unused}"
+
+
+def drift(argv: list[str]) -> int:
+    """Report, phase by phase, which cited lines another upstream release changed."""
+    options = _drift_options(argv)
+    project = options.project or find_root()
+    try:
+        source = options.source or fetch_release(options.to, project / DEFAULT_ROOT.parent)
+    except DriftError as error:
+        print(error)
+        return 2
+    citations = [item for item in scan_project(project) if isinstance(item, Citation)]
+    groups = by_phase(citations, read_lock(project), Upstream(source), module_owners(project))
+    text = report(groups, options.to or version_of(source))
+    print(text)
+    if options.out:
+        write_text(options.out, text)
+    return 0
+
+
+def _drift_options(argv: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser("labkit cite-drift", description=drift.__doc__)
+    other = parser.add_mutually_exclusive_group(required=True)
+    other.add_argument("--to", metavar="VERSION", help="release to compare with, such as 0.32.0")
+    other.add_argument("--source", type=Path, help="or: a folder that holds its vllm/")
+    parser.add_argument("--out", type=Path, help="write the report to this file, too")
+    parser.add_argument("--project", type=Path, help=argparse.SUPPRESS)
+    return parser.parse_args(argv)

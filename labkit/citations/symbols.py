@@ -1,0 +1,178 @@
+"""Where the names of a Python file are defined and used: what citations are held to."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+PIN = "v0.22.1"
+DEFAULT_ROOT = Path(".upstream") / f"vllm-{PIN[1:]}"
+ROOT_VARIABLE = "MINI_VLLM_UPSTREAM"
+
+Span = tuple[int, int]
+"""First and last line, both counted from 1, both included."""
+
+
+def digest(lines: list[str]) -> str:
+    """Hash of some lines; spaces at line ends do not count."""
+    text = "\n".join(line.rstrip() for line in lines)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def upstream_root(project: Path, root: Path | None = None) -> Path | None:
+    """The folder that holds upstream's `vllm/`, or None when the source is not on this machine."""
+    chosen = root or Path(os.environ.get(ROOT_VARIABLE) or project / DEFAULT_ROOT)
+    return chosen if (chosen / "vllm").is_dir() else None
+
+
+@dataclass(frozen=True)
+class SourceFile:
+    """One upstream file: its lines, and lazily the spans of its names."""
+
+    path: str
+    text: str
+
+    @cached_property
+    def lines(self) -> list[str]:
+        return self.text.splitlines()
+
+    @cached_property
+    def sha256(self) -> str:
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+    @cached_property
+    def _tree(self) -> ast.Module:
+        return ast.parse(self.text)
+
+    @cached_property
+    def definitions(self) -> dict[str, list[Span]]:
+        """Spans by qualified name: `Class.method`, `Class.attribute`, `CONSTANT`, `outer.inner`."""
+        collector = _Definitions(self.lines)
+        collector.visit(self._tree)
+        return collector.spans
+
+    def resolve(self, symbol: str) -> list[Span]:
+        """Spans of `symbol`: an exact qualified name, or else every name that ends with it."""
+        if symbol in self.definitions:
+            return self.definitions[symbol]
+        tail = f".{symbol}"
+        return [s for name, spans in self.definitions.items() if name.endswith(tail) for s in spans]
+
+    def uses(self, name: str) -> list[int]:
+        """Lines on which the identifier `name` is read, called or imported (not defined)."""
+        return [line for line, used in self._identifiers if used == name]
+
+    @cached_property
+    def _identifiers(self) -> list[tuple[int, str]]:
+        return [pair for node in ast.walk(self._tree) for pair in _identifiers_of(node)]
+
+    def region(self, first: int, last: int) -> list[str]:
+        return self.lines[first - 1 : last]
+
+    def enclosing(self, first: int, last: int) -> str | None:
+        """Qualified name of the smallest definition that holds all of these lines."""
+        holders = [
+            (end - start, name)
+            for name, spans in self.definitions.items()
+            for start, end in spans
+            if start <= first and last <= end
+        ]
+        return min(holders)[1] if holders else None
+
+    def find(self, wanted: str, length: int) -> list[Span]:
+        """Spans of `length` lines whose digest is `wanted`: where a moved region lies now."""
+        last_start = len(self.lines) - length + 1
+        return [
+            (start, start + length - 1)
+            for start in range(1, last_start + 1)
+            if digest(self.region(start, start + length - 1)) == wanted
+        ]
+
+
+class Upstream:
+    """A tree of upstream source files below `root`, read on demand."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._files: dict[str, SourceFile | None] = {}
+
+    def file(self, path: str) -> SourceFile | None:
+        """The file at `path` (such as `vllm/v1/request.py`), or None when there is none."""
+        if path not in self._files:
+            full = self.root / path
+            inside = full.resolve().is_relative_to(self.root.resolve())
+            found = inside and full.is_file()
+            self._files[path] = SourceFile(path, full.read_text("utf-8")) if found else None
+        return self._files[path]
+
+    @cached_property
+    def paths(self) -> list[str]:
+        return sorted(p.relative_to(self.root).as_posix() for p in self.root.glob("vllm/**/*.py"))
+
+
+class _Definitions(ast.NodeVisitor):
+    """Collects spans. Comment lines directly above a definition belong to it."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self.lines = lines
+        self.spans: dict[str, list[Span]] = {}
+        self.stack: list[tuple[str, bool]] = []  # (name, is it a class)
+
+    def _add(self, name: str, node: ast.stmt, first: int, owner: list[str]) -> None:
+        while first > 1 and self.lines[first - 2].lstrip().startswith("#"):
+            first -= 1
+        qualified = ".".join([*owner, name])
+        self.spans.setdefault(qualified, []).append((first, node.end_lineno or first))
+
+    def _scope(self, node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+        self._add(node.name, node, first, [name for name, _ in self.stack])
+        self.stack.append((node.name, isinstance(node, ast.ClassDef)))
+        self.generic_visit(node)
+        self.stack.pop()
+
+    visit_ClassDef = visit_FunctionDef = visit_AsyncFunctionDef = _scope
+
+    def _assignment(self, node: ast.Assign | ast.AnnAssign) -> None:
+        targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+        names = [name for name, _ in self.stack]
+        in_function = bool(self.stack) and not self.stack[-1][1]
+        for target in (t for group in targets for t in _flatten(group)):
+            if isinstance(target, ast.Name) and not in_function:
+                self._add(target.id, node, node.lineno, names)
+            elif _is_self_attribute(target) and len(self.stack) >= 2 and self.stack[-2][1]:
+                assert isinstance(target, ast.Attribute)
+                self._add(target.attr, node, node.lineno, names[:-1])
+
+    visit_Assign = visit_AnnAssign = _assignment
+
+
+def _flatten(target: ast.expr) -> list[ast.expr]:
+    if isinstance(target, ast.Tuple | ast.List):
+        return [leaf for part in target.elts for leaf in _flatten(part)]
+    return [target]
+
+
+def _is_self_attribute(node: ast.expr) -> bool:
+    return (
+        isinstance(node, ast.Attribute)
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+    )
+
+
+def _identifiers_of(node: ast.AST) -> list[tuple[int, str]]:
+    match node:
+        case ast.Name(id=name, lineno=line) | ast.arg(arg=name, lineno=line):
+            return [(line, name)]
+        case ast.Attribute(attr=name, end_lineno=line) if line is not None:
+            return [(line, name)]
+        case ast.keyword(arg=str(name), lineno=line):
+            return [(line, name)]
+        case ast.alias(name=name, asname=other, lineno=line):
+            return [(line, part) for part in [*name.split("."), other] if part]
+    return []
