@@ -1,0 +1,1 @@
+"""The course's tooling: set-up, skeletons, runner, tracing, citations and the command line."""

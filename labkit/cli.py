@@ -1,0 +1,198 @@
+"""The course's command line: one table of commands, each imported only when it is called.
+
+Add a command with one line in `COMMANDS`. A target is either
+
+* `module:attribute`, where the attribute is a function with Typer annotations, a `typer.Typer`
+  app, or a function that takes a list of strings (marked with `argv=True`), or
+* `-m module words...`, which runs that module as `python -m` would.
+
+`needs` names the groups of packages from `pyproject.toml` that the command uses. Before a command
+runs, `bootstrap.enter` finds an interpreter that has them, and sets one up where there is none.
+This file imports the standard library only, so that `--help` is instant on a bare Python.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import runpy
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from labkit import bootstrap
+
+ENGINE = ("engine",)
+COURSE = ("engine", "course")
+DEV = ("engine", "course", "dev")
+NOTEBOOK = ("engine", "course", "dev", "notebook")
+
+
+@dataclass(frozen=True)
+class Command:
+    """One row of the table: where the code is, what it is for, which packages it needs."""
+
+    target: str
+    help: str
+    needs: tuple[str, ...] = COURSE
+    section: str = "Learn"
+    argv: bool = False
+
+
+COMMANDS: dict[str, Command] = {
+    # Start
+    "setup": Command("labkit.bootstrap:main", "install what is needed", (), "Start", True),
+    "doctor": Command("labkit.doctor:main", "check this machine line by line", (), "Start", True),
+    "demo": Command("-m mini_vllm demo", "watch the engine answer", ENGINE, "Start"),
+    # Learn
+    "lab": Command("labkit.loop:lab", "judge your answers of one phase"),
+    "watch": Command("labkit.loop:watch", "judge again at every save", DEV),
+    "hint": Command("labkit.loop:hint", "the next hint of a phase"),
+    "diff": Command("labkit.loop:diff", "compare with the solution, function by function", DEV),
+    "reset": Command("labkit.loop:reset", "restore a skeleton, keeping a backup", DEV),
+    "progress": Command("labkit.loop:progress", "everything done so far"),
+    "run": Command("labkit.loop:run", "run the engine with your modules in it"),
+    "trace-diff": Command("labkit.loop:trace_diff", "first step where you and the reference differ"),
+    "read": Command("labkit.reader:read", "read a phase in the terminal"),
+    "book": Command("labkit.reader:book", "build the chapters as one web page"),
+    "notebook": Command("labkit.loop:notebook", "open a phase's notebook", NOTEBOOK),
+    "update": Command("labkit.loop:update", "merge new skeletons into your labs", DEV),
+    # Look inside
+    "trace": Command("labkit.trace.cli:app", "replay a schedule and print every step", COURSE, "Look"),
+    "inspect": Command("labkit.inspector:main", "look into a recorded timeline", COURSE, "Look"),
+    "arena": Command("labkit.arena:main", "schedulers race on the same load", COURSE, "Look"),
+    "bench": Command("-m mini_vllm bench", "measure the engine's throughput", ENGINE, "Look"),
+    "bench-scheduler": Command(
+        "-m benchmarks.scheduler", "measure one schedule() call", ENGINE, "Look"
+    ),
+    "upstream": Command(
+        "labkit.upstream:main", "fetch and show the pinned vLLM source", COURSE, "Look", True
+    ),
+    # Judge
+    "check-kernel": Command("labkit.kernels:main", "judge one Triton kernel", COURSE, "Judge"),
+    "gpu-report": Command("labkit.gpu_report:main", "measure your kernels", COURSE, "Judge"),
+    "grade": Command("labkit.grade:main", "run the hidden suite of a phase", COURSE, "Judge"),
+    "student-dist": Command("labkit.student_dist:main", "pack the course", DEV, "Judge"),
+    # Keep the house
+    "test": Command("labkit.checks:test", "every check of the project", DEV, "Maintain", True),
+    "lint": Command("labkit.checks:lint", "the checks that run no code", DEV, "Maintain", True),
+    "conformance": Command(
+        "labkit.conformance:main", "compare with vLLM's own scheduler", DEV, "Maintain", True
+    ),
+    "cite-check": Command(
+        "labkit.citations:main", "check every citation of vLLM", COURSE, "Maintain", True
+    ),
+    "cite-drift": Command(
+        "labkit.citations:drift", "cited lines that changed upstream", COURSE, "Maintain", True
+    ),
+    "sync": Command("labkit.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
+    "matrix": Command("labkit.matrix:main", "skeletons red, reference green", DEV, "Maintain"),
+    "mutants": Command("labkit.mutants:main", "named mistakes must be caught", DEV, "Maintain"),
+    "clean": Command("labkit.checks:clean", "remove caches and built files", (), "Maintain", True),
+    "help": Command("labkit.cli:make_help", "list the make targets", (), "Maintain", True),
+}
+
+
+def main(argv: list[str]) -> int:
+    """Run one command and return its exit code. 2 means: asked for something that is not there."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(usage())
+        return 0
+    name, rest = argv[0], argv[1:]
+    command = COMMANDS.get(name)
+    if command is None:
+        near = get_close_matches(name, COMMANDS, n=1)
+        meant = f"did you mean `{near[0]}`? " if near else ""
+        print(f"labkit: no command `{name}`; {meant}`python -m labkit --help` lists all.")
+        return 2
+    if not is_built(command):
+        print(f"labkit: `{name}` is not built yet ({command.help}).")
+        return 2
+    try:
+        bootstrap.require_python(argv)
+        bootstrap.enter(command.needs, argv)
+        return call(name, command, rest)
+    except bootstrap.SetupError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
+
+
+def is_built(command: Command) -> bool:
+    """Whether the module a command points at exists; its packages may still be missing."""
+    module = command.target.removeprefix("-m ").split(" ")[0].split(":")[0]
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a parent package is missing
+        return False
+
+
+def call(name: str, command: Command, rest: list[str]) -> int:
+    """Import the command's target and call it with the remaining words."""
+    if command.target.startswith("-m "):
+        module, *words = command.target.split(" ")[1:]
+        return run_module(module, [*words, *rest])
+    module, attribute = command.target.split(":")
+    function: Callable[..., Any] | None = getattr(importlib.import_module(module), attribute, None)
+    if function is None:
+        print(f"labkit: `{name}` is not built yet ({command.help}).")
+        return 2
+    if command.argv:
+        return int(function(rest) or 0)
+    return call_typer(name, function, rest)
+
+
+def call_typer(name: str, function: Callable[..., Any], rest: list[str]) -> int:
+    """Give a Typer app, or a function with Typer annotations, its arguments."""
+    import typer
+
+    app = function
+    if not isinstance(app, typer.Typer):
+        app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        app.command()(function)
+    try:
+        app(args=rest, prog_name=f"labkit {name}")
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0
+
+
+def run_module(module: str, words: list[str]) -> int:
+    """Run a module as `python -m module words...` would, in this process."""
+    sys.argv = [module, *words]
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        if isinstance(stop.code, str):
+            print(stop.code, file=sys.stderr)
+            return 1
+        return stop.code or 0
+    return 0
+
+
+def usage() -> str:
+    """The text of `python -m labkit --help`."""
+    lines = ["usage: python -m labkit COMMAND ...      (COMMAND --help tells more)"]
+    for section in dict.fromkeys(command.section for command in COMMANDS.values()):
+        lines += ["", section]
+        rows = [(n, c) for n, c in COMMANDS.items() if c.section == section]
+        for name, command in rows:
+            note = "" if is_built(command) else "  (not built yet)"
+            lines.append(f"  {name:<16} {command.help}{note}")
+    return "\n".join(lines)
+
+
+def make_help(argv: list[str]) -> int:
+    """Print the Makefile's targets from their `##` comments; `##@` starts a section."""
+    print("usage: make TARGET      NN is a phase: 00, 01, 02 ...")
+    for line in (bootstrap.ROOT / "Makefile").read_text(encoding="utf-8").splitlines():
+        if line.startswith("##@"):
+            print(f"\n{line[3:].strip()}")
+        elif ":" in line and "## " in line and not line.startswith(("\t", "#")):
+            target, text = line.split(":")[0].strip(), line.split("## ", 1)[1]
+            print(f"  {target.replace('%', 'NN'):<16} {text}")
+    return 0
