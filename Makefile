@@ -1,0 +1,91 @@
+# Every target is one line that calls `python -m labkit`; nothing needs make. `make` alone lists them.
+#
+#   PYTHON=path                the interpreter to use, or to make .venv from
+#   LAB=labs|reference         judge your files (the default) or the reference
+#   KERNEL=name  FILE=path  MODE=word  TRACE=path      what a target works on
+#   ARGS="..."                 further words for the command
+
+ifndef PYTHON
+PYTHON := $(shell for p in .venv/bin/python python3 python; do $$p -c '' 2>/dev/null && echo $$p && break; done)
+PYTHON := $(or $(PYTHON),python3)
+else
+CHOSEN := --python $(PYTHON)
+endif
+LABKIT = @$(PYTHON) -m labkit
+IMPL = $(if $(LAB),--impl $(LAB))
+
+.DEFAULT_GOAL := help
+.PHONY: setup doctor demo progress update read book arena inspect bench bench-scheduler upstream \
+	check-kernel gpu-report student-dist test test-full lint conformance cite-check clean help
+
+##@ Start
+setup: ## install what is needed into .venv (a ready environment is used as it is)
+	$(LABKIT) setup $(CHOSEN) $(ARGS)
+doctor: ## check this machine line by line, with the fix for what is missing
+	$(LABKIT) doctor $(ARGS)
+demo: ## watch a real, small model answer through the whole engine
+	$(LABKIT) demo $(ARGS)
+
+##@ Learn
+lab-%: ## judge your answers of phase NN
+	$(LABKIT) lab $* $(IMPL) $(ARGS)
+watch-%: ## judge phase NN again at every save
+	$(LABKIT) watch $* $(IMPL) $(ARGS)
+hint-%: ## the next hint of phase NN
+	$(LABKIT) hint $* $(ARGS)
+trace-diff-%: ## the first step where your module and the reference differ
+	$(LABKIT) trace-diff $* $(if $(TRACE),--trace $(TRACE)) $(ARGS)
+diff-%: ## compare with the solution of phase NN, function by function
+	$(LABKIT) diff $* $(ARGS)
+reset-%: ## restore the skeleton of phase NN, keeping a backup
+	$(LABKIT) reset $* $(ARGS)
+run-%: ## run the engine with your modules of phase NN in it
+	$(LABKIT) run $* $(IMPL) $(ARGS)
+read-%: ## read the chapters of phase NN in the terminal
+	$(LABKIT) read $* $(ARGS)
+notebook-%: ## open the notebook of phase NN (installs Jupyter the first time)
+	$(LABKIT) notebook $* $(ARGS)
+progress: ## everything done so far
+	$(LABKIT) progress $(ARGS)
+update: ## merge new skeletons into your labs, keeping backups
+	$(LABKIT) update $(ARGS)
+book: ## build the chapters as one web page
+	$(LABKIT) book $(ARGS)
+
+##@ Look inside
+arena: ## let schedulers race on the same load
+	$(LABKIT) arena $(FILE) $(ARGS)
+inspect: ## look into a recorded timeline
+	$(LABKIT) inspect $(FILE) $(ARGS)
+bench: ## measure the engine's throughput
+	$(LABKIT) bench $(ARGS)
+bench-scheduler: ## measure one schedule-and-update call
+	$(LABKIT) bench-scheduler $(ARGS)
+upstream: ## fetch the pinned vLLM source, to read beside the chapters
+	$(LABKIT) upstream $(ARGS)
+
+##@ Judge
+grade-%: ## run the hidden suite of phase NN
+	$(LABKIT) grade $* $(IMPL) $(ARGS)
+check-kernel: ## judge one Triton kernel: KERNEL=name, MODE=interpreter or gpu
+	$(LABKIT) check-kernel $(KERNEL) $(if $(FILE),--file $(FILE)) $(if $(MODE),--mode $(MODE)) $(ARGS)
+gpu-report: ## measure your kernels on this machine's GPU
+	$(LABKIT) gpu-report $(ARGS)
+student-dist: ## pack the course for students, without the solutions
+	$(LABKIT) student-dist $(ARGS)
+
+##@ Maintain
+test: ## every check of the project: linters, types, imports, tests
+	$(LABKIT) test $(ARGS)
+test-full: ## the same, with the slow tests and the full mutant matrices
+	$(LABKIT) test --full $(ARGS)
+lint: ## the checks that run no code
+	$(LABKIT) lint $(ARGS)
+conformance: ## compare with vLLM's own scheduler, decision for decision
+	$(LABKIT) conformance $(ARGS)
+cite-check: ## check every citation of vLLM's source
+	$(LABKIT) cite-check $(FILE) $(ARGS)
+clean: ## remove caches and built files; your labs and .venv stay
+	$(LABKIT) clean $(ARGS)
+help: ## list the targets
+	$(LABKIT) help
