@@ -1,0 +1,57 @@
+"""Small file helpers: atomic writes, backups, and git's name for a text."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from datetime import datetime
+from pathlib import Path
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a whole file or nothing: a reader never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        os.chmod(name, path.stat().st_mode if path.exists() else 0o644)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def blob_id(text: str) -> str:
+    """The name under which git stores this text as a file, so that git can give it back later."""
+    data = text.encode("utf-8")
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def git(root: Path, *arguments: str) -> str | None:
+    """Output of a git command in the checkout; None if git is missing or says no."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=60
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def backup(root: Path, paths: list[Path]) -> Path | None:
+    """Copy files to `.labkit/backups/<time>/<their path>`; returns that folder, or None if there
+    was nothing to copy."""
+    existing = [path for path in paths if path.exists()]
+    if not existing:
+        return None
+    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    folder = root / ".labkit" / "backups" / stamp
+    for path in existing:
+        target = folder / path.relative_to(root)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+    return folder

@@ -1,0 +1,132 @@
+"""What a phase's notebook imports: checks that answer at once, and predictions that are scored."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+import subprocess
+import sys
+from typing import Any
+
+from labkit import overlay
+from labkit.manifest import Course, Phase, find_root
+from labkit.state import State
+from labkit.testing import same
+
+_started: list[Phase] = []
+
+
+class CheckFailed(AssertionError):
+    """An answer is wrong; the message says what was expected and why."""
+
+    def _render_traceback_(self) -> list[str]:
+        """Jupyter shows the message alone: the traceback would only show the check."""
+        return [f"✗ {self}"]
+
+
+def start(number: str, lab: str | None = None) -> None:
+    """Begin a notebook: put the learner's modules of this phase into the engine.
+
+    Args:
+        number: the phase, "03".
+        lab: "labs" or "reference"; default: the LAB variable, else "labs".
+
+    Raises:
+        ImportError: the phase's modules are imported already; restart the kernel.
+    """
+    course = Course(find_root())
+    phase = course.phase(number)
+    if "google.colab" in sys.modules:
+        _install_missing()
+    mapping = overlay.mapping_for([phase], lab)
+    overlay.install(mapping)
+    os.environ.update(overlay.environment(course.root, mapping))
+    _started[:] = [phase]
+    whose = "your files in " + f"labs/{phase.slug}" if mapping else "the reference"
+    print(f"Phase {phase.number}, {phase.title}: its modules come from {whose}.")
+
+
+def _install_missing() -> None:
+    """On Colab: install the packages that the course needs and the machine lacks."""
+    wanted = ("safetensors", "transformers", "rich", "typer", "pytest", "hypothesis", "matplotlib")
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    if missing:
+        subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
+
+
+def _reject_todo(value: Any) -> None:
+    if value is ...:
+        raise NotImplementedError("TODO: this answer is still `...`; write it in the cell above")
+
+
+def check(yours: Any, expected: Any, why: str = "") -> None:
+    """Say at once whether an answer is right.
+
+    Raises:
+        CheckFailed: it is not; the message shows both values and `why`.
+        NotImplementedError: the answer is still `...`.
+    """
+    _reject_todo(yours)
+    if not same(yours, expected):
+        raise CheckFailed(
+            f"yours is {yours!r}, expected is {expected!r}" + (f": {why}" if why else "")
+        )
+    print("✓ right")
+
+
+def check_close(yours: float, expected: float, why: str = "", rel: float = 1e-6) -> None:
+    """As `check`, for numbers that may differ by rounding: |yours - expected| <= rel *
+    |expected|."""
+    _reject_todo(yours)
+    if not isinstance(yours, int | float) or not math.isclose(yours, expected, rel_tol=rel):
+        raise CheckFailed(
+            f"yours is {yours!r}, expected is about {expected:.6g}: {why}".rstrip(": ")
+        )
+    print("✓ right")
+
+
+def check_that(condition: bool, why: str) -> None:
+    """Fail with `why` unless the condition holds."""
+    _reject_todo(condition)
+    if not condition:
+        raise CheckFailed(why)
+    print("✓ right")
+
+
+def _prediction(name: str) -> tuple[State, str]:
+    phase = _started[0]
+    return State(phase.root), f"{name[0]}{phase.number}.{name[1:]}"
+
+
+def predict(name: str, guess: float, question: str) -> float:
+    """Write down a guess before the measurement.
+
+    Raises:
+        NotImplementedError: the guess is still `...`.
+    """
+    state, key = _prediction(name)
+    if guess is ...:
+        raise NotImplementedError(f"TODO {key}: write your guess instead of `...`: {question}")
+    state.put("predictions", key, {"question": question, "guess": guess})
+    print(f"{question}\nYour guess: {guess:g}")
+    return guess
+
+
+def score(name: str, actual: float) -> float:
+    """Compare a guess with what was measured; returns the factor between them (1.0 = exact)."""
+    state, key = _prediction(name)
+    record = state.get("predictions", key)
+    if record is None:
+        raise CheckFailed(f"there is no prediction {name}; run its cell first")
+    guess = record["guess"]
+    state.put("predictions", key, record | {"actual": actual})
+    if guess == actual:
+        factor = 1.0
+    elif guess * actual <= 0:
+        factor = math.inf
+    else:
+        factor = max(guess / actual, actual / guess)
+    verdict = "exact" if factor == 1 else "close" if factor <= 1.25 else "not close; why?"
+    print(f"guess {guess:g}, measured {actual:g}: {verdict}")
+    return factor

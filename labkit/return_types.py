@@ -1,0 +1,100 @@
+"""Find out whether a function of the learner returned something else than its signature promises.
+
+Only used on a test that has failed: the test runs once more under a profiler that looks at what the
+watched functions return.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+import typing
+from types import FrameType, UnionType
+from typing import Any
+
+_LAZY = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+
+def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str] | None:
+    """Run the test again; the first watched function that returns a wrong type, or None.
+
+    Args:
+        item: the failed pytest item.
+        watched: file -> qualified function name -> module, the holes of the phase.
+
+    Returns:
+        {"file", "function", "type", "promised"}: names of the types.
+    """
+    found: list[dict[str, str]] = []
+
+    def profiler(frame: FrameType, event: str, value: Any) -> None:
+        code = frame.f_code
+        if event != "return" or found or code.co_qualname not in watched.get(code.co_filename, {}):
+            return
+        if code.co_flags & _LAZY:
+            return
+        if value is None and not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):
+            return  # left by an exception
+        promise = _promise(frame, code.co_qualname)
+        if promise is not None and not _fits(value, promise):
+            found.append(
+                {
+                    "file": code.co_filename,
+                    "function": code.co_qualname,
+                    "type": type(value).__name__,
+                    "promised": _name(promise),
+                }
+            )
+
+    previous = sys.getprofile()
+    sys.setprofile(profiler)
+    try:
+        item.runtest()
+    except BaseException:
+        pass
+    finally:
+        sys.setprofile(previous)
+    return found[0] if found else None
+
+
+def _promise(frame: FrameType, name: str) -> Any:
+    """The return annotation of the running function, resolved; None if there is none or it cannot
+    be resolved."""
+    target: Any = frame.f_globals
+    for part in name.split("."):
+        target = target.get(part) if isinstance(target, dict) else vars(target).get(part)
+        if target is None:
+            return None
+    if isinstance(target, property):
+        target = target.fget
+    target = getattr(target, "__func__", target)
+    try:
+        return typing.get_type_hints(target).get("return")
+    except Exception:
+        return None
+
+
+def _fits(value: Any, promise: Any) -> bool:
+    """Whether the outermost type is right; what lies inside a list or dict is the tests'
+    business."""
+    if promise is type(None):
+        return value is None
+    origin = typing.get_origin(promise)
+    if origin is typing.Union or origin is UnionType:
+        return any(_fits(value, part) for part in typing.get_args(promise))
+    if origin is typing.Annotated:
+        return _fits(value, typing.get_args(promise)[0])
+    kind = origin or promise
+    if kind is float:
+        kind = (int, float)
+    try:
+        return isinstance(value, kind) and not (isinstance(value, bool) and kind is int)
+    except TypeError:  # Any, TypeVar, Literal …: no claim
+        return True
+
+
+def _name(promise: Any) -> str:
+    if promise is type(None):
+        return "None"
+    return promise.__name__ if isinstance(promise, type) else str(promise).replace("typing.", "")

@@ -1,0 +1,96 @@
+"""Skeleton modules: the engine's source with the bodies of the holes replaced by a TODO that names
+itself."""
+
+from __future__ import annotations
+
+import ast
+
+from labkit import source
+from labkit.manifest import Exercise, Phase
+
+MARK = "TODO"
+
+
+def todo_message(phase: Phase, exercise: Exercise, function: str) -> str:
+    """What a learner reads who calls a hole that is not written yet."""
+    return (
+        f"{MARK} {exercise.id}: write {function} in {phase.lab_path(exercise.module)}"
+        f" (phase {phase.number}, {exercise.read})"
+    )
+
+
+def is_todo(text: str) -> str | None:
+    """The task's number if `text` is the message of a hole: "TODO 03.2: …" -> "03.2"."""
+    head, _, rest = text.partition(" ")
+    return rest.partition(":")[0] if head == MARK and ":" in rest else None
+
+
+def _is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """`@triton.jit` functions cannot raise: Triton compiles them."""
+    names = {ast.unparse(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list}
+    return bool(names & {"triton.jit", "jit"})
+
+
+def hole_body(phase: Phase, exercise: Exercise, function: source.Function) -> str:
+    message = todo_message(phase, exercise, function.name)
+    if _is_kernel(function.node):
+        return f"# {MARK} {exercise.id}\ntl.static_assert(False, {_quoted(message)})"
+    first, second = message.split(" (", 1)
+    return (
+        f"# {MARK} {exercise.id}\n"
+        f"raise NotImplementedError(\n    {_quoted(first)}\n    {_quoted(' (' + second)}\n)"
+    )
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def skeleton(phase: Phase, module: str) -> str:
+    """The text of the file that a learner starts from.
+
+    Raises:
+        labkit.source.SourceError: the manifest names a function that the module does not have.
+    """
+    path = phase.reference_file(module)
+    name = path.relative_to(phase.root).as_posix()
+    text = path.read_text(encoding="utf-8")
+    for function_name, exercise in phase.holes(module).items():
+        function = source.find(text, function_name, name)
+        text = source.replace_body(text, function_name, hole_body(phase, exercise, function), name)
+    return text
+
+
+def is_hole(function: source.Function) -> bool:
+    """True while the function's body is still the generated TODO."""
+    statements = function.statements
+    if len(statements) != 1:
+        return False
+    node = statements[0]
+    if isinstance(node, ast.Raise):
+        call = node.exc
+    elif isinstance(node, ast.Expr):
+        call = node.value
+    else:
+        return False
+    if not isinstance(call, ast.Call) or not call.args:
+        return False
+    texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+    return any(is_todo(text) for text in texts)
+
+
+def open_holes(phase: Phase) -> dict[str, list[source.Function]]:
+    """Task -> its functions that are still TODO in the learner's files.
+
+    Raises:
+        SyntaxError: a lab file is not Python.
+        FileNotFoundError: a lab file is missing.
+    """
+    still: dict[str, list[source.Function]] = {}
+    for module in phase.modules:
+        path = phase.lab_file(module)
+        known = source.functions(path.read_text(encoding="utf-8"), phase.lab_path(module))
+        for name, exercise in phase.holes(module).items():
+            if name in known and is_hole(known[name]):
+                still.setdefault(exercise.id, []).append(known[name])
+    return still

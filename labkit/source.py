@@ -1,0 +1,150 @@
+"""Find functions in Python source and replace their bodies, line by line, so that every other
+character stays as it was."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from dataclasses import dataclass
+
+
+class SourceError(ValueError):
+    """A source file does not hold the function that was asked for, or not in a shape that can be
+    replaced."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """Where one function stands in its file; line numbers count from 1, as editors do.
+
+    Attributes:
+        name: qualified name, "Scheduler._preempt".
+        node: its syntax tree.
+        body_line: first line after signature and docstring.
+        end_line: last line of the body.
+    """
+
+    name: str
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+    body_line: int
+    end_line: int
+
+    @property
+    def line(self) -> int:
+        return self.node.lineno
+
+    @property
+    def first_line(self) -> int:
+        """The line of the first decorator, or of `def`."""
+        return min([self.node.lineno, *(d.lineno for d in self.node.decorator_list)])
+
+    @property
+    def statements(self) -> list[ast.stmt]:
+        """The body without its docstring."""
+        return self.node.body[1:] if ast.get_docstring(self.node) is not None else self.node.body
+
+
+def functions(text: str, filename: str = "<source>") -> dict[str, Function]:
+    """Every function and method of a module by qualified name (functions inside functions left
+    out).
+
+    Of several definitions with one name (a property and its setter) the first counts.
+
+    Raises:
+        SyntaxError: the text is not Python.
+    """
+    found: dict[str, Function] = {}
+
+    def visit(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef):
+                visit(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                has_doc = ast.get_docstring(node) is not None
+                start = (
+                    (node.body[0].end_lineno or 0) + 1 if has_doc else _header_end(node, text) + 1
+                )
+                name = prefix + node.name
+                found.setdefault(name, Function(name, node, start, node.end_lineno or start))
+
+    visit(ast.parse(text, filename).body, "")
+    return found
+
+
+def find(text: str, name: str, filename: str = "<source>") -> Function:
+    """One function by qualified name.
+
+    Raises:
+        SourceError: it is not there.
+    """
+    known = functions(text, filename)
+    if name not in known:
+        raise SourceError(f"{filename} has no function {name!r}")
+    return known[name]
+
+
+def _header_end(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> int:
+    """Last line of `def …:`; comments between it and the first statement belong to the body."""
+    lines = text.splitlines()
+    line = node.body[0].lineno - 1
+    while line > node.lineno and (
+        not lines[line - 1].strip() or lines[line - 1].lstrip()[0] == "#"
+    ):
+        line -= 1
+    return line
+
+
+def function_text(text: str, function: Function) -> str:
+    """The function's lines, decorators included, dedented."""
+    return textwrap.dedent(
+        "\n".join(text.splitlines()[function.first_line - 1 : function.end_line])
+    )
+
+
+def body_text(text: str, function: Function) -> str:
+    """The body's lines without the docstring, dedented."""
+    return textwrap.dedent("\n".join(text.splitlines()[function.body_line - 1 : function.end_line]))
+
+
+def replace_body(text: str, name: str, body: str, filename: str = "<source>") -> str:
+    """Put `body` (not indented) in the place of a function's body; signature and docstring stay.
+
+    Raises:
+        SourceError: there is no such function, or its body stands on the line of its `def`.
+    """
+    function = find(text, name, filename)
+    node = function.node
+    if not function.statements:
+        raise SourceError(f"{filename}: {name} has nothing but a docstring")
+    if function.body_line <= node.lineno or node.body[0].lineno == node.lineno:
+        raise SourceError(f"{filename}:{node.lineno}: put the body of {name} on a line of its own")
+    indent = " " * node.body[0].col_offset
+    lines = text.splitlines(keepends=True)
+    end = _with_trailing_comments(lines, function.end_line, node.col_offset)
+    new = textwrap.indent(body.strip("\n"), indent) + "\n"
+    return "".join(lines[: function.body_line - 1]) + new + "".join(lines[end:])
+
+
+def replace_function(text: str, name: str, source: str, filename: str = "<source>") -> str:
+    """Put `source` (a whole function, not indented) in the place of another one.
+
+    Raises:
+        SourceError: there is no such function.
+    """
+    function = find(text, name, filename)
+    lines = text.splitlines(keepends=True)
+    end = _with_trailing_comments(lines, function.end_line, function.node.col_offset)
+    new = textwrap.indent(source.strip("\n"), " " * function.node.col_offset) + "\n"
+    return "".join(lines[: function.first_line - 1]) + new + "".join(lines[end:])
+
+
+def _with_trailing_comments(lines: list[str], end: int, column: int) -> int:
+    """Move `end` past comment lines that stand deeper than `def`: they belong to the body."""
+    last = end
+    for index in range(end, len(lines)):
+        stripped = lines[index].strip()
+        if stripped.startswith("#") and len(lines[index]) - len(lines[index].lstrip()) > column:
+            last = index + 1
+        elif stripped:
+            break
+    return last
