@@ -2,13 +2,14 @@
 
 This module imports no torch: the scheduler and the command line read it too.
 
-Source: vllm/sampling_params.py#L151-L520 (SamplingParams) @ v0.22.1.
+Source: vllm/sampling_params.py#L168-L554 (SamplingParams) @ v0.22.1.
 """
 
 from __future__ import annotations
 
 import copy
 import difflib
+import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
@@ -24,7 +25,7 @@ MAX_LOGPROBS = 20
 MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
 
-# Every scalar parameter: name, kind, is None legal, is the value legal, the limit and the fix in words.
+# Every scalar parameter: name, kind, may it be None, is the value legal, the limit, the fix.
 # A comparison with NaN is false, so NaN fails every range.
 _SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = (
     ("n", Integral, False, lambda v: 1 <= v <= MAX_N,
@@ -225,7 +226,7 @@ class SamplingParams:
 
     @property
     def skip_reading_prefix_cache(self) -> bool:
-        """Prompt logprobs need the logits of every prompt token, so none may come from the cache."""
+        """Prompt logprobs need the logits of every prompt token, so the cache must not be read."""
         return self.prompt_logprobs is not None
 
 
@@ -272,3 +273,16 @@ def _unknown_names(cls: type[SamplingParams], names: Collection[str]) -> str | N
             hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(known)}"
             return f"unknown sampling parameter {name!r}; {hint}"
     return None
+
+
+def derive_seed(engine_seed: int, request_number: int) -> int:
+    """Seed for a request that has none: depends on the engine's seed and the order of arrival.
+
+    A run with the same requests in the same order is then reproducible, whatever the schedule.
+
+    Args:
+        engine_seed: the engine's seed.
+        request_number: how many requests arrived before this one.
+    """
+    digest = hashlib.blake2b(f"{engine_seed}:{request_number}".encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")

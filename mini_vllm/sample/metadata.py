@@ -1,0 +1,220 @@
+"""What the sampler needs to know about the rows of a batch, as tensors.
+
+A feature that no row uses is None, so a batch of plain greedy rows costs nothing here.
+
+Source: vllm/v1/sample/metadata.py#L13-L55 (SamplingMetadata) @ v0.22.1. Differences: seeds are
+numbers instead of generators, and token counts are kept between steps instead of rebuilt.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from mini_vllm.sampling_params import SamplingParams
+
+
+class SamplingRow(NamedTuple):
+    """One row of the batch: a request whose next token is due."""
+
+    params: SamplingParams
+    prompt_token_ids: Sequence[int]
+    output_token_ids: Sequence[int]
+    eos_token_ids: Iterable[int] = ()
+
+
+class SparseBias(NamedTuple):
+    """`logit_bias` of the whole batch: logits[rows[i], token_ids[i]] += values[i]. Shapes [N]."""
+
+    rows: Tensor
+    token_ids: Tensor
+    values: Tensor
+
+
+class StopTokenBan(NamedTuple):
+    """`min_tokens` of the whole batch, shapes [N].
+
+    Row rows[i] must not sample token_ids[i] while it has fewer than until[i] output tokens.
+    """
+
+    rows: Tensor
+    token_ids: Tensor
+    until: Tensor
+
+
+class Penalties(NamedTuple):
+    """Penalties of every row [B] and the tokens they apply to [B, V].
+
+    `output_counts` holds whole numbers as float32, so that the formula needs no conversion.
+    """
+
+    repetition: Tensor
+    presence: Tensor
+    frequency: Tensor
+    in_prompt: Tensor
+    output_counts: Tensor
+
+
+@dataclass
+class SamplingMetadata:
+    """Sampling parameters of a batch of B rows over a vocabulary of V tokens.
+
+    Attributes:
+        all_greedy: every row has temperature 0. Then the next five fields are None.
+        all_random: no row has temperature 0.
+        temperature: [B] float32; 0 marks a greedy row.
+        top_k: [B] int64; 0 is off. top_p: [B] float32; 1 is off. min_p: [B] float32; 0 is off.
+        seeds: [B] int64, the 64 bits of each row's seed.
+        num_output_tokens: [B] int64, so also the index of the output token to sample next.
+        max_num_logprobs: largest `logprobs` of any row; None when no row wants them.
+        allowed: [B, V] bool, True where `allowed_token_ids` lets a token through.
+    """
+
+    all_greedy: bool
+    all_random: bool
+    temperature: Tensor | None
+    top_k: Tensor | None
+    top_p: Tensor | None
+    min_p: Tensor | None
+    seeds: Tensor | None
+    num_output_tokens: Tensor
+    max_num_logprobs: int | None
+    allowed: Tensor | None
+    logit_bias: SparseBias | None
+    stop_token_ban: StopTokenBan | None
+    penalties: Penalties | None
+
+    @property
+    def depends_on_output(self) -> bool:
+        """True when the next step needs other values: then call `advance` or build it again."""
+        return not self.all_greedy or self.stop_token_ban is not None or self.penalties is not None
+
+    def advance(self, sampled_token_ids: Tensor) -> None:
+        """Bring the batch forward by one token per row, in place.
+
+        Args:
+            sampled_token_ids: [B] int64, the token that each row has just got.
+        """
+        self.num_output_tokens += 1
+        if self.penalties is not None:
+            # A failed row carries a negative id. Its request ends, so its counts do not matter.
+            tokens = sampled_token_ids.clamp(min=0).unsqueeze(1)
+            counts = self.penalties.output_counts
+            counts.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=counts.dtype))
+
+
+def make_sampling_metadata(
+    rows: Iterable[tuple[SamplingParams, Sequence[int], Sequence[int], Iterable[int]]],
+    vocab_size: int,
+    device: torch.device | str = "cpu",
+) -> SamplingMetadata:
+    """Build the metadata of a batch from nothing.
+
+    While the rows stay the same, keep the object and call `advance` after each step. A row
+    without a seed draws a fresh one here: its tokens are random but not reproducible. The engine
+    avoids that by giving every request a seed when it arrives (`derive_seed`).
+    """
+    batch = [SamplingRow(*row) for row in rows]
+    params = [row.params for row in batch]
+    greedy = [p.is_greedy for p in params]
+
+    def column(
+        value: Callable[[SamplingParams], float], off: float, dtype: torch.dtype
+    ) -> Tensor | None:
+        values = [value(p) for p in params]
+        if all(v == off for v in values):
+            return None
+        return torch.tensor(values, dtype=dtype, device=device)
+
+    num_logprobs = [p.logprobs for p in params if p.logprobs is not None]
+    return SamplingMetadata(
+        all_greedy=all(greedy),
+        all_random=not any(greedy),
+        temperature=column(lambda p: p.temperature, 0, torch.float32),
+        top_k=column(lambda p: p.top_k if 0 < p.top_k < vocab_size else 0, 0, torch.int64),
+        top_p=column(lambda p: p.top_p, 1, torch.float32),
+        min_p=column(lambda p: p.min_p, 0, torch.float32),
+        seeds=None if all(greedy) else torch.tensor([_seed(p) for p in params], device=device),
+        num_output_tokens=torch.tensor([len(row.output_token_ids) for row in batch], device=device),
+        max_num_logprobs=max(num_logprobs, default=None),
+        allowed=_allowed_tokens(params, vocab_size, device),
+        logit_bias=_logit_bias(params, device),
+        stop_token_ban=_stop_token_ban(batch, vocab_size, device),
+        penalties=_penalties(batch, vocab_size, device),
+    )
+
+
+def _seed(params: SamplingParams) -> int:
+    """The row's seed as a signed 64-bit number, which is what an int64 tensor holds."""
+    seed = random.getrandbits(64) if params.seed is None else params.seed
+    return (seed + 2**63) % 2**64 - 2**63
+
+
+def _allowed_tokens(
+    params: Sequence[SamplingParams], vocab_size: int, device: torch.device | str
+) -> Tensor | None:
+    if all(p.allowed_token_ids is None for p in params):
+        return None
+    allowed = torch.ones(len(params), vocab_size, dtype=torch.bool)
+    for row, p in enumerate(params):
+        if p.allowed_token_ids is not None:
+            allowed[row] = False
+            allowed[row, p.allowed_token_ids] = True
+    return allowed.to(device)
+
+
+def _logit_bias(params: Sequence[SamplingParams], device: torch.device | str) -> SparseBias | None:
+    entries = [
+        (row, token_id, bias)
+        for row, p in enumerate(params)
+        for token_id, bias in (p.logit_bias or {}).items()
+    ]
+    if not entries:
+        return None
+    rows, token_ids, values = zip(*entries, strict=True)
+    return SparseBias(
+        torch.tensor(rows, device=device),
+        torch.tensor(token_ids, device=device),
+        torch.tensor(values, dtype=torch.float32, device=device),
+    )
+
+
+def _stop_token_ban(
+    rows: Sequence[SamplingRow], vocab_size: int, device: torch.device | str
+) -> StopTokenBan | None:
+    entries = [
+        (index, token_id, row.params.min_tokens)
+        for index, row in enumerate(rows)
+        if len(row.output_token_ids) < row.params.min_tokens
+        for token_id in row.params.all_stop_token_ids.union(row.eos_token_ids)
+        if token_id < vocab_size  # a tokenizer may know an EOS that the model cannot produce
+    ]
+    if not entries:
+        return None
+    return StopTokenBan(*torch.tensor(entries, device=device).unbind(1))
+
+
+def _penalties(
+    rows: Sequence[SamplingRow], vocab_size: int, device: torch.device | str
+) -> Penalties | None:
+    values = [
+        (row.params.repetition_penalty, row.params.presence_penalty, row.params.frequency_penalty)
+        for row in rows
+    ]
+    off = (1.0, 0.0, 0.0)
+    if all(value == off for value in values):
+        return None
+    in_prompt = torch.zeros(len(rows), vocab_size, dtype=torch.bool)
+    counts = torch.zeros(len(rows), vocab_size)
+    for index, row in enumerate(rows):
+        if values[index] != off:
+            in_prompt[index, list(row.prompt_token_ids)] = True
+            output = torch.tensor(row.output_token_ids, dtype=torch.int64)
+            counts[index] = torch.bincount(output, minlength=vocab_size)
+    repetition, presence, frequency = torch.tensor(values, device=device).unbind(1)
+    return Penalties(repetition, presence, frequency, in_prompt.to(device), counts.to(device))
