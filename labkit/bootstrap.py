@@ -338,7 +338,9 @@ def plan(machine: Machine, groups: Sequence[str]) -> list[Step]:
         steps.append(torch_step(machine))
     rest = [need.text for need in lacking if need.name != "torch"]
     if rest:
-        steps.append(Step("install", f"Install {len(rest)} packages and what they need", tuple(rest)))
+        steps.append(
+            Step("install", f"Install {len(rest)} packages and what they need", tuple(rest))
+        )
     return steps
 
 
@@ -442,7 +444,7 @@ def do(step: Step, venv: Venv) -> None:
 
 
 def create(python: str, venv: Venv) -> None:
-    """Make the environment. The stamp comes first: it marks the folder as ours if we are stopped."""
+    """Make the environment. The stamp comes first: it marks the folder as ours if we stop."""
     venv.write_stamp([], "")
     done = subprocess.run([python, "-m", "venv", str(venv.path)], capture_output=True, text=True)
     if done.returncode:
@@ -466,7 +468,7 @@ def install_torch(step: Step, venv: Venv) -> None:
 
 
 def answers(url: str, seconds: float = 4.0) -> bool:
-    """Whether a web address answers soon. The thread bounds the name look-up, which has no limit."""
+    """Whether a web address answers soon; the thread bounds the name look-up, too."""
     ok: list[bool] = []
 
     def ask() -> None:
@@ -491,8 +493,9 @@ def pip(venv: Venv, words: Sequence[str]) -> None:
         )
         assert process.stdout is not None
         for line in process.stdout:
-            output.append(line.strip())
             log.write(line)
+            if not line.startswith("WARNING: Location"):
+                output.append(line.strip())
     if process.wait():
         lacking = [word for word in words if re.match(r"[A-Za-z]", word)]
         raise explain("\n".join(output), lacking, venv.log)
@@ -666,8 +669,15 @@ def main(argv: Sequence[str]) -> int:
     """`labkit setup`: make sure of the environment and say what it is."""
     parser = argparse.ArgumentParser(prog="labkit setup", description=__doc__.splitlines()[0])
     parser.add_argument("--python", help="the interpreter to use, or to make .venv from")
-    parser.add_argument("--with", dest="extra", action="append", default=[], metavar="GROUP",
-                        choices=["notebook", "serve"], help="also install this group")
+    parser.add_argument(
+        "--with",
+        dest="extra",
+        action="append",
+        default=[],
+        metavar="GROUP",
+        choices=["notebook", "serve"],
+        help="also install this group",
+    )
     options = parser.parse_args(argv)
     begun = time.monotonic()
     try:

@@ -54,13 +54,17 @@ COMMANDS: dict[str, Command] = {
     "reset": Command("labkit.loop:reset", "restore a skeleton, keeping a backup", DEV),
     "progress": Command("labkit.loop:progress", "everything done so far"),
     "run": Command("labkit.loop:run", "run the engine with your modules in it"),
-    "trace-diff": Command("labkit.loop:trace_diff", "first step where you and the reference differ"),
+    "trace-diff": Command(
+        "labkit.loop:trace_diff", "first step where you and the reference differ"
+    ),
     "read": Command("labkit.reader:read", "read a phase in the terminal"),
     "book": Command("labkit.reader:book", "build the chapters as one web page"),
     "notebook": Command("labkit.loop:notebook", "open a phase's notebook", NOTEBOOK),
     "update": Command("labkit.loop:update", "merge new skeletons into your labs", DEV),
     # Look inside
-    "trace": Command("labkit.trace.cli:app", "replay a schedule and print every step", COURSE, "Look"),
+    "trace": Command(
+        "labkit.trace.cli:app", "replay a schedule and print every step", COURSE, "Look"
+    ),
     "inspect": Command("labkit.inspector:main", "look into a recorded timeline", COURSE, "Look"),
     "arena": Command("labkit.arena:main", "schedulers race on the same load", COURSE, "Look"),
     "bench": Command("-m mini_vllm bench", "measure the engine's throughput", ENGINE, "Look"),
