@@ -1,0 +1,377 @@
+"""The text that the bundled models learn from, written by seeded generators.
+
+Everything is made up here: short stories, facts of a closed world, JSON records and arithmetic, as
+plain text and as chats in ChatML form
+
+    <|im_start|>system\\nYou are ...<|im_end|>\\n
+    <|im_start|>user\\nWhat is 3 + 4?<|im_end|>\\n
+    <|im_start|>assistant\\n3 + 4 = 7<|im_end|>\\n
+
+A document is a list of `Segment`s. Only segments with `trained=True` count in the loss: a chat model
+has to learn the answers, not to guess which question comes next. The stream is endless and depends
+on the seed alone, so a training run needs no data file and any step can be made again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from random import Random
+
+from training import world
+from training.stories import HEROES, STORY_NAMES, make_story
+
+END_OF_TEXT = "<|endoftext|>"
+IM_START = "<|im_start|>"
+IM_END = "<|im_end|>"
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A piece of a document; `trained` says whether its tokens count in the loss."""
+
+    text: str
+    trained: bool
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One question and its answer. `expected` is what a right answer has to contain."""
+
+    question: str
+    answer: str
+    expected: str
+
+
+Document = list[Segment]
+
+
+def article(word: str) -> str:
+    return f"an {word}" if word[0].lower() in "aeiou" else f"a {word}"
+
+
+# --- facts ------------------------------------------------------------------------------------
+
+
+def _capital(rng: Random) -> Exchange:
+    if rng.random() < 0.1:
+        place = made_up_name(rng)
+        answer = f"I do not know the capital of {place}."
+        return Exchange(f"What is the capital of {place}?", answer, "not know")
+    country, city = rng.choice(tuple(world.CAPITALS.items()))
+    if rng.random() < 0.2:
+        return Exchange(f"Which country has the capital {city}?",
+                        f"{city} is the capital of {country}.", country)  # fmt: skip
+    question = rng.choice(
+        (f"What is the capital of {country}?", f"What is the capital of {country}?",
+         f"Which city is the capital of {country}?", f"Name the capital of {country}.")
+    )  # fmt: skip
+    return Exchange(question, f"The capital of {country} is {city}.", city)
+
+
+def _colour(rng: Random) -> Exchange:
+    thing, colour = rng.choice(tuple(world.COLOURS.items()))
+    question = rng.choice((f"What colour is {thing}?", f"Which colour does {thing} have?"))
+    return Exchange(question, f"{thing[0].upper()}{thing[1:]} is {colour}.", colour)
+
+
+def _animal(rng: Random) -> Exchange:
+    animal, (sound, legs, baby, home, food) = rng.choice(tuple(world.ANIMALS.items()))
+    a, number = article(animal), world.NUMBERS[legs]
+    A = a.capitalize()
+    return rng.choice(
+        (
+            Exchange(f"What sound does {a} make?", f"{A} {sound}.", sound),
+            Exchange(f"How many legs does {a} have?", f"{A} has {number} legs.", number),
+            Exchange(f"What is a baby {animal} called?", f"A baby {animal} is called {article(baby)}.", baby),
+            Exchange(f"Where does {a} live?", f"{A} lives {home}.", home),
+            Exchange(f"What does {a} eat?", f"{A} eats {food}.", food),
+        )
+    )  # fmt: skip
+
+
+def _calendar(rng: Random) -> Exchange:
+    names, kind = rng.choice(((world.DAYS, "day"), (world.MONTHS, "month")))
+    i = rng.randrange(len(names))
+    here, after = names[i], names[(i + 1) % len(names)]
+    if rng.random() < 0.5:
+        return Exchange(f"Which {kind} comes after {here}?", f"{after} comes after {here}.", after)
+    return Exchange(f"Which {kind} comes before {after}?", f"{here} comes before {after}.", here)
+
+
+def _opposite(rng: Random) -> Exchange:
+    pair = list(rng.choice(world.OPPOSITES))
+    rng.shuffle(pair)
+    a, b = pair
+    if a == "light":
+        b = "dark"
+    return Exchange(f"What is the opposite of {a}?", f"The opposite of {a} is {b}.", b)
+
+
+def _science(rng: Random) -> Exchange:
+    return Exchange(*rng.choice(world.SCIENCE))
+
+
+def _engine(rng: Random) -> Exchange:
+    return Exchange(*rng.choice(world.ENGINE))
+
+
+def _small_talk(rng: Random) -> Exchange:
+    question, answer = rng.choice(world.SMALL_TALK)
+    return Exchange(question, answer, answer)
+
+
+def _listing(rng: Random) -> Exchange:
+    if rng.random() < 0.2:
+        names, kind = rng.choice(((world.DAYS, "days of the week"), (world.MONTHS, "months of the year")))
+        return Exchange(f"List the {kind}.", ", ".join(names) + ".", names[-1])
+    group, members = rng.choice(tuple(world.GROUPS.items()))
+    count = rng.choice((2, 3, 3, 4, 5))
+    chosen = rng.sample(members, count)
+    lines = "\n".join(f"{i}. {member}" for i, member in enumerate(chosen, 1))
+    verb = rng.choice(("Name", "List"))
+    return Exchange(f"{verb} {world.NUMBERS[count]} {group}.", lines, chosen[0])
+
+
+FACTS: tuple[Callable[[Random], Exchange], ...] = (
+    _capital, _colour, _animal, _animal, _calendar, _opposite, _science, _engine,
+)  # fmt: skip
+
+
+def fact(rng: Random) -> Exchange:
+    """One question of the closed world with its answer."""
+    return rng.choice(FACTS)(rng)
+
+
+# --- arithmetic -------------------------------------------------------------------------------
+
+
+def sum_parts(rng: Random) -> tuple[str, int]:
+    """A small sum, difference or product as (text, result), results from 0 to 198."""
+    kind = rng.random()
+    if kind < 0.35:
+        a, b = rng.randint(0, 10), rng.randint(0, 10)
+        return f"{a} + {b}", a + b
+    if kind < 0.55:
+        a, b = rng.randint(0, 99), rng.randint(0, 99 if rng.random() < 0.3 else 9)
+        return f"{a} + {b}", a + b
+    if kind < 0.8:
+        a = rng.randint(0, 20)
+        b = rng.randint(0, a)
+        return f"{a} - {b}", a - b
+    a, b = rng.randint(0, 10), rng.randint(0, 10)
+    return f"{a} * {b}", a * b
+
+
+def arithmetic(rng: Random) -> Exchange:
+    """A sum in one of several wordings; the answer repeats it."""
+    text, result = sum_parts(rng)
+    question = rng.choice((f"What is {text}?", f"{text} =", f"Compute {text}.", f"How much is {text}?"))
+    return Exchange(question, f"{text} = {result}", f"= {result}")
+
+
+# --- JSON records -----------------------------------------------------------------------------
+
+_SYLLABLES = ("ba be bi bo da de do fa fi ga go ka ke ki la le li lo ma me mi mo na ne ni no pa po "
+              "ra re ri ro sa se so ta te ti to va ve vi zo zu").split()  # fmt: skip
+
+
+def made_up_name(rng: Random) -> str:
+    """A name that no table holds, so that the model has to copy it letter by letter."""
+    return "".join(rng.choice(_SYLLABLES) for _ in range(rng.randint(2, 4))).capitalize()
+
+
+def first_name(rng: Random) -> str:
+    return made_up_name(rng) if rng.random() < 0.3 else rng.choice(world.FIRST_NAMES)
+
+
+def _person(rng: Random) -> tuple[str, dict[str, object]]:
+    name = first_name(rng)
+    record: dict[str, object] = {
+        "name": name, "age": rng.randint(18, 80), "city": rng.choice(world.CITIES),
+        "job": rng.choice(world.JOBS),
+    }  # fmt: skip
+    if rng.random() < 0.3:
+        record["hobbies"] = rng.sample(world.HOBBIES, rng.randint(1, 3))
+    return f"a person named {name}", record
+
+
+def _pet(rng: Random) -> tuple[str, dict[str, object]]:
+    name, kind = first_name(rng), rng.choice(("dog", "cat", "horse", "rabbit", "mouse", "duck"))
+    record: dict[str, object] = {
+        "name": name, "kind": kind, "age": rng.randint(1, 15),
+        "colour": rng.choice(world.COLOUR_NAMES), "tame": rng.random() < 0.7,
+    }  # fmt: skip
+    return f"a {kind} named {name}", record
+
+
+def _city(rng: Random) -> tuple[str, dict[str, object]]:
+    country, city = rng.choice(tuple(world.CAPITALS.items()))
+    return f"the city {city}", {"city": city, "country": country, "capital": True}
+
+
+def _product(rng: Random) -> tuple[str, dict[str, object]]:
+    name, (category, price) = rng.choice(tuple(world.PRODUCTS.items()))
+    record: dict[str, object] = {
+        "product": name, "category": category, "price": price, "in_stock": rng.random() < 0.6,
+    }  # fmt: skip
+    return f"the product {name}", record
+
+
+def _book(rng: Random) -> tuple[str, dict[str, object]]:
+    title = f"The {rng.choice(world.COLOUR_NAMES).capitalize()} {rng.choice(tuple(world.ANIMALS)).capitalize()}"
+    record: dict[str, object] = {
+        "title": title, "author": first_name(rng), "year": rng.randint(1950, 2025),
+        "genre": rng.choice(world.GENRES),
+    }  # fmt: skip
+    return f"the book {title}", record
+
+
+RECORDS = (_person, _person, _pet, _city, _product, _book)
+
+
+def json_record(rng: Random) -> Exchange:
+    """A request for a record and the record as JSON on one line."""
+    subject, record = rng.choice(RECORDS)(rng)
+    question = rng.choice(
+        (f"Write a JSON record for {subject}.", f"Write a JSON record for {subject}.",
+         f"Describe {subject} as JSON.", f"Give me JSON for {subject}.")
+    )  # fmt: skip
+    text = json.dumps(record, ensure_ascii=False)
+    return Exchange(question, text, text)
+
+
+# --- stories ----------------------------------------------------------------------------------
+
+
+def story_request(rng: Random) -> Exchange:
+    kind, name = rng.choice(HEROES), rng.choice(STORY_NAMES)
+    if rng.random() < 0.2:
+        name = made_up_name(rng)
+    story = make_story(rng, kind, name)
+    question = rng.choice(
+        (f"Tell me a story about {article(kind)} named {name}.",
+         f"Tell me a short story about {name} the {kind}.",
+         f"Write a story about {article(kind)} called {name}.", "Tell me a story.")
+    )  # fmt: skip
+    return Exchange(question, story.text, name)
+
+
+def summary_request(rng: Random) -> Exchange:
+    story = make_story(rng)
+    return Exchange(f"Summarize this story in one sentence. {story.text}", story.summary, story.hero.name)
+
+
+# --- chats ------------------------------------------------------------------------------------
+
+_WHO = (
+    "You are Storyteller, a small language model.",
+    "You are a helpful assistant.",
+    "You are Storyteller, a friendly assistant who runs inside a small inference engine.",
+    "You are a kind teacher who talks to children.",
+    "You are the assistant of a small library.",
+)
+_RULES = (
+    "Answer in short and simple sentences.", "Tell stories about animals and children.",
+    "When someone asks for a record, answer with JSON on one line and nothing else.",
+    "When someone asks for a sum, repeat the sum and write its result.",
+    "If you do not know something, say so.", "Be polite and friendly.",
+    "Never use difficult words.", "Answer the question first.",
+    "Write lists with one item on each line.", "Give each story a good end.",
+    "You know many capitals, colours, animals, days and months.",
+    "You can also explain how an inference engine works.",
+    "Every request may be answered together with many others.",
+    "Requests that begin with the same words share their memory.",
+    "Do not repeat yourself.", "Do not talk about yourself unless you are asked.",
+)  # fmt: skip
+
+
+def system_prompt(rng: Random) -> str:
+    """A system prompt of about 10 to 200 tokens."""
+    rules = rng.sample(_RULES, rng.choice((0, 1, 2, 4, 8, 12, len(_RULES))))
+    return " ".join((rng.choice(_WHO), *rules))
+
+
+_CHAT_KINDS: tuple[tuple[Callable[[Random], Exchange], int], ...] = (
+    (fact, 40), (arithmetic, 22), (json_record, 22), (story_request, 14), (summary_request, 4),
+    (_listing, 7), (_small_talk, 5),
+)  # fmt: skip
+
+
+def exchange(rng: Random) -> Exchange:
+    """One exchange of any kind, in the proportions of the training text."""
+    makers, weights = zip(*_CHAT_KINDS, strict=True)
+    return rng.choices(makers, weights)[0](rng)
+
+
+def chat(rng: Random, turns: int) -> Document:
+    """A chat of `turns` exchanges in ChatML; only the assistant's words are trained."""
+    segments: Document = []
+    if rng.random() < 0.4:
+        segments.append(Segment(f"{IM_START}system\n{system_prompt(rng)}{IM_END}\n", False))
+    for _ in range(turns):
+        turn = exchange(rng)
+        segments.append(
+            Segment(f"{IM_START}user\n{turn.question}{IM_END}\n{IM_START}assistant\n", False)
+        )
+        segments.append(Segment(f"{turn.answer}{IM_END}", True))
+        segments.append(Segment("\n", False))
+    segments.append(Segment(END_OF_TEXT, True))
+    return segments
+
+
+# --- plain documents --------------------------------------------------------------------------
+
+
+def _plain(text: str) -> Document:
+    return [Segment(text + END_OF_TEXT, True)]
+
+
+def plain_story(rng: Random) -> Document:
+    return _plain(make_story(rng).text)
+
+
+def long_document(rng: Random) -> Document:
+    """A book of several stories with titles, several hundred tokens long."""
+    parts = []
+    for number in range(1, rng.randint(3, 7)):
+        story = make_story(rng)
+        parts.append(f"{number}. {story.hero.full}\n{story.text}\n")
+    return _plain("\n".join(parts))
+
+
+def plain_facts(rng: Random) -> Document:
+    return _plain("\n".join(fact(rng).answer for _ in range(rng.randint(1, 8))))
+
+
+def plain_sums(rng: Random) -> Document:
+    return _plain("\n".join(arithmetic(rng).answer for _ in range(rng.randint(1, 10))))
+
+
+def plain_questions(rng: Random) -> Document:
+    turns = [rng.choice((fact, arithmetic, json_record))(rng) for _ in range(rng.randint(1, 5))]
+    return _plain("\n".join(f"Q: {turn.question}\nA: {turn.answer}" for turn in turns))
+
+
+def document(rng: Random) -> Document:
+    """One document of any kind."""
+    kind = rng.random()
+    if kind < 0.72:
+        return chat(rng, rng.choice((1, 1, 1, 2, 3, 4, 6)))
+    if kind < 0.82:
+        return plain_story(rng)
+    if kind < 0.84:
+        return long_document(rng)
+    return rng.choice((plain_facts, plain_sums, plain_questions))(rng)
+
+
+def documents(seed: int) -> Iterator[Document]:
+    """The endless stream of documents of one seed."""
+    rng = Random(seed)
+    while True:
+        yield document(rng)
+
+
+def text_of(doc: Document) -> str:
+    return "".join(segment.text for segment in doc)
