@@ -63,6 +63,8 @@ class CacheConfig:
     """Blocks in the pool, the null block included. None: size the pool from free memory."""
     enable_prefix_caching: bool = True
     """Whether full blocks are kept after use and shared between equal prefixes."""
+    num_cpu_blocks: int = 0
+    """Blocks in host memory that a swapping policy may use; the V1 scheduler never swaps."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory that weights, activations and KV cache may use together."""
 
@@ -75,6 +77,7 @@ class CacheConfig:
                 2,
                 "block 0 is the null block, so one request needs a second one",
             )
+        _require_at_least("num_cpu_blocks", self.num_cpu_blocks, 0, "use 0 for no swapping")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise ValueError(
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}; it must be above 0 and "
@@ -121,3 +124,14 @@ class EngineConfig:
     model: ModelConfig
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+
+    def __post_init__(self) -> None:
+        scheduler = self.scheduler
+        too_small = scheduler.max_num_batched_tokens < scheduler.max_model_len
+        if too_small and not scheduler.enable_chunked_prefill:
+            raise ValueError(
+                f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}; without chunked "
+                f"prefill it must be at least max_model_len={scheduler.max_model_len}, or a long "
+                "request could never run; raise it, lower max_model_len or set "
+                "enable_chunked_prefill=True"
+            )

@@ -595,8 +595,14 @@ class Scheduler:
     ) -> EngineCoreOutput:
         if status is None:
             return EngineCoreOutput(request.request_id, token_ids)
-        reason = RequestStatus.get_finished_reason(status)
-        return EngineCoreOutput(request.request_id, token_ids, reason, request.stop_reason)
+        return EngineCoreOutput(
+            request.request_id,
+            token_ids,
+            finish_reason=RequestStatus.get_finished_reason(status),
+            stop_reason=request.stop_reason,
+            num_cached_tokens=request.num_cached_tokens,
+            num_preemptions=request.num_preemptions,
+        )
 
     def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
         """Hand in the tokens that a proposer guesses will come next, for the next step.
@@ -609,19 +615,31 @@ class Scheduler:
             if request is not None and request.status == RequestStatus.RUNNING:
                 request.spec_token_ids = list(token_ids)
 
-    def fail_step(self, output: SchedulerOutput) -> list[EngineCoreOutput]:
-        """End every request of a step whose forward pass has failed, with FINISHED_ERROR.
+    def fail_requests(
+        self, output: SchedulerOutput, reasons: Mapping[str, str]
+    ) -> list[EngineCoreOutput]:
+        """End requests whose part of a step has failed, with FINISHED_ERROR.
 
         Their blocks leave the prefix cache from the first token of this step on: they were made
         findable before they were computed, and nobody may find what was never written.
+
+        Args:
+            output: the plan that failed, wholly or for some of its requests.
+            reasons: what went wrong, by request id.
+
+        Returns:
+            One output for each of them that was unfinished.
         """
-        failed = [self.requests[i] for i in output.num_scheduled_tokens if i in self.requests]
+        failed = [self.requests[i] for i in reasons if i in self.requests]
         for request in failed:
             num_failed = output.num_scheduled_tokens[request.request_id]
             num_valid = request.num_computed_tokens - num_failed
             self.kv_cache_manager.uncache_blocks(request, num_valid)
-        self.finish_requests([r.request_id for r in failed], RequestStatus.FINISHED_ERROR)
-        return [self._make_request_output(request, [], request.status) for request in failed]
+        self._finish(dict.fromkeys(failed, RequestStatus.FINISHED_ERROR))
+        outputs = [self._make_request_output(request, [], request.status) for request in failed]
+        for result in outputs:
+            result.error = reasons[result.request_id]
+        return outputs
 
     # ------------------------------------------------------------------ questions
 

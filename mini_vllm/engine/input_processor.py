@@ -1,0 +1,109 @@
+"""From what a caller passes in to a :class:`~mini_vllm.request.Request`.
+
+Source: vllm/v1/engine/input_processor.py#L300-L430 (InputProcessor) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams, derive_seed
+
+PromptType = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or a mapping with "prompt" or "prompt_token_ids" (and "cache_salt")."""
+
+
+class InputProcessor:
+    """Tokenizes prompts and settles what their sampling parameters leave open.
+
+    Args:
+        tokenizer: of the ``transformers`` kind; None if only token ids will be passed.
+        eos_token_ids: the tokens that end this model's output, the main one first.
+        max_model_len: what ``max_tokens=None`` fills up to.
+        vocab_size: token ids in sampling parameters must be below it.
+        seed: root of the seeds of requests that bring none.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        eos_token_ids: Sequence[int],
+        max_model_len: int,
+        vocab_size: int,
+        seed: int = 0,
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.eos_token_ids = list(eos_token_ids)
+        self.max_model_len = max_model_len
+        self.vocab_size = vocab_size
+        self.seed = seed
+        self._num_requests = 0
+
+    def tokenize(self, prompt: PromptType) -> list[int]:
+        """The prompt's token ids.
+
+        Raises:
+            ValueError: if it is text and there is no tokenizer, or if it holds neither.
+        """
+        if isinstance(prompt, Mapping):
+            prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
+        if isinstance(prompt, str):
+            if self.tokenizer is None:
+                raise ValueError("the prompt is text but no tokenizer is loaded; pass token ids")
+            return self.tokenizer.encode(prompt)
+        is_ids = isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)
+        if not is_ids:
+            raise ValueError(
+                f"the prompt is {prompt!r}; it must be text, a list of token ids, or a mapping "
+                "with 'prompt' or 'prompt_token_ids'"
+            )
+        return list(prompt)
+
+    def process(
+        self,
+        request_id: str,
+        token_ids: list[int],
+        params: SamplingParams,
+        priority: int = 0,
+        arrival_time: float | None = None,
+        cache_salt: str | None = None,
+    ) -> Request:
+        """Build the request for a tokenized prompt.
+
+        ``max_tokens=None`` becomes the room that the model's length leaves. Further EOS tokens
+        of the model become stop tokens. A request without a seed gets one derived from the
+        engine's, so that a whole run repeats.
+
+        Raises:
+            ValueError: for token ids outside the vocabulary in ``stop_token_ids``,
+                ``logit_bias`` or ``allowed_token_ids``, and for stop strings without a tokenizer.
+        """
+        params = params.clone()
+        self._check_token_ids(params)
+        if params.max_tokens is None:
+            params.max_tokens = max(self.max_model_len - len(token_ids), 1)
+        if params.seed is None:
+            params.seed = derive_seed(self.seed, self._num_requests)
+        self._num_requests += 1
+        if not params.ignore_eos:
+            params.stop_token_ids = [*(params.stop_token_ids or ()), *self.eos_token_ids[1:]]
+        return Request(
+            request_id,
+            token_ids,
+            params,
+            priority=priority,
+            arrival_time=arrival_time,
+            eos_token_id=self.eos_token_ids[0] if self.eos_token_ids else None,
+            cache_salt=cache_salt,
+        )
+
+    def _check_token_ids(self, params: SamplingParams) -> None:
+        for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
+            for token_id in getattr(params, name) or ():
+                if not 0 <= token_id < self.vocab_size:
+                    raise ValueError(
+                        f"{name} has token id {token_id}; the vocabulary ends at "
+                        f"{self.vocab_size - 1}; remove it"
+                    )

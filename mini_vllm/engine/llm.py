@@ -1,0 +1,251 @@
+"""``LLM``: the offline front door. Load a model, hand in a list of prompts, get texts back.
+
+Source: vllm/entrypoints/llm.py#L120-L600 (LLM) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from mini_vllm import bundled
+from mini_vllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.engine.input_processor import PromptType
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.model.config import load_config
+from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.sampling_params import SamplingParams
+
+_SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig}
+
+
+class LLM:
+    """A model that generates text for batches of prompts.
+
+    Args:
+        model: a folder in Hugging Face layout, or the name of a bundled model.
+        skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
+        scheduler_cls: another scheduler with the interface of
+            :class:`~mini_vllm.core.scheduler.Scheduler`.
+        extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
+        config: any field of :class:`~mini_vllm.config.ModelConfig`,
+            :class:`~mini_vllm.config.CacheConfig` or
+            :class:`~mini_vllm.config.SchedulerConfig`, by name.
+
+    Raises:
+        ValueError: for a value out of range.
+        TypeError: for an unknown argument; the message names the nearest.
+        FileNotFoundError: if there is no such model.
+
+    Example::
+
+        llm = LLM("storyteller", block_size=16)
+        for output in llm.generate(["Once upon a time"], SamplingParams(max_tokens=32)):
+            print(output.outputs[0].text)
+    """
+
+    def __init__(
+        self,
+        model: str | Path,
+        *,
+        skip_tokenizer_init: bool = False,
+        scheduler_cls: type | None = None,
+        extensions: Sequence[SchedulerExtension] = (),
+        **config: Any,
+    ) -> None:
+        self.config = make_engine_config(model, **config)
+        tokenizer = None if skip_tokenizer_init else _load_tokenizer(self.config.model)
+        kwargs = {} if scheduler_cls is None else {"scheduler_cls": scheduler_cls}
+        self.engine = LLMEngine(self.config, tokenizer, extensions, **kwargs)
+        self._ids = itertools.count()
+
+    @property
+    def tokenizer(self) -> Any:
+        return self.engine.tokenizer
+
+    def generate(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete every prompt.
+
+        Args:
+            prompts: one prompt or several; see :data:`~.input_processor.PromptType`.
+            sampling_params: for all prompts, or one for each; vLLM's defaults if left out.
+            use_tqdm: show a progress bar.
+            priority: one number per prompt, for the "priority" policy; smaller goes first.
+
+        Returns:
+            One output per prompt, in the order of the prompts. In a batch, a prompt that cannot
+            be served has ``error`` set and finish reason "error"; the others are not affected.
+
+        Raises:
+            ValueError: if none of the prompts can be served, or the lists' lengths differ.
+            KeyboardInterrupt: on Ctrl-C, after all requests were aborted.
+        """
+        prompts = _as_list(prompts)
+        params = _per_prompt(prompts, sampling_params)
+        outputs = self._add_all(prompts, params, priority, stream=False)
+        progress = tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm)
+        progress.update(sum(output.finished for output in outputs))
+        with progress:
+            for changed in self._run():
+                progress.update(sum(output.finished for output in changed))
+        return outputs
+
+    def stream(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> Iterator[RequestOutput]:
+        """Like :meth:`generate`, but yields each output every time it has grown."""
+        prompts = _as_list(prompts)
+        outputs = self._add_all(prompts, _per_prompt(prompts, sampling_params), None, stream=True)
+        yield from (output for output in outputs if output.finished)
+        for changed in self._run():
+            yield from changed
+
+    def chat(
+        self,
+        messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool = True,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or several, in the format of the model's chat template.
+
+        Args:
+            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists.
+
+        Raises:
+            ValueError: if the tokenizer has no chat template.
+        """
+        conversations = [messages] if messages and isinstance(messages[0], dict) else messages
+        prompts = [self.apply_chat_template(conversation) for conversation in conversations]
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> list[int]:
+        """The prompt's token ids for a conversation, ready for the assistant's turn."""
+        if self.tokenizer is None or self.tokenizer.chat_template is None:
+            raise ValueError(
+                f"the tokenizer of {self.config.model.model} has no chat template; use generate()"
+            )
+        text = self.tokenizer.apply_chat_template(
+            list(messages), add_generation_prompt=True, tokenize=False
+        )
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
+    def _add_all(
+        self,
+        prompts: list[PromptType],
+        params: list[SamplingParams],
+        priority: Sequence[int] | None,
+        stream: bool,
+    ) -> list[RequestOutput]:
+        priorities = [0] * len(prompts) if priority is None else list(priority)
+        if len(priorities) != len(prompts):
+            raise ValueError(
+                f"{len(prompts)} prompts but {len(priorities)} priorities; pass one each"
+            )
+        outputs, errors = [], []
+        for prompt, one_params, one_priority in zip(prompts, params, priorities, strict=True):
+            request_id = str(next(self._ids))
+            try:
+                output = self.engine.add_request(
+                    request_id, prompt, one_params, one_priority, stream
+                )
+            except ValueError as error:
+                errors.append(error)
+                output = _failed_output(request_id, prompt, str(error))
+            outputs.append(output)
+        if errors and len(errors) == len(prompts):
+            raise errors[0]
+        return outputs
+
+    def _run(self) -> Iterator[list[RequestOutput]]:
+        """Step until nothing is left; whatever stops the caller, nothing stays queued."""
+        try:
+            while self.engine.has_unfinished_requests():
+                yield self.engine.step()
+        finally:
+            self.engine.abort_requests()
+
+
+def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
+    """Sort keyword arguments into the sections of an :class:`EngineConfig`.
+
+    ``max_model_len`` defaults to the model's own limit, at most 2048.
+
+    Raises:
+        TypeError: for an unknown argument; the message names the nearest.
+    """
+    path = bundled.path(model) if str(model) in bundled.NAMES else Path(model)
+    sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
+    sections["model"]["model"] = str(path)
+    known = {
+        field.name: name
+        for name, section in _SECTIONS.items()
+        for field in dataclasses.fields(section)
+    }
+    for key, value in options.items():
+        if key not in known:
+            nearest = difflib.get_close_matches(key, known, n=1)
+            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known)}"
+            raise TypeError(f"unknown argument {key!r}; {hint}")
+        sections[known[key]][key] = value
+    limit = load_config(path).max_position_embeddings
+    sections["scheduler"].setdefault("max_model_len", min(limit, SchedulerConfig.max_model_len))
+    return EngineConfig(**{name: cls(**sections[name]) for name, cls in _SECTIONS.items()})
+
+
+def _load_tokenizer(config: ModelConfig) -> Any:
+    """The tokenizer of a local folder; never asks a hub."""
+    from transformers import AutoTokenizer  # takes seconds, so only when needed
+
+    folder = config.tokenizer or config.model
+    try:
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no tokenizer could be loaded from {folder}: {error}; pass tokenizer=FOLDER, or "
+            "skip_tokenizer_init=True to work on token ids"
+        ) from error
+
+
+def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
+    """One prompt as a list of one. A flat list of integers is one prompt of token ids."""
+    is_one = isinstance(prompts, (str, dict)) or (
+        len(prompts) > 0 and all(isinstance(item, int) for item in prompts)
+    )
+    return [prompts] if is_one else list(prompts)  # type: ignore[list-item]
+
+
+def _per_prompt(
+    prompts: Sequence[PromptType], params: SamplingParams | Sequence[SamplingParams] | None
+) -> list[SamplingParams]:
+    if params is None or isinstance(params, SamplingParams):
+        return [params or SamplingParams()] * len(prompts)
+    if len(params) != len(prompts):
+        raise ValueError(
+            f"{len(prompts)} prompts but {len(params)} sampling_params; pass one for all, or one "
+            "for each"
+        )
+    return list(params)
+
+
+def _failed_output(request_id: str, prompt: PromptType, error: str) -> RequestOutput:
+    """The result of a prompt that was refused."""
+    text = prompt if isinstance(prompt, str) else None
+    completion = CompletionOutput(index=0, finish_reason="error")
+    return RequestOutput(request_id, text, [], [completion], finished=True, error=error)

@@ -1,0 +1,1 @@
+"""Ways to use the engine from outside Python."""

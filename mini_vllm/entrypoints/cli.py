@@ -1,0 +1,259 @@
+"""The command line: ``python -m mini_vllm generate | chat | bench | info | demo``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import logging
+import sys
+import time
+import typing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.llm import LLM
+    from mini_vllm.outputs import RequestOutput
+
+DEFAULT_MODEL = "storyteller"
+_POSITIONAL = ("model",)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; errors become one line on stderr and exit code 2, Ctrl-C gives 130."""
+    from mini_vllm.core.scheduler import NoProgressError
+
+    args = build_parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    try:
+        return args.run(args)
+    except (ValueError, TypeError, OSError, NoProgressError) as error:
+        print(f"mini_vllm {args.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nstopped; all requests were aborted", file=sys.stderr)
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m mini_vllm", description="A small, real LLM inference engine."
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    generate = commands.add_parser("generate", help="complete one or more prompts")
+    generate.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
+    generate.add_argument("--json", action="store_true", help="one JSON object per prompt")
+    generate.add_argument("--report", action="store_true", help="print a short report at the end")
+    generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
+    _add_options(generate, SamplingParams, "sampling")
+    _add_engine_options(generate)
+    generate.set_defaults(run=run_generate)
+
+    chat = commands.add_parser("chat", help="talk to the model")
+    chat.add_argument("--system", help="the system message")
+    _add_options(chat, SamplingParams, "sampling")
+    _add_engine_options(chat)
+    chat.set_defaults(run=run_chat)
+
+    bench = commands.add_parser("bench", help="offline throughput on random prompts")
+    bench.add_argument("--num-prompts", type=int, default=16)
+    bench.add_argument("--input-len", type=int, default=128)
+    bench.add_argument("--output-len", type=int, default=64)
+    bench.add_argument("--json", action="store_true", help="figures as one JSON object")
+    _add_engine_options(bench)
+    bench.set_defaults(run=run_bench)
+
+    info = commands.add_parser("info", help="what a model needs and what this machine offers")
+    info.add_argument("--json", action="store_true")
+    _add_engine_options(info)
+    info.set_defaults(run=run_info)
+
+    demo = commands.add_parser("demo", help="see chunked prefill, prefix hits and a preemption")
+    _add_engine_options(demo)
+    demo.set_defaults(run=run_demo)
+    return parser
+
+
+def _add_engine_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", default=DEFAULT_MODEL, help=f"folder, or bundled model (default {DEFAULT_MODEL})"
+    )
+    for section in (ModelConfig, CacheConfig, SchedulerConfig):
+        _add_options(parser, section, "engine")
+
+
+def _add_options(parser: argparse.ArgumentParser, section: type, title: str) -> None:
+    """One option per field of a configuration class; those not given stay out of the result."""
+    group = parser.add_argument_group(f"{title} options ({section.__name__})")
+    hints = typing.get_type_hints(section)
+    for field in dataclasses.fields(section):
+        if field.name in _POSITIONAL:
+            continue
+        option = "--" + field.name.replace("_", "-")
+        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
+        if bool in kinds:
+            kwargs: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
+        elif list in kinds or any(typing.get_origin(kind) is list for kind in kinds):
+            is_text = str in kinds
+            kwargs = {"nargs": "+", "type": str if is_text else int, "metavar": "VALUE"}
+        elif any(typing.get_origin(kind) is dict for kind in kinds):
+            kwargs = {"type": json.loads, "metavar": "JSON"}
+        else:
+            kind = next(kind for kind in (int, float, str) if kind in kinds or kind is str)
+            kwargs = {"type": kind, "metavar": kind.__name__.upper()}
+        group.add_argument(option, default=argparse.SUPPRESS, dest=field.name, **kwargs)
+
+
+def _options_of(args: argparse.Namespace, *sections: type) -> dict[str, Any]:
+    """The options that were given, as keyword arguments."""
+    names = [field.name for section in sections for field in dataclasses.fields(section)]
+    return {name: getattr(args, name) for name in names if hasattr(args, name)}
+
+
+def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
+    from mini_vllm.engine.llm import LLM
+
+    options = defaults | _options_of(args, ModelConfig, CacheConfig, SchedulerConfig)
+    options.pop("model", None)
+    return LLM(args.model, **options)
+
+
+def _sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:
+    return SamplingParams(**(defaults | _options_of(args, SamplingParams)))
+
+
+def run_generate(args: argparse.Namespace) -> int:
+    """Complete prompts; a single one is printed while it grows."""
+    from mini_vllm.observability.timeline import record_timeline
+
+    params = _sampling_params(args, max_tokens=128)
+    prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    llm = _load(args)
+    with record_timeline(llm.engine.core, args.timeline):
+        if len(prompts) == 1 and params.n == 1 and not args.json:
+            outputs = [_print_stream(llm, prompts[0], params)]
+        else:
+            outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
+            for output in outputs:
+                print(json.dumps(dataclasses.asdict(output)) if args.json else _as_text(output))
+    if args.report:
+        print("\n" + llm.engine.stats.report(), file=sys.stderr)
+    return 1 if any(output.error for output in outputs) else 0
+
+
+def _print_stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> RequestOutput:
+    """Print a completion as it grows; returns its final state."""
+    printed = 0
+    output = None
+    for output in llm.stream(prompt, params):
+        text = output.outputs[0].text
+        print(text[printed:], end="", flush=True)
+        printed = len(text)
+    assert output is not None
+    print()
+    if output.error:
+        print(f"error: {output.error}", file=sys.stderr)
+    return output
+
+
+def _as_text(output: RequestOutput) -> str:
+    if output.error:
+        return f"--- {output.prompt!r}\nerror: {output.error}"
+    texts = [completion.text.strip() for completion in output.outputs]
+    return "\n".join([f"--- {output.prompt!r}", *texts])
+
+
+def run_chat(args: argparse.Namespace) -> int:
+    """A conversation; each answer is streamed. Ctrl-D or an empty line ends it."""
+    params = _sampling_params(args, max_tokens=256)
+    llm = _load(args)
+    messages = [{"role": "system", "content": args.system}] if args.system else []
+    prompt = "you> " if sys.stdin.isatty() else ""
+    while True:
+        try:
+            text = input(prompt).strip()
+        except EOFError:
+            return 0
+        if not text:
+            return 0
+        messages.append({"role": "user", "content": text})
+        output = _print_stream(llm, llm.apply_chat_template(messages), params)
+        messages.append({"role": "assistant", "content": output.outputs[0].text})
+
+
+def run_bench(args: argparse.Namespace) -> int:
+    """Random prompts of one length, one fixed number of output tokens, greedy."""
+    import random
+
+    llm = _load(args, enable_prefix_caching=False)
+    vocab_size = llm.engine.core.model.config.vocab_size
+    draw = random.Random(0)
+    prompts = [
+        [draw.randrange(vocab_size) for _ in range(args.input_len)] for _ in range(args.num_prompts)
+    ]
+    params = SamplingParams(temperature=0, max_tokens=args.output_len, ignore_eos=True)
+    llm.generate(prompts[:2], params, use_tqdm=False)  # warm up
+    llm.engine.reset_stats()
+    start = time.perf_counter()
+    llm.generate(prompts, params, use_tqdm=False)
+    seconds = time.perf_counter() - start
+    throughput = args.num_prompts * args.output_len / seconds
+    if args.json:
+        figures = {"wall_seconds": seconds, "wall_output_tokens_per_s": throughput}
+        print(json.dumps(figures | llm.engine.stats.summary()))
+    else:
+        print(f"{throughput:.1f} output tokens/s over {seconds:.2f} s of wall time")
+        print(llm.engine.stats.report())
+    return 0
+
+
+def run_info(args: argparse.Namespace) -> int:
+    """Versions, device, model size and what the KV cache holds."""
+    import platform
+
+    import torch
+
+    import mini_vllm
+    from mini_vllm.worker.kv_cache import bytes_per_block
+
+    core = _load(args).engine.core
+    model, cache, manager = core.model, core.config.cache, core.scheduler.kv_cache_manager
+    num_weights = sum(weight.numel() for weight in model.parameters())
+    block_bytes = bytes_per_block(model.config, cache.block_size, model.dtype)
+    figures = {
+        "mini_vllm": mini_vllm.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": str(core.device),
+        "threads": torch.get_num_threads(),
+        "model": core.config.model.model,
+        "architecture": type(model).__name__,
+        "parameters": num_weights,
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "layers": model.config.num_hidden_layers,
+        "max_model_len": core.config.scheduler.max_model_len,
+        "block_size": cache.block_size,
+        "bytes_per_block": block_bytes,
+        "num_gpu_blocks": cache.num_gpu_blocks,
+        "kv_cache_tokens": manager.capacity_in_tokens,
+        "kv_cache_mib": round(block_bytes * (cache.num_gpu_blocks or 0) / 2**20, 1),
+    }
+    if args.json:
+        print(json.dumps(figures))
+    else:
+        for name, value in figures.items():
+            print(f"{name:<16} {value}")
+    return 0
+
+
+def run_demo(args: argparse.Namespace) -> int:
+    """See :mod:`mini_vllm.entrypoints.demo`."""
+    from mini_vllm.entrypoints.demo import run
+
+    return run(args.model, _options_of(args, ModelConfig, CacheConfig, SchedulerConfig))

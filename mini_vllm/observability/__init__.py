@@ -1,0 +1,1 @@
+"""What a run looked like: totals and step records."""

@@ -1,0 +1,88 @@
+"""A record of every step, one JSON object a line: who computed what, and where blocks went.
+
+The lines have the format that traces are compared in (``python -m labkit trace run``), so a run
+of the real engine can be laid beside a replay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.core import EngineCore
+
+_STATUS_NAMES = {
+    "stop": "FINISHED_STOPPED",
+    "length": "FINISHED_LENGTH_CAPPED",
+    "error": "FINISHED_ERROR",
+}
+
+
+class Timeline:
+    """An observer of :class:`~mini_vllm.engine.core.EngineCore` that collects step records."""
+
+    def __init__(self) -> None:
+        self.records: list[dict[str, Any]] = []
+        self._unfinished: set[str] = set()
+
+    def record_step(
+        self,
+        engine: EngineCore,
+        plan: SchedulerOutput,
+        outputs: list[EngineCoreOutput],
+        seconds: float,
+    ) -> None:
+        """Append the record of one step.
+
+        A request that was there and is gone without having finished in the step was ended from
+        outside, by its caller or by a stop string: it is listed as aborted.
+        """
+        scheduler = engine.scheduler
+        finished = [
+            [o.request_id, _STATUS_NAMES[o.finish_reason], o.stop_reason or o.finish_reason]
+            for o in outputs
+            if o.finish_reason is not None
+        ]
+        gone = self._unfinished - scheduler.requests.keys() - {entry[0] for entry in finished}
+        self._unfinished = set(scheduler.requests)
+        waiting = [*scheduler.skipped_waiting, *scheduler.waiting]
+        self.records.append(
+            {
+                "step": len(self.records),
+                "scheduled": dict(plan.num_scheduled_tokens),
+                "preempted": plan.preempted_req_ids,
+                "finished": finished,
+                "aborted": sorted(gone),
+                "new_block_ids": plan.new_block_ids,
+                "computed": {i: r.num_computed_tokens for i, r in scheduler.requests.items()},
+                "running": [request.request_id for request in scheduler.running],
+                "waiting": [request.request_id for request in waiting],
+                "free_blocks": scheduler.kv_cache_manager.num_free_blocks,
+            }
+        )
+
+    def write(self, path: Path) -> None:
+        """Write one line per step; a half-written file is never seen."""
+        temporary = path.with_name(path.name + ".part")
+        temporary.write_text("".join(json.dumps(record) + "\n" for record in self.records))
+        os.replace(temporary, path)
+
+
+@contextmanager
+def record_timeline(engine: EngineCore, path: Path | None) -> Iterator[Timeline]:
+    """Record the steps that ``engine`` makes inside the block, into ``path`` at its end."""
+    timeline = Timeline()
+    engine.observers.append(timeline.record_step)
+    try:
+        yield timeline
+    finally:
+        engine.observers.remove(timeline.record_step)
+        if path is not None:
+            timeline.write(path)

@@ -1,0 +1,208 @@
+"""The persistent batch: the worker's copy of the running requests, one row each.
+
+Rows stay where they are from step to step, so that a step costs only its changes: a row is
+added when a request starts, gets a token and now and then a block, and goes when it ends. Rows
+``0 .. num_reqs - 1`` are always dense when a step begins::
+
+    row  request   token_ids              num_tokens  computed  block_table
+    0    "a"       [5 8 2 7 . . . . ]     4           3         [3  0  0]
+    1    "c"       [1 1 6 2 9 9 . . ]     6           5         [7  4  0]
+    2    "b"       [4 4 4 4 4 4 4 4 ]     8           0         [1  2  0]
+
+Source: vllm/v1/worker/gpu_input_batch.py#L91-L1109 (InputBatch) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mini_vllm.core.kv_cache_manager import cdiv
+from mini_vllm.sampling_params import SamplingParams
+
+
+@dataclass(slots=True)
+class CachedRequestState:
+    """What the worker remembers of a request, also while it is preempted and has no row.
+
+    Source: vllm/v1/worker/gpu_input_batch.py#L30-L88 (CachedRequestState) @ v0.22.1
+    """
+
+    req_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    eos_token_id: int | None
+    output_token_ids: list[int] = field(default_factory=list)
+    lora_name: str | None = None
+
+
+@dataclass(slots=True)
+class FlatBatch:
+    """The scheduled tokens of R requests, T in all, laid end to end.
+
+    ::
+
+        num_scheduled    [1, 1, 3]
+        req_indices      [0, 1, 2, 2, 2]        request of each token
+        positions        [9, 4, 0, 1, 2]        its place in that request
+        query_start_loc  [0, 1, 2, 5]           where each request begins; R + 1 entries
+    """
+
+    req_indices: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    query_start_loc: NDArray[np.int32]
+
+
+def flatten_tokens(num_scheduled: NDArray[np.int32], num_computed: NDArray[np.int32]) -> FlatBatch:
+    """Lay the next ``num_scheduled[r]`` tokens after ``num_computed[r]`` of each request flat.
+
+    Args:
+        num_scheduled: ``[R]``, each at least 1.
+        num_computed: ``[R]``, tokens each request had computed before this step.
+
+    Source: vllm/v1/worker/gpu_model_runner.py#L1706-L1760 (GPUModelRunner._prepare_inputs)
+    @ v0.22.1
+    """
+    query_start_loc = np.zeros(len(num_scheduled) + 1, dtype=np.int32)
+    np.cumsum(num_scheduled, out=query_start_loc[1:])
+    req_indices = np.repeat(np.arange(len(num_scheduled)), num_scheduled)
+    offset_in_request = np.arange(query_start_loc[-1]) - query_start_loc[req_indices]
+    positions = num_computed[req_indices] + offset_in_request
+    return FlatBatch(req_indices, positions, query_start_loc)
+
+
+class InputBatch:
+    """Rows of running requests in arrays that live as long as the engine.
+
+    Args:
+        max_num_reqs: rows.
+        max_model_len: tokens a row can hold.
+        block_size: tokens per KV block; a row has room for ``ceil(max_model_len / block_size)``.
+    """
+
+    def __init__(self, max_num_reqs: int, max_model_len: int, block_size: int) -> None:
+        self.block_size = block_size
+        max_blocks = cdiv(max_model_len, block_size)
+        self.token_ids = np.zeros((max_num_reqs, max_model_len), dtype=np.int64)
+        self.num_tokens = np.zeros(max_num_reqs, dtype=np.int32)
+        self.num_computed_tokens = np.zeros(max_num_reqs, dtype=np.int32)
+        self.block_table = np.zeros((max_num_reqs, max_blocks), dtype=np.int32)
+        self.num_blocks = np.zeros(max_num_reqs, dtype=np.int32)
+        self.rows: list[CachedRequestState | None] = []
+        """The request in each row; None is a hole that :meth:`condense` has yet to close."""
+        self.req_id_to_row: dict[str, int] = {}
+
+    @property
+    def num_reqs(self) -> int:
+        return len(self.req_id_to_row)
+
+    def add_request(
+        self, state: CachedRequestState, block_ids: Sequence[int], num_computed_tokens: int
+    ) -> int:
+        """Give a request a row: the first hole if there is one, else a new row at the end.
+
+        Returns:
+            The row.
+
+        Raises:
+            ValueError: if all rows are taken.
+
+        Source: vllm/v1/worker/gpu_input_batch.py#L330-L480 (InputBatch.add_request) @ v0.22.1
+        """
+        if None in self.rows:
+            row = self.rows.index(None)
+            self.rows[row] = state
+        elif len(self.rows) < len(self.token_ids):
+            row = len(self.rows)
+            self.rows.append(state)
+        else:
+            raise ValueError(f"all {len(self.rows)} rows are taken; raise max_num_seqs")
+        self.req_id_to_row[state.req_id] = row
+        tokens = state.prompt_token_ids + state.output_token_ids
+        self.token_ids[row, : len(tokens)] = tokens
+        self.num_tokens[row] = len(tokens)
+        self.num_computed_tokens[row] = num_computed_tokens
+        self.block_table[row, : self.num_blocks[row]] = 0
+        self.num_blocks[row] = 0
+        self.append_blocks(state.req_id, block_ids)
+        return row
+
+    def append_blocks(self, req_id: str, block_ids: Sequence[int]) -> None:
+        """Append to a request's block table."""
+        row = self.req_id_to_row[req_id]
+        start = self.num_blocks[row]
+        self.block_table[row, start : start + len(block_ids)] = block_ids
+        self.num_blocks[row] = start + len(block_ids)
+
+    def remove_request(self, req_id: str) -> None:
+        """Leave a hole where the request was; one that has no row is ignored.
+
+        Source: vllm/v1/worker/gpu_input_batch.py#L482-L560 (InputBatch.remove_request) @ v0.22.1
+        """
+        row = self.req_id_to_row.pop(req_id, None)
+        if row is not None:
+            self.rows[row] = None
+
+    def condense(self) -> None:
+        """Close all holes: move the last rows into them, so that rows are dense again.
+
+        ::
+
+            a  –  c  –  e      →      a  e  c
+
+        Source: vllm/v1/worker/gpu_input_batch.py#L638-L760 (InputBatch.condense) @ v0.22.1
+        """
+        hole = 0
+        while True:
+            while self.rows and self.rows[-1] is None:
+                self.rows.pop()
+            while hole < len(self.rows) and self.rows[hole] is not None:
+                hole += 1
+            if hole >= len(self.rows):
+                return
+            self._move_row(len(self.rows) - 1, hole)
+
+    def _move_row(self, source: int, target: int) -> None:
+        state = self.rows[source]
+        assert state is not None and self.rows[target] is None
+        self.rows[target], self.rows[source] = state, None
+        self.req_id_to_row[state.req_id] = target
+        arrays = (self.token_ids, self.num_tokens, self.num_computed_tokens)
+        for array in (*arrays, self.block_table, self.num_blocks):
+            array[target] = array[source]
+
+    def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """Append one sampled token to each of ``rows`` (distinct)."""
+        self.token_ids[rows, self.num_tokens[rows]] = token_ids
+        self.num_tokens[rows] += 1
+        for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
+            state = self.rows[row]
+            assert state is not None
+            state.output_token_ids.append(token_id)
+
+    def slot_mapping(
+        self, rows: NDArray[np.int64], positions: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """The cache slot of each token: ``block_table[row][position // size] * size + offset``.
+
+        Args:
+            rows: ``[T]``, the row of each token.
+            positions: ``[T]``, its position in its request.
+        """
+        blocks = self.block_table[rows, positions // self.block_size].astype(np.int64)
+        return blocks * self.block_size + positions % self.block_size
+
+
+def decodes_first(num_scheduled: Iterable[int]) -> NDArray[np.int64]:
+    """The order that puts requests with one token before all others, and else keeps it.
+
+    Attention can then treat the decodes as one dense batch.
+
+    Source: vllm/v1/attention/backends/utils.py#L515-L640
+    (reorder_batch_to_split_decodes_and_prefills) @ v0.22.1
+    """
+    is_prefill = np.fromiter(num_scheduled, dtype=np.int32) != 1
+    return np.argsort(is_prefill, kind="stable")

@@ -1,0 +1,121 @@
+"""The tensors behind the blocks: how many fit, where they live, and copies between them.
+
+One tensor per layer, ``[2, num_blocks, block_size, num_kv_heads, head_dim]`` (0: keys, 1: values).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.core.kv_cache_manager import cdiv
+
+
+class KVShape(Protocol):
+    """The numbers of a model's configuration that decide the size of its KV."""
+
+    num_hidden_layers: int
+    num_key_value_heads: int
+    head_dim: int
+
+
+def bytes_per_block(model: KVShape, block_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one block over all layers: keys and values of ``block_size`` tokens."""
+    per_token = 2 * model.num_key_value_heads * model.head_dim * dtype.itemsize
+    return model.num_hidden_layers * block_size * per_token
+
+
+def available_memory(device: torch.device, utilization: float) -> int:
+    """Bytes that a KV cache may take: ``utilization`` of the device, less what is in use now.
+
+    On a CPU, where the rest of the machine needs memory too, half of what is free at most.
+    """
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        return int(free - (1.0 - utilization) * total)
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return int(free * min(utilization, 0.5))
+
+
+def choose_num_blocks(
+    config: EngineConfig, model: KVShape, dtype: torch.dtype, device: torch.device
+) -> int:
+    """The number of blocks to allocate, the null block included.
+
+    A number in the configuration is taken as it is. Otherwise: as many as fit the memory, but
+    no more than all running requests could fill at full length.
+
+    Raises:
+        ValueError: if memory does not suffice for one request of full length.
+
+    Source: vllm/v1/core/kv_cache_utils.py#L691-L728 (_check_enough_kv_cache_memory) @ v0.22.1
+    """
+    if config.cache.num_gpu_blocks is not None:
+        return config.cache.num_gpu_blocks
+    blocks_per_request = cdiv(config.scheduler.max_model_len, config.cache.block_size)
+    most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
+    block_bytes = bytes_per_block(model, config.cache.block_size, dtype)
+    memory = available_memory(device, config.cache.gpu_memory_utilization)
+    num_blocks = min(memory // block_bytes, most_useful)
+    if num_blocks < 1 + blocks_per_request:
+        raise ValueError(
+            f"{memory / 2**20:.0f} MiB are free for the KV cache on {device}, but one request of "
+            f"max_model_len={config.scheduler.max_model_len} needs "
+            f"{(1 + blocks_per_request) * block_bytes / 2**20:.0f} MiB; lower max_model_len or "
+            "raise gpu_memory_utilization"
+        )
+    return num_blocks
+
+
+class KVCache:
+    """The KV tensors of all layers on the device, and of swapped-out blocks on the host.
+
+    Args:
+        model: its KV shape.
+        num_blocks: blocks on the device, the null block included.
+        num_host_blocks: blocks in host memory to swap to; V1 needs none.
+    """
+
+    def __init__(
+        self,
+        model: KVShape,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        num_host_blocks: int = 0,
+    ) -> None:
+        shape = (block_size, model.num_key_value_heads, model.head_dim)
+        layers = range(model.num_hidden_layers)
+        self.layers = [
+            torch.zeros(2, num_blocks, *shape, dtype=dtype, device=device) for _ in layers
+        ]
+        self.host_layers = [torch.zeros(2, num_host_blocks, *shape, dtype=dtype) for _ in layers]
+
+    def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy ``(device block, host block)`` pairs to the host."""
+        _copy_blocks(self.layers, self.host_layers, pairs)
+
+    def swap_in(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy ``(host block, device block)`` pairs to the device."""
+        _copy_blocks(self.host_layers, self.layers, pairs)
+
+    def copy(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy ``(source, destination)`` pairs on the device."""
+        _copy_blocks(self.layers, self.layers, pairs)
+
+
+def _copy_blocks(
+    sources: list[Tensor], targets: list[Tensor], pairs: Sequence[tuple[int, int]]
+) -> None:
+    if not pairs:
+        return
+    source_ids, target_ids = (torch.tensor(ids) for ids in zip(*pairs, strict=True))
+    for source, target in zip(sources, targets, strict=True):
+        blocks = source[:, source_ids.to(source.device)]
+        target[:, target_ids.to(target.device)] = blocks.to(target.device)

@@ -1,0 +1,285 @@
+"""The model runner: turns a scheduler's plan into one forward pass and new tokens.
+
+::
+
+    SchedulerOutput ─► update rows ─► flatten ─► model ─► rows to sample ─► sampler ─► token ids
+                       (InputBatch)   T tokens   [T, H]   [B, H] → [B, V]              {id: [t]}
+
+Source: vllm/v1/worker/gpu_model_runner.py#L3290-L3640 (GPUModelRunner.execute_model) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.core.scheduler_output import SchedulerOutput
+from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow, make_sampling_metadata
+from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler, compute_prompt_logprobs
+from mini_vllm.worker.input_batch import (
+    CachedRequestState,
+    InputBatch,
+    decodes_first,
+    flatten_tokens,
+)
+from mini_vllm.worker.kv_cache import KVCache
+
+
+class LogprobsEntry(NamedTuple):
+    """The candidates for one position: the sampled (or prompt) token, then the most likely."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
+    """Of the first token."""
+
+    def top(self, num_logprobs: int) -> LogprobsEntry:
+        """The same with at most ``num_logprobs`` of the most likely tokens."""
+        end = num_logprobs + 1
+        return LogprobsEntry(self.token_ids[:end], self.logprobs[:end], self.rank)
+
+
+def _logprob_entries(tensors: LogprobsTensors) -> list[LogprobsEntry]:
+    columns = (column.tolist() for column in tensors)
+    return [LogprobsEntry(*row) for row in zip(*columns, strict=True)]
+
+
+@dataclass(slots=True)
+class ModelRunnerOutput:
+    """What one forward pass brought.
+
+    Source: vllm/v1/outputs.py#L150-L215 (ModelRunnerOutput) @ v0.22.1
+    """
+
+    sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    """New tokens; requests whose prompt is not fully computed are absent."""
+    logprobs: dict[str, list[LogprobsEntry]] = field(default_factory=dict)
+    """One entry per new token, where asked for."""
+    prompt_logprobs: dict[str, list[LogprobsEntry]] = field(default_factory=dict)
+    """The same for the prompt tokens after those computed in this step."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Requests whose logits cannot be sampled from, with the reason."""
+
+
+@dataclass(slots=True)
+class StepInputs:
+    """The tensors of one forward pass over R requests with T tokens."""
+
+    req_ids: list[str]
+    input_ids: Tensor
+    """``[T]`` int64."""
+    positions: Tensor
+    """``[T]`` int64."""
+    metadata: AttentionMetadata
+    sample_rows: NDArray[np.int64]
+    """``[B]``, the batch rows of the requests that get a token in this step."""
+    logits_indices: Tensor
+    """``[B]`` int64, the last token of each of them among the T."""
+
+
+class ModelRunner:
+    """Owns the batch and the KV cache, and runs the model over them.
+
+    Args:
+        model: maps ``(input_ids [T], positions [T], kv_caches, metadata)`` to hidden states
+            ``[T, H]``, and ``compute_logits`` maps ``[B, H]`` to ``[B, V]``.
+        kv_cache: blocks for all layers.
+        max_num_seqs, max_model_len, block_size: the size of the batch's rows.
+        device: where the model lives.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        kv_cache: KVCache,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self.model = model
+        self.kv_cache = kv_cache
+        self.device = device
+        self.requests: dict[str, CachedRequestState] = {}
+        self.batch = InputBatch(max_num_seqs, max_model_len, block_size)
+        self.sampler = Sampler()
+        self._sampling: tuple[list[str], SamplingMetadata] | None = None
+
+    @torch.inference_mode()
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """Carry out one plan.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L3290-L3640 (GPUModelRunner.execute_model)
+        @ v0.22.1
+        """
+        self._update_states(output)
+        self._move_blocks(output)
+        if not output.num_scheduled_tokens:
+            return ModelRunnerOutput()
+        inputs = self._prepare_inputs(output)
+        hidden = self.model(
+            inputs.input_ids, inputs.positions, self.kv_cache.layers, inputs.metadata
+        )
+        result = ModelRunnerOutput()
+        self._add_prompt_logprobs(inputs, hidden, result)
+        if len(inputs.sample_rows):
+            logits = self.model.compute_logits(hidden[inputs.logits_indices])
+            self._sample(inputs, logits, result)
+        return result
+
+    def _update_states(self, output: SchedulerOutput) -> None:
+        """Bring the batch's rows in line with the plan.
+
+        Finished and preempted requests leave their rows (a preempted one is remembered), new
+        and resumed ones get a row, running ones get their additional blocks.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L1043-L1290 (GPUModelRunner._update_states)
+        @ v0.22.1
+        """
+        for req_id in output.finished_req_ids:
+            self.batch.remove_request(req_id)
+            self.requests.pop(req_id, None)
+        for req_id in output.preempted_req_ids:
+            self.batch.remove_request(req_id)
+        cached = output.scheduled_cached_reqs
+        for new in output.scheduled_new_reqs:
+            state = CachedRequestState(
+                new.req_id,
+                new.prompt_token_ids,
+                new.sampling_params,
+                new.eos_token_id,
+                lora_name=new.lora_name,
+            )
+            self.requests[new.req_id] = state
+            self.batch.add_request(state, new.block_ids, new.num_computed_tokens)
+        for req_id, num_computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            block_ids = output.new_block_ids.get(req_id, ())
+            if req_id in cached.resumed_req_ids:
+                self.batch.add_request(self.requests[req_id], block_ids, num_computed)
+                continue
+            self.batch.num_computed_tokens[self.batch.req_id_to_row[req_id]] = num_computed
+            if block_ids:
+                self.batch.append_blocks(req_id, block_ids)
+        self.batch.condense()
+
+    def _move_blocks(self, output: SchedulerOutput) -> None:
+        """Copy blocks between device and host, and on the device, before anything is read."""
+        self.kv_cache.swap_out(output.blocks_to_swap_out)
+        self.kv_cache.swap_in(output.blocks_to_swap_in)
+        self.kv_cache.copy(output.blocks_to_copy)
+
+    def _prepare_inputs(self, output: SchedulerOutput) -> StepInputs:
+        """Lay the scheduled tokens of all requests end to end, decodes first.
+
+        A request is sampled if this step computes its last known token; its logits are those
+        of that token, the last of its stretch.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L1679-L2010 (GPUModelRunner._prepare_inputs)
+        @ v0.22.1
+        """
+        batch = self.batch
+        order = decodes_first(output.num_scheduled_tokens.values())
+        ids = list(output.num_scheduled_tokens)
+        req_ids = [ids[index] for index in order]
+        rows = np.array([batch.req_id_to_row[req_id] for req_id in req_ids])
+        num_scheduled = np.array(
+            [output.num_scheduled_tokens[req_id] for req_id in req_ids], dtype=np.int32
+        )
+        flat = flatten_tokens(num_scheduled, batch.num_computed_tokens[rows])
+        seq_lens = batch.num_computed_tokens[rows] + num_scheduled
+        token_rows = rows[flat.req_indices]
+        sampled = np.flatnonzero(seq_lens == batch.num_tokens[rows])
+        max_blocks = batch.num_blocks[rows].max()
+        metadata = AttentionMetadata(
+            query_start_loc=self._to_device(flat.query_start_loc),
+            seq_lens=self._to_device(seq_lens),
+            block_table=self._to_device(batch.block_table[rows, :max_blocks]),
+            slot_mapping=self._to_device(batch.slot_mapping(token_rows, flat.positions)),
+            max_query_len=int(num_scheduled.max()),
+            max_seq_len=int(seq_lens.max()),
+            num_decode_reqs=int((num_scheduled == 1).sum()),
+            query_lens_cpu=num_scheduled.tolist(),
+            seq_lens_cpu=seq_lens.tolist(),
+        )
+        return StepInputs(
+            req_ids=req_ids,
+            input_ids=self._to_device(batch.token_ids[token_rows, flat.positions]),
+            positions=self._to_device(flat.positions),
+            metadata=metadata,
+            sample_rows=rows[sampled],
+            logits_indices=self._to_device(flat.query_start_loc[sampled + 1].astype(np.int64) - 1),
+        )
+
+    def _to_device(self, array: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(array).to(self.device, non_blocking=True)
+
+    def _sample(self, inputs: StepInputs, logits: Tensor, result: ModelRunnerOutput) -> None:
+        """Choose the next token of each sampled request and append it to its row."""
+        states = [self._state_in_row(row) for row in inputs.sample_rows]
+        metadata = self._sampling_metadata(states)
+        sampled = self.sampler(logits, metadata)
+        metadata.advance(sampled.sampled_token_ids)
+        token_ids = sampled.sampled_token_ids.cpu().numpy()
+        self.batch.append_tokens(inputs.sample_rows, token_ids)
+        entries = _logprob_entries(sampled.logprobs) if sampled.logprobs else []
+        for index, (state, token_id) in enumerate(zip(states, token_ids.tolist(), strict=True)):
+            if token_id < 0:
+                result.failed[state.req_id] = ERRORS[token_id]
+                continue
+            result.sampled_token_ids[state.req_id] = [token_id]
+            if state.sampling_params.logprobs is not None:
+                entry = entries[index].top(state.sampling_params.logprobs)
+                result.logprobs[state.req_id] = [entry]
+
+    def _state_in_row(self, row: int) -> CachedRequestState:
+        state = self.batch.rows[row]
+        assert state is not None
+        return state
+
+    def _sampling_metadata(self, states: list[CachedRequestState]) -> SamplingMetadata:
+        """Per-row sampling parameters, kept while the same requests are sampled step after step."""
+        req_ids = [state.req_id for state in states]
+        if self._sampling is None or self._sampling[0] != req_ids:
+            rows = [
+                SamplingRow(
+                    state.sampling_params,
+                    state.prompt_token_ids,
+                    state.output_token_ids,
+                    () if state.eos_token_id is None else (state.eos_token_id,),
+                )
+                for state in states
+            ]
+            vocab_size = self.model.config.vocab_size
+            metadata = make_sampling_metadata(rows, vocab_size, self.device)
+            self._sampling = (req_ids, metadata)
+        return self._sampling[1]
+
+    def _add_prompt_logprobs(
+        self, inputs: StepInputs, hidden: Tensor, result: ModelRunnerOutput
+    ) -> None:
+        """Log probabilities of the prompt tokens that follow those computed in this step.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L4640-L4760
+        (GPUModelRunner._get_prompt_logprobs_dict) @ v0.22.1
+        """
+        start = 0
+        metadata = inputs.metadata
+        for req_id, num_tokens, seq_len in zip(
+            inputs.req_ids, metadata.query_lens_cpu, metadata.seq_lens_cpu, strict=True
+        ):
+            state = self.requests[req_id]
+            num_logprobs = state.sampling_params.prompt_logprobs
+            first = seq_len - num_tokens + 1
+            targets = state.prompt_token_ids[first : seq_len + 1]
+            if num_logprobs is not None and targets:
+                logits = self.model.compute_logits(hidden[start : start + len(targets)])
+                target_ids = torch.tensor(targets, device=self.device)
+                logprobs = compute_prompt_logprobs(logits, target_ids, num_logprobs)
+                result.prompt_logprobs[req_id] = _logprob_entries(logprobs)
+            start += num_tokens
