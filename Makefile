@@ -15,7 +15,7 @@ LABKIT = @$(PYTHON) -m labkit
 IMPL = $(if $(LAB),--impl $(LAB))
 
 .DEFAULT_GOAL := help
-.PHONY: setup doctor demo progress update read book arena inspect bench bench-scheduler upstream \
+.PHONY: setup doctor demo progress update book arena inspect bench bench-scheduler upstream \
 	check-kernel gpu-report student-dist test test-full lint conformance cite-check clean help
 
 ##@ Start

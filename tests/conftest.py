@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import Phase, settings
+from hypothesis import settings
 
 # Before torch is imported: two workers on two cores must not fight over threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -14,7 +14,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 # The same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for new ones.
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
-settings.register_profile("explore", deadline=None, print_blob=True, phases=tuple(Phase))
+settings.register_profile("explore", deadline=None, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 

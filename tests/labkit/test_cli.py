@@ -1,0 +1,113 @@
+"""The command table: honest about what is missing, and quick."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from labkit import bootstrap, checks, cli
+
+
+def test_a_command_that_is_not_built_says_so_and_exits_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "soon", cli.Command("labkit.no_such_module:main", "later"))
+    assert cli.main(["soon"]) == 2
+    assert capsys.readouterr().out == "labkit: `soon` is not built yet (later).\n"
+
+
+def test_a_missing_function_counts_as_not_built(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(cli.COMMANDS, "soon", cli.Command("labkit.checks:nothing", "later", ()))
+    assert cli.main(["soon"]) == 2
+    assert "not built yet" in capsys.readouterr().out
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["docter"]) == 2
+    assert "did you mean `doctor`?" in capsys.readouterr().out
+
+
+def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from labkit.cli import main; main(['--help']);"
+        "sys.exit(any(n in sys.modules for n in ('torch', 'typer', 'rich', 'mini_vllm')))"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=bootstrap.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, "--help imported a package that is not needed for it"
+    for name in cli.COMMANDS:
+        assert f"\n  {name} " in done.stdout
+
+
+def test_typer_functions_get_their_arguments_and_give_their_exit_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import typer
+
+    def greet(name: str, loud: bool = False) -> None:
+        print(name.upper() if loud else name)
+        raise typer.Exit(3)
+
+    module = types.ModuleType("labkit_greeting")
+    module.greet = greet  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "labkit_greeting", module)
+    monkeypatch.setattr(cli, "is_built", lambda command: True)
+    monkeypatch.setitem(cli.COMMANDS, "greet", cli.Command("labkit_greeting:greet", "hello"))
+    assert cli.main(["greet", "you", "--loud"]) == 3
+    assert capsys.readouterr().out == "YOU\n"
+    assert cli.main(["greet"]) == 2  # the name is missing
+
+
+def test_a_module_runs_as_python_m_would(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "shout.py").write_text("import sys; print(sys.argv[1:]); sys.exit('too loud')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert cli.run_module("shout", ["a", "b"]) == 1
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("['a', 'b']\n", "too loud\n")
+
+
+def test_every_command_has_help_and_known_groups() -> None:
+    for name, command in cli.COMMANDS.items():
+        assert command.help, name
+        bootstrap.requirements(command.needs)
+
+
+# ---------------------------------------------------------------- the stages of make test
+def stage(name: str, code: str) -> checks.Stage:
+    return checks.Stage(name, ("-c", code))
+
+
+def test_all_stages_run_and_one_failure_is_enough(capfd: pytest.CaptureFixture[str]) -> None:
+    bad = stage("bad", "print('the reason'); raise SystemExit(4)")
+    assert checks.run([bad, stage("good", "pass")]) == 1
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0] == "the reason"
+    assert lines[1].startswith("FAIL bad")
+    assert lines[2].startswith("ok   good")
+    assert lines[3] == "FAILED: bad"
+
+
+def test_quiet_success_prints_one_line_a_stage(capfd: pytest.CaptureFixture[str]) -> None:
+    assert checks.run([stage("good", "print('chatter')")]) == 0
+    assert len(capfd.readouterr().out.splitlines()) == 1
+
+
+def test_clean_removes_caches_and_leaves_labs_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checks, "ROOT", tmp_path)
+    for name in ("labs/03/__pycache__", ".ruff_cache", ".labkit", ".venv/__pycache__", "site"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "labs/03/mine.py").touch()
+    assert checks.clean([]) == 0
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    kept = {"labs", "labs/03", "labs/03/mine.py", ".labkit", ".venv", ".venv/__pycache__"}
+    assert left == kept

@@ -1,0 +1,83 @@
+"""The Makefile: every promised target is there, is one line, and calls the Python CLI."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+
+import pytest
+
+from labkit.bootstrap import ROOT
+from labkit.cli import COMMANDS
+
+PROMISED = """setup demo test lint test-full lab-% trace-diff-% watch-% hint-% diff-% reset-% read-%
+    notebook-% run-% grade-% progress doctor check-kernel upstream cite-check conformance arena
+    inspect bench bench-scheduler gpu-report student-dist update book clean help""".split()
+
+
+def rules() -> dict[str, list[str]]:
+    """Target -> recipe lines."""
+    found: dict[str, list[str]] = {}
+    target = ""
+    for line in (ROOT / "Makefile").read_text().splitlines():
+        head = re.match(r"([\w%-]+):(?!=)", line)
+        if head:
+            target = head.group(1)
+            found[target] = []
+        elif line.startswith("\t") and target:
+            found[target].append(line.strip())
+    return found
+
+
+def make(*words: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", "--no-print-directory", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+
+
+def test_every_promised_target_exists_and_no_other() -> None:
+    assert sorted(rules()) == sorted(PROMISED)
+
+
+@pytest.mark.parametrize("target", PROMISED)
+def test_a_target_is_one_line_that_calls_a_known_command(target: str) -> None:
+    lines = rules()[target]
+    assert len(lines) == 1
+    called = re.match(r"\$\(LABKIT\) ([\w-]+)", lines[0])
+    assert called, lines[0]
+    assert called.group(1) in COMMANDS
+
+
+def test_targets_without_a_number_are_phony() -> None:
+    text = (ROOT / "Makefile").read_text().replace("\\\n", " ")
+    listed = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert listed
+    assert sorted(listed.group(1).split()) == sorted(t for t in PROMISED if "%" not in t)
+
+
+def test_make_alone_lists_every_target_with_a_line_of_help() -> None:
+    done = make()
+    assert done.returncode == 0, done.stderr
+    for target in PROMISED:
+        assert re.search(rf"^  {target.replace('%', 'NN')} +\w", done.stdout, re.MULTILINE), target
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["lab-03"], "lab 03"),
+        (["lab-03", "LAB=reference"], "lab 03 --impl reference"),
+        (["trace-diff-03", "TRACE=a.json"], "trace-diff 03 --trace a.json"),
+        (["diff-02"], "diff 02"),
+        (["check-kernel", "KERNEL=paged", "MODE=gpu"], "check-kernel paged --mode gpu"),
+        (["arena", "FILE=mine.py"], "arena mine.py"),
+        (["test", "ARGS=-k name"], "test -k name"),
+        (["setup", "PYTHON=/opt/python"], "setup --python /opt/python"),
+    ],
+)
+def test_variables_reach_the_command(words: list[str], command: str) -> None:
+    done = make("-n", *words)
+    assert " ".join(done.stdout.split()).endswith(f"-m labkit {command}")
+
+
+def test_python_can_be_chosen_for_any_target() -> None:
+    assert make("-n", "demo", "PYTHON=/opt/python").stdout.startswith("/opt/python -m labkit demo")
