@@ -1,0 +1,1 @@
+"""Models: shapes, layers, and loading Hugging Face checkpoints."""

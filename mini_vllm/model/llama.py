@@ -1,0 +1,128 @@
+"""The Llama family: the decoder that nearly every open model is a variation of.
+
+    tokens -> embedding -> [ norm -> attention -> + -> norm -> MLP -> + ] x layers -> norm -> head
+
+The batch is flat: T tokens of all requests, one after another, without padding. Only attention
+knows where one request ends; it reads that from the metadata.
+Source: vllm/model_executor/models/llama.py (LlamaForCausalLM) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mini_vllm.attention import AttentionBackend, AttentionMetadata
+from mini_vllm.model.config import ModelArgs
+from mini_vllm.model.layers import Embedding, GatedMLP, Linear, RMSNorm
+from mini_vllm.model.rope import RotaryEmbedding, apply_rope
+
+
+class LlamaAttention(nn.Module):
+    """Grouped-query attention over the paged cache, with one matrix for q, k and v."""
+
+    def __init__(self, args: ModelArgs, backend: AttentionBackend, window: int | None) -> None:
+        super().__init__()
+        self.head_dim = args.head_dim
+        self.num_heads, self.num_kv_heads = args.num_attention_heads, args.num_key_value_heads
+        q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        self.qkv_proj = Linear(args.hidden_size, [q_size, kv_size, kv_size], args.qkv_bias)
+        self.o_proj = Linear(q_size, args.hidden_size, args.o_bias)
+        self.backend, self.window, self.scale = backend, window, self.head_dim**-0.5
+
+    def norm_qk(self, qk: Tensor) -> Tensor:
+        """What happens to queries and keys `[T, Hq + Hkv, D]` before rotation: here nothing."""
+        return qk
+
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], kv_cache: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        heads = self.qkv_proj(x).view(len(x), -1, self.head_dim)
+        num_qk = self.num_heads + self.num_kv_heads
+        qk = apply_rope(self.norm_qk(heads[:, :num_qk]), *rope)
+        query, key, value = qk[:, : self.num_heads], qk[:, self.num_heads :], heads[:, num_qk:]
+        self.backend.store(key, value, kv_cache, metadata.slot_mapping)
+        out = self.backend.forward(query, kv_cache, metadata, self.scale, self.window)
+        return self.o_proj(out.flatten(1))
+
+
+class DecoderLayer(nn.Module):
+    """Attention, then the MLP; each reads a normalised copy and adds to the residual stream."""
+
+    def __init__(self, args: ModelArgs, self_attn: LlamaAttention) -> None:
+        super().__init__()
+        self.input_layernorm = RMSNorm(args.hidden_size, args.rms_norm_eps)
+        self.self_attn = self_attn
+        self.post_attention_layernorm = RMSNorm(args.hidden_size, args.rms_norm_eps)
+        self.mlp = GatedMLP(args.hidden_size, args.intermediate_size, args.mlp_bias)
+
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], kv_cache: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        x = x + self.self_attn(self.input_layernorm(x), rope, kv_cache, metadata)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class LlamaModel(nn.Module):
+    """The decoder without its head."""
+
+    def __init__(
+        self, args: ModelArgs, backend: AttentionBackend, attention: type[LlamaAttention]
+    ) -> None:
+        super().__init__()
+        self.embed_tokens = Embedding(args.vocab_size, args.hidden_size)
+        self.layers = nn.ModuleList(
+            DecoderLayer(args, attention(args, backend, window)) for window in args.sliding_windows
+        )
+        self.norm = RMSNorm(args.hidden_size, args.rms_norm_eps)
+        self.rotary = RotaryEmbedding(args)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        kv_caches: list[Tensor],
+        metadata: AttentionMetadata,
+    ) -> Tensor:
+        x = self.embed_tokens(input_ids)
+        rope = self.rotary(positions, x.dtype)
+        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+            x = layer(x, rope, kv_cache, metadata)
+        return self.norm(x)
+
+
+class LlamaForCausalLM(nn.Module):
+    """A decoder with a language-model head; also what Qwen2 is, with biases on q, k and v."""
+
+    attention: type[LlamaAttention] = LlamaAttention
+
+    def __init__(self, args: ModelArgs, backend: AttentionBackend) -> None:
+        super().__init__()
+        self.config = args
+        self.model = LlamaModel(args, backend, self.attention)
+        self.lm_head = Linear(args.hidden_size, args.vocab_size, bias=False)
+        if args.tie_word_embeddings:
+            self.lm_head.weight = self.model.embed_tokens.weight
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """What weights and the KV cache are kept in."""
+        return self.model.embed_tokens.weight.dtype
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        kv_caches: list[Tensor],
+        metadata: AttentionMetadata,
+    ) -> Tensor:
+        """Hidden states `[T, H]` of the flat batch; keys and values are written into `kv_caches`.
+
+        `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor a layer,
+        `[2, num_blocks, block_size, Hkv, D]`.
+        """
+        return self.model(input_ids, positions, kv_caches, metadata)
+
+    def compute_logits(self, hidden: Tensor) -> Tensor:
+        """Logits `[B, vocab_size]` in float32 of the rows `[B, H]` that are to be sampled."""
+        return self.lm_head(hidden).float()

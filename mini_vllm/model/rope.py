@@ -1,0 +1,104 @@
+"""Rotary position embedding: turn each pair of a head's features by an angle that grows with position.
+
+    features of one head (D = 8)     x0 x1 x2 x3 | x4 x5 x6 x7
+    pair i is (x_i, x_{i + D/2})     turned by the angle position * inv_freq[i]
+
+A scaling type stretches the frequencies so that a model can read further than it was trained to.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from mini_vllm.model.config import ModelArgs
+
+
+def compute_inv_freq(args: ModelArgs) -> tuple[Tensor, float]:
+    """The angle per position of each feature pair, `[D / 2]` float32, and a factor for cos and sin.
+
+    Types: default, linear, llama3 and yarn. Raises ValueError for any other; "dynamic" and
+    "longrope" change the angles with the length, and keys already in the cache would not follow.
+    Source: vllm/model_executor/layers/rotary_embedding/__init__.py (get_rope) @ v0.22.1.
+    """
+    rope = args.rope_parameters
+    base, dim = rope["rope_theta"], args.head_dim
+    inv_freq = 1.0 / base ** (torch.arange(0, dim, 2).float() / dim)
+    match rope["rope_type"]:
+        case "default":
+            return inv_freq, 1.0
+        case "linear":
+            return inv_freq / rope["factor"], 1.0
+        case "llama3":
+            return _llama3(inv_freq, args), 1.0
+        case "yarn":
+            return _yarn(inv_freq, args)
+    raise ValueError(
+        f"rope_type {rope['rope_type']!r} is not supported; use default, linear, llama3 or yarn"
+    )
+
+
+def _llama3(inv_freq: Tensor, args: ModelArgs) -> Tensor:
+    """Slow pairs are divided by `factor`, fast pairs stay, those between are blended."""
+    rope = args.rope_parameters
+    low, high = rope["low_freq_factor"], rope["high_freq_factor"]
+    turns = rope["original_max_position_embeddings"] * inv_freq / (2 * math.pi)
+    keep = ((turns - low) / (high - low)).clamp(0, 1)  # 0 = slow pair, 1 = fast pair
+    return keep * inv_freq + (1 - keep) * inv_freq / rope["factor"]
+
+
+def _yarn(inv_freq: Tensor, args: ModelArgs) -> tuple[Tensor, float]:
+    """Like llama3, with a ramp over the pair's index, and attention made sharper by a factor."""
+    rope, dim = args.rope_parameters, args.head_dim
+    original = rope["original_max_position_embeddings"]
+    factor = rope.get("factor") or args.max_position_embeddings / original
+
+    def pair_that_turns(times: float) -> float:
+        return dim * math.log(original / (times * 2 * math.pi)) / (2 * math.log(rope["rope_theta"]))
+
+    first = pair_that_turns(rope.get("beta_fast") or 32)
+    last = pair_that_turns(rope.get("beta_slow") or 1)
+    if rope.get("truncate", True):
+        first, last = math.floor(first), math.ceil(last)
+    first, last = max(first, 0), min(last, dim - 1)
+    ramp = (torch.arange(dim // 2).float() - first) / max(last - first, 0.001)
+    keep = 1 - ramp.clamp(0, 1)
+    return keep * inv_freq + (1 - keep) * inv_freq / factor, _yarn_attention_factor(args, factor)
+
+
+def _yarn_attention_factor(args: ModelArgs, factor: float) -> float:
+    rope = args.rope_parameters
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+
+    def mscale(weight: float) -> float:
+        return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
+
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        return mscale(rope["mscale"]) / mscale(rope["mscale_all_dim"])
+    return mscale(1.0)
+
+
+class RotaryEmbedding(nn.Module):
+    """Computes cos and sin once a step; every layer then rotates with the same two tensors."""
+
+    def __init__(self, args: ModelArgs) -> None:
+        super().__init__()
+        # Not a buffer: casting the model to bfloat16 must not round the frequencies.
+        self.inv_freq, self.scaling = compute_inv_freq(args)
+
+    def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and sin of each token's angles, `[T, 1, D / 2]` each, in `dtype`."""
+        angles = positions[:, None, None].float() * self.inv_freq
+        return (angles.cos() * self.scaling).to(dtype), (angles.sin() * self.scaling).to(dtype)
+
+
+def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate `x` `[T, heads, D]` by `cos` and `sin` `[T, 1, D / 2]`.
+
+    (first, second) becomes (first * cos - second * sin, second * cos + first * sin).
+    """
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
