@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.core.block_hash import BlockHasher
 
 
 class RequestStatus(enum.IntEnum):
@@ -146,10 +150,10 @@ class Request:
 
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
-        """What ended the request: a stop token, a stop string, or "kv_capacity"."""
+        """What ended the request: a stop token, "kv_capacity", or what went wrong."""
 
         self.block_hashes: list[bytes] = []
-        self._block_hasher: Callable[[Request], list[bytes]] | None = None
+        self._block_hasher: BlockHasher | None = None
 
     @property
     def num_prompt_tokens(self) -> int:
@@ -209,19 +213,20 @@ class Request:
             raise ValueError(f"request {self.request_id!r} cannot go {self.status} -> {status}")
         self.status = status
 
-    def set_block_hasher(self, block_hasher: Callable[[Request], list[bytes]]) -> None:
-        """Hash full blocks from now on with ``block_hasher``, starting with those of the prompt.
-
-        The hasher returns the hashes of full blocks that ``block_hashes`` does not hold yet.
-        """
+    def set_block_hasher(self, block_hasher: BlockHasher) -> None:
+        """Hash full blocks from now on with ``block_hasher``, starting with those of the prompt."""
         self._block_hasher = block_hasher
         self.block_hashes.clear()
         self.update_block_hashes()
 
     def update_block_hashes(self) -> None:
         """Append the hashes of the blocks that have become full."""
-        if self._block_hasher is not None:
-            self.block_hashes.extend(self._block_hasher(self))
+        hasher = self._block_hasher
+        if hasher is None:
+            return
+        num_full_blocks = len(self.all_token_ids) // hasher.block_size
+        if num_full_blocks > len(self.block_hashes):  # rare while decoding
+            self.block_hashes.extend(hasher(self))
 
     def __lt__(self, other: Request) -> bool:
         """Order under the "priority" policy: priority, then arrival, then id.

@@ -167,60 +167,55 @@ class KVCacheManager:
         """
         if num_new_tokens < 1:
             raise ValueError(f"num_new_tokens is {num_new_tokens}; it must be at least 1")
-        hits = new_computed_blocks.blocks if new_computed_blocks else []
+        request_id, block_size = request.request_id, self.block_size
+        hits = new_computed_blocks.blocks if new_computed_blocks is not None else []
+        num_held = len(self.req_to_blocks.get(request_id, ())) + len(hits)
         num_tokens = request.num_computed_tokens + num_new_computed_tokens + num_new_tokens
         num_slots = min(num_tokens + num_lookahead_tokens, self.max_model_len)
-        table = self.req_to_blocks.get(request.request_id)
-        num_held = len(hits) + (len(table) if table else 0)
-        num_new_blocks = max(cdiv(num_slots, self.block_size) - num_held, 0)
-        if not self._fits(request, num_new_blocks, num_held, hits, full_sequence_must_fit):
-            return None
 
-        if table is None:
-            table = self.req_to_blocks[request.request_id] = []
-            self.num_cached_blocks[request.request_id] = len(hits)
-        if hits:
-            self.block_pool.touch(hits)
-            table.extend(hits)
         new_blocks = self._no_blocks
-        if num_new_blocks:
-            new_blocks = KVCacheBlocks(self.block_pool.get_new_blocks(num_new_blocks))
-            table.extend(new_blocks.blocks)
+        if num_slots > num_held * block_size or hits or full_sequence_must_fit:
+            num_new_blocks = max(cdiv(num_slots, block_size) - num_held, 0)
+            num_wanted = num_new_blocks
+            if full_sequence_must_fit:
+                full_length = min(request.num_tokens, self.max_model_len)
+                num_wanted = max(num_wanted, cdiv(full_length, block_size) - num_held)
+            # A hit that nobody holds is itself a free block: taking it uses one up.
+            num_wanted += sum(block.ref_cnt == 0 for block in hits)
+            if num_wanted > self.block_pool.num_free_blocks:
+                return None
+            new_blocks = self._extend_table(request_id, hits, num_new_blocks)
+
         if self.enable_caching:
-            self.cache_blocks(request, min(num_tokens, request.num_tokens))
+            num_full_blocks = min(num_tokens, request.num_tokens) // block_size
+            if num_full_blocks > self.num_cached_blocks[request_id]:
+                self.cache_blocks(request, num_full_blocks)
         return new_blocks
 
-    def _fits(
-        self,
-        request: Request,
-        num_new_blocks: int,
-        num_held: int,
-        hits: list[KVCacheBlock],
-        full_sequence_must_fit: bool,
-    ) -> bool:
-        """Whether the free blocks suffice. A hit that nobody holds is itself a free block, so
-        taking it uses one up, just as a new block does."""
-        needed = num_new_blocks
-        if full_sequence_must_fit:
-            full_length = min(request.num_tokens, self.max_model_len)
-            needed = max(needed, cdiv(full_length, self.block_size) - num_held)
-        if hits:
-            needed += sum(block.ref_cnt == 0 for block in hits)
-        return needed <= self.block_pool.num_free_blocks
+    def _extend_table(
+        self, request_id: str, hits: list[KVCacheBlock], num_new_blocks: int
+    ) -> KVCacheBlocks:
+        """Append hits, then new blocks. The hits are touched first, or they might be given out."""
+        table = self.req_to_blocks.setdefault(request_id, [])
+        self.num_cached_blocks.setdefault(request_id, len(hits))
+        self.block_pool.touch(hits)
+        table.extend(hits)
+        if num_new_blocks == 0:
+            return self._no_blocks
+        new_blocks = self.block_pool.get_new_blocks(num_new_blocks)
+        table.extend(new_blocks)
+        return KVCacheBlocks(new_blocks)
 
-    def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Make the full blocks among the first ``num_tokens`` tokens findable, each of them once.
+    def cache_blocks(self, request: Request, num_full_blocks: int) -> None:
+        """Make the first ``num_full_blocks`` blocks findable, each of them once.
 
         Source: vllm/v1/core/single_type_kv_cache_manager.py#L285-L321
         (SingleTypeKVCacheManager.cache_blocks) @ v0.22.1
         """
-        start = self.num_cached_blocks[request.request_id]
-        end = num_tokens // self.block_size
-        if start >= end:
-            return
+        new = slice(self.num_cached_blocks[request.request_id], num_full_blocks)
         table = self.req_to_blocks[request.request_id]
-        self.block_pool.cache_full_blocks(table[start:end], request.block_hashes[start:end])
-        self.num_cached_blocks[request.request_id] = end
+        self.block_pool.cache_full_blocks(table[new], request.block_hashes[new])
+        self.num_cached_blocks[request.request_id] = num_full_blocks
 
     def uncache_blocks(self, request: Request, num_valid_tokens: int) -> None:
         """Take the blocks after the first ``num_valid_tokens`` tokens out of the cache again.

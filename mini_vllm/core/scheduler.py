@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
-from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request_queue import RequestQueue, create_request_queue
 from mini_vllm.core.scheduler_output import (
     CachedRequestData,
@@ -28,6 +27,7 @@ from mini_vllm.core.scheduler_output import (
     NewRequestData,
     SchedulerOutput,
 )
+from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.request import Request, RequestStatus
 
 
@@ -46,42 +46,6 @@ class PauseState(enum.IntEnum):
 
 class NoProgressError(RuntimeError):
     """A step scheduled nothing although a request could run, and no later step will differ."""
-
-
-@dataclass(slots=True)
-class _Step:
-    """The plan of one step while it is being made."""
-
-    token_budget: int
-    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
-    new_block_ids: dict[str, list[int]] = field(default_factory=dict)
-    spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
-    running: list[Request] = field(default_factory=list)
-    new: list[Request] = field(default_factory=list)
-    resumed: list[Request] = field(default_factory=list)
-    preempted: list[Request] = field(default_factory=list)
-
-    def add(self, request: Request, num_new_tokens: int, block_ids: list[int]) -> None:
-        """Enter ``request`` with its tokens and blocks."""
-        self.num_scheduled_tokens[request.request_id] = num_new_tokens
-        self.token_budget -= num_new_tokens
-        if block_ids:
-            self.new_block_ids[request.request_id] = block_ids
-
-    def refund(self, request: Request) -> bool:
-        """Undo :meth:`add` for a running request that is preempted after all.
-
-        Returns:
-            Whether it was in the plan.
-        """
-        num_tokens = self.num_scheduled_tokens.pop(request.request_id, 0)
-        if num_tokens == 0:
-            return False
-        self.token_budget += num_tokens
-        self.new_block_ids.pop(request.request_id, None)
-        self.spec_decode_tokens.pop(request.request_id, None)
-        self.running.remove(request)
-        return True
 
 
 class Scheduler:
@@ -219,7 +183,7 @@ class Scheduler:
         Source: vllm/v1/core/sched/scheduler.py#L329-L927 (Scheduler.schedule) @ v0.22.1
         """
         paused = self.pause_state == PauseState.PAUSED_ALL
-        step = _Step(0 if paused else self.scheduler_config.max_num_batched_tokens)
+        step = StepPlan(0 if paused else self.scheduler_config.max_num_batched_tokens)
         self._schedule_running(step)
         if not step.preempted and self.pause_state == PauseState.UNPAUSED:
             self._schedule_waiting(step)
@@ -248,7 +212,7 @@ class Scheduler:
         room = self.max_model_len - 1 - num_computed_tokens
         return min(num_new_tokens, token_budget, room)
 
-    def _schedule_running(self, step: _Step) -> None:
+    def _schedule_running(self, step: StepPlan) -> None:
         """Give every running request its next tokens, in order of admission.
 
         For each: clamp (:meth:`_clamp_new_tokens`; with 0 tokens, go on to the next), allocate,
@@ -259,6 +223,7 @@ class Scheduler:
 
         Source: vllm/v1/core/sched/scheduler.py#L364-L533 (Scheduler.schedule) @ v0.22.1
         """
+        num_lookahead = self.scheduler_config.num_lookahead_tokens
         index = 0
         while index < len(self.running) and step.token_budget > 0:
             request = self.running[index]
@@ -271,8 +236,12 @@ class Scheduler:
             if num_new_tokens == 0:
                 index += 1
                 continue
-            while (blocks := self._allocate(request, num_new_tokens)) is None:
-                if self._cap_if_too_large(request, self.scheduler_config.num_lookahead_tokens):
+            while (
+                blocks := self.kv_cache_manager.allocate_slots(
+                    request, num_new_tokens, num_lookahead_tokens=num_lookahead
+                )
+            ) is None:
+                if self._cap_if_too_large(request, num_lookahead):
                     break
                 victim = self._pick_victim()
                 if step.refund(victim):
@@ -282,28 +251,8 @@ class Scheduler:
                 if victim is request:
                     return
             else:
-                self._plan_running(step, request, num_new_tokens, blocks)
+                step.add_running(request, num_new_tokens, blocks)
                 index += 1
-
-    def _allocate(self, request: Request, num_new_tokens: int) -> KVCacheBlocks | None:
-        return self.kv_cache_manager.allocate_slots(
-            request,
-            num_new_tokens,
-            num_lookahead_tokens=self.scheduler_config.num_lookahead_tokens,
-        )
-
-    def _plan_running(
-        self, step: _Step, request: Request, num_new_tokens: int, blocks: KVCacheBlocks
-    ) -> None:
-        """Enter a running request, with as many of its draft tokens as were scheduled."""
-        step.running.append(request)
-        step.add(request, num_new_tokens, blocks.get_block_ids() if blocks.blocks else [])
-        if request.spec_token_ids:
-            num_drafts = request.num_computed_tokens + num_new_tokens - request.num_tokens
-            if num_drafts > 0:
-                drafts = request.spec_token_ids[:num_drafts]
-                step.spec_decode_tokens[request.request_id] = drafts
-            request.spec_token_ids = []  # the proposer brings new ones for the next step
 
     def _pick_victim(self) -> Request:
         """The running request to preempt.
@@ -335,7 +284,7 @@ class Scheduler:
         request.num_preemptions += 1
         self.waiting.prepend_request(request)
 
-    def _schedule_waiting(self, step: _Step) -> None:
+    def _schedule_waiting(self, step: StepPlan) -> None:
         """Admit waiting requests in order, as long as budget, rows and blocks last.
 
         A request that waits for something else, or that an extension holds back, is skipped
@@ -380,7 +329,7 @@ class Scheduler:
             request.transition_to(RequestStatus.WAITING)
         return all(extension.may_admit(request, self.running) for extension in self.extensions)
 
-    def _try_admit(self, step: _Step, request: Request) -> bool:
+    def _try_admit(self, step: StepPlan, request: Request) -> bool:
         """Move a waiting request to ``running`` if its tokens and blocks can be had.
 
         The prefix cache says how many tokens are computed already. The rest, which for a
@@ -413,23 +362,15 @@ class Scheduler:
         )
         if blocks is None:
             return False
-        self._admit(step, request, num_hit_tokens, num_new_tokens)
-        return True
-
-    def _admit(
-        self, step: _Step, request: Request, num_hit_tokens: int, num_new_tokens: int
-    ) -> None:
-        """Enter a request that has got its blocks; all of them are reported."""
-        if request.status == RequestStatus.PREEMPTED:
-            step.resumed.append(request)
-        else:
-            step.new.append(request)
+        if request.num_preemptions == 0:
             request.num_cached_tokens = num_hit_tokens
         self.kv_cache_manager.prefix_cache_stats.record(request.num_tokens, num_hit_tokens)
         request.transition_to(RequestStatus.RUNNING)
         request.num_computed_tokens = num_hit_tokens
         self.running.append(request)
-        step.add(request, num_new_tokens, self.kv_cache_manager.get_block_ids(request.request_id))
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        step.add_admitted(request, num_new_tokens, block_ids)
+        return True
 
     def _cap_if_too_large(self, request: Request, num_lookahead_tokens: int = 0) -> bool:
         """End a request that not even the empty pool could hold, instead of retrying for ever.
@@ -445,7 +386,7 @@ class Scheduler:
         self.capped.append(request)
         return True
 
-    def _check_progress(self, step: _Step) -> None:
+    def _check_progress(self, step: StepPlan) -> None:
         """Raise rather than let the caller spin on steps that are all the same."""
         if step.num_scheduled_tokens or step.preempted or self.capped or self.pause_state:
             return
@@ -463,7 +404,7 @@ class Scheduler:
                 "raise the budget or switch chunked prefill on"
             )
 
-    def _make_output(self, step: _Step) -> SchedulerOutput:
+    def _make_output(self, step: StepPlan) -> SchedulerOutput:
         """Write the plan down for the worker: new requests in full, the others as deltas.
 
         Source: vllm/v1/core/sched/scheduler.py#L1033-L1105 (Scheduler._make_cached_request_data)
@@ -535,11 +476,13 @@ class Scheduler:
                 num_rejected = len(drafts) + 1 - len(token_ids)
                 request.num_computed_tokens -= num_rejected
             status = self._append_until_stop(request, token_ids)
-            if status is not None:
+            if status is None:
+                outputs.append(EngineCoreOutput(request_id, token_ids))
+            else:
                 stopped[request] = status
-            outputs.append(self._make_request_output(request, token_ids, status))
+                outputs.append(_last_output(request, token_ids, status))
         self._finish(stopped)
-        outputs += [self._make_request_output(r, [], r.status) for r in self.capped]
+        outputs += [_last_output(request, [], request.status) for request in self.capped]
         self.capped = []
         return outputs
 
@@ -590,20 +533,6 @@ class Scheduler:
             return RequestStatus.FINISHED_LENGTH_CAPPED
         return None
 
-    def _make_request_output(
-        self, request: Request, token_ids: list[int], status: RequestStatus | None
-    ) -> EngineCoreOutput:
-        if status is None:
-            return EngineCoreOutput(request.request_id, token_ids)
-        return EngineCoreOutput(
-            request.request_id,
-            token_ids,
-            finish_reason=RequestStatus.get_finished_reason(status),
-            stop_reason=request.stop_reason,
-            num_cached_tokens=request.num_cached_tokens,
-            num_preemptions=request.num_preemptions,
-        )
-
     def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
         """Hand in the tokens that a proposer guesses will come next, for the next step.
 
@@ -635,11 +564,9 @@ class Scheduler:
             num_failed = output.num_scheduled_tokens[request.request_id]
             num_valid = request.num_computed_tokens - num_failed
             self.kv_cache_manager.uncache_blocks(request, num_valid)
+            request.stop_reason = reasons[request.request_id]
         self._finish(dict.fromkeys(failed, RequestStatus.FINISHED_ERROR))
-        outputs = [self._make_request_output(request, [], request.status) for request in failed]
-        for result in outputs:
-            result.error = reasons[result.request_id]
-        return outputs
+        return [_last_output(request, [], request.status) for request in failed]
 
     # ------------------------------------------------------------------ questions
 
@@ -674,3 +601,9 @@ class Scheduler:
             assert request.status != RequestStatus.RUNNING, f"{request} is waiting"
             assert request.request_id not in self.kv_cache_manager.req_to_blocks
         self.kv_cache_manager.check_integrity(self.running)
+
+
+def _last_output(request: Request, token_ids: list[int], status: RequestStatus) -> EngineCoreOutput:
+    """What a finished request hands over, with the reason why it has finished."""
+    finish_reason = RequestStatus.get_finished_reason(status)
+    return EngineCoreOutput(request.request_id, token_ids, finish_reason, request.stop_reason)

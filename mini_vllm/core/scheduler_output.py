@@ -104,11 +104,7 @@ class EngineCoreOutput:
     finish_reason: str | None = None
     """ "stop", "length", "abort" or "error" once the request has finished."""
     stop_reason: int | str | None = None
-    error: str | None = None
-    """Why it failed, if ``finish_reason`` is "error"."""
-    num_cached_tokens: int = 0
-    """Prompt tokens that the prefix cache supplied."""
-    num_preemptions: int = 0
+    """See :attr:`~mini_vllm.request.Request.stop_reason`; after an error, what went wrong."""
     logprobs: list[Any] | None = None
     """One entry per new token, as the sampler made it; None if nobody asked."""
     prompt_logprobs: list[Any] | None = None

@@ -20,6 +20,7 @@ from mini_vllm.request import Request
 class _Completion:
     """One of a prompt's completions while it runs."""
 
+    request: Request
     output: CompletionOutput
     detokenizer: IncrementalDetokenizer
     parent: RequestOutput
@@ -69,7 +70,7 @@ class OutputProcessor:
         parent.outputs.append(output)
         detokenizer = IncrementalDetokenizer(self.tokenizer, request.prompt_token_ids, params)
         self.completions[request.request_id] = _Completion(
-            output, detokenizer, parent, metrics, stream or bool(params.stop)
+            request, output, detokenizer, parent, metrics, stream or bool(params.stop)
         )
 
     def process(self, outputs: Sequence[EngineCoreOutput]) -> ProcessedOutputs:
@@ -104,9 +105,11 @@ class OutputProcessor:
                 self._extend_text(completion, output.new_token_ids, output)
         if output.finish_reason is not None:
             child.finish_reason, child.stop_reason = output.finish_reason, output.stop_reason
-            parent.error = parent.error or output.error
-            parent.num_cached_tokens = max(parent.num_cached_tokens, output.num_cached_tokens)
-            metrics.num_preemptions = output.num_preemptions
+            if output.finish_reason == "error":
+                parent.error = str(output.stop_reason)
+            request = completion.request
+            parent.num_cached_tokens = max(parent.num_cached_tokens, request.num_cached_tokens)
+            metrics.num_preemptions = request.num_preemptions
         stop_string = completion.detokenizer.stop_reason
         if stop_string is not None:
             child.finish_reason, child.stop_reason = "stop", stop_string

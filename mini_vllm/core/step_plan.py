@@ -1,0 +1,58 @@
+"""The plan of one step while the scheduler is still making it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks
+from mini_vllm.request import Request
+
+
+@dataclass(slots=True)
+class StepPlan:
+    """Who gets how many tokens and which blocks, and what is left of the budget."""
+
+    token_budget: int
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
+    new_block_ids: dict[str, list[int]] = field(default_factory=dict)
+    spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+    running: list[Request] = field(default_factory=list)
+    new: list[Request] = field(default_factory=list)
+    resumed: list[Request] = field(default_factory=list)
+    preempted: list[Request] = field(default_factory=list)
+
+    def add_running(self, request: Request, num_new_tokens: int, blocks: KVCacheBlocks) -> None:
+        """Enter a running request, with as many of its drafts as its tokens cover."""
+        self.running.append(request)
+        self.num_scheduled_tokens[request.request_id] = num_new_tokens
+        self.token_budget -= num_new_tokens
+        if blocks.blocks:
+            self.new_block_ids[request.request_id] = blocks.get_block_ids()
+        if request.spec_token_ids:
+            num_drafts = request.num_computed_tokens + num_new_tokens - request.num_tokens
+            if num_drafts > 0:
+                drafts = request.spec_token_ids[:num_drafts]
+                self.spec_decode_tokens[request.request_id] = drafts
+            request.spec_token_ids = []  # the proposer brings new ones for the next step
+
+    def add_admitted(self, request: Request, num_new_tokens: int, block_ids: list[int]) -> None:
+        """Enter a new or resumed request with its whole block table."""
+        (self.resumed if request.num_preemptions else self.new).append(request)
+        self.num_scheduled_tokens[request.request_id] = num_new_tokens
+        self.token_budget -= num_new_tokens
+        self.new_block_ids[request.request_id] = block_ids
+
+    def refund(self, request: Request) -> bool:
+        """Undo :meth:`add_running` for a request that is preempted after all.
+
+        Returns:
+            Whether it was in the plan.
+        """
+        num_tokens = self.num_scheduled_tokens.pop(request.request_id, 0)
+        if num_tokens == 0:
+            return False
+        self.token_budget += num_tokens
+        self.new_block_ids.pop(request.request_id, None)
+        self.spec_decode_tokens.pop(request.request_id, None)
+        self.running.remove(request)
+        return True
