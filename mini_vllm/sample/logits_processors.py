@@ -61,7 +61,8 @@ def apply_logit_bias(logits: Tensor, rows: Tensor, token_ids: Tensor, values: Te
 
 def apply_penalties(
     logits: Tensor,
-    in_prompt: Tensor,
+    rows: Tensor,
+    token_ids: Tensor,
     output_counts: Tensor,
     repetition: Tensor,
     presence: Tensor,
@@ -69,26 +70,30 @@ def apply_penalties(
 ) -> Tensor:
     """Make tokens that were used before less likely (or more, with the opposite sign).
 
-        1. repetition, for tokens in the prompt or the output:
-               logit > 0:  logit / repetition          logit <= 0:  logit * repetition
-        2. frequency:  logit - frequency * (times in the output)
-        3. presence:   logit - presence  * (1 if in the output else 0)
+    Entry i says: row rows[i] has token_ids[i] in its prompt or its output. Its logit goes through
+
+        1. repetition:  logit > 0:  logit / repetition      logit <= 0:  logit * repetition
+        2. frequency:   logit - frequency * (times in the output)
+        3. presence:    logit - presence  * (1 if in the output else 0)
 
     Both branches of step 1 lower the logit when repetition > 1. Steps 2 and 3 ignore the prompt.
+    A pair may occur more than once and is still treated once. Only used tokens are touched, so
+    the cost does not grow with the vocabulary.
 
     Args:
         logits: [B, V].
-        in_prompt: [B, V] bool.
+        rows, token_ids: [N] int64.
         output_counts: [B, V] float32, how often each token is in the output.
         repetition: [B]; 1 is off. presence, frequency: [B]; 0 is off.
 
     Source: vllm/model_executor/layers/utils.py#L51-L89 (apply_penalties) @ v0.22.1.
     """
-    in_output = output_counts > 0
-    factor = torch.where(in_prompt | in_output, repetition.unsqueeze(1), 1.0)
-    logits = torch.where(logits > 0, logits / factor, logits * factor)
-    logits = logits - frequency.unsqueeze(1) * output_counts
-    return logits - presence.unsqueeze(1) * in_output
+    used = logits[rows, token_ids]
+    counts = output_counts[rows, token_ids]
+    factor = repetition[rows]
+    used = torch.where(used > 0, used / factor, used * factor)
+    used = used - frequency[rows] * counts - presence[rows] * (counts > 0)
+    return logits.index_put((rows, token_ids), used)
 
 
 def apply_temperature(logits: Tensor, temperature: Tensor) -> Tensor:
@@ -143,8 +148,8 @@ def apply_top_p(logits: Tensor, top_p: Tensor) -> Tensor:
 
     So at least one token stays. Tokens tied with the last one kept stay too.
 
-    A full sort of the vocabulary is slow, and most nuclei are small. So look at the largest 128
-    logits first, and at 16 times as many only if some row's nucleus is not complete.
+    A full sort of the vocabulary is slow, and most sets are small. So look at the largest 128
+    logits first, and sort everything only if some row's set is not complete.
 
     Args:
         logits: [B, V].
@@ -152,16 +157,12 @@ def apply_top_p(logits: Tensor, top_p: Tensor) -> Tensor:
     """
     top_p = top_p.unsqueeze(1)
     log_total = logits.logsumexp(dim=-1, keepdim=True)
-    width = 0
-    complete = False
-    while not complete:
-        width = min(max(128, 16 * width), logits.shape[-1])
-        largest = logits.topk(width, dim=-1).values
+    largest = logits.topk(min(128, logits.shape[-1]), dim=-1).values
+    running_sum = (largest - log_total).exp().cumsum(dim=-1)
+    if not ((running_sum[:, -1:] >= top_p) | (top_p >= 1)).all():
+        largest = logits.sort(dim=-1, descending=True).values
         running_sum = (largest - log_total).exp().cumsum(dim=-1)
-        complete = width == logits.shape[-1] or bool(
-            ((running_sum[:, -1:] >= top_p) | (top_p >= 1)).all()
-        )
-    last_kept = (running_sum < top_p).sum(dim=-1, keepdim=True).clamp(max=width - 1)
+    last_kept = (running_sum < top_p).sum(dim=-1, keepdim=True).clamp(max=largest.shape[-1] - 1)
     threshold = torch.where(top_p < 1, largest.gather(1, last_kept), NEG_INF)
     return torch.where(logits < threshold, NEG_INF, logits)
 

@@ -48,16 +48,18 @@ class StopTokenBan(NamedTuple):
 
 
 class Penalties(NamedTuple):
-    """Penalties of every row [B] and the tokens they apply to [B, V].
+    """Penalties of the whole batch, and the tokens they apply to.
 
-    `output_counts` holds whole numbers as float32, so that the formula needs no conversion.
+    Entry i of the pairs says: row rows[i] has token_ids[i] in its prompt or its output. A pair
+    may occur more than once. `output_counts` holds whole numbers as float32, ready to multiply.
     """
 
+    rows: Tensor
+    token_ids: Tensor
+    output_counts: Tensor
     repetition: Tensor
     presence: Tensor
     frequency: Tensor
-    in_prompt: Tensor
-    output_counts: Tensor
 
 
 @dataclass
@@ -101,11 +103,16 @@ class SamplingMetadata:
             sampled_token_ids: [B] int64, the token that each row has just got.
         """
         self.num_output_tokens += 1
-        if self.penalties is not None:
-            # A failed row carries a negative id. Its request ends, so its counts do not matter.
-            tokens = sampled_token_ids.clamp(min=0).unsqueeze(1)
-            counts = self.penalties.output_counts
-            counts.scatter_add_(1, tokens, torch.ones_like(tokens, dtype=counts.dtype))
+        if self.penalties is None:
+            return
+        # A failed row carries a negative id. Its request ends, so its counts do not matter.
+        token_ids = sampled_token_ids.clamp(min=0)
+        rows = torch.arange(len(token_ids), device=token_ids.device)
+        self.penalties.output_counts[rows, token_ids] += 1
+        self.penalties = self.penalties._replace(
+            rows=torch.cat((self.penalties.rows, rows)),
+            token_ids=torch.cat((self.penalties.token_ids, token_ids)),
+        )
 
 
 def make_sampling_metadata(
@@ -209,12 +216,20 @@ def _penalties(
     off = (1.0, 0.0, 0.0)
     if all(value == off for value in values):
         return None
-    in_prompt = torch.zeros(len(rows), vocab_size, dtype=torch.bool)
-    counts = torch.zeros(len(rows), vocab_size)
-    for index, row in enumerate(rows):
-        if values[index] != off:
-            in_prompt[index, list(row.prompt_token_ids)] = True
-            output = torch.tensor(row.output_token_ids, dtype=torch.int64)
-            counts[index] = torch.bincount(output, minlength=vocab_size)
-    repetition, presence, frequency = torch.tensor(values, device=device).unbind(1)
-    return Penalties(repetition, presence, frequency, in_prompt.to(device), counts.to(device))
+    penalised = [(index, row) for index, row in enumerate(rows) if values[index] != off]
+    prompt = _pairs([(index, row.prompt_token_ids) for index, row in penalised], device)
+    output = _pairs([(index, row.output_token_ids) for index, row in penalised], device)
+    counts = torch.zeros(len(rows), vocab_size, device=device)
+    counts.index_put_(output, torch.ones(1, device=device), accumulate=True)
+    pairs = (torch.cat(both) for both in zip(prompt, output, strict=True))
+    return Penalties(*pairs, counts, *torch.tensor(values, device=device).unbind(1))
+
+
+def _pairs(
+    token_lists: Sequence[tuple[int, Sequence[int]]], device: torch.device | str
+) -> tuple[Tensor, Tensor]:
+    """Flatten (row, token ids) into row numbers [N] and token ids [N]."""
+    lengths = torch.tensor([len(token_ids) for _, token_ids in token_lists])
+    rows = torch.tensor([row for row, _ in token_lists]).repeat_interleave(lengths)
+    flat = [token_id for _, token_ids in token_lists for token_id in token_ids]
+    return rows.to(device), torch.tensor(flat, dtype=torch.int64, device=device)

@@ -1,17 +1,15 @@
-"""Choose the next token of every row: one argmax when greedy, Gumbel noise and argmax otherwise.
+"""Choose the next token of every row: one argmax when greedy, one random number otherwise.
 
-Noise is a function of (seed, index of the output token, token id) and of nothing else:
+The random number of a token depends on the seed and the index of that token, and on nothing else:
 
-    seed, index --mix64--> key (64 bits) --.
-                                           +--mix32--> 32 bits --> uniform --> Gumbel noise
-    token id --------------mix32-----------'
+    seed, index of the output token --hash--> u in [0, 1) --inverse CDF--> token
 
-There is no generator to advance. So a seeded request gets the same noise alone or in a batch, in
-any order of rows, after preemption, and however its prompt was cut into chunks.
+There is no generator to advance. So a seeded request gets the same numbers alone or in a batch,
+in any order of rows, after preemption, and however its prompt was cut into chunks.
 
-Source: vllm/v1/sample/sampler.py#L20-L59 (Sampler) @ v0.22.1 for the order of the steps;
-vllm/v1/sample/ops/topk_topp_sampler.py#L395-L416 (random_sample) draws from one
-`torch.Generator` per seeded row instead.
+Source: vllm/v1/sample/sampler.py#L20-L59 (Sampler) @ v0.22.1 for the order of the steps. Its
+random_sample (vllm/v1/sample/ops/topk_topp_sampler.py#L395-L416) draws V exponential numbers per
+row, and those of a seeded row come from a `torch.Generator` of that row.
 """
 
 from __future__ import annotations
@@ -130,7 +128,7 @@ class Sampler(nn.Module):
         if (bias := metadata.logit_bias) is not None:
             logits = apply_logit_bias(logits, *bias)
         if (penalties := metadata.penalties) is not None:
-            logits = apply_penalties(logits, **penalties._asdict())
+            logits = apply_penalties(logits, *penalties)
         return logits
 
     @staticmethod
@@ -141,8 +139,8 @@ class Sampler(nn.Module):
         if metadata.min_p is not None:
             logits = apply_min_p(logits, metadata.min_p)
         logits = apply_top_k_top_p(logits, metadata.top_k, metadata.top_p)
-        keys = noise_keys(metadata.seeds, metadata.num_output_tokens)
-        return gumbel_sample(logits, keys)
+        uniform = uniform_numbers(metadata.seeds, metadata.num_output_tokens)
+        return sample_from_logits(logits, uniform)
 
 
 def greedy_sample(logits: Tensor) -> Tensor:
@@ -166,57 +164,45 @@ def greedy_sample(logits: Tensor) -> Tensor:
     return best_block * block_size + in_block
 
 
-def gumbel_sample(logits: Tensor, keys: Tensor) -> Tensor:
-    """Draw one token per row from softmax(logits), by the Gumbel-max trick.
+def sample_from_logits(logits: Tensor, uniform: Tensor) -> Tensor:
+    """Draw one token per row from softmax(logits), by inverting the cumulative distribution.
 
-    The index of the largest logit + noise is distributed as softmax(logits) when the noise of
-    every token is independent and Gumbel. A token at -inf stays at -inf and is never drawn.
+        probabilities   0.5        0.0   0.3         0.2
+        running sum     0.5        0.5   0.8         1.0
+        uniform 0.6     the first running sum above 0.6 is that of token 2
 
-    Args:
-        logits: [B, V].
-        keys: [B] int64 from `noise_keys`.
-
-    Returns:
-        [B] int64.
-    """
-    token_ids = torch.arange(logits.shape[-1], dtype=torch.int32, device=logits.device)
-    return greedy_sample(gumbel_noise(keys, token_ids).add_(logits))
-
-
-def gumbel_noise(keys: Tensor, token_ids: Tensor) -> Tensor:
-    """Independent Gumbel noise for every pair of a key and a token id.
-
-        u     = 31 bits of mix32(mix32(token id) ^ low half of the key) + high half
-        noise = -log(-log(1 - u))        with u in (0, 1)
-
-    -log(1 - u) is an exponential variable, and the token with the smallest one tends to win. So
-    u must be finest near 0, where float32 is. Noise lies between -2.9 and 22.2.
+    A token of probability 0 adds nothing to the sum, so it is never the first one above. The
+    numbers are scaled by the last sum, because rounding can leave it a little off 1.
 
     Args:
-        keys: [B] int64.
-        token_ids: [V] int32.
+        logits: [B, V]; -inf rules a token out.
+        uniform: [B] float32 in [0, 1).
 
     Returns:
-        [B, V] float32.
+        [B] int64. The token of a row with NaN is meaningless, but it is a token.
     """
-    low, high = keys.view(torch.int32).view(-1, 2, 1).unbind(1)
-    bits = mix32_(mix32_(token_ids.clone()) ^ low)
-    bits += high
-    bits &= 0x7FFFFFFF
-    u = bits.float().add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
-    return u.neg_().log1p_().neg_().log_().neg_()
+    running_sum = logits.softmax(dim=-1).cumsum_(dim=-1)
+    target = uniform.unsqueeze(1) * running_sum[:, -1:]
+    token_ids = torch.searchsorted(running_sum, target, right=True)
+    return token_ids.clamp(max=logits.shape[-1] - 1).squeeze(1)
 
 
-def noise_keys(seeds: Tensor, num_output_tokens: Tensor) -> Tensor:
-    """One 64-bit key per row: the row's counter, that many steps from its hashed seed.
+def uniform_numbers(seeds: Tensor, num_output_tokens: Tensor) -> Tensor:
+    """One random number per row, from its seed and the index of the token to sample.
+
+    The hashed seed is a starting point; the index counts steps of `GOLDEN_RATIO` from there; the
+    place reached is hashed again, and its top 24 bits are the number. (24 bits are what float32
+    holds, so 1.0 is never reached by rounding.)
 
     Args:
         seeds, num_output_tokens: [B] int64.
 
     Returns:
-        [B] int64.
+        [B] float32 in [0, 1).
     """
-    return mix64(mix64(seeds + GOLDEN_RATIO) + num_output_tokens * GOLDEN_RATIO)
+    start = mix64(seeds + GOLDEN_RATIO)
+    bits = mix64(start + num_output_tokens * GOLDEN_RATIO)
+    return shift_right(bits, 40).float() * 2.0**-24
 
 
 def mix64(x: Tensor) -> Tensor:
@@ -229,30 +215,16 @@ def mix64(x: Tensor) -> Tensor:
     return x ^ shift_right(x, 31)
 
 
-def mix32_(x: Tensor) -> Tensor:
-    """Scramble 32-bit numbers in place, because new [B, V] tensors cost more than the arithmetic.
-
-    The constants are those of lowbias32 (Chris Wellons, public domain).
-    """
-    x ^= shift_right(x, 16)
-    x *= 0x7FEB352D
-    x ^= shift_right(x, 15)
-    x *= 0x846CA68B - 2**32
-    x ^= shift_right(x, 16)
-    return x
-
-
 def shift_right(x: Tensor, bits: int) -> Tensor:
-    """Shift right and fill with zeros. `>>` fills with the sign, as these integers are signed."""
-    width = 8 * x.element_size()
-    return (x >> bits).bitwise_and_((1 << (width - bits)) - 1)
+    """Shift int64 right and fill with zeros; `>>` alone fills with the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def mark_failed_rows(logits: Tensor, sampled: Tensor) -> Tensor:
     """Replace the token of each failed row by the code of its error.
 
-    NaN and +inf win every argmax, and -inf wins only when nothing else is left. So one look at
-    the logit of the chosen token finds both failures, without another pass over the logits.
+    The largest logit of a row tells: it is NaN if any logit is, +inf if any is, and -inf only if
+    all are.
 
     Args:
         logits: [B, V] after the masks.
@@ -261,9 +233,9 @@ def mark_failed_rows(logits: Tensor, sampled: Tensor) -> Tensor:
     Returns:
         [B] int64.
     """
-    chosen = logits.gather(1, sampled.unsqueeze(1)).squeeze(1)
-    checked = torch.where(chosen == -float("inf"), NO_TOKEN_LEFT, BROKEN_LOGITS)
-    return torch.where(chosen.isfinite(), sampled, checked)
+    largest = logits.amax(dim=-1)
+    error = torch.where(largest == -float("inf"), NO_TOKEN_LEFT, BROKEN_LOGITS)
+    return torch.where(largest.isfinite(), sampled, error)
 
 
 def compute_logprobs(logits: Tensor) -> Tensor:
