@@ -14,17 +14,14 @@ import json
 import linecache
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from labkit import notebook, notebook_source
+from labkit import alarm, notebook, notebook_source
+from labkit.alarm import EndlessLoop, shorten
 from labkit.manifest import Course, Phase
-from labkit.pytest_report import EndlessLoop, shorten
 from labkit.skeleton import is_todo
-
-CELL_SECONDS = 5.0
 
 
 def answers(phase: Phase) -> dict[str, str]:
@@ -63,7 +60,8 @@ def judge(phase: Phase, solved: bool = False) -> list[dict[str, Any]]:
         if text is None:
             results[cell.task] = {"outcome": "missing", "message": "its cell is gone"}
         elif cell.task not in results or results[cell.task]["outcome"] == "passed":
-            found = run_cell(text, f"lab.ipynb, cell {cell.task or 'setup'}", space)
+            name = f"lab.ipynb, cell {cell.task or 'setup'}"
+            found = run_cell(text, name, space, phase.test_seconds)
             if cell.task:
                 results[cell.task] = found
             elif found["outcome"] != "passed":
@@ -71,11 +69,11 @@ def judge(phase: Phase, solved: bool = False) -> list[dict[str, Any]]:
     return [{"task": t, "title": book.tasks[t]} | results[t] for t in book.tasks]
 
 
-def run_cell(text: str, name: str, space: dict[str, Any]) -> dict[str, Any]:
+def run_cell(text: str, name: str, space: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Execute one cell and say how it ended."""
     text = re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.MULTILINE)
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    _arm(CELL_SECONDS)
+    alarm.arm(seconds)
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             exec(compile(text, name, "exec"), space)
@@ -83,7 +81,7 @@ def run_cell(text: str, name: str, space: dict[str, Any]) -> dict[str, Any]:
         line = _line(error, name)
         return {
             "outcome": "hang",
-            "message": f"still running after {CELL_SECONDS:g} s",
+            "message": f"still running after {seconds:g} s",
             "line": line,
         }
     except NotImplementedError as error:
@@ -95,7 +93,7 @@ def run_cell(text: str, name: str, space: dict[str, Any]) -> dict[str, Any]:
         line = error.lineno if isinstance(error, SyntaxError) else _line(error, name)
         return {"outcome": "failed", "message": shorten(f"{kind}{error}", 600), "line": line}
     finally:
-        _arm(0)
+        alarm.arm(0)
     return {"outcome": "passed", "message": ""}
 
 
@@ -108,18 +106,8 @@ def _line(error: BaseException, name: str) -> int | None:
     return line
 
 
-def _arm(seconds: float) -> None:
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-
-
-def _on_alarm(signum: int, frame: Any) -> None:
-    raise EndlessLoop
-
-
 def main(root: str, number: str, report: str) -> None:
-    if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, _on_alarm)
+    alarm.install()
     phase = Course(Path(root)).phase(number)
     solved = os.environ.get("LAB") == "reference"
     Path(report).write_text(json.dumps(judge(phase, solved)), encoding="utf-8")

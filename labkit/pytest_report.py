@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Generator
@@ -19,25 +18,14 @@ from typing import Any
 
 import pytest
 
+from labkit import alarm
+from labkit.alarm import EndlessLoop, shorten
 from labkit.return_types import wrong_return
 from labkit.testing import Divergence
 
 REPORT, SECONDS, WATCH = "LABKIT_REPORT", "LABKIT_TEST_SECONDS", "LABKIT_WATCH"
 MAX_HANGS = 3
 MAX_TEXT = 4000
-
-
-class EndlessLoop(BaseException):
-    """Raised inside a test that runs beyond its limit; `except Exception` does not stop it."""
-
-
-def shorten(value: Any, limit: int = MAX_TEXT) -> str:
-    """`repr` that cannot fail and cannot flood the screen."""
-    try:
-        text = value if isinstance(value, str) else repr(value)
-    except Exception as error:
-        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
 class Reporter:
@@ -48,6 +36,7 @@ class Reporter:
         self.seconds, self.hangs = seconds, 0
         self.watched: dict[str, dict[str, str]] = json.loads(os.environ.get(WATCH, "{}"))
         self.extra: dict[str, dict[str, Any]] = {}
+        self.looked_at: set[str] = set()
 
     def write(self, record: dict[str, Any]) -> None:
         self.file.write(json.dumps(record) + "\n")
@@ -55,7 +44,7 @@ class Reporter:
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
-            doc = (getattr(item, "obj", None) and item.obj.__doc__) or ""
+            doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""
             title = doc.strip().partition("\n")[0] or item.name
             self.write({"event": "collected", "id": item.nodeid, "name": item.name, "title": title})
 
@@ -68,27 +57,36 @@ class Reporter:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         begin = time.perf_counter()
-        self._arm(self.seconds)
+        alarm.arm(self.seconds)
         try:
             return (yield)
         except BaseException as error:
-            self._arm(0)
+            alarm.arm(0)
             frames = _frames(error)
             self.extra[item.nodeid] = _describe(error, frames)
             if isinstance(error, EndlessLoop):
                 self.hangs += 1
-            elif not isinstance(error, NotImplementedError | MemoryError | RecursionError):
-                self._arm(self.seconds)
+            elif self._worth_a_second_run(item, error):
+                alarm.arm(self.seconds)
                 self.extra[item.nodeid]["returned"] = wrong_return(item, self.watched)
             raise
         finally:
-            self._arm(0)
+            alarm.arm(0)
             self.extra.setdefault(item.nodeid, {})["seconds"] = time.perf_counter() - begin
+
+    def _worth_a_second_run(self, item: pytest.Item, error: BaseException) -> bool:
+        """Once a task: the first failure is the one that the screen explains."""
+        task = "_".join(item.name.split("_")[:3])
+        silent = NotImplementedError | MemoryError | RecursionError
+        if isinstance(error, silent) or task in self.looked_at:
+            return False
+        self.looked_at.add(task)
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.passed:
             return
-        record = {
+        record: dict[str, Any] = {
             "event": "done",
             "id": report.nodeid,
             "outcome": report.outcome,
@@ -105,17 +103,16 @@ class Reporter:
         if self.hangs >= MAX_HANGS:
             item.session.shouldstop = f"{MAX_HANGS} tests did not end"
 
-    def _arm(self, seconds: float) -> None:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, seconds)
-
 
 def _frames(error: BaseException) -> list[tuple[str, int, str]]:
-    """(file, line, function) of the traceback; of a deep recursion the first and last twenty."""
+    """(file, line, function) of the traceback without pytest's and our own frames; of a deep
+    recursion the first and last twenty."""
     found, trace = [], error.__traceback__
+    ours = str(Path(__file__).parent)
     while trace is not None:
         code = trace.tb_frame.f_code
-        found.append((code.co_filename, trace.tb_lineno, code.co_qualname))
+        if "site-packages" not in code.co_filename and not code.co_filename.startswith(ours):
+            found.append((code.co_filename, trace.tb_lineno, code.co_qualname))
         trace = trace.tb_next
     return found if len(found) <= 40 else found[:20] + found[-20:]
 
@@ -134,16 +131,11 @@ def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[
     return described
 
 
-def _on_alarm(signum: int, frame: Any) -> None:
-    raise EndlessLoop
-
-
 def pytest_configure(config: pytest.Config) -> None:
     path = os.environ.get(REPORT)
     if path is None:
         return
-    if hasattr(signal, "SIGALRM"):
-        signal.signal(signal.SIGALRM, _on_alarm)
+    alarm.install()
     sys.path.insert(0, str(Path.cwd()))
     config.pluginmanager.register(
         Reporter(path, float(os.environ.get(SECONDS, "5"))), "labkit-report"

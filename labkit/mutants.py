@@ -1,0 +1,215 @@
+"""Named wrong answers ("mutants"): the suites must catch each, and a learner who makes one is told.
+
+`tests/mutants/NN-slug.toml` holds them; `tests/mutants/NN-slug.json` (written by `--write`) holds
+which tests fail on each. A learner whose failures equal a mutant's has probably made that mistake.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from labkit import public, source
+from labkit.files import write_text
+from labkit.manifest import Course, ManifestError, Phase, find_root
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake: `function` of the exercise's module with another body."""
+
+    exercise: str
+    name: str
+    misconception: str
+    module: str
+    function: str
+    text: str
+
+
+def mutants_file(phase: Phase) -> Path:
+    return phase.root / "tests" / "mutants" / f"{phase.slug}.toml"
+
+
+def vectors_file(phase: Phase) -> Path:
+    return mutants_file(phase).with_suffix(".json")
+
+
+def load(phase: Phase) -> list[Mutant]:
+    """The phase's mutants, each with the whole text of its module.
+
+    Raises:
+        ManifestError: an entry is incomplete, names no hole, or does not change the function.
+    """
+    path = mutants_file(phase)
+    if not path.exists():
+        return []
+    shown = path.relative_to(phase.root).as_posix()
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("mutants", [])
+    except tomllib.TOMLDecodeError as error:
+        raise ManifestError(f"{shown}: not valid TOML: {error}") from None
+    mutants = [_load_one(phase, f"{shown}: mutants[{i}]", entry) for i, entry in enumerate(entries)]
+    names = [mutant.name for mutant in mutants]
+    for name in names:
+        if names.count(name) > 1:
+            raise ManifestError(f"{shown}: two mutants are called {name!r}")
+    return mutants
+
+
+def _load_one(phase: Phase, where: str, entry: dict[str, Any]) -> Mutant:
+    required = {"exercise", "name", "misconception", "function"}
+    ways = [{"body"}, {"search", "replace"}]
+    if set(entry) not in [required | way for way in ways]:
+        raise ManifestError(
+            f"{where}: keys are {', '.join(sorted(entry))}; give exercise, name, misconception,"
+            " function, and either body or search and replace"
+        )
+    exercise = phase.exercise(entry["exercise"])
+    reference = phase.reference_file(exercise.module).read_text(encoding="utf-8")
+    function = source.find(reference, entry["function"], exercise.module)
+    body = entry.get("body") or _patched(where, source.body_text(reference, function), entry)
+    text = source.replace_body(reference, function.name, body)
+    if function.name not in exercise.functions:
+        raise ManifestError(f"{where}: {function.name} is not a function of task {exercise.id}")
+    return Mutant(
+        exercise.id,
+        entry["name"],
+        entry["misconception"].strip(),
+        exercise.module,
+        function.name,
+        text,
+    )
+
+
+def _patched(where: str, body: str, entry: dict[str, Any]) -> str:
+    count = body.count(entry["search"])
+    if count != 1:
+        raise ManifestError(
+            f"{where}: search text is {count} times in the body of {entry['function']}; it must be"
+            f" there once. The body is:\n{body}"
+        )
+    return body.replace(entry["search"], entry["replace"])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Which tests one mutant fails; `killed` if one of them belongs to its own task."""
+
+    mutant: Mutant
+    public: tuple[str, ...]
+    hidden: tuple[str, ...]
+
+    @property
+    def killed(self) -> bool:
+        return any(
+            public.task_of(name) == self.mutant.exercise for name in self.public + self.hidden
+        )
+
+
+def run(phase: Phase, mutants: list[Mutant], hidden: bool = False, jobs: int = 2) -> list[Verdict]:
+    """Run the suites against each mutant, `jobs` at a time."""
+
+    def one(mutant: Mutant) -> Verdict:
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, phase.lab_file(mutant.module).name)
+            file.write_text(mutant.text, encoding="utf-8")
+            mapping = {mutant.module: str(file)}
+            seen = public.run_tests(phase, [phase.public_tests], mapping)
+            failed = failing(seen)
+            secret: tuple[str, ...] = ()
+            if hidden and phase.hidden_tests.exists():
+                secret = failing(run_hidden(phase, mapping))
+        return Verdict(mutant, failed, secret)
+
+    with ThreadPoolExecutor(jobs) as pool:
+        return list(pool.map(one, mutants))
+
+
+def run_hidden(phase: Phase, mapping: dict[str, str]) -> public.PhaseResult:
+    """The hidden suite: pytest itself runs without the overlay, its worker with it."""
+    extra = {"LABKIT_SUBJECT": json.dumps(mapping)}
+    return public.run_tests(phase, [phase.hidden_tests], {}, ["-p", "labkit.hidden"], extra)
+
+
+def failing(result: public.PhaseResult) -> tuple[str, ...]:
+    """Names of the tests that did not pass; a suite that cannot load fails as a whole."""
+    if result.broken:
+        return ("<import>",)
+    return tuple(sorted(test.name for test in result.tests if not test.passed))
+
+
+def match(result: public.PhaseResult) -> Mutant | None:
+    """The mutant whose failures equal the learner's, as far as tests that reached a hole can
+    tell."""
+    path = vectors_file(result.phase)
+    if not path.exists():
+        return None
+    vectors: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))["public"]
+    judged = {test.name for test in result.tests if test.outcome in ("passed", "failed", "hang")}
+    mine = {test.name for test in result.tests if test.outcome in ("failed", "hang")}
+    tasks = {public.task_of(name) for name in mine}
+    try:
+        known = load(result.phase)
+    except (ManifestError, source.SourceError):
+        return None
+    for mutant in known:
+        theirs = set(vectors.get(mutant.name, ())) & judged
+        if mine and theirs == mine and mutant.exercise in tasks:
+            return mutant
+    return None
+
+
+def matrix(verdicts: list[Verdict]) -> str:
+    """The kill matrix as text: one row a mutant."""
+    width = max((len(v.mutant.name) for v in verdicts), default=0)
+    rows = []
+    for verdict in verdicts:
+        own = [n for n in verdict.public if public.task_of(n) == verdict.mutant.exercise]
+        mark = "killed  " if verdict.killed else "SURVIVED"
+        counts = f"own {len(own):2}  public {len(verdict.public):2}  hidden {len(verdict.hidden):2}"
+        first = own[0] if own else (verdict.public + verdict.hidden + ("-",))[0]
+        name = verdict.mutant.name
+        rows.append(f"{mark} {verdict.mutant.exercise:6} {name:{width}}  {counts}  {first}")
+    return "\n".join(rows)
+
+
+def write_vectors(phase: Phase, verdicts: list[Verdict]) -> None:
+    document: dict[str, Any] = {
+        "public": {v.mutant.name: list(v.public) for v in verdicts},
+        "hidden": {v.mutant.name: list(v.hidden) for v in verdicts if v.hidden},
+    }
+    write_text(vectors_file(phase), json.dumps(document, indent=1, sort_keys=True) + "\n")
+
+
+def main(
+    phases: list[str] = typer.Argument(None, help="phases; default: all that are ready"),
+    hidden: bool = typer.Option(False, help="run the hidden suites too"),
+    write: bool = typer.Option(False, help="record the failing tests for `make lab-NN`"),
+    jobs: int = typer.Option(min(2, os.cpu_count() or 1), help="mutants at a time"),
+) -> None:
+    """Run the suites against every named mistake; exit 1 if one survives its own task's tests."""
+    course = Course(find_root())
+    survivors = 0
+    try:
+        chosen = [course.phase(name) for name in phases] if phases else list(course.ready)
+        for phase in chosen:
+            verdicts = run(phase, load(phase), hidden, jobs)
+            print(f"phase {phase.slug}: {len(verdicts)} mutants")
+            print(matrix(verdicts))
+            survivors += sum(not verdict.killed for verdict in verdicts)
+            if write:
+                write_vectors(phase, verdicts)
+    except (ManifestError, source.SourceError) as error:
+        print(error, file=sys.stderr)
+        raise typer.Exit(2) from None
+    print(f"{survivors} survived")
+    raise typer.Exit(1 if survivors else 0)
