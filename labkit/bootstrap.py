@@ -483,9 +483,14 @@ def answers(url: str, seconds: float = 4.0) -> bool:
 
 
 def pip(venv: Venv, words: Sequence[str]) -> None:
-    """`pip install` into .venv. Its output goes to a log; a line now and then shows it is alive."""
+    """`pip install` into .venv. Its output goes to a log; a line now and then shows it is alive.
+
+    Bytecode is left to the first import where Python may write it then: compiling all of torch and
+    transformers takes a third of set-up's time.
+    """
     command = [str(venv.python), "-m", "pip", "install", "--no-input", "--prefer-binary"]
-    command += ["--disable-pip-version-check", "--retries", "2", *words]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", "--retries", "2"]
+    command += [*([] if sys.dont_write_bytecode else ["--no-compile"]), *words]
     output: list[str] = []
     with venv.log.open("a", encoding="utf-8") as log, heartbeat(output):
         process = subprocess.Popen(
