@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from mini_vllm.outputs import RequestOutput
 
 DEFAULT_MODEL = "storyteller"
-_POSITIONAL = ("model",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,14 +50,14 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--json", action="store_true", help="one JSON object per prompt")
     generate.add_argument("--report", action="store_true", help="print a short report at the end")
     generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
-    _add_options(generate, SamplingParams, "sampling")
     _add_engine_options(generate)
+    _add_options(generate, SamplingParams, "sampling", skip=("seed",))
     generate.set_defaults(run=run_generate)
 
     chat = commands.add_parser("chat", help="talk to the model")
     chat.add_argument("--system", help="the system message")
-    _add_options(chat, SamplingParams, "sampling")
     _add_engine_options(chat)
+    _add_options(chat, SamplingParams, "sampling", skip=("seed",))
     chat.set_defaults(run=run_chat)
 
     bench = commands.add_parser("bench", help="offline throughput on random prompts")
@@ -85,15 +84,17 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--model", default=DEFAULT_MODEL, help=f"folder, or bundled model (default {DEFAULT_MODEL})"
     )
     for section in (ModelConfig, CacheConfig, SchedulerConfig):
-        _add_options(parser, section, "engine")
+        _add_options(parser, section, "engine", skip=("model",))
 
 
-def _add_options(parser: argparse.ArgumentParser, section: type, title: str) -> None:
+def _add_options(
+    parser: argparse.ArgumentParser, section: type, title: str, skip: Sequence[str]
+) -> None:
     """One option per field of a configuration class; those not given stay out of the result."""
     group = parser.add_argument_group(f"{title} options ({section.__name__})")
     hints = typing.get_type_hints(section)
     for field in dataclasses.fields(section):
-        if field.name in _POSITIONAL:
+        if field.name in skip:
             continue
         option = "--" + field.name.replace("_", "-")
         kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
@@ -111,16 +112,15 @@ def _add_options(parser: argparse.ArgumentParser, section: type, title: str) -> 
 
 
 def _options_of(args: argparse.Namespace, *sections: type) -> dict[str, Any]:
-    """The options that were given, as keyword arguments."""
-    names = [field.name for section in sections for field in dataclasses.fields(section)]
-    return {name: getattr(args, name) for name in names if hasattr(args, name)}
+    """The options that were given, as keyword arguments; the model is passed on its own."""
+    names = {field.name for section in sections for field in dataclasses.fields(section)}
+    return {name: getattr(args, name) for name in names - {"model"} if hasattr(args, name)}
 
 
 def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
     from mini_vllm.engine.llm import LLM
 
     options = defaults | _options_of(args, ModelConfig, CacheConfig, SchedulerConfig)
-    options.pop("model", None)
     return LLM(args.model, **options)
 
 
