@@ -21,7 +21,7 @@ Source: vllm/v1/engine/detokenizer.py#L65-L162 (BaseIncrementalDetokenizer) @ v0
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mini_vllm.sampling_params import SamplingParams
@@ -32,10 +32,12 @@ PROMPT_TOKENS = 6
 """How many prompt tokens the first window holds, so that the first space comes out right."""
 MAX_WINDOW = 24
 """Tokens in the window before it slides."""
+MAX_WAITING = 3
+"""Most tokens, and bytes, of a character that is not finished."""
+MAX_BROKEN_WINDOW = 4 * MAX_WINDOW
+"""Tokens in the window before it slides although its end is not a character."""
 MIN_WINDOW = 8
-"""Tokens that stay in the window; a character is at most 4 bytes, so at most 4 tokens."""
-MAX_HELD_REPLACEMENTS = 4 * MAX_WINDOW
-"""More replacement characters than this at the end are broken bytes, not a character to come."""
+"""Tokens that stay in the window then; more than a character can have."""
 
 
 class IncrementalDetokenizer:
@@ -90,20 +92,25 @@ class IncrementalDetokenizer:
             stop_terminated: the last token is the EOS or stop token that ended the request. It
                 is left out of the text unless include_stop_str_in_output is set.
         """
-        released = ""
-        printable = len(token_ids) - (stop_terminated and not self._include_stop)
-        if not self._stop and token_ids:
+        num_printable = len(token_ids) - (stop_terminated and not self._include_stop)
+        if self._stop:
+            released = self._append_one_by_one(token_ids, num_printable)
+        else:
             self.num_output_tokens += len(token_ids)
-            released = self._decode(token_ids[:printable])
-        elif self._stop:
-            for index, token_id in enumerate(token_ids):
-                if self.stop_reason is not None:
-                    break
-                self.num_output_tokens += 1
-                if index < printable:
-                    released += self._search_stop(self._decode([token_id]))
+            released = self._decode(token_ids[:num_printable])
         if released:
             self._pieces.append(released)
+        return released
+
+    def _append_one_by_one(self, token_ids: Sequence[int], num_printable: int) -> str:
+        """Look for stop strings after every token, so that the size of a step does not matter."""
+        released = ""
+        for index, token_id in enumerate(token_ids):
+            if self.stop_reason is not None:
+                break
+            self.num_output_tokens += 1
+            if index < num_printable:
+                released += self._search_stop(self._decode([token_id]))
         return released
 
     def flush(self) -> str:
@@ -129,7 +136,7 @@ class IncrementalDetokenizer:
             end = start + (len(self.stop_reason) if self._include_stop else 0)
             self._held = ""
             return text[:end]
-        certain = len(text) - (0 if self._include_stop else possible_stop_length(text, self._stop))
+        certain = len(text) - possible_stop_length(text, self._stop)
         self._held = text[certain:]
         return text[:certain]
 
@@ -149,56 +156,74 @@ class TokenWindow:
         self._tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
         self._skip_special_tokens = skip_special_tokens
         self._tokens = list(prompt_token_ids[-PROMPT_TOKENS:])
-        self._printed = settled_length(self._decode())
-        self._boundary = 0
-        self._last_complete = len(self._tokens)
+        self._printed = len(self.decode(self._tokens).rstrip(REPLACEMENT))
+        # Text was complete before this token; the tokens after it are the last printed chunk.
+        self._chunk_start = 0
+        self._chunk_end = len(self._tokens)
 
     def append(self, token_ids: Sequence[int]) -> str:
         """Take in tokens; return the text that no later token can change."""
         self._tokens.extend(token_ids)
-        text = self._decode()
-        settled = settled_length(text, self._printed)
-        new_text = text[self._printed : settled]
+        num_complete, text = complete_text(self._tokens, self.decode)
+        if not num_complete and len(self._tokens) > MAX_BROKEN_WINDOW:
+            # No character takes this many tokens: the bytes are broken, so show them as they are.
+            text = self.decode(self._tokens)[:-MAX_WAITING]
+        new_text = text[self._printed :]
         self._printed += len(new_text)
-        if new_text and settled == len(text):
-            self._boundary, self._last_complete = self._last_complete, len(self._tokens)
-        if len(self._tokens) > MAX_WINDOW:
-            self._slide(len(text) - self._printed)
+        if num_complete and new_text:
+            self._chunk_start, self._chunk_end = self._chunk_end, num_complete
+        self._slide(num_complete)
         return new_text
 
-    def _slide(self, num_unprinted: int) -> None:
-        """Forget old tokens.
-
-        The cut is where the text was complete, and the tokens after it are still context for
-        the next one. If no such place is near, cut a little before the end.
-        """
-        cut = self._boundary or max(len(self._tokens) - MIN_WINDOW, 0)
+    def _slide(self, num_complete: int) -> None:
+        """Forget old tokens when there are many; keep the last chunk as context for the next."""
+        if num_complete and len(self._tokens) > MAX_WINDOW and self._chunk_start:
+            cut = self._chunk_start
+            self._printed = len(self.decode(self._tokens[cut:num_complete]))
+        elif len(self._tokens) > MAX_BROKEN_WINDOW:
+            cut = len(self._tokens) - MIN_WINDOW
+            num_unprinted = len(self.decode(self._tokens)) - self._printed
+            self._printed = len(self.decode(self._tokens[cut:])) - num_unprinted
+        else:
+            return
         self._tokens = self._tokens[cut:]
-        self._printed = max(len(self._decode()) - num_unprinted, 0)
-        self._boundary = 0
-        self._last_complete = max(self._last_complete - cut, 0)
+        self._chunk_start, self._chunk_end = 0, max(self._chunk_end - cut, 0)
 
-    def _decode(self) -> str:
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The tokenizer's text of these tokens alone."""
         text: str = self._tokenizer.decode(
-            self._tokens, skip_special_tokens=self._skip_special_tokens
+            list(token_ids), skip_special_tokens=self._skip_special_tokens
         )
         return text
 
 
-def settled_length(text: str, printed: int = 0) -> int:
-    """How many leading characters of a decoded text no later token can change.
+def complete_text(
+    token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> tuple[int, str]:
+    """The text of the tokens, as far as it does not end inside a character.
 
-    Replacement characters at the end may be the first bytes of a character, so they wait. If
-    there are too many of them to be one, all but the last three are settled: broken bytes.
+    There are two ways to leave a started character out, and the longer text is the right one:
+
+    * Drop the last tokens. A character has at most 4 bytes, so at most 3 tokens of it are here.
+    * Drop the replacement characters at the end. This is better when one token holds the end of
+      a character and the start of the next, or when the bytes are broken. It is worse when the
+      decoder shows a whole run of good bytes as broken because the last byte is missing.
 
     Args:
-        text: a window of tokens, decoded.
-        printed: how many characters of it are printed; those are settled.
+        decode: turns token ids into text.
+
+    Returns:
+        How many tokens the text is made of (0 if it ends inside a token), and the text.
     """
-    settled = max(len(text.rstrip(REPLACEMENT)), printed)
-    if len(text) - settled > MAX_HELD_REPLACEMENTS:
-        settled = len(text) - 3
-    return settled
+    text = decode(token_ids)
+    if not text.endswith(REPLACEMENT):
+        return len(token_ids), text
+    stripped = text.rstrip(REPLACEMENT)
+    for length in range(len(token_ids) - 1, max(len(token_ids) - MAX_WAITING, 0) - 1, -1):
+        text = decode(token_ids[:length])
+        if not text.endswith(REPLACEMENT) and len(text) >= len(stripped):
+            return length, text
+    return 0, stripped
 
 
 def find_stop_string(text: str, num_new_chars: int, stop: Sequence[str]) -> tuple[str, int] | None:

@@ -221,8 +221,9 @@ def _penalties(
     output = _pairs([(index, row.output_token_ids) for index, row in penalised], device)
     counts = torch.zeros(len(rows), vocab_size, device=device)
     counts.index_put_(output, torch.ones(1, device=device), accumulate=True)
-    pairs = (torch.cat(both) for both in zip(prompt, output, strict=True))
-    return Penalties(*pairs, counts, *torch.tensor(values, device=device).unbind(1))
+    pair_rows, pair_token_ids = map(torch.cat, zip(prompt, output, strict=True))
+    repetition, presence, frequency = torch.tensor(values, device=device).unbind(1)
+    return Penalties(pair_rows, pair_token_ids, counts, repetition, presence, frequency)
 
 
 def _pairs(

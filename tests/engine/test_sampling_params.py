@@ -1,0 +1,136 @@
+"""Every bad value is refused with a message that names the value, the limit and the fix."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from mini_vllm.sampling_params import MIN_TEMPERATURE, SamplingParams, derive_seed
+
+NAN, INF = float("nan"), float("inf")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0; it must be at least 1; leave it out for"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5 (float); it must be an integer"),
+        ({"top_k": "5"}, "top_k is '5' (str); it must be an integer"),
+        ({"top_k": -2}, "top_k is -2; it must be at least 1; 0 or -1 switches it off"),
+        ({"top_k": True}, "top_k is True (bool)"),
+        ({"temperature": NAN}, "temperature is nan; it must be finite"),
+        ({"temperature": INF}, "temperature is inf"),
+        ({"temperature": -1}, "temperature is -1; it must be finite and at least 0"),
+        ({"temperature": None}, "temperature is None"),
+        ({"top_p": 0}, "top_p is 0; it must be above 0 and at most 1"),
+        ({"top_p": 1.01}, "top_p is 1.01"),
+        ({"min_p": 1.01}, "min_p is 1.01; it must be between 0 and 1"),
+        ({"presence_penalty": 2.1}, "presence_penalty is 2.1; it must be between -2 and 2"),
+        ({"frequency_penalty": -2.1}, "frequency_penalty is -2.1"),
+        ({"repetition_penalty": 0}, "repetition_penalty is 0; it must be finite and above 0"),
+        ({"n": 0}, "n is 0; it must be between 1 and 16384"),
+        ({"seed": 2**64}, "seed is 18446744073709551616; it must be between -2**63 and"),
+        ({"logprobs": 21}, "logprobs is 21; it must be between 0 and 20"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs is -1"),
+        ({"min_tokens": -1}, "min_tokens is -1"),
+        ({"min_tokens": 17}, "min_tokens is 17; it must be at most max_tokens, which is 16"),
+        ({"ignore_eos": 1}, "ignore_eos is 1; it must be True or False"),
+        ({"stop": 3}, "stop is 3; it must be a list of strings"),
+        ({"stop": ["a", ""]}, "stop holds an empty string"),
+        ({"stop": ""}, "stop holds an empty string"),
+        ({"stop": "a", "detokenize": False}, "stop is ['a'] but detokenize is False"),
+        ({"stop_token_ids": ["2"]}, "stop_token_ids is ['2']; it must be a list of token ids"),
+        ({"allowed_token_ids": []}, "allowed_token_ids is empty"),
+        ({"allowed_token_ids": 3}, "allowed_token_ids is 3"),
+        ({"logit_bias": {"x": 1}}, "logit_bias has the key 'x'"),
+        ({"logit_bias": {1: NAN}}, "logit_bias[1] is nan"),
+        ({"logit_bias": [1]}, "logit_bias is [1]; it must be a dict"),
+        ({"extra_args": 1}, "extra_args is 1"),
+        ({"n": 2, "temperature": 0}, "n is 2 with temperature 0"),
+    ],
+)
+def test_bad_value(values, words):
+    with pytest.raises(ValueError) as error:
+        SamplingParams(**values)
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("temprature", "did you mean temperature?"),
+        ("max_token", "did you mean max_tokens?"),
+        ("topk", "did you mean top_k?"),
+        ("zzz", "known names: n, presence_penalty"),
+    ],
+)
+def test_unknown_name(name, hint):
+    with pytest.raises(TypeError) as error:
+        SamplingParams(**{name: 1})
+    assert f"unknown sampling parameter '{name}'; {hint}" in str(error.value)
+    with pytest.raises(ValueError) as error:
+        SamplingParams.from_dict({name: 1})
+    assert hint in str(error.value)
+
+
+def test_defaults_are_vllms():
+    params = SamplingParams()
+    assert (params.n, params.temperature, params.top_p, params.top_k) == (1, 1.0, 1.0, 0)
+    assert (params.max_tokens, params.min_tokens, params.logprobs) == (16, 0, None)
+    assert (params.stop, params.stop_token_ids) == ([], [])
+    assert (params.presence_penalty, params.repetition_penalty) == (0.0, 1.0)
+    assert not params.is_greedy and not params.skip_reading_prefix_cache
+
+
+def test_normal_forms():
+    assert SamplingParams(stop="end").stop == ["end"]
+    assert SamplingParams(seed=-1).seed is None
+    assert SamplingParams(logprobs=True).logprobs == 1
+    assert SamplingParams(max_tokens=None, min_tokens=1000).max_tokens is None
+    assert SamplingParams(stop_token_ids=[3, 3]).all_stop_token_ids == {3}
+    assert SamplingParams(prompt_logprobs=0).skip_reading_prefix_cache
+    assert SamplingParams.from_dict({"logit_bias": {"7": -100}}).logit_bias == {7: -100}
+
+
+def test_greedy_switches_the_filters_off():
+    params = SamplingParams(temperature=0, top_p=0.5, top_k=3, min_p=0.1)
+    assert params.is_greedy
+    assert (params.top_p, params.top_k, params.min_p) == (1.0, 0, 0.0)
+
+
+def test_tiny_temperature_is_raised(caplog):
+    assert SamplingParams(temperature=1e-6).temperature == MIN_TEMPERATURE
+    assert "temperature 1e-06 is below 0.01" in caplog.text
+
+
+def test_clone_shares_nothing():
+    params = SamplingParams(stop=["a"], logit_bias={1: 2.0})
+    copy = params.clone()
+    assert copy == params
+    copy.stop.append("b")
+    copy.logit_bias[1] = 3.0
+    assert params.stop == ["a"] and params.logit_bias == {1: 2.0}
+
+
+@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "logit_bias"])
+@pytest.mark.parametrize("token_id", [-1, 100])
+def test_token_outside_the_vocabulary(name, token_id):
+    value = {token_id: 1.0} if name == "logit_bias" else [token_id]
+    params = SamplingParams(**{name: value})
+    with pytest.raises(ValueError, match=f"{name} holds token {token_id}.*vocabulary size 100"):
+        params.verify(vocab_size=100)
+    SamplingParams(stop_token_ids=[0, 99]).verify(vocab_size=100)
+
+
+def test_derived_seeds_differ_and_repeat():
+    seeds = {derive_seed(engine, number) for engine in range(30) for number in range(30)}
+    assert len(seeds) == 900
+    assert derive_seed(0, 1) == derive_seed(0, 1)
+    assert SamplingParams(seed=max(seeds)).seed == max(seeds)
+
+
+def test_import_needs_no_torch():
+    code = "import sys, mini_vllm.sampling_params; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
