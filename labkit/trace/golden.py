@@ -1,0 +1,107 @@
+"""Recorded replays of vLLM's own scheduler, small enough to travel with the course.
+
+`tests/conformance/golden/PROFILE.jsonl.xz` holds one JSON line of facts about the recording, then
+one line a trace. `python -m labkit conformance --record` writes the files anew.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from labkit.trace.format import Trace, parse_trace
+from labkit.trace.generate import PROFILES
+from labkit.trace.runner import Line
+
+FOLDER = Path(__file__).resolve().parents[2] / "tests" / "conformance" / "golden"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """One recorded replay: the trace, vLLM's step lines, and what it exercises (`coverage`)."""
+
+    profile: str
+    seed: int
+    trace: Trace
+    lines: list[Line]
+    features: frozenset[str]
+
+    @property
+    def name(self) -> str:
+        return f"{self.profile}-{self.seed}"
+
+
+def select(
+    profile: str | Collection[str] | None = None,
+    having: Collection[str] = (),
+    without: Collection[str] = (),
+    limit: int | None = None,
+) -> list[Golden]:
+    """Recorded traces, in the order of profile and seed.
+
+    Args:
+        profile: one profile, several, or None for all.
+        having: keep those that show all of these features.
+        without: ... and none of these.
+        limit: keep the first so many.
+
+    Raises:
+        ValueError: a profile or feature is unknown.
+    """
+    from labkit.trace.coverage import FEATURES
+
+    unknown = [f for f in (*having, *without) if f not in FEATURES]
+    if unknown:
+        raise ValueError(f"no feature {unknown[0]!r}; it must be one of {', '.join(FEATURES)}")
+    profiles = [profile] if isinstance(profile, str) else list(profile or PROFILES)
+    found = [golden for name in profiles for golden in load(name)]
+    found = [g for g in found if g.features.issuperset(having) and not g.features & set(without)]
+    return found[:limit]
+
+
+@cache
+def load(profile: str) -> tuple[Golden, ...]:
+    """All recorded traces of one profile."""
+    if profile not in PROFILES:
+        raise ValueError(f"no profile {profile!r}; it must be one of {', '.join(PROFILES)}")
+    return tuple(_golden(profile, record) for record in _records(profile)[1:])
+
+
+def facts(profile: str) -> dict[str, Any]:
+    """What was recorded: upstream's version and commit, and the command."""
+    return _records(profile)[0]
+
+
+def _records(profile: str) -> list[dict[str, Any]]:
+    text = lzma.decompress((FOLDER / f"{profile}.jsonl.xz").read_bytes()).decode()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def _golden(profile: str, record: dict[str, Any]) -> Golden:
+    trace = parse_trace(record["trace"], f"golden {profile}-{record['seed']}")
+    return Golden(profile, record["seed"], trace, record["lines"], frozenset(record["features"]))
+
+
+def save(profile: str, header: dict[str, Any], goldens: Iterable[Golden]) -> Path:
+    """Write one profile's file, whole or not at all."""
+    records = [header] + [
+        {
+            "seed": g.seed,
+            "features": sorted(g.features),
+            "trace": g.trace.to_dict(),
+            "lines": g.lines,
+        }
+        for g in goldens
+    ]
+    text = "".join(json.dumps(record, separators=(",", ":")) + "\n" for record in records)
+    path = FOLDER / f"{profile}.jsonl.xz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_bytes(lzma.compress(text.encode(), preset=9 | lzma.PRESET_EXTREME))
+    partial.replace(path)
+    return path

@@ -1,0 +1,248 @@
+"""Replay traces on the real vLLM 0.22.1 scheduler. Runs in the environment that has vLLM.
+
+    .venv-upstream/bin/python -m labkit.trace.vllm_oracle
+
+Reads one trace (JSON) a line from standard input and answers each with one line:
+`{"lines": [...]}`, and `"error"` beside it if the scheduler raised. Importing vLLM takes seconds,
+so one process answers many traces. The first line it prints says which version it drives.
+
+vLLM's scheduler is pure Python: it needs neither a GPU nor a model, only the parts of the
+configuration that it reads. Those are stood in for by plain namespaces.
+
+Source: vllm/v1/core/sched/scheduler.py#L63-L329 (Scheduler.__init__) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from labkit.trace.format import Add, TraceConfig, parse_trace, sample_token
+from labkit.trace.runner import Line, end_reason, ordered_blocks, replay
+
+MAX_STEPS = 20000
+"""Steps after which a trace is given up, so that a scheduler that makes no progress ends too."""
+
+
+class VllmSubject:
+    """vLLM's synchronous `Scheduler` behind the interface of `labkit.trace.runner.Subject`."""
+
+    def __init__(self, config: TraceConfig) -> None:
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+
+        init_none_hash(sha256)
+        self.config = config
+        self.block_hasher = get_request_block_hasher(config.block_size, sha256)
+        self.scheduler = _make_scheduler(config)
+        self.requests: dict[str, Any] = {}
+        self.preempted: list[str] = []
+        self._watch_preemptions()
+
+    def _watch_preemptions(self) -> None:
+        """Note the order of preemption: vLLM's output has only a set."""
+        original: Callable[..., None] = self.scheduler._preempt_request
+
+        def preempt(request: Any, timestamp: float) -> None:
+            self.preempted.append(request.request_id)
+            original(request, timestamp)
+
+        self.scheduler._preempt_request = preempt
+
+    def add(self, event: Add, prompt_token_ids: list[int]) -> None:
+        from vllm.sampling_params import SamplingParams
+        from vllm.v1.request import Request
+
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=event.max_tokens,
+            min_tokens=event.min_tokens,
+            stop_token_ids=list(event.stop_token_ids),
+            ignore_eos=event.ignore_eos,
+        )
+        params.update_from_generation_config({}, self.config.eos_token_id)
+        request = Request(
+            event.id,
+            prompt_token_ids,
+            params,
+            None,
+            arrival_time=float(event.arrival),
+            priority=event.priority,
+            block_hasher=self.block_hasher,
+        )
+        self.requests[event.id] = request
+        self.scheduler.add_request(request)
+
+    def abort(self, request_id: str) -> bool:
+        from vllm.v1.request import RequestStatus
+
+        if self.requests.pop(request_id, None) is None:
+            return False
+        self.scheduler.finish_requests(request_id, RequestStatus.FINISHED_ABORTED)
+        return True
+
+    def has_unfinished(self) -> bool:
+        return self.scheduler.get_num_unfinished_requests() > 0
+
+    def step(self) -> Line:
+        self.preempted = []
+        output = self.scheduler.schedule()
+        scheduled = dict(output.num_scheduled_tokens)
+        self.scheduler.update_from_output(output, self._sample(list(scheduled)))
+        pool = self.scheduler.kv_cache_manager.block_pool
+        return {
+            "scheduled": scheduled,
+            "preempted": self.preempted,
+            "finished": self._take_finished(list(scheduled)),
+            "new_block_ids": ordered_blocks(_new_block_ids(output), scheduled),
+            "computed": {i: r.num_computed_tokens for i, r in self.requests.items()},
+            "running": [r.request_id for r in self.scheduler.running],
+            "waiting": [r.request_id for r in _waiting(self.scheduler)],
+            "free_blocks": pool.get_num_free_blocks(),
+        }
+
+    def _sample(self, scheduled: list[str]) -> Any:
+        """The runner's answer: one token for every request whose tokens are all computed."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        requests = [self.requests[i] for i in scheduled]
+        vocab_size = self.config.vocab_size
+        tokens = [
+            [sample_token(r.request_id, r.num_tokens, vocab_size)]
+            if r.num_computed_tokens >= r.num_tokens
+            else []
+            for r in requests
+        ]
+        return ModelRunnerOutput(
+            req_ids=scheduled,
+            req_id_to_index={i: k for k, i in enumerate(scheduled)},
+            sampled_token_ids=tokens,
+            logprobs=None,
+            prompt_logprobs_dict={},
+            pooler_output=[],
+        )
+
+    def _take_finished(self, scheduled: list[str]) -> list[list[Any]]:
+        """Forget the requests that ended in this step; only scheduled ones can."""
+        ended = [self.requests[i] for i in scheduled if self.requests[i].is_finished()]
+        for request in ended:
+            del self.requests[request.request_id]
+        return [
+            [r.request_id, r.status.name, end_reason(str(r.get_finished_reason()), r.stop_reason)]
+            for r in ended
+        ]
+
+
+def _new_block_ids(output: Any) -> dict[str, list[int]]:
+    """Blocks by request from the two halves of a `SchedulerOutput`; there is one cache group."""
+    blocks = {r.req_id: r.block_ids[0] for r in output.scheduled_new_reqs}
+    cached = output.scheduled_cached_reqs
+    for request_id, new in zip(cached.req_ids, cached.new_block_ids, strict=True):
+        blocks[request_id] = list(new[0]) if new is not None else []
+    return blocks
+
+
+def _waiting(scheduler: Any) -> list[Any]:
+    """All waiting requests in the order of popping: under "priority" the two queues are merged."""
+    both = [*scheduler.skipped_waiting, *scheduler.waiting]
+    return both if scheduler.policy.value == "fcfs" else sorted(both)
+
+
+def _make_scheduler(config: TraceConfig) -> Any:
+    """vLLM's scheduler for one attention layer, with everything optional switched off."""
+    import torch
+    from vllm.v1.core.sched.scheduler import Scheduler
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+
+    spec = FullAttentionSpec(
+        block_size=config.block_size, num_kv_heads=1, head_size=1, dtype=torch.float16
+    )
+    cache = KVCacheConfig(
+        num_blocks=config.num_gpu_blocks,
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+    )
+    no_grammar = SimpleNamespace(should_advance=lambda request: False)
+    no_images = SimpleNamespace(supports_multimodal_inputs=lambda *args: False)
+    return Scheduler(
+        _make_config(config), cache, no_grammar, block_size=config.block_size, mm_registry=no_images
+    )
+
+
+def _make_config(config: TraceConfig) -> SimpleNamespace:
+    """The parts of `VllmConfig` that the scheduler reads."""
+    scheduler = SimpleNamespace(
+        max_num_seqs=config.max_num_seqs,
+        max_num_scheduled_tokens=None,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        policy=config.policy,
+        long_prefill_token_threshold=config.long_prefill_token_threshold,
+        enable_chunked_prefill=config.enable_chunked_prefill,
+        disable_chunked_mm_input=False,
+        scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+        async_scheduling=False,
+    )
+    return SimpleNamespace(
+        scheduler_config=scheduler,
+        cache_config=SimpleNamespace(
+            num_gpu_blocks=config.num_gpu_blocks,
+            enable_prefix_caching=config.enable_prefix_caching,
+            block_size=config.block_size,
+            mamba_cache_mode="none",
+        ),
+        model_config=SimpleNamespace(
+            is_encoder_decoder=False,
+            max_model_len=config.max_model_len,
+            enable_return_routed_experts=False,
+        ),
+        parallel_config=SimpleNamespace(
+            data_parallel_index=0,
+            decode_context_parallel_size=1,
+            prefill_context_parallel_size=1,
+            pipeline_parallel_size=1,
+        ),
+        observability_config=SimpleNamespace(kv_cache_metrics=False, enable_mfu_metrics=False),
+        lora_config=None,
+        kv_events_config=None,
+        kv_transfer_config=None,
+        ec_transfer_config=None,
+        speculative_config=None,
+        use_v2_model_runner=False,  # so that resumed requests are told apart from new ones
+    )
+
+
+def answer(text: str) -> dict[str, Any]:
+    """Replay one trace; what the scheduler raises becomes part of the answer."""
+    lines: list[Line] = []
+    try:
+        trace = parse_trace(json.loads(text))
+        for line in replay(trace, VllmSubject(trace.config)):
+            lines.append(line)
+            if len(lines) > MAX_STEPS:
+                raise RuntimeError(f"no end after {MAX_STEPS} steps")
+    except Exception as error:
+        return {"lines": lines, "error": f"{type(error).__name__}: {error}"}
+    return {"lines": lines}
+
+
+def main() -> None:
+    """Answer the traces of standard input until it ends."""
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    replies = sys.stdout
+    with contextlib.redirect_stdout(sys.stderr):  # vLLM may print; the replies must stay clean
+        import vllm
+
+        importlib.import_module("vllm.v1.core.sched.scheduler")  # the slow part
+        print(json.dumps({"vllm": vllm.__version__}), file=replies, flush=True)
+        for text in sys.stdin:
+            print(json.dumps(answer(text), separators=(",", ":")), file=replies, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The deliberate differences from vLLM: each on its own trace, with its reason in the notes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.conformance import compare, replay_ours
+from labkit.trace.diff import render
+from labkit.trace.differences import FOLDER, DeliberateDifference, load, load_all
+from labkit.trace.generate import deliberate_difference
+
+NOTES = Path(__file__).resolve().parents[2] / "upstream_notes" / "DIFFERENCES.md"
+NAMES = [difference.name for difference in load_all()]
+
+
+def named(name: str) -> DeliberateDifference:
+    return load(FOLDER / f"{name}.json")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_we_do_what_the_file_says(name: str) -> None:
+    difference = named(name)
+    found = compare(replay_ours(difference.trace), difference.ours)
+    assert found is None, render(found, "mini_vllm", "expected")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vllm_was_recorded_and_did_something_else(name: str) -> None:
+    difference = named(name)
+    assert difference.theirs.lines, "record it: python -m labkit conformance --record"
+    assert compare(difference.ours, difference.theirs) is not None
+    assert difference.outcome.startswith("hangs: ")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_generator_leaves_such_traces_out(name: str) -> None:
+    assert deliberate_difference(named(name).trace) is not None
+
+
+def test_the_notes_name_every_file_and_no_other() -> None:
+    linked = {
+        part.split(".json")[0]
+        for part in NOTES.read_text(encoding="utf-8").split("tests/conformance/differences/")[1:]
+    }
+    assert linked == set(NAMES)
+
+
+def test_a_request_larger_than_the_pool_ends_and_lets_the_others_run() -> None:
+    lines = named("kv-capacity-prompt").ours.lines
+    assert lines[0]["finished"] == [["big", "FINISHED_LENGTH_CAPPED", "kv_capacity"]]
+    assert lines[0]["scheduled"] == {"small": 3}
+
+
+def test_a_step_without_progress_raises_with_the_limits() -> None:
+    error = named("no-progress-budget").ours.error
+    assert error is not None
+    assert "max_num_batched_tokens is 8" in error and "chunked prefill is off" in error

@@ -1,0 +1,72 @@
+"""Every decision of vLLM's own scheduler, recorded, against ours: block ids included."""
+
+from __future__ import annotations
+
+import pytest
+
+from labkit.conformance import compare, replay_ours
+from labkit.trace import golden
+from labkit.trace.coverage import features
+from labkit.trace.diff import render
+from labkit.trace.generate import PROFILES, deliberate_difference, generate
+from labkit.trace.oracle import Answer
+from labkit.upstream import COMMIT, VERSION
+
+GOLDENS = golden.select()
+
+
+@pytest.mark.parametrize("name", [g.name for g in GOLDENS])
+def test_we_decide_as_vllm_did(name: str) -> None:
+    recorded = next(g for g in GOLDENS if g.name == name)
+    difference = compare(replay_ours(recorded.trace), Answer(recorded.lines))
+    assert difference is None, f"golden {name}\n{render(difference, 'mini_vllm', 'vLLM')}"
+
+
+def test_there_are_enough_of_every_profile() -> None:
+    assert len(GOLDENS) >= 64
+    for profile in PROFILES:
+        assert len(golden.select(profile)) >= 8
+
+
+def test_recordings_say_what_they_come_from() -> None:
+    for profile in PROFILES:
+        facts = golden.facts(profile)
+        assert facts["upstream"] == f"vllm {VERSION}"
+        assert facts["commit"] == COMMIT
+        assert facts["command"] == "python -m labkit conformance --record"
+        assert facts["steps"] == sum(len(g.lines) for g in golden.select(profile))
+
+
+def test_recorded_traces_are_generated_ones_without_deliberate_differences() -> None:
+    for recorded in GOLDENS:
+        assert deliberate_difference(recorded.trace) is None
+    first = golden.select("priority", limit=1)[0]
+    assert first.trace == generate("priority", first.seed, 60)
+    assert first.features == features(first.trace, first.lines)
+
+
+def test_recordings_are_small() -> None:
+    assert sum(file.stat().st_size for file in golden.FOLDER.iterdir()) < 1_500_000
+
+
+def test_select_filters_by_profile_and_feature() -> None:
+    calm = golden.select(["mixed", "prefix"], having=["prefix-hit"], without=["preemption"])
+    assert calm and {g.profile for g in calm} <= {"mixed", "prefix"}
+    assert all("prefix-hit" in g.features and "preemption" not in g.features for g in calm)
+    assert not any(line["preempted"] for g in calm for line in g.lines)
+    assert golden.select(limit=3) == GOLDENS[:3]
+    with pytest.raises(ValueError, match="no feature 'preempted'"):
+        golden.select(having=["preempted"])
+    with pytest.raises(ValueError, match="no profile 'all'"):
+        golden.select("all")
+
+
+def test_a_wrong_decision_is_shown_with_its_step() -> None:
+    """The comparison itself must be able to fail."""
+    recorded = golden.select("pressure", having=["preemption"])[0]
+    step = next(line["step"] for line in recorded.lines if line["preempted"])
+    changed = [dict(line) for line in recorded.lines]
+    changed[step]["preempted"] = []
+    difference = compare(replay_ours(recorded.trace), Answer(changed))
+    assert difference is not None
+    assert (difference.step, difference.fields) == (step, ("preempted",))
