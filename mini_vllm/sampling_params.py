@@ -132,8 +132,10 @@ class SamplingParams:
         """Bring the spellings that vLLM accepts to one form each."""
         if self.seed == -1:
             self.seed = None
-        self.stop = [self.stop] if isinstance(self.stop, str) else (self.stop or [])
-        self.stop_token_ids = self.stop_token_ids or []
+        if isinstance(self.stop, str):
+            self.stop = [self.stop]
+        self.stop = [] if self.stop is None else self.stop
+        self.stop_token_ids = [] if self.stop_token_ids is None else self.stop_token_ids
         # The OpenAI chat API spells "the sampled token and one more" as True.
         self.logprobs = 1 if self.logprobs is True else self.logprobs
         self.prompt_logprobs = 1 if self.prompt_logprobs is True else self.prompt_logprobs
