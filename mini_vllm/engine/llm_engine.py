@@ -108,7 +108,7 @@ class LLMEngine:
     def abort_requests(self, request_ids: Sequence[str] | None = None) -> None:
         """End requests early, all of them by default."""
         if request_ids is None:
-            request_ids = list(self.core.scheduler.requests)
+            request_ids = list(self.output_processor.completions)
         self.core.abort_requests(request_ids)
         self.output_processor.abort(request_ids)
 

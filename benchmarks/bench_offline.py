@@ -1,0 +1,329 @@
+"""Offline throughput, beside Hugging Face ``generate`` and, where installed, vLLM.
+
+Each engine runs in a process of its own, in turns (A B C A B C ...), on the same workload, and
+the best round of each counts: on a shared machine the best is what the code can do, the others
+are what the neighbours did. Weights are random, prompts are random tokens, output is greedy with
+EOS ignored, prefix caching is off. Both threads of a two-core machine are used by every engine.
+
+    python -m benchmarks.bench_offline                          all workloads
+    python -m benchmarks.bench_offline --workloads tiny16 --rounds 5
+    python -m benchmarks.bench_offline --vllm-python PATH       also vLLM, from its own venv
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TINY = {
+    "num_hidden_layers": 4,
+    "hidden_size": 128,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "intermediate_size": 384,
+    "vocab_size": 4096,
+}
+QWEN3_0_6B = {
+    "num_hidden_layers": 28,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 3072,
+    "vocab_size": 151936,
+}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """``num_prompts`` prompts of ``input_len`` random tokens, ``output_len`` new tokens each."""
+
+    shape: dict[str, int]
+    num_prompts: int
+    input_len: int
+    output_len: int
+
+    @property
+    def output_tokens(self) -> int:
+        return self.num_prompts * self.output_len
+
+    @property
+    def max_model_len(self) -> int:
+        return self.input_len + self.output_len
+
+    def prompts(self) -> list[list[int]]:
+        import random
+
+        draw = random.Random(0)
+        limit = self.shape["vocab_size"]
+        return [
+            [draw.randrange(limit) for _ in range(self.input_len)] for _ in range(self.num_prompts)
+        ]
+
+    def write_config(self, folder: Path) -> None:
+        """A folder with the model's ``config.json`` and nothing else."""
+        config = {
+            "architectures": ["Qwen3ForCausalLM"],
+            "model_type": "qwen3",
+            "hidden_act": "silu",
+            "max_position_embeddings": 2048,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 1_000_000.0,
+            "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
+            "attention_bias": False,
+            "bos_token_id": 0,
+            "eos_token_id": 1,
+        }
+        (folder / "config.json").write_text(json.dumps(config | self.shape))
+
+    def weight_bytes(self) -> int:
+        """Bytes in bfloat16 that every decode step must read: all weights, the embedding once
+        (it is tied to the output)."""
+        s = self.shape
+        q, kv = s["num_attention_heads"] * s["head_dim"], s["num_key_value_heads"] * s["head_dim"]
+        attention = s["hidden_size"] * (2 * q + 2 * kv)
+        mlp = 3 * s["hidden_size"] * s["intermediate_size"]
+        numbers = s["num_hidden_layers"] * (attention + mlp) + s["hidden_size"] * s["vocab_size"]
+        return 2 * numbers
+
+
+WORKLOADS = {
+    "tiny16": Workload(TINY, 16, 128, 64),
+    "tiny256": Workload(TINY, 256, 64, 64),
+    "qwen06": Workload(QWEN3_0_6B, 16, 128, 64),
+}
+
+Run = Callable[[], float]
+"""Runs the workload once and returns the seconds it took."""
+
+
+def prepare_mini_vllm(workload: Workload, folder: Path) -> Run:
+    from mini_vllm import LLM, SamplingParams
+
+    llm = LLM(
+        folder,
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        dtype="bfloat16",
+        max_model_len=workload.max_model_len,
+        max_num_seqs=workload.num_prompts,
+        max_num_batched_tokens=2048,
+        enable_prefix_caching=False,
+    )
+    params = SamplingParams(temperature=0, max_tokens=workload.output_len, ignore_eos=True)
+    prompts = workload.prompts()
+
+    def run() -> float:
+        start = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        _check_count(workload, sum(len(output.outputs[0].token_ids) for output in outputs))
+        return seconds
+
+    return run
+
+
+def prepare_hf(workload: Workload, folder: Path) -> Run:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    prompts = torch.tensor(workload.prompts())
+    count = workload.output_len
+
+    def run() -> float:
+        start = time.perf_counter()
+        with torch.inference_mode():
+            outputs = model.generate(
+                prompts,
+                attention_mask=torch.ones_like(prompts),
+                min_new_tokens=count,
+                max_new_tokens=count,
+                do_sample=False,
+                pad_token_id=0,
+            )
+        seconds = time.perf_counter() - start
+        _check_count(workload, outputs[:, workload.input_len :].numel())
+        return seconds
+
+    return run
+
+
+def prepare_vllm(workload: Workload, folder: Path) -> Run:
+    from vllm import LLM, SamplingParams, TokensPrompt  # type: ignore[import-not-found]
+
+    llm = LLM(
+        str(folder),
+        skip_tokenizer_init=True,
+        load_format="dummy",
+        dtype="bfloat16",
+        max_model_len=workload.max_model_len,
+        max_num_seqs=workload.num_prompts,
+        max_num_batched_tokens=2048,
+        enable_prefix_caching=False,
+    )
+    params = SamplingParams(
+        temperature=0, max_tokens=workload.output_len, ignore_eos=True, detokenize=False
+    )
+    prompts = [TokensPrompt(prompt_token_ids=prompt) for prompt in workload.prompts()]
+
+    def run() -> float:
+        start = time.perf_counter()
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        _check_count(workload, sum(len(output.outputs[0].token_ids) for output in outputs))
+        return seconds
+
+    return run
+
+
+ENGINES = {"mini_vllm": prepare_mini_vllm, "hf": prepare_hf, "vllm": prepare_vllm}
+
+
+def _check_count(workload: Workload, num_tokens: int) -> None:
+    if num_tokens != workload.output_tokens:
+        raise RuntimeError(f"{num_tokens} output tokens instead of {workload.output_tokens}")
+
+
+def child(engine: str, name: str) -> None:
+    """Serve one engine: for every line on stdin run once and answer with the seconds."""
+    workload = WORKLOADS[name]
+    with tempfile.TemporaryDirectory() as folder:
+        workload.write_config(Path(folder))
+        run = ENGINES[engine](workload, Path(folder))
+        run()  # warm up
+        print("BENCH ready", flush=True)
+        for _ in sys.stdin:
+            print(f"BENCH {run()}", flush=True)
+
+
+class EngineProcess:
+    """An engine in a process of its own that runs the workload on demand."""
+
+    def __init__(self, engine: str, name: str, python: str) -> None:
+        environment = os.environ | {"HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+        self.process = subprocess.Popen(
+            [python, "-m", "benchmarks.bench_offline", "--child", engine, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if engine == "vllm" else None,
+            text=True,
+            env=environment,
+        )
+        self._answer()
+
+    def run(self) -> float:
+        """Seconds of one round."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return float(self._answer())
+
+    def _answer(self) -> str:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("BENCH "):
+                return line.split()[1]
+        raise RuntimeError(f"{' '.join(self.process.args[-2:])} ended: its errors are above")
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+
+
+def measure(name: str, engines: dict[str, str], rounds: int) -> dict[str, Any]:
+    """Run one workload on every engine in turns; ``engines`` maps names to Python interpreters."""
+    seconds: dict[str, list[float]] = {engine: [] for engine in engines}
+    processes = {engine: EngineProcess(engine, name, path) for engine, path in engines.items()}
+    for _ in range(rounds):
+        for engine, process in processes.items():
+            seconds[engine].append(process.run())
+    for process in processes.values():
+        process.close()
+    tokens = WORKLOADS[name].output_tokens
+    return {
+        engine: {"best_s": min(runs), "tokens_per_s": tokens / min(runs), "rounds_s": runs}
+        for engine, runs in seconds.items()
+    }
+
+
+def memory_bandwidth() -> float:
+    """Bytes per second that a large read reaches here: the best of several sums over 512 MiB."""
+    import torch
+
+    data = torch.ones(2**27)
+    best = 0.0
+    for _ in range(7):
+        start = time.perf_counter()
+        data.sum()
+        best = max(best, data.numel() * data.itemsize / (time.perf_counter() - start))
+    return best
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument(
+        "--engines", nargs="+", choices=("mini_vllm", "hf"), default=["mini_vllm", "hf"]
+    )
+    parser.add_argument("--vllm-python", help="interpreter of a venv that has vLLM")
+    parser.add_argument("--save", type=Path, help="write the figures, with the machine, as JSON")
+    parser.add_argument("--child", nargs=2, metavar=("ENGINE", "WORKLOAD"), help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.child:
+        child(*args.child)
+        return
+
+    engines = dict.fromkeys(args.engines, sys.executable)
+    if args.vllm_python:
+        engines["vllm"] = args.vllm_python
+    bandwidth = memory_bandwidth()
+    print(f"{platform.machine()}, {os.cpu_count()} cores, reads {bandwidth / 1e9:.1f} GB/s\n")
+    print(f"{'workload':<10}{'engine':<12}{'best s':>9}{'tokens/s':>10}{'against hf':>12}")
+    results: dict[str, Any] = {}
+    for name in args.workloads:
+        results[name] = measure(name, engines, args.rounds)
+        for engine, figures in results[name].items():
+            ratio = ""
+            if "hf" in results[name]:
+                ratio = f"{figures['tokens_per_s'] / results[name]['hf']['tokens_per_s']:.2f} x"
+            print(
+                f"{name:<10}{engine:<12}{figures['best_s']:>9.3f}{figures['tokens_per_s']:>10.0f}"
+                f"{ratio:>12}",
+                flush=True,
+            )
+        workload = WORKLOADS[name]
+        limit = bandwidth / workload.weight_bytes() * workload.num_prompts
+        results[name]["bandwidth_limit_tokens_per_s"] = limit
+        share = results[name]["mini_vllm"]["tokens_per_s"] / limit
+        print(f"{'':<10}reading the weights once a step allows {limit:.0f} tokens/s: {share:.0%}\n")
+    if args.save:
+        machine = {
+            "machine": platform.machine(),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "read_bytes_per_s": bandwidth,
+        }
+        temporary = args.save.with_suffix(".part")
+        temporary.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
+        os.replace(temporary, args.save)
+
+
+if __name__ == "__main__":
+    main()

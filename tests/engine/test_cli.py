@@ -1,0 +1,110 @@
+"""The command line, in process: output, exit codes, errors without tracebacks."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import pytest
+
+from mini_vllm.entrypoints.cli import main
+
+SMALL = ["--num-gpu-blocks", "64", "--max-model-len", "256", "--dtype", "float32"]
+SAMPLING = ["--temperature", "0", "--max-tokens", "6"]
+
+
+def test_generate_prints_the_completion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "The sun", *SMALL, *SAMPLING]) == 0
+    streamed = capsys.readouterr().out.strip()
+    assert main(["generate", "The sun", "A cat", *SMALL, *SAMPLING]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("--- 'The sun'\n" + streamed)
+
+
+def test_generate_json_and_timeline(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    timeline = tmp_path / "steps.jsonl"
+    arguments = ["generate", "The sun", "A cat", "--json", "--report", "--timeline", str(timeline)]
+    assert main([*arguments, *SMALL, *SAMPLING, "--ignore-eos"]) == 0
+    captured = capsys.readouterr()
+    outputs = [json.loads(line) for line in captured.out.splitlines()]
+    assert [output["prompt"] for output in outputs] == ["The sun", "A cat"]
+    assert all(len(output["outputs"][0]["token_ids"]) == 6 for output in outputs)
+    assert "2 requests in" in captured.err
+    steps = [json.loads(line) for line in timeline.read_text().splitlines()]
+    assert [step["step"] for step in steps] == list(range(6))
+    assert steps[0]["new_block_ids"] == {"0": [1], "1": [2]}
+    assert steps[-1]["finished"] == [
+        ["0", "FINISHED_LENGTH_CAPPED", "length"],
+        ["1", "FINISHED_LENGTH_CAPPED", "length"],
+    ]
+
+
+def test_generate_reads_prompts_from_stdin(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("The sun\n\nA cat\n"))
+    assert main(["generate", *SMALL, *SAMPLING]) == 0
+    assert capsys.readouterr().out.count("---") == 2
+
+
+def test_a_failed_prompt_gives_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["generate", "The sun", "", *SMALL, *SAMPLING]) == 1
+    assert "error: the prompt is empty" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["generate", "x", "--top-p", "3"], "top_p is 3.0"),
+        (["generate", "x", "--model", "/no/such/folder"], "/no/such/folder"),
+        (["generate", "x", "--block-size", "0"], "block_size is 0"),
+        (["generate", "", *SMALL], "the prompt is empty"),
+    ],
+)
+def test_errors_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith("mini_vllm generate: ")
+    assert message in captured.err
+    assert "Traceback" not in captured.err + captured.out
+
+
+def test_ctrl_c_gives_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("mini_vllm.engine.llm_engine.LLMEngine.step", interrupted)
+    assert main(["generate", "x", *SMALL]) == 130
+    assert "all requests were aborted" in capsys.readouterr().err
+
+
+def test_chat_keeps_the_conversation(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("What is 1 + 1?\nAnd 2 + 2?\n"))
+    assert main(["chat", "--system", "Be brief.", *SMALL, *SAMPLING]) == 0
+    assert len(capsys.readouterr().out.strip().splitlines()) >= 1
+
+
+def test_info_and_bench(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--json", *SMALL]) == 0
+    info = json.loads(capsys.readouterr().out)
+    assert info["kv_cache_tokens"] == 63 * 16
+    sizes = ["--num-prompts", "3", "--input-len", "5", "--output-len", "4"]
+    assert main(["bench", "--json", *sizes, *SMALL]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["output_tokens"] == 12
+    assert figures["wall_output_tokens_per_s"] > 0
+
+
+def test_demo_shows_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["demo"]) == 0
+    out = capsys.readouterr().out
+    for event in ("gets a chunk of", "in the prefix cache", "is preempted", "comes back"):
+        assert event in out
+    assert "preemptions" in out
