@@ -9,7 +9,7 @@
     otherwise                   -> create or repair .venv    (torch first, then the rest)
 
 `look` reads the machine, `plan` turns that into a list of steps and touches nothing, `carry_out`
-does them. A set-up that was interrupted goes on where it stopped.
+does them. A set-up that was interrupted is noticed, and .venv is made afresh.
 """
 
 from __future__ import annotations
@@ -198,6 +198,7 @@ class Venv:
         self.python = self.path / "bin" / "python"
         self.stamp = self.path / "mini-vllm.json"
         self.log = self.path / "setup.log"
+        self.busy = self.path / "installing"  # there while an installer writes into the folder
 
     def read_stamp(self) -> dict[str, object]:
         try:
@@ -205,9 +206,19 @@ class Venv:
         except (OSError, ValueError):
             return {}
 
-    def write_stamp(self, groups: Sequence[str], version: str) -> None:
-        """`groups` is empty while the environment is being built."""
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[None]:
+        """Mark the folder as ours and half-done until the body ends, also by a SetupError."""
         self.path.mkdir(exist_ok=True)
+        self.busy.touch()
+        try:
+            yield
+        except SetupError:
+            self.busy.unlink()
+            raise
+        self.busy.unlink()
+
+    def write_stamp(self, groups: Sequence[str], version: str) -> None:
         text = json.dumps({"groups": list(groups), "key": stamp_key(groups), "python": version})
         draft = self.stamp.with_suffix(".tmp")
         draft.write_text(text + "\n", encoding="utf-8")
@@ -245,9 +256,10 @@ def venv_state(
     complete = found is not None and not missing(requirements(groups), found.packages)
     if found is not None and complete and found.supported and set(groups) <= set(venv.groups()):
         return "ready", found
-    if found is not None and found.has_venv and (venv.path / "bin" / "pip").exists():
+    whole = (venv.path / "bin" / "pip").exists() and not venv.busy.exists()
+    if found is not None and found.has_venv and whole:
         return "usable", found
-    ours = venv.stamp.exists() or (venv.path / "pyvenv.cfg").exists()
+    ours = any(path.exists() for path in (venv.busy, venv.stamp, venv.path / "pyvenv.cfg"))
     return ("broken" if ours or not any(venv.path.iterdir()) else "foreign"), None
 
 
@@ -444,15 +456,16 @@ def do(step: Step, venv: Venv) -> None:
 
 
 def create(python: str, venv: Venv) -> None:
-    """Make the environment. The stamp comes first: it marks the folder as ours if we stop."""
-    venv.write_stamp([], "")
-    done = subprocess.run([python, "-m", "venv", str(venv.path)], capture_output=True, text=True)
-    if done.returncode:
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:]
-        raise SetupError(
-            f"{python} -m venv failed: {' '.join(last)}",
-            "name another Python: `make setup PYTHON=/path/to/python3.12`",
-        )
+    """Make the environment."""
+    command = [python, "-m", "venv", str(venv.path)]
+    with venv.writing():
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            last = (done.stdout + done.stderr).strip().splitlines()[-1:]
+            raise SetupError(
+                f"{python} -m venv failed: {' '.join(last)}",
+                "name another Python: `make setup PYTHON=/path/to/python3.12`",
+            )
 
 
 def install_torch(step: Step, venv: Venv) -> None:
@@ -492,16 +505,20 @@ def pip(venv: Venv, words: Sequence[str]) -> None:
     command += ["--disable-pip-version-check", "--progress-bar", "off", "--retries", "2"]
     command += [*([] if sys.dont_write_bytecode else ["--no-compile"]), *words]
     output: list[str] = []
-    with venv.log.open("a", encoding="utf-8") as log, heartbeat(output):
+    with venv.writing(), venv.log.open("a", encoding="utf-8") as log, heartbeat(output):
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         )
-        assert process.stdout is not None
-        for line in process.stdout:
-            log.write(line)
-            if not line.startswith("WARNING: Location"):
-                output.append(line.strip())
-    if process.wait():
+        try:
+            for line in process.stdout or ():
+                log.write(line)
+                if not line.startswith("WARNING: Location"):
+                    output.append(line.strip())
+        except BaseException:  # Ctrl-C: leave no installer behind
+            process.kill()
+            raise
+        failed = process.wait()
+    if failed:
         lacking = [word for word in words if re.match(r"[A-Za-z]", word)]
         raise explain("\n".join(output), lacking, venv.log)
 
@@ -688,7 +705,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         python = setup((*DEFAULT_GROUPS, *options.extra), options.python or None)
     except KeyboardInterrupt:
-        print("\nInterrupted. Run `make setup` again: it goes on where it stopped.")
+        print("\nInterrupted. Run `make setup` again; what was downloaded is kept.")
         return 130
     print(f"Environment: {python} ({time.monotonic() - begun:.1f} s). Next: `make demo`.")
     return 0

@@ -180,13 +180,14 @@ def state(venv: Venv) -> str:
 
 def test_a_venv_interrupted_at_its_start_is_recognised_as_ours(venv: Venv) -> None:
     assert state(venv) == "absent"
-    venv.write_stamp([], "")
+    with pytest.raises(KeyboardInterrupt), venv.writing():
+        raise KeyboardInterrupt
     assert state(venv) == "broken"
 
 
 def test_a_dangling_python_makes_a_venv_broken(venv: Venv) -> None:
+    venv.python.parent.mkdir(parents=True)
     venv.write_stamp(DEFAULT_GROUPS, "3.11.7")
-    venv.python.parent.mkdir()
     venv.python.symlink_to("/nowhere/python")
     assert state(venv) == "broken"
 
@@ -199,11 +200,23 @@ def test_a_folder_of_somebody_else_is_foreign(venv: Venv) -> None:
 
 def test_a_venv_without_pip_is_broken(venv: Venv) -> None:
     answer = {"path": "x", "version": [3, 11, 7], "packages": {}, "has_venv": True}
-    venv.write_stamp([], "")
     fake_python(venv, f"echo '{json.dumps(answer)}'")
+    venv.write_stamp([], "")
     assert state(venv) == "broken"
     (venv.python.parent / "pip").touch()
     assert state(venv) == "usable"
+
+
+def test_an_install_cut_short_makes_a_venv_broken_and_a_failed_one_does_not(venv: Venv) -> None:
+    answer = {"path": "x", "version": [3, 11, 7], "packages": {}, "has_venv": True}
+    fake_python(venv, f"echo '{json.dumps(answer)}'")
+    (venv.python.parent / "pip").touch()
+    with pytest.raises(SetupError), venv.writing():
+        raise SetupError("no index", "go online")
+    assert state(venv) == "usable"
+    with pytest.raises(KeyboardInterrupt), venv.writing():
+        raise KeyboardInterrupt
+    assert state(venv) == "broken"
 
 
 def test_a_stamp_counts_only_while_the_requirements_stay_the_same(
