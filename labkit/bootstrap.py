@@ -472,7 +472,7 @@ def install_torch(step: Step, venv: Venv) -> None:
     """From the CPU index where it answers, else from the package index that pip is set up with."""
     for index in step.words:
         if not answers(index):
-            print(f"      {index} does not answer: using your package index")
+            print(f"      {index} does not answer: using your package index", flush=True)
             continue
         with contextlib.suppress(SetupError):
             pip(venv, ["--index-url", index, f"torch=={TORCH}"])
