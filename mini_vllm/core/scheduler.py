@@ -246,6 +246,8 @@ class Scheduler:
                 victim = self._pick_victim()
                 if step.refund(victim):
                     index -= 1
+                    # Blocks that this step was to fill are findable already, but now never filled.
+                    self.kv_cache_manager.uncache_blocks(victim, victim.num_computed_tokens)
                 self._preempt(victim)
                 step.preempted.append(victim)
                 if victim is request:
@@ -390,19 +392,21 @@ class Scheduler:
         """Raise rather than let the caller spin on steps that are all the same."""
         if step.num_scheduled_tokens or step.preempted or self.capped or self.pause_state:
             return
+        if any(request.num_computed_tokens >= request.num_tokens for request in self.running):
+            return  # their next tokens are still being sampled
         if self.running:
             raise NoProgressError(
                 f"{self.running[0]} is running but may compute nothing more: max_model_len is "
                 f"{self.max_model_len}; abort it, or send shorter prompts"
             )
-        if self.waiting:
-            head = self.waiting.peek_request()
-            raise NoProgressError(
-                f"{head} can never be admitted: max_num_batched_tokens is "
-                f"{self.scheduler_config.max_num_batched_tokens} and chunked prefill is "
-                f"{'on' if self.scheduler_config.enable_chunked_prefill else 'off'}; abort it, "
-                "raise the budget or switch chunked prefill on"
-            )
+        for request in (*self.skipped_waiting, *self.waiting):
+            if not RequestStatus.is_blocked(request.status) and self._may_admit(request):
+                raise NoProgressError(
+                    f"{request} can never be admitted: max_num_batched_tokens is "
+                    f"{self.scheduler_config.max_num_batched_tokens} and chunked prefill is "
+                    f"{'on' if self.scheduler_config.enable_chunked_prefill else 'off'}; abort "
+                    "it, raise the budget or switch chunked prefill on"
+                )
 
     def _make_output(self, step: StepPlan) -> SchedulerOutput:
         """Write the plan down for the worker: new requests in full, the others as deltas.
