@@ -81,7 +81,7 @@ class InputProcessor:
                 ``logit_bias`` or ``allowed_token_ids``, and for stop strings without a tokenizer.
         """
         params = params.clone()
-        self._check_token_ids(params)
+        params.verify(self.vocab_size)
         if params.max_tokens is None:
             params.max_tokens = max(self.max_model_len - len(token_ids), 1)
         if params.seed is None:
@@ -98,12 +98,3 @@ class InputProcessor:
             eos_token_id=self.eos_token_ids[0] if self.eos_token_ids else None,
             cache_salt=cache_salt,
         )
-
-    def _check_token_ids(self, params: SamplingParams) -> None:
-        for name in ("stop_token_ids", "logit_bias", "allowed_token_ids"):
-            for token_id in getattr(params, name) or ():
-                if not 0 <= token_id < self.vocab_size:
-                    raise ValueError(
-                        f"{name} has token id {token_id}; the vocabulary ends at "
-                        f"{self.vocab_size - 1}; remove it"
-                    )

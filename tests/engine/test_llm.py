@@ -215,7 +215,7 @@ def test_lists_of_different_lengths_are_refused(llm: LLM) -> None:
 
 
 def test_token_ids_in_parameters_are_checked(llm: LLM) -> None:
-    with pytest.raises(ValueError, match="stop_token_ids has token id 999999"):
+    with pytest.raises(ValueError, match="stop_token_ids holds token 999999"):
         llm.generate("a", SamplingParams(stop_token_ids=[999999]))
 
 
