@@ -197,7 +197,7 @@ def test_r13_a_request_with_nothing_to_compute_is_passed_over() -> None:
 def admitted_in_order(priorities: Sequence[int], usable: int, **config: Any) -> Scheduler:
     """The same by hand: admission order is a, b, c whatever their priorities."""
     scheduler = make_scheduler(blocks=usable, block_size=1, **config)
-    for i, (name, priority) in enumerate(zip("abc", priorities, strict=True)):
+    for i, name in enumerate("abc"):
         add(scheduler, make_request(name, 1, priority=0, arrival=float(i)))
     step(scheduler)
     for request, priority in zip(scheduler.running, priorities, strict=True):
