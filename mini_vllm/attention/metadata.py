@@ -28,7 +28,7 @@ class AttentionMetadata:
     """
 
     query_start_loc: (
-        Tensor  # [R + 1] int32: where each request's new tokens begin in the flat batch
+        Tensor  # [R + 1] int32: where each request's new tokens begin
     )
     seq_lens: Tensor  # [R] int32: tokens of context after this step (computed + scheduled)
     block_table: Tensor  # [R, max_blocks] int32: physical block ids; unused entries are 0

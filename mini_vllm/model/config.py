@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The numbers a decoder needs, with the defaults of the Hugging Face config classes filled in."""
+    """The numbers a decoder needs, with the defaults of the Hugging Face config classes."""
 
     architectures: tuple[str, ...]
     vocab_size: int
@@ -39,7 +39,7 @@ class ModelArgs:
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any]) -> ModelArgs:
-        """Build from a parsed `config.json`. Raises ValueError that names a missing or bad entry."""
+        """Build from a parsed `config.json`. Raises ValueError naming a missing or bad entry."""
         architectures = tuple(config.get("architectures") or ())
         is_qwen2 = "Qwen2ForCausalLM" in architectures  # biases on q, k, v, and only there
         heads = _required(config, "num_attention_heads")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend, AttentionMetadata
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.model.layers import Embedding, GatedMLP, Linear, RMSNorm
+from mini_vllm.model.layers import Embedding, GatedMLP, Linear, RMSNorm, to_compute_dtype
 from mini_vllm.model.rope import RotaryEmbedding, apply_rope
 
 
@@ -84,7 +84,7 @@ class LlamaModel(nn.Module):
         kv_caches: list[Tensor],
         metadata: AttentionMetadata,
     ) -> Tensor:
-        x = self.embed_tokens(input_ids)
+        x = to_compute_dtype(self.embed_tokens(input_ids))
         rope = self.rotary(positions, x.dtype)
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
             x = layer(x, rope, kv_cache, metadata)

@@ -57,6 +57,9 @@ def load_model(
         load_weights(model, Path(path))
     else:
         raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
+    for module in model.modules():
+        if hasattr(module, "process_weights_after_loading"):
+            module.process_weights_after_loading()
     return model
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from mini_vllm.attention import AttentionBackend
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.model.layers import RMSNorm
+from mini_vllm.model.layers import RMSNorm, rms_norm, to_compute_dtype
 from mini_vllm.model.llama import LlamaAttention, LlamaForCausalLM
 
 
@@ -20,10 +20,14 @@ class Qwen3Attention(LlamaAttention):
         self.q_norm = RMSNorm(self.head_dim, args.rms_norm_eps)
         self.k_norm = RMSNorm(self.head_dim, args.rms_norm_eps)
 
+    def process_weights_after_loading(self) -> None:
+        """Lay the weights side by side, one row a head, so that one norm serves q and k."""
+        rows = [self.q_norm.weight] * self.num_heads + [self.k_norm.weight] * self.num_kv_heads
+        self.qk_weight = to_compute_dtype(torch.stack(rows))
+
     def norm_qk(self, qk: Tensor) -> Tensor:
         """Normalise each head on its own; queries and keys have different weights."""
-        query, key = qk[:, : self.num_heads], qk[:, self.num_heads :]
-        return torch.cat((self.q_norm(query), self.k_norm(key)), dim=1)
+        return rms_norm(qk, self.qk_weight, self.q_norm.eps)
 
 
 class Qwen3ForCausalLM(LlamaForCausalLM):

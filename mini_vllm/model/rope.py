@@ -1,4 +1,4 @@
-"""Rotary position embedding: turn each pair of a head's features by an angle that grows with position.
+"""Rotary position embedding: turn pairs of a head's features by an angle that grows with position.
 
     features of one head (D = 8)     x0 x1 x2 x3 | x4 x5 x6 x7
     pair i is (x_i, x_{i + D/2})     turned by the angle position * inv_freq[i]
@@ -90,15 +90,19 @@ class RotaryEmbedding(nn.Module):
         self.inv_freq, self.scaling = compute_inv_freq(args)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and sin of each token's angles, `[T, 1, D / 2]` each, in `dtype`."""
-        angles = positions[:, None, None].float() * self.inv_freq
-        return (angles.cos() * self.scaling).to(dtype), (angles.sin() * self.scaling).to(dtype)
+        """cos and signed sin of each token's angles, `[T, 1, D]` each, in `dtype`.
+
+        Both halves of a head turn by the same angles; `sin` is negative in the first half.
+        """
+        angles = positions[:, None, None].float() * self.inv_freq.to(positions.device)
+        cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
+        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate `x` `[T, heads, D]` by `cos` and `sin` `[T, 1, D / 2]`.
+    """Rotate `x` `[T, heads, D]` by `cos` and `sin` `[T, 1, D]`.
 
-    (first, second) becomes (first * cos - second * sin, second * cos + first * sin).
+    (first, second) becomes (first * cos - second * sin, second * cos + first * sin). Rolling by
+    half a head swaps first and second, and the sign is in `sin`, so three operations suffice.
     """
-    first, second = x.chunk(2, dim=-1)
-    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
