@@ -39,9 +39,7 @@ def _check_options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("labkit cite-check", description=main.__doc__)
     parser.add_argument("--fix", action="store_true", help="propose where a citation should point")
     parser.add_argument("--update", action="store_true", help=f"rewrite {LOCK.as_posix()}")
-    source_help = (
-        f"folder with upstream's vllm/ (default: ${ROOT_VARIABLE} or {DEFAULT_ROOT})"
-    )
+    source_help = f"folder with upstream's vllm/ (default: ${ROOT_VARIABLE} or {DEFAULT_ROOT})"
     parser.add_argument("--source", type=Path, help=source_help)
     parser.add_argument("--project", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(argv)

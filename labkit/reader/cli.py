@@ -1,0 +1,74 @@
+"""The commands `read`, `book` and `screenshots`."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from labkit.citations.symbols import DEFAULT_ROOT, Upstream, upstream_root
+from labkit.manifest import Course, ManifestError, find_root
+from labkit.reader.book import build_all, build_one
+from labkit.reader.browser import BrowserError, find_browser
+from labkit.reader.screenshots import take
+
+Root = Annotated[Path | None, typer.Option("--project", hidden=True)]
+Open = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")]
+
+
+def read(
+    phase: Annotated[str, typer.Argument(help="The phase, such as 03.")],
+    show: Open = True,
+    project: Root = None,
+) -> None:
+    """Read a phase: chapters on the left, upstream and your own files on the right."""
+    course = Course(project or find_root())
+    try:
+        wanted = course.phase(phase)
+    except ManifestError as error:
+        typer.echo(str(error))
+        raise typer.Exit(2) from None
+    if not any(wanted.folder.glob("*.md")):
+        typer.echo(f"phase {wanted.slug} has no chapters yet: {wanted.question}")
+        raise typer.Exit(1)
+    _finish(build_one(course, wanted, _upstream(course.root)), show)
+
+
+def book(show: Open = True, project: Root = None) -> None:
+    """Build the whole course as a site, with search and a phase index."""
+    course = Course(project or find_root())
+    _finish(build_all(course, _upstream(course.root)), show)
+
+
+def screenshots(
+    out: Annotated[Path | None, typer.Option(help="Folder for the pictures.")] = None,
+    project: Root = None,
+) -> None:
+    """Take the pictures of the reader that the docs show; needs Chromium."""
+    course = Course(project or find_root())
+    if find_browser() is None:
+        typer.echo("no pictures: Chromium is not installed (looked for chromium, google-chrome)")
+        raise typer.Exit(2)
+    build_all(course, _upstream(course.root))
+    try:
+        for picture in take(course, out or course.root / "docs" / "pictures"):
+            typer.echo(f"{picture}  {picture.stat().st_size / 1000:.0f} kB")
+    except BrowserError as error:
+        typer.echo(str(error))
+        raise typer.Exit(1) from None
+
+
+def _upstream(project: Path) -> Upstream | None:
+    root = upstream_root(project)
+    if root is None:
+        typer.echo(f"vLLM's source is not in {DEFAULT_ROOT}, so the pages link to GitHub instead.")
+        typer.echo("`make upstream` fetches it.")
+    return Upstream(root) if root else None
+
+
+def _finish(path: Path, show: bool) -> None:
+    typer.echo(f"{path}  {path.stat().st_size / 1000:.0f} kB")
+    if show and not webbrowser.open(path.as_uri()):
+        typer.echo(f"Open it in your browser: {path.as_uri()}")
