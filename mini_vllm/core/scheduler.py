@@ -210,7 +210,7 @@ class Scheduler:
         if 0 < threshold < num_new_tokens:
             num_new_tokens = threshold
         room = self.max_model_len - 1 - num_computed_tokens
-        return min(num_new_tokens, token_budget, room)
+        return max(min(num_new_tokens, token_budget, room), 0)
 
     def _schedule_running(self, step: StepPlan) -> None:
         """Give every running request its next tokens, in order of admission.
@@ -478,7 +478,8 @@ class Scheduler:
                 continue
             if drafts := output.scheduled_spec_decode_tokens.get(request_id):
                 num_rejected = len(drafts) + 1 - len(token_ids)
-                request.num_computed_tokens -= num_rejected
+                if request.num_computed_tokens > 0:  # 0: it was preempted in the meantime
+                    request.num_computed_tokens -= num_rejected
             status = self._append_until_stop(request, token_ids)
             if status is None:
                 outputs.append(EngineCoreOutput(request_id, token_ids))
