@@ -376,7 +376,8 @@ def test_uncache_takes_blocks_back_from_the_first_uncomputed_token() -> None:
     assert manager.num_cached_blocks["a"] == 1
     assert manager.get_computed_blocks(request_for(manager, "b", TOKENS[:13]))[1] == 4
     manager.check_integrity([request])
-    manager.cache_blocks(request, 12)
+    manager.cache_blocks(request, 3)
+    manager.check_integrity([request])
     assert manager.get_computed_blocks(request_for(manager, "b", TOKENS[:13]))[1] == 12
     manager.uncache_blocks(request_for(manager, "unknown", 4), 0)
 

@@ -133,6 +133,8 @@ def test_r42_one_more_step_tells_the_worker_who_finished() -> None:
         (9, 60, 2, 0, 2),
         (1, 63, 16, 0, 0),
         (0, 5, 16, 0, 0),
+        (0, 64, 16, 0, 0),
+        (4, 64, 16, 0, 0),
     ],
 )
 def test_r12_clamp(wanted: int, computed: int, budget: int, threshold: int, expected: int) -> None:
@@ -623,6 +625,29 @@ def test_r37_rejected_drafts_are_taken_back(sampled: list[int], computed: int) -
     assert scheduler.schedule().num_scheduled_tokens == {"a": 1}
 
 
+def test_r37_late_rejections_leave_a_preempted_request_alone() -> None:
+    """Planned ahead: the step with its drafts comes back when it has computed nothing."""
+    scheduler = running_scheduler(make_request("a", 3))
+    scheduler.update_draft_token_ids({"a": [1, 2]})
+    output = scheduler.schedule()
+    request = scheduler.requests["a"]
+    scheduler._preempt(request)
+    scheduler.update_from_output(output, {"a": [9]})
+    assert request.num_computed_tokens == 0 and request.output_token_ids == [TOKEN, 9]
+    scheduler.check_integrity()
+
+
+@history("vllm#50342", "vllm#53812")
+def test_bug_vllm_50342_a_full_request_wants_nothing_rather_than_less() -> None:
+    """At the model's length the room was negative, and so was the number of tokens."""
+    scheduler = make_scheduler(max_model_len=8)
+    add(scheduler, make_request("a", 8))
+    first = scheduler.schedule()
+    assert scheduler.schedule().num_scheduled_tokens == {}
+    finish_step(scheduler, first)
+    assert not scheduler.has_unfinished_requests()
+
+
 def test_r12_drafts_are_cut_to_the_budget() -> None:
     """Budget 2: the certain token and one of three drafts."""
     scheduler = make_scheduler(budget=2)
@@ -634,7 +659,7 @@ def test_r12_drafts_are_cut_to_the_budget() -> None:
     assert output.scheduled_spec_decode_tokens == {"a": [1]}
 
 
-@history("vllm#24446", "vllm#50342")
+@history("vllm#24446")
 def test_r12_bug_vllm_24446_drafts_stop_before_the_models_length() -> None:
     """The limit was off by one in turn; drafts beyond it made negative counts.
 
