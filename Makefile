@@ -1,7 +1,7 @@
 # Every target is one line that calls `python -m labkit`; nothing needs make. `make` alone lists them.
 #
 #   PYTHON=path                the interpreter to use, or to make .venv from
-#   LAB=labs|reference         judge your files (the default) or the reference
+#   LAB=labs|reference         judge your files (the default) or the reference; read by labkit itself
 #   KERNEL=name  FILE=path  MODE=word  TRACE=path      what a target works on
 #   ARGS="..."                 further words for the command
 
@@ -12,7 +12,6 @@ else
 CHOSEN := --python $(PYTHON)
 endif
 LABKIT = @$(PYTHON) -m labkit
-IMPL = $(if $(LAB),--impl $(LAB))
 
 .DEFAULT_GOAL := help
 .PHONY: setup doctor demo progress update book arena inspect bench bench-scheduler upstream \
@@ -28,19 +27,19 @@ demo: ## watch a real, small model answer through the whole engine
 
 ##@ Learn
 lab-%: ## judge your answers of phase NN
-	$(LABKIT) lab $* $(IMPL) $(ARGS)
+	$(LABKIT) lab $* $(ARGS)
 watch-%: ## judge phase NN again at every save
-	$(LABKIT) watch $* $(IMPL) $(ARGS)
+	$(LABKIT) watch $* $(ARGS)
 hint-%: ## the next hint of phase NN
 	$(LABKIT) hint $* $(ARGS)
 trace-diff-%: ## the first step where your module and the reference differ
-	$(LABKIT) trace-diff $* $(if $(TRACE),--trace $(TRACE)) $(ARGS)
+	$(LABKIT) trace-diff $* $(TRACE) $(ARGS)
 diff-%: ## compare with the solution of phase NN, function by function
 	$(LABKIT) diff $* $(ARGS)
 reset-%: ## restore the skeleton of phase NN, keeping a backup
 	$(LABKIT) reset $* $(ARGS)
 run-%: ## run the engine with your modules of phase NN in it
-	$(LABKIT) run $* $(IMPL) $(ARGS)
+	$(LABKIT) run $* $(ARGS)
 read-%: ## read the chapters of phase NN in the terminal
 	$(LABKIT) read $* $(ARGS)
 notebook-%: ## open the notebook of phase NN (installs Jupyter the first time)
@@ -66,7 +65,7 @@ upstream: ## fetch the pinned vLLM source, to read beside the chapters
 
 ##@ Judge
 grade-%: ## run the hidden suite of phase NN
-	$(LABKIT) grade $* $(IMPL) $(ARGS)
+	$(LABKIT) grade $* $(ARGS)
 check-kernel: ## judge one Triton kernel: KERNEL=name, MODE=interpreter or gpu
 	$(LABKIT) check-kernel $(KERNEL) $(if $(FILE),--file $(FILE)) $(if $(MODE),--mode $(MODE)) $(ARGS)
 gpu-report: ## measure your kernels on this machine's GPU

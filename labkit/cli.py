@@ -67,9 +67,11 @@ COMMANDS: dict[str, Command] = {
     ),
     "inspect": Command("labkit.inspector:main", "look into a recorded timeline", COURSE, "Look"),
     "arena": Command("labkit.arena:main", "schedulers race on the same load", COURSE, "Look"),
-    "bench": Command("-m mini_vllm bench", "measure the engine's throughput", ENGINE, "Look"),
+    "bench": Command(
+        "-m benchmarks.bench_offline", "measure the engine's throughput", ENGINE, "Look"
+    ),
     "bench-scheduler": Command(
-        "-m benchmarks.scheduler", "measure one schedule() call", ENGINE, "Look"
+        "-m benchmarks.bench_scheduler", "measure one schedule() call", ENGINE, "Look"
     ),
     "upstream": Command(
         "labkit.upstream:main", "fetch and show the pinned vLLM source", COURSE, "Look", True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -65,8 +66,7 @@ def test_make_alone_lists_every_target_with_a_line_of_help() -> None:
     ("words", "command"),
     [
         (["lab-03"], "lab 03"),
-        (["lab-03", "LAB=reference"], "lab 03 --impl reference"),
-        (["trace-diff-03", "TRACE=a.json"], "trace-diff 03 --trace a.json"),
+        (["trace-diff-03", "TRACE=a.json"], "trace-diff 03 a.json"),
         (["diff-02"], "diff 02"),
         (["check-kernel", "KERNEL=paged", "MODE=gpu"], "check-kernel paged --mode gpu"),
         (["arena", "FILE=mine.py"], "arena mine.py"),
@@ -81,3 +81,11 @@ def test_variables_reach_the_command(words: list[str], command: str) -> None:
 
 def test_python_can_be_chosen_for_any_target() -> None:
     assert make("-n", "demo", "PYTHON=/opt/python").stdout.startswith("/opt/python -m labkit demo")
+
+
+def test_lab_reaches_the_command_through_the_environment(tmp_path: Path) -> None:
+    python = tmp_path / "python"  # prints what it was given, in place of running it
+    python.write_text('#!/bin/sh\necho "$LAB: $*"\n')
+    python.chmod(0o755)
+    done = make("lab-03", "LAB=reference", f"PYTHON={python}")
+    assert done.stdout == "reference: -m labkit lab 03\n"
