@@ -42,7 +42,10 @@ LINT = (
     Stage("import rules", ("-c", "from importlinter.cli import lint_imports_command as go; go()")),
 )
 # Only `--full` runs these: they take longer than a coffee.
-FULL: tuple[Stage, ...] = ()
+FULL = (
+    Stage("phase matrix", ("-m", "labkit", "matrix")),
+    Stage("mutants", ("-m", "labkit", "mutants", "--hidden")),
+)
 
 
 def tests(full: bool, words: Sequence[str]) -> tuple[Stage, ...]:
