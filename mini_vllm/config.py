@@ -38,6 +38,10 @@ class SchedulerConfig:
     scheduler_reserve_full_isl: bool = True
     """Admit a request only if its whole present sequence fits the free blocks, not just its
     first chunk ("isl" is upstream's abbreviation for input sequence length)."""
+    uncache_refunded_blocks: bool = True
+    """Take the blocks that a step was to fill out of the prefix cache again if their request is
+    preempted in that very step. Upstream leaves them, so that a later request may read slots
+    that were never written; False does the same, to compare with it step by step."""
     num_lookahead_tokens: int = 0
     """KV slots to allocate beyond the scheduled tokens, for draft tokens of the next step."""
 

@@ -247,7 +247,8 @@ class Scheduler:
                 if step.refund(victim):
                     index -= 1
                     # Blocks that this step was to fill are findable already, but now never filled.
-                    self.kv_cache_manager.uncache_blocks(victim, victim.num_computed_tokens)
+                    if self.scheduler_config.uncache_refunded_blocks:
+                        self.kv_cache_manager.uncache_blocks(victim, victim.num_computed_tokens)
                 self._preempt(victim)
                 step.preempted.append(victim)
                 if victim is request:
