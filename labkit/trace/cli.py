@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -35,6 +37,7 @@ class Impl(StrEnum):
     VLLM = "vllm"
 
 
+LABS_SECONDS = 120
 SCHEDULER_HELP = "another class for --impl reference: path/to/file.py:Class"
 LABS_HELP = "phases whose modules are yours with --impl labs, such as 02,03"
 
@@ -143,16 +146,24 @@ def _replay_labs(file: Path, labs: str) -> Iterator[Line]:
     course = Course(ROOT)
     mapping = mapping_for([course.phase(name) for name in labs.split(",")], "labs")
     command = [sys.executable, "-m", "labkit", "trace", "run", str(file.resolve())]
-    child = subprocess.Popen(
-        command, env=environment(ROOT, mapping), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, cwd=ROOT,
-    )  # fmt: skip
-    output, errors = child.communicate()
-    import json
-
-    yield from (json.loads(text) for text in output.splitlines())
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        child = subprocess.Popen(
+            command, env=environment(ROOT, mapping), stdout=output, stderr=errors, cwd=ROOT
+        )
+        try:
+            child.wait(LABS_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        output.seek(0)
+        complete = (text for text in output if text.endswith("\n"))
+        yield from (json.loads(text) for text in complete)
+        errors.seek(0)
+        message = errors.read().strip()
+    if child.returncode < 0:
+        raise RuntimeError(f"no end within {LABS_SECONDS} s; does a loop in your code never end?")
     if child.returncode:
-        raise RuntimeError(errors.strip() or f"the child process exited with {child.returncode}")
+        raise RuntimeError(message or f"the child process exited with {child.returncode}")
 
 
 def _fail(message: str) -> NoReturn:

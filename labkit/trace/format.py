@@ -54,6 +54,7 @@ class TraceConfig:
     enable_chunked_prefill: bool = True
     policy: str = "fcfs"
     scheduler_reserve_full_isl: bool = True
+    uncache_refunded_blocks: bool = False  # mini_vllm's own default is True: see DIFFERENCES.md
     vocab_size: int = 32000
     eos_token_id: int | None = None
 

@@ -26,6 +26,8 @@ from labkit.trace.format import (
 
 def deliberate_difference(trace: Trace) -> str | None:
     """Why mini_vllm may rightly differ from vLLM on this trace; None if it may not."""
+    if trace.config.uncache_refunded_blocks:
+        return "unwritten_blocks: vLLM has no such switch"
     for event in trace.events:
         if isinstance(event, Add):
             reason = _difference(event, trace.config)
@@ -206,6 +208,8 @@ def _config(rng: Random, blocks: tuple[int, int], **given: object) -> TraceConfi
 
 def _mixed(rng: Random) -> Shape:
     """A little of everything."""
+    if rng.random() < 0.1:
+        return _large(rng)
     config = _config(
         rng,
         (6, 60),
@@ -215,6 +219,20 @@ def _mixed(rng: Random) -> Shape:
         eos_token_id=rng.choice((None, 7)),
     )
     return Shape(config, priorities=3, late=0.3, stops=0.3, reuse=0.2)
+
+
+def _large(rng: Random) -> Shape:
+    """Limits as a server has them: many rows, long prompts, a wide budget."""
+    config = TraceConfig(
+        max_num_batched_tokens=rng.choice((512, 2048)),
+        num_gpu_blocks=rng.choice((60, 200, 1024)),
+        policy=rng.choice(("fcfs", "priority")),
+        scheduler_reserve_full_isl=rng.random() < 0.7,
+        max_model_len=1024,
+    )
+    return Shape(
+        config, prompt=(1, 700), max_tokens=(1, 200), priorities=3, reuse=0.2, burst=12, pause=6
+    )
 
 
 def _pressure(rng: Random) -> Shape:

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from labkit.trace.format import Trace
 from labkit.trace.runner import Line
@@ -134,6 +135,7 @@ class Oracle:
             cwd=ROOT,
         )
         self._questions: queue.Queue[str | None] = queue.Queue()
+        self._asked = self._answered = 0
         threading.Thread(target=self._write, daemon=True).start()
         self.version = self._read()["vllm"]
         if not self.version.startswith(VLLM):
@@ -150,7 +152,7 @@ class Oracle:
             except BrokenPipeError:
                 return
 
-    def _read(self) -> dict:
+    def _read(self) -> dict[str, Any]:
         assert self._process.stdout
         text = self._process.stdout.readline()
         if not text:
@@ -164,13 +166,20 @@ class Oracle:
 
     def replay_all(self, traces: Iterable[Trace]) -> Iterator[Answer]:
         """Replay many: all are sent at once, so vLLM works while you look at the answers."""
-        count = 0
+        first = self._asked
         for trace in traces:
             self._questions.put(json.dumps(trace.to_dict()))
-            count += 1
-        for _ in range(count):
-            reply = self._read()
+            self._asked += 1
+        last = self._asked
+        for number in range(first, last):
+            while self._answered < number:  # what an earlier caller asked and did not wait for
+                self._next_reply()
+            reply = self._next_reply()
             yield Answer(reply["lines"], reply.get("error"))
+
+    def _next_reply(self) -> dict[str, Any]:
+        self._answered += 1
+        return self._read()
 
     def close(self) -> None:
         """Stop the process."""

@@ -110,6 +110,7 @@ class ReferenceSubject:
                 long_prefill_token_threshold=config.long_prefill_token_threshold,
                 enable_chunked_prefill=config.enable_chunked_prefill,
                 scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
+                uncache_refunded_blocks=config.uncache_refunded_blocks,
             ),
             CacheConfig(
                 block_size=config.block_size,

@@ -40,7 +40,7 @@ class VllmSubject:
         init_none_hash(sha256)
         self.config = config
         self.block_hasher = get_request_block_hasher(config.block_size, sha256)
-        self.scheduler = _make_scheduler(config)
+        self.scheduler = make_scheduler(config)
         self.requests: dict[str, Any] = {}
         self.preempted: list[str] = []
         self._watch_preemptions()
@@ -154,7 +154,7 @@ def _waiting(scheduler: Any) -> list[Any]:
     return both if scheduler.policy.value == "fcfs" else sorted(both)
 
 
-def _make_scheduler(config: TraceConfig) -> Any:
+def make_scheduler(config: TraceConfig) -> Any:
     """vLLM's scheduler for one attention layer, with everything optional switched off."""
     import torch
     from vllm.v1.core.sched.scheduler import Scheduler
@@ -171,11 +171,11 @@ def _make_scheduler(config: TraceConfig) -> Any:
     no_grammar = SimpleNamespace(should_advance=lambda request: False)
     no_images = SimpleNamespace(supports_multimodal_inputs=lambda *args: False)
     return Scheduler(
-        _make_config(config), cache, no_grammar, block_size=config.block_size, mm_registry=no_images
+        make_config(config), cache, no_grammar, block_size=config.block_size, mm_registry=no_images
     )
 
 
-def _make_config(config: TraceConfig) -> SimpleNamespace:
+def make_config(config: TraceConfig) -> SimpleNamespace:
     """The parts of `VllmConfig` that the scheduler reads."""
     scheduler = SimpleNamespace(
         max_num_seqs=config.max_num_seqs,

@@ -51,7 +51,7 @@ def test_defaults_are_those_of_the_format() -> None:
         max_num_batched_tokens=2048, max_num_seqs=128, block_size=16, num_gpu_blocks=1024,
         max_model_len=2048, enable_prefix_caching=True, long_prefill_token_threshold=0,
         enable_chunked_prefill=True, policy="fcfs", scheduler_reserve_full_isl=True,
-        vocab_size=32000, eos_token_id=None,
+        uncache_refunded_blocks=False, vocab_size=32000, eos_token_id=None,
     )  # fmt: skip
     assert trace.events == (
         Add("a", (5,), max_tokens=8, priority=0, arrival=0.0, min_tokens=0),
