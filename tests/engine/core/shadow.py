@@ -371,11 +371,13 @@ class ShadowEngine:
 
     # ---------------------------------------------------------------- steps
 
-    def step(self, during_forward: Callable[[], object] = lambda: None) -> SchedulerOutput:
+    def step(
+        self, during_forward: Callable[[SchedulerOutput], object] = lambda output: None
+    ) -> SchedulerOutput:
         """One step; ``during_forward`` runs between the forward pass and the update."""
         output = self._schedule()
         sampled = self.worker.execute(output)
-        during_forward()
+        during_forward(output)
         self._take(self.scheduler.update_from_output(output, sampled))
         self._propose(sampled)
         self.check_state()
@@ -385,11 +387,16 @@ class ShadowEngine:
         """One step whose forward pass fails before it has written anything."""
         output = self._schedule()
         self.worker.learn(output)
-        reasons = dict.fromkeys(output.num_scheduled_tokens, "the forward pass failed")
-        self._take(self.scheduler.fail_requests(output, reasons))
-        self.counts["failed"] += len(output.num_scheduled_tokens)
+        self.fail(output, output.num_scheduled_tokens)
         self.check_state()
         return output
+
+    def fail(self, output: SchedulerOutput, request_ids: Iterable[str]) -> None:
+        """Let some requests of a step end with an error, as bad logits do."""
+        reasons = dict.fromkeys(request_ids, "the forward pass failed")
+        failed = self.scheduler.fail_requests(output, reasons)
+        self._take(failed)
+        self.counts["failed"] += len(failed)
 
     def drain(self, max_steps: int = 5_000) -> int:
         """Step until nothing is left to do, and say how many steps that took (T-PROG)."""

@@ -961,6 +961,20 @@ def test_a_failed_step_spares_those_who_were_not_in_it() -> None:
     assert step(scheduler).num_scheduled_tokens == {"b": 3}
 
 
+def test_a_failed_request_leaves_those_who_share_its_blocks_running() -> None:
+    """Equal prompts in one step; only "a" fails. "b" goes on in blocks that nobody finds now."""
+    scheduler = make_scheduler()
+    b = make_request("b", PROMPT[:9], max_tokens=3)
+    add(scheduler, make_request("a", PROMPT[:9]), b)
+    output = scheduler.schedule()
+    scheduler.fail_requests(output, {"a": "NaN"})
+    finish_step(scheduler, output)
+    assert table(scheduler, "b") == [1, 2, 4]
+    assert scheduler.kv_cache_manager.block_pool.cached_blocks == {}
+    drain(scheduler)
+    assert b.num_output_tokens == 3
+
+
 # ------------------------------------------------------------------ extensions
 
 

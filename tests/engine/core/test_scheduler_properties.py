@@ -16,6 +16,7 @@ passes fail, resets the prefix cache and proposes drafts. Every step runs on sha
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hypothesis import HealthCheck, Phase, settings
@@ -31,6 +32,7 @@ from hypothesis.stateful import (
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import NoProgressError
+from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 from tests.engine.core.shadow import VOCAB_SIZE, ShadowEngine
@@ -167,16 +169,27 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 20))
     def abort_while_the_model_runs(self, which: int) -> None:
-        self.step(which)
+        self.step(lambda output: self.engine.abort(self.pick(which)))
 
-    @rule(dice=st.integers(0, 7))
-    def fail(self, dice: int) -> None:
-        if dice:
-            return self.step()
-        try:
-            self.engine.failing_step()
-        except NoProgressError:
-            self.give_up()
+    @rule(dice=st.integers(0, 9), which=st.integers(0, 5))
+    def fail(self, dice: int, which: int) -> None:
+        """Rarely the whole forward pass fails, or only one request of it."""
+        if dice == 0:
+            self.step(self.fail_one(which))
+        elif dice == 1:
+            try:
+                self.engine.failing_step()
+            except NoProgressError:
+                self.give_up()
+        else:
+            self.step()
+
+    def fail_one(self, which: int) -> Callable[[SchedulerOutput], None]:
+        def fail(output: SchedulerOutput) -> None:
+            planned = list(output.num_scheduled_tokens)
+            self.engine.fail(output, planned[which : which + 1])
+
+        return fail
 
     @rule()
     def reset_prefix_cache(self) -> None:
@@ -194,13 +207,11 @@ class SchedulerMachine(RuleBasedStateMachine):
     def pick(self, which: int) -> str:
         return str(which % len(self.engine.expected))
 
-    def step(self, abort: int | None = None) -> None:
-        if abort is None:
-            action = lambda: None  # noqa: E731
-        else:
-            action = lambda: self.engine.abort(self.pick(abort))  # noqa: E731
+    def step(
+        self, during_forward: Callable[[SchedulerOutput], object] = lambda output: None
+    ) -> None:
         try:
-            self.engine.step(action)
+            self.engine.step(during_forward)
         except NoProgressError:
             self.give_up()
 
