@@ -104,6 +104,7 @@ class Worker:
     """An engine in a process of its own; it measures when it is told to."""
 
     def __init__(self, engine: str, python: str) -> None:
+        self.engine = engine
         env = os.environ | {"PYTHONPATH": str(ROOT), "VLLM_LOGGING_LEVEL": "ERROR"}
         self.process = subprocess.Popen(
             [python, "-m", "benchmarks.bench_scheduler", "--worker", engine],
@@ -122,7 +123,7 @@ class Worker:
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
-            raise RuntimeError(f"{self.process.args} has died; run it by hand to see why")
+            raise RuntimeError(f"the worker of {self.engine} has died; run it by hand: --worker")
         return [(schedule, update) for schedule, update in json.loads(answer)]
 
     def close(self) -> None:

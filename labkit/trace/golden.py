@@ -14,9 +14,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from labkit.trace.diff import first_difference, render
 from labkit.trace.format import Trace, parse_trace
 from labkit.trace.generate import PROFILES
-from labkit.trace.runner import Line
+from labkit.trace.runner import Line, ReferenceSubject, replay
 
 FOLDER = Path(__file__).resolve().parents[2] / "tests" / "conformance" / "golden"
 
@@ -62,6 +63,19 @@ def select(
     found = [golden for name in profiles for golden in load(name)]
     found = [g for g in found if g.features.issuperset(having) and not g.features & set(without)]
     return found[:limit]
+
+
+def mismatch(golden: Golden, name: str = "yours") -> str | None:
+    """Replay on mini_vllm's scheduler and compare with what vLLM did.
+
+    Under an overlay the learner's modules replay. What the scheduler raises is not caught.
+
+    Returns:
+        The first differing step as text (`diff.render`), or None if all steps are equal.
+    """
+    replayed = replay(golden.trace, ReferenceSubject(golden.trace.config))
+    found = first_difference(replayed, golden.lines)
+    return f"golden trace {golden.name}\n{render(found, name, 'vLLM')}" if found else None
 
 
 @cache

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from labkit.conformance import compare, replay_ours
 from labkit.trace import golden
 from labkit.trace.coverage import features
-from labkit.trace.diff import render
 from labkit.trace.generate import PROFILES, deliberate_difference, generate
-from labkit.trace.oracle import Answer
 from labkit.upstream import COMMIT, VERSION
 
 GOLDENS = golden.select()
@@ -18,8 +17,8 @@ GOLDENS = golden.select()
 @pytest.mark.parametrize("name", [g.name for g in GOLDENS])
 def test_we_decide_as_vllm_did(name: str) -> None:
     recorded = next(g for g in GOLDENS if g.name == name)
-    difference = compare(replay_ours(recorded.trace), Answer(recorded.lines))
-    assert difference is None, f"golden {name}\n{render(difference, 'mini_vllm', 'vLLM')}"
+    difference = golden.mismatch(recorded, "mini_vllm")
+    assert difference is None, difference
 
 
 def test_there_are_enough_of_every_profile() -> None:
@@ -67,6 +66,6 @@ def test_a_wrong_decision_is_shown_with_its_step() -> None:
     step = next(line["step"] for line in recorded.lines if line["preempted"])
     changed = [dict(line) for line in recorded.lines]
     changed[step]["preempted"] = []
-    difference = compare(replay_ours(recorded.trace), Answer(changed))
-    assert difference is not None
-    assert (difference.step, difference.fields) == (step, ("preempted",))
+    text = golden.mismatch(replace(recorded, lines=changed), "mini_vllm")
+    assert text is not None
+    assert f"golden trace {recorded.name}\nFirst difference at step {step}: preempted\n" in text
