@@ -139,17 +139,26 @@ def _replay_vllm(trace: Trace) -> Iterator[Line]:
 
 
 def _replay_labs(file: Path, labs: str) -> Iterator[Line]:
-    """Replay in a child process in which the learner's modules stand in for the engine's."""
-    from labkit.manifest import Course
-    from labkit.overlay import environment, mapping_for
+    """Replay with the learner's modules of some phases, such as "02,03"."""
+    from labkit.manifest import Course, ManifestError
+    from labkit.overlay import mapping_for
 
     course = Course(ROOT)
-    mapping = mapping_for([course.phase(name) for name in labs.split(",")], "labs")
+    try:
+        mapping = mapping_for([course.phase(name) for name in labs.split(",")], "labs")
+    except ManifestError as error:
+        raise TraceError(str(error)) from None
+    return replay_overlaid(file, mapping)
+
+
+def replay_overlaid(file: Path, mapping: dict[str, str]) -> Iterator[Line]:
+    """Replay in a child process in which other files stand in for some of the engine's modules."""
+    from labkit.overlay import environment
+
     command = [sys.executable, "-m", "labkit", "trace", "run", str(file.resolve())]
+    env = environment(ROOT, mapping) | {"PYTHONUNBUFFERED": "1"}  # keep the lines before a hang
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
-        child = subprocess.Popen(
-            command, env=environment(ROOT, mapping), stdout=output, stderr=errors, cwd=ROOT
-        )
+        child = subprocess.Popen(command, env=env, stdout=output, stderr=errors, cwd=ROOT)
         try:
             child.wait(LABS_SECONDS)
         except subprocess.TimeoutExpired:

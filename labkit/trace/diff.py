@@ -42,6 +42,8 @@ def differing_fields(left: Line | None, right: Line | None) -> tuple[str, ...]:
     """Names of the fields that differ, in the format's order."""
     if left is None or right is None:
         return () if left is right else ("step",)
+    if "error" in left or "error" in right:  # a scheduler that raised has no other fields
+        return () if left == right else ("error",)
     names = [*STEP_FIELDS, *sorted((set(left) | set(right)) - set(STEP_FIELDS))]
     return tuple(n for n in names if _key(left.get(n)) != _key(right.get(n)))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,13 +13,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from labkit.trace import golden
-from labkit.trace.cli import app
+from labkit.trace.cli import app, replay_overlaid
 from labkit.trace.coverage import FEATURES, features
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Abort, Add, Trace, TraceError, dump_trace, parse_trace
 from labkit.trace.generate import PROFILES, deliberate_difference, generate
 from labkit.trace.runner import load_class, run_reference
 from labkit.trace.shrink import shrink
+from mini_vllm.core.scheduler import Scheduler
 
 ONE = {"events": [{"op": "add", "id": "r0", "prompt": [1, 2], "max_tokens": 3}, {"op": "drain"}]}
 
@@ -224,6 +226,40 @@ def test_what_a_scheduler_raises_is_reported_after_its_steps(tmp_path: Path) -> 
     code, output = call("run", path)
     assert code == 1
     assert output.startswith('{"step":0,') and "the scheduler raised NoProgressError" in output
+
+
+def overlaid(trace_file: Path, tmp_path: Path, line: str) -> list[dict]:
+    """Replay with a copy of the scheduler whose choice of a victim is `line`."""
+    source = Path(inspect.getfile(Scheduler)).read_text(encoding="utf-8")
+    last = "        return self.running[-1]\n"
+    assert source.count(last) == 1
+    mine = tmp_path / "scheduler.py"
+    mine.write_text(source.replace(last, f"        {line}\n"), encoding="utf-8")
+    return list(replay_overlaid(trace_file, {"mini_vllm.core.scheduler": str(mine)}))
+
+
+def test_labs_replay_with_the_learners_module(tmp_path: Path) -> None:
+    trace = golden.select("pressure", having=["preemption", "fcfs"])[0].trace
+    path = tmp_path / "t.json"
+    path.write_text(dump_trace(trace))
+    reference = list(run_reference(trace))
+    assert overlaid(path, tmp_path, "return self.running[-1]") == reference
+    assert overlaid(path, tmp_path, "return self.running[0]") != reference
+    with pytest.raises(RuntimeError, match="NotImplementedError: TODO 03"):
+        overlaid(path, tmp_path, 'raise NotImplementedError("TODO 03")')
+
+
+def test_labs_that_never_end_are_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.trace.cli.LABS_SECONDS", 3)
+    path = tmp_path / "t.json"
+    path.write_text(dump_trace(golden.select("pressure", having=["preemption", "fcfs"])[0].trace))
+    with pytest.raises(RuntimeError, match="no end within 3 s"):
+        overlaid(path, tmp_path, "while True: pass")
+
+
+def test_a_scheduler_that_raises_differs_by_its_error_alone() -> None:
+    found = first_difference([{"step": 0, "error": "ValueError: no"}], lines())
+    assert found is not None and found.fields == ("error",)
 
 
 def test_a_trace_is_a_value() -> None:
