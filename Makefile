@@ -40,7 +40,7 @@ reset-%: ## restore the skeleton of phase NN, keeping a backup
 	$(LABKIT) reset $* $(ARGS)
 run-%: ## run the engine with your modules of phase NN in it
 	$(LABKIT) run $* $(ARGS)
-read-%: ## read the chapters of phase NN in the terminal
+read-%: ## read phase NN in the browser, beside the vLLM source it cites
 	$(LABKIT) read $* $(ARGS)
 notebook-%: ## open the notebook of phase NN (installs Jupyter the first time)
 	$(LABKIT) notebook $* $(ARGS)
@@ -48,7 +48,7 @@ progress: ## everything done so far
 	$(LABKIT) progress $(ARGS)
 update: ## merge new skeletons into your labs, keeping backups
 	$(LABKIT) update $(ARGS)
-book: ## build the chapters as one web page
+book: ## build the whole course as a site, with search
 	$(LABKIT) book $(ARGS)
 
 ##@ Look inside

@@ -57,8 +57,8 @@ COMMANDS: dict[str, Command] = {
     "trace-diff": Command(
         "labkit.loop:trace_diff", "first step where you and the reference differ"
     ),
-    "read": Command("labkit.reader:read", "read a phase in the terminal"),
-    "book": Command("labkit.reader:book", "build the chapters as one web page"),
+    "read": Command("labkit.reader:read", "read a phase beside vLLM's source"),
+    "book": Command("labkit.reader:book", "build the whole course as a site"),
     "notebook": Command("labkit.loop:notebook", "open a phase's notebook", NOTEBOOK),
     "update": Command("labkit.loop:update", "merge new skeletons into your labs", DEV),
     # Look inside
@@ -92,6 +92,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "cite-drift": Command(
         "labkit.citations:drift", "cited lines that changed upstream", COURSE, "Maintain", True
+    ),
+    "screenshots": Command(
+        "labkit.reader:screenshots", "take the docs' pictures", COURSE, "Maintain"
     ),
     "sync": Command("labkit.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
     "matrix": Command("labkit.matrix:main", "skeletons red, reference green", DEV, "Maintain"),
