@@ -37,7 +37,8 @@ _LINES = re.compile(r"#L(\d+)(?:-L(\d+))?$")
 _WRAP = r"[ \t]*(?:\n[ \t]*#?[ \t]*)?"
 _SOURCE = re.compile(
     r"(?<![\w/.])(?P<path>vllm/[\w/.-]+)#L(?P<first>\d+)(?:-L(?P<last>\d+))?"
-    rf"{_WRAP}\((?P<symbol>[A-Za-z_][\w.]*)(?:\(\))?\)(?:{_WRAP}@[ \t]*(?P<ref>v[\w.]*\w))?"
+    rf"{_WRAP}\((?P<symbols>[A-Za-z_][\w.]*(?:\(\))?(?:, [A-Za-z_][\w.]*(?:\(\))?)*)\)"
+    rf"(?:{_WRAP}@[ \t]*(?P<ref>v[\w.]*\w))?"
 )
 _SOURCE_ATTEMPT = re.compile(r"Source:\s*vllm/\S*|(?<![\w/.])vllm/[\w/.-]+\.py#\S*")
 _FENCE = re.compile(r"^[ \t]*(```+|~~~+)[^\n]*\n.*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
@@ -136,7 +137,8 @@ def _scan_sources(text: str, name: str, *, versioned: bool) -> Iterator[Found]:
         else:
             first = int(match["first"])
             last = int(match["last"] or first)
-            yield Citation(match["path"], first, last, match["symbol"], where)
+            for symbol in match["symbols"].replace("()", "").split(", "):
+                yield Citation(match["path"], first, last, symbol, where)
 
 
 def _attempts(text: str, good: list[re.Match[str]]) -> list[re.Match[str]]:

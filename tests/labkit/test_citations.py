@@ -147,10 +147,11 @@ def test_notebook_cells_are_scanned(project: Path) -> None:
     ]
 
 
-def test_manifest_lines_need_no_version() -> None:
-    text = f'upstream = "{POOL}#L3-L4 (Pool)"'
+def test_manifest_lines_need_no_version_and_may_name_several_symbols() -> None:
+    text = f'upstream = "{POOL}#L3-L4 (Pool, helper)"'
     assert list(scan_text(text, "phase.toml", ".toml")) == [
-        Citation(POOL, 3, 4, "Pool", "phase.toml:1")
+        Citation(POOL, 3, 4, "Pool", "phase.toml:1"),
+        Citation(POOL, 3, 4, "helper", "phase.toml:1"),
     ]
 
 
