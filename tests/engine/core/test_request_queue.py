@@ -84,6 +84,14 @@ def test_removing_from_the_middle(policy: str, left: list[str]) -> None:
     assert popped(queue) == left
 
 
+def test_removing_the_head_of_a_heap_leaves_a_heap() -> None:
+    """Heap 0 5 1 6 7 2 3 without 0 and 1: the list that is left does not begin with 2."""
+    requests = [make_request(str(p), 1, priority=p) for p in (0, 5, 1, 6, 7, 2, 3)]
+    queue = filled(PriorityRequestQueue(), requests)
+    queue.remove_requests([requests[0], requests[2]])
+    assert popped(queue) == ["2", "3", "5", "6", "7"]
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_an_empty_queue_says_so(policy: str) -> None:
     queue = create_request_queue(policy)  # type: ignore[arg-type]
