@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from labkit.citations.symbols import Upstream
+from labkit.cli import call_typer
 from labkit.manifest import Course
+from labkit.reader import book, read
 from labkit.reader.book import OUTPUT, build_all, build_one
 from labkit.reader.code import highlight_lines
 from labkit.reader.diagrams import draw
@@ -23,6 +26,7 @@ from tests.labkit.reading_course import (
     make_upstream,
 )
 
+Capture = pytest.CaptureFixture[str]
 VOID = {"area", "br", "hr", "img", "input", "link", "meta", "wbr"}
 
 
@@ -194,6 +198,44 @@ def test_highlighting_keeps_every_character(language: str) -> None:
     plain = [re.sub(r"<[^>]+>", "", line) for line in lines]
     unescaped = [p.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for p in plain]
     assert unescaped == UPSTREAM.splitlines()
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def run(function: Callable[..., None], course: Course, *words: str) -> int:
+    return call_typer("reader", function, [*words, "--project", str(course.root)])
+
+
+def test_read_builds_the_page_and_says_where_it_is(
+    course: Course, upstream: Upstream, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setenv("MINI_VLLM_UPSTREAM", str(upstream.root))
+    assert run(read, course, "3", "--no-open") == 0
+    assert "build/book/03-queue.html" in capsys.readouterr().out
+    assert places_of((course.root / OUTPUT / "03-queue.html").read_text("utf-8"))
+
+
+def test_read_without_the_source_says_how_to_get_it(
+    course: Course, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.delenv("MINI_VLLM_UPSTREAM", raising=False)
+    assert run(read, course, "03", "--no-open") == 0
+    assert "make upstream" in capsys.readouterr().out
+
+
+def test_read_of_what_is_not_there(course: Course, capsys: Capture) -> None:
+    assert run(read, course, "99", "--no-open") == 2
+    assert "03-queue" in capsys.readouterr().out
+    for chapter in (course.root / "phases" / "03-queue").glob("*.md"):
+        chapter.unlink()
+    assert run(read, course, "03", "--no-open") == 1
+    assert "no chapters yet" in capsys.readouterr().out
+
+
+def test_book_command_prints_the_index(course: Course, capsys: Capture) -> None:
+    assert run(book, course, "--no-open") == 0
+    assert "build/book/index.html" in capsys.readouterr().out
 
 
 # ---------------------------------------------------------------- diagrams

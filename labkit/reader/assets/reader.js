@@ -57,7 +57,7 @@
     const walker = document.createTreeWalker(line, NodeFilter.SHOW_TEXT);
     const found = [];
     for (let node = walker.nextNode(); node; node = walker.nextNode()) {
-      const at = node.data.search(new RegExp(`\\b${name}\\b`));
+      const at = node.parentElement.className === "c" ? -1 : node.data.search(new RegExp(`\\b${name}\\b`));
       if (at >= 0) found.push([node, at]);
     }
     for (const [node, at] of found) {
@@ -301,10 +301,6 @@
   });
 
   window.addEventListener("hashchange", followAddress);
+  if (places.length && !narrow.matches) showPlace(places[0]);
   followAddress();
-  if (places.length && !narrow.matches) {
-    for (const file of all("#pane-upstream .file")) file.hidden = file.id !== places[0].file;
-    crumbs(places[0]);
-    $("#picker").value = places[0].key;
-  }
 })();
