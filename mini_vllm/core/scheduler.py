@@ -215,11 +215,12 @@ class Scheduler:
     def _schedule_running(self, step: StepPlan) -> None:
         """Give every running request its next tokens, in order of admission.
 
-        For each: clamp (:meth:`_clamp_new_tokens`; with 0 tokens, go on to the next), allocate,
-        enter it in ``step``. While there are too few blocks, preempt a victim and try again. A
-        victim that was in the plan already gives its tokens and blocks back (``step.refund``),
-        and the position in ``running`` moves down with it. If the victim is the request itself,
-        the pass is over.
+        For each: clamp (:meth:`_clamp_new_tokens`), let every extension limit the tokens, and
+        with 0 tokens go on to the next. Allocate, with ``num_lookahead_tokens`` of the config,
+        and enter it in ``step``. While there are too few blocks, preempt a victim and try again,
+        unless the request outgrows the whole pool (:meth:`_cap_if_too_large` has ended it then).
+        A victim that was in the plan already leaves it (:meth:`_refund`), and the position in
+        ``running`` moves down with it. If the victim is the request itself, the pass is over.
 
         Source: vllm/v1/core/sched/scheduler.py#L364-L533 (Scheduler.schedule) @ v0.22.1
         """
@@ -244,11 +245,8 @@ class Scheduler:
                 if self._cap_if_too_large(request, num_lookahead):
                     break
                 victim = self._pick_victim()
-                if step.refund(victim):
+                if self._refund(step, victim):
                     index -= 1
-                    # Blocks that this step was to fill are findable already, but now never filled.
-                    if self.scheduler_config.uncache_refunded_blocks:
-                        self.kv_cache_manager.uncache_blocks(victim, victim.num_computed_tokens)
                 self._preempt(victim)
                 step.preempted.append(victim)
                 if victim is request:
@@ -269,6 +267,16 @@ class Scheduler:
         if self.scheduler_config.policy == "priority":
             return max(self.running, key=lambda request: (request.priority, request.arrival_time))
         return self.running[-1]
+
+    def _refund(self, step: StepPlan, victim: Request) -> bool:
+        """Take a victim out of the plan; its tokens go back to the budget. False: it was not in.
+
+        Blocks that this step was to fill are findable already, but now they are never filled.
+        """
+        refunded = step.refund(victim)
+        if refunded and self.scheduler_config.uncache_refunded_blocks:
+            self.kv_cache_manager.uncache_blocks(victim, victim.num_computed_tokens)
+        return refunded
 
     def _preempt(self, request: Request) -> None:
         """Take a running request's blocks and send it back to wait.
