@@ -20,7 +20,7 @@ def _require_at_least(name: str, value: int, minimum: int, fix: str) -> None:
 class SchedulerConfig:
     """The limits one scheduling step lives under.
 
-    Source: vllm/config/scheduler.py (SchedulerConfig) @ v0.22.1
+    Source: vllm/config/scheduler.py#L25-L308 (SchedulerConfig) @ v0.22.1
     """
 
     max_num_batched_tokens: int = 2048
@@ -58,7 +58,7 @@ class SchedulerConfig:
 class CacheConfig:
     """How the KV cache is cut into blocks.
 
-    Source: vllm/config/cache.py (CacheConfig) @ v0.22.1
+    Source: vllm/config/cache.py#L41-L268 (CacheConfig) @ v0.22.1
     """
 
     block_size: int = 16
@@ -96,7 +96,7 @@ DTYPES = ("auto", "float32", "bfloat16", "float16")
 class ModelConfig:
     """Which model to load, and how.
 
-    Source: vllm/config/model.py (ModelConfig) @ v0.22.1
+    Source: vllm/config/model.py#L116-L1898 (ModelConfig) @ v0.22.1
     """
 
     model: str

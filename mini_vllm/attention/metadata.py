@@ -24,7 +24,7 @@ class AttentionMetadata:
     """One step's batch as attention sees it; the same object serves all layers.
 
     R is the number of requests, T the number of new tokens of all of them together.
-    Source: vllm/v1/attention/backend.py (CommonAttentionMetadata) @ v0.22.1.
+    Source: vllm/v1/attention/backend.py#L352-L493 (CommonAttentionMetadata) @ v0.22.1.
     """
 
     query_start_loc: (

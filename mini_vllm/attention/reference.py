@@ -26,7 +26,7 @@ def compute_slot_mapping(
     `block_table` `[R, max_blocks]`; `request_of_token` `[T]` is the row each token belongs to;
     `positions` `[T]` is its position in its own request.
     slot = (physical id of the token's block) * block_size + (offset inside that block).
-    Source: vllm/v1/worker/block_table.py (BlockTable.compute_slot_mapping) @ v0.22.1.
+    Source: vllm/v1/worker/block_table.py#L141-L164 (BlockTable.compute_slot_mapping) @ v0.22.1.
     """
     positions = positions.long()
     block_ids = block_table[request_of_token.long(), positions // block_size].long()

@@ -114,7 +114,7 @@ class BlockPool:
             out, it fills the unused ends of block tables and takes the writes of padding rows.
         enable_caching: whether full blocks stay findable by their hash.
 
-    Source: vllm/v1/core/block_pool.py#L130-L177 (BlockPool.__init__) @ v0.22.1
+    Source: vllm/v1/core/block_pool.py#L149-L182 (BlockPool.__init__) @ v0.22.1
     """
 
     def __init__(self, num_gpu_blocks: int, enable_caching: bool = True) -> None:

@@ -550,7 +550,7 @@ class Scheduler:
     def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
         """Hand in the tokens that a proposer guesses will come next, for the next step.
 
-        Source: vllm/v1/core/sched/scheduler.py#L1684-L1709 (Scheduler.update_draft_token_ids)
+        Source: vllm/v1/core/sched/scheduler.py#L1691-L1711 (Scheduler.update_draft_token_ids)
         @ v0.22.1
         """
         for request_id, token_ids in draft_token_ids.items():

@@ -3,7 +3,7 @@
 A request is described in full once, when it is new or comes back after preemption. From then
 on both sides keep their own copy and exchange only what has changed.
 
-Source: vllm/v1/core/sched/output.py#L31-L247 (SchedulerOutput) @ v0.22.1
+Source: vllm/v1/core/sched/output.py#L180-L255 (SchedulerOutput) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from mini_vllm.sampling_params import SamplingParams
 class NewRequestData:
     """Everything the worker needs to know of a request it has never seen.
 
-    Source: vllm/v1/core/sched/output.py#L31-L109 (NewRequestData) @ v0.22.1
+    Source: vllm/v1/core/sched/output.py#L30-L108 (NewRequestData) @ v0.22.1
     """
 
     req_id: str
@@ -48,7 +48,7 @@ class NewRequestData:
 class CachedRequestData:
     """What has changed for requests that the worker knows. The lists run in parallel.
 
-    Source: vllm/v1/core/sched/output.py#L112-L178 (CachedRequestData) @ v0.22.1
+    Source: vllm/v1/core/sched/output.py#L111-L177 (CachedRequestData) @ v0.22.1
     """
 
     req_ids: list[str]
@@ -96,7 +96,7 @@ class SchedulerOutput:
 class EngineCoreOutput:
     """What one step brought for one request.
 
-    Source: vllm/v1/engine/__init__.py#L151-L184 (EngineCoreOutput) @ v0.22.1
+    Source: vllm/v1/engine/__init__.py#L168-L198 (EngineCoreOutput) @ v0.22.1
     """
 
     request_id: str

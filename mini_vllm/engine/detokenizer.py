@@ -16,7 +16,7 @@ The window slides, so the work per token does not grow with the length of the ou
 `DecodeStream` of the `tokenizers` library has a similar window, but it raises an error or goes
 silent for good when a model writes bytes that are not UTF-8.
 
-Source: vllm/v1/engine/detokenizer.py#L65-L162 (BaseIncrementalDetokenizer) @ v0.22.1.
+Source: vllm/v1/engine/detokenizer.py#L68-L164 (BaseIncrementalDetokenizer) @ v0.22.1.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Linear(nn.Module):
 
     Several projections of the same input are one matrix whose rows are stacked; `output_sizes`
     says how many rows each has. One product instead of three costs less than three small ones.
-    Source: vllm/model_executor/layers/linear.py (MergedColumnParallelLinear) @ v0.22.1.
+    Source: vllm/model_executor/layers/linear.py#L607-L972 (MergedColumnParallelLinear) @ v0.22.1.
     """
 
     def __init__(self, input_size: int, output_sizes: int | Sequence[int], bias: bool) -> None:

@@ -4,7 +4,7 @@
 
 The batch is flat: T tokens of all requests, one after another, without padding. Only attention
 knows where one request ends; it reads that from the metadata.
-Source: vllm/model_executor/models/llama.py (LlamaForCausalLM) @ v0.22.1.
+Source: vllm/model_executor/models/llama.py#L501-L589 (LlamaForCausalLM) @ v0.22.1.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def checkpoint_names(parameter_name: str) -> list[str]:
 
     "layers.0.mlp.gate_up_proj.weight" -> ["layers.0.mlp.gate_proj.weight",
     "layers.0.mlp.up_proj.weight"]; a parameter that is not stacked keeps its one name.
-    Source: vllm/model_executor/models/llama.py (LlamaModel.load_weights) @ v0.22.1.
+    Source: vllm/model_executor/models/llama.py#L436-L498 (LlamaModel.load_weights) @ v0.22.1.
     """
     for stacked, parts in STACKED_PARAMS.items():
         if f".{stacked}." in parameter_name:

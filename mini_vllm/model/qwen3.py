@@ -1,6 +1,6 @@
 """Qwen3: Llama with a norm over each head's query and key (QK-norm) and a free head size.
 
-Source: vllm/model_executor/models/qwen3.py (Qwen3ForCausalLM) @ v0.22.1.
+Source: vllm/model_executor/models/qwen3.py#L261-L340 (Qwen3ForCausalLM) @ v0.22.1.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def compute_inv_freq(args: ModelArgs) -> tuple[Tensor, float]:
 
     Types: default, linear, llama3 and yarn. Raises ValueError for any other; "dynamic" and
     "longrope" change the angles with the length, and keys already in the cache would not follow.
-    Source: vllm/model_executor/layers/rotary_embedding/__init__.py (get_rope) @ v0.22.1.
+    Source: vllm/model_executor/layers/rotary_embedding/__init__.py#L33-L384 (get_rope) @ v0.22.1.
     """
     rope = args.rope_parameters
     base, dim = rope["rope_theta"], args.head_dim

@@ -7,9 +7,9 @@ The random number of a token depends on the seed and the index of that token, an
 There is no generator to advance. So a seeded request gets the same numbers alone or in a batch,
 in any order of rows, after preemption, and however its prompt was cut into chunks.
 
-Source: vllm/v1/sample/sampler.py#L20-L59 (Sampler) @ v0.22.1 for the order of the steps. Its
-random_sample (vllm/v1/sample/ops/topk_topp_sampler.py#L395-L416) draws V exponential numbers per
-row, and those of a seeded row come from a `torch.Generator` of that row.
+Source: vllm/v1/sample/sampler.py#L20-L59 (Sampler) @ v0.22.1 for the order of the steps.
+Source: vllm/v1/sample/ops/topk_topp_sampler.py#L395-L416 (random_sample) @ v0.22.1 draws V
+exponential numbers per row, and those of a seeded row come from a `torch.Generator` of that row.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def gather_logprobs(logprobs: Tensor, num_logprobs: int, token_ids: Tensor) -> L
         num_logprobs: k, how many of the most likely tokens; 0 gives the token itself only.
         token_ids: [B] int64, the token of each row.
 
-    Source: vllm/v1/sample/sampler.py#L304-L352 (Sampler.gather_logprobs) @ v0.22.1.
+    Source: vllm/v1/sample/sampler.py#L303-L351 (Sampler.gather_logprobs) @ v0.22.1.
     """
     num_logprobs = min(num_logprobs, logprobs.shape[-1])
     token_ids = token_ids.unsqueeze(1)

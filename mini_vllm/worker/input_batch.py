@@ -63,7 +63,7 @@ def flatten_tokens(num_scheduled: NDArray[np.int32], num_computed: NDArray[np.in
         num_scheduled: ``[R]``, each at least 1.
         num_computed: ``[R]``, tokens each request had computed before this step.
 
-    Source: vllm/v1/worker/gpu_model_runner.py#L1706-L1760 (GPUModelRunner._prepare_inputs)
+    Source: vllm/v1/worker/gpu_model_runner.py#L1863-L2181 (GPUModelRunner._prepare_inputs)
     @ v0.22.1
     """
     query_start_loc = np.zeros(len(num_scheduled) + 1, dtype=np.int32)
@@ -110,7 +110,7 @@ class InputBatch:
         Raises:
             ValueError: if all rows are taken.
 
-        Source: vllm/v1/worker/gpu_input_batch.py#L330-L480 (InputBatch.add_request) @ v0.22.1
+        Source: vllm/v1/worker/gpu_input_batch.py#L335-L481 (InputBatch.add_request) @ v0.22.1
         """
         if None in self.rows:
             row = self.rows.index(None)
@@ -140,7 +140,7 @@ class InputBatch:
     def remove_request(self, req_id: str) -> None:
         """Leave a hole where the request was; one that has no row is ignored.
 
-        Source: vllm/v1/worker/gpu_input_batch.py#L482-L560 (InputBatch.remove_request) @ v0.22.1
+        Source: vllm/v1/worker/gpu_input_batch.py#L510-L564 (InputBatch.remove_request) @ v0.22.1
         """
         row = self.req_id_to_row.pop(req_id, None)
         if row is not None:
@@ -153,7 +153,7 @@ class InputBatch:
 
             a  –  c  –  e      →      a  e  c
 
-        Source: vllm/v1/worker/gpu_input_batch.py#L638-L760 (InputBatch.condense) @ v0.22.1
+        Source: vllm/v1/worker/gpu_input_batch.py#L683-L809 (InputBatch.condense) @ v0.22.1
         """
         hole = 0
         while True:
@@ -201,7 +201,7 @@ def decodes_first(num_scheduled: Iterable[int]) -> NDArray[np.int64]:
 
     Attention can then treat the decodes as one dense batch.
 
-    Source: vllm/v1/attention/backends/utils.py#L515-L640
+    Source: vllm/v1/attention/backends/utils.py#L632-L709
     (reorder_batch_to_split_decodes_and_prefills) @ v0.22.1
     """
     is_prefill = np.fromiter(num_scheduled, dtype=np.int32) != 1

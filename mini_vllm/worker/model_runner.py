@@ -5,7 +5,7 @@
     SchedulerOutput ─► update rows ─► flatten ─► model ─► rows to sample ─► sampler ─► token ids
                        (InputBatch)   T tokens   [T, H]   [B, H] → [B, V]              {id: [t]}
 
-Source: vllm/v1/worker/gpu_model_runner.py#L3290-L3640 (GPUModelRunner.execute_model) @ v0.22.1
+Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_model) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _logprob_entries(tensors: LogprobsTensors) -> list[LogprobsEntry]:
 class ModelRunnerOutput:
     """What one forward pass brought.
 
-    Source: vllm/v1/outputs.py#L150-L215 (ModelRunnerOutput) @ v0.22.1
+    Source: vllm/v1/outputs.py#L230-L280 (ModelRunnerOutput) @ v0.22.1
     """
 
     sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
@@ -115,7 +115,7 @@ class ModelRunner:
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Carry out one plan.
 
-        Source: vllm/v1/worker/gpu_model_runner.py#L3290-L3640 (GPUModelRunner.execute_model)
+        Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_model)
         @ v0.22.1
         """
         self._update_states(output)
@@ -139,7 +139,7 @@ class ModelRunner:
         Finished and preempted requests leave their rows (a preempted one is remembered), new
         and resumed ones get a row, running ones get their additional blocks.
 
-        Source: vllm/v1/worker/gpu_model_runner.py#L1043-L1290 (GPUModelRunner._update_states)
+        Source: vllm/v1/worker/gpu_model_runner.py#L1116-L1484 (GPUModelRunner._update_states)
         @ v0.22.1
         """
         for req_id in output.finished_req_ids:
@@ -180,7 +180,7 @@ class ModelRunner:
         A request is sampled if this step computes its last known token; its logits are those
         of that token, the last of its stretch.
 
-        Source: vllm/v1/worker/gpu_model_runner.py#L1679-L2010 (GPUModelRunner._prepare_inputs)
+        Source: vllm/v1/worker/gpu_model_runner.py#L1863-L2181 (GPUModelRunner._prepare_inputs)
         @ v0.22.1
         """
         batch = self.batch
@@ -265,7 +265,7 @@ class ModelRunner:
     ) -> None:
         """Log probabilities of the prompt tokens that follow those computed in this step.
 
-        Source: vllm/v1/worker/gpu_model_runner.py#L4640-L4760
+        Source: vllm/v1/worker/gpu_model_runner.py#L5338-L5440
         (GPUModelRunner._get_prompt_logprobs_dict) @ v0.22.1
         """
         start = 0
