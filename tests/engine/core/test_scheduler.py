@@ -870,12 +870,16 @@ def test_difference_lookahead_counts_towards_the_capacity() -> None:
 
 
 def test_difference_the_models_length_bounds_what_must_fit() -> None:
-    """A request at its model's length needs no lookahead beyond it, so it is never capped."""
-    scheduler = make_scheduler(blocks=2, lookahead=2, max_model_len=8)
-    request = make_request("a", 5, max_tokens=None)
-    add(scheduler, request)
+    """2 blocks of 4, length 8, lookahead 2: 7 tokens need 8 slots, not 9, and fit the pool.
+    "a" has computed 4 of them when "b" holds the other block: "b" goes, "a" is not capped."""
+    scheduler = make_scheduler(blocks=2, lookahead=2, max_model_len=8, threshold=4, reserve=False)
+    a, b = make_request("a", 7, max_tokens=None), make_request("b", 3, max_tokens=2)
+    add(scheduler, a, b)
+    step(scheduler)
+    assert step(scheduler).preempted_req_ids == ["b"]
     drain(scheduler, max_steps=10)
-    assert request.num_tokens == 8 and request.stop_reason is None
+    assert a.num_tokens == 8 and a.stop_reason is None
+    assert b.num_output_tokens == 2 and b.stop_reason is None
 
 
 @history("nano-vllm#274", "vllm#30320")
