@@ -40,7 +40,7 @@ WAITING, PROMPT, DECODE, PREEMPTED = "·", "▒", "█", "×"
 
 def run(model: str, options: Mapping[str, Any]) -> int:
     """Run the demo on ``model``; ``options`` override its engine settings."""
-    settings = {
+    settings: dict[str, Any] = {
         "block_size": 16,
         "num_gpu_blocks": 64,
         "max_num_batched_tokens": 64,

@@ -131,7 +131,8 @@ def _num_excused(case: Case, outputs: list[list[int]]) -> int:
     excused = 0
     for index, (ours, theirs) in enumerate(zip(outputs, case.outputs, strict=True)):
         assert len(ours) == len(theirs), f"prompt {index}: {len(ours)} tokens, HF {len(theirs)}"
-        place = next((i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b), None)
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        place = next((i for i, (a, b) in pairs if a != b), None)
         if place is None:
             continue
         gap = case.gaps[index][place]
