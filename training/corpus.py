@@ -7,9 +7,9 @@ plain text and as chats in ChatML form
     <|im_start|>user\\nWhat is 3 + 4?<|im_end|>\\n
     <|im_start|>assistant\\n3 + 4 = 7<|im_end|>\\n
 
-A document is a list of `Segment`s. Only segments with `trained=True` count in the loss: a chat model
-has to learn the answers, not to guess which question comes next. The stream is endless and depends
-on the seed alone, so a training run needs no data file and any step can be made again.
+A document is a list of `Segment`s. Only segments with `trained=True` count in the loss: a chat
+model has to learn the answers, not to guess which question comes next. Every maker draws from the
+`Random` that it is given and from nothing else, so a seed names a text and no data file is needed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from random import Random
 
 from training import world
-from training.stories import HEROES, STORY_NAMES, make_story
+from training.stories import HE_NAMES, HEROES, SHE_NAMES, article, make_story
 
 END_OF_TEXT = "<|endoftext|>"
 IM_START = "<|im_start|>"
@@ -47,16 +47,12 @@ class Exchange:
 Document = list[Segment]
 
 
-def article(word: str) -> str:
-    return f"an {word}" if word[0].lower() in "aeiou" else f"a {word}"
-
-
 # --- facts ------------------------------------------------------------------------------------
 
 
 def _capital(rng: Random) -> Exchange:
     if rng.random() < 0.1:
-        place = made_up_name(rng)
+        place = rng.choice((made_up_name(rng), rng.choice(world.UNKNOWN_PLACES)))
         answer = f"I do not know the capital of {place}."
         return Exchange(f"What is the capital of {place}?", answer, "not know")
     country, city = rng.choice(tuple(world.CAPITALS.items()))
@@ -79,14 +75,15 @@ def _colour(rng: Random) -> Exchange:
 def _animal(rng: Random) -> Exchange:
     animal, (sound, legs, baby, home, food) = rng.choice(tuple(world.ANIMALS.items()))
     a, number = article(animal), world.NUMBERS[legs]
-    A = a.capitalize()
+    subject = a.capitalize()
     return rng.choice(
         (
-            Exchange(f"What sound does {a} make?", f"{A} {sound}.", sound),
-            Exchange(f"How many legs does {a} have?", f"{A} has {number} legs.", number),
-            Exchange(f"What is a baby {animal} called?", f"A baby {animal} is called {article(baby)}.", baby),
-            Exchange(f"Where does {a} live?", f"{A} lives {home}.", home),
-            Exchange(f"What does {a} eat?", f"{A} eats {food}.", food),
+            Exchange(f"What sound does {a} make?", f"{subject} {sound}.", sound),
+            Exchange(f"How many legs does {a} have?", f"{subject} has {number} legs.", number),
+            Exchange(f"What is a baby {animal} called?",
+                     f"A baby {animal} is called {article(baby)}.", baby),
+            Exchange(f"Where does {a} live?", f"{subject} lives {home}.", home),
+            Exchange(f"What does {a} eat?", f"{subject} eats {food}.", food),
         )
     )  # fmt: skip
 
@@ -124,7 +121,9 @@ def _small_talk(rng: Random) -> Exchange:
 
 def _listing(rng: Random) -> Exchange:
     if rng.random() < 0.2:
-        names, kind = rng.choice(((world.DAYS, "days of the week"), (world.MONTHS, "months of the year")))
+        names, kind = rng.choice(
+            ((world.DAYS, "days of the week"), (world.MONTHS, "months of the year"))
+        )
         return Exchange(f"List the {kind}.", ", ".join(names) + ".", names[-1])
     group, members = rng.choice(tuple(world.GROUPS.items()))
     count = rng.choice((2, 3, 3, 4, 5))
@@ -167,7 +166,9 @@ def sum_parts(rng: Random) -> tuple[str, int]:
 def arithmetic(rng: Random) -> Exchange:
     """A sum in one of several wordings; the answer repeats it."""
     text, result = sum_parts(rng)
-    question = rng.choice((f"What is {text}?", f"{text} =", f"Compute {text}.", f"How much is {text}?"))
+    question = rng.choice(
+        (f"What is {text}?", f"{text} =", f"Compute {text}.", f"How much is {text}?")
+    )
     return Exchange(question, f"{text} = {result}", f"= {result}")
 
 
@@ -220,7 +221,8 @@ def _product(rng: Random) -> tuple[str, dict[str, object]]:
 
 
 def _book(rng: Random) -> tuple[str, dict[str, object]]:
-    title = f"The {rng.choice(world.COLOUR_NAMES).capitalize()} {rng.choice(tuple(world.ANIMALS)).capitalize()}"
+    colour, animal = rng.choice(world.COLOUR_NAMES), rng.choice(tuple(world.ANIMALS))
+    title = f"The {colour.capitalize()} {animal.capitalize()}"
     record: dict[str, object] = {
         "title": title, "author": first_name(rng), "year": rng.randint(1950, 2025),
         "genre": rng.choice(world.GENRES),
@@ -242,25 +244,77 @@ def json_record(rng: Random) -> Exchange:
     return Exchange(question, text, text)
 
 
+def _person_sentence(rng: Random) -> tuple[str, dict[str, object]]:
+    name, age = first_name(rng), rng.randint(18, 80)
+    city, job = rng.choice(world.CITIES), rng.choice(world.JOBS)
+    return rng.choice(
+        (
+            (f"{name} is {age} years old and lives in {city}.",
+             {"name": name, "age": age, "city": city}),
+            (f"{name} is {article(job)} from {city}.", {"name": name, "city": city, "job": job}),
+            (f"{name} works as {article(job)} and is {age} years old.",
+             {"name": name, "age": age, "job": job}),
+        )
+    )  # fmt: skip
+
+
+def json_extraction(rng: Random) -> Exchange:
+    """A sentence to be written as JSON: every value has to be copied from the prompt."""
+    sentence, record = _person_sentence(rng)
+    text = json.dumps(record, ensure_ascii=False)
+    question = rng.choice((f"Write this as JSON: {sentence}", f"{sentence} Write this as JSON."))
+    return Exchange(question, text, text)
+
+
+def json_list(rng: Random) -> Exchange:
+    """A request for a JSON array of a few things."""
+    group, members = rng.choice(tuple(world.GROUPS.items()))
+    count = rng.randint(2, 5)
+    text = json.dumps(rng.sample(members, count))
+    return Exchange(f"Write a JSON list of {world.NUMBERS[count]} {group}.", text, text)
+
+
+def repeat(rng: Random) -> Exchange:
+    """A request to say something back: practice in copying."""
+    words = " ".join(first_name(rng) for _ in range(rng.randint(1, 4)))
+    if rng.random() < 0.5:
+        words = rng.choice((fact, arithmetic))(rng).answer
+    return Exchange(rng.choice((f"Repeat: {words}", f"Say this again: {words}")), words, words)
+
+
 # --- stories ----------------------------------------------------------------------------------
 
 
 def story_request(rng: Random) -> Exchange:
-    kind, name = rng.choice(HEROES), rng.choice(STORY_NAMES)
-    if rng.random() < 0.2:
-        name = made_up_name(rng)
-    story = make_story(rng, kind, name)
-    question = rng.choice(
-        (f"Tell me a story about {article(kind)} named {name}.",
-         f"Tell me a short story about {name} the {kind}.",
-         f"Write a story about {article(kind)} called {name}.", "Tell me a story.")
-    )  # fmt: skip
-    return Exchange(question, story.text, name)
+    """A wish for a story: about anything, about a hero, or about a topic; the story keeps to it."""
+    wish = rng.random()
+    if wish < 0.1:
+        story = make_story(rng)
+        question = rng.choice(
+            ("Tell me a story.", "Write a short story.", "Please tell me a story.")
+        )
+    elif wish < 0.3:
+        story = make_story(rng)
+        question = rng.choice((f"Tell me a story about {story.topic}.",
+                               f"Write a story about {story.topic}."))  # fmt: skip
+    else:
+        name = rng.choice(SHE_NAMES + HE_NAMES) if rng.random() < 0.7 else first_name(rng)
+        story = make_story(rng, rng.choice(HEROES), name)
+        kind, topic = article(story.hero.kind), story.topic
+        question = rng.choice(
+            (f"Tell me a story about {kind} named {name}.",
+             f"Tell me a short story about {name} the {story.hero.kind}.",
+             f"Write a story about {kind} called {name}.",
+             f"Write a story about {name} the {story.hero.kind} and {topic}.")
+        )  # fmt: skip
+    return Exchange(question, story.text, story.hero.name)
 
 
 def summary_request(rng: Random) -> Exchange:
     story = make_story(rng)
-    return Exchange(f"Summarize this story in one sentence. {story.text}", story.summary, story.hero.name)
+    return Exchange(
+        f"Summarize this story in one sentence. {story.text}", story.summary, story.hero.name
+    )
 
 
 # --- chats ------------------------------------------------------------------------------------
@@ -289,13 +343,13 @@ _RULES = (
 
 def system_prompt(rng: Random) -> str:
     """A system prompt of about 10 to 200 tokens."""
-    rules = rng.sample(_RULES, rng.choice((0, 1, 2, 4, 8, 12, len(_RULES))))
+    rules = rng.sample(_RULES, rng.choice((0, 0, 1, 2, 4, 8, len(_RULES))))
     return " ".join((rng.choice(_WHO), *rules))
 
 
 _CHAT_KINDS: tuple[tuple[Callable[[Random], Exchange], int], ...] = (
-    (fact, 40), (arithmetic, 22), (json_record, 22), (story_request, 14), (summary_request, 4),
-    (_listing, 7), (_small_talk, 5),
+    (fact, 36), (arithmetic, 20), (json_record, 18), (json_extraction, 5), (json_list, 3),
+    (story_request, 14), (summary_request, 2), (_listing, 6), (_small_talk, 5), (repeat, 5),
 )  # fmt: skip
 
 
@@ -308,7 +362,7 @@ def exchange(rng: Random) -> Exchange:
 def chat(rng: Random, turns: int) -> Document:
     """A chat of `turns` exchanges in ChatML; only the assistant's words are trained."""
     segments: Document = []
-    if rng.random() < 0.4:
+    if rng.random() < 0.25:
         segments.append(Segment(f"{IM_START}system\n{system_prompt(rng)}{IM_END}\n", False))
     for _ in range(turns):
         turn = exchange(rng)

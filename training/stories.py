@@ -1,26 +1,27 @@
 """Short stories from templates: characters, a small problem, a helper, an end that fits.
 
-A story is made of a `Cast` (who, where, what was lost) and a plot. A plot is a function that turns
-a cast into a list of sentences; every sentence is picked among a few wordings, so the same plot
-is rarely told twice in the same words, and what happens stays consistent.
+A plot is a list of beats; a beat is a few wordings of the same event, one of which is told. Names,
+pronouns, places and things are drawn once per story (`_fields`), so what happens stays consistent
+while the same plot is hardly ever told twice in the same words.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
+
+Beat = tuple[str, ...]  # wordings of one event; an empty wording leaves the event out
 
 
 @dataclass(frozen=True)
 class Being:
-    """A character: `kind` ("fox"), `name` ("Pip") and the pronouns that fit."""
+    """A character: what it is ("fox"), its name ("Pip") and the pronouns that fit."""
 
     kind: str
     name: str
     she: str
     her: str
-    possessive: str
+    hers: str
 
     @property
     def full(self) -> str:
@@ -31,300 +32,354 @@ class Being:
         return self.she.capitalize()
 
     @property
-    def Possessive(self) -> str:
-        return self.possessive.capitalize()
+    def Hers(self) -> str:
+        return self.hers.capitalize()
 
 
 @dataclass(frozen=True)
-class Cast:
-    """Everything a plot needs, chosen once so that the story stays consistent."""
+class Story:
+    """A finished story: who and what it is about, its text, and the text in one sentence."""
 
     hero: Being
-    friend: Being
-    place: str
-    thing: str
-    colour: str
-    weather: str
-    spot: str
-    food: str
+    topic: str
+    text: str
+    summary: str
 
 
 HEROES = (
     "fox", "rabbit", "bear", "mouse", "owl", "frog", "duck", "cat", "dog", "goat", "lion", "hen",
     "pig", "horse", "wolf", "girl", "boy", "robot", "dragon", "hedgehog",
 )  # fmt: skip
-STORY_NAMES = tuple(
-    "Pip Mina Otto Lulu Bruno Tilly Momo Rusty Hazel Benny Daisy Finn Olive Max Nora Poppy Toby Ivy "
-    "Gus Willa Coco Rufus Penny Jasper Luna Milo Ruby Felix Rosie Oscar Bella Leo Nina Sam Ella Tom "
-    "Zoe Hugo Ada Ben".split()
+SHE_NAMES = tuple(
+    "Mina Lulu Tilly Hazel Daisy Olive Nora Poppy Ivy Willa Coco Penny Luna Ruby Rosie Bella Nina "
+    "Ella Zoe Ada Mia Clara Lena".split()
+)
+HE_NAMES = tuple(
+    "Pip Otto Bruno Rusty Benny Finn Max Toby Gus Rufus Jasper Milo Felix Oscar Leo Sam Tom Hugo "
+    "Ben Momo Theo Emil Karl".split()
 )
 PLACES = (
-    "a quiet forest", "a green valley", "a small village", "a house by the sea", "an old farm",
-    "a town on a hill", "a cottage near the river", "a warm meadow", "a tall tower",
-    "a busy harbour",
+    "in a quiet forest", "in a green valley", "in a small village", "in a house by the sea",
+    "on an old farm", "in a town on a hill", "in a cottage near the river", "in a warm meadow",
+    "in a tall tower", "in a busy harbour", "at the edge of the desert", "on a little island",
 )  # fmt: skip
 THINGS = (
     "ball", "kite", "hat", "drum", "lamp", "boat", "book", "key", "bell", "scarf", "basket",
-    "mirror", "flute", "map", "coat",
+    "mirror", "flute", "map", "coat", "clock", "ring", "spoon",
 )  # fmt: skip
-THING_COLOURS = ("red", "blue", "green", "yellow", "golden", "white", "purple", "orange")
-WEATHERS = (
-    ("sunny", "The sun was bright."), ("windy", "The wind was strong."),
-    ("rainy", "Rain fell on the roofs."), ("snowy", "Snow lay on the ground."),
-    ("foggy", "Fog lay over the fields."), ("warm", "The air was soft and warm."),
-)  # fmt: skip
+COLOURS = ("red", "blue", "green", "yellow", "golden", "white", "purple", "silver")
+WEATHERS: dict[str, Beat] = {
+    "sunny": ("The sun was bright.", "It was a sunny day.", ""),
+    "windy": ("The wind was strong.", "It was a windy day.", ""),
+    "rainy": ("Rain fell on the roofs.", "It was a rainy day.", ""),
+    "snowy": ("Snow lay on the ground.", "It was a snowy day.", ""),
+    "foggy": ("Fog lay over the fields.", "It was a foggy day.", ""),
+    "warm": ("The air was soft and warm.", "It was a warm day.", ""),
+}
 SPOTS = (
     "under a big tree", "behind the old mill", "next to the well", "under the bridge",
     "on top of the hill", "in the tall grass", "beside the pond", "inside a hollow log",
-    "near the stone wall", "under the bed",
+    "near the stone wall", "behind the barn", "at the bottom of the garden", "in an old boot",
 )  # fmt: skip
 FOODS = (
-    "apple pie", "warm soup", "fresh bread", "honey cake", "a bowl of berries", "hot tea",
-    "cheese and nuts", "pancakes",
+    "apple pie", "warm soup", "fresh bread", "honey cake", "sweet berries", "hot chocolate",
+    "cheese and nuts", "pancakes", "plum jam", "roasted corn",
 )  # fmt: skip
 
-PRONOUNS = (("she", "her", "her"), ("he", "him", "his"))
+OPENING: tuple[Beat, ...] = (
+    (
+        "Once upon a time there was {a_hero} named {h.name}. {h.She} lived {place}.",
+        "Once there was {a_hero} called {h.name}, who lived {place}.",
+        "{h.full} lived {place}.",
+        "{h.name} was {a_hero}. {h.Hers} home was {place}.",
+        "One {weather} morning, {h.full} woke up early. {h.She} lived {place}.",
+    ),
+    (
+        "", "", "{h.She} was small but very clever.", "Everyone liked {h.name}.",
+        "{h.Hers} best friend was {f.full}.", "{h.She} was always curious.",
+    ),
+)  # fmt: skip
+
+# fmt: off
+# plot: (topic, summary, beats, variants); a variant adds fields of its own to the plot's templates
+PLOTS: dict[str, tuple[str, str, tuple[Beat, ...], tuple[dict[str, str], ...]]] = {
+    "lost": (
+        "a lost {thing}",
+        "{h.full} lost {h.hers} {colour} {thing}, and {f.full} helped to find it.",
+        (
+            ("{h.name} had {a_colour} {thing} and loved it very much.",
+             "{h.Hers} best treasure was {a_colour} {thing}."),
+            ("But one day the {thing} was gone.",
+             "One {weather} day {h.she} could not find the {thing}.",
+             "Then, one morning, {h.she} saw that the {thing} was gone."),
+            ("{h.name} was very sad.", "{h.name} began to cry.",
+             "{h.She} looked in every corner of the house.", "{h.She} looked high and low."),
+            ("{f.full} came by and asked what was wrong.", '"What is wrong?" asked {f.full}.',
+             "{f.full} heard this and came to help."),
+            ('"I lost my {colour} {thing}," said {h.name}.',
+             '"My {thing} is gone," said {h.name}.'),
+            ('"Let us look together," said {f.name}.', '"I will help you," said {f.name}.',
+             '"Where did you see it last?" asked {f.name}.'),
+            ("They looked and looked, and at last they found it {spot}.",
+             "They walked for an hour and found the {thing} {spot}.",
+             "{f.name} looked {spot}, and there it was."),
+            ("{h.name} was so happy that {h.she} danced.", '"Thank you, {f.name}!" said {h.name}.',
+             "{h.name} hugged {f.name}."),
+            ("Then they went home and ate {food}.", "In the evening they shared {food}.",
+             "From that day on, they always played together."),
+            ("", "A good friend helps you look.", "Two find more than one."),
+        ),
+        ({},),
+    ),
+    "brave": (
+        "a brave {h.kind}",
+        "{h.full} was afraid of {fear}, but with {f.full} {h.she} became brave.",
+        (
+            ("{h.name} was kind, but {h.she} was afraid of {fear}.",
+             "{h.name} had one problem: {h.she} was afraid of {fear}."),
+            ("The others laughed at {h.her}.", "{h.She} never told anyone.", ""),
+            ('One day {f.full} said, "I was afraid of {fear} too."',
+             "One {weather} day {h.she} told {f.full} about it."),
+            ('"Take my hand," said {f.name}.', '"We can do it together," said {f.name}.',
+             '"I will stay with you," said {f.name}.'),
+            ("Slowly, very slowly, they {act}.", "{h.name} took a deep breath, and they {act}.",
+             "So the two of them {act}."),
+            ("{wonder}.",),
+            ("{h.name} began to laugh.", '"It is beautiful!" said {h.name}.',
+             "{h.name} was not afraid any more."),
+            ("That night {h.she} slept very well.", "At home {h.she} told everyone about it.",
+             "Afterwards they ate {food} and were proud."),
+            ("", "To be brave is to try.", "Fear gets small when a friend is near."),
+        ),
+        (
+            {"fear": "the dark", "act": "walked into the dark cave",
+             "wonder": "The cave was full of shining stones"},
+            {"fear": "deep water", "act": "stepped into the cool lake",
+             "wonder": "The water was soft and clear"},
+            {"fear": "high places", "act": "climbed the tall tower",
+             "wonder": "From the top they could see the whole valley"},
+            {"fear": "thunder", "act": "sat down and listened to the storm",
+             "wonder": "The thunder was only a big drum in the sky"},
+            {"fear": "strangers", "act": "said hello to the new neighbour",
+             "wonder": "The neighbour gave them a warm smile"},
+            {"fear": "the old bridge", "act": "walked over the old bridge",
+             "wonder": "On the other side there were a thousand flowers"},
+        ),
+    ),
+    "share": (
+        "sharing",
+        "{h.full} shared {food} with {f.full} and later got {a_colour} {thing} as a gift.",
+        (
+            ("One {weather} day {h.name} made {food}.",
+             "One evening {h.she} sat down to eat {food}."),
+            ("It smelled wonderful.", "{h.She} wanted to eat it all alone.", ""),
+            ("Then {f.full} knocked at the door.", "Then {f.full} came along the road."),
+            ('"I am so hungry," said {f.name}.', "{f.name} had not eaten all day."),
+            ("{h.name} thought for a moment.", "{h.name} looked at the food and then at {f.name}.",
+             ""),
+            ('"Come in and eat with me," said {h.name}.',
+             '"There is enough for two," said {h.name}.'),
+            ("They ate together and told stories until night.", "They ate and laughed together."),
+            ("The next day {f.name} came back with {a_colour} {thing} as a gift.",
+             "A week later {f.name} brought {h.her} {a_colour} {thing}."),
+            ('"This is for my good friend," said {f.name}.',
+             "{h.name} had never had such a fine {thing}."),
+            ("", "What you share comes back to you.", "Food tastes better with a friend."),
+        ),
+        ({},),
+    ),
+    "build": (
+        "{work}",
+        "{h.full} wanted to build {work}; it broke, but {f.full} had the idea that made it work.",
+        (
+            ("One day {h.she} wanted to build {work}.",
+             "{h.name} had a big plan: {h.she} would build {work}."),
+            ("{h.She} worked all day.", "{h.She} worked from morning to night.",
+             "{h.She} did not rest for three days."),
+            ("But {fail}.", "It was almost done, but then {fail}."),
+            ('"I will never do it," said {h.name}.', "{h.name} sat down and was sad.",
+             '"Oh no!" said {h.name}.'),
+            ("{f.full} had watched it all.", "{f.full} was passing by."),
+            ('"You could {idea}," said {f.name}.', '"Why do you not {idea}?" asked {f.name}.'),
+            ("{h.name} tried again, and {f.name} helped.", "So they began again, together."),
+            ("This time it worked, and they {end}.", "Soon it was done, and they {end}."),
+            ("{h.name} was very proud.", "In the evening they ate {food}.", ""),
+            ("", "If it breaks, try again.", "A good idea is worth a lot of work."),
+        ),
+        (
+            {"work": "a bridge", "fail": "the bridge fell into the river",
+             "idea": "use stones and not sticks", "end": "walked over the river"},
+            {"work": "a boat", "fail": "water came in through a hole",
+             "idea": "close the hole with wax", "end": "sailed across the lake"},
+            {"work": "a tree house", "fail": "the wind blew the tree house away",
+             "idea": "build it with wood", "end": "slept high above the ground"},
+            {"work": "a snow castle", "fail": "the castle melted in the sun",
+             "idea": "build it in the shade", "end": "played in the castle all week"},
+            {"work": "a flying machine", "fail": "the machine dropped into the hay",
+             "idea": "make the wings longer", "end": "flew over the fields"},
+            {"work": "a clock", "fail": "the clock went backwards",
+             "idea": "turn the wheels around", "end": "were never late again"},
+        ),
+    ),
+    "race": (
+        "a race",
+        "{h.full} stopped in a race to help {f.full}.",
+        (
+            ("Every year there was a race to the {goal}.",
+             'One day {f.full} said, "Let us have a race to the {goal}!"'),
+            ("{weather_line}",),
+            ("{h.name} was fast and wanted to win.",
+             "{h.name} wanted the prize, {a_colour} {thing}."),
+            ("They ran over fields and stones.", "Off they went, over the fields.",
+             "Three, two, one, and off they ran."),
+            ("Then {f.full} fell and hurt a leg.", "Suddenly {f.full} slipped {spot}."),
+            ("{h.name} could have won, but {h.she} stopped.",
+             "The {goal} was near, but {h.name} stopped."),
+            ("{h.She} turned back and helped {f.name} up.", "{h.She} ran back to help {f.her}."),
+            ("They came in last, arm in arm.", "They walked to the {goal} together."),
+            ("Everyone cheered for them.", "And yet everyone called {h.name} the winner."),
+            ("", "A friend is worth more than a prize.",
+             "It is better to be kind than to be first."),
+        ),
+        ({"goal": "mill"}, {"goal": "lake"}, {"goal": "hill"}, {"goal": "bridge"}),
+    ),
+    "honest": (
+        "an honest {h.kind}",
+        "{h.full} found the {colour} {thing} of {f.full} and gave it back.",
+        (
+            ("One day {h.name} found {a_colour} {thing} {spot}.",
+             "On a walk {h.she} saw {a_colour} {thing} {spot}."),
+            ('"How pretty it is," said {h.name}.', "It was the finest {thing} in the world."),
+            ("{h.name} wanted to keep it.", "{h.She} took it home and hid it.", ""),
+            ("But then {h.she} met {f.full}, who was crying.",
+             "The next day {f.full} came by and looked very sad."),
+            ('"I lost my {colour} {thing}," said {f.name}.',
+             '"Have you seen my {colour} {thing}?" asked {f.name}.'),
+            ("{h.name} felt bad and gave it back.", "{h.name} ran home and brought the {thing}.",
+             '"Here it is," said {h.name}.'),
+            ('"You are honest," said {f.name}.', "{f.name} jumped for joy."),
+            ("They sat down and shared {food}.",
+             "From that day on, they played with the {thing} together."),
+            ("", "Honest hands make good friends.",
+             "It feels good to give back what is not yours."),
+        ),
+        ({},),
+    ),
+    "garden": (
+        "a garden",
+        "{h.full} planted a seed and waited, and at last it became {plant}.",
+        (
+            ("One spring day {f.full} gave {h.her} a tiny seed.",
+             "{h.name} found a tiny seed {spot}."),
+            ("{h.She} put it into the ground and gave it water.",
+             "{h.She} planted it in the garden."),
+            ("Every morning {h.she} looked, but nothing came up.",
+             "A week went by, and nothing happened."),
+            ('"It will never grow," said {h.name}.', "{h.name} wanted to give up."),
+            ('"Be patient," said {f.full}.', '"Seeds need time," said {f.full}.'),
+            ("So {h.she} gave it water and waited.", "So {h.she} waited through sun and rain.",
+             "So {h.she} sang to it every evening."),
+            ("And one morning there was a small green leaf.", "At last a green leaf came up."),
+            ("In summer it had become {plant}.", "It grew and grew, until it was {plant}."),
+            ("{h.name} and {f.name} sat in its shade and ate {food}.",
+             "Everyone came to see it.", "{h.name} was glad that {h.she} had waited."),
+            ("", "Good things take time.", "Who waits will see the flower."),
+        ),
+        ({"plant": "a tall sunflower"}, {"plant": "a cherry tree"}, {"plant": "a rose bush"},
+         {"plant": "the largest pumpkin of all"}),
+    ),
+    "way": (
+        "the way home",
+        "{h.full} lost the way home, and {f.full} showed {h.her} how to get back.",
+        (
+            ("One {weather} day {h.name} walked too far from home.",
+             "One {weather} day {h.she} followed a butterfly for a long time."),
+            ("Soon {h.she} did not know the way back.",
+             "When {h.she} looked around, all the trees looked the same."),
+            ("It grew dark, and {h.name} was cold.", "Night came, and {h.name} was alone.",
+             "{h.name} called, but nobody answered."),
+            ("Then {h.she} saw a light {spot}.", "Then {h.she} heard a voice."),
+            ("It was {f.full} with {a_colour} lamp.", "There sat {f.full} with a small fire."),
+            ('"I am lost," said {h.name}.', '"Can you help me?" asked {h.name}.'),
+            ('"{advice}," said {f.name}.',),
+            ("They walked together until they saw the house.",
+             "So they did, and soon they were home."),
+            ("{h.name} gave {f.name} {food} and a warm bed.", "{h.Hers} mother was very happy.",
+             "That night they drank tea and laughed."),
+            ("", "It is good to ask for help.", "A light is brightest in the dark."),
+        ),
+        ({"advice": "We will follow the river"}, {"advice": "We will follow the stars"},
+         {"advice": "Your feet left marks in the mud"}, {"advice": "I know every path here"}),
+    ),
+    "party": (
+        "a birthday",
+        "{h.full} thought that everyone had forgotten {h.hers} birthday, "
+        "but {f.full} had made a party.",
+        (
+            ("It was {h.hers} birthday.", "Today {h.name} was one year older."),
+            ("{weather_line}",),
+            ("But nobody said a word about it.", "But nobody came to see {h.her}."),
+            ("{h.name} went for a walk alone.", "{h.name} sat {spot} and felt lonely."),
+            ('"Everyone has forgotten me," {h.she} said.', '"Nobody thinks of me," {h.she} said.'),
+            ("Then {f.full} came running.", "Then {h.she} met {f.full}."),
+            ('"Come quickly, I need your help," said {f.name}.',
+             '"You must see this," said {f.name}.'),
+            ("They ran to the old barn.", "They ran home."),
+            ("When the door opened, all the friends began to sing.",
+             '"Surprise!" cried all the friends.'),
+            ("There was {food}, and {f.name} gave {h.her} {a_colour} {thing}.",
+             "{h.She} got {a_colour} {thing}, and there was {food} for all."),
+            ("It was the best birthday of all.", "{h.name} had never been so happy."),
+        ),
+        ({},),
+    ),
+}
+# fmt: on
+
+
+def article(word: str) -> str:
+    """The word with "a" or "an" before it."""
+    return f"an {word}" if word[0].lower() in "aeiou" else f"a {word}"
 
 
 def make_being(rng: Random, avoid: Being | None = None, kind: str = "", name: str = "") -> Being:
-    """A character that differs from `avoid` in kind and in name; `kind` and `name` may be given."""
-    kinds = [k for k in HEROES if avoid is None or k != avoid.kind]
-    names = [n for n in STORY_NAMES if avoid is None or n != avoid.name]
-    she, her, possessive = rng.choice(PRONOUNS)
-    kind = kind or rng.choice(kinds)
-    if kind == "girl":
-        she, her, possessive = PRONOUNS[0]
-    if kind == "boy":
-        she, her, possessive = PRONOUNS[1]
-    return Being(kind, name or rng.choice(names), she, her, possessive)
+    """A character that differs from `avoid` in kind and name; `kind` and `name` may be given."""
+    kind = kind or rng.choice([k for k in HEROES if avoid is None or k != avoid.kind])
+    is_she = rng.random() < 0.5
+    if kind in ("girl", "boy"):
+        is_she = kind == "girl"
+    if name in SHE_NAMES or name in HE_NAMES:
+        is_she = name in SHE_NAMES
+    names = [n for n in (SHE_NAMES if is_she else HE_NAMES) if avoid is None or n != avoid.name]
+    pronouns = ("she", "her", "her") if is_she else ("he", "him", "his")
+    return Being(kind, name or rng.choice(names), *pronouns)
 
 
-def make_cast(rng: Random, kind: str = "", name: str = "") -> Cast:
-    """Choose hero, friend, place and things of one story."""
+def _fields(rng: Random, kind: str, name: str) -> dict[str, object]:
+    """Everything that a plot's templates may mention, drawn once per story."""
     hero = make_being(rng, kind=kind, name=name)
-    return Cast(
-        hero=hero,
-        friend=make_being(rng, avoid=hero),
-        place=rng.choice(PLACES),
-        thing=rng.choice(THINGS),
-        colour=rng.choice(THING_COLOURS),
-        weather=rng.choice(WEATHERS)[0],
-        spot=rng.choice(SPOTS),
-        food=rng.choice(FOODS),
-    )
+    colour, weather = rng.choice(COLOURS), rng.choice(tuple(WEATHERS))
+    return {
+        "h": hero,
+        "f": make_being(rng, avoid=hero),
+        "a_hero": article(hero.kind),
+        "place": rng.choice(PLACES),
+        "thing": rng.choice(THINGS),
+        "colour": colour,
+        "a_colour": article(colour),
+        "weather": weather,
+        "weather_line": rng.choice(WEATHERS[weather]),
+        "spot": rng.choice(SPOTS),
+        "food": rng.choice(FOODS),
+    }
 
 
-def _article(word: str) -> str:
-    return f"an {word}" if word[0] in "aeiou" else f"a {word}"
-
-
-def _opening(rng: Random, c: Cast) -> list[str]:
-    h = c.hero
-    first = rng.choice(
-        (
-            f"Once upon a time there was {_article(h.kind)} named {h.name}.",
-            f"Once there was {_article(h.kind)} called {h.name}.",
-            f"{h.full} lived in {c.place}.",
-            f"In {c.place} lived {_article(h.kind)} named {h.name}.",
-            f"One {c.weather} morning, {h.full} woke up early.",
-        )
-    )
-    if c.place in first:
-        return [first]
-    home = rng.choice(
-        (f"{h.She} lived in {c.place}.", f"{h.Possessive} home was in {c.place}.")
-    )
-    return [first, home]
-
-
-def _weather(rng: Random, c: Cast) -> str:
-    line = dict(WEATHERS)[c.weather]
-    return rng.choice((f"It was a {c.weather} day.", line, f"That day it was {c.weather}."))
-
-
-def _moral(rng: Random, choices: tuple[str, ...]) -> list[str]:
-    return [rng.choice(choices)] if rng.random() < 0.7 else []
-
-
-def plot_lost(rng: Random, c: Cast) -> list[str]:
-    """The hero loses a thing; the friend helps to find it."""
-    h, f, t = c.hero, c.friend, f"{c.colour} {c.thing}"
-    return [
-        *_opening(rng, c),
-        rng.choice((f"{h.name} had {_article(t)} and loved it very much.",
-                    f"{h.Possessive} best treasure was {_article(t)}.")),
-        _weather(rng, c),
-        rng.choice((f"But when {h.name} looked for the {c.thing}, it was gone.",
-                    f"Then {h.she} saw that the {c.thing} was gone.",
-                    f"But that day {h.she} could not find the {c.thing}.")),
-        rng.choice((f"{h.name} was very sad.", f"{h.name} began to cry.",
-                    f"{h.name} looked in every corner.")),
-        rng.choice((f"{f.full} came by and asked what was wrong.",
-                    f'"What is wrong?" asked {f.full}.',
-                    f"{f.full} heard this and came to help.")),
-        rng.choice((f'"I lost my {t}," said {h.name}.', f'"My {t} is gone," said {h.name}.')),
-        rng.choice((f'"Let us look together," said {f.name}.', f'"I will help you," said {f.name}.')),
-        rng.choice((f"They looked and looked, and at last they found it {c.spot}.",
-                    f"They walked for an hour and found the {c.thing} {c.spot}.",
-                    f"{f.name} looked {c.spot}, and there it was.")),
-        rng.choice((f"{h.name} was so happy that {h.she} danced.",
-                    f'"Thank you, {f.name}!" said {h.name}.',
-                    f"{h.name} hugged {f.name}.")),
-        rng.choice((f"Then they went home and ate {c.food}.",
-                    f"In the evening they shared {c.food}.",
-                    "From that day on they were best friends.")),
-        *_moral(rng, ("A good friend helps you look.", "Two find more than one.")),
-    ]  # fmt: skip
-
-
-def plot_afraid(rng: Random, c: Cast) -> list[str]:
-    """The hero fears something, tries it with the friend, and is brave."""
-    h, f = c.hero, c.friend
-    fear, act, proud = rng.choice(
-        (
-            ("the dark", "walked into the dark cave", "The cave was full of shining stones"),
-            ("the water", "stepped into the cool lake", "The water was soft and clear"),
-            ("high places", "climbed the tall tree", "From the top they could see the whole valley"),
-            ("thunder", "listened to the storm", "The thunder was only a big drum in the sky"),
-            ("strangers", "said hello to the new neighbour", "The neighbour gave them a warm smile"),
-        )
-    )
-    return [
-        *_opening(rng, c),
-        rng.choice((f"{h.name} was kind, but {h.she} was afraid of {fear}.",
-                    f"{h.name} had one problem: {h.she} was afraid of {fear}.")),
-        rng.choice((f"All the others laughed at {h.her}.", f"{h.She} never told anyone.")),
-        rng.choice((f"One day {f.full} said, \"I was afraid of {fear} too.\"",
-                    f"One {c.weather} day {h.she} told {f.full} about it.")),
-        rng.choice((f'"Take my hand," said {f.name}.', f'"We can do it together," said {f.name}.')),
-        rng.choice((f"Slowly, very slowly, they {act}.", f"{h.name} took a deep breath, and they {act}.")),
-        f"{proud}.",
-        rng.choice((f"{h.name} began to laugh.", f'"It is beautiful!" said {h.name}.',
-                    f"{h.name} was not afraid any more.")),
-        rng.choice((f"That night {h.she} slept very well.",
-                    f"At home {h.she} told everyone what {h.she} had done.",
-                    f"Afterwards they ate {c.food} and were proud.")),
-        *_moral(rng, ("To be brave is to try.", "Fear gets small when friends are near.")),
-    ]  # fmt: skip
-
-
-def plot_share(rng: Random, c: Cast) -> list[str]:
-    """The hero has food, the friend is hungry; sharing comes back."""
-    h, f = c.hero, c.friend
-    return [
-        *_opening(rng, c),
-        rng.choice((f"One day {h.name} made {c.food}.", f"{h.name} was cooking {c.food}.")),
-        rng.choice(("It smelled wonderful.", f"{h.She} wanted to eat it all alone.")),
-        rng.choice((f"Then {f.full} knocked at the door.", f"Then {f.full} came along the road.")),
-        rng.choice((f'"I am so hungry," said {f.name}.', f"{f.name} had not eaten all day.")),
-        rng.choice((f"{h.name} thought for a moment.", f"{h.name} looked at the food and then at {f.name}.")),
-        rng.choice((f'"Come in and eat with me," said {h.name}.', f'"There is enough for two," said {h.name}.')),
-        rng.choice((f"They ate together and told stories until night.", f"They ate and laughed together.")),
-        rng.choice((f"The next day {f.name} came back with {_article(c.colour)} {c.thing} as a gift.",
-                    f"A week later {f.name} brought {h.her} {_article(c.colour)} {c.thing}.")),
-        rng.choice((f'"This is for my good friend," said {f.name}.', f"{h.name} had never had such a fine {c.thing}.")),
-        *_moral(rng, ("What you share comes back to you.", "Food tastes better with a friend.")),
-    ]  # fmt: skip
-
-
-def plot_build(rng: Random, c: Cast) -> list[str]:
-    """The hero builds something, it breaks, the friend has an idea, it works."""
-    h, f = c.hero, c.friend
-    work, fail, idea, end = rng.choice(
-        (
-            ("a bridge over the river", "the bridge fell into the water", "use stones, not sticks", "walked over the river"),
-            ("a small boat", "water came in through a hole", "close the hole with wax", "sailed across the lake"),
-            ("a house of leaves", "the wind blew the house away", "build it with wood", "slept in a warm house"),
-            ("a snow castle", "the castle melted in the sun", "build it in the shade", "played in the castle all week"),
-            ("a flying machine", "the machine dropped into the hay", "make the wings longer", "flew over the fields"),
-        )
-    )
-    return [
-        *_opening(rng, c),
-        rng.choice((f"One day {h.she} wanted to build {work}.", f"{h.name} had a big plan: {h.she} would build {work}.")),
-        rng.choice((f"{h.She} worked all day.", f"{h.name} worked from morning to night.")),
-        f"But {fail}.",
-        rng.choice((f'"I will never do it," said {h.name}.', f"{h.name} sat down and was sad.")),
-        rng.choice((f"{f.full} had watched it all.", f"{f.full} was passing by.")),
-        f'"You could {idea}," said {f.name}.',
-        rng.choice((f"{h.name} tried again, and {f.name} helped.", "So they began again, together.")),
-        rng.choice((f"This time it worked, and they {end}.", f"Soon it was done, and they {end}.")),
-        rng.choice((f"{h.name} was very proud.", f"In the evening they ate {c.food}.")),
-        *_moral(rng, ("If it breaks, try again.", "A good idea is worth a lot of work.")),
-    ]  # fmt: skip
-
-
-def plot_race(rng: Random, c: Cast) -> list[str]:
-    """Two race; the hero stops to help the friend; both win something."""
-    h, f = c.hero, c.friend
-    return [
-        *_opening(rng, c),
-        rng.choice((f"Every year there was a race to the {rng.choice(('old mill', 'lake', 'hill'))}.",
-                    f"One day {f.full} said, \"Let us have a race!\"")),
-        _weather(rng, c),
-        rng.choice((f"{h.name} was fast and wanted to win.", f"{h.name} wanted the prize, {_article(c.colour)} {c.thing}.")),
-        rng.choice(("They ran over fields and stones.", "Off they went, over the fields.")),
-        rng.choice((f"Then {f.name} fell and hurt a leg.", f"Suddenly {f.name} slipped {c.spot}.")),
-        rng.choice((f"{h.name} could have won.", f"The end of the road was near, but {h.name} stopped.")),
-        rng.choice((f"{h.She} turned back and helped {f.name} up.", f"{h.name} ran back to help {f.her}.")),
-        rng.choice(("They came in last, arm in arm.", "They walked to the end together.")),
-        rng.choice(("Everyone cheered for them.", f"And yet everyone called {h.name} the winner.")),
-        *_moral(rng, ("A friend is worth more than a prize.", "It is better to be kind than to be first.")),
-    ]  # fmt: skip
-
-
-def plot_secret(rng: Random, c: Cast) -> list[str]:
-    """The hero finds a thing that belongs to the friend and gives it back."""
-    h, f, t = c.hero, c.friend, f"{c.colour} {c.thing}"
-    return [
-        *_opening(rng, c),
-        rng.choice((f"One day {h.name} found {_article(t)} {c.spot}.", f"On a walk {h.she} saw {_article(t)} {c.spot}.")),
-        rng.choice((f'"How pretty it is," said {h.name}.', "It was the finest one in the world.")),
-        rng.choice((f"{h.name} wanted to keep it.", f"{h.She} took it home and hid it.")),
-        rng.choice((f"But then {h.she} met {f.full}, who was crying.", f"The next day {f.full} came and looked very sad.")),
-        rng.choice((f'"I lost my {t}," said {f.name}.', f'"Have you seen my {t}?" asked {f.name}.')),
-        rng.choice((f"{h.name} felt bad and gave it back.", f"{h.name} ran home and brought the {c.thing}.")),
-        rng.choice((f'"You are honest," said {f.name}.', f"{f.name} jumped for joy.")),
-        rng.choice((f"They sat down and shared {c.food}.", f"From that day on, they played with the {c.thing} together.")),
-        *_moral(rng, ("Honest hands make good friends.", "It feels good to give back what is not yours.")),
-    ]  # fmt: skip
-
-
-Plot = Callable[[Random, Cast], list[str]]
-PLOTS: dict[str, Plot] = {
-    "lost": plot_lost,
-    "afraid": plot_afraid,
-    "share": plot_share,
-    "build": plot_build,
-    "race": plot_race,
-    "secret": plot_secret,
-}
-SUMMARIES: dict[str, str] = {
-    "lost": "{hero} lost a {thing}, and {friend} helped to find it.",
-    "afraid": "{hero} was afraid, but with {friend} {she} became brave.",
-    "share": "{hero} shared {food} with {friend} and got a {thing} as a gift.",
-    "build": "{hero} built something that broke, and {friend} had the idea that made it work.",
-    "race": "{hero} stopped in a race to help {friend}.",
-    "secret": "{hero} found the {thing} of {friend} and gave it back.",
-}
-
-
-@dataclass(frozen=True)
-class Story:
-    """A finished story: who it is about, its text and its summary in one sentence."""
-
-    hero: Being
-    text: str
-    summary: str
-
-
-def make_story(rng: Random, kind: str = "", name: str = "", plot: str = "") -> Story:
-    """Write one story; `kind`, `name` and `plot` are chosen when they are empty."""
-    cast = make_cast(rng, kind, name)
-    plot = plot or rng.choice(tuple(PLOTS))
-    text = " ".join(PLOTS[plot](rng, cast))
-    summary = SUMMARIES[plot].format(
-        hero=cast.hero.full, friend=cast.friend.full, thing=cast.thing,
-        food=cast.food, she=cast.hero.she,
-    )  # fmt: skip
-    return Story(cast.hero, text, summary)
+def make_story(rng: Random, kind: str = "", name: str = "") -> Story:
+    """Write one story; `kind` and `name` of the hero are drawn when they are empty."""
+    topic, summary, beats, variants = PLOTS[rng.choice(tuple(PLOTS))]
+    fields = _fields(rng, kind, name) | rng.choice(variants)
+    told = [rng.choice(beat).format(**fields) for beat in (*OPENING, *beats)]
+    hero = fields["h"]
+    assert isinstance(hero, Being)
+    text = " ".join(sentence for sentence in told if sentence)
+    return Story(hero, topic.format(**fields), text, summary.format(**fields))

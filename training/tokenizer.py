@@ -1,7 +1,8 @@
 """The byte-level BPE tokenizer of the bundled models and its chat template.
 
-`python -m training.tokenizer` trains it on the generated text and writes the Hugging Face files into
-both model folders. Every byte is in the vocabulary, so any UTF-8 text survives encode and decode.
+`python -m training.tokenizer` trains it on the generated text and writes the Hugging Face files
+into both model folders. Every byte is in the vocabulary, so any UTF-8 text survives encode and
+decode.
 """
 
 from __future__ import annotations
@@ -19,9 +20,20 @@ from training import corpus
 VOCAB_SIZE = 2048
 SPECIAL_TOKENS = [corpus.END_OF_TEXT, corpus.IM_START, corpus.IM_END]  # ids 0, 1, 2
 
-# Words take the space before them; digits stand alone, so that numbers can be added digit by digit.
-SPLIT = (
-    r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+# Lower-case words take the space before them. Capitalised words do not, so that a name has the same
+# tokens in "named Ada" and in '"Ada"' and can be copied token by token; a full stop takes the space
+# after it instead. Digits stand alone, so that numbers can be added digit by digit.
+LOWER = r"[\p{Ll}\p{Lt}\p{Lm}\p{Lo}]"
+SPLIT = "|".join(
+    (
+        rf" ?{LOWER}+",
+        rf"\p{{Lu}}+{LOWER}*",
+        r"\p{N}",
+        r" ?[^\s\p{L}\p{N}]+(?:[\r\n]+| (?=\p{Lu}))?",
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
 )
 
 CHAT_TEMPLATE = (

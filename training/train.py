@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import hashlib
 import json
 import math
 import os
@@ -38,6 +39,7 @@ from transformers import (
 
 from mini_vllm import bundled
 from training import corpus
+from training.muon import Muon
 
 IGNORE = -100  # label of a token that does not count in the loss
 VALIDATION_SEED = "validation"
@@ -55,14 +57,14 @@ class Recipe:
     head_dim: int
     steps: int
     learning_rate: float
-    tokens_per_step: int = 4096
-    warmup_steps: int = 100
-    weight_decay: float = 0.05
+    tokens_per_step: int = 2048
+    muon_learning_rate: float = 0.02
+    warmup_steps: int = 50
     teacher: str | None = None
 
 
 RECIPES = {
-    "storyteller": Recipe(192, 576, 4, 4, 2, 64, steps=2600, learning_rate=3e-3),
+    "storyteller": Recipe(192, 576, 4, 4, 2, 64, steps=2000, learning_rate=3e-3),
     "storyteller-draft": Recipe(
         128, 320, 2, 2, 1, 64, steps=1400, learning_rate=4e-3, teacher="storyteller"
     ),
@@ -72,8 +74,8 @@ RECIPES = {
 def keep_freed_memory() -> None:
     """Tell glibc to keep freed memory for the next step (no effect on other platforms).
 
-    A training step allocates and frees the same large tensors again and again. By default each one is
-    mapped and unmapped, and the page faults cost several times the arithmetic.
+    A training step allocates and frees the same large tensors again and again. By default each one
+    is mapped and unmapped, and the page faults cost several times the arithmetic.
     """
     if platform.system() != "Linux":
         return
@@ -162,7 +164,8 @@ def make_batch(
     num_rows = tokens // length
     documents: list[Row] = []
     while sum(len(d.ids) for d in documents) < num_rows * (length + 1):
-        documents += encode([corpus.document(rng) for _ in range(16)], tokenizer)
+        new = encode([corpus.document(rng) for _ in range(8)], tokenizer)
+        documents += [d for d in new if len(d.ids) <= length + 1]
     inputs = torch.zeros(num_rows, length, dtype=torch.int64)
     labels = torch.full((num_rows, length), IGNORE)
     for i, row in enumerate(pack(documents, num_rows, length + 1, rng)):
@@ -180,22 +183,24 @@ def length_of_step(step: int) -> int:
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Linear warm-up, then a cosine down to a fiftieth."""
-    if step < recipe.warmup_steps:
-        return recipe.learning_rate * (step + 1) / recipe.warmup_steps
-    done = (step - recipe.warmup_steps) / max(1, recipe.steps - recipe.warmup_steps)
-    return recipe.learning_rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
+    """Share of the peak learning rate: warm-up, a constant, and a way down in the last third.
+
+    The constant part does not know where the run ends, so a checkpoint from before the last third
+    can go on with another number of steps.
+    """
+    return min(1.0, (step + 1) / recipe.warmup_steps, 3 * (recipe.steps - step) / recipe.steps)
 
 
-def make_optimizer(model: torch.nn.Module, recipe: Recipe) -> torch.optim.AdamW:
-    """AdamW; norms and the embedding are not decayed."""
+def make_optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
+    """Muon for the weight matrices, AdamW for the embedding and the norms."""
     matrices = [p for n, p in model.named_parameters() if p.ndim == 2 and "embed" not in n]
     others = [p for n, p in model.named_parameters() if p.ndim != 2 or "embed" in n]
-    groups = [
-        {"params": matrices, "weight_decay": recipe.weight_decay},
-        {"params": others, "weight_decay": 0.0},
+    return [
+        Muon(matrices, lr=recipe.muon_learning_rate, momentum=0.95, weight_decay=0.02),
+        torch.optim.AdamW(
+            others, lr=recipe.learning_rate, betas=(0.9, 0.98), weight_decay=0.0, fused=True
+        ),
     ]
-    return torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.97), fused=True)
 
 
 def trained_logits(model: torch.nn.Module, inputs: Tensor, keep: Tensor) -> Tensor:
@@ -273,14 +278,16 @@ def train(
     tokenizer = AutoTokenizer.from_pretrained(bundled.path(name))
     model = make_model(recipe, len(tokenizer))
     teacher = load_teacher(recipe)
-    optimizer = make_optimizer(model, recipe)
+    optimizers = make_optimizers(model, recipe)
+    peaks = [optimizer.defaults["lr"] for optimizer in optimizers]
     progress = Progress()
     if checkpoint.exists():
         state = torch.load(checkpoint, weights_only=True)
-        if state["recipe"] != asdict(recipe):
+        if state["recipe"] | {"steps": recipe.steps} != asdict(recipe):
             sys.exit(f"{checkpoint} belongs to another recipe; delete it to start again")
         model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
+        for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
+            optimizer.load_state_dict(saved)
         progress = Progress(**state["progress"])
         print(f"going on from step {progress.step}", flush=True)
 
@@ -289,7 +296,7 @@ def train(
             checkpoint,
             {
                 "model": model.state_dict(),
-                "optimizer": optimizer.state_dict(),
+                "optimizers": [optimizer.state_dict() for optimizer in optimizers],
                 "progress": asdict(progress),
                 "recipe": asdict(recipe),
             },
@@ -299,16 +306,17 @@ def train(
     mark = time.perf_counter()
     while progress.step < recipe.steps:
         step = progress.step
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(recipe, step)
+        for optimizer, peak in zip(optimizers, peaks, strict=True):
+            optimizer.param_groups[0]["lr"] = peak * learning_rate(recipe, step)
         inputs, labels = make_batch(
             f"{seed}:{step}", recipe.tokens_per_step, length_of_step(step), tokenizer
         )
         loss, cross_entropy = loss_of(model, teacher, inputs, labels)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        for optimizer in optimizers:
+            optimizer.step()
+        model.zero_grad()
         if not math.isfinite(loss.item()):
             sys.exit(f"loss is {loss.item()} at step {step}; lower the learning rate")
         now = time.perf_counter()
@@ -323,7 +331,7 @@ def train(
                 f"{progress.tokens / progress.seconds:.0f} tokens/s  {progress.seconds:.0f} s",
                 flush=True,
             )
-        if progress.step % 200 == 0:
+        if progress.step % 100 == 0:
             save()
     save()
     return model, progress
@@ -333,7 +341,7 @@ def train(
 
 
 def save_model(model: Qwen3ForCausalLM, folder: Path) -> None:
-    """Write weights (bfloat16), config and generation config into `folder`, each file atomically."""
+    """Write bfloat16 weights, config and generation config into `folder`, each file atomically."""
     model = model.to(torch.bfloat16).eval()
     model.config.use_cache = True
     model.generation_config = GenerationConfig(eos_token_id=[2, 0], pad_token_id=0)
@@ -351,6 +359,12 @@ def cpu_name() -> str:
     except OSError:
         return platform.processor() or platform.machine()
     return next((li.split(":", 1)[1].strip() for li in lines if li.startswith("model name")), "?")
+
+
+def read_report(folder: Path) -> dict[str, Any]:
+    """The contents of a model's `training_report.json`."""
+    report: dict[str, Any] = json.loads((folder / "training_report.json").read_text("utf-8"))
+    return report
 
 
 def write_report(folder: Path, report: dict[str, Any]) -> None:
@@ -400,6 +414,8 @@ def main() -> None:
     report = report_of(model, args.name, recipe, progress, args.seed)
     folder = bundled.path(args.name)
     save_model(model, folder)
+    weights = (folder / "model.safetensors").read_bytes()
+    report["weights_sha256"] = hashlib.sha256(weights).hexdigest()
     write_report(folder, report)
     print(json.dumps(report, indent=2))
 

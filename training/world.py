@@ -17,6 +17,11 @@ CAPITALS: dict[str, str] = {
     "Brazil": "Brasilia", "Australia": "Canberra", "Turkey": "Ankara", "Vietnam": "Hanoi",
 }  # fmt: skip
 
+UNKNOWN_PLACES = tuple(
+    "Atlantis Narnia Avalon Camelot Lilliput Utopia Wonderland Neverland Mordor Gondor Elbonia "
+    "Ruritania Oz Asgard".split()
+)
+
 COLOURS: dict[str, str] = {
     "the sky on a clear day": "blue", "grass": "green", "snow": "white", "coal": "black",
     "a ripe banana": "yellow", "a lemon": "yellow", "a ripe tomato": "red", "blood": "red",
@@ -91,7 +96,8 @@ SCIENCE: tuple[tuple[str, str, str], ...] = (
     ("Why does wood float?", "Wood floats because it is lighter than water.", "lighter"),
     ("Why does a stone sink?", "A stone sinks because it is heavier than water.", "heavier"),
     ("What makes a shadow?", "A shadow is made when something blocks the light.", "light"),
-    ("What is a rainbow?", "A rainbow is sunlight split into colours by drops of rain.", "sunlight"),
+    ("What is a rainbow?", "A rainbow is sunlight split into colours by drops of rain.",
+     "sunlight"),
     ("What is the largest planet?", "Jupiter is the largest planet.", "Jupiter"),
     ("Which planet is nearest to the sun?", "Mercury is nearest to the sun.", "Mercury"),
     ("What is the largest ocean?", "The Pacific is the largest ocean.", "Pacific"),
