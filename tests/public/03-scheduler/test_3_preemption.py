@@ -40,9 +40,9 @@ def test_03_3_priority_among_equals_the_latest_arrival(chat: Any) -> None:
 
 def test_03_3_priority_full_ties_take_the_first(chat: Any) -> None:
     """Priority: if priority and arrival are equal too, the first of them in `running` goes."""
-    scheduler = running(chat, "priority", ("ana", 1, 0.0), ("cleo", 2, 5.0), ("ben", 2, 5.0))
-    at = "cleo and ben have the same priority and arrival; cleo stands first in running"
-    expect(scheduler._pick_victim().request_id, "cleo", at=at)
+    scheduler = running(chat, "priority", ("ana", 1, 0.0), ("ben", 2, 5.0), ("cleo", 2, 5.0))
+    at = "ben and cleo have the same priority and arrival; ben stands first in running"
+    expect(scheduler._pick_victim().request_id, "ben", at=at)
 
 
 def test_03_3_the_blocks_are_free_at_once(chat: Any) -> None:
