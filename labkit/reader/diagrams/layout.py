@@ -228,11 +228,13 @@ def _label_room(
 ) -> list[float]:
     """Space below each layer: more where labels have to stand between two layers."""
     room = [44.0] * len(layers)
+    ends = [{edge.source, edge.target} for edge in graph.edges]
     for edge, chain in zip(graph.edges, chains, strict=True):
         if edge.label:
             lines = edge.label.split("\n")
             width = max(text_width(line, 12) for line in lines)
-            need = width + 44 if horizontal else 40 + 15 * len(lines)
+            side_by_side = ends.count({edge.source, edge.target})
+            need = width + 44 if horizontal else 36 + 19 * len(lines) * side_by_side
             middle = chain[(len(chain) - 1) // 2].layer
             room[middle] = max(room[middle], need)
     return room

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import math
+from dataclasses import dataclass
 from itertools import pairwise
 
 from labkit.reader.diagrams.graph import Edge
@@ -20,11 +21,11 @@ def graph_svg(drawing: Drawing) -> str:
     width = drawing.width + 2 * MARGIN + loops + 2 * top
     height = drawing.height + 2 * MARGIN + 2 * top
     shift = f'<g transform="translate({MARGIN + top:.0f} {MARGIN + top:.0f})">'
-    spread = _spread(drawing.routes)
+    lanes = _lanes(drawing.routes, drawing.horizontal)
     parts = [_group(title, boxes) for title, boxes in drawing.groups]
     lines, labels = [], []
-    for route, offset in zip(drawing.routes, spread, strict=True):
-        line, label = _edge(route, drawing, offset)
+    for route, lane in zip(drawing.routes, lanes, strict=True):
+        line, label = _edge(route, drawing, lane)
         lines.append(line)
         labels.append(label)
     parts += lines + [_box(box) for box in drawing.boxes.values()] + labels
@@ -99,35 +100,48 @@ def _box(box: Box) -> str:
     return outline + text(box.x, box.y, box.node.label)
 
 
-def _spread(routes: list[Route]) -> list[float]:
-    """Edges between the same two boxes are bent apart."""
+@dataclass(frozen=True)
+class Lane:
+    """How one of several edges between two boxes keeps clear of the others."""
+
+    shift: float = 0.0
+    """Pixels to the side: to the right, or down where the diagram runs from left to right."""
+    label_at: float = 0.5
+    """Where on the edge its label stands, from 0 to 1."""
+
+
+def _lanes(routes: list[Route], horizontal: bool) -> list[Lane]:
+    """Edges between the same two boxes run side by side, their labels one after the other."""
     together: dict[frozenset[str], list[int]] = {}
     for index, route in enumerate(routes):
         ends = frozenset((route.edge.source, route.edge.target))
         together.setdefault(ends, []).append(index)
-    offsets = [0.0] * len(routes)
+    lanes = [Lane()] * len(routes)
     for indices in together.values():
-        for rank, index in enumerate(indices):
-            sign = 1 if routes[index].edge.source == routes[indices[0]].edge.source else -1
-            apart = 60 + max(text_width(routes[i].edge.label, 12) for i in indices)
-            offsets[index] = sign * (rank - (len(indices) - 1) / 2) * min(apart, 150)
-    return offsets
+        for rank, index in enumerate(indices if len(indices) > 1 else []):
+            place = rank - (len(indices) - 1) / 2
+            way = 1 if routes[index].edge.source == routes[indices[0]].edge.source else -1
+            along = 0.0 if horizontal else way * place * 0.44 / (len(indices) - 1)
+            lanes[index] = Lane(place * 22, 0.5 + along)
+    return lanes
 
 
-def _edge(route: Route, drawing: Drawing, offset: float) -> tuple[str, str]:
+def _edge(route: Route, drawing: Drawing, lane: Lane) -> tuple[str, str]:
     edge = route.edge
     if edge.source == edge.target:
         return _loop(edge, drawing.boxes[edge.source])
     points = list(route.points)
-    if offset and len(points) == 2:
-        points.insert(1, _beside(points[0], points[1], offset))
-    points[0] = _border(drawing.boxes[edge.source], points[1])
-    points[-1] = _border(drawing.boxes[edge.target], points[-2])
+    if lane.shift and len(points) == 2:
+        dx, dy = (0.0, lane.shift) if drawing.horizontal else (lane.shift, 0.0)
+        points = [(x + dx, y + dy) for x, y in points]
+    start = _border(drawing.boxes[edge.source], points[0], points[1])
+    end = _border(drawing.boxes[edge.target], points[-1], points[-2])
+    points[0], points[-1] = start, end
     head = _head(points[-2], points[-1]) if edge.arrow else ""
-    line = f'<path class="edge {edge.style}" d="{_curve(points, drawing.horizontal)}"/>{head}'
+    line = f'<path class="edge {edge.style}" d="{_curve(points)}"/>{head}'
     if not edge.label:
         return line, ""
-    x, y = _middle(points)
+    x, y = _middle(points, lane.label_at)
     return line, label_plate(x, y, edge.label)
 
 
@@ -141,28 +155,31 @@ def _loop(edge: Edge, box: Box) -> tuple[str, str]:
     return path + _head((x + 24, y + 16), (x + 1, y + 7)), label
 
 
-def _beside(a: Point, b: Point, offset: float) -> Point:
-    length = math.dist(a, b) or 1.0
-    dx, dy = (b[0] - a[0]) / length, (b[1] - a[1]) / length
-    return (a[0] + b[0]) / 2 - dy * offset, (a[1] + b[1]) / 2 + dx * offset
+def _border(box: Box, inside: Point, outside: Point) -> Point:
+    """Where a line from a point in the box leaves its outline, by halving."""
+    low, high = 0.0, 1.0
+    for _ in range(24):
+        middle = (low + high) / 2
+        x = inside[0] + (outside[0] - inside[0]) * middle
+        y = inside[1] + (outside[1] - inside[1]) * middle
+        low, high = (middle, high) if _holds(box, x, y) else (low, middle)
+    return (
+        inside[0] + (outside[0] - inside[0]) * high,
+        inside[1] + (outside[1] - inside[1]) * high,
+    )
 
 
-def _border(box: Box, towards: Point) -> Point:
-    """Where a line from the box's centre leaves its outline."""
-    dx, dy = towards[0] - box.x, towards[1] - box.y
-    if dx == dy == 0:
-        return box.x, box.y
-    half_width, half_height = box.width / 2, box.height / 2
-    if box.node and box.node.shape == "diamond":
-        scale = 1 / (abs(dx) / half_width + abs(dy) / half_height)
-    else:
-        across = half_width / abs(dx) if dx else math.inf
-        down = half_height / abs(dy) if dy else math.inf
-        scale = min(across, down)
-    return box.x + dx * scale, box.y + dy * scale
+def _holds(box: Box, x: float, y: float) -> bool:
+    across, down = abs(x - box.x) / (box.width / 2), abs(y - box.y) / (box.height / 2)
+    shape = box.node.shape if box.node else ""
+    if shape == "diamond":
+        return across + down < 1
+    if shape in ("circle", "start", "end"):
+        return across**2 + down**2 < 1
+    return across < 1 and down < 1
 
 
-def _curve(points: list[Point], horizontal: bool) -> str:
+def _curve(points: list[Point]) -> str:
     if len(points) == 2:
         (ax, ay), (bx, by) = points
         return f"M{ax:.1f} {ay:.1f} L{bx:.1f} {by:.1f}"
@@ -174,16 +191,17 @@ def _curve(points: list[Point], horizontal: bool) -> str:
     return path
 
 
-def _middle(points: list[Point]) -> Point:
+def _middle(points: list[Point], at: float) -> Point:
+    """Where a label stands: on a straight line at a fraction of it, on a curve in its middle."""
     if len(points) == 2:
         (ax, ay), (bx, by) = points
-        return (ax + bx) / 2, (ay + by) / 2
-    if len(points) == 3:  # the middle of a quadratic curve
-        (ax, ay), (mx, my), (bx, by) = points
-        return ax / 4 + mx / 2 + bx / 4, ay / 4 + my / 2 + by / 4
+        return ax + (bx - ax) * at, ay + (by - ay) * at
     half = len(points) // 2
-    a, b = points[half - 1], points[half]
-    return ((a[0] + b[0]) / 2, (a[1] + b[1]) / 2) if len(points) % 2 == 0 else b
+    if len(points) % 2 == 0:
+        (ax, ay), (bx, by) = points[half - 1 : half + 1]
+        return (ax + bx) / 2, (ay + by) / 2
+    (ax, ay), (mx, my), (bx, by) = points[half - 1 : half + 2]
+    return ax / 4 + mx / 2 + bx / 4, ay / 4 + my / 2 + by / 4
 
 
 def _head(before: Point, tip: Point) -> str:
