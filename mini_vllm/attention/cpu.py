@@ -3,7 +3,7 @@
 A step's requests are put into groups that need no ragged arithmetic:
 
     decodes    one new token each; grouped by context length, within a factor of two, and padded
-               to the longest table of the group
+               to the longest of the group
     prefills   grouped by equal query and context length, without padding
 
 For each group one gather copies the pages into a dense buffer, and one call of torch's
@@ -15,9 +15,6 @@ Shapes: n requests of a group, Q new tokens each, L context tokens, Hq = Hkv * G
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from itertools import accumulate
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -26,79 +23,59 @@ from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.reference import causal_mask
 
 
-@dataclass
 class Group:
-    """Requests that are computed together, and what is the same for them in every layer."""
+    """Requests of one step that are computed together: what is the same for them in every layer."""
 
-    tokens: slice | Tensor  # their rows of the flat batch, n * Q of them
-    size: int  # n
-    query_len: int  # Q
-    seq_len: int  # L: the same for all, or for decodes the room that the longest one needs
-    pages: Tensor  # [2 * n * blocks] int64: key pages of all requests, then value pages
-    seq_lens: Tensor | None  # [n] for decodes, whose lengths differ; None for prefills
-    masks: dict[tuple[int | None, torch.dtype], Tensor]
+    def __init__(
+        self, metadata: AttentionMetadata, rows: list[int], num_blocks: int, block_size: int
+    ) -> None:
+        self.size = len(rows)  # n
+        self.is_decode = rows[0] < metadata.num_decode_reqs
+        self.query_len = metadata.query_lens_cpu[rows[0]]  # Q, the same for all
+        longest = max(metadata.seq_lens_cpu[row] for row in rows)
+        width = -(-longest // block_size)
+        self.seq_len = width * block_size if self.is_decode else longest  # L
+        index = torch.tensor(rows)
+        self.seq_lens = metadata.seq_lens[index]  # [n]; all equal to L in a prefill
+        starts = metadata.query_start_loc[index]
+        self.tokens = as_slice((starts[:, None] + torch.arange(self.query_len)).flatten())
+        pages = metadata.block_table[index, :width].flatten().long()
+        self.pages = torch.cat((pages, pages + num_blocks))  # key pages of all, then value pages
+        self.masks: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
     def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
         """What is added to the scores, 0 or -inf: `[n, 1, 1, L]` for decodes, else `[Q, L]`."""
-        key = (window, dtype)
-        if key not in self.masks:
-            if self.seq_lens is None:
-                visible = causal_mask(self.query_len, self.seq_len, window)
-            else:
-                last = self.seq_lens[:, None, None, None] - 1
-                positions = torch.arange(self.seq_len)
-                visible = positions <= last
-                if window is not None:
-                    visible &= positions > last - window
+        if (window, dtype) not in self.masks:
+            visible = self._visible(window)
             zeros = torch.zeros(visible.shape, dtype=dtype)
-            self.masks[key] = zeros.masked_fill_(~visible, float("-inf"))
-        return self.masks[key]
+            self.masks[window, dtype] = zeros.masked_fill_(~visible, float("-inf"))
+        return self.masks[window, dtype]
+
+    def _visible(self, window: int | None) -> Tensor:
+        if not self.is_decode:
+            return causal_mask(self.query_len, self.seq_len, window)
+        positions = torch.arange(self.seq_len)
+        last = self.seq_lens[:, None, None, None] - 1
+        visible = positions <= last
+        return visible if window is None else visible & (positions > last - window)
+
+
+def as_slice(rows: Tensor) -> slice | Tensor:
+    """Ascending row numbers as a slice if they are consecutive: a view instead of a copy."""
+    first, last = int(rows[0]), int(rows[-1])
+    return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
 
 def make_groups(metadata: AttentionMetadata, num_blocks: int, block_size: int) -> list[Group]:
-    """Group the requests of one step. `num_blocks` is the size of the cache."""
-    starts = list(accumulate(metadata.query_lens_cpu, initial=0))
+    """Group the requests of one step; `num_blocks` is the size of the cache."""
     members: dict[tuple[int, int], list[int]] = {}
-    for i, (query_len, seq_len) in enumerate(
-        zip(metadata.query_lens_cpu, metadata.seq_lens_cpu, strict=True)
-    ):
-        decode = i < metadata.num_decode_reqs
-        key = (1, (-(-seq_len // block_size) - 1).bit_length()) if decode else (query_len, seq_len)
-        members.setdefault((decode, *key), []).append(i)
-    return [
-        _make_group(metadata, decode, query_len, rows, starts, num_blocks, block_size)
-        for (decode, query_len, _), rows in members.items()
-    ]
-
-
-def _make_group(
-    metadata: AttentionMetadata,
-    decode: bool,
-    query_len: int,
-    rows: list[int],
-    starts: list[int],
-    num_blocks: int,
-    block_size: int,
-) -> Group:
-    seq_len = max(metadata.seq_lens_cpu[i] for i in rows)
-    width = -(-seq_len // block_size)
-    consecutive = rows[-1] - rows[0] + 1 == len(rows)
-    index: slice | Tensor = slice(rows[0], rows[-1] + 1) if consecutive else torch.tensor(rows)
-    first = starts[rows[0]]
-    tokens: slice | Tensor = slice(first, first + len(rows) * query_len)
-    if not consecutive:
-        begins = torch.tensor([starts[i] for i in rows])
-        tokens = (begins[:, None] + torch.arange(query_len)).flatten()
-    pages = metadata.block_table[index, :width].long().flatten()
-    return Group(
-        tokens=tokens,
-        size=len(rows),
-        query_len=query_len,
-        seq_len=width * block_size if decode else seq_len,
-        pages=torch.cat((pages, pages + num_blocks)),
-        seq_lens=metadata.seq_lens[index] if decode else None,
-        masks={},
-    )
+    lens = zip(metadata.query_lens_cpu, metadata.seq_lens_cpu, strict=True)
+    for row, (query_len, seq_len) in enumerate(lens):
+        decode = row < metadata.num_decode_reqs
+        # Decodes share a group up to 64, 128, 256 ... tokens of context.
+        size_class = (max(seq_len, 64) - 1).bit_length() if decode else seq_len
+        members.setdefault((query_len if not decode else 0, size_class), []).append(row)
+    return [Group(metadata, rows, num_blocks, block_size) for rows in members.values()]
 
 
 class CpuAttention:
@@ -126,7 +103,7 @@ class CpuAttention:
             metadata.plan = make_groups(metadata, *kv_cache.shape[1:3])
         output = torch.empty_like(query)
         for group in metadata.plan:
-            attend = self._decode if group.seq_lens is not None else self._prefill
+            attend = self._decode if group.is_decode else self._prefill
             output[group.tokens] = attend(
                 query[group.tokens], kv_cache, group, scale, sliding_window
             )
@@ -148,15 +125,15 @@ class CpuAttention:
     ) -> Tensor:
         """The G query heads of one key head become G "query tokens" that share one mask row.
 
-        So no key is repeated. Keys and values are read as they are stored: converting them to
-        another dtype would cost more than the arithmetic.
+        So no key is repeated. The kernel reads bfloat16 as it is stored: converting it would
+        cost more than the arithmetic. Its float16 path is slow, so that is converted.
         """
-        keys, values = self._gather(kv_cache, group)
-        num_kv_heads = keys.shape[1]
-        q = query.to(keys.dtype).view(group.size, num_kv_heads, -1, query.shape[-1])
+        dtype = torch.bfloat16 if kv_cache.dtype == torch.bfloat16 else query.dtype
+        keys, values = self._gather(kv_cache, group).to(dtype)
+        q = query.to(dtype).view(group.size, keys.shape[1], -1, query.shape[-1])
         mask = group.mask(window, q.dtype)
         out = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
-        return out.reshape(query.shape)
+        return out.reshape(query.shape).to(query.dtype)
 
     def _prefill(
         self, query: Tensor, kv_cache: Tensor, group: Group, scale: float, window: int | None
