@@ -1,0 +1,351 @@
+"""Single rules, as calls that both sides make and whose results must be equal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.worker import Program
+
+many = settings(
+    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def config(p: Program, **values: Any) -> Any:
+    defaults = {"max_num_batched_tokens": 16, "max_num_seqs": 4, "max_model_len": 64}
+    return p.new("mini_vllm.config:SchedulerConfig", **(defaults | values))
+
+
+def scheduler(
+    p: Program, blocks: int = 16, block_size: int = 4, extensions: Sequence[Any] = (), **values: Any
+) -> Any:
+    """A scheduler with so many usable blocks."""
+    cache = p.new("mini_vllm.config:CacheConfig", block_size, blocks + 1)
+    return p.new(
+        "mini_vllm.core.scheduler:Scheduler",
+        config(p, **values),
+        cache,
+        list(extensions),
+        hash_root=b"root",
+    )
+
+
+def request(p: Program, name: str, prompt: Any, priority: int = 0, **params: Any) -> Any:
+    """A request; a prompt given as a number is that many tokens that nobody else has."""
+    if isinstance(prompt, int):
+        prompt = [sum(name.encode()) * 1000 + i for i in range(prompt)]
+    eos = params.pop("eos", None)
+    arrival = params.pop("arrival", 0.0)
+    sampling = p.new("mini_vllm.sampling_params:SamplingParams", temperature=0.0, **params)
+    return p.new("mini_vllm.request:Request", name, prompt, sampling, priority, arrival, eos)
+
+
+def extension(p: Program, limits: Sequence[int] | None = None) -> Any:
+    """A feature that is always ready, admits everybody, and answers `limits` one after the other
+    when it is asked how many tokens it allows."""
+
+    def answers(**behaviour: Any) -> Any:
+        return p.new("unittest.mock:Mock", **behaviour)
+
+    return p.new(
+        "types:SimpleNamespace",
+        is_ready=answers(return_value=True),
+        may_admit=answers(return_value=True),
+        limit_tokens=answers(side_effect=list(limits or ())),
+        batch_inputs=answers(return_value={}),
+        request_freed=answers(return_value=None),
+    )
+
+
+def see_plan(p: Program, s: Any) -> Any:
+    """One schedule() and all that can be seen of it."""
+    out = s.schedule()
+    p.see(out.num_scheduled_tokens)
+    p.see(out.new_block_ids)
+    p.see(out.preempted_req_ids)
+    p.see(out.scheduled_spec_decode_tokens)
+    p.see_each(s.running, "request_id")
+    p.see_each(s.running, "num_computed_tokens")
+    p.see_each(s.waiting, "request_id")
+    p.see(s.kv_cache_manager.num_free_blocks)
+    return out
+
+
+def same(subject: Any, reference: Any, p: Program) -> None:
+    yours, theirs = subject.run(p), reference.run(p)
+    assert not any(isinstance(value, dict) and "!raises" in value for value in theirs), theirs
+    assert yours == theirs
+
+
+# ------------------------------------------------------------------ 03.1 to 03.3
+
+
+@pytest.mark.parametrize("kind", ["FCFSRequestQueue", "PriorityRequestQueue"])
+@many
+@given(data=st.data())
+def test_03_1_any_sequence_of_calls(subject: Any, reference: Any, kind: str, data: Any) -> None:
+    """Random arrivals, prepends, removals and pops; iterating is looked at after each."""
+    p = Program()
+    queue = p.new(f"mini_vllm.core.request_queue:{kind}")
+    small = st.integers(0, 3)
+    requests = [
+        request(p, f"r{i}", 2, data.draw(small), arrival=float(data.draw(small))) for i in range(12)
+    ]
+    todo, size = list(range(12)), 0
+    for _ in range(data.draw(st.integers(1, 15))):
+        action = data.draw(st.sampled_from(["add", "prepend", "several", "remove", "pop"]))
+        if action in ("add", "prepend") and todo:
+            (queue.add_request if action == "add" else queue.prepend_request)(requests[todo.pop(0)])
+            size += 1
+        elif action == "several" and len(todo) > 2:
+            queue.prepend_requests([requests[todo.pop(0)] for _ in range(3)])
+            size += 3
+        elif action == "remove":
+            queue.remove_requests([requests[i] for i in data.draw(st.sets(st.integers(0, 11)))])
+            size = -99  # unknown: no further pop
+        elif action == "pop" and size > 0:
+            p.see(queue.pop_request().request_id)
+            size -= 1
+        p.see_each(queue, "request_id")
+    same(subject, reference, p)
+
+
+@many
+@given(
+    wanted=st.integers(0, 80),
+    computed=st.integers(0, 70),
+    budget=st.integers(1, 40),
+    threshold=st.integers(0, 12),
+)
+def test_03_2_any_numbers(
+    subject: Any, reference: Any, wanted: int, computed: int, budget: int, threshold: int
+) -> None:
+    """The clamp over a grid of wants, counts, budgets and thresholds."""
+    p = Program()
+    s = scheduler(p, long_prefill_token_threshold=threshold)
+    p.see(s._clamp_new_tokens(wanted, computed, budget))
+    same(subject, reference, p)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_03_3_victims_of_every_kind(subject: Any, reference: Any, policy: str) -> None:
+    """Four run, then they are preempted one by one, in the order that the policy says."""
+    p = Program()
+    s = scheduler(p, policy=policy)
+    for name, priority, arrival in (("a", 1, 0.0), ("b", 3, 1.0), ("c", 3, 2.0), ("d", 2, 3.0)):
+        s.add_request(request(p, name, 3, priority, arrival=arrival))
+    s.schedule()
+    for _ in range(4):
+        victim = s._pick_victim()
+        p.see(victim.request_id)
+        s._preempt(victim)
+        p.see(victim.num_computed_tokens)
+        p.see(victim.num_preemptions)
+        p.see(s.kv_cache_manager.num_free_blocks)
+        p.see_each(s.waiting, "request_id")
+    same(subject, reference, p)
+
+
+# ------------------------------------------------------------------ 03.4 the running pass
+
+
+def test_03_4_drafts_are_computed_too(subject: Any, reference: Any) -> None:
+    """A running request with drafts wants them scheduled, as far as the budget goes."""
+    for budget in (16, 3):
+        p = Program()
+        s = scheduler(p, max_num_batched_tokens=budget)
+        s.add_request(request(p, "a", 3))
+        s.update_from_output(see_plan(p, s), {"a": [7]})
+        s.update_draft_token_ids({"a": [1, 2, 3]})
+        see_plan(p, s)
+        same(subject, reference, p)
+
+
+def test_03_4_lookahead_slots(subject: Any, reference: Any) -> None:
+    """num_lookahead_tokens asks for blocks beyond the scheduled tokens."""
+    p = Program()
+    s = scheduler(p, num_lookahead_tokens=5)
+    s.add_request(request(p, "a", 3))
+    s.update_from_output(see_plan(p, s), {"a": [7]})
+    see_plan(p, s)
+    same(subject, reference, p)
+
+
+def test_03_4_extensions_limit_running_requests(subject: Any, reference: Any) -> None:
+    """An extension allows 4 tokens of a chunk, then none, then 2."""
+    p = Program()
+    s = scheduler(p, extensions=[extension(p, [4, 4, 0, 1, 2, 1])])
+    s.add_request(request(p, "a", 12))
+    s.add_request(request(p, "b", 6))
+    for _ in range(3):
+        see_plan(p, s)
+    same(subject, reference, p)
+
+
+def test_03_4_unwritten_blocks_leave_the_prefix_cache(subject: Any, reference: Any) -> None:
+    """ "a" is planned, then preempted for "b" in the same step; a later "c" must not find blocks
+    that nobody has filled."""
+    p = Program()
+    limited = extension(p, [2, 1, 2, 3, 6])
+    s = scheduler(p, blocks=7, block_size=1, policy="priority", extensions=[limited])
+    prompt = list(range(100, 106))
+    a = request(p, "a", prompt)
+    s.add_request(a)
+    s.add_request(request(p, "b", 1, arrival=1.0))
+    s.update_from_output(see_plan(p, s), {"b": [7]})
+    p.set(a, "priority", 9)
+    s.update_draft_token_ids({"b": [1, 2]})
+    out = see_plan(p, s)
+    p.see(out.preempted_req_ids)
+    s.update_from_output(out, {"b": [8]})
+    c = request(p, "c", prompt)
+    c.set_block_hasher(s.kv_cache_manager.block_hasher)
+    p.see(s.kv_cache_manager.get_computed_blocks(c)[1])
+    same(subject, reference, p)
+
+
+def test_03_4_bug_vllm_14915_steps_planned_ahead(subject: Any, reference: Any) -> None:
+    """Counting in the update broke the chunks of a prompt whose steps are planned ahead."""
+    p = Program()
+    s = scheduler(p, max_num_batched_tokens=5)
+    s.add_request(request(p, "a", 13))
+    plans = [see_plan(p, s) for _ in range(3)]
+    for plan in plans[:2]:
+        s.update_from_output(plan, {})
+    s.update_from_output(plans[2], {"a": [7]})
+    see_plan(p, s)
+    same(subject, reference, p)
+
+
+# ------------------------------------------------------------------ 03.5 and 03.6
+
+
+def test_03_5_extensions_limit_admission(subject: Any, reference: Any) -> None:
+    """An extension allows 3 tokens of a prompt; nothing of the next, which then waits."""
+    p = Program()
+    s = scheduler(p, extensions=[extension(p, [3, 0])])
+    s.add_request(request(p, "a", 8))
+    s.add_request(request(p, "b", 2))
+    see_plan(p, s)
+    same(subject, reference, p)
+
+
+def test_03_5_a_prompt_of_the_models_whole_length(subject: Any, reference: Any) -> None:
+    """Handed straight to the scheduler it is computed whole and yields one token."""
+    p = Program()
+    s = scheduler(p, max_model_len=8)
+    a = request(p, "a", 8)
+    s.add_request(a)
+    s.update_from_output(see_plan(p, s), {"a": [7]})
+    p.see(a.num_tokens)
+    p.see(a.status.name)
+    same(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_03_5_any_prompts_at_once(subject: Any, reference: Any, data: Any) -> None:
+    """Prompts with common heads, a small pool, every switch: two steps of admissions."""
+    p = Program()
+    s = scheduler(
+        p,
+        blocks=data.draw(st.integers(4, 20)),
+        max_num_batched_tokens=data.draw(st.integers(4, 30)),
+        long_prefill_token_threshold=data.draw(st.sampled_from([0, 0, 3, 6])),
+        enable_chunked_prefill=data.draw(st.booleans()),
+        scheduler_reserve_full_isl=data.draw(st.booleans()),
+    )
+    for name in "abcd":
+        shared, own = data.draw(st.integers(0, 12)), data.draw(st.integers(1, 4))
+        prompt = [*range(100, 100 + shared), *(ord(name) * 1000 + i for i in range(own))]
+        s.add_request(request(p, name, prompt))
+    see_plan(p, s)
+    p.see(s.kv_cache_manager.prefix_cache_stats.queries)
+    p.see(s.kv_cache_manager.prefix_cache_stats.hits)
+    yours, theirs = subject.run(p), reference.run(p)
+    assert yours == theirs
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_03_6_skipped_requests_have_their_turn(subject: Any, reference: Any, policy: str) -> None:
+    """ "a" and "c" were blocked and are ready now; one row; who is admitted, step by step?"""
+    p = Program()
+    s = scheduler(p, max_num_seqs=1, policy=policy, extensions=[extension(p, [2, 2, 2, 2])])
+    blocked = p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS")
+    for name, priority in (("a", 3), ("b", 1), ("c", 2), ("d", 0)):
+        r = request(p, name, 2, priority, max_tokens=1)
+        if name in "ac":
+            r.transition_to(blocked)
+        s.add_request(r)
+    for _ in range(4):
+        out = see_plan(p, s)
+        s.update_from_output(out, {name: [7] for name in "abcd"})
+        p.see_each(s.skipped_waiting, "request_id")
+    same(subject, reference, p)
+
+
+# ------------------------------------------------------------------ 03.7 and 03.8
+
+
+@many
+@given(data=st.data())
+def test_03_7_any_ending(subject: Any, reference: Any, data: Any) -> None:
+    """Small vocabulary, all limits at once, several tokens a step."""
+    p = Program()
+    s = scheduler(p, max_model_len=data.draw(st.integers(5, 12)))
+    max_tokens = data.draw(st.one_of(st.none(), st.integers(1, 8)))
+    min_tokens = data.draw(st.integers(0, 8))
+    if max_tokens is not None:
+        min_tokens = min(min_tokens, max_tokens)
+    r = request(
+        p, "a", 3, max_tokens=max_tokens, min_tokens=min_tokens, eos=0,
+        ignore_eos=data.draw(st.booleans()),
+        stop_token_ids=data.draw(st.lists(st.integers(0, 3), max_size=2)),
+    )  # fmt: skip
+    for _ in range(3):
+        tokens = p.call("builtins:list", data.draw(st.lists(st.integers(0, 3), max_size=3)))
+        p.see(p.call("builtins:str", s._append_until_stop(r, tokens)))
+        p.see(tokens)
+        p.see(r.output_token_ids)
+        p.see(r.stop_reason)
+    same(subject, reference, p)
+
+
+def test_03_8_rejections_after_a_preemption(subject: Any, reference: Any) -> None:
+    """The step with its drafts comes back when the request was preempted and has computed
+    nothing: there is nothing to take back."""
+    p = Program()
+    s = scheduler(p)
+    a = request(p, "a", 3)
+    s.add_request(a)
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.update_draft_token_ids({"a": [1, 2]})
+    out = see_plan(p, s)
+    s._preempt(a)
+    s.update_from_output(out, {"a": [9]})
+    p.see(a.num_computed_tokens)
+    p.see(a.output_token_ids)
+    see_plan(p, s)
+    same(subject, reference, p)
+
+
+def test_03_8_bug_vllm_18485_aborts_in_every_state(subject: Any, reference: Any) -> None:
+    """Waiting, half computed, decoding and preempted requests go away between plan and update."""
+    p = Program()
+    s = scheduler(p, blocks=5, max_num_batched_tokens=6)
+    aborted = p.name("mini_vllm.request:RequestStatus.FINISHED_ABORTED")
+    requests = [request(p, name, n) for name, n in (("a", 4), ("b", 6), ("c", 3), ("d", 2))]
+    for r in requests:
+        s.add_request(r)
+    for leaving in ("b", "c", "d", "a"):
+        out = see_plan(p, s)
+        s.finish_requests(leaving, aborted)
+        s.update_from_output(out, {name: [7] for name in "abcd"})
+        p.see_each(s.running, "request_id")
+        p.see(s.kv_cache_manager.num_free_blocks)
+    same(subject, reference, p)
