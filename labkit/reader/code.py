@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Collection
 from functools import lru_cache
 
 from pygments.lexers import get_lexer_by_name
@@ -55,19 +56,19 @@ def block(text: str, language: str) -> str:
     return f'<pre class="code" tabindex="0"{label}><code>' + "\n".join(lines) + "</code></pre>\n"
 
 
-def numbered(lines: list[tuple[int, str]], prefix: str) -> str:
+def numbered(lines: list[tuple[int, str]], prefix: str, todo: Collection[int] = ()) -> str:
     """Lines with their numbers, each with an id such as `prefix-12`; a gap shows as a rule.
 
     Args:
         lines: (number, HTML) in ascending order; a jump in the numbers is a gap.
         prefix: what ids begin with, unique in the page.
+        todo: numbers of lines that the learner has to write.
     """
     parts, previous = [], None
     for number, content in lines:
         if previous is not None and number != previous + 1:
             parts.append(f'<div class="gap">{number - previous - 1} lines</div>')
-        parts.append(
-            f'<div class="l" id="{prefix}-{number}" data-n="{number}"><code>{content}</code></div>'
-        )
+        attributes = f'class="{"l todo" if number in todo else "l"}" id="{prefix}-{number}"'
+        parts.append(f'<div {attributes} data-n="{number}"><code>{content}</code></div>')
         previous = number
     return "".join(parts)

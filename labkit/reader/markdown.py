@@ -53,12 +53,14 @@ class Links:
         output: folder that the page is written to.
         chapters: file name of each chapter of the page -> its anchor prefix.
         pages: absolute path of a Markdown file -> page (and prefix) that holds it.
+        tasks: qualified name of a function that the learner writes -> its line's anchor.
     """
 
     file: Path
     output: Path
     chapters: dict[str, str] = field(default_factory=dict)
     pages: dict[Path, str] = field(default_factory=dict)
+    tasks: dict[str, str] = field(default_factory=dict)
 
     def rewrite(self, href: str) -> str:
         """Where a link of the Markdown file leads to in the built page."""
@@ -97,9 +99,16 @@ class Renderer(RendererHTML):
         return note + code.block(token.content, "text")
 
     def code_inline(self, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
-        """Names may break after a dot or inside snake_case, so that narrow columns hold them."""
-        escaped = html.escape(tokens[index].content, quote=False)
-        return "<code>" + _BREAKS.sub(r"\1<wbr>", escaped) + "</code>"
+        """Names may break after a dot or inside snake_case, so that narrow columns hold them.
+
+        The name of a task's function leads to the learner's file.
+        """
+        name = tokens[index].content
+        shown = _BREAKS.sub(r"\1<wbr>", html.escape(name, quote=False))
+        place = env["links"].tasks.get(name.removesuffix("()"))
+        if place and not _inside_link(tokens, index):
+            return f'<a class="task" href="#{place}"><code>{shown}</code></a>'
+        return f"<code>{shown}</code>"
 
     def text(self, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
         """Plain text; a range of numbers stays on one line."""
@@ -171,6 +180,11 @@ def _without(children: list[Token], length: int) -> list[Token]:
     children[0].content = children[0].content[length:].lstrip()
     rest = children[1:] if not children[0].content else children
     return rest[1:] if rest and rest[0].type == "softbreak" else rest
+
+
+def _inside_link(tokens: Sequence[Token], index: int) -> bool:
+    before = [token.type for token in tokens[:index]]
+    return before.count("link_open") > before.count("link_close")
 
 
 def _plain(token: Token) -> str:

@@ -70,13 +70,15 @@ def build(page: Page, output: Path, upstream: Upstream | None, pages: dict[Path,
         pages: Markdown files that other pages of this build hold.
     """
     prefixes = {file.name: prefix for file, (prefix, _) in page.files.items()}
+    labs = _lab_files(page.phase) if page.phase else []
+    tasks = {name: place for lab in labs for name, place in lab.tasks.items()}
     page.rendered = []
     for file, (prefix, _) in page.files.items():
-        links = markdown.Links(file, output, prefixes, pages)
+        links = markdown.Links(file, output, prefixes, pages, tasks)
         page.rendered.append(markdown.render(file.read_text("utf-8"), prefix, links))
     cited = [citation for chapter in page.rendered for citation in chapter.citations]
     found = excerpts.collect(cited, upstream)
-    mine = _lab_files(page.phase) if page.phase else ""
+    mine = "".join(lab.html for lab in labs)
     values = {
         "title": html.escape(page.title),
         "mark": html.escape(page.mark),
@@ -172,46 +174,54 @@ def _places(found: list[excerpts.Excerpt]) -> str:
     return json.dumps(places, ensure_ascii=False)
 
 
-def _lab_files(phase: Phase) -> str:
-    """The learner's files with their TODOs marked."""
-    files = [(phase.lab_path(m), phase.lab_file(m), phase.holes(m)) for m in phase.modules]
-    parts = []
-    for number, (shown, file, holes) in enumerate(files, start=1):
-        if not file.is_file():
+@dataclass
+class LabFile:
+    """One of the learner's files as HTML, and the anchor of each function to write."""
+
+    html: str
+    tasks: dict[str, str] = field(default_factory=dict)
+
+
+def _lab_files(phase: Phase) -> list[LabFile]:
+    """The learner's files of a phase; a missing one says how to get it back."""
+    files = []
+    for number, module in enumerate(phase.modules, start=1):
+        key, shown, file = f"m{number}", phase.lab_path(module), phase.lab_file(module)
+        if file.is_file():
+            holes = {name: task.id for name, task in phase.holes(module).items()}
+            files.append(_lab_file(key, shown, file.read_text("utf-8"), holes))
+        else:
             restore = f"<code>make reset-{phase.number}</code> restores it."
-            text = f"<code>{shown}</code> is not there. {restore}"
-            parts.append(f'<div class="file" id="m{number}"><p class="empty">{text}</p></div>')
-            continue
-        text = file.read_text("utf-8")
-        parts.append(_lab_file(f"m{number}", shown, text, {n: t.id for n, t in holes.items()}))
-    return "".join(parts)
+            text = f'<p class="empty"><code>{shown}</code> is not there. {restore}</p>'
+            files.append(LabFile(f'<div class="file" id="{key}">{text}</div>'))
+    return files
 
 
-def _lab_file(key: str, shown: str, text: str, holes: dict[str, str]) -> str:
-    """One lab file: a list of its tasks, then its lines."""
+def _lab_file(key: str, shown: str, text: str, holes: dict[str, str]) -> LabFile:
+    """One lab file: a list of its tasks, then its lines, with those to be written marked."""
     try:
         known = source.functions(text)
     except (SyntaxError, ValueError):
         known = {}
-    tasks, marked = [], {}
+    rows, tasks = "", {}
+    todo: set[int] = set()
     for name, task in holes.items():
-        function = known.get(name)
-        if function is None:
+        if (function := known.get(name)) is None:
             continue
-        still_open = is_hole(function)
-        state = "open" if still_open else "written"
-        tasks.append(
-            f'<li class="{state}"><a href="#{key}-{function.line}">{task}</a> '
+        tasks[name] = f"{key}-{function.line}"
+        state = "open" if is_hole(function) else "written"
+        if state == "open":
+            todo.update(range(function.body_line, function.end_line + 1))
+        rows += (
+            f'<li class="{state}"><a href="#{tasks[name]}">{task}</a> '
             f"<code>{html.escape(name)}</code> <span>{state}</span></li>"
         )
-        if still_open:
-            marked.update(dict.fromkeys(range(function.body_line, function.end_line + 1), "todo"))
-    coloured = code.highlight_lines(text, "python")
-    lines = code.numbered(list(enumerate(coloured, start=1)), key)
-    for number in marked:
-        old = f'<div class="l" id="{key}-{number}"'
-        lines = lines.replace(old, f'<div class="l todo" id="{key}-{number}"')
-    listed = f'<ol class="tasks">{"".join(tasks)}</ol>' if tasks else ""
-    head = f'<h3 class="path">{html.escape(shown)}</h3>{listed}'
-    body = f'{head}<div class="lines">{lines}</div>'
-    return f'<div class="file" id="{key}" data-path="{html.escape(shown)}">{body}</div>'
+    lines = list(enumerate(code.highlight_lines(text, "python"), start=1))
+    listed = f'<ol class="tasks">{rows}</ol>' if rows else ""
+    body = (
+        f'<h3 class="path">{html.escape(shown)}</h3>{listed}'
+        f'<div class="lines">{code.numbered(lines, key, todo)}</div>'
+    )
+    return LabFile(
+        f'<div class="file" id="{key}" data-path="{html.escape(shown)}">{body}</div>', tasks
+    )

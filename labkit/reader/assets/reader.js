@@ -124,7 +124,7 @@
     box.scrollTo({ top: top - box.clientHeight * 0.22, left: 0, behavior: calm.matches ? "auto" : "smooth" });
   }
 
-  /* ---- citations ---- */
+  /* ---- citations, and names of your own functions ---- */
 
   function placeOf(cite) {
     const { path, first, last } = cite.dataset;
@@ -281,6 +281,11 @@
     if (cite && !event.ctrlKey && !event.metaKey && !event.shiftKey && placeOf(cite)) {
       event.preventDefault();
       activate(cite);
+    }
+    const task = event.target.closest?.("a.task, .tasks a");
+    if (task) {
+      event.preventDefault();
+      showLine(task.hash.slice(1));
     }
   });
   for (const tab of all('[role="tab"]')) tab.addEventListener("click", () => showTab(tab.id.replace("tab-", "")));
