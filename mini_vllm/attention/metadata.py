@@ -27,9 +27,7 @@ class AttentionMetadata:
     Source: vllm/v1/attention/backend.py#L352-L493 (CommonAttentionMetadata) @ v0.22.1.
     """
 
-    query_start_loc: (
-        Tensor  # [R + 1] int32: where each request's new tokens begin
-    )
+    query_start_loc: Tensor  # [R + 1] int32: where each request's new tokens begin
     seq_lens: Tensor  # [R] int32: tokens of context after this step (computed + scheduled)
     block_table: Tensor  # [R, max_blocks] int32: physical block ids; unused entries are 0
     slot_mapping: Tensor  # [T] int64: block_id * block_size + offset; -1 = do not store

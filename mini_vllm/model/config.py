@@ -91,9 +91,9 @@ def load_config(folder: str | Path) -> ModelArgs:
         raise FileNotFoundError(
             f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
         )
-    config = _read_json(path)
+    config = read_json(path)
     generation = folder / "generation_config.json"
-    more_eos = _read_json(generation).get("eos_token_id") if generation.is_file() else None
+    more_eos = read_json(generation).get("eos_token_id") if generation.is_file() else None
     eos = [*_as_list(config.get("eos_token_id")), *_as_list(more_eos)]
     return ModelArgs.from_dict({**config, "eos_token_id": eos})
 
@@ -132,7 +132,8 @@ def _as_list(value: int | list[int] | None) -> list[int]:
     return [] if value is None else [value] if isinstance(value, int) else list(value)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises ValueError that names the file if it is not one."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:

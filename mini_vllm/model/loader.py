@@ -22,7 +22,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from mini_vllm.attention import AttentionBackend, get_backend
-from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.config import ModelArgs, load_config, read_json
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.registry import resolve_model_class
 
@@ -135,7 +135,10 @@ def weight_files(folder: Path) -> list[Path]:
         if not files:
             raise FileNotFoundError(f"{str(folder)!r} has no .safetensors file")
         return files
-    names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
+    weight_map = read_json(index).get("weight_map")
+    if not weight_map:
+        raise ValueError(f"{index} has no 'weight_map'")
+    names = sorted(set(weight_map.values()))
     for name in names:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{index} names {name!r}, which is not in the folder")

@@ -15,29 +15,40 @@ from torch import Tensor, nn
 
 from mini_vllm.model.config import ModelArgs
 
+NEEDED_PARAMETERS = {
+    "default": [],
+    "linear": ["factor"],
+    "llama3": ["factor", "low_freq_factor", "high_freq_factor"],
+    "yarn": [],
+}
+
 
 def compute_inv_freq(args: ModelArgs) -> tuple[Tensor, float]:
     """The angle per position of each feature pair, `[D / 2]` float32, and a factor for cos and sin.
 
-    Types: default, linear, llama3 and yarn. Raises ValueError for any other; "dynamic" and
+    Types: default, linear, llama3 and yarn. Raises ValueError for any other: "dynamic" and
     "longrope" change the angles with the length, and keys already in the cache would not follow.
     Source: vllm/model_executor/layers/rotary_embedding/__init__.py#L33-L384 (get_rope) @ v0.22.1.
     """
     rope = args.rope_parameters
-    base, dim = rope["rope_theta"], args.head_dim
-    inv_freq = 1.0 / base ** (torch.arange(0, dim, 2).float() / dim)
-    match rope["rope_type"]:
-        case "default":
-            return inv_freq, 1.0
+    kind = rope["rope_type"]
+    if kind not in NEEDED_PARAMETERS:
+        raise ValueError(
+            f"rope_type {kind!r} is not supported; use default, linear, llama3 or yarn"
+        )
+    for name in NEEDED_PARAMETERS[kind]:
+        if name not in rope:
+            raise ValueError(f"rope_type {kind!r} needs {name!r} in config.json")
+    dim = args.head_dim
+    inv_freq = 1.0 / rope["rope_theta"] ** (torch.arange(0, dim, 2).float() / dim)
+    match kind:
         case "linear":
             return inv_freq / rope["factor"], 1.0
         case "llama3":
             return _llama3(inv_freq, args), 1.0
         case "yarn":
             return _yarn(inv_freq, args)
-    raise ValueError(
-        f"rope_type {rope['rope_type']!r} is not supported; use default, linear, llama3 or yarn"
-    )
+    return inv_freq, 1.0
 
 
 def _llama3(inv_freq: Tensor, args: ModelArgs) -> Tensor:
