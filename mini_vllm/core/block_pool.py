@@ -159,7 +159,7 @@ class BlockPool:
         Raises:
             ValueError: if fewer are free; nothing is changed then.
 
-        Source: vllm/v1/core/block_pool.py#L333-L365 (BlockPool.get_new_blocks) @ v0.22.1
+        Source: vllm/v1/core/block_pool.py#L333-L363 (BlockPool.get_new_blocks) @ v0.22.1
         """
         if num_blocks > self.num_free_blocks:
             raise ValueError(f"{num_blocks} blocks are wanted but {self.num_free_blocks} are free")
@@ -196,7 +196,7 @@ class BlockPool:
     def cache_full_blocks(self, blocks: Sequence[KVCacheBlock], hashes: Sequence[bytes]) -> None:
         """Make full ``blocks`` findable, the i-th by the i-th hash.
 
-        Source: vllm/v1/core/block_pool.py#L208-L331 (BlockPool.cache_full_blocks) @ v0.22.1
+        Source: vllm/v1/core/block_pool.py#L211-L331 (BlockPool.cache_full_blocks) @ v0.22.1
         """
         for block, block_hash in zip(blocks, hashes, strict=True):
             assert block.block_hash is None, f"{block} is cached already"

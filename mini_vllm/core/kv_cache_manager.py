@@ -4,7 +4,7 @@ The manager answers one question for the scheduler, "can this request have slots
 more tokens?", with the new blocks or with None. It decides no policy: None means that the
 scheduler must preempt somebody or wait.
 
-Source: vllm/v1/core/kv_cache_manager.py#L94-L570 (KVCacheManager) @ v0.22.1
+Source: vllm/v1/core/kv_cache_manager.py#L110-L570 (KVCacheManager) @ v0.22.1
 """
 
 from __future__ import annotations

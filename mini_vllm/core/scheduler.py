@@ -9,7 +9,7 @@ with the first. A long prompt is a wide gap, a decoding request a gap of one::
     r2  |------|::::::::::|                     new request, its prefix found in the cache
          computed              scheduled now
 
-Source: vllm/v1/core/sched/scheduler.py#L63-L2337 (Scheduler) @ v0.22.1
+Source: vllm/v1/core/sched/scheduler.py#L64-L2337 (Scheduler) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from mini_vllm.request import Request, RequestStatus
 class PauseState(enum.IntEnum):
     """Whether the scheduler hands out tokens, and to whom.
 
-    Source: vllm/v1/core/sched/interface.py#L21-L34 (PauseState) @ v0.22.1
+    Source: vllm/v1/core/sched/interface.py#L22-L33 (PauseState) @ v0.22.1
     """
 
     UNPAUSED = 0
@@ -180,7 +180,7 @@ class Scheduler:
         Raises:
             NoProgressError: if nothing can be scheduled now or in any later step.
 
-        Source: vllm/v1/core/sched/scheduler.py#L329-L927 (Scheduler.schedule) @ v0.22.1
+        Source: vllm/v1/core/sched/scheduler.py#L329-L922 (Scheduler.schedule) @ v0.22.1
         """
         paused = self.pause_state == PauseState.PAUSED_ALL
         step = StepPlan(0 if paused else self.scheduler_config.max_num_batched_tokens)
@@ -420,7 +420,7 @@ class Scheduler:
     def _make_output(self, step: StepPlan) -> SchedulerOutput:
         """Write the plan down for the worker: new requests in full, the others as deltas.
 
-        Source: vllm/v1/core/sched/scheduler.py#L1033-L1105 (Scheduler._make_cached_request_data)
+        Source: vllm/v1/core/sched/scheduler.py#L1036-L1094 (Scheduler._make_cached_request_data)
         @ v0.22.1
         """
         known = step.running + step.resumed if step.resumed else step.running

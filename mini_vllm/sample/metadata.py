@@ -2,7 +2,7 @@
 
 A feature that no row uses is None, so a batch of plain greedy rows costs nothing here.
 
-Source: vllm/v1/sample/metadata.py#L13-L55 (SamplingMetadata) @ v0.22.1. Differences: seeds are
+Source: vllm/v1/sample/metadata.py#L14-L55 (SamplingMetadata) @ v0.22.1. Differences: seeds are
 numbers instead of generators, and token counts are kept between steps instead of rebuilt.
 """
 

@@ -28,7 +28,7 @@ from mini_vllm.sampling_params import SamplingParams
 class CachedRequestState:
     """What the worker remembers of a request, also while it is preempted and has no row.
 
-    Source: vllm/v1/worker/gpu_input_batch.py#L30-L88 (CachedRequestState) @ v0.22.1
+    Source: vllm/v1/worker/gpu_input_batch.py#L33-L88 (CachedRequestState) @ v0.22.1
     """
 
     req_id: str
