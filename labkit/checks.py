@@ -45,6 +45,7 @@ LINT = (
 FULL = (
     Stage("phase matrix", ("-m", "labkit", "matrix")),
     Stage("mutants", ("-m", "labkit", "mutants", "--hidden")),
+    Stage("browser tests", (*PYTEST, "-q", "tests/browser")),
 )
 
 
