@@ -54,6 +54,11 @@ def test_03_5_bug_vllm_11186_full_hits(subject: Any) -> None:
     replay_recordings(subject, golden.select(having=["full-hit"], limit=4))
 
 
+def test_03_5_bug_vllm_39608_the_threshold_without_chunking(subject: Any) -> None:
+    """vLLM cuts a long prompt to the threshold even while chunked prefill is off."""
+    replay_recordings(subject, golden.select(having=["threshold", "chunking-off"], limit=3))
+
+
 @pytest.mark.parametrize("profile", PROFILES)
 @settings(
     max_examples=3,
