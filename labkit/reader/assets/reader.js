@@ -306,6 +306,9 @@
   });
 
   window.addEventListener("hashchange", followAddress);
-  if (places.length && !narrow.matches) showPlace(places[0]);
+  if (!narrow.matches) {
+    if (places.length) showPlace(places[0]);
+    else showTab("mine");
+  }
   followAddress();
 })();

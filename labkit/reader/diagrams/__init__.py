@@ -7,12 +7,28 @@ the diagram's text.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from labkit.reader.diagrams import sequence
-from labkit.reader.diagrams.graph import DiagramError, parse_flowchart, parse_states
-from labkit.reader.diagrams.layout import arrange
+from labkit.reader.diagrams.graph import DiagramError, Graph, parse_flowchart, parse_states
+from labkit.reader.diagrams.layout import Drawing, arrange
 from labkit.reader.diagrams.svg import graph_svg
 
 __all__ = ["DiagramError", "draw"]
+
+
+WIDEST = 640
+"""Pixels: the width of a column of text. A wider drawing would shrink until nobody can read it."""
+
+
+def _fitting(graph: Graph) -> Drawing:
+    """The flowchart in its own direction, or from top to bottom if it is too wide otherwise."""
+    drawing = arrange(graph)
+    if drawing.horizontal and drawing.width > WIDEST:
+        upright = arrange(replace(graph, direction="TD"))
+        if upright.width <= WIDEST:
+            return upright
+    return drawing
 
 
 def draw(text: str) -> str | None:
@@ -22,7 +38,7 @@ def draw(text: str) -> str | None:
     kind = lines[0].split()[0] if lines else ""
     try:
         if kind in ("flowchart", "graph"):
-            return graph_svg(arrange(parse_flowchart(lines)))
+            return graph_svg(_fitting(parse_flowchart(lines)))
         if kind in ("stateDiagram", "stateDiagram-v2"):
             return graph_svg(arrange(parse_states(lines)))
         if kind == "sequenceDiagram":

@@ -33,10 +33,10 @@ def graph_svg(drawing: Drawing) -> str:
 
 
 def svg(width: float, height: float, content: str) -> str:
-    """The element around a diagram. It shrinks with its column but never grows."""
+    """The element around a diagram. It shrinks a little with its column but never grows."""
     return (
         f'<svg class="diagram" viewBox="0 0 {width:.0f} {height:.0f}" width="{width:.0f}" '
-        f'role="img" xmlns="http://www.w3.org/2000/svg">{content}</svg>'
+        f'style="min-width:{0.8 * width:.0f}px" role="img" xmlns="http://www.w3.org/2000/svg">{content}</svg>'
     )
 
 
@@ -183,6 +183,9 @@ def _curve(points: list[Point]) -> str:
     if len(points) == 2:
         (ax, ay), (bx, by) = points
         return f"M{ax:.1f} {ay:.1f} L{bx:.1f} {by:.1f}"
+    if len(points) == 3:  # the control point that makes the curve run through the middle one
+        (ax, ay), (mx, my), (bx, by) = points
+        points = [points[0], (2 * mx - (ax + bx) / 2, 2 * my - (ay + by) / 2), points[2]]
     path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
     for middle, after in pairwise(points[1:]):
         last = after is points[-1]
@@ -197,6 +200,8 @@ def _middle(points: list[Point], at: float) -> Point:
         (ax, ay), (bx, by) = points
         return ax + (bx - ax) * at, ay + (by - ay) * at
     half = len(points) // 2
+    if len(points) == 3:
+        return points[1]
     if len(points) % 2 == 0:
         (ax, ay), (bx, by) = points[half - 1 : half + 1]
         return (ax + bx) / 2, (ay + by) / 2
