@@ -137,7 +137,8 @@ def _edge(route: Route, drawing: Drawing, lane: Lane) -> tuple[str, str]:
     start = _border(drawing.boxes[edge.source], points[0], points[1])
     end = _border(drawing.boxes[edge.target], points[-1], points[-2])
     points[0], points[-1] = start, end
-    head = _head(points[-2], points[-1]) if edge.arrow else ""
+    before = _bend(points) if len(points) == 3 else points[-2]
+    head = _head(before, points[-1]) if edge.arrow else ""
     line = f'<path class="edge {edge.style}" d="{_curve(points)}"/>{head}'
     if not edge.label:
         return line, ""
@@ -183,15 +184,20 @@ def _curve(points: list[Point]) -> str:
     if len(points) == 2:
         (ax, ay), (bx, by) = points
         return f"M{ax:.1f} {ay:.1f} L{bx:.1f} {by:.1f}"
-    if len(points) == 3:  # the control point that makes the curve run through the middle one
-        (ax, ay), (mx, my), (bx, by) = points
-        points = [points[0], (2 * mx - (ax + bx) / 2, 2 * my - (ay + by) / 2), points[2]]
+    if len(points) == 3:
+        points = [points[0], _bend(points), points[2]]
     path = f"M{points[0][0]:.1f} {points[0][1]:.1f}"
     for middle, after in pairwise(points[1:]):
         last = after is points[-1]
         end = after if last else ((middle[0] + after[0]) / 2, (middle[1] + after[1]) / 2)
         path += f" Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
     return path
+
+
+def _bend(points: list[Point]) -> Point:
+    """The control point that makes a quadratic curve run through the middle one of three."""
+    (ax, ay), (mx, my), (bx, by) = points
+    return 2 * mx - (ax + bx) / 2, 2 * my - (ay + by) / 2
 
 
 def _middle(points: list[Point], at: float) -> Point:
