@@ -43,8 +43,13 @@ class Group:
         self.pages = torch.cat((pages, pages + num_blocks))  # key pages of all, then value pages
         self.masks: dict[tuple[int | None, torch.dtype], Tensor] = {}
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor:
-        """What is added to the scores, 0 or -inf: `[n, 1, 1, L]` for decodes, else `[Q, L]`."""
+    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
+        """What is added to the scores, 0 or -inf: `[n, 1, 1, L]` for decodes, else `[Q, L]`.
+
+        None for whole prompts without a window: plain causal attention.
+        """
+        if not self.is_decode and window is None and self.query_len == self.seq_len:
+            return None
         if (window, dtype) not in self.masks:
             visible = self._visible(window)
             zeros = torch.zeros(visible.shape, dtype=dtype)
@@ -78,6 +83,30 @@ def make_groups(metadata: AttentionMetadata, num_blocks: int, block_size: int) -
     return [Group(metadata, rows, num_blocks, block_size) for rows in members.values()]
 
 
+def attend_decodes(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """`query` `[n, Hq, D]`, one token each; `keys` and `values` `[n, Hkv, L, D]`.
+
+    The G query heads that share a key head become G "tokens" of one head, with the same mask for
+    all: no key is repeated.
+    """
+    q = query.view(len(keys), keys.shape[1], -1, query.shape[-1])
+    out = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
+    return out.reshape(query.shape)
+
+
+def attend_prefills(
+    query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
+) -> Tensor:
+    """`query` `[n * Q, Hq, D]`; without a mask, by the kernel's own causal mode."""
+    q = query.view(len(keys), -1, *query.shape[1:]).transpose(1, 2)
+    out = F.scaled_dot_product_attention(
+        q, keys, values, mask, is_causal=mask is None, scale=scale, enable_gqa=True
+    )
+    return out.transpose(1, 2).reshape(query.shape)
+
+
 class CpuAttention:
     """The `AttentionBackend` for CPUs. Keeps one scratch buffer, reused by all layers and steps."""
 
@@ -101,13 +130,26 @@ class CpuAttention:
     ) -> Tensor:
         if metadata.plan is None:
             metadata.plan = make_groups(metadata, *kv_cache.shape[1:3])
+        groups = metadata.plan
+        if len(groups) == 1:
+            return self._attend(query, kv_cache, groups[0], scale, sliding_window)
         output = torch.empty_like(query)
-        for group in metadata.plan:
-            attend = self._decode if group.is_decode else self._prefill
-            output[group.tokens] = attend(
-                query[group.tokens], kv_cache, group, scale, sliding_window
-            )
+        for group in groups:
+            rows = query[group.tokens]
+            output[group.tokens] = self._attend(rows, kv_cache, group, scale, sliding_window)
         return output
+
+    def _attend(
+        self, query: Tensor, kv_cache: Tensor, group: Group, scale: float, window: int | None
+    ) -> Tensor:
+        # A decode reads much and computes little: converting bfloat16 would cost more than the
+        # arithmetic. A prefill gains from it, and so does float16, whose kernel is slow.
+        as_stored = group.is_decode and kv_cache.dtype == torch.bfloat16
+        dtype = kv_cache.dtype if as_stored else query.dtype
+        keys, values = self._gather(kv_cache, group).to(dtype)
+        attend = attend_decodes if group.is_decode else attend_prefills
+        out = attend(query.to(dtype), keys, values, group.mask(window, dtype), scale)
+        return out.to(query.dtype)
 
     def _gather(self, kv_cache: Tensor, group: Group) -> Tensor:
         """Copy the group's pages into dense keys and values: `[2, n, Hkv, L, D]` (a view)."""
@@ -119,34 +161,3 @@ class CpuAttention:
         torch.index_select(pages, 0, group.pages, out=dense)
         dense = dense.view(2, group.size, -1, *kv_cache.shape[3:])
         return dense[:, :, : group.seq_len].transpose(2, 3)
-
-    def _decode(
-        self, query: Tensor, kv_cache: Tensor, group: Group, scale: float, window: int | None
-    ) -> Tensor:
-        """The G query heads of one key head become G "query tokens" that share one mask row.
-
-        So no key is repeated. The kernel reads bfloat16 as it is stored: converting it would
-        cost more than the arithmetic. Its float16 path is slow, so that is converted.
-        """
-        dtype = torch.bfloat16 if kv_cache.dtype == torch.bfloat16 else query.dtype
-        keys, values = self._gather(kv_cache, group).to(dtype)
-        q = query.to(dtype).view(group.size, keys.shape[1], -1, query.shape[-1])
-        mask = group.mask(window, q.dtype)
-        out = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
-        return out.reshape(query.shape).to(query.dtype)
-
-    def _prefill(
-        self, query: Tensor, kv_cache: Tensor, group: Group, scale: float, window: int | None
-    ) -> Tensor:
-        """A dense batch of n requests; a whole prompt uses the kernel's own causal mode.
-
-        Here arithmetic costs more than converting, so keys and values take the query's dtype.
-        """
-        keys, values = self._gather(kv_cache, group).to(query.dtype)
-        q = query.view(group.size, group.query_len, *query.shape[1:]).transpose(1, 2)
-        causal = window is None and group.query_len == group.seq_len
-        mask = None if causal else group.mask(window, q.dtype)
-        out = F.scaled_dot_product_attention(
-            q, keys, values, mask, is_causal=causal, scale=scale, enable_gqa=True
-        )
-        return out.transpose(1, 2).reshape(query.shape)

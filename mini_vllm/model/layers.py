@@ -22,11 +22,12 @@ MIN_UNPACKED_TOKENS = 512
 
 @functools.cache
 def compute_dtype(dtype: torch.dtype, device_type: str) -> torch.dtype:
-    """The dtype of activations for weights of `dtype`: float32 where the CPU has no faster one."""
-    native = {torch.float32: "sse2", torch.bfloat16: "avx512_bf16", torch.float16: "avx512_fp16"}
-    if device_type != "cpu" or torch.cpu.get_capabilities().get(native[dtype]):
+    """The dtype of activations for weights of `dtype`: float32 where the CPU has no other."""
+    if device_type != "cpu" or dtype == torch.float32:
         return dtype
-    return torch.float32
+    needed = {torch.bfloat16: "avx512_bf16", torch.float16: "avx512_fp16"}[dtype]
+    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in older versions
+    return dtype if capabilities.get(needed) else torch.float32
 
 
 def to_compute_dtype(tensor: Tensor) -> Tensor:

@@ -39,8 +39,9 @@ class LlamaAttention(nn.Module):
     ) -> Tensor:
         heads = self.qkv_proj(x).view(len(x), -1, self.head_dim)
         num_qk = self.num_heads + self.num_kv_heads
-        qk = apply_rope(self.norm_qk(heads[:, :num_qk]), *rope)
-        query, key, value = qk[:, : self.num_heads], qk[:, self.num_heads :], heads[:, num_qk:]
+        qk, value = heads.split([num_qk, self.num_kv_heads], dim=1)
+        qk = apply_rope(self.norm_qk(qk), *rope)
+        query, key = qk.split([self.num_heads, self.num_kv_heads], dim=1)
         self.backend.store(key, value, kv_cache, metadata.slot_mapping)
         out = self.backend.forward(query, kv_cache, metadata, self.scale, self.window)
         return self.o_proj(out.flatten(1))
