@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +140,12 @@ class Renderer(RendererHTML):
         found = next(iter(scan_text(f"[`{_symbol(tokens, index)}`]({href})", "")), None)
         if isinstance(found, Citation):
             env["citations"].append(found)
+            lines = f"{found.first}–{found.last}" if found.first < found.last else f"{found.first}"
             data = f'data-path="{found.path}" data-first="{found.first}" data-last="{found.last}"'
+            data += f' data-lines="{lines}"'
             where = f"{found.path} {found.region}"
-            return f'<a class="cite" href="{html.escape(href)}" {data} title="{where}">'
+            name = "cite" if found.region in _link_text(tokens, index) else "cite bare"
+            return f'<a class="{name}" href="{html.escape(href)}" {data} title="{where}">'
         outside = ' rel="noreferrer"' if href.startswith("http") else ""
         return f'<a href="{html.escape(env["links"].rewrite(href))}"{outside}>'
 
@@ -191,14 +195,16 @@ def _plain(token: Token) -> str:
     return "".join(child.content for child in token.children or [])
 
 
+def _link_text(tokens: Sequence[Token], index: int) -> str:
+    """The text of the link that opens at `index`, without its code."""
+    inside = takewhile(lambda token: token.type != "link_close", tokens[index + 1 :])
+    return "".join(token.content for token in inside if token.type == "text")
+
+
 def _symbol(tokens: Sequence[Token], index: int) -> str:
-    """The code in a link's text."""
-    for token in tokens[index + 1 :]:
-        if token.type == "code_inline":
-            return token.content
-        if token.type == "link_close":
-            break
-    return ""
+    """The code in the text of the link that opens at `index`."""
+    inside = takewhile(lambda token: token.type != "link_close", tokens[index + 1 :])
+    return next((token.content for token in inside if token.type == "code_inline"), "")
 
 
 def render(text: str, prefix: str, links: Links) -> Rendered:

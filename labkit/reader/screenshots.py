@@ -20,12 +20,13 @@ def take(course: Course, folder: Path) -> Iterator[Path]:
         for name, scheme in (("reader-light", "light"), ("reader-dark", "dark")):
             browser.prefer(scheme)
             browser.open((book / f"{phase}.html").as_uri() + "#deep-dive")
-            for _ in range(3):
+            for _ in range(7):
                 browser.press("j")
             yield _save(browser, folder / f"{name}.png")
         browser.prefer("light")
         browser.open((book / f"{phase}.html").as_uri() + "#build")
         browser.press("2")
+        browser.evaluate("document.querySelector('.tasks .open a')?.click()")
         yield _save(browser, folder / "reader-tasks.png")
         browser.open((book / "index.html").as_uri())
         yield _save(browser, folder / "book-index.png")

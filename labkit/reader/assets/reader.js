@@ -121,7 +121,19 @@
   function scrollTo(line) {
     const box = line.closest(".scroll");
     const top = line.getBoundingClientRect().top - box.getBoundingClientRect().top + box.scrollTop;
-    box.scrollTo({ top: top - box.clientHeight * 0.22, left: 0, behavior: calm.matches ? "auto" : "smooth" });
+    const behavior = calm.matches ? "auto" : "smooth";
+    box.scrollTo({ top: top - box.clientHeight * 0.22, left: indentToHide(box), behavior });
+  }
+
+  // Deeply indented lines that do not fit move left until their indent is four characters.
+  function indentToHide(box) {
+    const lines = all(".l.on code", box).filter((code) => code.textContent.trim());
+    const widest = Math.max(...lines.map((code) => code.offsetLeft + code.offsetWidth));
+    const indent = Math.min(...lines.map((code) => code.textContent.search(/\S/)));
+    const sample = lines.find((code) => code.textContent.length > 8);
+    if (widest <= box.clientWidth || !sample) return 0;
+    const character = sample.offsetWidth / sample.textContent.length;
+    return Math.max(0, Math.min(widest - box.clientWidth + 16, (indent - 4) * character));
   }
 
   /* ---- citations, and names of your own functions ---- */
