@@ -1,0 +1,163 @@
+"""Random lives of requests, and the whole engine core around the learner's `Request`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from labkit.program import Ref
+from labkit.trace import golden
+from labkit.trace.diff import differing_fields
+from labkit.trace.generate import generate
+from labkit.worker import Program
+
+MODULE = "mini_vllm.request"
+STATUSES = (
+    "WAITING",
+    "WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR",
+    "WAITING_FOR_REMOTE_KVS",
+    "WAITING_FOR_STREAMING_REQ",
+    "RUNNING",
+    "PREEMPTED",
+    "FINISHED_STOPPED",
+    "FINISHED_LENGTH_CAPPED",
+    "FINISHED_ABORTED",
+    "FINISHED_IGNORED",
+    "FINISHED_ERROR",
+    "FINISHED_REPETITION",
+)
+FUZZ = settings(
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
+)
+token_ids = st.integers(0, 5)
+
+
+def status(program: Program, name: str) -> Ref:
+    return program.name(f"{MODULE}:RequestStatus.{name}")
+
+
+def new_request(program: Program, prompt: list[int]) -> Ref:
+    return program.new(f"{MODULE}:Request", "r0", prompt, arrival_time=0.0)
+
+
+def answers(worker: Any, function: str, arity: int) -> list[Any]:
+    """What a function of RequestStatus says to every status, or to every pair of them."""
+    program = Program()
+    pairs = [(old, new) for old in STATUSES for new in STATUSES]
+    for names in pairs if arity == 2 else [(name,) for name in STATUSES]:
+        arguments = [status(program, name) for name in names]
+        program.see(program.call(f"{MODULE}:RequestStatus.{function}", *arguments))
+    return worker.run(program)
+
+
+def test_00_1_every_status(subject: Any, reference: Any) -> None:
+    """is_finished, for all twelve."""
+    assert answers(subject, "is_finished", 1) == answers(reference, "is_finished", 1)
+
+
+def test_00_4_every_status(subject: Any, reference: Any) -> None:
+    """is_blocked, for all twelve."""
+    assert answers(subject, "is_blocked", 1) == answers(reference, "is_blocked", 1)
+
+
+def test_00_4_every_pair(subject: Any, reference: Any) -> None:
+    """can_become, for all 144 pairs."""
+    assert answers(subject, "can_become", 2) == answers(reference, "can_become", 2)
+
+
+@FUZZ
+@given(
+    prompt=st.lists(token_ids, min_size=1, max_size=12),
+    output=st.lists(token_ids, max_size=12),
+    drafts=st.lists(token_ids, max_size=4),
+    computed=st.integers(0, 12),
+)
+def test_00_2_counts_match(
+    subject: Any,
+    reference: Any,
+    prompt: list[int],
+    output: list[int],
+    drafts: list[int],
+    computed: int,
+) -> None:
+    """Both counts, whatever else the request holds."""
+    program = Program()
+    request = new_request(program, prompt)
+    request.output_token_ids.extend(output)
+    request.all_token_ids.extend(output)
+    program.set(request, "spec_token_ids", drafts)
+    program.set(request, "num_computed_tokens", computed)
+    program.see(request.num_tokens)
+    program.see(request.num_tokens_with_spec)
+    expected = len(prompt) + len(output)
+    assert reference.run(program) == [expected, expected + len(drafts)]
+    assert subject.run(program) == [expected, expected + len(drafts)]
+
+
+@FUZZ
+@given(
+    prompt=st.lists(token_ids, min_size=1, max_size=9),
+    steps=st.lists(token_ids | st.lists(token_ids, max_size=7), max_size=8),
+    block_size=st.integers(1, 5),
+)
+def test_00_3_lists_and_hashes_match(
+    subject: Any, reference: Any, prompt: list[int], steps: list[Any], block_size: int
+) -> None:
+    """After every append: both lists, the prompt and the block hashes."""
+    program = Program()
+    request = new_request(program, prompt)
+    hasher = program.new("mini_vllm.core.block_hash:BlockHasher", block_size, root=b"root")
+    request.set_block_hasher(hasher)
+    for sampled in steps:
+        request.append_output_token_ids(sampled)
+        for attribute in ("prompt_token_ids", "output_token_ids", "all_token_ids", "block_hashes"):
+            program.see(getattr(request, attribute))
+    assert subject.run(program) == reference.run(program)
+
+
+@FUZZ
+@given(path=st.lists(st.sampled_from(STATUSES), min_size=1, max_size=8))
+def test_00_4_lives_match(subject: Any, reference: Any, path: list[str]) -> None:
+    """A random path of changes ends, or is refused, at the same point."""
+    program = Program()
+    request = new_request(program, [1])
+    for name in path:
+        request.transition_to(status(program, name))
+        program.see(request.status)
+        program.see(request.is_finished)
+    assert subject.run(program) == reference.run(program)
+
+
+def replay(worker: Any, recorded: golden.Golden) -> str:
+    """Where a replay parts from a recording; "" if it does not."""
+    for step, (mine, other) in enumerate(
+        zip(worker.trace(recorded.trace.to_dict()), recorded.lines, strict=True)
+    ):
+        if fields := differing_fields(mine, other):
+            return f"recording {recorded.name}, step {step}: {', '.join(fields)} differ"
+    return ""
+
+
+@pytest.mark.parametrize("profile", ["mixed", "pressure", "abort", "priority"])
+def test_00_4_recordings_of_vllm(subject: Any, profile: str) -> None:
+    """Your request inside the scheduler decides as vLLM's own scheduler did."""
+    recordings = golden.select(profile, limit=2)
+    assert recordings
+    for recorded in recordings:
+        parting = replay(subject, recorded)
+        assert not parting, parting
+
+
+@pytest.mark.parametrize("profile", ["mixed", "prefix"])
+@settings(deadline=None, max_examples=4, phases=[Phase.generate])
+@given(seed=st.integers(0, 2**32 - 1))
+def test_00_3_random_traces(subject: Any, reference: Any, profile: str, seed: int) -> None:
+    """Fresh random traces beside the reference, step by step."""
+    trace = generate(profile, seed, steps=40).to_dict()
+    assert subject.trace(trace) == reference.trace(trace)
