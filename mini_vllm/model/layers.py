@@ -26,8 +26,8 @@ def compute_dtype(dtype: torch.dtype, device_type: str) -> torch.dtype:
     if device_type != "cpu" or dtype == torch.float32:
         return dtype
     needed = {torch.bfloat16: "avx512_bf16", torch.float16: "avx512_fp16"}[dtype]
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # not in older versions
-    return dtype if capabilities.get(needed) else torch.float32
+    detect = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch lack it
+    return dtype if detect and detect().get(needed) else torch.float32
 
 
 def to_compute_dtype(tensor: Tensor) -> Tensor:
