@@ -13,8 +13,8 @@ import pytest
 from labkit.citations.symbols import Upstream
 from labkit.cli import call_typer
 from labkit.manifest import Course
-from labkit.reader import book, read
-from labkit.reader.book import OUTPUT, build_all, build_one
+from labkit.reader import book, page, read
+from labkit.reader.book import OUTPUT, all_pages, build_all, build_one, targets
 from labkit.reader.code import highlight_lines
 from labkit.reader.diagrams import draw
 from tests.labkit.reading_course import (
@@ -178,12 +178,12 @@ def test_book_has_an_index_a_search_and_pages_that_link(course: Course, upstream
         "03 The <queue> · Deep dive",
         "03-queue.html#deep-dive--inside-it",
     ] in entries
-    for page in output.glob("*.html"):
-        elements = Elements(page.read_text("utf-8"))
+    for file in output.glob("*.html"):
+        elements = Elements(file.read_text("utf-8"))
         for link in elements.links():
             target, _, anchor = link.partition("#")
             if target.endswith(".html"):
-                assert (output / target).is_file(), f"{page.name} links to {target}"
+                assert (output / target).is_file(), f"{file.name} links to {target}"
                 if anchor:
                     assert f'id="{anchor}"' in (output / target).read_text("utf-8")
 
@@ -198,6 +198,25 @@ def test_highlighting_keeps_every_character(language: str) -> None:
     plain = [re.sub(r"<[^>]+>", "", line) for line in lines]
     unescaped = [p.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&") for p in plain]
     assert unescaped == UPSTREAM.splitlines()
+
+
+PROJECT = Course(Path(__file__).parents[2])
+
+
+@pytest.mark.parametrize("slug", [phase.slug for phase in PROJECT.ready])
+def test_links_of_the_real_chapters_lead_somewhere(slug: str, tmp_path: Path) -> None:
+    one = page.phase_page(PROJECT.phase(slug[:2]))
+    elements = Elements(page.build(one, PROJECT.root / OUTPUT, None, targets(all_pages(PROJECT))))
+    ids = elements.ids()
+    built = {p.name for p in all_pages(PROJECT)} | {"index"}
+    for link in elements.links():
+        path, _, anchor = link.partition("#")
+        if not path and anchor:
+            assert any(i.startswith(anchor) for i in ids), f"{slug}: {link} leads nowhere"
+        elif path.endswith(".html"):
+            assert path.removesuffix(".html") in built, f"{slug}: {link} is no page of the book"
+        elif path and ":" not in path:
+            assert (PROJECT.root / OUTPUT / path).resolve().exists(), f"{slug}: no file {path}"
 
 
 # ---------------------------------------------------------------- the commands

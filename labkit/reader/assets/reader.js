@@ -25,7 +25,8 @@
     const id = decodeURIComponent(location.hash.slice(1));
     if (/^[um]\d+/.test(id)) return showLine(id);
     showChapter(id.split("--")[0]);
-    const target = id.includes("--") && document.getElementById(id);
+    // "task-3" also finds the heading "Task 3: the victim".
+    const target = id.includes("--") && (document.getElementById(id) || $(`[id^="${CSS.escape(id)}"]`));
     if (target) target.scrollIntoView();
     else $(".reading").scrollTop = 0;
   }
