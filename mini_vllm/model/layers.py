@@ -1,7 +1,7 @@
 """The parts every decoder is made of. Activations are flat: `[T, features]`, without padding.
 
 Weights and the KV cache have the model's dtype. Activations have the *compute dtype*: the same,
-except on a CPU without bfloat16 arithmetic. There a bfloat16 product is five times slower than a
+except on a CPU without bfloat16 arithmetic. There a bfloat16 product is several times slower than a
 float32 one, so activations are float32 and the weights' values are multiplied as float32.
 """
 
