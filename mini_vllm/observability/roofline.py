@@ -22,8 +22,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from mini_vllm.model.config import ModelArgs
 
 
@@ -124,14 +122,16 @@ def least_seconds(cost: StepCost, machine: Machine) -> float:
     return max(cost.bytes / machine.bytes_per_s, cost.flops / machine.flops_per_s)
 
 
-def measure_machine(device: str = "cpu", dtype: torch.dtype = torch.float32) -> Machine:
+def measure_machine(device: str = "cpu", dtype: str = "float32") -> Machine:
     """Measure what this machine reaches, rather than what its maker prints.
 
-    Operations: the best of several square matrix products. Bytes: the best of several passes
-    over an array far larger than the caches. Takes about a second on a laptop.
+    Operations: the best of several square matrix products of ``dtype``. Bytes: the best of
+    several passes over an array far larger than the caches. Takes about a second on a laptop.
     """
+    import torch  # only measuring needs it; counting does not
+
     size = 1024 if device == "cpu" else 8192
-    a = torch.randn(size, size, device=device, dtype=dtype)
+    a = torch.randn(size, size, device=device, dtype=getattr(torch, dtype))
     flops = 2 * size**3 / _best_seconds(lambda: a @ a, device)
     data = torch.ones(2**25 if device == "cpu" else 2**29, device=device)
     bandwidth = data.numel() * data.itemsize / _best_seconds(data.sum, device)
@@ -151,4 +151,6 @@ def _best_seconds(action: Callable[[], object], device: str, repeats: int = 7) -
 
 def _wait_for(device: str) -> None:
     if device.startswith("cuda"):
+        import torch
+
         torch.cuda.synchronize()
