@@ -21,6 +21,7 @@ def test_01_1_max_tokens_new_tokens_and_no_prompt(tiny: Any, prompt: list[int]) 
 def test_01_1_every_token_is_the_most_likely_one(tiny: Any, prompt: list[int]) -> None:
     """Each token is the argmax of the logits after all tokens before it."""
     answer = greedy_without_cache(tiny.model, prompt, max_tokens=8)
+    expect(len(answer), 8, at="5 prompt tokens, max_tokens 8: tokens returned", answer=answer)
     right = tiny.most_likely(prompt, answer)
     for index, (yours, expected) in enumerate(zip(answer, right, strict=True)):
         context = [*prompt, *answer[:index]]

@@ -1,7 +1,8 @@
 """Task 01.3: the operations of one forward pass.
 
-The tiny shape, for counting by hand: hidden 24, 2 layers, 4 query heads and 2 KV heads of 8 numbers,
-MLP of 40, vocabulary 59. So one layer has 24 * (32 + 2 * 16) + 32 * 24 + 3 * 24 * 40 = 5184 weights.
+The tiny shape, for counting by hand: hidden 24, 2 layers, 4 query heads and 2 KV heads of 8
+numbers, MLP of 40, vocabulary 59. So one layer has 24 * (32 + 2 * 16) + 32 * 24 + 3 * 24 * 40 =
+5184 weights.
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""The two loops on the bundled model: edges of the lengths, and what each pass computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.worker import Program
+
+few = settings(
+    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+WITHOUT = "mini_vllm.engine.naive:greedy_without_cache"
+WITH = "mini_vllm.engine.naive:greedy_with_cache"
+tokens = st.lists(st.integers(3, 2047), min_size=1, max_size=24)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm(subject: Any, reference: Any) -> None:
+    """Import torch before the first answer is timed."""
+    for worker in (subject, reference):
+        p = Program()
+        p.call("importlib:import_module", "torch")
+        p.call("torch:set_num_threads", 1)
+        worker.run(p)
+
+
+def storyteller(p: Program) -> Any:
+    folder = p.call("mini_vllm.bundled:path", "storyteller")
+    return p.call("mini_vllm.model.loader:load_model", folder, dtype="float32")
+
+
+def generate(worker: Any, loop: str, prompt: Any, max_tokens: int) -> Any:
+    """The answer as plain data, with the types of its tokens."""
+    p = Program()
+    answer = p.call(loop, storyteller(p), prompt, max_tokens)
+    p.see(p.call("builtins:list", answer))
+    return worker.run(p)
+
+
+@few
+@given(prompt=tokens, max_tokens=st.integers(1, 6))
+def test_01_1_any_prompt_without_a_cache(
+    subject: Any, reference: Any, prompt: list[int], max_tokens: int
+) -> None:
+    """Prompts and lengths drawn at random, one token of each included."""
+    mine = generate(subject, WITHOUT, prompt, max_tokens)
+    assert mine == generate(reference, WITHOUT, prompt, max_tokens)
+
+
+def test_01_1_nothing_wanted_nothing_computed(subject: Any) -> None:
+    """max_tokens=0 gives no token."""
+    assert generate(subject, WITHOUT, [5, 6, 7], 0) == [[]]
+
+
+def test_01_1_a_prompt_may_be_a_tuple(subject: Any, reference: Any) -> None:
+    """Any sequence of tokens is a prompt."""
+    mine = generate(subject, WITHOUT, (50, 60, 70), 3)
+    assert mine == generate(reference, WITHOUT, (50, 60, 70), 3)
+    assert len(mine[0]) == 3
+
+
+@few
+@given(prompt=tokens, max_tokens=st.integers(1, 6))
+def test_01_2_any_prompt_with_a_cache(
+    subject: Any, reference: Any, prompt: list[int], max_tokens: int
+) -> None:
+    """The cache changes no token: the reference without a cache says the same."""
+    mine = generate(subject, WITH, prompt, max_tokens)
+    assert mine == generate(reference, WITHOUT, prompt, max_tokens)
+
+
+def test_01_2_one_token_is_a_prefill_alone(subject: Any) -> None:
+    """max_tokens=1 gives one token and takes one pass."""
+    lengths = passes(subject, WITH, [50, 60, 70], 1)
+    assert lengths == [1, 3], "number of passes, then the tokens of each"
+
+
+def test_01_2_a_prompt_of_one_token(subject: Any) -> None:
+    """The first pass of a one-token prompt stands at position 0."""
+    assert passes(subject, WITH, [50], 3) == [3, 1, 1, 1]
+
+
+def test_01_2_a_prompt_may_be_a_tuple(subject: Any, reference: Any) -> None:
+    """Any sequence of tokens is a prompt."""
+    mine = generate(subject, WITH, (50, 60, 70), 3)
+    assert mine == generate(reference, WITH, [50, 60, 70], 3)
+    assert len(mine[0]) == 3
+
+
+def passes(worker: Any, loop: str, prompt: list[int], max_tokens: int) -> Any:
+    """The number of forward passes, then how many tokens each computed."""
+    p = Program()
+    model = storyteller(p)
+    hook = p.new("unittest.mock:Mock", return_value=None)
+    model.register_forward_pre_hook(hook)
+    p.call(loop, model, prompt, max_tokens)
+    p.see(hook.call_count)
+    for index in range(max_tokens):
+        p.see(hook.call_args_list[index][0][1][0].numel())
+    return worker.run(p)
