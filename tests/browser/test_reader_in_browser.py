@@ -215,14 +215,16 @@ def test_a_narrow_window_shows_the_source_on_demand(page: Browser) -> None:
 
 
 def test_print_shows_all_chapters_without_the_right_side(page: Browser) -> None:
-    page.call("Emulation.setEmulatedMedia", media="print")
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    page.call("Emulation.setEmulatedMedia", media="print", features=dark)
+    paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
     shown = page.evaluate(
         "[...document.querySelectorAll('article')].filter((a) => a.offsetParent).length"
     )
     beside = page.evaluate("getComputedStyle(document.querySelector('.beside')).display")
     page.call("Emulation.setEmulatedMedia", media="")
     page.prefer("light")
-    assert (shown, beside) == (4, "none")
+    assert (shown, beside, paper) == (4, "none", "rgb(255, 255, 255)")
 
 
 def test_without_scripts_every_chapter_is_there(
