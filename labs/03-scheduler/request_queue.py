@@ -1,0 +1,172 @@
+"""The waiting line: first come first served, or by priority.
+
+Source: vllm/v1/core/sched/request_queue.py#L13-L208 (RequestQueue) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from mini_vllm.config import Policy
+from mini_vllm.request import Request
+
+
+class RequestQueue(Protocol):
+    """What the scheduler asks of a queue. Iterating shows the order in which it would pop."""
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request that has just arrived."""
+
+    def peek_request(self) -> Request:
+        """The request whose turn it is; IndexError if the queue is empty."""
+
+    def pop_request(self) -> Request:
+        """Take that request out; IndexError if the queue is empty."""
+
+    def prepend_request(self, request: Request) -> None:
+        """Queue a request that had its turn already (it was preempted, or skipped)."""
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        """Prepend several, one after the other, so that the last of them comes first."""
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Take requests out of the middle; those that are not in the queue are ignored."""
+
+    def __iter__(self) -> Iterator[Request]: ...
+
+    def __len__(self) -> int: ...
+
+
+class FCFSRequestQueue:
+    """First come, first served: a deque.
+
+    Source: vllm/v1/core/sched/request_queue.py#L75-L128 (FCFSRequestQueue) @ v0.22.1
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[Request] = deque()
+
+    def add_request(self, request: Request) -> None:
+        """Go to the end of the line."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write FCFSRequestQueue.add_request in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def peek_request(self) -> Request:
+        """The request at the front."""
+        return self._queue[0]
+
+    def pop_request(self) -> Request:
+        """Take the request at the front."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write FCFSRequestQueue.pop_request in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def prepend_request(self, request: Request) -> None:
+        """Go to the front of the line: whoever was preempted has waited longest."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write FCFSRequestQueue.prepend_request in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        """Prepend one after the other, which reverses their order."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write FCFSRequestQueue.prepend_requests in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Keep the order of the others."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write FCFSRequestQueue.remove_requests in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._queue)
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+
+class PriorityRequestQueue:
+    """Smallest ``(priority, arrival_time, request_id)`` first: a heap.
+
+    There is no front of the line to be put back to: a preempted request waits where its
+    priority puts it.
+
+    Source: vllm/v1/core/sched/request_queue.py#L131-L198 (PriorityRequestQueue) @ v0.22.1
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[Request] = []
+
+    def add_request(self, request: Request) -> None:
+        """Push onto the heap; ``Request.__lt__`` gives the order."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write PriorityRequestQueue.add_request in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def peek_request(self) -> Request:
+        """The smallest request."""
+        return self._heap[0]
+
+    def pop_request(self) -> Request:
+        """Take the smallest request."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write PriorityRequestQueue.pop_request in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def prepend_request(self, request: Request) -> None:
+        """The same as :meth:`add_request`."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write PriorityRequestQueue.prepend_request in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def prepend_requests(self, requests: Iterable[Request]) -> None:
+        """The same as :meth:`add_request`, for each."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write PriorityRequestQueue.prepend_requests in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def remove_requests(self, requests: Iterable[Request]) -> None:
+        """Rebuild the heap from those that stay."""
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write PriorityRequestQueue.remove_requests in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def __iter__(self) -> Iterator[Request]:
+        # TODO 03.1
+        raise NotImplementedError(
+            "TODO 03.1: write PriorityRequestQueue.__iter__ in labs/03-scheduler/request_queue.py"
+            " (phase 03, 02-mini-build.md#task-1)"
+        )
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+
+def create_request_queue(policy: Policy) -> RequestQueue:
+    """An empty queue of the kind that ``policy`` ("fcfs" or "priority") asks for."""
+    return PriorityRequestQueue() if policy == "priority" else FCFSRequestQueue()

@@ -1,0 +1,539 @@
+"""The scheduler: at every step, who computes how many tokens.
+
+There is no prefill phase and no decode phase. Every request has a number of tokens and a number
+of *computed* tokens; a step hands out a budget of tokens so that the second number catches up
+with the first. A long prompt is a wide gap, a decoding request a gap of one::
+
+    r0  |########################|#|            1 token   (decoding)
+    r1  |############............|:::::::::|    chunk of a prompt, cut to the budget
+    r2  |------|::::::::::|                     new request, its prefix found in the cache
+         computed              scheduled now
+
+Source: vllm/v1/core/sched/scheduler.py#L64-L2337 (Scheduler) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+
+from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.request_queue import RequestQueue, create_request_queue
+from mini_vllm.core.scheduler_output import (
+    CachedRequestData,
+    EngineCoreOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
+from mini_vllm.core.step_plan import StepPlan
+from mini_vllm.request import Request, RequestStatus
+
+
+class PauseState(enum.IntEnum):
+    """Whether the scheduler hands out tokens, and to whom.
+
+    Source: vllm/v1/core/sched/interface.py#L22-L33 (PauseState) @ v0.22.1
+    """
+
+    UNPAUSED = 0
+    PAUSED_NEW = 1
+    """Running requests go on, nobody is admitted."""
+    PAUSED_ALL = 2
+    """Nothing is scheduled."""
+
+
+class NoProgressError(RuntimeError):
+    """A step scheduled nothing although a request could run, and no later step will differ."""
+
+
+class Scheduler:
+    """Decides, step by step, which requests compute how many tokens in which blocks.
+
+    One step is ``schedule()``, a forward pass, ``update_from_output()``. The scheduler owns the
+    order and the budget; the :class:`KVCacheManager` owns the blocks. The seam between them is
+    ``allocate_slots``, and its ``None`` means that somebody must be preempted.
+
+    Args:
+        scheduler_config: budget, limits and policy.
+        cache_config: the block pool; ``num_gpu_blocks`` must be set.
+        extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
+        hash_root: fixed parent of all first blocks' hashes; None: random.
+
+    Raises:
+        ValueError: if ``cache_config.num_gpu_blocks`` is None.
+    """
+
+    def __init__(
+        self,
+        scheduler_config: SchedulerConfig,
+        cache_config: CacheConfig,
+        extensions: Sequence[SchedulerExtension] = (),
+        hash_root: bytes | None = None,
+    ) -> None:
+        if cache_config.num_gpu_blocks is None:
+            raise ValueError(
+                "num_gpu_blocks is None; the scheduler needs a number; pass CacheConfig("
+                "num_gpu_blocks=...) or let the engine measure it"
+            )
+        self.scheduler_config = scheduler_config
+        self.cache_config = cache_config
+        self.max_model_len = scheduler_config.max_model_len
+        self.extensions = tuple(extensions)
+        self.kv_cache_manager = KVCacheManager(
+            cache_config.num_gpu_blocks,
+            cache_config.block_size,
+            self.max_model_len,
+            cache_config.enable_prefix_caching,
+            hash_root,
+        )
+        self.requests: dict[str, Request] = {}
+        """All unfinished requests, by id."""
+        self.running: list[Request] = []
+        """Those that hold blocks, in the order of their admission."""
+        self.waiting: RequestQueue = create_request_queue(scheduler_config.policy)
+        self.skipped_waiting: RequestQueue = create_request_queue(scheduler_config.policy)
+        """Those whose turn came but who wait for something else; asked again every step."""
+        self.finished_req_ids: set[str] = set()
+        """Finished since the last step: the worker still has to hear of them."""
+        self.capped: list[Request] = []
+        """Finished inside schedule() because they outgrew the pool; reported by the update."""
+        self.pause_state = PauseState.UNPAUSED
+
+    # ------------------------------------------------------------------ requests in and out
+
+    def add_request(self, request: Request) -> None:
+        """Queue a new request.
+
+        Raises:
+            ValueError: if an unfinished request has the same id.
+        """
+        if request.request_id in self.requests:
+            raise ValueError(
+                f"request id {request.request_id!r} is in use by an unfinished request; "
+                "ids must be unique; choose another"
+            )
+        if self.cache_config.enable_prefix_caching:
+            request.set_block_hasher(self.kv_cache_manager.block_hasher)
+        self.requests[request.request_id] = request
+        blocked = RequestStatus.is_blocked(request.status)
+        (self.skipped_waiting if blocked else self.waiting).add_request(request)
+
+    def finish_requests(
+        self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
+    ) -> list[str]:
+        """End requests from outside: an abort, or an error. None means all of them.
+
+        Returns:
+            The ids of those that were unfinished until now; unknown ids are ignored.
+
+        Raises:
+            ValueError: if ``finished_status`` is not a finished one.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1779-L1840 (Scheduler.finish_requests) @ v0.22.1
+        """
+        if not RequestStatus.is_finished(finished_status):
+            raise ValueError(f"{finished_status} is not a finished status; use a FINISHED_ one")
+        if request_ids is None:
+            request_ids = list(self.requests)
+        elif isinstance(request_ids, str):
+            request_ids = [request_ids]
+        found = [self.requests[i] for i in dict.fromkeys(request_ids) if i in self.requests]
+        self._finish(dict.fromkeys(found, finished_status))
+        return [request.request_id for request in found]
+
+    def _finish(self, statuses: Mapping[Request, RequestStatus]) -> None:
+        """Finish requests, each with its status, together: ``running`` is filtered once."""
+        if statuses:
+            self._remove_from_queues(statuses)
+        for request, status in statuses.items():
+            request.transition_to(status)
+            self._free_request(request)
+
+    def _remove_from_queues(self, requests: Iterable[Request]) -> None:
+        running = {r for r in requests if r.status == RequestStatus.RUNNING}
+        others = [r for r in requests if r not in running]
+        if running:
+            self.running = [request for request in self.running if request not in running]
+        if others:
+            self.waiting.remove_requests(others)
+            self.skipped_waiting.remove_requests(others)
+
+    def _free_request(self, request: Request) -> None:
+        """Let go of all that a finished request holds."""
+        assert request.is_finished, f"{request} has not finished"
+        self.kv_cache_manager.free(request)
+        for extension in self.extensions:
+            extension.request_freed(request)
+        self.finished_req_ids.add(request.request_id)
+        del self.requests[request.request_id]
+
+    # ------------------------------------------------------------------ one step
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step: first the running requests, then, if nobody had to go, waiting ones.
+
+        ``num_computed_tokens`` advances here, not after the forward pass, so that the next
+        step can be planned while this one still runs. Only rejected drafts are taken back.
+
+        Raises:
+            NoProgressError: if nothing can be scheduled now or in any later step.
+
+        Source: vllm/v1/core/sched/scheduler.py#L329-L922 (Scheduler.schedule) @ v0.22.1
+        """
+        paused = self.pause_state == PauseState.PAUSED_ALL
+        step = StepPlan(0 if paused else self.scheduler_config.max_num_batched_tokens)
+        self._schedule_running(step)
+        if not step.preempted and self.pause_state == PauseState.UNPAUSED:
+            self._schedule_waiting(step)
+        self._check_progress(step)
+        output = self._make_output(step)
+        self._advance_computed_tokens(output)
+        return output
+
+    def _clamp_new_tokens(
+        self, num_new_tokens: int, num_computed_tokens: int, token_budget: int
+    ) -> int:
+        """Cut the tokens that a running request still needs to what this step allows.
+
+        In this order: at most ``long_prefill_token_threshold`` (0: no such cap), at most
+        ``token_budget``, and no token at or beyond position ``max_model_len - 1``, for the
+        last token of a full-length sequence is sampled but never computed.
+
+        Returns:
+            The tokens to schedule; 0 if there are none.
+
+        Source: vllm/v1/core/sched/scheduler.py#L385-L398 (Scheduler.schedule) @ v0.22.1
+        """
+        # TODO 03.2
+        raise NotImplementedError(
+            "TODO 03.2: write Scheduler._clamp_new_tokens in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-2)"
+        )
+
+    def _schedule_running(self, step: StepPlan) -> None:
+        """Give every running request its next tokens, in order of admission.
+
+        For each: clamp (:meth:`_clamp_new_tokens`), let every extension limit the tokens, and
+        with 0 tokens go on to the next. Allocate, with ``num_lookahead_tokens`` of the config,
+        and enter it in ``step``. While there are too few blocks, preempt a victim and try again,
+        unless the request outgrows the whole pool (:meth:`_cap_if_too_large` has ended it then).
+        A victim that was in the plan already leaves it (:meth:`_refund`), and the position in
+        ``running`` moves down with it. If the victim is the request itself, the pass is over.
+
+        Source: vllm/v1/core/sched/scheduler.py#L364-L533 (Scheduler.schedule) @ v0.22.1
+        """
+        # TODO 03.4
+        raise NotImplementedError(
+            "TODO 03.4: write Scheduler._schedule_running in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-4)"
+        )
+
+    def _pick_victim(self) -> Request:
+        """The running request to preempt.
+
+        Under "fcfs" the one admitted last. Under "priority" the one with the largest
+        ``(priority, arrival_time)``, the first of them if several are equal, even if it has
+        been scheduled in this very step.
+
+        Source: vllm/v1/core/sched/scheduler.py#L455-L481 (Scheduler.schedule) @ v0.22.1
+        """
+        # TODO 03.3
+        raise NotImplementedError(
+            "TODO 03.3: write Scheduler._pick_victim in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-3)"
+        )
+
+    def _refund(self, step: StepPlan, victim: Request) -> bool:
+        """Take a victim out of the plan; its tokens go back to the budget. False: it was not in.
+
+        Blocks that this step was to fill are findable already, but now they are never filled.
+        """
+        refunded = step.refund(victim)
+        if refunded and self.scheduler_config.uncache_refunded_blocks:
+            self.kv_cache_manager.uncache_blocks(victim, victim.num_computed_tokens)
+        return refunded
+
+    def _preempt(self, request: Request) -> None:
+        """Take a running request's blocks and send it back to wait.
+
+        It leaves ``running``; its blocks are free for others in this same step; it has computed
+        nothing any more and loses its drafts, but keeps its output; its preemption is counted.
+        It then waits ahead of those who have never run (``prepend_request``).
+
+        Source: vllm/v1/core/sched/scheduler.py#L929-L949 (Scheduler._preempt_request) @ v0.22.1
+        """
+        # TODO 03.3
+        raise NotImplementedError(
+            "TODO 03.3: write Scheduler._preempt in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-3)"
+        )
+
+    def _schedule_waiting(self, step: StepPlan) -> None:
+        """Admit waiting requests in order, as long as budget, rows and blocks last.
+
+        A request that waits for something else, or that an extension holds back, is skipped
+        and asked again in the next step. One that cannot have its blocks ends the pass, even if
+        a smaller one behind it could: nobody is overtaken, and nobody is preempted for it.
+
+        Source: vllm/v1/core/sched/scheduler.py#L544-L823 (Scheduler.schedule) @ v0.22.1
+        """
+        # TODO 03.6
+        raise NotImplementedError(
+            "TODO 03.6: write Scheduler._schedule_waiting in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-6)"
+        )
+
+    def _next_queue(self) -> RequestQueue | None:
+        """The queue whose head has its turn: skipped requests first; under "priority" the
+        smaller head, which is the skipped one if neither is smaller.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1619-L1629
+        (Scheduler._select_waiting_queue_for_scheduling) @ v0.22.1
+        """
+        # TODO 03.6
+        raise NotImplementedError(
+            "TODO 03.6: write Scheduler._next_queue in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-6)"
+        )
+
+    def _may_admit(self, request: Request) -> bool:
+        """Whether nothing but budget and blocks keeps ``request`` waiting."""
+        if RequestStatus.is_blocked(request.status):
+            if not any(extension.is_ready(request) for extension in self.extensions):
+                return False
+            request.transition_to(RequestStatus.WAITING)
+        return all(extension.may_admit(request, self.running) for extension in self.extensions)
+
+    def _try_admit(self, step: StepPlan, request: Request) -> bool:
+        """Move a waiting request to ``running`` if its tokens and blocks can be had.
+
+        The prefix cache says how many tokens are computed already. The rest, which for a
+        resumed request includes its output, is cut to the threshold and the budget; with
+        chunked prefill off it must fit the budget whole. ``allocate_slots`` has the last word.
+
+        Returns:
+            False, with nothing changed, if it has to wait. The caller removes it from its queue.
+
+        Source: vllm/v1/core/sched/scheduler.py#L591-L804 (Scheduler.schedule) @ v0.22.1
+        """
+        # TODO 03.5
+        raise NotImplementedError(
+            "TODO 03.5: write Scheduler._try_admit in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-5)"
+        )
+
+    def _cap_if_too_large(self, request: Request, num_lookahead_tokens: int = 0) -> bool:
+        """End a request that not even the empty pool could hold, instead of retrying for ever.
+
+        It ends FINISHED_LENGTH_CAPPED with the stop reason "kv_capacity" and keeps its output.
+        Upstream lets it wait for ever, and with it everyone behind it.
+        """
+        num_tokens = min(request.num_tokens + num_lookahead_tokens, self.max_model_len)
+        if num_tokens <= self.kv_cache_manager.capacity_in_tokens:
+            return False
+        request.stop_reason = "kv_capacity"
+        self.finish_requests(request.request_id, RequestStatus.FINISHED_LENGTH_CAPPED)
+        self.capped.append(request)
+        return True
+
+    def _check_progress(self, step: StepPlan) -> None:
+        """Raise rather than let the caller spin on steps that are all the same."""
+        if step.num_scheduled_tokens or step.preempted or self.capped or self.pause_state:
+            return
+        if any(request.num_computed_tokens >= request.num_tokens for request in self.running):
+            return  # their next tokens are still being sampled
+        if self.running:
+            raise NoProgressError(
+                f"{self.running[0]} is running but may compute nothing more: max_model_len is "
+                f"{self.max_model_len}; abort it, or send shorter prompts"
+            )
+        for request in (*self.skipped_waiting, *self.waiting):
+            if not RequestStatus.is_blocked(request.status) and self._may_admit(request):
+                raise NoProgressError(
+                    f"{request} can never be admitted: max_num_batched_tokens is "
+                    f"{self.scheduler_config.max_num_batched_tokens} and chunked prefill is "
+                    f"{'on' if self.scheduler_config.enable_chunked_prefill else 'off'}; abort "
+                    "it, raise the budget or switch chunked prefill on"
+                )
+
+    def _make_output(self, step: StepPlan) -> SchedulerOutput:
+        """Write the plan down for the worker: new requests in full, the others as deltas.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1036-L1094 (Scheduler._make_cached_request_data)
+        @ v0.22.1
+        """
+        known = step.running + step.resumed if step.resumed else step.running
+        output = SchedulerOutput(
+            scheduled_new_reqs=[
+                NewRequestData.from_request(request, step.new_block_ids[request.request_id])
+                for request in step.new
+            ],
+            scheduled_cached_reqs=CachedRequestData(
+                req_ids=[request.request_id for request in known],
+                num_computed_tokens=[request.num_computed_tokens for request in known],
+                resumed_req_ids={request.request_id for request in step.resumed},
+                all_token_ids={r.request_id: list(r.all_token_ids) for r in step.resumed},
+            ),
+            num_scheduled_tokens=step.num_scheduled_tokens,
+            total_num_scheduled_tokens=sum(step.num_scheduled_tokens.values()),
+            scheduled_spec_decode_tokens=step.spec_decode_tokens,
+            new_block_ids=step.new_block_ids,
+            preempted_req_ids=[request.request_id for request in step.preempted],
+            finished_req_ids=self.finished_req_ids,
+        )
+        for extension in self.extensions:
+            output.extra.update(extension.batch_inputs(output))
+        return output
+
+    def _advance_computed_tokens(self, output: SchedulerOutput) -> None:
+        """Count the scheduled tokens as computed, and forget whom the worker now hears of.
+
+        Source: vllm/v1/core/sched/scheduler.py#L951-L991 (Scheduler._update_after_schedule)
+        @ v0.22.1
+        """
+        # TODO 03.4
+        raise NotImplementedError(
+            "TODO 03.4: write Scheduler._advance_computed_tokens in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-4)"
+        )
+
+    # ------------------------------------------------------------------ after the forward pass
+
+    def update_from_output(
+        self, output: SchedulerOutput, sampled_token_ids: Mapping[str, list[int]]
+    ) -> list[EngineCoreOutput]:
+        """Take in what the forward pass of ``output`` has sampled.
+
+        For every scheduled request that is still unfinished: take back ``num_computed_tokens``
+        for rejected drafts, append its tokens one by one until one of them ends it
+        (:meth:`check_stop`; tokens after that are dropped), and free it if it has ended.
+
+        Args:
+            output: the plan that was executed.
+            sampled_token_ids: new tokens by request id; empty or absent while a prompt is not
+                fully computed; with k drafts, between 1 and k + 1 tokens.
+
+        Returns:
+            One output per request that got tokens or ended, in the order of the plan.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1283-L1592 (Scheduler.update_from_output)
+        @ v0.22.1
+        """
+        # TODO 03.8
+        raise NotImplementedError(
+            "TODO 03.8: write Scheduler.update_from_output in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-8)"
+        )
+
+    def _append_until_stop(self, request: Request, token_ids: list[int]) -> RequestStatus | None:
+        """Append tokens up to the first that ends the request; the rest is cut from the list.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1649-L1665
+        (Scheduler._update_request_with_output) @ v0.22.1
+        """
+        # TODO 03.7
+        raise NotImplementedError(
+            "TODO 03.7: write Scheduler._append_until_stop in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-7)"
+        )
+
+    def check_stop(self, request: Request) -> RequestStatus | None:
+        """Which finished status, if any, the request's newest token brings; it sets nothing but
+        ``stop_reason``.
+
+        ==============================  ======================  ===================
+        the newest token ...            status                  after min_tokens
+        ==============================  ======================  ===================
+        is the EOS token                FINISHED_STOPPED        only
+        is one of ``stop_token_ids``    FINISHED_STOPPED        only; stop_reason: the token
+        fills ``max_model_len``         FINISHED_LENGTH_CAPPED  always
+        is number ``max_tokens``        FINISHED_LENGTH_CAPPED  always
+        ==============================  ======================  ===================
+
+        An EOS on the last permitted token is a stop. Upstream asks for ``min_tokens`` first of
+        all, so there a length cap below it is never seen and the request runs for ever.
+
+        Source: vllm/v1/core/sched/utils.py#L94-L130 (check_stop) @ v0.22.1
+        """
+        # TODO 03.7
+        raise NotImplementedError(
+            "TODO 03.7: write Scheduler.check_stop in labs/03-scheduler/scheduler.py"
+            " (phase 03, 02-mini-build.md#task-7)"
+        )
+
+    def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
+        """Hand in the tokens that a proposer guesses will come next, for the next step.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1691-L1711 (Scheduler.update_draft_token_ids)
+        @ v0.22.1
+        """
+        for request_id, token_ids in draft_token_ids.items():
+            request = self.requests.get(request_id)
+            if request is not None and request.status == RequestStatus.RUNNING:
+                request.spec_token_ids = list(token_ids)
+
+    def fail_requests(
+        self, output: SchedulerOutput, reasons: Mapping[str, str]
+    ) -> list[EngineCoreOutput]:
+        """End requests whose part of a step has failed, with FINISHED_ERROR.
+
+        Their blocks leave the prefix cache from the first token of this step on: they were made
+        findable before they were computed, and nobody may find what was never written.
+
+        Args:
+            output: the plan that failed, wholly or for some of its requests.
+            reasons: what went wrong, by request id.
+
+        Returns:
+            One output for each of them that was unfinished.
+        """
+        failed = [self.requests[i] for i in reasons if i in self.requests]
+        for request in failed:
+            num_failed = output.num_scheduled_tokens[request.request_id]
+            num_valid = request.num_computed_tokens - num_failed
+            self.kv_cache_manager.uncache_blocks(request, num_valid)
+            request.stop_reason = reasons[request.request_id]
+        self._finish(dict.fromkeys(failed, RequestStatus.FINISHED_ERROR))
+        return [_last_output(request, [], request.status) for request in failed]
+
+    # ------------------------------------------------------------------ questions
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.requests)
+
+    def has_requests(self) -> bool:
+        """Whether another step is due: for requests, or to tell the worker who has finished.
+
+        Source: vllm/v1/core/sched/interface.py#L185-L188 (SchedulerInterface.has_requests)
+        @ v0.22.1
+        """
+        return bool(self.requests or self.finished_req_ids or self.capped)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached KV; False, with nothing done, while requests hold blocks."""
+        return self.kv_cache_manager.reset_prefix_cache()
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless queues, statuses, blocks and limits agree."""
+        waiting = [*self.waiting, *self.skipped_waiting]
+        queued = [request.request_id for request in (*self.running, *waiting)]
+        assert sorted(queued) == sorted(self.requests), f"queues {queued}, known {[*self.requests]}"
+        assert len(self.running) <= self.scheduler_config.max_num_seqs
+        for request in self.running:
+            assert request.status == RequestStatus.RUNNING, f"{request} is in running"
+            held = self.kv_cache_manager.req_to_blocks[request.request_id]
+            slots = len(held) * self.cache_config.block_size
+            assert request.num_computed_tokens <= slots, f"{request} has {slots} slots"
+            assert request.num_computed_tokens <= request.num_tokens
+        for request in waiting:
+            assert request.status != RequestStatus.RUNNING, f"{request} is waiting"
+            assert request.request_id not in self.kv_cache_manager.req_to_blocks
+        self.kv_cache_manager.check_integrity(self.running)
+
+
+def _last_output(request: Request, token_ids: list[int], status: RequestStatus) -> EngineCoreOutput:
+    """What a finished request hands over, with the reason why it has finished."""
+    finish_reason = RequestStatus.get_finished_reason(status)
+    return EngineCoreOutput(request.request_id, token_ids, finish_reason, request.stop_reason)

@@ -1,0 +1,1 @@
+../../mini_vllm/core/request_queue.py
