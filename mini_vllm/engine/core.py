@@ -163,9 +163,11 @@ class EngineCore:
         if result.logprobs or result.prompt_logprobs:
             for output in outputs:
                 output.logprobs = result.logprobs.get(output.request_id)
-        for request_id, entries in result.prompt_logprobs.items():
-            outputs.append(EngineCoreOutput(request_id, [], prompt_logprobs=entries))
-        return failed + outputs
+        prompts = [  # first, for the same step may end the request
+            EngineCoreOutput(request_id, [], prompt_logprobs=entries)
+            for request_id, entries in result.prompt_logprobs.items()
+        ]
+        return prompts + failed + outputs
 
 
 def _pick_device(name: str) -> torch.device:

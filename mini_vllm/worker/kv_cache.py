@@ -97,6 +97,15 @@ class KVCache:
         ]
         self.host_layers = [torch.zeros(2, num_host_blocks, *shape, dtype=dtype) for _ in layers]
 
+    def scrub(self) -> None:
+        """Replace NaN and infinities by 0.
+
+        A masked slot counts for nothing only while it is finite (-inf + NaN is NaN), so what a
+        broken request has left in its blocks would break their next owner too.
+        """
+        for layer in (*self.layers, *self.host_layers):
+            layer.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
+
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy ``(device block, host block)`` pairs to the host."""
         _copy_blocks(self.layers, self.host_layers, pairs)

@@ -236,6 +236,8 @@ class ModelRunner:
             if state.sampling_params.logprobs is not None:
                 entry = entries[index].top(state.sampling_params.logprobs)
                 result.logprobs[state.req_id] = [entry]
+        if result.failed:
+            self.kv_cache.scrub()
 
     def _state_in_row(self, row: int) -> CachedRequestState:
         state = self.batch.rows[row]

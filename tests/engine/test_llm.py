@@ -151,8 +151,8 @@ def test_prompt_logprobs_equal_hf_however_the_prompt_is_cut() -> None:
         max_num_batched_tokens=7,
     )
     prompt = llm.tokenizer.encode("The cat sat in the warm sun and slept.")
-    params = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=0)
-    for _ in range(2):  # the second time the prefix is cached, yet all logits are needed
+    for max_tokens in (1, 2):  # the second time the prefix is cached, yet all logits are needed
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, prompt_logprobs=0)
         output = llm.generate(prompt, params, use_tqdm=False)[0]
     model = AutoModelForCausalLM.from_pretrained(llm.config.model.model, dtype=torch.float32)
     with torch.inference_mode():
@@ -317,6 +317,18 @@ def test_nan_logits_fail_only_their_request(llm: LLM, monkeypatch: pytest.Monkey
     assert "NaN" in str(outputs[0].error)
     assert outputs[0].outputs[0].finish_reason == "error"
     assert outputs[1].outputs[0].token_ids == tokens(llm, "A cat", GREEDY)
+
+
+def test_a_broken_request_leaves_nothing_to_the_next_owner_of_its_blocks() -> None:
+    options = {"dtype": "float32", "max_model_len": 64, "enable_prefix_caching": False}
+    llm = LLM("storyteller", num_gpu_blocks=3, **options)
+    expected = tokens(llm, [5, 6, 7], GREEDY)
+    embedding = llm.engine.core.model.model.embed_tokens.weight
+    good = embedding[9].clone()
+    embedding[9] = math.nan
+    assert llm.generate([9] * 30, GREEDY, use_tqdm=False)[0].error
+    embedding[9] = good
+    assert tokens(llm, [5, 6, 7], GREEDY) == expected
 
 
 def test_abandoned_stream_frees_everything(llm: LLM) -> None:
