@@ -74,6 +74,9 @@ guess = predict("P1", 27, "Budget 20, 4 decoding: after how many steps has the 4
 
 # %%
 import time
+import warnings
+
+warnings.filterwarnings("ignore", message="IProgress not found")  # no progress bar is shown here
 
 import torch
 
