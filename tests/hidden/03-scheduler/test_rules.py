@@ -76,6 +76,12 @@ def see_plan(p: Program, s: Any) -> Any:
     return out
 
 
+def see_outputs(p: Program, outputs: Any) -> None:
+    """What an update hands to the clients."""
+    for attribute in ("request_id", "new_token_ids", "finish_reason", "stop_reason"):
+        p.see_each(outputs, attribute)
+
+
 def same(subject: Any, reference: Any, p: Program) -> None:
     yours, theirs = subject.run(p), reference.run(p)
     assert not any(isinstance(value, dict) and "!raises" in value for value in theirs), theirs
@@ -106,7 +112,8 @@ def test_03_1_any_sequence_of_calls(subject: Any, reference: Any, kind: str, dat
             queue.prepend_requests([requests[todo.pop(0)] for _ in range(3)])
             size += 3
         elif action == "remove":
-            queue.remove_requests([requests[i] for i in data.draw(st.sets(st.integers(0, 11)))])
+            gone = [requests[i] for i in data.draw(st.sets(st.integers(0, 11)))]
+            queue.remove_requests(p.call("builtins:iter", gone))
             size = -99  # unknown: no further pop
         elif action == "pop" and size > 0:
             p.see(queue.pop_request().request_id)
@@ -118,7 +125,7 @@ def test_03_1_any_sequence_of_calls(subject: Any, reference: Any, kind: str, dat
 @many
 @given(
     wanted=st.integers(0, 80),
-    computed=st.integers(0, 70),
+    computed=st.one_of(st.integers(0, 70), st.integers(61, 66)),
     budget=st.integers(1, 40),
     threshold=st.integers(0, 12),
 )
@@ -148,6 +155,22 @@ def test_03_3_victims_of_every_kind(subject: Any, reference: Any, policy: str) -
         p.see(victim.num_preemptions)
         p.see(s.kv_cache_manager.num_free_blocks)
         p.see_each(s.waiting, "request_id")
+    same(subject, reference, p)
+
+
+def test_03_3_bug_vllm_31876_drafts_do_not_survive(subject: Any, reference: Any) -> None:
+    """A victim that kept its drafts had them verified at the wrong place on its return."""
+    p = Program()
+    s = scheduler(p)
+    a = request(p, "a", 3)
+    s.add_request(a)
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.update_draft_token_ids({"a": [1, 2]})
+    s._preempt(a)
+    p.see(a.spec_token_ids)
+    p.see(a.status.name)
+    see_plan(p, s)
+    p.see(a.num_cached_tokens)
     same(subject, reference, p)
 
 
@@ -222,6 +245,23 @@ def test_03_4_bug_vllm_14915_steps_planned_ahead(subject: Any, reference: Any) -
     same(subject, reference, p)
 
 
+def test_03_4_bug_vllm_35541_outgrowing_the_pool(subject: Any, reference: Any) -> None:
+    """A request that no pool could hold any more ends; nobody else pays for it."""
+    p = Program()
+    s = scheduler(p, blocks=3)
+    requests = [request(p, name, n, max_tokens=40) for name, n in (("a", 6), ("b", 3))]
+    for r in requests:
+        s.add_request(r)
+    for _ in range(12):
+        out = see_plan(p, s)
+        see_outputs(p, s.update_from_output(out, {"a": [7], "b": [8]}))
+        p.see(out.finished_req_ids)
+    for r in requests:
+        p.see(r.status.name)
+        p.see(r.num_output_tokens)
+    same(subject, reference, p)
+
+
 # ------------------------------------------------------------------ 03.5 and 03.6
 
 
@@ -289,6 +329,40 @@ def test_03_6_skipped_requests_have_their_turn(subject: Any, reference: Any, pol
     same(subject, reference, p)
 
 
+@pytest.mark.parametrize("ready", [[False, True, False, True], [False, False, True, True]])
+def test_03_6_blocked_requests_wait_beside_the_line(
+    subject: Any, reference: Any, ready: list[bool]
+) -> None:
+    """ "a" and "b" are not ready at once; "c" and "d" are never blocked; nobody is lost."""
+    p = Program()
+    feature = extension(p, [2] * 12)
+    p.set(feature, "is_ready", p.new("unittest.mock:Mock", side_effect=ready))
+    s = scheduler(p, max_num_seqs=2, extensions=[feature])
+    blocked = p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS")
+    for name in "abcd":
+        r = request(p, name, 2, max_tokens=1)
+        if name in "ab":
+            r.transition_to(blocked)
+        s.add_request(r)
+    for _ in range(2):
+        out = see_plan(p, s)
+        s.update_from_output(out, {name: [7] for name in "abcd"})
+        p.see_each(s.skipped_waiting, "request_id")
+    same(subject, reference, p)
+
+
+def test_03_6_bug_vllm_39734_larger_than_the_pool(subject: Any, reference: Any) -> None:
+    """A prompt that can never fit ends with a word to its client; the line goes on behind it."""
+    p = Program()
+    s = scheduler(p, blocks=3)
+    for name, n in (("a", 20), ("b", 3), ("c", 13), ("d", 2)):
+        s.add_request(request(p, name, n))
+    for _ in range(2):
+        out = see_plan(p, s)
+        see_outputs(p, s.update_from_output(out, {"b": [7], "d": [8]}))
+    same(subject, reference, p)
+
+
 # ------------------------------------------------------------------ 03.7 and 03.8
 
 
@@ -313,6 +387,45 @@ def test_03_7_any_ending(subject: Any, reference: Any, data: Any) -> None:
         p.see(tokens)
         p.see(r.output_token_ids)
         p.see(r.stop_reason)
+    same(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_03_8_any_answers(subject: Any, reference: Any, data: Any) -> None:
+    """Drafts, rejections, stops and chunks: all outputs, and all that is left behind."""
+    p = Program()
+    s = scheduler(p, max_num_batched_tokens=data.draw(st.integers(6, 20)), max_model_len=16)
+    small = st.integers(0, 3)
+    for name in "abc":
+        prompt, limit = data.draw(st.integers(1, 6)), data.draw(st.integers(1, 6))
+        r = request(p, name, prompt, max_tokens=limit, eos=0, stop_token_ids=[1])
+        s.add_request(r)
+    for _ in range(3):
+        out = see_plan(p, s)
+        answers: dict[str, Any] = {}
+        for name in data.draw(st.permutations("abc")):
+            answers[name] = p.call("builtins:list", data.draw(st.lists(small, max_size=1)))
+        see_outputs(p, s.update_from_output(out, answers))
+        p.see(out.finished_req_ids)
+    yours, theirs = subject.run(p), reference.run(p)
+    assert yours == theirs
+
+
+@pytest.mark.parametrize("sampled", [[11], [11, 12], [11, 12, 13, 14], [11, 0, 13]])
+def test_03_8_verified_drafts(subject: Any, reference: Any, sampled: list[int]) -> None:
+    """Three drafts, answered in four ways; 0 is EOS."""
+    p = Program()
+    s = scheduler(p)
+    a = request(p, "a", 3, eos=0, max_tokens=20)
+    s.add_request(a)
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.update_draft_token_ids({"a": [11, 12, 13]})
+    out = see_plan(p, s)
+    see_outputs(p, s.update_from_output(out, {"a": sampled}))
+    p.see(a.num_computed_tokens)
+    p.see(a.output_token_ids)
+    see_plan(p, s)
     same(subject, reference, p)
 
 
