@@ -68,7 +68,7 @@ def run(model: str, options: Mapping[str, Any]) -> int:
     )
     start = time.perf_counter()
     with record_timeline(llm.engine.core, None) as timeline:
-        params = SamplingParams(temperature=0.0, max_tokens=72)
+        params = SamplingParams(temperature=0.0, max_tokens=112)
         outputs = llm.generate(prompts, params, use_tqdm=False)
     seconds = time.perf_counter() - start
 
