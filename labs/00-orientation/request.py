@@ -1,0 +1,253 @@
+"""One request's life inside the engine: its tokens, its progress, its status.
+
+Source: vllm/v1/request.py#L59-L352 (Request, RequestStatus) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.core.block_hash import BlockHasher
+
+
+class RequestStatus(enum.IntEnum):
+    """Where a request stands. The order matters: all that follows PREEMPTED is finished.
+
+    ::
+
+        WAITING ─────────────► RUNNING ──────► FINISHED_*
+           ▲                   │     ▲
+           │ (ready)           ▼     │
+        WAITING_FOR_*       PREEMPTED         any unfinished status may finish (abort)
+
+    Source: vllm/v1/request.py#L315-L338 (RequestStatus) @ v0.22.1
+    """
+
+    WAITING = enum.auto()
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = enum.auto()
+    WAITING_FOR_REMOTE_KVS = enum.auto()
+    WAITING_FOR_STREAMING_REQ = enum.auto()
+    RUNNING = enum.auto()
+    PREEMPTED = enum.auto()
+    FINISHED_STOPPED = enum.auto()
+    FINISHED_LENGTH_CAPPED = enum.auto()
+    FINISHED_ABORTED = enum.auto()
+    FINISHED_IGNORED = enum.auto()
+    FINISHED_ERROR = enum.auto()
+    FINISHED_REPETITION = enum.auto()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def is_finished(status: RequestStatus) -> bool:
+        """Whether ``status`` is one of the FINISHED ones: a single comparison."""
+        # TODO 00.1
+        raise NotImplementedError(
+            "TODO 00.1: write RequestStatus.is_finished in labs/00-orientation/request.py"
+            " (phase 00, 02-mini-build.md#task-1)"
+        )
+
+    @staticmethod
+    def is_blocked(status: RequestStatus) -> bool:
+        """Whether ``status`` waits for something other than its turn (the WAITING_FOR ones)."""
+        # TODO 00.4
+        raise NotImplementedError(
+            "TODO 00.4: write RequestStatus.is_blocked in labs/00-orientation/request.py"
+            " (phase 00, 02-mini-build.md#task-4)"
+        )
+
+    @staticmethod
+    def get_finished_reason(status: RequestStatus) -> str | None:
+        """The OpenAI-style reason a client sees ("stop", "length", ...); None while unfinished."""
+        return _FINISHED_REASONS.get(status)
+
+    @staticmethod
+    def can_become(old: RequestStatus, new: RequestStatus) -> bool:
+        """Whether a request in status ``old`` may change to ``new`` (the arrows above).
+
+        - a finished request never changes again;
+        - an unfinished one may always finish;
+        - WAITING and PREEMPTED may start RUNNING; only RUNNING may become PREEMPTED;
+        - WAITING may become blocked, and a blocked request may only go back to WAITING.
+        """
+        # TODO 00.4
+        raise NotImplementedError(
+            "TODO 00.4: write RequestStatus.can_become in labs/00-orientation/request.py"
+            " (phase 00, 02-mini-build.md#task-4)"
+        )
+
+
+_FINISHED_REASONS = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+    RequestStatus.FINISHED_IGNORED: "length",
+    RequestStatus.FINISHED_ERROR: "error",
+    RequestStatus.FINISHED_REPETITION: "repetition",
+}
+
+
+class Request:
+    """A prompt, the tokens generated so far, and how many of both have been computed.
+
+    The scheduler knows no prefill and no decode. It only sees a gap, and closes it::
+
+        all_token_ids   | prompt ............ | output ... |
+        spec_token_ids                                      | drafts |
+                        |<------------ num_tokens --------->|
+                        |<----------- num_tokens_with_spec --------->|
+                        |<-- num_computed_tokens -->|<---- gap ----->|
+
+    Args:
+        request_id: unique among unfinished requests.
+        prompt_token_ids: the prompt; copied.
+        sampling_params: its limits and stop rules; one for greedy sampling by default.
+        priority: smaller runs first under the "priority" policy.
+        arrival_time: seconds; breaks ties of priority. None: now.
+        eos_token_id: the token that ends generation, unless ``sampling_params.ignore_eos``.
+        cache_salt: requests share cached blocks only with requests of the same salt.
+        lora_name: adapter the request uses; cached blocks are shared per adapter.
+        mm_hashes: ``(offset, length, content hash)`` of each image placeholder in the prompt.
+
+    Source: vllm/v1/request.py#L59-L312 (Request) @ v0.22.1
+    """
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: Iterable[int],
+        sampling_params: SamplingParams | None = None,
+        priority: int = 0,
+        arrival_time: float | None = None,
+        eos_token_id: int | None = None,
+        cache_salt: str | None = None,
+        lora_name: str | None = None,
+        mm_hashes: Iterable[tuple[int, int, str]] = (),
+    ) -> None:
+        self.request_id = request_id
+        self.sampling_params = sampling_params or SamplingParams(temperature=0.0)
+        self.priority = priority
+        self.arrival_time = time.time() if arrival_time is None else arrival_time
+        self.eos_token_id = None if self.sampling_params.ignore_eos else eos_token_id
+        self.stop_token_ids = frozenset(self.sampling_params.stop_token_ids or ())
+        self.cache_salt = cache_salt
+        self.lora_name = lora_name
+        self.mm_hashes = sorted(mm_hashes)
+
+        self.prompt_token_ids = list(prompt_token_ids)
+        self.output_token_ids: list[int] = []
+        self.all_token_ids = list(self.prompt_token_ids)
+        self.spec_token_ids: list[int] = []
+        self.num_computed_tokens = 0
+        self.num_preemptions = 0
+        self.num_cached_tokens = 0
+        """Tokens of the first admission that the prefix cache supplied."""
+
+        self.status = RequestStatus.WAITING
+        self.stop_reason: int | str | None = None
+        """What ended the request: a stop token, "kv_capacity", or what went wrong."""
+
+        self.block_hashes: list[bytes] = []
+        self._block_hasher: BlockHasher | None = None
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_token_ids)
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that are certain: prompt and output."""
+        # TODO 00.2
+        raise NotImplementedError(
+            "TODO 00.2: write Request.num_tokens in labs/00-orientation/request.py"
+            " (phase 00, 02-mini-build.md#task-2)"
+        )
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """Tokens to compute in the end: prompt, output and unverified drafts."""
+        # TODO 00.2
+        raise NotImplementedError(
+            "TODO 00.2: write Request.num_tokens_with_spec in labs/00-orientation/request.py"
+            " (phase 00, 02-mini-build.md#task-2)"
+        )
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Most output tokens; None: as many as the model's length allows."""
+        return self.sampling_params.max_tokens
+
+    @property
+    def is_finished(self) -> bool:
+        return RequestStatus.is_finished(self.status)
+
+    @property
+    def skip_reading_prefix_cache(self) -> bool:
+        """Prompt logprobs need the logits of every prompt token, so nothing may be skipped."""
+        return self.sampling_params.prompt_logprobs is not None
+
+    def append_output_token_ids(self, token_ids: int | list[int]) -> None:
+        """Append one sampled token, or several, to the output.
+
+        Both views grow (``output_token_ids`` and ``all_token_ids``), and every block that
+        this fills gets its hash (:meth:`update_block_hashes`).
+
+        Source: vllm/v1/request.py#L216-L227 (Request.append_output_token_ids) @ v0.22.1
+        """
+        # TODO 00.3
+        raise NotImplementedError(
+            "TODO 00.3: write Request.append_output_token_ids in labs/00-orientation/request.py"
+            " (phase 00, 02-mini-build.md#task-3)"
+        )
+
+    def transition_to(self, status: RequestStatus) -> None:
+        """Change the status.
+
+        Raises:
+            ValueError: if :meth:`RequestStatus.can_become` forbids it; nothing is changed then.
+        """
+        # TODO 00.4
+        raise NotImplementedError(
+            "TODO 00.4: write Request.transition_to in labs/00-orientation/request.py"
+            " (phase 00, 02-mini-build.md#task-4)"
+        )
+
+    def set_block_hasher(self, block_hasher: BlockHasher) -> None:
+        """Hash full blocks from now on with ``block_hasher``, starting with those of the prompt."""
+        self._block_hasher = block_hasher
+        self.block_hashes.clear()
+        self.update_block_hashes()
+
+    def update_block_hashes(self) -> None:
+        """Append the hashes of the blocks that have become full."""
+        hasher = self._block_hasher
+        if hasher is None:
+            return
+        num_full_blocks = len(self.all_token_ids) // hasher.block_size
+        if num_full_blocks > len(self.block_hashes):  # rare while decoding
+            self.block_hashes.extend(hasher(self))
+
+    def __lt__(self, other: Request) -> bool:
+        """Order under the "priority" policy: priority, then arrival, then id.
+
+        Source: vllm/v1/request.py#L301-L312 (Request.__lt__) @ v0.22.1
+        """
+        mine = (self.priority, self.arrival_time, self.request_id)
+        return mine < (other.priority, other.arrival_time, other.request_id)
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status}, computed {self.num_computed_tokens} of "
+            f"{self.num_prompt_tokens}+{self.num_output_tokens} tokens)"
+        )
