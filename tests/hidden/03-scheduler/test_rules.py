@@ -162,7 +162,7 @@ def test_03_3_bug_vllm_31876_drafts_do_not_survive(subject: Any, reference: Any)
     """A victim that kept its drafts had them verified at the wrong place on its return."""
     p = Program()
     s = scheduler(p)
-    a = request(p, "a", 3)
+    a = request(p, "a", 6)
     s.add_request(a)
     s.update_from_output(s.schedule(), {"a": [7]})
     s.update_draft_token_ids({"a": [1, 2]})
@@ -329,22 +329,23 @@ def test_03_6_skipped_requests_have_their_turn(subject: Any, reference: Any, pol
     same(subject, reference, p)
 
 
-@pytest.mark.parametrize("ready", [[False, True, False, True], [False, False, True, True]])
+@pytest.mark.parametrize("rows", [1, 2])
+@pytest.mark.parametrize("ready", [[False, True] * 6, [False, False, True] * 4])
 def test_03_6_blocked_requests_wait_beside_the_line(
-    subject: Any, reference: Any, ready: list[bool]
+    subject: Any, reference: Any, rows: int, ready: list[bool]
 ) -> None:
-    """ "a" and "b" are not ready at once; "c" and "d" are never blocked; nobody is lost."""
+    """ "a", "b" and "c" are not ready at once; "d" is never blocked; nobody is lost."""
     p = Program()
     feature = extension(p, [2] * 12)
     p.set(feature, "is_ready", p.new("unittest.mock:Mock", side_effect=ready))
-    s = scheduler(p, max_num_seqs=2, extensions=[feature])
+    s = scheduler(p, max_num_seqs=rows, extensions=[feature])
     blocked = p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS")
     for name in "abcd":
         r = request(p, name, 2, max_tokens=1)
-        if name in "ab":
+        if name in "abc":
             r.transition_to(blocked)
         s.add_request(r)
-    for _ in range(2):
+    for _ in range(3):
         out = see_plan(p, s)
         s.update_from_output(out, {name: [7] for name in "abcd"})
         p.see_each(s.skipped_waiting, "request_id")
