@@ -23,6 +23,7 @@ from labkit.reader.diagrams import draw
 
 _ALERT = re.compile(r"\[!(NOTE|TIP|IMPORTANT|WARNING|CAUTION)\]\s*", re.IGNORECASE)
 _BREAKS = re.compile(r"([./](?=\w)|(?<=[A-Za-z0-9])_(?=[A-Za-z0-9]))")
+_OR_BREAK = r"\1<wbr>"
 _RANGE = re.compile(r"(\d+[-–]\d+)")
 
 
@@ -54,14 +55,15 @@ class Links:
         output: folder that the page is written to.
         chapters: file name of each chapter of the page -> its anchor prefix.
         pages: absolute path of a Markdown file -> page (and prefix) that holds it.
-        tasks: qualified name of a function that the learner writes -> its line's anchor.
+        names: what may stand in code and leads somewhere -> where: functions that the learner
+            writes, chapters, notes.
     """
 
     file: Path
     output: Path
     chapters: dict[str, str] = field(default_factory=dict)
     pages: dict[Path, str] = field(default_factory=dict)
-    tasks: dict[str, str] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
 
     def rewrite(self, href: str) -> str:
         """Where a link of the Markdown file leads to in the built page."""
@@ -102,14 +104,15 @@ class Renderer(RendererHTML):
     def code_inline(self, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
         """Names may break after a dot or inside snake_case, so that narrow columns hold them.
 
-        The name of a task's function leads to the learner's file.
+        The name of a task's function leads to the learner's file, that of a chapter to it.
         """
         name = tokens[index].content
-        shown = _BREAKS.sub(r"\1<wbr>", html.escape(name, quote=False))
-        place = env["links"].tasks.get(name.removesuffix("()"))
-        if place and not _inside_link(tokens, index):
-            return f'<a class="task" href="#{place}"><code>{shown}</code></a>'
-        return f"<code>{shown}</code>"
+        shown = f"<code>{_BREAKS.sub(_OR_BREAK, html.escape(name, quote=False))}</code>"
+        href = env["links"].names.get(name.removesuffix("()"))
+        if href and not _inside_link(tokens, index):
+            kind = ' class="task"' if href.startswith("#m") else ""
+            return f'<a{kind} href="{href}">{shown}</a>'
+        return shown
 
     def text(self, tokens: Sequence[Token], index: int, options: Any, env: Any) -> str:
         """Plain text; a range of numbers stays on one line."""

@@ -71,10 +71,12 @@ def build(page: Page, output: Path, upstream: Upstream | None, pages: dict[Path,
     """
     prefixes = {file.name: prefix for file, (prefix, _) in page.files.items()}
     labs = _lab_files(page.phase) if page.phase else []
-    tasks = {name: place for lab in labs for name, place in lab.tasks.items()}
+    names = {name: f"#{place}" for lab in labs for name, place in lab.tasks.items()}
+    names |= {name: f"#{prefix}" for name, prefix in prefixes.items()}
+    names |= _note_names(pages, output)
     page.rendered = []
     for file, (prefix, _) in page.files.items():
-        links = markdown.Links(file, output, prefixes, pages, tasks)
+        links = markdown.Links(file, output, prefixes, pages, names)
         page.rendered.append(markdown.render(file.read_text("utf-8"), prefix, links))
     cited = [citation for chapter in page.rendered for citation in chapter.citations]
     found = excerpts.collect(cited, upstream)
@@ -96,6 +98,13 @@ def build(page: Page, output: Path, upstream: Upstream | None, pages: dict[Path,
         "book": '<script src="search-index.js"></script>' if pages else "",
     }
     return Template(asset("page.html")).substitute(values)
+
+
+def _note_names(pages: dict[Path, str], output: Path) -> dict[str, str]:
+    """Paths of notes and chapters, from the project's root, and the pages that hold them."""
+    root = output.resolve().parents[1]
+    inside = {path: page for path, page in pages.items() if path.is_relative_to(root)}
+    return {path.relative_to(root).as_posix(): page for path, page in inside.items()}
 
 
 def _layout(cites: bool, has_files: bool) -> str:

@@ -127,7 +127,7 @@ def make_reading_course(root: Path) -> Course:
     write(phase / "00-guide.md", GUIDE)
     write(phase / "01-deep-dive.md", DIVE)
     write(phase / "02-mini-build.md", "# Build\n\n## Task 1: push\n\nWrite `Queue.push`.\n")
-    write(phase / "03-labs.md", "# Labs\n\nRun `make lab-03`.\n")
+    write(phase / "03-labs.md", "# Labs\n\nSee `01-deep-dive.md`, `upstream_notes/queue.md`.\n")
     write(root / "toy" / "queue.py", MODULE)
     note = f"# Queue\n\nSee {cite('Queue', 4, 9)} and [phase](../phases/03-queue/00-guide.md).\n"
     write(root / "upstream_notes" / "queue.md", note)

@@ -129,6 +129,8 @@ def test_links_between_chapters_stay_in_the_page(course: Course, upstream: Upstr
     links = Elements(page_of(course, upstream)).links()
     assert "#deep-dive--inside-it" in links
     assert "../../toy/queue.py" in links
+    assert "note-queue.html" in links, "a note named in code"
+    assert links.count("#deep-dive") == 2, "the tab, and the chapter named in code"
     assert "https://docs.vllm.ai/" in links
 
 
