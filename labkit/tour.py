@@ -76,29 +76,31 @@ class Tour:
         text = text.replace(str(self.clone.resolve()), HOME).replace(str(self.clone), HOME)
         return re.sub(r"[ \t]+$", "", text, flags=re.MULTILINE)
 
-    def write(self, exercise: Exercise, bodies: dict[str, str]) -> None:
-        """Replace functions of the lab file and record the change."""
+    def write(self, exercise: Exercise, bodies: dict[str, str], shown: bool = True) -> None:
+        """Replace functions of the lab file and record the change, if it is to be shown."""
         path = self.phase.lab_file(exercise.module)
         before = after = path.read_text(encoding="utf-8")
         for name, body in bodies.items():
             after = source.replace_body(after, name, body)
         write_text(path, after)
-        shown = self.phase.lab_path(exercise.module)
+        if not shown:
+            return
+        name = self.phase.lab_path(exercise.module)
         lines = list(
             difflib.unified_diff(
-                before.splitlines(), after.splitlines(), shown, shown, n=1, lineterm=""
+                before.splitlines(), after.splitlines(), name, name, n=1, lineterm=""
             )
         )
         kept = [line for line in lines[2:] if not line.startswith("@@")]
-        self.parts.append("\n".join(["```diff", f"# {shown}", *kept, "```"]) + "\n")
+        self.parts.append("\n".join(["```diff", f"# {name}", *kept, "```"]) + "\n")
 
-    def solve(self, exercise: Exercise) -> None:
+    def solve(self, exercise: Exercise, shown: bool = True) -> None:
         """Write the reference's bodies, as a learner who got it right."""
         text = self.phase.reference_file(exercise.module).read_text(encoding="utf-8")
         bodies = {
             name: source.body_text(text, source.find(text, name)) for name in exercise.functions
         }
-        self.write(exercise, bodies)
+        self.write(exercise, bodies, shown)
 
     def answer_notebook(self) -> None:
         """Fill the learner's notebook with the solved cells."""
@@ -127,32 +129,32 @@ def walk(tour: Tour) -> None:
     )
     tour.type("make lab-00", 2)
     tour.say(
-        "The screen names the file and the line. You open it, read the docstring, and write one line."
-        " Your first try has a small mistake, as first tries have:"
+        "The screen names the file and the line. You open it, read the docstring, and write one"
+        " line. Your first try has a small mistake, as first tries have:"
     )
     tour.write(first, {first.functions[0]: MISTAKE})
     tour.type("make lab-00", 2)
     tour.say(
-        "Yours stands beside the expected, the mistake is one that the course knows, and the last line"
-        " says what to do. A hint would have been one command away:"
+        "Yours stands beside the expected, the mistake is one that the course knows, and the last"
+        " line says what to do. A hint would have been one command away:"
     )
     tour.type("make hint-00", 0)
     tour.say("## The first green line")
     tour.solve(first)
     tour.type("make lab-00", 2)
-    tour.say("## The rest\n\nThe other three tasks go the same way. One possible solution:")
     for exercise in others:
-        tour.solve(exercise)
+        tour.solve(exercise, shown=False)
+    tour.say("## The rest\n\nThe other three tasks go the same way; they are yours. After them:")
     tour.type("make lab-00", 2)
     tour.say(
-        "## Green\n\nFour answers in the notebook are missing. `make notebook-00` opens it; each answer"
-        " is one line, checked at once. After that:"
+        "## Green\n\nFour answers in the notebook are missing. `make notebook-00` opens it; an"
+        " answer is a line or two, checked at once. After that:"
     )
     tour.answer_notebook()
     tour.type("make lab-00", 0)
     tour.say(
-        "## Your module in the engine\n\nNow the whole engine runs with your file inside, beside the"
-        " reference, on a real model:"
+        "## Your module in the engine\n\nNow the whole engine runs with your file inside, beside"
+        " the reference, on a real model:"
     )
     tour.type("make run-00", 0)
     tour.type("make progress", 0)
