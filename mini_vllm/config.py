@@ -111,12 +111,17 @@ class ModelConfig:
     """ "auto": read the safetensors; "dummy": seeded random weights, for benchmarks."""
     seed: int = 0
     """Root of all random numbers of requests that bring no seed of their own."""
+    num_threads: int | None = None
+    """Threads torch may use on a CPU, in the whole process. None: one for a small model, whose
+    products are not worth splitting, and as many as torch likes for others."""
     attention_backend: str | None = None
     """Name of an attention backend; None: the fastest one for the device."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:
             raise ValueError(f"dtype is {self.dtype!r}; it must be one of {', '.join(DTYPES)}")
+        if self.num_threads is not None:
+            _require_at_least("num_threads", self.num_threads, 1, "leave it out to let us choose")
         if self.load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format is {self.load_format!r}; it must be 'auto' or 'dummy'")
 

@@ -24,6 +24,9 @@ from mini_vllm.worker.model_runner import ModelRunner, ModelRunnerOutput
 
 logger = logging.getLogger(__name__)
 
+SMALL_HIDDEN_SIZE = 512
+"""Models narrower than this run on one CPU thread unless told otherwise."""
+
 StepObserver = Callable[["EngineCore", SchedulerOutput, list[EngineCoreOutput], float], None]
 """Called after every step with the engine, its plan, its outputs and its duration in seconds."""
 
@@ -59,6 +62,7 @@ class EngineCore:
             load_format=config.model.load_format,
             seed=config.model.seed,
         )
+        _set_num_threads(config.model.num_threads, self.device, self.model.config.hidden_size)
         _check_model_len(config, self.model.config.max_position_embeddings)
         num_blocks = choose_num_blocks(config, self.model.config, self.model.dtype, self.device)
         self.config = replace(config, cache=replace(config.cache, num_gpu_blocks=num_blocks))
@@ -179,6 +183,15 @@ def _pick_device(name: str) -> torch.device:
             "CUDA build of torch"
         )
     return torch.device(name)
+
+
+def _set_num_threads(wanted: int | None, device: torch.device, hidden_size: int) -> None:
+    """Threads that wait for each other after every small product cost more than they compute,
+    and many times more when another program uses one of the cores."""
+    if wanted is None and hidden_size < SMALL_HIDDEN_SIZE:
+        wanted = 1
+    if wanted is not None and device.type == "cpu":
+        torch.set_num_threads(wanted)
 
 
 def _check_model_len(config: EngineConfig, max_positions: int) -> None:

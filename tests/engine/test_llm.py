@@ -241,6 +241,7 @@ def test_unknown_option_names_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"num_threads": 0}, "num_threads is 0; it must be at least 1"),
         ({"block_size": 0}, "block_size is 0; it must be at least 1"),
         ({"num_gpu_blocks": 1}, "num_gpu_blocks is 1; it must be at least 2"),
         ({"max_num_seqs": 2.5}, "max_num_seqs is 2.5; it must be a whole number"),
@@ -254,6 +255,18 @@ def test_unknown_option_names_the_nearest() -> None:
 def test_bad_options(options: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         LLM("storyteller", **options)
+
+
+def test_threads_are_chosen_by_the_size_of_the_model() -> None:
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        LLM("storyteller", num_gpu_blocks=8, max_model_len=64)
+        assert torch.get_num_threads() == 1
+        LLM("storyteller", num_gpu_blocks=8, max_model_len=64, num_threads=2)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_missing_folder(tmp_path: object) -> None:
