@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from mini_vllm.request import Request
+from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -109,3 +109,11 @@ class EngineCoreOutput:
     """One entry per new token, as the sampler made it; None if nobody asked."""
     prompt_logprobs: list[Any] | None = None
     """Entries for prompt tokens computed in this step."""
+
+    @classmethod
+    def last(
+        cls, request: Request, token_ids: list[int], status: RequestStatus
+    ) -> EngineCoreOutput:
+        """What a request that has just finished hands over, with the reason why it has."""
+        finish_reason = RequestStatus.get_finished_reason(status)
+        return cls(request.request_id, token_ids, finish_reason, request.stop_reason)

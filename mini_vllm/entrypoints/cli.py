@@ -25,7 +25,7 @@ DEFAULT_MODEL = "storyteller"
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors become one line on stderr and exit code 2, Ctrl-C gives 130."""
-    from mini_vllm.core.scheduler import NoProgressError
+    from mini_vllm.core.interface import NoProgressError
 
     args = build_parser().parse_args(argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
