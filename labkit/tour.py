@@ -17,6 +17,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import fill
 
 from labkit import notebook_source, source
 from labkit.files import write_text
@@ -48,7 +49,8 @@ class Tour:
         self.parts = [INTRO]
 
     def say(self, text: str) -> None:
-        self.parts.append(text + "\n")
+        """Add prose: paragraphs, wrapped."""
+        self.parts.append("\n\n".join(fill(part, 100) for part in text.split("\n\n")) + "\n")
 
     def type(self, command: str, code: int) -> None:
         """Run a command and record its screen.
@@ -92,7 +94,8 @@ class Tour:
             )
         )
         kept = [line for line in lines[2:] if not line.startswith("@@")]
-        self.parts.append("\n".join(["```diff", f"# {name}", *kept, "```"]) + "\n")
+        shown_lines = self.neutral("\n".join(kept)).rstrip()
+        self.parts.append(f"```diff\n# {name}\n{shown_lines}\n```\n")
 
     def solve(self, exercise: Exercise, shown: bool = True) -> None:
         """Write the reference's bodies, as a learner who got it right."""
