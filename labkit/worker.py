@@ -99,7 +99,7 @@ class Worker:
         Raises:
             WorkerError: it raised, hung, died, or answered with garbage.
         """
-        items = []
+        items: list[Any] = []
         for kind, value in self._exchange(scenario, args):
             if kind == "end":
                 return items if value is None and items else value

@@ -163,7 +163,7 @@ def test_prints_and_forged_answers_are_not_answers(worker: Worker) -> None:
 
 def test_a_hang_is_reported_with_its_stack_and_not_waited_for(worker: Worker) -> None:
     begin = time.monotonic()
-    with pytest.raises(WorkerError, match="hang.*no answer after 1.5 s") as caught:
+    with pytest.raises(WorkerError, match=r"hang.*no answer after 1.5 s") as caught:
         call(worker, "spin")
     assert "in spin" in str(caught.value)
     assert time.monotonic() - begin < 6
