@@ -27,7 +27,7 @@ def phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Phase:
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
     monkeypatch.delenv("LAB", raising=False)
     root = find_root()
-    for name in (f"phases/{SLUG}", f"tests/public/{SLUG}"):
+    for name in (f"phases/{SLUG}", f"tests/public/{SLUG}", f"tests/hidden/{SLUG}"):
         shutil.copytree(root / name, tmp_path / name)
     (tmp_path / "tests/mutants").mkdir()
     for suffix in ("toml", "json"):
@@ -82,13 +82,16 @@ def says(text: str, *words: str) -> None:
 
 def test_the_first_screen_names_file_line_and_command(phase: Phase) -> None:
     line = lab(phase).read_text(encoding="utf-8").split("def is_finished")[0].count("\n") + 1
+    text = screen(phase)
     says(
-        screen(phase),
+        text,
         "Nothing is written yet",
         f"edit   labs/{SLUG}/request.py:{line} (RequestStatus.is_finished)",
         "read   phases/00-orientation/00-guide.md, then 02-mini-build.md#task-1",
         "make hint-00",
     )
+    tour = (find_root() / "docs/tour.md").read_text(encoding="utf-8")
+    says(tour, *text.splitlines())  # else: python -m labkit.tour
 
 
 def test_one_line_turns_the_first_task_green(no_notebook: Phase) -> None:
@@ -158,7 +161,7 @@ def test_a_deleted_file_is_named_with_the_way_back(no_notebook: Phase) -> None:
     says(screen(no_notebook), f"labs/{SLUG}/request.py is missing", "make reset-00")
 
 
-def test_a_removed_notebook_cell_is_named(phase: Phase) -> None:
+def test_a_removed_notebook_cell_is_named_and_tasks_stay_green(phase: Phase) -> None:
     solve(phase)
     path = phase.labs / "lab.ipynb"
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -168,4 +171,8 @@ def test_a_removed_notebook_cell_is_named(phase: Phase) -> None:
     assert len(kept) < len(document["cells"])
     path.write_text(json.dumps(document | {"cells": kept}), encoding="utf-8")
     text = screen(phase)
-    says(text, "✓ 00.4", f"✗ {gone.task} {gone.title}", "its cell is gone", "reset 00 --notebook")
+    chapter = (phase.folder / "02-mini-build.md").read_text(encoding="utf-8")
+    checkpoints = [line for line in chapter.splitlines() if line.startswith("  ✓ ")]
+    assert len(checkpoints) == len(phase.exercises)
+    says(text, *checkpoints)
+    says(text, f"✗ {gone.task} {gone.title}", "its cell is gone", "reset 00 --notebook")
