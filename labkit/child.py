@@ -61,7 +61,8 @@ def prepare_from_environment() -> None:
         return
     faulthandler.enable()
     if hasattr(signal, "SIGUSR1"):
-        faulthandler.register(signal.SIGUSR1)
+        # A duplicate: pytest puts a file of its own behind descriptor 2 while a test runs.
+        faulthandler.register(signal.SIGUSR1, file=os.dup(2))
     try:
         import resource
     except ImportError:  # Windows has no such limits

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labkit import source
 from labkit.files import git
-from labkit.manifest import Phase
+from labkit.manifest import Exercise, Phase
 from labkit.public import Test
 
 
@@ -114,6 +114,19 @@ def place_of(test: Test, phase: Phase) -> tuple[str, int, str] | None:
     labs = str(phase.labs)
     for file, line, function in reversed(test.detail.get("frames", [])):
         if file.startswith(labs):
+            return Path(file).relative_to(phase.root).as_posix(), line, function
+    return None
+
+
+def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, int, str] | None:
+    """The innermost line of the traceback in a function of the task, or in a helper of the
+    learner's own. Given code and other tasks only pass on what this task got wrong."""
+    others: set[str] = set()
+    for module in phase.modules:
+        others |= source.functions(phase.reference_file(module).read_text(encoding="utf-8")).keys()
+    others -= set(exercise.functions)
+    for file, line, function in reversed(test.detail.get("frames", [])):
+        if file.startswith(str(phase.labs)) and function.partition(".<locals>")[0] not in others:
             return Path(file).relative_to(phase.root).as_posix(), line, function
     return None
 

@@ -107,7 +107,7 @@ def judge_and_show(phase: Phase, labs: str = "") -> bool:
         match = mutants.match(result) if mapping else None
         screen.show_tasks(out, result, set(holes), match)
         screen.show_notebook(out, result)
-        screen.show_end(out, result, next_step(result, set(holes)))
+        screen.show_end(out, result, next_step(result, holes, match))
     show_notices(out, phase)
     return result.green and not holes
 
@@ -129,16 +129,18 @@ def remember(phase: Phase, result: public.PhaseResult) -> None:
     State(phase.root).put("phases", phase.slug, record)
 
 
-def next_step(result: public.PhaseResult, holes: set[str]) -> str:
+def next_step(
+    result: public.PhaseResult,
+    holes: dict[str, list[source.Function]],
+    mutant: mutants.Mutant | None = None,
+) -> str:
     """What to type or edit now."""
     phase = result.phase
     keys = f"   [{command(phase, 'hint')} | {command(phase, 'diff')} | {command(phase, 'reset')}]"
     for exercise in phase.exercises:
         failed = [t for t in result.of_task(exercise) if t.outcome in ("failed", "hang")]
         if exercise.id in holes or failed:
-            place = next(filter(None, (diagnose.place_of(t, phase) for t in failed)), None)
-            where = f"{place[0]}:{place[1]} ({place[2]})" if place else ""
-            where = where or screen.where_to_edit(phase, exercise)
+            where = place_to_edit(phase, exercise, failed, holes.get(exercise.id, []), mutant)
             return f"edit {where}, then {command(phase, 'lab')}{keys}"
     if not all(test.passed for test in result.tests):
         return f"{command(phase, 'lab')} again; some tests did not run"
@@ -149,6 +151,30 @@ def next_step(result: public.PhaseResult, holes: set[str]) -> str:
         f"{command(phase, 'run')} puts your module into the engine;"
         f" {command(phase, 'diff')} compares; {command(phase, 'grade')} runs the hidden suite"
     )
+
+
+def place_to_edit(
+    phase: Phase,
+    exercise: Exercise,
+    failed: list[public.Test],
+    holes: list[source.Function],
+    mutant: mutants.Mutant | None,
+) -> str:
+    """The function of the first task that is not green that most probably needs work: one still
+    open, one of a known mistake, one that returned the wrong type, one in the traceback; else all
+    that it may be."""
+    if holes:
+        return screen.where_to_edit(phase, exercise, holes[0].name)
+    if mutant and mutant.exercise == exercise.id:
+        return screen.where_to_edit(phase, exercise, mutant.function)
+    for test in failed:
+        returned = (test.detail.get("returned") or {}).get("function")
+        if returned in exercise.functions:
+            return screen.where_to_edit(phase, exercise, returned)
+        place = diagnose.place_in_task(test, phase, exercise)
+        if place:
+            return f"{place[0]}:{place[1]} ({place[2]})"
+    return screen.where_to_edit(phase, exercise, *exercise.functions)
 
 
 @polite

@@ -160,7 +160,18 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
     if not events and not done.timed_out:
         broken = (done.stderr or done.stdout)[-4000:] or f"pytest ended with code {done.code}"
     stack = done.stderr[-4000:] if done.timed_out or (done.code or 0) < 0 else ""
+    if done.timed_out:
+        _blame(list(tests.values()), stack)
     return PhaseResult(phase, list(tests.values()), None, broken, stack, done.seconds)
+
+
+def _blame(tests: list[Test], stack: str) -> None:
+    """The test during which the time was over hangs, where faulthandler's stack says."""
+    running = next((test for test in tests if test.outcome == "not run"), None)
+    if running:
+        lines = re.findall(r'File "(.+)", line (\d+) in (.+)', stack)
+        frames = [(file, int(line), name) for file, line, name in reversed(lines)]
+        running.outcome, running.detail = "hang", {"error": "EndlessLoop", "frames": frames}
 
 
 def _finish(test: Test, event: dict[str, Any]) -> None:

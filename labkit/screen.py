@@ -3,6 +3,8 @@ next."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.console import Console
 from rich.text import Text
 
@@ -20,6 +22,7 @@ MARKS = {
     "open": ("○", "dim"),
 }
 SHOWN_PRINTS = 8
+SHOWN_NAMES = 3
 
 
 class Screen:
@@ -45,15 +48,25 @@ def command(phase: Phase, verb: str) -> str:
     return f"make {verb}-{phase.number}"
 
 
-def where_to_edit(phase: Phase, exercise: Exercise, function: str = "") -> str:
-    """ "labs/03-scheduler/scheduler.py:42 (Scheduler._clamp_new_tokens)" """
-    name = function or exercise.functions[0]
+def some(names: Sequence[str], word: str = "and") -> str:
+    """ "a", "a, b", "a, b, c and 8 more": at most three, so that a line stays a line."""
+    if len(names) > SHOWN_NAMES:
+        return f"{', '.join(names[:SHOWN_NAMES])} {word} {len(names) - SHOWN_NAMES} more"
+    return ", ".join(names)
+
+
+def where_to_edit(phase: Phase, exercise: Exercise, *functions: str) -> str:
+    """ "labs/03-scheduler/scheduler.py:42 (Scheduler._clamp_new_tokens)"; of several functions,
+    the line of the first and all their names. Default: the task's first function."""
+    names = functions or exercise.functions[:1]
     shown = phase.lab_path(exercise.module)
     try:
         text = phase.lab_file(exercise.module).read_text(encoding="utf-8")
-        return f"{shown}:{source.find(text, name, shown).line} ({name})"
+        line = f":{source.find(text, names[0], shown).line}"
     except (OSError, SyntaxError, source.SourceError):
-        return f"{shown} ({name})"
+        line = ""
+    label = " or ".join(names) if len(names) <= SHOWN_NAMES else some(names, "or")
+    return f"{shown}{line} ({label})"
 
 
 def has_kernels(phase: Phase) -> bool:
@@ -100,7 +113,7 @@ def show_untouched(screen: Screen, result: PhaseResult) -> None:
     screen.line("Nothing is written yet, so everything is still red. That is how it should be.")
     screen.line()
     for exercise in phase.exercises:
-        names = ", ".join(exercise.functions)
+        names = some(exercise.functions)
         screen.line(f"○ {exercise.id} {exercise.title}  ({names})", "dim", 2)
     screen.line()
     screen.pair("read", f"phases/{phase.slug}/00-guide.md, then {first.read}", "", 0, 6)

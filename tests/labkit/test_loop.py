@@ -14,6 +14,7 @@ import typer
 
 from labkit import loop, mutants, sync
 from labkit.manifest import Course
+from labkit.screen import some
 from labkit.state import State
 from tests.labkit.toy_course import ENGINE, lab, make_course, rewrite, solve, write
 
@@ -98,6 +99,52 @@ def test_a_failure_shows_yours_expected_state_and_where_to_read(toy: Course) -> 
     says(text, "scheduler.py#L1-L2", "next: edit labs/00-toy/fifo.py:8 (clamp), then make lab-00")
 
 
+def test_a_long_list_of_functions_is_cut_and_a_short_one_is_not() -> None:
+    assert some(["a", "b", "c"]) == "a, b, c"
+    assert some(list("abcdefghijk")) == "a, b, c and 8 more"
+
+
+def test_next_names_the_functions_of_the_first_failing_task(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "return [self.items.popleft()]")
+    says(screen(toy)[0], "next: edit labs/00-toy/fifo.py:27 (Fifo.head or Fifo.drain), then")
+
+
+def test_next_points_past_given_code_and_at_helpers_of_your_own(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "self.push(item=1, to=2)\nreturn []")
+    says(screen(toy)[0], "(Fifo.drain), then make lab-00")
+    rewrite(toy, "Fifo.drain", "return [self.push([][number])]")
+    says(screen(toy)[0], "next: edit labs/00-toy/fifo.py:35 (Fifo.drain)")
+    text = lab(toy).read_text()
+    lab(toy).write_text(text + "\n\ndef helper(number: int) -> int:\n    return 1 // 0\n")
+    rewrite(toy, "Fifo.drain", "return [helper(number)]")
+    says(screen(toy)[0], "(helper), then make lab-00")
+
+
+def test_next_points_at_given_codes_caller(toy: Course) -> None:
+    solve(toy)
+    text = lab(toy).read_text()
+    lab(toy).write_text(text.replace("self.items.append(item)", "self.items.append(item + 0)"))
+    rewrite(toy, "Fifo.drain", "self.push('no number')\nreturn []")
+    text, _ = screen(toy)
+    says(text, "in Fifo.push, labs/00-toy/fifo.py:", "(Fifo.drain), then make lab-00")
+
+
+def test_next_points_at_an_open_function_first(toy: Course) -> None:
+    solve(toy, "clamp", "Fifo.head")
+    says(screen(toy)[0], "○ 00.2", "next: edit labs/00-toy/fifo.py:33 (Fifo.drain)")
+
+
+def test_next_points_at_the_function_of_a_known_mistake(toy: Course) -> None:
+    phase = toy.phase("0")
+    mutants.write_vectors(phase, mutants.run(phase, mutants.load(phase)))
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "return [self.items.pop() for _ in range(number) if self.items]")
+    text, _ = screen(toy)
+    says(text, "Your queue is a stack", "(Fifo.drain), then make lab-00")
+
+
 def test_a_known_mistake_is_named(toy: Course) -> None:
     phase = toy.phase("0")
     mutants.write_vectors(phase, mutants.run(phase, mutants.load(phase)))
@@ -160,15 +207,24 @@ def test_an_endless_loop_is_reported_with_its_line_and_the_rest_still_runs(toy: 
 def test_an_endless_loop_that_catches_everything_does_not_hang_the_run(
     toy: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labkit.public.PHASE_SECONDS", 4.0)
+    monkeypatch.setattr("labkit.public.PHASE_SECONDS", 6.0)
     solve(toy)
-    rewrite(
-        toy,
-        "clamp",
-        "while True:\n    try:\n        while True: pass\n    except BaseException: pass",
-    )
+    # Python 3.11 raises at the instruction *before* the loop's first one: `turns = 0` keeps that
+    # instruction, too, inside the `try`.
+    body = """
+while True:
+    try:
+        turns = 0
+        while True:
+            turns += 1
+    except BaseException:
+        pass
+"""
+    rewrite(toy, "clamp", body.strip())
     text, _ = screen(toy)
     says(text, "stopped as a whole; it stood here", "in clamp")
+    says(text, "✗ 00.1", "Still running after 1 s", "in clamp: turns += 1")
+    says(text, "(clamp), then make lab-00")
 
 
 def test_print_spam_is_cut(toy: Course) -> None:
