@@ -347,25 +347,38 @@ def system_prompt(rng: Random) -> str:
     return " ".join((rng.choice(_WHO), *rules))
 
 
-_CHAT_KINDS: tuple[tuple[Callable[[Random], Exchange], int], ...] = (
-    (fact, 36), (arithmetic, 20), (json_record, 18), (json_extraction, 5), (json_list, 3),
-    (story_request, 14), (summary_request, 2), (_listing, 6), (_small_talk, 5), (repeat, 5),
-)  # fmt: skip
+# (maker, weight while the model learns to write, weight while it practises)
+_CHAT_KINDS: tuple[tuple[Callable[[Random], Exchange], int, int], ...] = (
+    (fact, 36, 36),
+    (arithmetic, 20, 40),
+    (json_record, 18, 18),
+    (json_extraction, 5, 8),
+    (json_list, 3, 3),
+    (story_request, 14, 9),
+    (summary_request, 2, 1),
+    (_listing, 6, 6),
+    (_small_talk, 5, 4),
+    (repeat, 5, 6),
+)
 
 
-def exchange(rng: Random) -> Exchange:
-    """One exchange of any kind, in the proportions of the training text."""
-    makers, weights = zip(*_CHAT_KINDS, strict=True)
+def exchange(rng: Random, practice: bool = False) -> Exchange:
+    """One exchange of any kind, in the proportions of the training text.
+
+    In practice there are fewer stories and more short answers that are either right or wrong.
+    """
+    makers = [maker for maker, _, _ in _CHAT_KINDS]
+    weights = [late if practice else early for _, early, late in _CHAT_KINDS]
     return rng.choices(makers, weights)[0](rng)
 
 
-def chat(rng: Random, turns: int) -> Document:
+def chat(rng: Random, turns: int, practice: bool = False) -> Document:
     """A chat of `turns` exchanges in ChatML; only the assistant's words are trained."""
     segments: Document = []
     if rng.random() < 0.25:
         segments.append(Segment(f"{IM_START}system\n{system_prompt(rng)}{IM_END}\n", False))
     for _ in range(turns):
-        turn = exchange(rng)
+        turn = exchange(rng, practice)
         segments.append(
             Segment(f"{IM_START}user\n{turn.question}{IM_END}\n{IM_START}assistant\n", False)
         )
@@ -408,14 +421,14 @@ def plain_questions(rng: Random) -> Document:
     return _plain("\n".join(f"Q: {turn.question}\nA: {turn.answer}" for turn in turns))
 
 
-def document(rng: Random) -> Document:
-    """One document of any kind."""
+def document(rng: Random, practice: bool = False) -> Document:
+    """One document of any kind; `practice` as in `exchange`."""
     kind = rng.random()
     if kind < 0.72:
-        return chat(rng, rng.choice((1, 1, 1, 2, 3, 4, 6)))
-    if kind < 0.82:
+        return chat(rng, rng.choice((1, 1, 1, 2, 3, 4, 6)), practice)
+    if kind < (0.76 if practice else 0.82):
         return plain_story(rng)
-    if kind < 0.84:
+    if kind < (0.78 if practice else 0.84):
         return long_document(rng)
     return rng.choice((plain_facts, plain_sums, plain_questions))(rng)
 

@@ -60,13 +60,25 @@ class Recipe:
     tokens_per_step: int = 2048
     muon_learning_rate: float = 0.02
     warmup_steps: int = 50
+    decay_steps: int = 300
+    practice_step: int = 0  # from this step on the text has more practice and fewer stories
     teacher: str | None = None
 
 
 RECIPES = {
-    "storyteller": Recipe(192, 576, 4, 4, 2, 64, steps=2000, learning_rate=3e-3),
+    "storyteller": Recipe(192, 576, 4, 4, 2, 64, steps=1400, learning_rate=3e-3, practice_step=900),
     "storyteller-draft": Recipe(
-        128, 320, 2, 2, 1, 64, steps=1400, learning_rate=4e-3, teacher="storyteller"
+        128,
+        320,
+        2,
+        2,
+        1,
+        64,
+        steps=600,
+        learning_rate=3e-3,
+        decay_steps=200,
+        practice_step=300,
+        teacher="storyteller",
     ),
 }
 
@@ -154,7 +166,7 @@ def pack(documents: list[Row], num_rows: int, length: int, rng: Random) -> list[
 
 
 def make_batch(
-    seed: str, tokens: int, length: int, tokenizer: PreTrainedTokenizerFast
+    seed: str, tokens: int, length: int, practice: bool, tokenizer: PreTrainedTokenizerFast
 ) -> tuple[Tensor, Tensor]:
     """Inputs and labels, both [tokens // length, length] int64, that depend on the arguments alone.
 
@@ -164,7 +176,7 @@ def make_batch(
     num_rows = tokens // length
     documents: list[Row] = []
     while sum(len(d.ids) for d in documents) < num_rows * (length + 1):
-        new = encode([corpus.document(rng) for _ in range(8)], tokenizer)
+        new = encode([corpus.document(rng, practice) for _ in range(8)], tokenizer)
         documents += [d for d in new if len(d.ids) <= length + 1]
     inputs = torch.zeros(num_rows, length, dtype=torch.int64)
     labels = torch.full((num_rows, length), IGNORE)
@@ -183,12 +195,14 @@ def length_of_step(step: int) -> int:
 
 
 def learning_rate(recipe: Recipe, step: int) -> float:
-    """Share of the peak learning rate: warm-up, a constant, and a way down in the last third.
+    """Share of the peak learning rate: warm-up, a constant, and a linear way down at the end.
 
-    The constant part does not know where the run ends, so a checkpoint from before the last third
-    can go on with another number of steps.
+    The constant part does not know where the run ends, so a checkpoint of it can go on with another
+    number of steps.
     """
-    return min(1.0, (step + 1) / recipe.warmup_steps, 3 * (recipe.steps - step) / recipe.steps)
+    warm_up = (step + 1) / recipe.warmup_steps
+    way_down = (recipe.steps - step) / recipe.decay_steps
+    return min(1.0, warm_up, way_down)
 
 
 def make_optimizers(model: torch.nn.Module, recipe: Recipe) -> list[torch.optim.Optimizer]:
@@ -235,7 +249,7 @@ def validate(model: torch.nn.Module, tokenizer: PreTrainedTokenizerFast, batches
     """Mean cross entropy over text of a seed that training never sees."""
     total, count = 0.0, 0
     for i in range(batches):
-        inputs, labels = make_batch(f"{VALIDATION_SEED}:{i}", 4096, 512, tokenizer)
+        inputs, labels = make_batch(f"{VALIDATION_SEED}:{i}", 4096, 512, True, tokenizer)
         keep = labels != IGNORE
         logits = trained_logits(model, inputs, keep)
         total += F.cross_entropy(logits, labels[keep], reduction="sum").item()
@@ -309,7 +323,11 @@ def train(
         for optimizer, peak in zip(optimizers, peaks, strict=True):
             optimizer.param_groups[0]["lr"] = peak * learning_rate(recipe, step)
         inputs, labels = make_batch(
-            f"{seed}:{step}", recipe.tokens_per_step, length_of_step(step), tokenizer
+            f"{seed}:{step}",
+            recipe.tokens_per_step,
+            length_of_step(step),
+            step >= recipe.practice_step,
+            tokenizer,
         )
         loss, cross_entropy = loss_of(model, teacher, inputs, labels)
         loss.backward()

@@ -1,7 +1,7 @@
 """The models that ship with the repository: folders in Hugging Face layout.
 
-`storyteller` is a small Qwen3-architecture chat model, `storyteller-draft` a smaller one with the same
-tokenizer that guesses tokens for it. Both were trained by `training/train.py`.
+`storyteller` is a small Qwen3-architecture chat model, `storyteller-draft` a smaller one with the
+same tokenizer that guesses tokens for it. Both were trained by `training/train.py`.
 """
 
 from __future__ import annotations
