@@ -52,3 +52,6 @@ def test_00_2_the_counts_follow_the_lists(tea: Any) -> None:
     request.all_token_ids.append(21)
     after = request.num_tokens, request.num_tokens_with_spec
     expect((before, after), ((5, 5), (6, 6)), at="both counts, before and after one token")
+    request.spec_token_ids = [31]
+    drafted = request.num_tokens, request.num_tokens_with_spec
+    expect(drafted, (6, 7), at="both counts, after one token and one draft")

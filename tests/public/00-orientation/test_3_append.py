@@ -41,11 +41,18 @@ def test_00_3_the_same_token_may_come_again(tea: Any) -> None:
 
 
 def test_00_3_the_prompt_stays_as_it_is(tea: Any) -> None:
-    """The prompt never grows, and the caller's list is left alone."""
+    """The prompt never grows: it is what the client has sent."""
+    request = tea()
+    request.append_output_token_ids([21, 22])
+    request.append_output_token_ids(23)
+    expect(request.prompt_token_ids, [11, 12, 13, 14, 15], at="prompt_token_ids after 3 tokens")
+
+
+def test_00_3_the_callers_list_is_left_alone(tea: Any) -> None:
+    """The list that is handed over belongs to the caller."""
     request, sampled = tea(), [21, 22]
     request.append_output_token_ids(sampled)
     request.append_output_token_ids(23)
-    expect(request.prompt_token_ids, [11, 12, 13, 14, 15], at="prompt_token_ids after 3 tokens")
     expect(sampled, [21, 22], at="the list that was handed over, after one more token")
 
 

@@ -22,12 +22,7 @@ def test_00_4_the_waiting_for_statuses_are_blocked() -> None:
     """Blocked are the three WAITING_FOR statuses, and no other."""
     yours = [status.name for status in RequestStatus if RequestStatus.is_blocked(status)]
     expect(yours, [status.name for status in BLOCKED], at="every status that is_blocked accepts")
-
-
-def test_00_4_is_blocked_answers_true_or_false() -> None:
-    """WAITING waits only for its turn, so it is not blocked; the answer is a bool."""
     expect(RequestStatus.is_blocked(WAITING), False, at="is_blocked(WAITING)")
-    expect(RequestStatus.is_blocked(BLOCKED[0]), True, at=f"is_blocked({BLOCKED[0]})")
 
 
 def test_00_4_a_finished_request_never_changes() -> None:
@@ -62,8 +57,10 @@ def test_00_4_a_running_request_is_preempted_or_goes_on() -> None:
 
 
 def test_00_4_a_preempted_request_runs_again() -> None:
-    """PREEMPTED leads straight back to RUNNING."""
+    """PREEMPTED leads straight back to RUNNING, and no other status leads to it."""
     may(PREEMPTED, RUNNING, True)
+    for old in (WAITING, *BLOCKED):
+        may(old, PREEMPTED, False)
     for new in (WAITING, PREEMPTED, *BLOCKED):
         may(PREEMPTED, new, False)
 
@@ -76,24 +73,47 @@ def test_00_4_a_blocked_request_must_wait_its_turn() -> None:
             may(old, new, False)
 
 
-def test_00_4_a_life_with_a_pause(tea: Any) -> None:
-    """transition_to follows the arrows, one after the other."""
-    request: Request = tea()
-    for status in (RUNNING, PREEMPTED, RUNNING, STOPPED):
+def go(request: Request, *path: RequestStatus) -> None:
+    """Lead a request along some arrows, and look at its status after each."""
+    for status in path:
         before = str(request.status)
         request.transition_to(status)
         expect(str(request.status), str(status), at=f"transition_to({status})", before=before)
 
 
-def test_00_4_a_forbidden_change_is_refused(tea: Any) -> None:
-    """transition_to raises ValueError where there is no arrow, and leaves the status alone."""
-    request: Request = tea()
-    request.transition_to(STOPPED)
-    refused = False
+def refused(request: Request, status: RequestStatus) -> bool:
+    """Whether transition_to raises ValueError."""
     try:
-        request.transition_to(RUNNING)
+        request.transition_to(status)
     except ValueError:
-        refused = True
-    expect(refused, True, at="FINISHED_STOPPED -> RUNNING: did transition_to raise ValueError?")
-    at = "status after the refused change FINISHED_STOPPED -> RUNNING"
+        return True
+    return False
+
+
+def test_00_4_a_whole_life(tea: Any) -> None:
+    """transition_to follows the arrows: a request runs, and meets its end."""
+    go(tea(), RUNNING, STOPPED)
+
+
+def test_00_4_a_pause(tea: Any) -> None:
+    """transition_to follows the arrows: a running request is preempted, and runs again."""
+    request: Request = tea()
+    request.status = RUNNING
+    go(request, PREEMPTED, RUNNING)
+
+
+def test_00_4_a_forbidden_change_is_refused(tea: Any) -> None:
+    """transition_to raises ValueError where there is no arrow."""
+    request: Request = tea()
+    request.status = STOPPED
+    at = "FINISHED_STOPPED -> RUNNING: does transition_to raise ValueError?"
+    expect(refused(request, RUNNING), True, at=at)
+
+
+def test_00_4_a_refusal_changes_nothing(tea: Any) -> None:
+    """After a refusal the status is what it was."""
+    request: Request = tea()
+    request.status = STOPPED
+    refused(request, RUNNING)
+    at = "the status after transition_to(RUNNING) on a finished request"
     expect(str(request.status), "FINISHED_STOPPED", at=at)
