@@ -2,6 +2,9 @@
 
 `tests/mutants/NN-slug.toml` holds them; `tests/mutants/NN-slug.json` (written by `--write`) holds
 which tests fail on each. A learner whose failures equal a mutant's has probably made that mistake.
+
+An entry with `hidden_only = true` is a mistake that the public tests let pass on purpose: the
+hidden suite must catch it (`--hidden`), and until that suite runs it does not count as a survivor.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ class Mutant:
     module: str
     function: str
     text: str
+    hidden_only: bool = False
 
 
 def mutants_file(phase: Phase) -> Path:
@@ -68,10 +72,15 @@ def load(phase: Phase) -> list[Mutant]:
 def _load_one(phase: Phase, where: str, entry: dict[str, Any]) -> Mutant:
     required = {"exercise", "name", "misconception", "function"}
     ways = [{"body"}, {"search", "replace"}]
-    if set(entry) not in [required | way for way in ways]:
+    if set(entry) - {"hidden_only"} not in [required | way for way in ways]:
         raise ManifestError(
             f"{where}: keys are {', '.join(sorted(entry))}; give exercise, name, misconception,"
-            " function, and either body or search and replace"
+            " function, either body or search and replace, and hidden_only = true if only the"
+            " hidden suite can catch it"
+        )
+    if entry.get("hidden_only", True) is not True:
+        raise ManifestError(
+            f"{where}: hidden_only is {entry['hidden_only']!r}; it must be true, or left out"
         )
     exercise = phase.exercise(entry["exercise"])
     reference = phase.reference_file(exercise.module).read_text(encoding="utf-8")
@@ -87,6 +96,7 @@ def _load_one(phase: Phase, where: str, entry: dict[str, Any]) -> Mutant:
         exercise.module,
         function.name,
         text,
+        "hidden_only" in entry or entry["name"].startswith("hidden-"),
     )
 
 
@@ -102,17 +112,27 @@ def _patched(where: str, body: str, entry: dict[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which tests one mutant fails; `killed` if one of them belongs to its own task."""
+    """Which tests one mutant fails; `killed` if one of them belongs to its own task, and `passed`
+    if that is so or only a hidden suite that did not run (`hidden` is None) could tell."""
 
     mutant: Mutant
     public: tuple[str, ...]
-    hidden: tuple[str, ...]
+    hidden: tuple[str, ...] | None
 
     @property
     def killed(self) -> bool:
-        return any(
-            public.task_of(name) == self.mutant.exercise for name in self.public + self.hidden
-        )
+        seen = self.public + (self.hidden or ())
+        return any(public.task_of(name) == self.mutant.exercise for name in seen)
+
+    @property
+    def passed(self) -> bool:
+        return self.killed or (self.mutant.hidden_only and self.hidden is None)
+
+    @property
+    def mark(self) -> str:
+        if self.killed:
+            return "killed"
+        return "hidden only" if self.passed else "SURVIVED"
 
 
 def run(phase: Phase, mutants: list[Mutant], hidden: bool = False, jobs: int = 2) -> list[Verdict]:
@@ -125,9 +145,10 @@ def run(phase: Phase, mutants: list[Mutant], hidden: bool = False, jobs: int = 2
             mapping = {mutant.module: str(file)}
             seen = public.run_tests(phase, [phase.public_tests], mapping)
             failed = failing(seen)
-            secret: tuple[str, ...] = ()
-            if hidden and phase.hidden_tests.exists():
-                secret = failing(run_hidden(phase, mapping))
+            secret = None
+            if hidden:
+                exists = phase.hidden_tests.exists()
+                secret = failing(run_hidden(phase, mapping)) if exists else ()
         return Verdict(mutant, failed, secret)
 
     with ThreadPoolExecutor(jobs) as pool:
@@ -174,11 +195,12 @@ def matrix(verdicts: list[Verdict]) -> str:
     rows = []
     for verdict in verdicts:
         own = [n for n in verdict.public if public.task_of(n) == verdict.mutant.exercise]
-        mark = "killed  " if verdict.killed else "SURVIVED"
-        counts = f"own {len(own):2}  public {len(verdict.public):2}  hidden {len(verdict.hidden):2}"
-        first = own[0] if own else (verdict.public + verdict.hidden + ("-",))[0]
-        name = verdict.mutant.name
-        rows.append(f"{mark} {verdict.mutant.exercise:6} {name:{width}}  {counts}  {first}")
+        secret = verdict.hidden or ()
+        hidden = "not run" if verdict.hidden is None else f"{len(secret):2}"
+        counts = f"own {len(own):2}  public {len(verdict.public):2}  hidden {hidden}"
+        first = own[0] if own else (verdict.public + secret + ("-",))[0]
+        mark, name = verdict.mark, verdict.mutant.name
+        rows.append(f"{mark:11} {verdict.mutant.exercise:6} {name:{width}}  {counts}  {first}")
     return "\n".join(rows)
 
 
@@ -198,18 +220,20 @@ def main(
 ) -> None:
     """Run the suites against every named mistake; exit 1 if one survives its own task's tests."""
     course = Course(find_root())
-    survivors = 0
+    survivors = untold = 0
     try:
         chosen = [course.phase(name) for name in phases] if phases else list(course.ready)
         for phase in chosen:
             verdicts = run(phase, load(phase), hidden, jobs)
             print(f"phase {phase.slug}: {len(verdicts)} mutants")
             print(matrix(verdicts))
-            survivors += sum(not verdict.killed for verdict in verdicts)
+            survivors += sum(not verdict.passed for verdict in verdicts)
+            untold += sum(verdict.passed and not verdict.killed for verdict in verdicts)
             if write:
                 write_vectors(phase, verdicts)
     except (ManifestError, source.SourceError) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None
-    print(f"{survivors} survived")
+    left = f"; {untold} are for the hidden suites alone: run with --hidden" if untold else ""
+    print(f"{survivors} survived{left}")
     raise typer.Exit(1 if survivors else 0)

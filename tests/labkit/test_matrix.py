@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -137,7 +138,7 @@ def test_mutants_report_survivors(tmp_path: Path) -> None:
     assert {v.mutant.name: v.killed for v in verdicts} == {
         "budget-forgotten": True, "negative": True, "newest-first": True, "head-is-tail": False,
     }  # fmt: skip
-    assert "SURVIVED 00.2   head-is-tail" in mutants.matrix(verdicts)
+    assert "SURVIVED    00.2   head-is-tail" in mutants.matrix(verdicts)
 
 
 def test_hidden_suites_count_when_asked(tmp_path: Path) -> None:
@@ -147,6 +148,32 @@ def test_hidden_suites_count_when_asked(tmp_path: Path) -> None:
     assert verdict.hidden == ("test_00_2_drain_matches",)
 
 
+def test_a_mutant_for_the_hidden_suite_alone_must_be_caught_there(tmp_path: Path) -> None:
+    phase = make_course(tmp_path).phase("0")
+    extra = """
+    [[mutants]]
+    exercise = "00.2"
+    name = "drains-below-zero"
+    misconception = "A negative number takes all."
+    function = "Fifo.drain"
+    search = "len(taken) < number"
+    replace = "len(taken) < (number if number >= 0 else 99)"
+    hidden_only = true
+    """
+    path = tmp_path / "tests/mutants/00-toy.toml"
+    path.write_text(path.read_text() + textwrap.dedent(extra))
+    (mutant,) = (m for m in mutants.load(phase) if m.hidden_only)
+    (verdict,) = mutants.run(phase, [mutant])
+    assert (verdict.killed, verdict.passed, verdict.mark) == (False, True, "hidden only")
+    assert "hidden not run" in mutants.matrix([verdict])
+    (verdict,) = mutants.run(phase, [mutant], hidden=True)
+    assert (verdict.killed, verdict.passed, verdict.mark) == (False, False, "SURVIVED")
+    hidden = tmp_path / "tests/hidden/00-toy/test_toy_hidden.py"
+    hidden.write_text(hidden.read_text().replace("fifo.drain(9)", "fifo.drain(-1)"))
+    (verdict,) = mutants.run(phase, [mutant], hidden=True)
+    assert (verdict.killed, verdict.passed, verdict.mark) == (True, True, "killed")
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -154,6 +181,7 @@ def test_hidden_suites_count_when_asked(tmp_path: Path) -> None:
         ('function = "Fifo.head"', 'function = "Fifo.push"', "Fifo.push is not a function of task"),
         ('name = "negative"', 'name = "head-is-tail"', "two mutants are called 'head-is-tail'"),
         ('replace = "pop"', 'replaced = "pop"', "give exercise, name"),
+        ('name = "negative"', 'name = "negative"\nhidden_only = 1', "it must be true, or left"),
     ],
 )  # fmt: skip
 def test_a_wrong_mutants_file_is_refused(tmp_path: Path, old: str, new: str, words: str) -> None:
