@@ -8,6 +8,7 @@ the youngest; it comes back, finds most of its tokens in the cache and goes on w
 from __future__ import annotations
 
 import shutil
+import textwrap
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -155,7 +156,10 @@ def _cell(record: dict[str, Any], req_id: str, prompt_len: int) -> str:
 
 
 def _print_answers(outputs: list[RequestOutput]) -> None:
+    width = min(shutil.get_terminal_size((96, 24)).columns, 100)
     for question, output in zip(QUESTIONS, outputs, strict=True):
-        answer = " ".join(output.outputs[0].text.split())
-        print(f"r{output.request_id}  {question}\n    {answer}")
+        answer = textwrap.fill(
+            output.outputs[0].text, width, initial_indent="    ", subsequent_indent="    "
+        )
+        print(f"r{output.request_id}  {question}\n{answer}")
     print()
