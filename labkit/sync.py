@@ -75,9 +75,10 @@ def _text(path: Path) -> str | None:
 def sync(course: Course) -> list[Change]:
     """Write skeletons, student notebooks and links; files that a learner has edited stay as they
     are."""
-    record, changes = read_record(course.root), list[Change]()
+    record, changes, known = read_record(course.root), list[Change](), set[str]()
     for phase in course.ready:
         for path, text in generated(phase).items():
+            known.add(path.relative_to(course.root).as_posix())
             name, current = path.relative_to(course.root).as_posix(), _text(path)
             if current is not None and current != text and blob_id(current) != record.get(name):
                 changes.append(Change("kept", name, f"edited; `reset {phase.number}` restores it"))
@@ -92,7 +93,7 @@ def sync(course: Course) -> list[Change]:
                 path.unlink(missing_ok=True)
                 path.symlink_to(target)
                 changes.append(Change("written", path.relative_to(course.root).as_posix(), "link"))
-    _write_record(course.root, record)
+    _write_record(course.root, {name: blob for name, blob in record.items() if name in known})
     return changes
 
 

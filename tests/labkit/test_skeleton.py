@@ -154,6 +154,74 @@ def test_update_merges_a_new_skeleton_into_edited_files(tmp_path: Path) -> None:
     assert "return 42" in backups[0].read_text()
 
 
+def git(folder: Path, *words: str) -> None:
+    user = ["-c", "user.name=t", "-c", "user.email=t@t"]
+    subprocess.run(["git", "-C", str(folder), *user, *words], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("committed", [False, True])
+def test_update_pulls_a_newer_course_into_a_clone(tmp_path: Path, committed: bool) -> None:
+    upstream, mine = tmp_path / "upstream", tmp_path / "mine"
+    upstream.mkdir()
+    make_course(upstream)
+    write(upstream, ".gitignore", ".labkit/\n")
+    git(upstream, "init", "-q")
+    git(upstream, "add", ".")
+    git(upstream, "commit", "-qm", "one")
+    git(tmp_path, "clone", "-q", "upstream", "mine")
+    git(mine, "config", "user.name", "t")
+    git(mine, "config", "user.email", "t@t")
+    course = Course(mine)
+    rewrite(course, "clamp", "return 42")
+    if committed:
+        git(mine, "commit", "-qam", "my work")
+    write(upstream, "toy/fifo.py", ENGINE.replace("Put an item at the end.", "Append an item."))
+    sync.sync(Course(upstream))
+    git(upstream, "commit", "-qam", "two")
+    kinds = [change.kind for change in sync.update(course)]
+    assert kinds[0] == "backup"
+    assert not {"wrong", "conflict"} & set(kinds)
+    assert "return 42" in lab(course).read_text()
+    assert "Append an item." in lab(course).read_text()
+    assert sync.check(course) == [c for c in sync.check(course) if "solutions" in c.path]
+    (kept,) = mine.glob(".labkit/backups/*/labs/00-toy/fifo.py")
+    assert "return 42" in kept.read_text()
+
+
+def test_update_marks_a_conflict_and_keeps_both_sides(tmp_path: Path) -> None:
+    course = make_course(tmp_path)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "x")
+    text = lab(course).read_text()
+    lab(course).write_text(text.replace("Put an item at the end.", "Mine."))
+    write(tmp_path, "toy/fifo.py", ENGINE.replace("Put an item at the end.", "Theirs."))
+    changes = {c.path: c.kind for c in sync.update(course, pull=False)}
+    assert changes["labs/00-toy/fifo.py"] == "conflict"
+    text = lab(course).read_text()
+    assert text.index("<<<<<<< yours") < text.index("Mine.") < text.index("Theirs.")
+
+
+def test_a_failed_pull_leaves_every_file_as_it_was(tmp_path: Path) -> None:
+    course = make_course(tmp_path)
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-qm", "x")
+    rewrite(course, "clamp", "return 42")
+    changes = sync.update(course)  # there is no remote
+    assert (changes[-1].kind, changes[-1].path) == ("wrong", ".")
+    assert "return 42" in lab(course).read_text()
+
+
+def test_sync_forgets_files_that_no_phase_has(tmp_path: Path) -> None:
+    course = make_course(tmp_path)
+    record = sync.read_record(tmp_path)
+    write(tmp_path, sync.RECORD, json.dumps(record | {"labs/00-toy/gone.py": "0"}))
+    assert "no phase has it" in {change.why for change in sync.check(course)}
+    sync.sync(course)
+    assert sync.read_record(tmp_path) == record
+
+
 def test_update_without_git_history_leaves_the_new_skeleton_beside(tmp_path: Path) -> None:
     course = make_course(tmp_path)
     rewrite(course, "clamp", "return 42")
