@@ -40,6 +40,8 @@ LINT = (
     Stage("mypy", ("-m", "mypy")),
     # import-linter has a console script only, which need not be on the PATH.
     Stage("import rules", ("-c", "from importlinter.cli import lint_imports_command as go; go()")),
+    Stage("sync --check", ("-m", "labkit", "sync", "--check")),
+    Stage("cite-check", ("-m", "labkit", "cite-check")),
 )
 # Only `--full` runs these: they take longer than a coffee.
 FULL = (
