@@ -96,7 +96,7 @@ def _load_one(phase: Phase, where: str, entry: dict[str, Any]) -> Mutant:
         exercise.module,
         function.name,
         text,
-        "hidden_only" in entry or entry["name"].startswith("hidden-"),
+        "hidden_only" in entry,
     )
 
 
