@@ -95,7 +95,21 @@ def test_02_3_all_or_nothing_at_the_limit(subject: Any, reference: Any, wanted: 
     assert subject.run(p) == reference.run(p)
 
 
-def play(reference: Any, data: st.DataObject, blocks: int, model_len: int, caching: bool) -> Program:
+def test_02_4_the_oldest_twin_is_found_even_if_nobody_holds_it(subject: Any) -> None:
+    """Twins 1 and 2; the holder of 1 has gone, the holder of 2 has not."""
+    p = Program()
+    pool = p.new(f"{POOL}BlockPool", 5)
+    for _ in range(2):
+        blocks = pool.get_new_blocks(1)
+        pool.cache_full_blocks(blocks, [b"same"])
+    pool.free_blocks([pool.blocks[1]])
+    p.see(pool.get_cached_block(b"same").block_id)
+    assert subject.run(p) == [1]
+
+
+def play(
+    reference: Any, data: st.DataObject, blocks: int, model_len: int, caching: bool
+) -> Program:
     """A random story of one manager. The reference tells which allocations were granted, so that
     both sides are only asked what a scheduler would ask."""
     p = Program()

@@ -98,4 +98,4 @@ def test_02_1_the_hasher_goes_on_where_it_stopped(kv: Any) -> None:
     third = hash_block(second, kv.CHAT[8:12])
     at = "9 more tokens, one hash held: blocks 4-7 and 8-11"
     expect(hasher(ana), [second, third], at=at)
-    expect(ana.block_hashes, first, at="the hasher returns; request.block_hashes is not its to fill")
+    expect(ana.block_hashes, first, at="request.block_hashes: the hasher returns, its caller fills")

@@ -10,7 +10,7 @@ from labkit.testing import expect
 
 
 def test_02_3_new_blocks_come_from_the_head(kv: Any) -> None:
-    """The least recently used blocks, in order, each with one holder. Block 0 is never among them."""
+    """The least recently used blocks in order, each with one holder; block 0 is never given out."""
     pool = kv.pool(7)
     blocks = pool.get_new_blocks(3)
     expect(kv.ids(blocks), [1, 2, 3], at="3 of the 7 blocks 1 to 7 are wanted")

@@ -104,6 +104,12 @@ def test_02_6_the_whole_sequence_may_be_asked_for(kv: Any) -> None:
     answer = manager.allocate_slots(ana, 4, full_sequence_must_fit=True)
     assert answer is not None, "28 tokens need 7 blocks, 7 are free: it fits"
     expect(answer.get_block_ids(), [1], at="ana's first chunk: 4 of 28 tokens, blocks given")
+    manager = kv.manager()
+    kv.admit(manager, kv.request("ana", 8, manager))
+    ben = kv.request("ben", 28, manager)
+    hits, num_hits = manager.get_computed_blocks(ben)
+    answer = manager.allocate_slots(ben, 4, num_hits, hits, full_sequence_must_fit=True)
+    assert answer is not None, "28 tokens need 7 blocks; 2 are hits and 5 are free: it fits"
 
 
 def test_02_6_lookahead_slots_end_at_the_models_length(kv: Any) -> None:
