@@ -14,11 +14,11 @@ Source: vllm/v1/core/sched/scheduler.py#L64-L2337 (Scheduler) @ v0.22.1
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterable, Mapping, Sequence
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.interface import NoProgressError, PauseState
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request_queue import RequestQueue, create_request_queue
 from mini_vllm.core.scheduler_output import (
@@ -29,23 +29,6 @@ from mini_vllm.core.scheduler_output import (
 )
 from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.request import Request, RequestStatus
-
-
-class PauseState(enum.IntEnum):
-    """Whether the scheduler hands out tokens, and to whom.
-
-    Source: vllm/v1/core/sched/interface.py#L22-L33 (PauseState) @ v0.22.1
-    """
-
-    UNPAUSED = 0
-    PAUSED_NEW = 1
-    """Running requests go on, nobody is admitted."""
-    PAUSED_ALL = 2
-    """Nothing is scheduled."""
-
-
-class NoProgressError(RuntimeError):
-    """A step scheduled nothing although a request could run, and no later step will differ."""
 
 
 class Scheduler:
@@ -73,10 +56,7 @@ class Scheduler:
         hash_root: bytes | None = None,
     ) -> None:
         if cache_config.num_gpu_blocks is None:
-            raise ValueError(
-                "num_gpu_blocks is None; the scheduler needs a number; pass CacheConfig("
-                "num_gpu_blocks=...) or let the engine measure it"
-            )
+            raise ValueError("num_gpu_blocks is None; pass a number or let the engine measure it")
         self.scheduler_config = scheduler_config
         self.cache_config = cache_config
         self.max_model_len = scheduler_config.max_model_len
@@ -496,7 +476,7 @@ class Scheduler:
             self.kv_cache_manager.uncache_blocks(request, num_valid)
             request.stop_reason = reasons[request.request_id]
         self._finish(dict.fromkeys(failed, RequestStatus.FINISHED_ERROR))
-        return [_last_output(request, [], request.status) for request in failed]
+        return [EngineCoreOutput.last(request, [], request.status) for request in failed]
 
     # ------------------------------------------------------------------ questions
 
@@ -531,9 +511,3 @@ class Scheduler:
             assert request.status != RequestStatus.RUNNING, f"{request} is waiting"
             assert request.request_id not in self.kv_cache_manager.req_to_blocks
         self.kv_cache_manager.check_integrity(self.running)
-
-
-def _last_output(request: Request, token_ids: list[int], status: RequestStatus) -> EngineCoreOutput:
-    """What a finished request hands over, with the reason why it has finished."""
-    finish_reason = RequestStatus.get_finished_reason(status)
-    return EngineCoreOutput(request.request_id, token_ids, finish_reason, request.stop_reason)

@@ -1,0 +1,84 @@
+"""Names for the contents of KV blocks, so that equal prefixes can share them.
+
+A block may be reused only if *everything before it* is equal too: attention has mixed the
+whole prefix into its keys and values. So the hashes form a chain, each covering its parent::
+
+    tokens       | t0 t1 t2 t3 | t4 t5 t6 t7 | t8 t9          (block_size 4)
+                       │              │             └─ not full: no hash yet
+    root ─► hash ─► h0 = H(root, t0..t3, extra)
+                       └────► h1 = H(h0, t4..t7, extra)
+
+Source: vllm/v1/core/kv_cache_utils.py#L541-L568 (hash_block_tokens) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Sequence
+
+from mini_vllm.request import Request
+
+
+def hash_block(
+    parent_hash: bytes, token_ids: Sequence[int], extra_keys: tuple[object, ...] = ()
+) -> bytes:
+    """Hash one full block.
+
+    Args:
+        parent_hash: 32 bytes, the hash of the block before it, or the root for the first.
+        token_ids: the block's tokens, all ``block_size`` of them.
+        extra_keys: whatever else changes the block's keys and values (:func:`extra_hash_keys`).
+
+    Returns:
+        32 bytes of SHA-256 over the parent, the tokens as 64-bit integers, and the extra keys.
+        A plain ``hash()`` would not do: whoever can make prompts collide reads foreign KV.
+    """
+    # TODO 02.1
+    raise NotImplementedError(
+        "TODO 02.1: write hash_block in labs/02-kv-cache/block_hash.py"
+        " (phase 02, 02-mini-build.md#task-1)"
+    )
+
+
+def extra_hash_keys(request: Request, start: int, end: int) -> tuple[object, ...]:
+    """What tells the block ``[start, end)`` apart besides its tokens; empty for plain text.
+
+    - the adapter's name, in every block: an adapter changes every key and value;
+    - the cache salt, in the first block only: the chain carries it on;
+    - for each image that overlaps the block, its content hash and where it begins relative to
+      the block: its placeholder tokens are the same for all images.
+
+    Source: vllm/v1/core/kv_cache_utils.py#L503-L538 (generate_block_hash_extra_keys) @ v0.22.1
+    """
+    # TODO 02.1
+    raise NotImplementedError(
+        "TODO 02.1: write extra_hash_keys in labs/02-kv-cache/block_hash.py"
+        " (phase 02, 02-mini-build.md#task-1)"
+    )
+
+
+class BlockHasher:
+    """Computes the hashes of a request's full blocks, each of them once.
+
+    Args:
+        block_size: tokens per block.
+        root: the parent of every first block. None: random, so that nobody outside can
+            predict a hash; pass one to make hashes repeat between processes.
+    """
+
+    def __init__(self, block_size: int, root: bytes | None = None) -> None:
+        self.block_size = block_size
+        self.root = os.urandom(32) if root is None else root
+
+    def __call__(self, request: Request) -> list[bytes]:
+        """The hashes of full blocks that ``request.block_hashes`` does not hold yet, in order.
+
+        Source: vllm/v1/core/kv_cache_utils.py#L645-L688 (get_request_block_hasher) @ v0.22.1
+        """
+        # TODO 02.1
+        raise NotImplementedError(
+            "TODO 02.1: write BlockHasher.__call__ in labs/02-kv-cache/block_hash.py"
+            " (phase 02, 02-mini-build.md#task-1)"
+        )
