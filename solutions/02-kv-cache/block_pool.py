@@ -1,0 +1,1 @@
+../../mini_vllm/core/block_pool.py

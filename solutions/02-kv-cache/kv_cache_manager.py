@@ -1,0 +1,1 @@
+../../mini_vllm/core/kv_cache_manager.py
