@@ -19,11 +19,14 @@
 # %% tags=["setup"]
 import math
 import time
+import warnings
 
 import matplotlib.pyplot as plt
 
 from mini_vllm.bundled import path as bundled_path
 from mini_vllm.model.config import ModelArgs, load_config
+
+warnings.filterwarnings("ignore", message="IProgress")  # no progress bars needed here
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"  # safe for colour-blind eyes
 plt.rcParams |= {"figure.figsize": (7.5, 3.8), "axes.grid": True, "grid.alpha": 0.3}
@@ -206,11 +209,12 @@ roof = [min(machine.flops_per_s, x * machine.bytes_per_s) / 1e9 for x in xs]
 axis.plot(xs, roof, color="black", label="the roof")
 axis.axvline(ridge, color="grey", linestyle=":", label=f"ridge: {ridge:.1f}")
 for kind, style, colour, above in (("decode", "o", BLUE, 6), ("prefill", "s", ORANGE, -13)):
-    for name, size, cost, s in points:
-        if name == kind:
-            x, y = arithmetic_intensity(cost), cost.flops / s / 1e9
-            axis.plot(x, y, style, color=colour, label=kind if size in (1, 8) and not axis.get_legend_handles_labels()[1].count(kind) else None)
-            axis.annotate(str(size), (x, y), (0, above), textcoords="offset points", ha="center", fontsize=8)
+    mine = [(size, cost, s) for name, size, cost, s in points if name == kind]
+    xs = [arithmetic_intensity(cost) for _, cost, _ in mine]
+    ys = [cost.flops / s / 1e9 for _, cost, s in mine]
+    axis.plot(xs, ys, style, color=colour, label=kind)
+    for (size, _, _), x, y in zip(mine, xs, ys, strict=True):
+        axis.annotate(str(size), (x, y), (0, above), textcoords="offset points", ha="center", fontsize=8)
 axis.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOPs per byte)", ylabel="GFLOPs per second")
 axis.set_title("Decode by batch size, prefill by prompt length (float32)")
 axis.legend(loc="lower right")
@@ -370,7 +374,7 @@ score("P3", 100 * waste(lengths, contiguous(lengths, 512)))
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), width_ratios=(1.2, 1))
-left.hist(lengths, bins=range(0, 545, 32), color=BLUE)
+left.hist(lengths, bins=range(0, 513, 32), color=BLUE)
 left.axvline(512, color="black", linestyle="--", label="reserved by the contiguous cache")
 left.set(xlabel="tokens of a request, prompt and story", ylabel="requests", title="64 stories")
 left.legend(fontsize=8)
