@@ -147,6 +147,12 @@ def show_parting(out: Screen, name: str, parting: Parting) -> None:
         out.pair("expected", f"{field:{width}}  {parting.expected.get(field, missing)}", "green", 2)
 
 
+def _next_step(parting: Parting) -> str:
+    if "NotImplementedError: TODO" in parting.yours.get("error", ""):
+        return "that function is not written yet; write it"
+    return "mend that step"
+
+
 def traces_of(phase: Phase, files: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """The named files, else the phase's, else generated ones that are the same every time."""
     for name in files or phase.traces:
@@ -176,7 +182,9 @@ def show(phase: Phase, files: list[str]) -> int:
             parting = compare(mine, theirs, trace)
             if parting:
                 show_parting(out, name, parting)
-                out.line(f"next: mend that step, then make trace-diff-{phase.number}", "bold")
+                out.line(
+                    f"next: {_next_step(parting)}, then make trace-diff-{phase.number}", "bold"
+                )
                 return 1
             out.line(f"✓ {name}: the same, step by step", "green")
     return 0

@@ -15,6 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+WORKLOADS = ("engine", "naive")
+"""What `run NN` can measure; `labkit.ab` has one function for each."""
 HINT_LEVELS = ("concept", "invariant", "where", "nearly the code")
 
 
@@ -273,13 +275,15 @@ def load_phase(root: Path, file: Path) -> Phase:
         modules=table.texts("modules", None if ready else []),
         upstream=table.texts("upstream", []),
         notebook=table.take("notebook", str, ""),
-        run=table.take("run", str, "").strip(),
+        run=table.take("run", str, "engine"),
         traces=table.texts("traces", []),
         test_seconds=float(table.take("test_seconds", (int, float), 5)),
         memory_mb=table.take("memory_mb", int, 4096),
         exercises=tuple(_exercise(shown, slug, i, entry) for i, entry in enumerate(exercises)),
     )
     table.finish()
+    if phase.run not in WORKLOADS:
+        raise table.fail("run", f" is {phase.run!r}; it must be one of {', '.join(WORKLOADS)}")
     _check_phase(phase, table)
     return phase
 

@@ -80,11 +80,11 @@ def _try(function: Any, default: Any) -> Any:
         return default
 
 
-def workload(**options: Any) -> dict[str, Any]:
-    """Run the A/B workload of `run NN` in this process's engine and measure it."""
+def workload(workload: str, modules: list[str]) -> dict[str, Any]:
+    """Run a workload of `run NN` in this process's engine and measure it."""
     from labkit import ab
 
-    return ab.measure(**options)
+    return ab.measure(workload, modules)
 
 
 SCENARIOS: dict[str, Any] = {

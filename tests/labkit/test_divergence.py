@@ -45,7 +45,14 @@ def with_clamp(phase: Phase, folder: Path, body: str) -> dict[str, str]:
 
 
 def part(phase: Phase, folder: Path, body: str, reference: Worker) -> divergence.Parting | None:
-    trace = generate("mixed", 1).to_dict()
+    trace = {
+        "config": {"max_num_batched_tokens": 8, "block_size": 4, "num_gpu_blocks": 20},
+        "events": [
+            {"op": "add", "id": "r0", "prompt": {"len": 30}, "max_tokens": 4},
+            {"op": "add", "id": "r1", "prompt": {"len": 5}, "max_tokens": 4},
+            {"op": "drain"},
+        ],
+    }
     with Worker(phase.root, with_clamp(phase, folder, body), LIMITS, "yours") as yours:
         return divergence.compare(yours, reference, trace)
 
