@@ -18,20 +18,6 @@ def check_tokens(watched: Any, prompt: list[int], answer: list[int]) -> None:
         expect(yours, expected, at=f"token {index} of the answer", context=context)
 
 
-def test_01_2_the_same_tokens_as_without_a_cache(tiny: Any, prompt: list[int]) -> None:
-    """Each token is the argmax after all tokens before it: a cache changes no answer."""
-    answer = greedy_with_cache(tiny.model, prompt, max_tokens=8)
-    expect(len(answer), 8, at="5 prompt tokens, max_tokens 8: tokens returned", answer=answer)
-    check_tokens(tiny, prompt, answer)
-
-
-def test_01_2_tokens_are_plain_ints(tiny: Any, prompt: list[int]) -> None:
-    """A token is an int, not a tensor."""
-    answer = greedy_with_cache(tiny.model, prompt, max_tokens=3)
-    kinds = [type(token).__name__ for token in answer]
-    expect(kinds, ["int"] * 3, at="types of the 3 tokens returned")
-
-
 def test_01_2_prefill_once_then_one_token_a_step(tiny: Any, prompt: list[int]) -> None:
     """The first pass computes the whole prompt, every further pass one token."""
     greedy_with_cache(tiny.model, prompt, max_tokens=4)
@@ -52,6 +38,20 @@ def test_01_2_each_step_computes_the_token_just_sampled(tiny: Any, prompt: list[
     answer = greedy_with_cache(tiny.model, prompt, max_tokens=4)
     computed = [call.tokens for call in tiny.calls[1:]]
     expect(computed, [[token] for token in answer[:3]], at="tokens computed after the prefill")
+
+
+def test_01_2_the_same_tokens_as_without_a_cache(tiny: Any, prompt: list[int]) -> None:
+    """Each token is the argmax after all tokens before it: a cache changes no answer."""
+    answer = greedy_with_cache(tiny.model, prompt, max_tokens=8)
+    expect(len(answer), 8, at="5 prompt tokens, max_tokens 8: tokens returned", answer=answer)
+    check_tokens(tiny, prompt, answer)
+
+
+def test_01_2_tokens_are_plain_ints(tiny: Any, prompt: list[int]) -> None:
+    """A token is an int, not a tensor."""
+    answer = greedy_with_cache(tiny.model, prompt, max_tokens=3)
+    kinds = [type(token).__name__ for token in answer]
+    expect(kinds, ["int"] * 3, at="types of the 3 tokens returned")
 
 
 def test_01_2_the_cache_is_exactly_long_enough(tiny: Any, prompt: list[int]) -> None:
