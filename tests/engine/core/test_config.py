@@ -66,5 +66,5 @@ def test_configs_cannot_be_changed() -> None:
 
 
 def test_a_scheduler_needs_to_know_its_pool() -> None:
-    with pytest.raises(ValueError, match="num_gpu_blocks is None; the scheduler needs a number"):
+    with pytest.raises(ValueError, match="num_gpu_blocks is None; pass a number"):
         Scheduler(SchedulerConfig(), CacheConfig())
