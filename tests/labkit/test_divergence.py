@@ -57,7 +57,12 @@ def part(phase: Phase, folder: Path, body: str, reference: Worker) -> divergence
         return divergence.compare(yours, reference, trace)
 
 
-FORGETFUL = "return min(num_new_tokens, self.max_model_len - 1 - num_computed_tokens)"
+FORGETFUL = """
+threshold = self.scheduler_config.long_prefill_token_threshold
+if 0 < threshold < num_new_tokens:
+    num_new_tokens = threshold
+return min(num_new_tokens, self.max_model_len - 1 - num_computed_tokens)
+"""
 
 
 def shown(parting: divergence.Parting) -> str:
