@@ -170,7 +170,7 @@ def failing(result: public.PhaseResult) -> tuple[str, ...]:
 
 def match(result: public.PhaseResult) -> Mutant | None:
     """The mutant whose failures equal the learner's, as far as tests that reached a hole can
-    tell."""
+    tell; None if several do, for then each of their texts may be false."""
     path = vectors_file(result.phase)
     if not path.exists():
         return None
@@ -182,11 +182,12 @@ def match(result: public.PhaseResult) -> Mutant | None:
         known = load(result.phase)
     except (ManifestError, source.SourceError):
         return None
-    for mutant in known:
-        theirs = set(vectors.get(mutant.name, ())) & judged
-        if mine and theirs == mine and mutant.exercise in tasks:
-            return mutant
-    return None
+    alike = [
+        mutant
+        for mutant in known
+        if mutant.exercise in tasks and set(vectors.get(mutant.name, ())) & judged == mine
+    ]
+    return alike[0] if len(alike) == 1 else None
 
 
 def matrix(verdicts: list[Verdict]) -> str:
