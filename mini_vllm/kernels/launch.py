@@ -1,0 +1,73 @@
+"""One kernel call as data, so that an engine can run it and a checker can look at it first."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from torch import Tensor
+
+Problem = Mapping[str, Any]
+"""The tensors and numbers of one kernel problem by name, outputs included."""
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least `n`: Triton's tiles have no other sizes."""
+    return 1 << max(n - 1, 0).bit_length()
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One call of one kernel."""
+
+    kernel: str  # name of the `@triton.jit` function
+    grid: tuple[int, ...]  # programs along each axis
+    args: dict[str, Tensor | int | float]  # runtime arguments by parameter name, in order
+    constexprs: dict[str, int | float | bool]  # compile-time arguments by parameter name
+    num_warps: int = 4
+    num_stages: int = 2
+
+    def run(self, kernels: ModuleType) -> None:
+        """Launch the kernel of this name in `kernels`."""
+        kernel = getattr(kernels, self.kernel)
+        kernel[self.grid](
+            **self.args, **self.constexprs, num_warps=self.num_warps, num_stages=self.num_stages
+        )
+
+
+@dataclass(frozen=True)
+class Work:
+    """The least that a problem costs, whatever the kernel: every input once, every output once."""
+
+    bytes_read: int
+    bytes_written: int
+    flops: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.bytes_read + self.bytes_written
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """What is known about a kernel besides its code.
+
+    `plan(**problem)` gives the launches that solve a problem, in order; `work(**problem)` the least
+    bytes and FLOPs it costs. The problem's tensors named in `outputs` are written by the kernels
+    (in place, if they are read as well: `updates`); everything else stays as it is.
+    """
+
+    name: str
+    module: str  # where the engine's kernels are
+    kernels: tuple[str, ...]  # the `@triton.jit` functions that a submission must define
+    plan: Callable[..., list[Launch]]
+    work: Callable[..., Work]
+    outputs: tuple[str, ...]  # each element is written
+    updates: tuple[str, ...] = ()  # read and written in place, at some or all elements
+
+    def run(self, kernels: ModuleType, **problem: Any) -> None:
+        """Solve `problem` with the kernels of a module."""
+        for launch in self.plan(**problem):
+            launch.run(kernels)
