@@ -530,12 +530,17 @@ class Scheduler:
     def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
         """Hand in the tokens that a proposer guesses will come next, for the next step.
 
+        A request with more than its newest token left to compute is still in prefill: what
+        was guessed after a part of its prompt is dropped.
+
         Source: vllm/v1/core/sched/scheduler.py#L1691-L1711 (Scheduler.update_draft_token_ids)
         @ v0.22.1
         """
         for request_id, token_ids in draft_token_ids.items():
             request = self.requests.get(request_id)
-            if request is not None and request.status == RequestStatus.RUNNING:
+            if request is None or request.status != RequestStatus.RUNNING:
+                continue
+            if request.num_tokens - request.num_computed_tokens <= 1:
                 request.spec_token_ids = list(token_ids)
 
     def fail_requests(

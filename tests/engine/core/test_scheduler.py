@@ -686,6 +686,18 @@ def test_drafts_go_only_to_running_requests() -> None:
     assert scheduler.requests["b"].spec_token_ids == []
 
 
+def test_drafts_for_a_prompt_in_chunks_are_dropped() -> None:
+    """Budget 4, prompt 6: what was guessed after the first chunk follows no token of the
+    sequence, so the second chunk is 2 tokens and verifies nothing."""
+    scheduler = make_scheduler(budget=4)
+    add(scheduler, make_request("a", 6))
+    scheduler.update_from_output(scheduler.schedule(), {"a": []})
+    scheduler.update_draft_token_ids({"a": [1, 2]})
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == {"a": 2}
+    assert output.scheduled_spec_decode_tokens == {}
+
+
 def test_r38_tokens_after_the_stop_are_dropped() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3, max_tokens=8, eos=2)
