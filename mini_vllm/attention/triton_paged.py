@@ -133,13 +133,13 @@ def paged_decode_kernel(
         slot = block * BLOCK_SIZE + position % BLOCK_SIZE
         offsets = (slot * num_kv_heads + kv_head)[:, None] * HEAD_DIM + dim[None, :]
         in_page = visible[:, None] & in_head[None, :]
-        key = tl.load(key_cache_ptr + offsets, mask=in_page, other=0.0)
+        key = tl.load(key_cache_ptr + offsets, mask=in_page, other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         scores = tl.where(visible[None, :], scores, float("-inf"))
         weights, rescale, row_max, row_sum = online_softmax(scores, row_max, row_sum)
-        value = tl.load(value_cache_ptr + offsets, mask=in_page, other=0.0)
+        value = tl.load(value_cache_ptr + offsets, mask=in_page, other=0.0).to(query.dtype)
         acc = acc * rescale[:, None]
-        acc = tl.dot(weights.to(value.dtype), value, acc, input_precision="ieee")
+        acc = tl.dot(weights.to(query.dtype), value, acc, input_precision="ieee")
 
     row_sum_or_1 = tl.where(row_sum == 0.0, 1.0, row_sum)
     rows = (request * num_kv_heads * GROUP + heads) * NUM_SPLITS + split
@@ -248,14 +248,14 @@ def paged_prefill_kernel(
         cache_row = slot * (num_heads // GROUP) + head // GROUP
         offsets = cache_row[:, None] * HEAD_DIM + dim[None, :]
         in_page = in_context[:, None] & in_head[None, :]
-        key = tl.load(key_cache_ptr + offsets, mask=in_page, other=0.0)
+        key = tl.load(key_cache_ptr + offsets, mask=in_page, other=0.0).to(query.dtype)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
         distance = row_position[:, None] - position[None, :]
         scores = tl.where((distance >= 0) & (distance < window), scores, float("-inf"))
         weights, rescale, row_max, row_sum = online_softmax(scores, row_max, row_sum)
-        value = tl.load(value_cache_ptr + offsets, mask=in_page, other=0.0)
+        value = tl.load(value_cache_ptr + offsets, mask=in_page, other=0.0).to(query.dtype)
         acc = acc * rescale[:, None]
-        acc = tl.dot(weights.to(value.dtype), value, acc, input_precision="ieee")
+        acc = tl.dot(weights.to(query.dtype), value, acc, input_precision="ieee")
 
     output_offsets = (token[:, None] * num_heads + head) * HEAD_DIM + dim[None, :]
     row_sum_or_1 = tl.where(row_sum == 0.0, 1.0, row_sum)

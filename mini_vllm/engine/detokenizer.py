@@ -103,7 +103,14 @@ class IncrementalDetokenizer:
         return released
 
     def _append_one_by_one(self, token_ids: Sequence[int], num_printable: int) -> str:
-        """Look for stop strings after every token, so that the size of a step does not matter."""
+        """Look for stop strings after every token, so that the size of a step does not matter.
+
+        Each token counts in `num_output_tokens`. The first `num_printable` are decoded and
+        searched. Once `stop_reason` is set, the rest is ignored and not counted.
+
+        Returns:
+            The text that is now certain.
+        """
         released = ""
         for index, token_id in enumerate(token_ids):
             if self.stop_reason is not None:
@@ -126,7 +133,15 @@ class IncrementalDetokenizer:
         return "" if self._window is None else self._window.append(token_ids)
 
     def _search_stop(self, new_text: str) -> str:
-        """Pass on the text of one new token, up to a stop string or to what could begin one."""
+        """Pass on the text of one new token, up to a stop string or to what could begin one.
+
+            held back " st", new "op!"   stop = ["stop"]   ->  " ", and the request ends
+            held back " st", new "ay"    stop = ["stop"]   ->  " stay"
+
+        A match counts only after `min_tokens` tokens. It sets `stop_reason` and cuts the text
+        before the stop string, or behind it if it is to be included. Without a match the end of
+        the text that may begin a stop string waits in `_held`.
+        """
         text = self._held + new_text
         match = None
         if self.num_output_tokens > self._min_tokens:
@@ -162,11 +177,18 @@ class TokenWindow:
         self._chunk_end = len(self._tokens)
 
     def append(self, token_ids: Sequence[int]) -> str:
-        """Take in tokens; return the text that no later token can change."""
+        """Take in tokens; return the text that no later token can change.
+
+        New text is what `complete_text` of the window has beyond the `_printed` characters. When
+        there is some, and the text ends with a token (not inside one), the old end of the chunk
+        becomes its start: `_slide` keeps everything from there on.
+
+        More than `MAX_BROKEN_WINDOW` tokens without a complete end are broken bytes. Then the
+        window's text is shown as it is, except for its last `MAX_WAITING` characters.
+        """
         self._tokens.extend(token_ids)
         num_complete, text = complete_text(self._tokens, self.decode)
         if not num_complete and len(self._tokens) > MAX_BROKEN_WINDOW:
-            # No character takes this many tokens: the bytes are broken, so show them as they are.
             text = self.decode(self._tokens)[:-MAX_WAITING]
         new_text = text[self._printed :]
         self._printed += len(new_text)

@@ -8,3 +8,17 @@
 A kernel module holds kernels and nothing else. All that surrounds one, the grid, the arguments, the
 tile sizes, lives in a launcher, which the engine and the kernel checker share.
 """
+
+from __future__ import annotations
+
+import os
+
+from torch import Tensor
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether Triton runs kernels on the CPU, slowly, one program after another."""
+
+
+def can_launch(tensor: Tensor) -> bool:
+    """Whether kernels can work on `tensor`: on a GPU always, elsewhere under the interpreter."""
+    return tensor.is_cuda or INTERPRETED

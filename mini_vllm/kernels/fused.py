@@ -13,35 +13,38 @@ import triton.language as tl
 
 @triton.jit
 def rms_norm_kernel(
-    output_ptr,  # [rows, SIZE]
-    x_ptr,  # [rows, SIZE], rows `x_stride` apart
-    residual_ptr,  # [rows, SIZE]; not touched without HAS_RESIDUAL
-    weight_ptr,  # [SIZE]
+    output_ptr,  # [T, H, SIZE]
+    x_ptr,  # [T, H, SIZE], tokens `x_stride` apart
+    residual_ptr,  # [T, H, SIZE]; not touched without HAS_RESIDUAL
+    weight_ptr,  # [H, SIZE]
     x_stride,
     eps,
     SIZE: tl.constexpr,
     SIZE_TILE: tl.constexpr,
     HAS_RESIDUAL: tl.constexpr,
 ):
-    """One row: x / sqrt(mean(x^2) + eps) * weight. Grid: (rows,).
+    """One row: x / sqrt(mean(x^2) + eps) * weight. Grid: (T, H).
 
-    With HAS_RESIDUAL x is first added to the residual, and the sum, rounded to its dtype, is both
-    what is normalised and the new residual (written in place). The mean is taken in float32; the
-    normalised row is rounded to the dtype of x before the weight multiplies it, as Hugging Face
-    does.
+    H is 1 for the hidden states of T tokens; the norm of queries and keys has a row and a weight
+    for each head. With HAS_RESIDUAL x is first added to the residual, and the sum, rounded to the
+    dtype of x, is both what is normalised and the new residual (written in place). The mean is
+    taken in float32; the normalised row is rounded to the dtype of x before the weight multiplies
+    it, as Hugging Face does.
     Source: vllm/model_executor/layers/layernorm.py#L82-L116 (RMSNorm.forward_native) @ v0.22.1.
     """
-    row = tl.program_id(0).to(tl.int64)
+    token = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1)
+    row = token * tl.num_programs(1) + head
     column = tl.arange(0, SIZE_TILE)
     inside = column < SIZE
-    x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
+    x = tl.load(x_ptr + token * x_stride + head * SIZE + column, mask=inside, other=0.0)
     if HAS_RESIDUAL:
         residual = tl.load(residual_ptr + row * SIZE + column, mask=inside, other=0.0)
         x = (x.to(tl.float32) + residual.to(tl.float32)).to(x.dtype)
         tl.store(residual_ptr + row * SIZE + column, x, mask=inside)
     x32 = x.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x32 * x32, axis=0) / SIZE + eps)
-    weight = tl.load(weight_ptr + column, mask=inside, other=0.0)
+    weight = tl.load(weight_ptr + head * SIZE + column, mask=inside, other=0.0)
     normalised = (x32 * scale).to(x.dtype).to(tl.float32)
     output = normalised * weight.to(tl.float32)
     tl.store(output_ptr + row * SIZE + column, output, mask=inside)

@@ -10,20 +10,23 @@ MODULE = "mini_vllm.kernels.fused"
 
 
 def warps_for(tile: int) -> int:
-    """About 8 elements a thread: 4 warps up to 1,024, at most 16."""
-    return min(max(tile // 256, 4), 16)
+    """About 8 elements a thread, with 1 to 16 warps of 32 threads."""
+    return min(max(tile // 256, 1), 16)
 
 
 # ---------------------------------------------------------------- rms_norm
 def plan_rms_norm(
     x: Tensor, weight: Tensor, output: Tensor, eps: float, residual: Tensor | None = None
 ) -> list[Launch]:
-    """`x` `[rows, size]` (its row stride is free), `output` and `residual` `[rows, size]`."""
-    rows, size = x.shape
+    """`x` and `output` `[T, size]`, or `[T, H, D]` with a weight `[H, D]`; `residual` like `output`.
+
+    The stride of x over tokens is free, so it may be a slice of a wider matrix.
+    """
+    num_heads, size = (1, *x.shape[1:]) if x.dim() == 2 else x.shape[1:]
     tile = next_power_of_2(size)
     launch = Launch(
         "rms_norm_kernel",
-        grid=(rows,),
+        grid=(len(x), num_heads),
         args={
             "output_ptr": output,
             "x_ptr": x,

@@ -92,26 +92,17 @@ class Sampler(nn.Module):
     """Turns logits into one token per row. It has no weights and keeps no state."""
 
     def forward(self, logits: Tensor, metadata: SamplingMetadata) -> SamplerOutput:
-        """Sample one token per row.
+        """Processors, one token per row, logprobs if wanted, and a mark on each row that failed.
 
         Logprobs are those of the model, before any processing, as in vLLM V1.
 
         Args:
-            logits: [B, V], any float dtype; not changed.
+            logits: [B, V], any float dtype; not changed. All work is done in float32.
+            metadata: `max_num_logprobs` is None when no row wants logprobs.
         """
         raw_logits = logits.float()
         logits = self.apply_processors(raw_logits, metadata)
-        if metadata.all_greedy:
-            sampled = greedy_sample(logits)
-        elif metadata.all_random:
-            sampled = self.sample_randomly(logits, metadata)
-        else:
-            assert metadata.temperature is not None
-            sampled = torch.where(
-                metadata.temperature == 0,
-                greedy_sample(logits),
-                self.sample_randomly(logits, metadata),
-            )
+        sampled = self.sample(logits, metadata)
         logprobs = None
         if metadata.max_num_logprobs is not None:
             raw_logprobs = compute_logprobs(raw_logits)
@@ -131,9 +122,38 @@ class Sampler(nn.Module):
             logits = apply_penalties(logits, *penalties)
         return logits
 
+    def sample(self, logits: Tensor, metadata: SamplingMetadata) -> Tensor:
+        """The argmax of greedy rows and one draw of each other row; no work that no row needs.
+
+        Args:
+            logits: [B, V] after `apply_processors`.
+            metadata: `all_greedy` and `all_random` say when one kind is enough; a temperature of
+                0 marks a greedy row.
+
+        Returns:
+            [B] int64.
+        """
+        if metadata.all_greedy:
+            return greedy_sample(logits)
+        drawn = self.sample_randomly(logits, metadata)
+        if metadata.all_random:
+            return drawn
+        assert metadata.temperature is not None
+        return torch.where(metadata.temperature == 0, greedy_sample(logits), drawn)
+
     @staticmethod
     def sample_randomly(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
-        """Temperature, then the filters, then one draw per row. Returns [B] int64."""
+        """Temperature, min-p, top-k and top-p, in this order, then one draw per row.
+
+        The number of a row comes from its seed and from how many output tokens it has.
+
+        Args:
+            logits: [B, V] after `apply_processors`.
+            metadata: a filter that is None is not used by any row.
+
+        Returns:
+            [B] int64. The token of a greedy row is meaningless.
+        """
         assert metadata.temperature is not None and metadata.seeds is not None
         logits = apply_temperature(logits, metadata.temperature)
         if metadata.min_p is not None:
@@ -190,12 +210,15 @@ def sample_from_logits(logits: Tensor, uniform: Tensor) -> Tensor:
 def uniform_numbers(seeds: Tensor, num_output_tokens: Tensor) -> Tensor:
     """One random number per row, from its seed and the index of the token to sample.
 
-    The hashed seed is a starting point; the index counts steps of `GOLDEN_RATIO` from there; the
-    place reached is hashed again, and its top 24 bits are the number. (24 bits are what float32
-    holds, so 1.0 is never reached by rounding.)
+        start   mix64(seed + GOLDEN_RATIO)
+        place   start + index * GOLDEN_RATIO
+        number  the top 24 bits of mix64(place), divided by 2**24
+
+    24 bits are what float32 holds, so 1.0 is never reached by rounding. All of it is int64
+    arithmetic that wraps around; `mix64` and `shift_right` do it for whole tensors.
 
     Args:
-        seeds, num_output_tokens: [B] int64.
+        seeds, num_output_tokens: [B] int64; the second is the index.
 
     Returns:
         [B] float32 in [0, 1).
