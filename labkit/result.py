@@ -1,8 +1,10 @@
 """The result file: what one grading found, in one JSON document that everything else is made from.
 
-`make grade-NN` writes it, batch grading collects it, and `labkit.exports` renders it for
-Gradescope, GitHub Classroom, JUnit and a spreadsheet. It holds no hidden input, no expected value
-and nothing that the learner's code wrote but short, cut texts.
+`labkit.grade.grade_files(phase, files, seed) -> GradeResult` makes one from {module: file} and
+raises for nothing that a submission does; `grade NN --result FILE` writes it. Batch grading
+(`labkit.batch`) collects many, and `labkit.exports` renders them for Gradescope, GitHub Classroom,
+JUnit and a spreadsheet. It holds no hidden input, no expected value and nothing that the learner's
+code wrote but short, cut texts.
 
     {"schema": 1, "phase": "00-orientation", "status": "graded", "seed": {"commitment": "…", …},
      "groups": [{"id": "00.1", "status": "passed", "points": 5, "earned": 5, …}, …], …}
