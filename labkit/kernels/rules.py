@@ -1,0 +1,46 @@
+"""Which elements of a problem's tensors a kernel may read, may write and must write.
+
+A mask is a bool tensor that broadcasts to its tensor's shape, so that a cache `[blocks, block_size,
+heads, dim]` of any size needs only one flag a slot: `[blocks, block_size, 1, 1]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class TensorRule:
+    """What may happen to one tensor.
+
+    Attributes:
+        readable: None = every element of an input or of an updated tensor; of an output, what a
+            kernel has written before.
+        writable: None = every element of an output or of an updated tensor, none of an input.
+        required: what must be written. None = every element of an output, else none.
+        axes: what the tensor's axes count, for messages: `("block", "offset", "head", "dim")`.
+        why: why the other elements may not be read, for messages: "no request owns this slot".
+    """
+
+    readable: Tensor | None = None
+    writable: Tensor | None = None
+    required: Tensor | None = None
+    axes: tuple[str, ...] = ()
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class CaseRules:
+    """The rules of one case. A tensor without a rule has the rule `TensorRule()`.
+
+    Attributes:
+        tensors: the rules by the problem's name of a tensor.
+    """
+
+    tensors: Mapping[str, TensorRule] = field(default_factory=dict)
+
+    def rule(self, name: str) -> TensorRule:
+        return self.tensors.get(name, TensorRule())
