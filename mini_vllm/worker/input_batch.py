@@ -63,6 +63,9 @@ def flatten_tokens(num_scheduled: NDArray[np.int32], num_computed: NDArray[np.in
         num_scheduled: ``[R]``, each at least 1.
         num_computed: ``[R]``, tokens each request had computed before this step.
 
+    Returns:
+        Three arrays, made without a loop over requests.
+
     Source: vllm/v1/worker/gpu_model_runner.py#L1863-L2181 (GPUModelRunner._prepare_inputs)
     @ v0.22.1
     """
@@ -72,6 +75,30 @@ def flatten_tokens(num_scheduled: NDArray[np.int32], num_computed: NDArray[np.in
     offset_in_request = np.arange(query_start_loc[-1]) - query_start_loc[req_indices]
     positions = num_computed[req_indices] + offset_in_request
     return FlatBatch(req_indices, positions, query_start_loc)
+
+
+def rows_to_sample(
+    flat: FlatBatch, seq_lens: NDArray[np.int32], num_tokens: NDArray[np.int32]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Which requests get a token in this step, and whose hidden state decides it.
+
+    A request is sampled if the step computes its last known token. A chunk that ends inside a
+    prompt is not: the token that follows is known already.
+
+    Args:
+        flat: the flat batch of R requests.
+        seq_lens: ``[R]``, tokens of each that are computed after this step.
+        num_tokens: ``[R]``, tokens of each that are known.
+
+    Returns:
+        The requests to sample, ``[B]``, and for each the index of its last token among the T,
+        ``[B]`` int64.
+
+    Source: vllm/v1/worker/gpu_model_runner.py#L2001-L2009 (GPUModelRunner._prepare_inputs)
+    @ v0.22.1. Difference: there all requests are sampled and unfinished prompts thrown away.
+    """
+    sampled = np.flatnonzero(seq_lens >= num_tokens)
+    return sampled, flat.query_start_loc[sampled + 1].astype(np.int64) - 1
 
 
 class InputBatch:
@@ -102,7 +129,15 @@ class InputBatch:
     def add_request(
         self, state: CachedRequestState, block_ids: Sequence[int], num_computed_tokens: int
     ) -> int:
-        """Give a request a row: the first hole if there is one, else a new row at the end.
+        """Give a request a row and fill it: tokens, counts, block table.
+
+        A request that was preempted comes back with its output, so the row holds both. What the
+        row's last owner has left in the block table is zeroed.
+
+        Args:
+            state: what is known of the request; its lists are copied into the row.
+            block_ids: its whole block table.
+            num_computed_tokens: how many of its tokens have keys and values already.
 
         Returns:
             The row.
@@ -111,6 +146,29 @@ class InputBatch:
             ValueError: if all rows are taken.
 
         Source: vllm/v1/worker/gpu_input_batch.py#L335-L481 (InputBatch.add_request) @ v0.22.1
+        """
+        row = self._take_row(state)
+        tokens = state.prompt_token_ids + state.output_token_ids
+        self.token_ids[row, : len(tokens)] = tokens
+        self.num_tokens[row] = len(tokens)
+        self.num_computed_tokens[row] = num_computed_tokens
+        self.block_table[row, : self.num_blocks[row]] = 0
+        self.num_blocks[row] = 0
+        self.append_blocks(state.req_id, block_ids)
+        return row
+
+    def _take_row(self, state: CachedRequestState) -> int:
+        """Enter a request into ``rows`` and ``req_id_to_row``: in the first hole if there is one,
+        else in a new row at the end.
+
+        Returns:
+            The row.
+
+        Raises:
+            ValueError: if all rows are taken; nothing has changed then.
+
+        Source: vllm/v1/worker/gpu_input_batch.py#L309-L333 (InputBatch._register_add_request)
+        @ v0.22.1
         """
         if None in self.rows:
             row = self.rows.index(None)
@@ -121,24 +179,23 @@ class InputBatch:
         else:
             raise ValueError(f"all {len(self.rows)} rows are taken; raise max_num_seqs")
         self.req_id_to_row[state.req_id] = row
-        tokens = state.prompt_token_ids + state.output_token_ids
-        self.token_ids[row, : len(tokens)] = tokens
-        self.num_tokens[row] = len(tokens)
-        self.num_computed_tokens[row] = num_computed_tokens
-        self.block_table[row, : self.num_blocks[row]] = 0
-        self.num_blocks[row] = 0
-        self.append_blocks(state.req_id, block_ids)
         return row
 
     def append_blocks(self, req_id: str, block_ids: Sequence[int]) -> None:
-        """Append to a request's block table."""
+        """Append to a request's block table, behind the ``num_blocks`` that it has.
+
+        Source: vllm/v1/worker/block_table.py#L102-L118 (BlockTable.append_row) @ v0.22.1
+        """
         row = self.req_id_to_row[req_id]
         start = self.num_blocks[row]
         self.block_table[row, start : start + len(block_ids)] = block_ids
         self.num_blocks[row] = start + len(block_ids)
 
     def remove_request(self, req_id: str) -> None:
-        """Leave a hole where the request was; one that has no row is ignored.
+        """Leave a hole (None) where the request was; one that has no row is ignored.
+
+        The arrays keep what they hold: nobody reads a row without an owner, and the next owner
+        writes over it.
 
         Source: vllm/v1/worker/gpu_input_batch.py#L510-L564 (InputBatch.remove_request) @ v0.22.1
         """
@@ -153,6 +210,9 @@ class InputBatch:
 
             a  –  c  –  e      →      a  e  c
 
+        A row moves at most once, and only as many rows move as there are holes. ``rows`` is then
+        as long as there are requests.
+
         Source: vllm/v1/worker/gpu_input_batch.py#L683-L809 (InputBatch.condense) @ v0.22.1
         """
         hole = 0
@@ -166,6 +226,13 @@ class InputBatch:
             self._move_row(len(self.rows) - 1, hole)
 
     def _move_row(self, source: int, target: int) -> None:
+        """Move a request with all that belongs to it from row ``source`` to the hole ``target``.
+
+        All that belongs to it: its entries in ``rows`` and ``req_id_to_row``, and its row of every
+        array. ``source`` is a hole afterwards.
+
+        Source: vllm/v1/worker/gpu_input_batch.py#L720-L757 (InputBatch.condense) @ v0.22.1
+        """
         state = self.rows[source]
         assert state is not None and self.rows[target] is None
         self.rows[target], self.rows[source] = state, None
@@ -175,7 +242,17 @@ class InputBatch:
             array[target] = array[source]
 
     def append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
-        """Append one sampled token to each of ``rows`` (distinct)."""
+        """Append one sampled token to each of ``rows``, in the array and in the request's state.
+
+        The array feeds the next step; the state survives a preemption.
+
+        Args:
+            rows: ``[B]``, distinct.
+            token_ids: ``[B]``, the token of each of them.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L3604-L3635
+        (GPUModelRunner._bookkeeping_sync) @ v0.22.1
+        """
         self.token_ids[rows, self.num_tokens[rows]] = token_ids
         self.num_tokens[rows] += 1
         for row, token_id in zip(rows.tolist(), token_ids.tolist(), strict=True):
@@ -191,6 +268,12 @@ class InputBatch:
         Args:
             rows: ``[T]``, the row of each token.
             positions: ``[T]``, its position in its request.
+
+        Returns:
+            ``[T]`` int64.
+
+        Source: vllm/v1/worker/block_table.py#L141-L164 (BlockTable.compute_slot_mapping)
+        @ v0.22.1
         """
         blocks = self.block_table[rows, positions // self.block_size].astype(np.int64)
         return blocks * self.block_size + positions % self.block_size

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.core.scheduler_output import SchedulerOutput
+from mini_vllm.core.scheduler_output import NewRequestData, SchedulerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow, make_sampling_metadata
 from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler, compute_prompt_logprobs
 from mini_vllm.worker.input_batch import (
@@ -27,6 +27,7 @@ from mini_vllm.worker.input_batch import (
     InputBatch,
     decodes_first,
     flatten_tokens,
+    rows_to_sample,
 )
 from mini_vllm.worker.kv_cache import KVCache
 
@@ -134,12 +135,27 @@ class ModelRunner:
         return result
 
     def _update_states(self, output: SchedulerOutput) -> None:
-        """Bring the batch's rows in line with the plan.
+        """Bring the batch's rows in line with the plan: first those who go, then those who come.
 
-        Finished and preempted requests leave their rows (a preempted one is remembered), new
-        and resumed ones get a row, running ones get their additional blocks.
+        Whoever goes makes room: rows are as many as may run at once. Holes that are left at the
+        end are closed.
 
         Source: vllm/v1/worker/gpu_model_runner.py#L1116-L1484 (GPUModelRunner._update_states)
+        @ v0.22.1
+        """
+        self._remove_requests(output)
+        for request in output.scheduled_new_reqs:
+            self._add_new_request(request)
+        self._update_cached_requests(output)
+        self.batch.condense()
+
+    def _remove_requests(self, output: SchedulerOutput) -> None:
+        """Finished and preempted requests leave their rows.
+
+        A finished one is forgotten, for its id may come back as another request. A preempted one
+        is remembered: the plan that resumes it does not repeat its prompt and output.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L1126-L1171 (GPUModelRunner._update_states)
         @ v0.22.1
         """
         for req_id in output.finished_req_ids:
@@ -147,26 +163,42 @@ class ModelRunner:
             self.requests.pop(req_id, None)
         for req_id in output.preempted_req_ids:
             self.batch.remove_request(req_id)
+
+    def _add_new_request(self, new: NewRequestData) -> None:
+        """Remember a request that the plan describes in full, and give it a row.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L1183-L1248 (GPUModelRunner._update_states)
+        @ v0.22.1
+        """
+        state = CachedRequestState(
+            new.req_id,
+            new.prompt_token_ids,
+            new.sampling_params,
+            new.eos_token_id,
+            lora_name=new.lora_name,
+        )
+        self.requests[new.req_id] = state
+        self.batch.add_request(state, new.block_ids, new.num_computed_tokens)
+
+    def _update_cached_requests(self, output: SchedulerOutput) -> None:
+        """Requests that are known already: a resumed one gets a row, a running one its changes.
+
+        ``output.new_block_ids`` holds the whole table of a resumed request and only the additional
+        blocks of a running one; a request that got no block is absent. The count of computed
+        tokens is the plan's, for both.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L1359-L1392 (GPUModelRunner._update_states)
+        @ v0.22.1
+        """
         cached = output.scheduled_cached_reqs
-        for new in output.scheduled_new_reqs:
-            state = CachedRequestState(
-                new.req_id,
-                new.prompt_token_ids,
-                new.sampling_params,
-                new.eos_token_id,
-                lora_name=new.lora_name,
-            )
-            self.requests[new.req_id] = state
-            self.batch.add_request(state, new.block_ids, new.num_computed_tokens)
         for req_id, num_computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
             block_ids = output.new_block_ids.get(req_id, ())
             if req_id in cached.resumed_req_ids:
                 self.batch.add_request(self.requests[req_id], block_ids, num_computed)
-                continue
-            self.batch.num_computed_tokens[self.batch.req_id_to_row[req_id]] = num_computed
-            if block_ids:
-                self.batch.append_blocks(req_id, block_ids)
-        self.batch.condense()
+            else:
+                self.batch.num_computed_tokens[self.batch.req_id_to_row[req_id]] = num_computed
+                if block_ids:
+                    self.batch.append_blocks(req_id, block_ids)
 
     def _move_blocks(self, output: SchedulerOutput) -> None:
         """Copy blocks between device and host, and on the device, before anything is read."""
@@ -194,7 +226,7 @@ class ModelRunner:
         flat = flatten_tokens(num_scheduled, batch.num_computed_tokens[rows])
         seq_lens = batch.num_computed_tokens[rows] + num_scheduled
         token_rows = rows[flat.req_indices]
-        sampled = np.flatnonzero(seq_lens == batch.num_tokens[rows])
+        sampled, logits_indices = rows_to_sample(flat, seq_lens, batch.num_tokens[rows])
         max_blocks = batch.num_blocks[rows].max()
         metadata = AttentionMetadata(
             query_start_loc=self._to_device(flat.query_start_loc),
@@ -213,7 +245,7 @@ class ModelRunner:
             positions=self._to_device(flat.positions),
             metadata=metadata,
             sample_rows=rows[sampled],
-            logits_indices=self._to_device(flat.query_start_loc[sampled + 1].astype(np.int64) - 1),
+            logits_indices=self._to_device(logits_indices),
         )
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
