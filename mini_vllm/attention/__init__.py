@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.kernels import INTERPRETED
 
 __all__ = ["AttentionBackend", "AttentionMetadata", "get_backend"]
 
@@ -38,17 +39,25 @@ class AttentionBackend(Protocol):
 def get_backend(device: torch.device | str, name: str | None = None) -> AttentionBackend:
     """The backend called `name`, or the best one for `device`.
 
-    Raises ValueError for an unknown name.
+    Raises ValueError for an unknown name, and for kernels that could not run there.
     """
     from mini_vllm.attention.cpu import CpuAttention
     from mini_vllm.attention.reference import ReferenceAttention
+    from mini_vllm.attention.triton_backend import TritonAttention
 
     backends: dict[str, type[AttentionBackend]] = {
         "reference": ReferenceAttention,
         "cpu": CpuAttention,
+        "triton": TritonAttention,
     }
+    kernels_run = INTERPRETED or torch.device(device).type == "cuda"
     if name is None:
-        name = "cpu"
+        name = "triton" if kernels_run else "cpu"
+    if name == "triton" and not kernels_run:
+        raise ValueError(
+            f"attention backend 'triton' cannot run on {device}; use a GPU, or set "
+            "TRITON_INTERPRET=1 to let Triton interpret its kernels, slowly"
+        )
     if name not in backends:
         raise ValueError(f"attention backend {name!r} is unknown; choose one of {list(backends)}")
     return backends[name]()

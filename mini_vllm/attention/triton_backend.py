@@ -7,7 +7,6 @@ import functools
 import torch
 from torch import Tensor
 
-from mini_vllm.attention import triton_paged
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.kernels.attention import (
     PAGED_DECODE,
@@ -33,7 +32,6 @@ class TritonAttention:
         """See `AttentionBackend`."""
         key_cache, value_cache = kv_cache.unbind()
         STORE_KV.run(
-            triton_paged,
             key=key,
             value=value,
             key_cache=key_cache,
@@ -59,7 +57,6 @@ class TritonAttention:
         if num_decodes < metadata.num_reqs:
             key_cache, value_cache = kv_cache.unbind()
             PAGED_PREFILL.run(
-                triton_paged,
                 query=query,
                 key_cache=key_cache,
                 value_cache=value_cache,
@@ -100,9 +97,9 @@ class TritonAttention:
             num_programs, metadata.max_seq_len, num_processors(query.device)
         )
         if num_splits == 1:
-            PAGED_DECODE.run(triton_paged, **problem)
+            PAGED_DECODE.run(**problem)
             return
         shape = (num_reqs, num_heads, num_splits)
         partial = torch.empty(*shape, head_dim, dtype=torch.float32, device=query.device)
         lse = torch.empty(shape, dtype=torch.float32, device=query.device)
-        SPLIT_DECODE.run(triton_paged, partial=partial, lse=lse, **problem)
+        SPLIT_DECODE.run(partial=partial, lse=lse, **problem)

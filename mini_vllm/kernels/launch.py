@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
@@ -67,7 +68,8 @@ class KernelSpec:
     outputs: tuple[str, ...]  # each element is written
     updates: tuple[str, ...] = ()  # read and written in place, at some or all elements
 
-    def run(self, kernels: ModuleType, **problem: Any) -> None:
-        """Solve `problem` with the kernels of a module."""
+    def run(self, **problem: Any) -> None:
+        """Solve `problem` with the engine's kernels, which are imported when first needed."""
+        kernels = importlib.import_module(self.module)
         for launch in self.plan(**problem):
             launch.run(kernels)

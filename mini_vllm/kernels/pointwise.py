@@ -18,7 +18,7 @@ def warps_for(tile: int) -> int:
 def plan_rms_norm(
     x: Tensor, weight: Tensor, output: Tensor, eps: float, residual: Tensor | None = None
 ) -> list[Launch]:
-    """`x` and `output` `[T, size]`, or `[T, H, D]` with a weight `[H, D]`; `residual` like `output`.
+    """`x` and `output` `[T, size]`, or `[T, H, D]` with a weight `[H, D]`; `residual` as `output`.
 
     The stride of x over tokens is free, so it may be a slice of a wider matrix.
     """

@@ -14,6 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL
+
 # Below this many elements a call costs more than the product, and plain calls cost less.
 MIN_PACKED_ELEMENTS = 1 << 20
 # From this many tokens on, unpacking the weight costs nothing beside the product itself.
@@ -59,7 +62,7 @@ class RMSNorm(nn.Module):
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
-        self.eps = torch.tensor(eps, dtype=torch.float32)
+        self.eps = eps
 
     def process_weights_after_loading(self) -> None:
         self.weight.data = to_compute_dtype(self.weight)
@@ -67,12 +70,49 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return rms_norm(x, self.weight, self.eps)
 
+    def add(self, x: Tensor, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """Add `x` to the residual stream; returns the sum's norm, and the sum."""
+        return add_rms_norm(x, residual, self.weight, self.eps)
 
-def rms_norm(x: Tensor, weight: Tensor, eps: Tensor) -> Tensor:
-    """The norm in few operations; `eps` is a float32 scalar. The mean is taken in float32."""
+
+@functools.cache
+def scalar(value: float) -> Tensor:
+    """`value` as a tensor, which `addcmul` wants, made once."""
+    return torch.tensor(value, dtype=torch.float32)
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """The norm of each row of `x` `[T, size]`, or `[T, H, D]` with a weight `[H, D]`.
+
+    The mean is taken in float32.
+    """
+    if can_launch(x):
+        output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+        RMS_NORM.run(x=x, weight=weight, output=output, eps=eps)
+        return output
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
-    scale = torch.addcmul(eps, length, length, value=1 / x.shape[-1]).rsqrt_()
+    scale = torch.addcmul(scalar(eps), length, length, value=1 / x.shape[-1]).rsqrt_()
     return (x * scale).to(x.dtype).mul_(weight)
+
+
+def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    """The norm of `x + residual`, and that sum; `residual` may be overwritten with it."""
+    if can_launch(x):
+        output = torch.empty_like(x)
+        RMS_NORM.run(x=x, weight=weight, output=output, eps=eps, residual=residual)
+        return output, residual
+    residual = residual + x
+    return rms_norm(residual, weight, eps), residual
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, `[T, 2 * size] -> [T, size]`; gate is the first half of each row."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    if can_launch(gate_up):
+        output = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
+        SILU_MUL.run(gate_up=gate_up, output=output)
+        return output
+    return F.silu(gate).mul_(up)
 
 
 class Embedding(nn.Module):
@@ -130,5 +170,4 @@ class GatedMLP(nn.Module):
         self.down_proj = Linear(intermediate_size, hidden_size, bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up_proj(x).chunk(2, dim=-1)
-        return self.down_proj(F.silu(gate).mul_(up))
+        return self.down_proj(silu_mul(self.gate_up_proj(x)))

@@ -13,6 +13,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.pointwise import ROPE
 from mini_vllm.model.config import ModelArgs
 
 NEEDED_PARAMETERS = {
@@ -105,15 +107,18 @@ class RotaryEmbedding(nn.Module):
 
         Both halves of a head turn by the same angles; `sin` is negative in the first half.
         """
-        angles = positions[:, None, None].float() * self.inv_freq.to(positions.device)
+        angles = positions[:, None, None].float() * self.inv_freq
         cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
         return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate `x` `[T, heads, D]` by `cos` and `sin` `[T, 1, D]`.
+    """Rotate `x` `[T, heads, D]` by `cos` and `sin` `[T, 1, D]`; `x` may be overwritten.
 
     (first, second) becomes (first * cos - second * sin, second * cos + first * sin). Rolling by
     half a head swaps first and second, and the sign is in `sin`, so three operations suffice.
     """
+    if can_launch(x):
+        ROPE.run(x=x, cos=cos, sin=sin)
+        return x
     return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, dims=-1), sin)
