@@ -15,6 +15,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import platform
+import secrets
 import types
 import typing
 from collections.abc import Mapping
@@ -23,6 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
+from labkit.bootstrap import installed
 from labkit.files import write_text
 
 SCHEMA = 1
@@ -30,8 +33,8 @@ STATUSES = ("partial", "graded", "error")
 """Of a whole result. "partial" is written before the run: a grader that dies leaves that behind.
 "error" means that the grader could not judge; it says nothing about the learner."""
 OUTCOMES = ("passed", "failed", "not run")
-ISOLATION = ("container", "namespaces", "other-uid", "plain")
-"""The rungs of the ladder, strongest first."""
+ISOLATION = ("container", "namespaces", "other-uid", "plain", "none")
+"""The rungs of the ladder, strongest first; "none" if nothing of the submission was run."""
 KINDS = (
     "wrong result",
     "error",
@@ -56,6 +59,7 @@ NAMES: dict[Any, str] = {
     dict: "an object",
     types.NoneType: "null",
 }
+TOOLS = ("torch", "triton", "numpy", "pytest", "hypothesis")
 T = TypeVar("T")
 
 
@@ -279,6 +283,11 @@ def _check_words(result: GradeResult, file: str) -> None:
 
 
 # ---------------------------------------------------------------- what goes into it
+def fresh_seed() -> int:
+    """A seed that nobody can guess: 63 random bits."""
+    return secrets.randbits(63)
+
+
 def commitment(seed: int) -> str:
     """The promise of a seed: sha256 of its decimal digits."""
     return hashlib.sha256(str(seed).encode()).hexdigest()
@@ -300,6 +309,11 @@ def hash_tree(folder: Path) -> str:
     for path in sorted(folder.rglob("*.py")):
         total.update(f"{path.relative_to(folder).as_posix()} {hash_file(path)}\n".encode())
     return total.hexdigest()
+
+
+def tool_versions() -> dict[str, str]:
+    """Versions of what a grade may depend on, as far as it is installed."""
+    return {"python": platform.python_version()} | installed(TOOLS)
 
 
 def now() -> str:

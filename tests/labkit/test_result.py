@@ -123,3 +123,9 @@ def test_hashes_change_with_what_they_stand_for(tmp_path: Path) -> None:
 
 def test_a_commitment_belongs_to_one_seed() -> None:
     assert result.commitment(7) == result.commitment(7) != result.commitment(8)
+
+
+def test_the_tools_that_a_grade_depends_on_are_named() -> None:
+    versions = result.tool_versions()
+    assert {"python", "pytest", "hypothesis"} <= set(versions)
+    assert all(versions.values())
