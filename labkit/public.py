@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from labkit import child, overlay, pytest_report
+from labkit import alarm, child, notebook_source, overlay, pytest_report
 from labkit.manifest import Exercise, Phase
 from labkit.skeleton import is_todo
 
@@ -159,8 +159,9 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
             _finish(tests[event["id"]], event)
     if not events and not done.timed_out:
         broken = (done.stderr or done.stdout)[-4000:] or f"pytest ended with code {done.code}"
-    stack = done.stderr[-4000:] if done.timed_out or (done.code or 0) < 0 else ""
-    if done.timed_out:
+    hung = done.timed_out or done.code == alarm.STUCK
+    stack = done.stderr[-4000:] if hung or (done.code or 0) < 0 else ""
+    if hung:
         _blame(list(tests.values()), stack)
     return PhaseResult(phase, list(tests.values()), None, broken, stack, done.seconds)
 
@@ -204,6 +205,23 @@ def judge_notebook(phase: Phase, mapping: Mapping[str, str], choice: str) -> lis
         if report.exists():
             records: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))
             return records
+    if done.code == alarm.STUCK:
+        return _stuck_answers(phase, done.stderr)
     last = done.stderr.strip().splitlines()[-1:] or ["no message"]
     why = f"not done after {NOTEBOOK_SECONDS:g} s" if done.timed_out else last[0]
     return [{"task": "notebook", "title": "lab.ipynb", "outcome": "failed", "message": why}]
+
+
+def _stuck_answers(phase: Phase, stack: str) -> list[dict[str, Any]]:
+    """The records when one cell would not be stopped: it is named, the others did not run."""
+    found = re.search(r'File "lab\.ipynb, cell (\S+)", line (\d+)', stack)
+    cell, line = (found[1], int(found[2])) if found else ("", None)
+    records = []
+    for task, title in notebook_source.read(phase).tasks.items():
+        record: dict[str, Any] = {"task": task, "title": title, "outcome": "not run"}
+        record["message"] = "did not run: another cell did not end"
+        if task == cell:
+            message = f"still running after {phase.test_seconds:g} s"
+            record |= {"outcome": "hang", "message": message, "line": line}
+        records.append(record)
+    return records

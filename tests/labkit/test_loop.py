@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -204,14 +205,9 @@ def test_an_endless_loop_is_reported_with_its_line_and_the_rest_still_runs(toy: 
     assert "number -= 1" in text or "while self.items:" in text
 
 
-def test_an_endless_loop_that_catches_everything_does_not_hang_the_run(
-    toy: Course, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("labkit.public.PHASE_SECONDS", 6.0)
-    solve(toy)
-    # Python 3.11 raises at the instruction *before* the loop's first one: `turns = 0` keeps that
-    # instruction, too, inside the `try`.
-    body = """
+# Python 3.11 raises at the instruction *before* the loop's first one: `turns = 0` keeps that
+# instruction, too, inside the `try`.
+CATCHES_EVERYTHING = """
 while True:
     try:
         turns = 0
@@ -219,12 +215,33 @@ while True:
             turns += 1
     except BaseException:
         pass
-"""
-    rewrite(toy, "clamp", body.strip())
+""".strip()
+
+
+def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", CATCHES_EVERYTHING)
+    begin = time.monotonic()
     text, _ = screen(toy)
+    assert time.monotonic() - begin < 30, "it was only ended by the limit of the whole run"
     says(text, "stopped as a whole; it stood here", "in clamp")
-    says(text, "✗ 00.1", "Still running after 1 s", "in clamp: turns += 1")
-    says(text, "(clamp), then make lab-00")
+    says(text, "✗ 00.1", "Still running after 1 s", "(clamp), then make lab-00")
+    assert "in clamp: turns += 1" in text or "in clamp: while True:" in text, text
+
+
+def test_a_cell_that_catches_everything_is_named(toy: Course) -> None:
+    solve(toy)
+    answer_notebook(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    document = json.loads(path.read_text())
+    (cell,) = [c for c in document["cells"] if "waste = 15" in "".join(c["source"])]
+    cell["source"] = CATCHES_EVERYTHING.splitlines(keepends=True)
+    path.write_text(json.dumps(document))
+    begin = time.monotonic()
+    text, _ = screen(toy)
+    assert time.monotonic() - begin < 18, "it was only ended by the limit of all answers"
+    says(text, "✗ N00.2 Waste", "still running after 1 s (line ")
+    says(text, "N00.1", "did not run", "public 5/5 · notebook 0/2")
 
 
 def test_print_spam_is_cut(toy: Course) -> None:
