@@ -1,0 +1,142 @@
+"""Cases for the fused kernels: rows of awkward lengths, slices of wider matrices, extreme numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from labkit.kernels.cases import Case, Draw, Setup, inside_wider, unfilled
+from labkit.kernels.rules import CaseRules, TensorRule
+
+ROW_AXES = {2: ("token", "feature"), 3: ("token", "head", "feature")}
+
+
+# ---------------------------------------------------------------- rms_norm
+def norm(
+    tokens: int | None,
+    size: int,
+    heads: int = 0,
+    residual: bool = False,
+    sliced: bool = False,
+    scale: float = 1.0,
+    zero_row: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` rows (None: a prime number) of `size`; with `heads` one row a head.
+
+    `scale` multiplies x; its square need not fit into float16.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        shape = (count, heads, size) if heads else (count, size)
+        x = (draw.normal(*shape) * scale).to(dtype)
+        if zero_row:
+            x[count // 2] = 0.0
+        rest = draw.normal(*shape, dtype=dtype) if residual else None
+        if zero_row and rest is not None:
+            rest[count // 2] = 0.0
+        problem = dict(
+            x=inside_wider(x, size, 2 * size) if sliced else x,
+            weight=(1 + draw.normal(*shape[1:]) / 4).to(dtype),
+            output=unfilled(*shape, dtype=dtype),
+            eps=1e-6,
+            residual=rest,
+        )
+        axes = ROW_AXES[len(shape)]
+        rules = {name: TensorRule(axes=axes) for name in ("x", "output", "residual")}
+        if residual:
+            everything = torch.ones((1,) * len(shape), dtype=torch.bool)
+            rules["residual"] = TensorRule(required=everything, axes=axes)
+        return problem, CaseRules(rules)
+
+    return make
+
+
+RMS_NORM = (
+    Case("one", "one token of one feature", "float32", norm(1, 1)),
+    Case("row", "a row of 64", "float32", norm(3, 64)),
+    Case("almost", "a row of 63", "float16", norm(None, 63)),
+    Case("over", "a row of 65, with a residual", "bfloat16", norm(None, 65, residual=True)),
+    Case("prime", "a row of 1031, with a residual", "float32", norm(3, 1031, residual=True)),
+    Case("heads", "3 heads with a weight each, slices of qkv", "float16",
+         norm(None, 80, heads=3, sliced=True)),
+    Case("zero", "a row of zeros", "float32", norm(5, 128, residual=True, zero_row=True)),
+    Case("large", "numbers whose squares do not fit into float16", "float16",
+         norm(4, 96, scale=1000.0)),
+    Case("small", "numbers whose squares are near eps", "bfloat16", norm(4, 96, scale=1e-3)),
+    Case("traffic", "16 rows of 1024, with a residual", "bfloat16",
+         norm(16, 1024, residual=True), graded=True),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- rope
+def rope(
+    tokens: int | None, heads: int, dim: int, sliced: bool = False, first: int = 0
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` consecutive positions from `first`."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        x = draw.normal(count, heads, dim, dtype=dtype)
+        speed = 10_000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+        angles = (first + torch.arange(count, dtype=torch.float64))[:, None, None] * speed
+        cos, sin = angles.cos(), angles.sin()
+        problem = dict(
+            x=inside_wider(x, 0, 2 * dim) if sliced else x,
+            cos=torch.cat((cos, cos), -1).to(dtype),
+            sin=torch.cat((-sin, sin), -1).to(dtype),
+        )
+        axes = ("token", "head", "feature")
+        everything = torch.ones(1, 1, 1, dtype=torch.bool)
+        rules = {name: TensorRule(axes=axes) for name in ("cos", "sin")}
+        rules["x"] = TensorRule(required=everything, axes=axes)
+        return problem, CaseRules(rules)
+
+    return make
+
+
+ROPE = (
+    Case("one", "one token, at position 0: nothing turns", "float32", rope(1, 1, 2)),
+    Case("head", "one head of 32", "float32", rope(3, 1, 32, first=7)),
+    Case("odd-heads", "3 heads of 80", "float16", rope(None, 3, 80, first=100)),
+    Case("sliced", "heads are a slice of qkv", "bfloat16", rope(None, 2, 64, True, first=5)),
+    Case("far", "positions beyond 100,000", "float32", rope(5, 2, 64, first=100_003)),
+    Case("wide", "8 heads of 128", "float16", rope(None, 8, 128, first=1)),
+    Case("narrow", "5 heads of 6", "float32", rope(None, 5, 6, True, first=31)),
+    Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128), graded=True),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- silu_mul
+def silu(tokens: int | None, size: int, scale: float = 1.0) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` rows of `size` gates and `size` ups; `scale` multiplies the gates."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        gate_up = draw.normal(count, 2 * size)
+        gate_up[:, :size] *= scale
+        if scale > 1.0:  # what exp does not survive, and what is exactly nothing
+            special = torch.tensor([-1e4, 1e4, -88.8, 88.8, 0.0])[: min(size, 5)]
+            gate_up[0, : len(special)] = special
+        problem = dict(gate_up=gate_up.to(dtype), output=unfilled(count, size, dtype=dtype))
+        axes = ("token", "feature")
+        rules = {name: TensorRule(axes=axes) for name in problem}
+        return problem, CaseRules(rules)
+
+    return make
+
+
+SILU_MUL = (
+    Case("one", "one token of one feature", "float32", silu(1, 1)),
+    Case("row", "rows of 64", "float32", silu(3, 64)),
+    Case("almost", "rows of 1023", "float16", silu(2, 1023)),
+    Case("tile", "rows of 1024", "bfloat16", silu(2, 1024)),
+    Case("over", "rows of 1025: a second tile with one element", "float32", silu(2, 1025)),
+    Case("prime", "rows of 97", "bfloat16", silu(None, 97)),
+    Case("extreme", "gates of +-1e4", "float32", silu(3, 130, scale=30.0)),
+    Case("half-extreme", "gates of +-1e4 in float16", "float16", silu(None, 50, scale=30.0)),
+    Case("traffic", "8 rows of 3072", "bfloat16", silu(8, 3072), graded=True),
+)  # fmt: skip
+
+CASES = {"rms_norm": RMS_NORM, "rope": ROPE, "silu_mul": SILU_MUL}

@@ -1,0 +1,136 @@
+"""What the kernels should have computed, in float64 from the very inputs that they got.
+
+Written from the definitions, in plain torch: no paging tricks, no online softmax, nothing of the
+engine. `expected(spec, problem)` gives each judged output by name. Inputs have been rounded to
+their dtype; only where the definition itself rounds in between (a residual is stored, a
+normalised row takes the dtype of x) does the oracle round too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Problem = Mapping[str, Any]
+COMPACT_ABOVE = 2**24
+"""An output with more elements is compared only where it had to be written."""
+
+
+def visible_keys(problem: Problem, request: int, position: int) -> Tensor:
+    """Slots of the tokens that a query at `position` sees, in order."""
+    block_size = problem["key_cache"].shape[1]
+    first = max(position - problem["window"] + 1, 0) if problem["window"] else 0
+    positions = torch.arange(first, position + 1)
+    blocks = problem["block_table"][request][positions // block_size].long()
+    return blocks * block_size + positions % block_size
+
+
+def attend(problem: Problem, query: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention of one token, `query` `[Hq, D]`, over some slots.
+
+    Returns its output `[Hq, D]` and log(sum(exp(scores))) `[Hq]`; without slots 0 and -inf.
+    """
+    key = problem["key_cache"].flatten(0, 1)[slots].double()  # [N, Hkv, D]
+    value = problem["value_cache"].flatten(0, 1)[slots].double()
+    group = query.shape[0] // key.shape[1]
+    key, value = (t.repeat_interleave(group, dim=1) for t in (key, value))
+    scores = torch.einsum("hd,nhd->hn", query.double(), key) * problem["scale"]
+    if not len(slots):
+        return torch.zeros_like(query).double(), torch.full(scores.shape[:1], -torch.inf).double()
+    return torch.einsum("hn,nhd->hd", scores.softmax(-1), value), scores.logsumexp(-1)
+
+
+def paged_decode(problem: Problem) -> dict[str, Tensor]:
+    """Each request's last token sees its whole context, or its window of it."""
+    rows = []
+    for request, seq_len in enumerate(problem["seq_lens"].tolist()):
+        slots = visible_keys(problem, request, seq_len - 1) if seq_len else torch.empty(0).long()
+        rows.append(attend(problem, problem["query"][request], slots)[0])
+    return {"output": torch.stack(rows)}
+
+
+def paged_prefill(problem: Problem) -> dict[str, Tensor]:
+    """Each new token sees what lies before it in its request, and itself."""
+    rows = []
+    starts, seq_lens = problem["query_start_loc"].tolist(), problem["seq_lens"].tolist()
+    for request, seq_len in enumerate(seq_lens):
+        for token in range(starts[request], starts[request + 1]):
+            position = seq_len - (starts[request + 1] - token)
+            slots = visible_keys(problem, request, position)
+            rows.append(attend(problem, problem["query"][token], slots)[0])
+    return {"output": torch.stack(rows)}
+
+
+def combine(partial: Tensor, lse: Tensor) -> Tensor:
+    """Averages over parts of a context into one: each weighs as much as its exp(lse)."""
+    largest = lse.double().amax(-1, keepdim=True)
+    share = (lse.double() - torch.where(largest.isinf(), 0.0, largest)).exp()[..., None]
+    total = share.sum(-2)
+    return (partial.double() * share).sum(-2) / torch.where(total == 0, 1.0, total)
+
+
+def reduce_splits(problem: Problem) -> dict[str, Tensor]:
+    return {"output": combine(problem["partial"], problem["lse"])}
+
+
+def store_kv(problem: Problem) -> dict[str, Tensor]:
+    """Row t goes to slot_mapping[t]; a big cache is given as its new rows only, by slot."""
+    tokens = (problem["slot_mapping"] >= 0).nonzero().flatten()
+    slots, order = problem["slot_mapping"][tokens].sort()
+    result = {}
+    for name in ("key", "value"):
+        cache, rows = problem[f"{name}_cache"], problem[name][tokens]
+        if cache.numel() > COMPACT_ABOVE:
+            result[f"{name}_cache"] = rows[order].flatten()
+        else:
+            result[f"{name}_cache"] = cache.clone()
+            result[f"{name}_cache"].flatten(0, 1)[slots] = rows[order]
+    return result
+
+
+def rms_norm(problem: Problem) -> dict[str, Tensor]:
+    """x / sqrt(mean(x^2) + eps) * weight; x first joins the residual, which keeps the sum."""
+    x, result = problem["x"], {}
+    if problem["residual"] is not None:
+        result["residual"] = x.double() + problem["residual"].double()
+        x = result["residual"].to(x.dtype)
+    mean_square = x.double().square().mean(-1, keepdim=True)
+    normalised = (x.double() / (mean_square + problem["eps"]).sqrt()).to(x.dtype)
+    return result | {"output": normalised.double() * problem["weight"].double()}
+
+
+def rope(problem: Problem) -> dict[str, Tensor]:
+    """The pair (a, b) of both halves of a head becomes (a cos - b sin, b cos + a sin)."""
+    half = problem["x"].shape[-1] // 2
+    a, b = problem["x"].double().split(half, dim=-1)
+    cos, sin = (problem[name].double()[..., half:] for name in ("cos", "sin"))
+    return {"x": torch.cat((a * cos - b * sin, b * cos + a * sin), -1)}
+
+
+def silu_mul(problem: Problem) -> dict[str, Tensor]:
+    gate, up = problem["gate_up"].double().chunk(2, dim=-1)
+    return {"output": gate * gate.sigmoid() * up}
+
+
+ORACLES: dict[str, Callable[[Problem], dict[str, Tensor]]] = {
+    "store_kv": store_kv,
+    "paged_decode": paged_decode,
+    "reduce_splits": reduce_splits,
+    "split_decode": paged_decode,
+    "paged_prefill": paged_prefill,
+    "rms_norm": rms_norm,
+    "rope": rope,
+    "silu_mul": silu_mul,
+}
+
+
+def expected(spec: str, problem: Problem) -> dict[str, Tensor]:
+    """The judged outputs of a problem that no kernel has touched yet, by name.
+
+    A split decode is judged by its output and by what its parts amount to (`combine`), not by where
+    it cuts a context.
+    """
+    return ORACLES[spec](problem)
