@@ -207,8 +207,8 @@ def decode(
         if splits:
             problem["partial"] = unfilled(len(lens), heads, splits, dim, dtype=torch.float32)
             problem["lse"] = unfilled(len(lens), heads, splits, dtype=torch.float32)
-            axes = ("request", "head", "split", "dim")
-            rules |= {"partial": TensorRule(axes=axes), "lse": TensorRule(axes=axes[:3])}
+            parts = ("request", "head", "split", "dim")
+            rules |= {"partial": TensorRule(axes=parts), "lse": TensorRule(axes=parts[:3])}
         if change:
             change(paged, problem)
         return problem, CaseRules(rules)
@@ -245,12 +245,18 @@ PAGED_DECODE = (
         "ragged", "contexts that end before, at and after a block's border", "float32",
         decode([1, 15, 16, 17, None], 2, 2, 32, 16),
     ),
-    Case("tiles", "contexts around 32 and 64 tokens", "float32", decode([31, 33, 65], 4, 1, 32, 16)),
+    Case(
+        "tiles", "contexts around 32 and 64 tokens", "float32",
+        decode([31, 33, 65], 4, 1, 32, 16),
+    ),
     Case("block-1", "blocks of one token", "float16", decode([1, 5, None], 4, 1, 64, 1)),
     Case("odd-group", "3 heads share one, 80 features", "bfloat16", decode([None, 9], 3, 2, 80, 4)),
     Case("wide", "8 heads share one, 128 features", "float16", decode([33, None], 8, 1, 128, 32)),
     Case("inert", "rows without a request", "float32", decode([0, None, 0], 2, 1, 32, 16)),
-    Case("window-1", "each token sees only itself", "float32", decode([1, 16, 17], 2, 1, 32, 16, 1)),
+    Case(
+        "window-1", "each token sees only itself", "float32",
+        decode([1, 16, 17], 2, 1, 32, 16, 1),
+    ),
     Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
     Case(
         "shared", "requests that share their first blocks", "float16",
@@ -398,11 +404,23 @@ PAGED_PREFILL = (
         "prefix", "tokens computed before: a prefix hit and a decode among prefills", "float32",
         prefill([(7, 16), (1, 33), (None, 5)], 2, 1, 32, 16),
     ),
-    Case("tiles", "31, 32 and 33 tokens", "float32", prefill([(31, 0), (32, 1), (33, 31)], 1, 1, 32, 16)),
+    Case(
+        "tiles", "31, 32 and 33 tokens", "float32",
+        prefill([(31, 0), (32, 1), (33, 31)], 1, 1, 32, 16),
+    ),
     Case("block-1", "blocks of one token", "float16", prefill([(5, 0), (None, 3)], 2, 2, 64, 1)),
-    Case("odd-group", "3 heads share one, 80 features", "bfloat16", prefill([(None, 6), (9, 0)], 3, 1, 80, 4)),
-    Case("wide", "4 heads share one, 128 features", "float16", prefill([(33, 0), (2, 40)], 4, 1, 128, 32)),
-    Case("window-1", "each token sees only itself", "float32", prefill([(18, 15), (1, 0)], 2, 1, 32, 16, 1)),
+    Case(
+        "odd-group", "3 heads share one, 80 features", "bfloat16",
+        prefill([(None, 6), (9, 0)], 3, 1, 80, 4),
+    ),
+    Case(
+        "wide", "4 heads share one, 128 features", "float16",
+        prefill([(33, 0), (2, 40)], 4, 1, 128, 32),
+    ),
+    Case(
+        "window-1", "each token sees only itself", "float32",
+        prefill([(18, 15), (1, 0)], 2, 1, 32, 16, 1),
+    ),
     Case("window-odd", "a window of 7", "bfloat16", prefill([(20, 13), (None, 0)], 1, 2, 64, 4, 7)),
     Case(
         "shared", "requests that share their first blocks", "float16",

@@ -1,4 +1,4 @@
-"""Cases for the fused kernels: rows of awkward lengths, slices of wider matrices, extreme numbers."""
+"""Cases for the fused kernels: awkward rows, slices of wider matrices, extreme numbers."""
 
 from __future__ import annotations
 
