@@ -116,6 +116,10 @@ class ModelConfig:
     products are not worth splitting, and as many as torch likes for others."""
     attention_backend: str | None = None
     """Name of an attention backend; None: the fastest one for the device."""
+    enforce_eager: bool = False
+    """Launch every kernel of every step from Python: no CUDA graphs. They are used on GPUs only."""
+    compile_model: bool = False
+    """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
 
     def __post_init__(self) -> None:
         if self.dtype not in DTYPES:

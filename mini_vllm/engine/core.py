@@ -17,8 +17,9 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
-from mini_vllm.model.loader import load_model
+from mini_vllm.model.loader import compile_model, load_model
 from mini_vllm.request import Request, RequestStatus
+from mini_vllm.worker.cuda_graphs import CudaRecorder
 from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
 from mini_vllm.worker.model_runner import ModelRunner, ModelRunnerOutput
 
@@ -85,6 +86,11 @@ class EngineCore:
             self.device,
         )
         self.observers: list[StepObserver] = []
+        if config.model.compile_model:
+            compile_model(self.model, backend)
+        if self.device.type == "cuda":
+            record = None if config.model.enforce_eager else CudaRecorder()
+            self.model_runner.warm_up(config.scheduler.max_num_batched_tokens, record)
 
     def add_request(self, request: Request) -> None:
         """Queue a request.

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 
+import torch
 from torch import Tensor
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
@@ -20,5 +21,8 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 
 
 def can_launch(tensor: Tensor) -> bool:
-    """Whether kernels can work on `tensor`: on a GPU always, elsewhere under the interpreter."""
-    return tensor.is_cuda or INTERPRETED
+    """Whether kernels can work on `tensor`: on a GPU always, elsewhere under the interpreter.
+
+    Not while `torch.compile` traces: it writes kernels of its own.
+    """
+    return (tensor.is_cuda or INTERPRETED) and not torch.compiler.is_compiling()

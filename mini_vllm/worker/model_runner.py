@@ -22,6 +22,7 @@ from mini_vllm.attention import AttentionMetadata
 from mini_vllm.core.scheduler_output import NewRequestData, SchedulerOutput
 from mini_vllm.sample.metadata import SamplingMetadata, SamplingRow, make_sampling_metadata
 from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler, compute_prompt_logprobs
+from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.input_batch import (
     CachedRequestState,
     InputBatch,
@@ -110,6 +111,7 @@ class ModelRunner:
         self.requests: dict[str, CachedRequestState] = {}
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size)
         self.sampler = Sampler()
+        self.graphs: DecodeGraphs | None = None
         self._sampling: tuple[list[str], SamplingMetadata] | None = None
 
     @torch.inference_mode()
@@ -124,15 +126,55 @@ class ModelRunner:
         if not output.num_scheduled_tokens:
             return ModelRunnerOutput()
         inputs = self._prepare_inputs(output)
-        hidden = self.model(
-            inputs.input_ids, inputs.positions, self.kv_cache.layers, inputs.metadata
-        )
+        hidden = self._forward(inputs)
         result = ModelRunnerOutput()
         self._add_prompt_logprobs(inputs, hidden, result)
         if len(inputs.sample_rows):
             logits = self.model.compute_logits(hidden[inputs.logits_indices])
             self._sample(inputs, logits, result)
         return result
+
+    def _forward(self, inputs: StepInputs) -> Tensor:
+        """Hidden states ``[T, H]``: by replaying a CUDA graph if there is one for this step."""
+        step = (inputs.input_ids, inputs.positions, inputs.metadata)
+        hidden = self.graphs.replay(*step) if self.graphs is not None else None
+        return self.run_model(*step) if hidden is None else hidden
+
+    def run_model(
+        self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
+        """Hidden states ``[T, H]``, computed launch by launch; fills the KV cache."""
+        return self.model(input_ids, positions, self.kv_cache.layers, metadata)
+
+    @torch.inference_mode()
+    def warm_up(self, num_tokens: int, record: Recorder | None) -> None:
+        """Run a prompt of ``num_tokens`` (at least 2) that leaves no trace, then record graphs.
+
+        The run compiles kernels and makes the allocator reserve what the largest step needs, so
+        that no request has to wait for either.
+
+        Args:
+            record: for the decode graphs; None: no graphs.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L6373-L6461 (GPUModelRunner.capture_model)
+        @ v0.22.1
+        """
+        batch = self.batch
+        max_num_reqs, max_model_len = batch.token_ids.shape
+        null_blocks = [0] * batch.block_table.shape[1]
+        num_tokens = min(num_tokens, max_model_len)
+        metadata = AttentionMetadata.from_lists(
+            [num_tokens], [num_tokens], [null_blocks], batch.block_size, self.device
+        )
+        metadata.slot_mapping.fill_(-1)
+        positions = torch.arange(num_tokens, device=self.device)
+        hidden = self.run_model(torch.zeros_like(positions), positions, metadata)
+        self.model.compute_logits(hidden[-1:])
+        if record is not None:
+            inputs = StaticInputs(max_num_reqs, max_model_len, batch.block_size, self.device)
+            graphs = DecodeGraphs(self.run_model, inputs, make_buckets(max_num_reqs), record)
+            graphs.capture()
+            self.graphs = graphs
 
     def _update_states(self, output: SchedulerOutput) -> None:
         """Bring the batch's rows in line with the plan: first those who go, then those who come.
@@ -249,7 +291,11 @@ class ModelRunner:
         )
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
-        return torch.from_numpy(array).to(self.device, non_blocking=True)
+        """A copy on the device. From pinned memory it needs no waiting: the GPU fetches it."""
+        tensor = torch.from_numpy(array)
+        if self.device.type == "cuda":
+            tensor = tensor.pin_memory()
+        return tensor.to(self.device, non_blocking=True)
 
     def _sample(self, inputs: StepInputs, logits: Tensor, result: ModelRunnerOutput) -> None:
         """Choose the next token of each sampled request and append it to its row."""
