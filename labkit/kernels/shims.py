@@ -1,0 +1,204 @@
+"""Triton's interpreter as a GPU would compute: bfloat16, TF32 and NaN made right, and faster.
+
+The stock interpreter (3.6 and 3.7) keeps bfloat16 as its bits in a uint16 and then adds and
+multiplies those bits; rounds fp32 to bfloat16 towards zero; ignores that a `tl.dot` of fp32 uses
+TF32 unless told otherwise; and prepares the whole language anew at each call of `tl.sum`. In 3.6
+with numpy 2.4 or later, `range` over a number known only at run time fails.
+
+Importing this module imports Triton, which reads TRITON_INTERPRET then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _ir
+
+INTEGER_OPS = {"create_add": np.add, "create_sub": np.subtract, "create_mul": np.multiply}
+
+
+def widen(bits: np.ndarray) -> np.ndarray:
+    """bfloat16 bits (uint16) as float32."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def narrow(values: np.ndarray) -> np.ndarray:
+    """float values as bfloat16 bits (uint16), rounded to nearest, ties to even."""
+    bits = np.atleast_1d(values.astype(np.float32)).view(np.uint32).reshape(values.shape)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), (bits >> 16) | 0x40, rounded).astype(np.uint16)
+
+
+def to_tf32(values: np.ndarray) -> np.ndarray:
+    """float32 with the 10 bits of mantissa that a TF32 tensor core keeps."""
+    rounded = (values.view(np.uint32) + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+    return np.where(np.isfinite(values), rounded.view(np.float32), values)
+
+
+def is_bf16(handle: TensorHandle) -> bool:
+    """Whether a handle holds bfloat16 bits; a comparison's result keeps its operands' dtype."""
+    return bool(handle.dtype.scalar == tl.bfloat16 and handle.data.dtype == np.uint16)
+
+
+def numbers(handle: TensorHandle) -> np.ndarray:
+    """A handle's data as numbers."""
+    return widen(handle.data) if is_bf16(handle) else handle.data
+
+
+def _like(data: np.ndarray, dtype: Any) -> TensorHandle:
+    """A handle of `dtype`; numbers become bits if it is bfloat16."""
+    scalar = dtype.scalar
+    if scalar == tl.bfloat16 and data.dtype.kind == "f":
+        data = narrow(data)
+    return TensorHandle(data, scalar)
+
+
+class TrueBuilder(InterpreterBuilder):
+    """The interpreter's builder with a GPU's arithmetic.
+
+    Attributes:
+        nan_spreads: let maxima spread NaN instead of ignoring it, as long as NaN marks a value
+            that is undefined.
+    """
+
+    nan_spreads = False
+
+    def get_bf16(self, value: float) -> TensorHandle:
+        return TensorHandle(narrow(np.array([value], np.float32)), tl.bfloat16)
+
+    def cast_impl(self, src: TensorHandle, dst_type: Any) -> TensorHandle:
+        target = dst_type.scalar
+        if is_bf16(src) and target == tl.bfloat16:
+            return TensorHandle(src.data, target)
+        if target == tl.bfloat16:
+            return TensorHandle(narrow(src.data.astype(np.float32)), target)
+        return TensorHandle(numbers(src).astype(interpreter._get_np_dtype(dst_type)), target)
+
+    def create_fp_to_fp(self, src: TensorHandle, dst_type: Any, rounding_mode: Any) -> TensorHandle:
+        if rounding_mode in (None, _ir.ROUNDING_MODE.RTNE):
+            return self.cast_impl(src, dst_type)
+        return super().create_fp_to_fp(src, dst_type, rounding_mode)
+
+    def binary_op(
+        self, lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., np.ndarray]
+    ) -> TensorHandle:
+        if is_bf16(lhs) or is_bf16(rhs):
+            return _like(op(numbers(lhs), numbers(rhs)), lhs.dtype)
+        return super().binary_op(lhs, rhs, op)
+
+    def unary_op(self, arg: TensorHandle, op: Callable[..., np.ndarray]) -> TensorHandle:
+        return _like(op(numbers(arg)), arg.dtype) if is_bf16(arg) else super().unary_op(arg, op)
+
+    def ternary_op(
+        self, lhs: TensorHandle, rhs: TensorHandle, other: TensorHandle, op: Any
+    ) -> TensorHandle:
+        if op is np.clip and is_bf16(other):
+            return _like(op(numbers(lhs), numbers(rhs), numbers(other)), other.dtype)
+        return super().ternary_op(lhs, rhs, other, op)
+
+    def create_fma(self, x: TensorHandle, y: TensorHandle, z: TensorHandle) -> TensorHandle:
+        return _like(numbers(x) * numbers(y) + numbers(z), z.dtype)
+
+    def create_rsqrt(self, arg: TensorHandle) -> TensorHandle:
+        return _like(1 / np.sqrt(numbers(arg)), arg.dtype)
+
+    def create_erf(self, arg: TensorHandle) -> TensorHandle:
+        if is_bf16(arg):
+            return _like(interpreter.np_erf_fp32(numbers(arg)), arg.dtype)
+        return super().create_erf(arg)
+
+    def create_maxnumf(self, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
+        return self.binary_op(lhs, rhs, np.maximum if self.nan_spreads else np.fmax)
+
+    def create_minnumf(self, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
+        return self.binary_op(lhs, rhs, np.minimum if self.nan_spreads else np.fmin)
+
+    def create_dot(
+        self,
+        a: TensorHandle,
+        b: TensorHandle,
+        d: TensorHandle,
+        input_precision: Any,
+        imprecise: int,
+    ) -> TensorHandle:
+        if a.data.dtype.kind not in "fu" or a.dtype.primitive_bitwidth == 8:
+            return super().create_dot(a, b, d, input_precision, imprecise)
+        left, right = numbers(a), numbers(b)
+        if left.dtype == np.float32 and not is_bf16(a):
+            if input_precision == _ir.INPUT_PRECISION.TF32:
+                left, right = to_tf32(left), to_tf32(right)
+        elif left.dtype == np.float16:
+            left, right = left.astype(np.float32), right.astype(np.float32)
+        # Products of half-precision numbers are exact in float32, and summed in it.
+        return _like(np.matmul(left, right).astype(d.data.dtype) + d.data, d.dtype)
+
+
+def _widened(tensor: Any) -> Any:
+    """A bfloat16 tensor as a float32 one."""
+    if tensor.dtype != tl.bfloat16:
+        return tensor
+    shape = tensor.handle.data.shape
+    kind = tl.block_type(tl.float32, list(shape)) if tensor.type.is_block() else tl.float32
+    return tl.core.tensor(TensorHandle(widen(tensor.handle.data), tl.float32), kind)
+
+
+def _narrowed(tensor: Any, dtype: Any) -> Any:
+    if dtype != tl.bfloat16 or tensor.dtype != tl.float32:
+        return tensor
+    shape = list(tensor.handle.data.shape)
+    kind = tl.block_type(tl.bfloat16, shape) if tensor.type.is_block() else tl.bfloat16
+    return tl.core.tensor(TensorHandle(narrow(tensor.handle.data), tl.bfloat16), kind)
+
+
+def _reduction(stock: Any) -> Any:
+    """`apply_impl` of reductions and scans: bfloat16 through float32, and NaN as on a GPU."""
+
+    def apply_impl(self: Any, input: tuple[Any, ...]) -> Any:
+        wide = tuple(map(_widened, input))
+        extremes = {
+            tl.standard._elementwise_max: (np.fmax, np.maximum),
+            tl.standard._elementwise_min: (np.fmin, np.minimum),
+        }
+        pair = extremes.get(self.combine_fn)
+        if pair is not None and isinstance(self, interpreter.ReduceOps):
+            ignore, spread = pair
+            op = spread if interpreter.interpreter_builder.nan_spreads else ignore
+            results = self.min_max(wide[0], val_reduce_op=op.reduce)
+        else:
+            results = stock(self, wide)
+        if not isinstance(results, (list, tuple)):
+            return _narrowed(results, input[0].dtype)
+        return [_narrowed(r, source.dtype) for r, source in zip(results, input, strict=True)]
+
+    return apply_impl
+
+
+@contextmanager
+def interpreting(builder: type[TrueBuilder] = TrueBuilder) -> Iterator[Any]:
+    """Let the interpreter use `builder`; gives the one instance that it has.
+
+    The language is prepared once, for all kernels and all that they call.
+    """
+    instance = interpreter.interpreter_builder
+    scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
+    scope.set_attr(tl.core.tensor, "__index__", lambda self: int(self.handle.data.item()))
+    scope.set_attr(interpreter, "_patch_lang", lambda fn: interpreter._LangPatchScope())
+    for kind in (interpreter.ReduceOps, interpreter.ScanOps):
+        scope.set_attr(kind, "apply_impl", _reduction(kind.apply_impl))
+    options, stock = instance.options, instance.__class__
+    # Its own check of overflows costs a fifth of the time; the monitor has a cheaper one.
+    instance.options = dataclasses.replace(options, sanitize_overflow=False)
+    instance.__class__ = builder
+    try:
+        with np.errstate(all="ignore"):
+            yield instance
+    finally:
+        instance.__class__, instance.options = stock, options
+        scope.restore()
