@@ -1,7 +1,8 @@
 """Chapters must not lie: every file, command and method that they name exists.
 
 Names in fenced examples are checked too, except a link's text: a link to upstream names upstream's
-own symbols. Placeholders (NN, *, <...>, ...) are left alone.
+own symbols. A command counts only in code, since prose may make room. Placeholders (NN, *, <...>,
+...) are left alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from labkit.manifest import Phase
 NAMES = ("00-guide.md", "01-deep-dive.md", "02-mini-build.md", "03-labs.md")
 _FOLDERS = r"(?:mini_vllm|labs|phases|tests|solutions|labkit|upstream_notes|benchmarks)"
 _PATH = re.compile(rf"(?<![\w/.-]){_FOLDERS}/[\w./*<>…-]*")
-_MAKE = re.compile(r"\bmake ([a-z][a-z-]*?)(?:-(?:\d\d|NN))?(?![\w-])")
+_MAKE = re.compile(
+    r"(?:^|[;&|] *)(?:\$ )?(?:[A-Z]+=\S+ )*make ([a-z][a-z-]*?)(?:-(?:\d\d|NN))?(?![\w-])"
+)
+_FENCE = re.compile(r" *(```|~~~)")
 _CODE = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"\[[^\]]*\]\([^)]*\)")
 _METHOD = re.compile(r"^([A-Z]\w*)\.(\w+)(?:\(.*\))?$")
@@ -42,15 +46,18 @@ def check(phase: Phase) -> list[str]:
 def _check_text(
     text: str, root: Path, classes: dict[str, set[str]], targets: set[str]
 ) -> Iterator[tuple[int, str]]:
+    fenced = False
     for number, raw in enumerate(text.splitlines(), 1):
+        fenced ^= bool(_FENCE.match(raw))
         line = _LINK.sub("", raw)
         for match in _PATH.finditer(line):
             name = match[0].rstrip(".")
             if not re.search(r"NN|[*<>…]", name) and not (root / name).exists():
                 yield number, f"there is no {name}"
-        for match in _MAKE.finditer(line):
-            if targets and match[1] not in targets:
-                yield number, f"there is no make target {match[1]}"
+        for code in [line.strip()] if fenced else _CODE.findall(line):
+            for target in _MAKE.findall(code):
+                if targets and target not in targets:
+                    yield number, f"there is no make target {target}"
         for code in _CODE.findall(line):
             method = _METHOD.match(code)
             if method and method[1] in classes and method[2] not in classes[method[1]]:

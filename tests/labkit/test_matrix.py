@@ -89,6 +89,8 @@ def test_a_body_left_in_a_skeleton_or_notebook_is_found(tmp_path: Path, place: s
     [
         ("See `labs/00-toy/lifo.py`.", "there is no labs/00-toy/lifo.py"),
         ("Run `make lap-00`.", "there is no make target lap"),
+        ("Run `make lab-00 && LAB=labs make lap-00`.", "there is no make target lap"),
+        ("~~~\n$ make lap-00\n~~~", "there is no make target lap"),
         ("Write `Fifo.tail`.", "Fifo has no tail"),
     ],
 )
@@ -104,7 +106,16 @@ def test_chapters_that_name_what_is_not_there_are_found(
     )
     assert chapters.check(course.phase("0")) == []
     write(tmp_path, "phases/00-toy/00-guide.md", f"# Guide\n\n{line}\n")
-    assert chapters.check(course.phase("0")) == [f"phases/00-toy/00-guide.md:3: {words}"]
+    number = 4 if line.startswith("~~~") else 3
+    assert chapters.check(course.phase("0")) == [f"phases/00-toy/00-guide.md:{number}: {words}"]
+
+
+def test_prose_may_make_room_and_an_example_may_too(tmp_path: Path) -> None:
+    course = make_course(tmp_path)
+    write(tmp_path, "Makefile", "lab-%:\n\ttrue\n")
+    walkthrough = "Evictions make room. `make lab-00`\n\n```python\npop()  # make room\n```\n"
+    write(tmp_path, "solutions/00-toy/WALKTHROUGH.md", walkthrough)
+    assert chapters.check(course.phase("0")) == []
 
 
 def test_a_link_may_name_upstreams_own_symbols(tmp_path: Path) -> None:
