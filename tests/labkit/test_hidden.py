@@ -1,0 +1,23 @@
+"""The hidden suites run under a plain pytest too, on whatever LAB says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+from labkit.manifest import find_root
+
+
+def test_a_plain_pytest_runs_a_hidden_suite() -> None:
+    words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "every_status"]
+    done = subprocess.run(
+        [sys.executable, *words, "tests/hidden/00-orientation", "-v"],
+        cwd=find_root(),
+        env=os.environ | {"LAB": "reference"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
+    assert "judged: reference" in done.stdout and "make grade-NN" in done.stdout
