@@ -25,6 +25,7 @@ from mini_vllm.sample.sampler import ERRORS, LogprobsTensors, Sampler, compute_p
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.input_batch import (
     CachedRequestState,
+    FlatBatch,
     InputBatch,
     decodes_first,
     flatten_tokens,
@@ -249,45 +250,77 @@ class ModelRunner:
         self.kv_cache.copy(output.blocks_to_copy)
 
     def _prepare_inputs(self, output: SchedulerOutput) -> StepInputs:
-        """Lay the scheduled tokens of all requests end to end, decodes first.
+        """The tensors of one forward pass over R requests with T tokens.
 
-        A request is sampled if this step computes its last known token; its logits are those
-        of that token, the last of its stretch.
+        The scheduled tokens of all requests lie end to end in the order of
+        :meth:`_order_requests`; each is looked up by row and position in the batch's arrays.
 
         Source: vllm/v1/worker/gpu_model_runner.py#L1863-L2181 (GPUModelRunner._prepare_inputs)
         @ v0.22.1
         """
         batch = self.batch
-        order = decodes_first(output.num_scheduled_tokens.values())
-        ids = list(output.num_scheduled_tokens)
-        req_ids = [ids[index] for index in order]
-        rows = np.array([batch.req_id_to_row[req_id] for req_id in req_ids])
-        num_scheduled = np.array(
-            [output.num_scheduled_tokens[req_id] for req_id in req_ids], dtype=np.int32
-        )
-        flat = flatten_tokens(num_scheduled, batch.num_computed_tokens[rows])
-        seq_lens = batch.num_computed_tokens[rows] + num_scheduled
-        token_rows = rows[flat.req_indices]
+        req_ids, rows, num_scheduled = self._order_requests(output)
+        num_computed = batch.num_computed_tokens[rows]
+        flat = flatten_tokens(num_scheduled, num_computed)
+        seq_lens = num_computed + num_scheduled
         sampled, logits_indices = rows_to_sample(flat, seq_lens, batch.num_tokens[rows])
+        return StepInputs(
+            req_ids=req_ids,
+            input_ids=self._to_device(batch.token_ids[rows[flat.req_indices], flat.positions]),
+            positions=self._to_device(flat.positions),
+            metadata=self._attention_metadata(rows, flat, num_scheduled, seq_lens),
+            sample_rows=rows[sampled],
+            logits_indices=self._to_device(logits_indices),
+        )
+
+    def _order_requests(
+        self, output: SchedulerOutput
+    ) -> tuple[list[str], NDArray[np.int64], NDArray[np.int32]]:
+        """The scheduled requests, decodes first and otherwise in the scheduler's order.
+
+        Returns:
+            Their ids, their rows in the batch ``[R]`` int64, and their tokens in this step ``[R]``
+            int32.
+        """
+        counts = output.num_scheduled_tokens
+        ids = list(counts)
+        req_ids = [ids[index] for index in decodes_first(counts.values())]
+        rows = np.array([self.batch.req_id_to_row[req_id] for req_id in req_ids], dtype=np.int64)
+        num_scheduled = np.array([counts[req_id] for req_id in req_ids], dtype=np.int32)
+        return req_ids, rows, num_scheduled
+
+    def _attention_metadata(
+        self,
+        rows: NDArray[np.int64],
+        flat: FlatBatch,
+        num_scheduled: NDArray[np.int32],
+        seq_lens: NDArray[np.int32],
+    ) -> AttentionMetadata:
+        """What attention needs to know of the flat batch, on the device.
+
+        Args:
+            rows: ``[R]``, the batch row of each request.
+            flat: T tokens of R requests.
+            num_scheduled, seq_lens: ``[R]``, tokens in this step and computed after it.
+
+        The block table is as wide as the longest one in this step, not as wide as the batch's.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L2183-L2482
+        (GPUModelRunner._build_attention_metadata) @ v0.22.1
+        """
+        batch = self.batch
         max_blocks = batch.num_blocks[rows].max()
-        metadata = AttentionMetadata(
+        slots = batch.slot_mapping(rows[flat.req_indices], flat.positions)
+        return AttentionMetadata(
             query_start_loc=self._to_device(flat.query_start_loc),
             seq_lens=self._to_device(seq_lens),
             block_table=self._to_device(batch.block_table[rows, :max_blocks]),
-            slot_mapping=self._to_device(batch.slot_mapping(token_rows, flat.positions)),
+            slot_mapping=self._to_device(slots),
             max_query_len=int(num_scheduled.max()),
             max_seq_len=int(seq_lens.max()),
             num_decode_reqs=int((num_scheduled == 1).sum()),
             query_lens_cpu=num_scheduled.tolist(),
             seq_lens_cpu=seq_lens.tolist(),
-        )
-        return StepInputs(
-            req_ids=req_ids,
-            input_ids=self._to_device(batch.token_ids[token_rows, flat.positions]),
-            positions=self._to_device(flat.positions),
-            metadata=metadata,
-            sample_rows=rows[sampled],
-            logits_indices=self._to_device(logits_indices),
         )
 
     def _to_device(self, array: NDArray[Any]) -> Tensor:
