@@ -15,7 +15,8 @@ LABKIT = @$(PYTHON) -m labkit
 
 .DEFAULT_GOAL := help
 .PHONY: setup doctor demo progress update book arena inspect bench bench-scheduler upstream \
-	check-kernel gpu-report student-dist test test-full lint conformance cite-check clean help
+	check-kernel gpu-report grade-class export student-dist test test-full lint conformance \
+	suite-quality cite-check clean help
 
 ##@ Start
 setup: ## install what is needed into .venv (a ready environment is used as it is)
@@ -70,7 +71,11 @@ check-kernel: ## judge one Triton kernel: KERNEL=name, MODE=interpreter or gpu
 	$(LABKIT) check-kernel $(KERNEL) $(if $(FILE),--file $(FILE)) $(if $(MODE),--mode $(MODE)) $(ARGS)
 gpu-report: ## measure your kernels on this machine's GPU
 	$(LABKIT) gpu-report $(ARGS)
-student-dist: ## pack the course for students, without the solutions
+grade-class: ## grade a folder of submissions: ARGS="03 submissions/ --out results/"
+	$(LABKIT) grade-class $(ARGS)
+export: ## render results: ARGS="gradescope result.json", or classroom, junit, csv
+	$(LABKIT) export $(ARGS)
+student-dist: ## write the tree to hand out to students, with a sealed hidden pack
 	$(LABKIT) student-dist $(ARGS)
 
 ##@ Maintain
@@ -82,6 +87,8 @@ lint: ## the checks that run no code
 	$(LABKIT) lint $(ARGS)
 conformance: ## compare with vLLM's own scheduler, decision for decision
 	$(LABKIT) conformance $(ARGS)
+suite-quality: ## measure what the hidden suites catch, phase by phase
+	$(LABKIT) suite-quality $(ARGS)
 cite-check: ## check every citation of vLLM's source
 	$(LABKIT) cite-check $(FILE) $(ARGS)
 clean: ## remove caches and built files; your labs and .venv stay

@@ -80,7 +80,16 @@ COMMANDS: dict[str, Command] = {
     "check-kernel": Command("labkit.kernels:main", "judge one Triton kernel", COURSE, "Judge"),
     "gpu-report": Command("labkit.gpu_report:main", "measure your kernels", COURSE, "Judge"),
     "grade": Command("labkit.grade:main", "run the hidden suite of a phase", COURSE, "Judge"),
-    "student-dist": Command("labkit.student_dist:main", "pack the course", DEV, "Judge"),
+    "grade-submission": Command(
+        "labkit.submission:main", "grade one handed-in folder", COURSE, "Judge"
+    ),
+    "grade-class": Command("labkit.batch:main", "grade a folder of submissions", COURSE, "Judge"),
+    "export": Command("labkit.exports:main", "render a result for another system", COURSE, "Judge"),
+    "student-dist": Command("labkit.student_dist:main", "the tree to hand out", DEV, "Judge"),
+    "unseal": Command("labkit.student_dist:open_pack", "open the hidden pack", DEV, "Judge"),
+    "suite-quality": Command(
+        "labkit.quality:main", "measure what the hidden suites catch", DEV, "Maintain"
+    ),
     # Keep the house
     "test": Command("labkit.checks:test", "every check of the project", DEV, "Maintain", True),
     "lint": Command("labkit.checks:lint", "the checks that run no code", DEV, "Maintain", True),

@@ -295,7 +295,10 @@ def commitment(seed: int) -> str:
 
 def hash_file(path: Path) -> str:
     """sha256 of a file; "" if there is none."""
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else ""
+    if not path.is_file():
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_submission(files: Mapping[str, Path]) -> dict[str, str]:

@@ -1,0 +1,146 @@
+"""One submission: find the files that a phase asks for in whatever folder a student handed in, and
+grade them.
+
+    python -m labkit grade-submission 03 handed-in/ada --result ada.json
+
+A submission is data. It is read and parsed here, and run only in the grader's sandbox. Files that
+the phase does not ask for are never looked at.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from labkit import grade
+from labkit.loop import PHASE, polite, ready_phase
+from labkit.manifest import Phase
+from labkit.result import (
+    GradeResult,
+    GroupRecord,
+    Seed,
+    commitment,
+    fresh_seed,
+    hash_submission,
+    hash_tree,
+    now,
+    tool_versions,
+)
+
+MAX_BYTES = 1 << 20
+SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "__MACOSX", "mini_vllm", "solutions"}
+"""Folders that are never searched: a whole checkout holds the reference under the same name."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a submission cannot run at all: one of `result.KINDS`, and a sentence for the student."""
+
+    kind: str
+    text: str
+
+
+def find_files(phase: Phase, folder: Path) -> dict[str, Path]:
+    """Module -> the submitted file, where it was found or where it should be.
+
+    It may lie in `labs/NN-slug/`, in `NN-slug/`, at the top, or anywhere else if it is there once.
+    """
+    return {module: _find(phase, folder, phase.lab_file(module).name) for module in phase.modules}
+
+
+def _find(phase: Phase, folder: Path, name: str) -> Path:
+    usual = [folder / "labs" / phase.slug / name, folder / phase.slug / name, folder / name]
+    for path in usual:
+        if path.is_file() or path.is_symlink():
+            return path
+    others = [
+        path
+        for path in folder.rglob(name)
+        if not SKIPPED & set(path.relative_to(folder).parts[:-1])
+    ]
+    return others[0] if len(others) == 1 else folder / name
+
+
+def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
+    """The first reason why these files cannot run, or None. Reads and parses; runs nothing."""
+    for path in files.values():
+        name = path.name
+        if path.is_symlink() or not path.resolve().is_relative_to(folder.resolve()):
+            return Problem("missing file", f"{name} is a link; hand in the file itself")
+        if not path.is_file():
+            return Problem("missing file", f"{name} is missing, or there several times")
+        size = path.stat().st_size
+        if size > MAX_BYTES:
+            text = f"{name} has {size} bytes; the limit is {MAX_BYTES}"
+            return Problem("cannot import", text)
+        try:
+            ast.parse(path.read_bytes(), name)
+        except SyntaxError as error:
+            where = f", line {error.lineno}" if error.lineno else ""
+            return Problem("cannot import", f"{name}{where}: {error.msg}")
+        except (ValueError, RecursionError, MemoryError) as error:
+            return Problem("cannot import", f"{name} is not Python: {error or 'nested too deep'}")
+    return None
+
+
+def refuse(phase: Phase, files: Mapping[str, Path], seed: int, problem: Problem) -> GradeResult:
+    """The result of a submission that cannot run: every task failed, and why."""
+    hint = "The file must be there, and Python must be able to read it."
+    return GradeResult(
+        phase=phase.slug,
+        title=phase.title,
+        submission=hash_submission({path.name: path for path in files.values()}),
+        suite=hash_tree(phase.hidden_tests),
+        seed=Seed(commitment(seed), seed),
+        isolation="none",
+        tools=tool_versions(),
+        groups=[
+            GroupRecord(task.id, task.title, "failed", task.points, kind=problem.kind, hint=hint)
+            for task in phase.exercises
+        ],
+        problem=problem.text,
+        started=now(),
+    )
+
+
+def grade_folder(phase: Phase, folder: Path, seed: int) -> GradeResult:
+    """Grade what a student handed in.
+
+    Raises:
+        ValueError: the hidden suite is not in this checkout, so nothing can be judged.
+    """
+    if not any(phase.hidden_tests.glob("test_*.py")):
+        raise ValueError(
+            f"the hidden suite of phase {phase.number} is not here; `labkit unseal KEYFILE` opens"
+            " a sealed one, and an instructor has it in tests/hidden"
+        )
+    files = find_files(phase, folder)
+    problem = check_files(folder, files)
+    if problem:
+        return refuse(phase, files, seed, problem)
+    return grade.grade_files(phase, files, seed)
+
+
+@polite
+def main(
+    phase: str = PHASE,
+    folder: Path = typer.Argument(help="what the student handed in", file_okay=False),
+    result: Path = typer.Option(help="write the result file here"),
+    seed: int = typer.Option(None, help="of the random inputs; default: a fresh one"),
+) -> None:
+    """Grade one folder and write its result file; exit code 0 if it could be judged."""
+    chosen = ready_phase(phase)
+    if not folder.is_dir():
+        print(f"{folder} is no folder; give the one that the student handed in", file=sys.stderr)
+        raise typer.Exit(2)
+    number = fresh_seed() if seed is None else seed
+    found = grade_folder(chosen, folder, number)
+    found.write(result)
+    said = f" ({found.problem})" if found.problem else ""
+    print(f"{folder.name}: {found.earned:g} of {found.points:g} points{said}")
+    raise typer.Exit(1 if found.status == "error" else 0)
