@@ -1,0 +1,19 @@
+"""Shared by the hidden tests of phase 06: torch is imported before the first answer is timed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labkit.worker import Program
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _warm(subject: Any, reference: Any) -> None:
+    for worker in (subject, reference):
+        p = Program()
+        p.call("torch:set_num_threads", 1)
+        p.call("importlib:import_module", "mini_vllm.sample")
+        p.call("importlib:import_module", "tokenizers")
+        worker.run(p)

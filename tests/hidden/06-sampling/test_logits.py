@@ -1,0 +1,441 @@
+"""From logits to a token: random rows against exact arithmetic, and against the reference.
+
+Probabilities are whole numbers of equal parts, and limits lie half a part beside them, so that no
+answer depends on how a sum was rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from labkit.worker import Program
+
+many = settings(
+    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+few = settings(
+    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+FILTERS = "mini_vllm.sample.logits_processors:"
+SAMPLER = "mini_vllm.sample.sampler:"
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def tensor(p: Program, values: Any) -> Any:
+    return p.call("torch:tensor", values)
+
+
+def logits_of(p: Program, weights: list[list[int]]) -> Any:
+    """Logits whose softmax is the weights, divided by their sum."""
+    return tensor(p, [[math.log(w) if w else -math.inf for w in row] for row in weights])
+
+
+def kept(rows: list[list[float]]) -> list[list[int]]:
+    return [[i for i, logit in enumerate(row) if logit != -math.inf] for row in rows]
+
+
+def near(yours: Any, expected: Any) -> bool:
+    """Equal up to the rounding of float32; infinities equal infinities."""
+    if isinstance(expected, list):
+        return len(yours) == len(expected) and all(map(near, yours, expected))
+    return math.isclose(yours, expected, rel_tol=1e-4, abs_tol=1e-4)
+
+
+@st.composite
+def weight_rows(draw: Any, rows: int = 3) -> list[list[int]]:
+    """Weights of `rows` rows over one vocabulary; each row has a token with weight."""
+    size = draw(st.integers(2, 12))
+    row = st.lists(st.integers(0, 9), min_size=size, max_size=size).filter(any)
+    return [draw(row) for _ in range(rows)]
+
+
+@many
+@given(weights=weight_rows(), temperature=st.lists(st.floats(0, 5), min_size=3, max_size=3))
+def test_06_1_temperature_of_every_row(
+    subject: Any, weights: list[list[int]], temperature: list[float]
+) -> None:
+    """Any mix of greedy and random rows."""
+    temperature = [t if t > 0.05 else 0.0 for t in temperature]
+    p = Program()
+    result = p.call(f"{FILTERS}apply_temperature", logits_of(p, weights), tensor(p, temperature))
+    p.see(result.tolist())
+    expected = [
+        [math.log(w) / (t or 1.0) if w else -math.inf for w in row]
+        for row, t in zip(weights, temperature, strict=True)
+    ]
+    assert near(subject.run(p)[0], expected)
+
+
+@many
+@given(weights=weight_rows(), parts=st.lists(st.integers(0, 9), min_size=3, max_size=3))
+def test_06_1_min_p_of_every_row(subject: Any, weights: list[list[int]], parts: list[int]) -> None:
+    """A limit between two weights: those above it stay."""
+    limits = [min(part, max(row)) - 0.5 for row, part in zip(weights, parts, strict=True)]
+    min_p = [max(limit, 0) / max(row) for row, limit in zip(weights, limits, strict=True)]
+    p = Program()
+    p.see(p.call(f"{FILTERS}apply_min_p", logits_of(p, weights), tensor(p, min_p)).tolist())
+    expected = [
+        [i for i, w in enumerate(row) if w and w > limit]
+        for row, limit in zip(weights, limits, strict=True)
+    ]
+    assert kept(subject.run(p)[0]) == expected
+
+
+@many
+@given(weights=weight_rows(), top_k=st.lists(st.integers(0, 15), min_size=3, max_size=3))
+def test_06_1_top_k_of_every_row(subject: Any, weights: list[list[int]], top_k: list[int]) -> None:
+    """Ties stay, tokens that are out stay out, rows that are off stay whole."""
+    p = Program()
+    p.see(p.call(f"{FILTERS}apply_top_k", logits_of(p, weights), tensor(p, top_k)).tolist())
+    expected = []
+    for row, k in zip(weights, top_k, strict=True):
+        limit = sorted(row, reverse=True)[k - 1] if 0 < k < len(row) else 0
+        expected.append([i for i, w in enumerate(row) if w and w >= limit])
+    assert kept(subject.run(p)[0]) == expected
+
+
+def top_p_set(row: list[int], limit: float) -> list[int]:
+    """The smallest set of the heaviest weights that reaches `limit` parts, ties included."""
+    total, last = 0, max(row)
+    for weight in sorted(row, reverse=True):
+        total, last = total + weight, weight
+        if total >= limit:
+            break
+    return [i for i, w in enumerate(row) if w and w >= last]
+
+
+@many
+@given(weights=weight_rows(), parts=st.lists(st.integers(1, 60), min_size=3, max_size=3))
+def test_06_2_top_p_of_every_row(subject: Any, weights: list[list[int]], parts: list[int]) -> None:
+    """A limit between two sums: the token that crosses it stays."""
+    limits = [min(part, sum(row)) - 0.5 for row, part in zip(weights, parts, strict=True)]
+    top_p = [limit / sum(row) for row, limit in zip(weights, limits, strict=True)]
+    p = Program()
+    p.see(p.call(f"{FILTERS}apply_top_p", logits_of(p, weights), tensor(p, top_p)).tolist())
+    assert kept(subject.run(p)[0]) == list(map(top_p_set, weights, limits))
+
+
+@many
+@given(weights=weight_rows(2), k=st.integers(1, 12), part=st.integers(1, 60))
+def test_06_2_top_k_and_top_p_together(
+    subject: Any, weights: list[list[int]], k: int, part: int
+) -> None:
+    """Row 0 uses both filters, row 1 neither."""
+    row = weights[0]
+    limit = sorted(row, reverse=True)[min(k, len(row)) - 1]
+    left = [w if w >= limit else 0 for w in row]
+    cut = min(part, sum(left)) - 0.5
+    p = Program()
+    top_k, top_p = tensor(p, [k, 0]), tensor(p, [cut / sum(left), 1.0])
+    p.see(p.call(f"{FILTERS}apply_top_k_top_p", logits_of(p, weights), top_k, top_p).tolist())
+    expected = [top_p_set(left, cut), [i for i, w in enumerate(weights[1]) if w]]
+    assert kept(subject.run(p)[0]) == expected
+
+
+def test_06_2_bug_nano_vllm_196_the_token_on_the_border(subject: Any) -> None:
+    """An early top-p dropped the token with which the mass is reached."""
+    p = Program()
+    p.see(p.call(f"{FILTERS}apply_top_p", logits_of(p, [[6, 4]]), tensor(p, [0.7])).tolist())
+    assert kept(subject.run(p)[0]) == [[0, 1]]
+
+
+def test_06_2_a_large_flat_vocabulary(subject: Any) -> None:
+    """Thousands of tokens stay, beside a row of which one stays."""
+    p = Program()
+    logits = logits_of(p, [[2] * 6000, [10**6] + [1] * 5999])
+    result = p.call(f"{FILTERS}apply_top_p", logits, tensor(p, [0.5, 0.5]))
+    p.see(p.call("torch:isfinite", result).sum(1).tolist())
+    assert subject.run(p) == [[6000, 1]], "equal tokens tie, so all of them stay"
+
+
+pairs = st.lists(st.integers(0, 5), max_size=8)
+
+
+@many
+@given(
+    logits=st.lists(st.lists(st.integers(-8, 8), min_size=6, max_size=6), min_size=2, max_size=2),
+    prompts=st.lists(pairs, min_size=2, max_size=2),
+    outputs=st.lists(pairs, min_size=2, max_size=2),
+    values=st.lists(
+        st.tuples(
+            st.sampled_from([0.5, 1.0, 2.0]),
+            st.sampled_from([-1.0, 0.0, 0.5]),
+            st.sampled_from([-0.5, 0.0, 1.0]),
+        ),
+        min_size=2,
+        max_size=2,
+    ),
+)
+def test_06_3_penalties_token_by_token(
+    subject: Any, logits: Any, prompts: Any, outputs: Any, values: Any
+) -> None:
+    """Every row and token goes through the three steps by hand."""
+    entries = [(r, t) for r in range(2) for t in prompts[r] + outputs[r]]
+    assume(entries)
+    counts = [[float(outputs[r].count(t)) for t in range(6)] for r in range(2)]
+    p = Program()
+    rows, tokens = (tensor(p, list(column)) for column in zip(*entries, strict=True))
+    columns = [tensor(p, list(column)) for column in zip(*values, strict=True)]
+    given_logits = tensor(p, [[float(x) for x in row] for row in logits])
+    args = (given_logits, rows, tokens, tensor(p, counts), *columns)
+    p.see(p.call(f"{FILTERS}apply_penalties", *args).tolist())
+    p.see(given_logits.tolist())
+    expected = [[float(x) for x in row] for row in logits]
+    for r, (repetition, presence, frequency) in enumerate(values):
+        for t in set(prompts[r] + outputs[r]):
+            x = expected[r][t]
+            x = x / repetition if x > 0 else x * repetition
+            expected[r][t] = x - frequency * counts[r][t] - presence * (counts[r][t] > 0)
+    yours, untouched = subject.run(p)
+    assert near(yours, expected)
+    assert untouched == logits, "the input was changed"
+
+
+@many
+@given(
+    entries=st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6
+    ),
+    lengths=st.lists(st.integers(0, 5), min_size=3, max_size=3),
+)
+def test_06_3_bans_by_row_token_and_length(subject: Any, entries: Any, lengths: list[int]) -> None:
+    """Several entries for a row, for a token, with different lengths."""
+    p = Program()
+    rows, tokens, until = (tensor(p, list(column)) for column in zip(*entries, strict=True))
+    args = (p.call("torch:zeros", 3, 5), rows, tokens, until, tensor(p, lengths))
+    p.see(p.call(f"{FILTERS}apply_min_tokens", *args).tolist())
+    banned = {(r, t) for r, t, u in entries if lengths[r] < u}
+    expected = [[t for t in range(5) if (r, t) not in banned] for r in range(3)]
+    assert kept(subject.run(p)[0]) == expected
+
+
+def test_06_3_bias_on_many_pairs(subject: Any) -> None:
+    """A value for every second pair of a table; the rest stays."""
+    places = [(r, t) for r in range(4) for t in range(9) if (r + t) % 2]
+    p = Program()
+    rows, tokens = (tensor(p, list(column)) for column in zip(*places, strict=True))
+    values = tensor(p, [float(10 * r + t) for r, t in places])
+    p.see(p.call(f"{FILTERS}apply_logit_bias", p.call("torch:ones", 4, 9), rows, tokens, values)
+          .tolist())  # fmt: skip
+    expected = [[1.0 + (10 * r + t if (r + t) % 2 else 0) for t in range(9)] for r in range(4)]
+    assert subject.run(p) == [expected]
+
+
+@many
+@given(weights=weight_rows(4), data=st.data())
+def test_06_4_the_stretch_in_which_the_number_lies(
+    subject: Any, weights: list[list[int]], data: st.DataObject
+) -> None:
+    """Numbers in the middle of a part: exact arithmetic says which token it belongs to."""
+    parts = [data.draw(st.integers(0, sum(row) - 1)) for row in weights]
+    uniform = [(part + 0.5) / sum(row) for row, part in zip(weights, parts, strict=True)]
+    p = Program()
+    args = (logits_of(p, weights), tensor(p, uniform))
+    p.see(p.call(f"{SAMPLER}sample_from_logits", *args).tolist())
+    expected = []
+    for row, part in zip(weights, parts, strict=True):
+        token = 0
+        while part >= row[token]:
+            part, token = part - row[token], token + 1
+        expected.append(token)
+    assert subject.run(p) == [expected]
+
+
+def splitmix(x: int) -> int:
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
+    return x ^ (x >> 31)
+
+
+@many
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 100_000)),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_06_4_the_number_of_any_seed_and_index(subject: Any, rows: list[tuple[int, int]]) -> None:
+    """The formula, done with Python's integers."""
+    p = Program()
+    seeds, indices = (tensor(p, list(column)) for column in zip(*rows, strict=True))
+    p.see(p.call(f"{SAMPLER}uniform_numbers", seeds, indices).tolist())
+    expected = []
+    for seed, index in rows:
+        place = splitmix((seed + GOLDEN) & MASK) + index * GOLDEN & MASK
+        expected.append((splitmix(place) >> 40) / 2**24)
+    assert subject.run(p) == [expected]
+
+
+KINDS: list[dict[str, Any]] = [
+    {"temperature": 0.0}, {}, {"top_k": 3}, {"top_p": 0.5}, {"min_p": 0.2}, {"temperature": 0.4},
+    {"temperature": 0.5, "top_k": 7, "top_p": 0.9}, {"temperature": 2.0, "min_p": 0.05},
+    {"repetition_penalty": 1.5}, {"logit_bias": {4: 3.0}}, {"allowed_token_ids": [1, 2, 3]},
+    {"min_tokens": 9, "stop_token_ids": [0]}, {"presence_penalty": 1.0, "frequency_penalty": -0.5},
+]  # fmt: skip
+
+
+def row(p: Program, params: dict[str, Any], prompt: list[int], output: list[int]) -> Any:
+    sampling = p.new("mini_vllm.sampling_params:SamplingParams", **params)
+    return p.new("mini_vllm.sample.metadata:SamplingRow", sampling, prompt, output, [0])
+
+
+def sample(p: Program, logits: Any, rows: list[Any], vocab: int) -> Any:
+    metadata = p.call("mini_vllm.sample.metadata:make_sampling_metadata", rows, vocab)
+    return p.new(f"{SAMPLER}Sampler").forward(logits, metadata)
+
+
+def noise(p: Program, seed: int, rows: int, vocab: int) -> Any:
+    generator = p.new("torch:Generator").manual_seed(seed)
+    return p.call("torch:randn", rows, vocab, generator=generator)
+
+
+@many
+@given(seed=st.integers(0, 10**6), data=st.data())
+def test_06_5_batches_of_all_kinds(
+    subject: Any, reference: Any, seed: int, data: st.DataObject
+) -> None:
+    """The tokens of the reference, and each row's token is what it gets alone."""
+    specs = [
+        (
+            data.draw(st.sampled_from(KINDS)) | {"seed": data.draw(st.integers(0, 9))},
+            data.draw(st.lists(st.integers(0, 79), max_size=4)),
+            data.draw(st.lists(st.integers(0, 79), max_size=11)),
+        )
+        for _ in range(4)
+    ]
+    p = Program()
+    logits = noise(p, seed, 4, 80)
+    p.see(sample(p, logits, [row(p, *s) for s in specs], 80).sampled_token_ids.tolist())
+    for index, spec in enumerate(specs):
+        one = p.call("torch:stack", [logits[index]])
+        p.see(sample(p, one, [row(p, *spec)], 80).sampled_token_ids.tolist())
+    together, *alone = subject.run(p)
+    assert together == [tokens[0] for tokens in alone]
+    assert together == reference.run(p)[0]
+
+
+def test_06_5_bug_vllm_51226_a_neighbour_without_a_seed(subject: Any) -> None:
+    """A seeded request was drawn from the common generator when another one had no seed."""
+    p = Program()
+    logits = noise(p, 3, 2, 60)
+    for _ in range(6):
+        rows = [row(p, {"seed": 42}, [], []), row(p, {}, [], [])]
+        p.see(sample(p, logits, rows, 60).sampled_token_ids.tolist())
+    first, second = zip(*subject.run(p), strict=True)
+    assert len(set(first)) == 1, "the seeded row changed"
+    assert len(set(second)) > 1, "the row without a seed did not"
+
+
+def test_06_5_bug_vllm_5607_the_order_of_the_rows(subject: Any) -> None:
+    """A penalty worked or not, depending on whether its row came before or after a plain one."""
+    p = Program()
+    logits = tensor(p, [[1.0, 3.0, 2.0]] * 2)
+    punished = ({"temperature": 0.0, "repetition_penalty": 9.0}, [], [1])
+    plain = ({"temperature": 0.0}, [], [1])
+    for order in ((punished, plain), (plain, punished)):
+        rows = [row(p, *spec) for spec in order]
+        p.see(sample(p, logits, rows, 3).sampled_token_ids.tolist())
+    assert subject.run(p) == [[2, 1], [1, 2]]
+
+
+def test_06_5_bug_nano_vllm_249_greedy_is_there(subject: Any) -> None:
+    """Greedy sampling was removed; then no run repeats without care for the generator."""
+    p = Program()
+    logits = noise(p, 1, 64, 4096)
+    rows = [row(p, {"temperature": 0.0}, [], [])] * 64
+    p.see(sample(p, logits, rows, 4096).sampled_token_ids.tolist())
+    p.see(logits.argmax(1).tolist())
+    yours, right = subject.run(p)
+    assert yours == right
+
+
+def test_06_5_the_distribution_of_long_runs(subject: Any) -> None:
+    """Counts of 40,000 draws under all filters, against fractions."""
+    weights, count = [9, 8, 5, 4, 3, 1], 40_000
+    p = Program()
+    logits = logits_of(p, [weights]).expand(count, -1)
+    params = {"seed": 11, "top_k": 5, "top_p": 25.5 / 28, "min_p": 3.5 / 9}
+    rows = [row(p, params, [], [])] * count
+    metadata = p.call("mini_vllm.sample.metadata:make_sampling_metadata", rows, 6)
+    p.set(metadata, "num_output_tokens", p.call("torch:arange", count))
+    tokens = p.new(f"{SAMPLER}Sampler").forward(logits, metadata).sampled_token_ids
+    p.see(p.call("torch:bincount", tokens, minlength=6).tolist())
+    counts = subject.run(p)[0]
+    assert counts[4:] == [0, 0]
+    left = [Fraction(w, 26) * count for w in weights[:4]]
+    statistic = sum(float((c - e) ** 2 / e) for c, e in zip(counts, left, strict=False))
+    assert statistic < 25, f"chi-square {statistic:.1f} with 3 degrees of freedom: {counts}"
+
+
+@many
+@given(seed=st.integers(0, 10**6), k=st.integers(0, 12))
+def test_06_6_logprobs_against_the_reference(
+    subject: Any, reference: Any, seed: int, k: int
+) -> None:
+    """Ids, values and ranks of sampled and of prompt tokens, ties among them."""
+    p = Program()
+    logits = noise(p, seed, 3, 9)
+    logits = logits.mul(2).round() if seed % 2 else logits
+    tokens = tensor(p, [seed % 9, 0, 8])
+    gathered = p.call(
+        f"{SAMPLER}gather_logprobs", p.call(f"{SAMPLER}compute_logprobs", logits), k, tokens
+    )
+    prompt = p.call(f"{SAMPLER}compute_prompt_logprobs", logits.bfloat16(), tokens, k)
+    for result in (gathered, prompt):
+        p.see(result.token_ids[0][0].item())
+        p.see(result.ranks.tolist())
+        p.see(result.logprobs.tolist())
+    mine, right = subject.run(p), reference.run(p)
+    assert [mine[0], mine[1], mine[3], mine[4]] == [right[0], right[1], right[3], right[4]]
+    assert near(mine[2], right[2]) and near(mine[5], right[5])
+
+
+def test_06_6_bug_vllm_9453_logprobs_of_the_model(subject: Any, reference: Any) -> None:
+    """Logprobs once changed with temperature and penalties."""
+    p = Program()
+    logits = noise(p, 5, 4, 30)
+    for params in (
+        {"temperature": 0.0}, {"temperature": 3.0, "seed": 1}, {"top_k": 1, "seed": 1},
+        {"temperature": 0.0, "allowed_token_ids": [7]}, {"repetition_penalty": 3.0, "seed": 2},
+    ):  # fmt: skip
+        rows = [row(p, params | {"logprobs": 5}, [1, 2], [3, 3])] * 4
+        output = sample(p, logits, rows, 30)
+        p.see([output.sampled_token_ids.tolist(), output.logprobs.ranks.tolist()])
+        p.see(output.logprobs.logprobs.tolist())
+    for mine, right in zip(subject.run(p), reference.run(p), strict=True):
+        assert near(mine, right)
+
+
+def test_06_6_half_precision_logits(subject: Any, reference: Any) -> None:
+    """A model in bfloat16 and a large vocabulary: the work is done in float32 all the same."""
+    p = Program()
+    logits = noise(p, 9, 64, 3000).bfloat16()
+    rows = [row(p, {"seed": s, "top_p": 0.95}, [], []) for s in range(64)]
+    p.see(sample(p, logits, rows, 3000).sampled_token_ids.tolist())
+    assert subject.run(p) == reference.run(p)
+
+
+@few
+@given(bad=st.permutations(range(6)), value=st.sampled_from([math.nan, math.inf, -math.inf]))
+def test_06_6_failed_rows_among_sound_ones(
+    subject: Any, reference: Any, bad: list[int], value: float
+) -> None:
+    """Two of six rows fail; the reasons and the others' tokens are those of the reference."""
+    p = Program()
+    logits = noise(p, 2, 6, 20)
+    for index in bad[:2]:
+        logits[index].fill_(value)
+    params = [{"temperature": 0.0}, {"seed": 1}, {"seed": 2, "top_p": 0.5}, {"seed": 3, "top_k": 2},
+              {"seed": 4, "min_p": 0.3}, {"seed": 5, "logprobs": 2}]  # fmt: skip
+    output = sample(p, logits, [row(p, x, [], []) for x in params], 20)
+    p.see(output.sampled_token_ids.tolist())
+    mine, right = subject.run(p), reference.run(p)
+    assert sorted(i for i, token in enumerate(right[0]) if token < 0) == sorted(bad[:2])
+    assert mine == right

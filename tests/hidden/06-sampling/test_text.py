@@ -1,0 +1,273 @@
+"""From tokens to text: random tokens in random steps, against decoding everything at once."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models
+
+from labkit.worker import Program
+from mini_vllm import bundled
+
+many = settings(
+    max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+DETOKENIZER = "mini_vllm.engine.detokenizer:"
+REPLACEMENT = "\ufffd"
+WORDS = ["<unk>", "▁the", "▁fox", "s", "▁", "e", ",", "€"]
+
+
+@cache
+def byte_level() -> Tokenizer:
+    """The storyteller's."""
+    return Tokenizer.from_file(str(bundled.path("storyteller") / "tokenizer.json"))
+
+
+@cache
+def byte_fallback() -> Tokenizer:
+    """Like Llama 2's: its decoder shows no part of a run of bytes that is not complete."""
+    vocab = {word: index for index, word in enumerate(WORDS)}
+    vocab |= {f"<0x{byte:02X}>": len(WORDS) + byte for byte in range(256)}
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(),
+         decoders.Strip(" ", 1, 0)]
+    )  # fmt: skip
+    tokenizer.add_special_tokens([AddedToken("<eos>", special=True)])
+    return tokenizer
+
+
+def send(p: Program, tokenizer: Tokenizer) -> Any:
+    """The same tokenizer in the worker."""
+    return p.call("tokenizers:Tokenizer.from_str", tokenizer.to_str())
+
+
+def cut(ids: list[int], sizes: list[int]) -> list[list[int]]:
+    """The ids in steps of these sizes, again and again."""
+    steps, index = [], 0
+    while ids:
+        size = sizes[index % len(sizes)]
+        steps.append(ids[:size])
+        ids, index = ids[size:], index + 1
+    return steps
+
+
+def stream(
+    worker: Any, tokenizer: Tokenizer, steps: list[list[int]], prompt: list[int], **params: Any
+) -> tuple[list[str], str | None, int]:
+    """The pieces, the reason and the number of tokens of one request."""
+    p = Program()
+    sampling = p.new("mini_vllm.sampling_params:SamplingParams", **params)
+    detokenizer = p.new(
+        f"{DETOKENIZER}IncrementalDetokenizer", send(p, tokenizer), prompt, sampling
+    )
+    for step in steps:
+        p.see(detokenizer.append(step))
+    p.see(detokenizer.flush())
+    p.see(detokenizer.stop_reason)
+    p.see(detokenizer.num_output_tokens)
+    *pieces, reason, count = worker.run(p)
+    return pieces, reason, count
+
+
+sizes = st.lists(st.integers(1, 4), min_size=1, max_size=5)
+
+
+@many
+@given(data=st.binary(max_size=24))
+def test_06_7_complete_text_of_any_bytes(subject: Any, reference: Any, data: bytes) -> None:
+    """Tokens are bytes; whatever they are, the answer is the reference's."""
+    p = Program()
+    decode = p.new("tokenizers.decoders:ByteFallback").decode
+    for end in range(len(data) + 1):
+        names = [f"<0x{byte:02X}>" for byte in data[:end]]
+        p.see(p.call(f"{DETOKENIZER}complete_text", names, decode))
+    assert subject.run(p) == reference.run(p)
+
+
+@many
+@given(ids=st.lists(st.integers(3, 2047), max_size=150), sizes=sizes)
+def test_06_7_any_tokens_of_a_byte_level_vocabulary(
+    subject: Any, ids: list[int], sizes: list[int]
+) -> None:
+    """Mostly no text at all: what was printed is never taken back, and only the end may miss."""
+    prompt = byte_level().encode("The fox.").ids
+    pieces, _, count = stream(subject, byte_level(), cut(ids, sizes), prompt)
+    whole = byte_level().decode(prompt + ids)[len(byte_level().decode(prompt)) :]
+    printed = "".join(pieces)
+    assert whole.startswith(printed)
+    assert set(whole[len(printed) :]) <= {REPLACEMENT}
+    assert count == len(ids)
+
+
+@many
+@given(text=st.text("aZ 0.é€ß—あ日😀👩\n", max_size=60), sizes=sizes)
+def test_06_7_any_text_comes_back(subject: Any, text: str, sizes: list[int]) -> None:
+    """Every piece is made of whole characters, and together they are the text."""
+    prompt = byte_level().encode("The fox.").ids
+    ids = byte_level().encode(text).ids
+    whole = byte_level().decode(prompt + ids)[len("The fox.") :]
+    pieces, _, _ = stream(subject, byte_level(), cut(ids, sizes), prompt)
+    assert "".join(pieces) == whole
+    assert not any(REPLACEMENT in piece for piece in pieces), "half a character was printed"
+
+
+@many
+@given(
+    words=st.lists(
+        st.one_of(
+            st.sampled_from(["▁the", "▁fox", "s", "▁", ","]),
+            st.text("é€😀あ", min_size=1, max_size=12),
+        ),
+        max_size=40,
+    ),
+    sizes=sizes,
+)
+def test_06_7_byte_fallback(subject: Any, words: list[str], sizes: list[int]) -> None:
+    """A long run of bytes is shown as broken until its last one is there."""
+    ids = []
+    for word in words:
+        if word in WORDS:
+            ids.append(byte_fallback().token_to_id(word))
+        else:
+            ids += [byte_fallback().token_to_id(f"<0x{b:02X}>") for b in word.encode()]
+    prompt = [byte_fallback().token_to_id("▁the")]
+    pieces, _, _ = stream(subject, byte_fallback(), cut(ids, sizes), prompt)
+    assert "".join(pieces) == byte_fallback().decode(prompt + ids)[len("the") :]
+    assert not any(REPLACEMENT in piece for piece in pieces)
+
+
+def test_06_7_bug_vllm_17448_broken_bytes_raise_nothing(subject: Any) -> None:
+    """The library's stream raised on bytes that are not UTF-8, and all requests went down."""
+    pairs = byte_level().encode("é").ids + byte_level().encode("😀").ids
+    ids = [pairs[i * 7 % len(pairs)] for i in range(200)] + byte_level().encode(" the end").ids
+    pieces, _, _ = stream(subject, byte_level(), [[i] for i in ids], [])
+    assert "".join(pieces) == byte_level().decode(ids)
+
+
+def test_06_7_special_tokens(subject: Any) -> None:
+    """Left out, or shown, as the request wishes."""
+    eos = byte_fallback().token_to_id("<eos>")
+    the, s = (byte_fallback().token_to_id(word) for word in ("▁the", "s"))
+    hidden, _, _ = stream(subject, byte_fallback(), [[the], [eos], [s]], [the])
+    shown, _, _ = stream(
+        subject, byte_fallback(), [[the], [eos], [s]], [the], skip_special_tokens=False
+    )
+    assert "".join(hidden) == " thes"
+    assert "<eos>" in "".join(shown)
+
+
+def expected_stop(
+    text: str, stop: list[str], include: bool, least: int
+) -> tuple[str, str | None, int]:
+    """One letter a token: read letter by letter, the slow and obvious rule."""
+    for end in range(least + 1, len(text) + 1):
+        for string in stop:
+            if text[:end].endswith(string):
+                return text[: end if include else end - len(string)], string, end
+    return text, None, len(text)
+
+
+@many
+@given(
+    text=st.text("abc", max_size=40),
+    stop=st.lists(st.text("abc", min_size=1, max_size=4), min_size=1, max_size=3),
+    include=st.booleans(),
+    least=st.integers(0, 6),
+    sizes=sizes,
+)
+def test_06_8_one_letter_a_token(
+    subject: Any, text: str, stop: list[str], include: bool, least: int, sizes: list[int]
+) -> None:
+    """Any text, any stop strings, any steps, with min_tokens and without."""
+    steps = cut([byte_level().token_to_id(letter) for letter in text], sizes)
+    pieces, reason, count = stream(
+        subject, byte_level(), steps, [], stop=stop, include_stop_str_in_output=include,
+        min_tokens=least,
+    )  # fmt: skip
+    assert ("".join(pieces), reason, count) == expected_stop(text, stop, include, least)
+
+
+@many
+@given(
+    text=st.lists(st.sampled_from(["the ", "fox ", "stop here", "stopping ", "€", "\n\n"])),
+    stop=st.lists(st.sampled_from(["stop", "stop here", "fox t", "\n\n", "€€", "ing s"]),
+                  min_size=1, max_size=3),
+    include=st.booleans(),
+    sizes=sizes,
+)  # fmt: skip
+def test_06_8_tokens_of_several_letters(
+    subject: Any, reference: Any, text: list[str], stop: list[str], include: bool, sizes: list[int]
+) -> None:
+    """Real tokens: pieces, reason and count equal the reference's, and no step size matters."""
+    ids = byte_level().encode("".join(text)).ids
+    params = {"stop": stop, "include_stop_str_in_output": include}
+    mine = stream(subject, byte_level(), cut(ids, sizes), [], **params)
+    assert mine == stream(reference, byte_level(), cut(ids, sizes), [], **params)
+    one_step = stream(subject, byte_level(), [ids], [], **params)
+    assert ("".join(mine[0]), *mine[1:]) == ("".join(one_step[0]), *one_step[1:])
+
+
+@many
+@given(
+    text=st.text("ab", max_size=12),
+    stop=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),
+    new=st.integers(0, 12),
+)
+def test_06_8_find_and_hold_back(subject: Any, text: str, stop: list[str], new: int) -> None:
+    """Both searches, against trying everything."""
+    new = min(new, len(text))
+    p = Program()
+    p.see(p.call(f"{DETOKENIZER}find_stop_string", text, new, stop))
+    p.see(p.call(f"{DETOKENIZER}possible_stop_length", text, stop))
+    found = None
+    for string in reversed(stop):
+        for start in range(len(text) - len(string), -1, -1):
+            if text[start:].startswith(string) and start + len(string) > len(text) - new:
+                found = (string, start)
+    possible = max(
+        (n for s in stop for n in range(len(s)) if n <= len(text) and text.endswith(s[:n])),
+        default=0,
+    )
+    assert subject.run(p) == [found, possible]
+
+
+def test_06_8_text_behind_an_included_stop_string(subject: Any) -> None:
+    """A token that holds the stop string and more: the more is cut off."""
+    ids = byte_level().encode("fox stopping").ids
+    pieces, reason, _ = stream(
+        subject, byte_level(), [ids], [], stop=["o"], include_stop_str_in_output=True
+    )
+    assert ("".join(pieces), reason) == ("fo", "o")
+
+
+@pytest.mark.parametrize("least", [0, 3])
+def test_06_8_bug_vllm_21987_min_tokens_and_stop_strings(subject: Any, least: int) -> None:
+    """Stop strings ended requests before min_tokens."""
+    ids = [byte_level().token_to_id(letter) for letter in "abab"]
+    pieces, _, count = stream(subject, byte_level(), [ids], [], stop=["b"], min_tokens=least)
+    assert ("".join(pieces), count) == (("a", 2) if least == 0 else ("aba", 4))
+
+
+def test_06_8_the_engine_writes_the_reference_text(subject: Any, reference: Any) -> None:
+    """Everything together: eight requests of the bundled model, in one batch."""
+    p = Program()
+    llm = p.new("mini_vllm:LLM", "storyteller", max_num_seqs=8, num_gpu_blocks=64,
+                max_model_len=128, dtype="float32")  # fmt: skip
+    kinds: list[dict[str, Any]] = [
+        {"temperature": 0.0}, {"seed": 1}, {"seed": 2, "top_p": 0.8}, {"seed": 3, "top_k": 5},
+        {"seed": 4, "min_p": 0.1}, {"seed": 5, "repetition_penalty": 1.3},
+        {"seed": 6, "stop": ["the"], "min_tokens": 4}, {"seed": 7, "logprobs": 2},
+    ]  # fmt: skip
+    params = [
+        p.new("mini_vllm.sampling_params:SamplingParams", max_tokens=16, **kind) for kind in kinds
+    ]
+    outputs = llm.generate(["Once upon a time"] * 8, params, use_tqdm=False)
+    for index in range(8):
+        p.see(outputs[index].outputs[0].text)
+        p.see(outputs[index].outputs[0].finish_reason)
+    assert subject.run(p) == reference.run(p)
