@@ -1,0 +1,400 @@
+"""`check`: judge one kernel, stage by stage, and stop at the first stage that fails.
+
+    lint          the file holds kernels, and what they consist of could be compiled
+    compile       for sm_80 and sm_90, without either
+    interpreter   each case under the monitor: bounds, stale and undefined reads, races, coverage
+    values        against float64
+    repeat        other numbers; and the programs in another order must give the same bits
+    efficiency    bytes and FLOPs against the least possible
+    controls      wrong answers and a wrong kernel must fail, or the checker is broken
+    gpu           in GPU mode only
+
+Later stages are not run where an earlier one has failed: the first finding is the one to look at.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import random
+import secrets
+import time
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from labkit import overlay
+from labkit.kernels import controls, verdict
+from labkit.kernels.cases import SPECS, Case, build, cases_of
+from labkit.kernels.crosscompile import CompileReport, CompileRequest, compile_request
+from labkit.kernels.extract import Submission, extract, reference_source
+from labkit.kernels.findings import Finding
+from labkit.kernels.observation import Observation
+from labkit.kernels.report import CaseReport, CheckResult, Stage
+from labkit.kernels.sandbox import Sandbox
+from labkit.manifest import Course, find_root
+from mini_vllm.kernels.launch import KernelSpec
+
+CAPABILITIES = (80, 90)
+MODES = ("cpu", "gpu")
+CORRECT_POINTS = 0.7  # the rest of the score is for efficiency
+OTHER_POISON = -1e30
+FATAL = ("crash", "timeout", "broken")
+
+
+class Checker:
+    """Judges kernels one after another with the same few processes.
+
+    Args:
+        root: the checkout.
+        workers: how many cases are interpreted at the same time.
+    """
+
+    def __init__(self, root: Path | None = None, workers: int = 2) -> None:
+        self.root = root or find_root()
+        self._sandboxes = [Sandbox(self.root) for _ in range(workers)]
+        self._free = list(self._sandboxes)
+        self._pool = ThreadPoolExecutor(workers)
+        self._compiled: dict[Any, CompileReport | Finding] = {}
+
+    def __enter__(self) -> Checker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End all processes."""
+        self._pool.shutdown()
+        for sandbox in self._sandboxes:
+            sandbox.close()
+
+    def check(
+        self,
+        kernel: str,
+        file: str | Path | None = None,
+        mode: str = "cpu",
+        seed: int | None = None,
+        sample: int | None = None,
+    ) -> CheckResult:
+        """Judge one kernel.
+
+        Args:
+            kernel: a spec's name, such as "paged_decode".
+            file: the file that holds it; None = the learner's where a phase has one (see
+                `default_file`), else the engine's.
+            mode: "cpu", or "gpu" for the same and then the GPU.
+            seed: what the cases are drawn from; None = a new secret.
+            sample: run this many cases only, once each.
+
+        Raises:
+            ValueError: no such kernel, mode or file.
+        """
+        if kernel not in SPECS:
+            raise ValueError(f"there is no kernel {kernel!r}; the kernels are: {', '.join(SPECS)}")
+        if mode not in MODES:
+            raise ValueError(f"mode {mode!r} is neither 'cpu' nor 'gpu'")
+        path = Path(file) if file else default_file(self.root, SPECS[kernel])
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file; FILE names the file that holds the kernel")
+        begin = time.monotonic()
+        seed = secrets.randbits(31) if seed is None else seed
+        result = CheckResult(kernel, mode, shown(self.root, path), seed, tools=tools())
+        run = _Run(self, result, path.read_text(encoding="utf-8", errors="replace"), sample)
+        run.all_stages()
+        result.seconds = time.monotonic() - begin
+        return result
+
+    # ------------------------------------------------------------ what runs in processes
+    def observe(
+        self, jobs: Iterable[tuple[Submission, str, str, int, str, float]]
+    ) -> list[Observation | Finding]:
+        """Interpret cases, several at a time; the answers in the order of the jobs."""
+        return list(self._pool.map(self._observe, jobs))
+
+    def _observe(self, job: tuple[Submission, str, str, int, str, float]) -> Observation | Finding:
+        sandbox = self._free.pop()  # the pool has no more threads than there are sandboxes
+        try:
+            return sandbox.observe(*job)
+        finally:
+            self._free.append(sandbox)
+
+    def compile(self, submission: Submission, request: CompileRequest) -> CompileReport | Finding:
+        """Compile for a GPU, once for each source and request."""
+        key = (submission.source, submission.filename, repr(request))
+        if key not in self._compiled:
+            sandbox = self._free.pop()
+            try:
+                self._compiled[key] = sandbox.compile(submission, request)
+            finally:
+                self._free.append(sandbox)
+        return self._compiled[key]
+
+    def compile_all(
+        self, submission: Submission, requests: Sequence[CompileRequest]
+    ) -> list[CompileReport | Finding]:
+        return list(self._pool.map(lambda request: self.compile(submission, request), requests))
+
+
+class _Run:
+    """One check on its way through the stages."""
+
+    def __init__(
+        self, checker: Checker, result: CheckResult, source: str, sample: int | None
+    ) -> None:
+        self.checker, self.result, self.source = checker, result, source
+        self.spec = SPECS[result.kernel]
+        self.cases = sampled(cases_of(result.kernel), sample, result.seed)
+        self.result.planned = len(cases_of(result.kernel))
+        self.whole = sample is None
+        self.submission: Submission
+        self.judges: list[verdict.Judge] = []
+        self.bits: dict[str, dict[str, torch.Tensor]] = {}  # of each case's first run
+
+    def all_stages(self) -> None:
+        stages = [self.lint, self.compile, self.interpreter, self.values]
+        stages += [self.repeat] if self.whole else []
+        stages += [self.efficiency, self.controls]
+        stages += [self.gpu] if self.result.mode == "gpu" else []
+        for stage in stages:
+            outcome = stage()
+            self.result.stages.append(outcome)
+            if outcome.status == "failed" and outcome.name != "efficiency":
+                self.result.score = 0.0
+                return
+
+    def lint(self) -> Stage:
+        found = extract(self.source, self.spec, self.result.file)
+        if isinstance(found, list):
+            return Stage("lint", "failed", "", tuple(found))
+        self.submission = found
+        return Stage("lint", "passed")
+
+    def compile(self) -> Stage:
+        """Each dtype and each branch that a launcher chooses, for each architecture."""
+        wanted = list(launch_requests(self.spec))
+        done = self.checker.compile_all(self.submission, [request for _, _, request in wanted])
+        texts, findings = dict.fromkeys(CAPABILITIES, "✓"), []
+        for (capability, case, _), report in zip(wanted, done, strict=True):
+            if isinstance(report, Finding):
+                texts[capability] = "✗"
+                findings.append(report)
+            else:
+                entry = {"case": case, "capability": capability, **report.plain()}
+                self.result.compiled.append(entry)
+        text = " ".join(f"sm_{capability} {mark}" for capability, mark in texts.items())
+        return Stage("compile", "failed" if findings else "passed", text, tuple(findings))
+
+    def interpreter(self) -> Stage:
+        """Every case once; a case that ends its process ends the stage."""
+        seed = self.result.seed
+        self.judges = [verdict.Judge(self.spec.name, case, seed) for case in self.cases]
+        jobs = [self._job(case.name, seed) for case in self.cases]
+        for judge, seen in zip(self.judges, self.checker.observe(jobs), strict=True):
+            if isinstance(seen, Finding):
+                self.result.cases.append(judge.without_run(seen))
+            else:
+                self.result.cases.append(judge.report(seen))
+                self.bits[judge.case.name] = seen.outputs
+        return self._case_stage("interpreter", lambda finding: finding.kind != "values")
+
+    def values(self) -> Stage:
+        return self._case_stage("values", lambda finding: finding.kind == "values")
+
+    def _case_stage(self, name: str, of_stage: Any) -> Stage:
+        bad = [
+            (case, [finding for finding in case.findings if of_stage(finding)])
+            for case in self.result.cases
+        ]
+        bad = [(case, findings) for case, findings in bad if findings]
+        total = len(self.result.cases)
+        named = tuple(in_case(finding, case) for case, found in bad for finding in found)
+        return Stage(name, "failed" if bad else "passed", f"{total - len(bad)}/{total}", named)
+
+    def _job(
+        self, case: str, seed: int, order: str = "natural", poison: float = float("nan")
+    ) -> tuple[Submission, str, str, int, str, float]:
+        return (self.submission, self.spec.name, case, seed, order, poison)
+
+    def repeat(self) -> Stage:
+        """Another seed must be right too; another order and poison must not change a bit."""
+        cases = [case for case in self.cases if not case.graded]
+        seed, other = self.result.seed, self.result.seed + 1
+        jobs = [self._job(case.name, other) for case in cases]
+        jobs += [self._job(case.name, seed, "shuffled", OTHER_POISON) for case in cases]
+        seen = self.checker.observe(jobs)
+        findings: list[Finding] = []
+        for case, again in zip(cases, seen[: len(cases)], strict=True):
+            judge = verdict.Judge(self.spec.name, case, other)
+            report = judge.without_run(again) if isinstance(again, Finding) else judge.report(again)
+            findings += [in_case(finding, report) for finding in report.findings]
+        for case, shuffled in zip(cases, seen[len(cases) :], strict=True):
+            findings += self._compare_bits(case, shuffled)
+        text = "other seed ✓ shuffled ✓" if not findings else "✗"
+        return Stage("repeat", "failed" if findings else "passed", text, tuple(findings))
+
+    def _compare_bits(self, case: Case, shuffled: Observation | Finding) -> list[Finding]:
+        if isinstance(shuffled, Finding):
+            return [shuffled]
+        findings = list(shuffled.findings)
+        for name, tensor in shuffled.outputs.items():
+            first = self.bits[case.name][name]
+            if not torch.equal(as_bits(tensor), as_bits(first)):
+                message = (
+                    f"case {case.name}: {name} changes with the order of programs or with what"
+                    " unwritten memory holds; a GPU promises neither"
+                )
+                findings.append(Finding("race", message, self.spec.kernels[-1], tensor=name))
+        return findings
+
+    def efficiency(self) -> Stage:
+        findings, points, worst = verdict.efficiency(self.spec.name, self.result.cases)
+        self.result.score = CORRECT_POINTS + (1 - CORRECT_POINTS) * points
+        text = f"traffic {worst:.2f}x" if worst else "traffic not run"
+        return Stage("efficiency", "failed" if findings else "passed", text, tuple(findings))
+
+    def controls(self) -> Stage:
+        """What must fail: simple answers in place of the kernel's, and a kernel with a bug."""
+        findings = self._wrong_answers() + self._wrong_kernel()
+        return Stage("controls", "failed" if findings else "passed", "", tuple(findings))
+
+    def _wrong_answers(self) -> list[Finding]:
+        tried: dict[str, bool] = {}
+        for judge in self.judges:
+            for answer, accepted in judge.wrong_answers().items():
+                tried[answer] = tried.get(answer, True) and accepted
+        return [
+            broken(self.spec, f"every case accepts {answer} as the output of {self.spec.name}")
+            for answer, accepted in tried.items()
+            if accepted
+        ]
+
+    def _wrong_kernel(self) -> list[Finding]:
+        bug = controls.bugs_of(self.spec.name)[0]
+        kinds = {finding.kind for finding in run_bug(self.checker, bug, self.result.seed)}
+        if kinds & set(bug.kinds):
+            return []
+        return [
+            broken(
+                self.spec,
+                f"a kernel in which {bug.about} is not found out in case {bug.case!r}: expected"
+                f" {' or '.join(bug.kinds)}, got {', '.join(sorted(kinds)) or 'nothing'}",
+            )
+        ]
+
+    def gpu(self) -> Stage:
+        from labkit.kernels import gpu
+
+        findings, measured = gpu.measure_kernel(self.submission, self.spec, self.result.seed)
+        self.result.gpu = measured
+        return Stage("gpu", "failed" if findings else "passed", gpu.summary(measured), findings)
+
+
+def run_bug(checker: Checker, bug: controls.Bug, seed: int) -> list[Finding]:
+    """What one case says about the engine's kernel with a bug in it."""
+    spec = SPECS[bug.spec]
+    source = bug.apply(reference_source(spec))
+    submission = extract(source, spec, f"{bug.spec} with a bug")
+    if isinstance(submission, list):
+        return submission
+    seen = checker.observe([(submission, spec.name, bug.case, seed, "natural", float("nan"))])[0]
+    if isinstance(seen, Finding):
+        return [seen]
+    case = next(case for case in cases_of(spec.name) if case.name == bug.case)
+    report = verdict.Judge(spec.name, case, seed).report(seen)
+    return [*report.findings, *verdict.efficiency(spec.name, [report])[0]]
+
+
+def broken(spec: KernelSpec, message: str) -> Finding:
+    return Finding("broken", message, spec.kernels[-1])
+
+
+def in_case(finding: Finding, case: CaseReport) -> Finding:
+    """The finding with its case in front, which says what was special there."""
+    return replace(finding, message=f"case {case.name} ({case.about}): {finding.message}")
+
+
+def as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(verdict.BITS[tensor.itemsize])
+
+
+def sampled(cases: Sequence[Case], sample: int | None, seed: int) -> list[Case]:
+    """All cases, or some: one that is graded, and others drawn from the seed, in their order."""
+    if sample is None or sample >= len(cases):
+        return list(cases)
+    graded = [case for case in cases if case.graded][-1:]
+    rest = random.Random(seed).sample([c for c in cases if not c.graded], max(sample - 1, 0))
+    chosen = {case.name for case in [*graded, *rest]}
+    return [case for case in cases if case.name in chosen]
+
+
+@cache
+def launch_requests(spec: KernelSpec) -> tuple[tuple[int, str, CompileRequest], ...]:
+    """(capability, case, request) for each dtype and each yes-or-no constant that cases launch.
+
+    Of several cases that agree in both, the one with the largest tiles.
+    """
+    largest: dict[Any, tuple[int, str, Any]] = {}
+    for case in cases_of(spec.name):
+        for launch in spec.plan(**build(spec.name, case.name, 0)[0]):
+            flags = tuple((k, v) for k, v in launch.constexprs.items() if isinstance(v, bool))
+            tiles = [v for k, v in launch.constexprs.items() if k.endswith("TILE")]
+            size = int(torch.tensor(tiles or [1]).prod())
+            key = (launch.kernel, case.dtype, flags)
+            if key not in largest or size > largest[key][0]:
+                largest[key] = (size, case.name, launch)
+    return tuple(
+        (capability, case, compile_request(launch, capability))
+        for _, case, launch in largest.values()
+        for capability in CAPABILITIES
+    )
+
+
+def default_file(root: Path, spec: KernelSpec) -> Path:
+    """The learner's file where a ready phase owns the kernels' module, else the engine's.
+
+    With LAB=reference always the engine's.
+    """
+    for phase in Course(root).ready:
+        mapping = overlay.mapping_for([phase])
+        if spec.module in mapping:
+            return Path(mapping[spec.module])
+    return root.joinpath(*spec.module.split(".")).with_suffix(".py")
+
+
+def shown(root: Path, path: Path) -> str:
+    """A path as the learner types it."""
+    try:
+        return path.resolve().relative_to(root.resolve()).as_posix()
+    except ValueError:
+        return os.fspath(path)
+
+
+def tools() -> dict[str, str]:
+    """Versions of what judged."""
+    names = ("triton", "torch", "numpy")
+    return {name: metadata.version(name) for name in names}
+
+
+@cache
+def _shared() -> Checker:
+    checker = Checker()
+    atexit.register(checker.close)
+    return checker
+
+
+def check(
+    kernel: str,
+    file: str | Path | None = None,
+    mode: str = "cpu",
+    seed: int | None = None,
+    sample: int | None = None,
+) -> CheckResult:
+    """Judge one kernel; see `Checker.check`. Processes and compiled kernels are kept."""
+    return _shared().check(kernel, file, mode, seed, sample)

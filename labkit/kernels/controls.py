@@ -1,0 +1,189 @@
+"""Wrong kernels and wrong answers that every check must catch, or it says that it is broken itself.
+
+A bug is an edit of the engine's own kernel, so it stays as close to right as a bug in practice is.
+The first bug of each spec runs beside every submission; `tests/labkit/kernels` runs them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Bug:
+    """One edit of the engine's kernels.
+
+    Attributes:
+        spec: whose kernel it breaks.
+        about: the mistake, in words.
+        old, new: the edit; `old` occurs in the engine's file.
+        kinds: the kinds of findings that name it; one of them must be there.
+        case: a case that shows it.
+    """
+
+    spec: str
+    about: str
+    old: str
+    new: str
+    kinds: tuple[str, ...]
+    case: str
+
+    def apply(self, source: str) -> str:
+        """The engine's source with this mistake.
+
+        Raises:
+            ValueError: the engine has changed and no longer holds `old`.
+        """
+        if self.old not in source:
+            raise ValueError(
+                f"{self.spec}: the kernels no longer hold {self.old!r}; change the bug"
+            )
+        return source.replace(self.old, self.new)
+
+
+BUGS = (
+    # ------------------------------------------------------------ store_kv
+    Bug(
+        "store_kv", "a slot of -1 is stored", "if slot >= 0:", "if slot >= -1:",
+        ("oob", "input_changed"), "padding",
+    ),
+    Bug(
+        "store_kv", "the offset is computed in 32 bits", "slot * ROW", "slot.to(tl.int32) * ROW",
+        ("overflow",), "big-cache",
+    ),
+    Bug(
+        "store_kv", "a row's tail is written too",
+        "tl.store(value_cache_ptr + slot * ROW + column, value, mask=inside)",
+        "tl.store(value_cache_ptr + slot * ROW + column, value)",
+        ("oob", "input_changed"), "prime",
+    ),
+    Bug(
+        "store_kv", "values are stored as keys", "value_ptr + token * value_stride",
+        "key_ptr + token * key_stride", ("values",), "block",
+    ),
+    # ------------------------------------------------------------ paged_decode
+    Bug(
+        "paged_decode", "one token too many is visible", "visible = position < end",
+        "visible = position <= end", ("stale_read",), "ragged",
+    ),
+    Bug(
+        "paged_decode", "earlier tiles are not rescaled", "acc = acc * rescale[:, None]",
+        "acc = acc * 1.0", ("values",), "tiles",
+    ),
+    Bug(
+        "paged_decode", "each key is read twice",
+        "        in_page = visible[:, None] & in_head[None, :]\n",
+        "        in_page = visible[:, None] & in_head[None, :]\n"
+        "        key = tl.load(key_cache_ptr + offsets, mask=in_page, other=0.0)\n",
+        ("traffic",), "traffic-4",
+    ),
+    Bug(
+        "paged_decode", "the accumulator is float16",
+        'acc, input_precision="ieee")\n\n    row_sum_or_1',
+        'acc, input_precision="ieee").to(tl.float16).to(tl.float32)\n\n    row_sum_or_1',
+        ("values",), "tiles",
+    ),
+    # ------------------------------------------------------------ reduce_splits
+    Bug(
+        "reduce_splits", "splits are averaged as equals", "partial * share[:, None], axis=0) / tl",
+        "partial, axis=0) / tl", ("values",), "two",
+    ),
+    Bug(
+        "reduce_splits", "a padding split counts", "other=float(\"-inf\"))", "other=0.0)",
+        ("values",), "odd",
+    ),
+    # ------------------------------------------------------------ split_decode
+    Bug(
+        "split_decode", "an empty split leaves its mass unwritten",
+        "tl.store(lse_ptr + rows, row_max + tl.log(row_sum_or_1), mask=group < GROUP)",
+        "tl.store(lse_ptr + rows, row_max + tl.log(row_sum_or_1),"
+        " mask=(group < GROUP) & (row_sum > 0.0))",
+        ("coverage", "uninitialised"), "empty",
+    ),
+    # ------------------------------------------------------------ paged_prefill
+    Bug(
+        "paged_prefill", "a token sees the one behind it", "(distance >= 0)", "(distance >= -1)",
+        ("values",), "ragged",
+    ),
+    Bug(
+        "paged_prefill", "every tile reads the whole context",
+        "end = num_computed + tl.minimum(row_begin + QUERY_TILE, query_len)",
+        "end = num_computed + query_len",
+        ("traffic", "flops"), "traffic",
+    ),
+    # ------------------------------------------------------------ rms_norm
+    Bug(
+        "rms_norm", "lanes behind the row count", "+ column, mask=inside, other=0.0)\n    if HAS",
+        "+ column, mask=inside)\n    if HAS", ("undefined_lane",), "almost",
+    ),
+    Bug(
+        "rms_norm", "the output is read before it is written",
+        "output = normalised * weight.to(tl.float32)",
+        "output = normalised * weight.to(tl.float32)"
+        " + tl.load(output_ptr + row * SIZE + column, mask=inside, other=0.0)",
+        ("uninitialised",), "row",
+    ),
+    Bug(
+        "rms_norm", "every program writes the first row",
+        "tl.store(output_ptr + row * SIZE + column", "tl.store(output_ptr + column",
+        ("race", "coverage"), "row",
+    ),
+    # ------------------------------------------------------------ rope
+    Bug(
+        "rope", "both halves turn the same way", "second * cos + first * sin",
+        "second * cos - first * sin", ("values",), "head",
+    ),
+    Bug(
+        "rope", "all heads are written to the first",
+        "tl.store(first_ptr, first", "tl.store(first_ptr - head[:, None] * HEAD_DIM, first",
+        ("duplicate_store", "coverage"), "odd-heads",
+    ),
+    # ------------------------------------------------------------ silu_mul
+    Bug(
+        "silu_mul", "the gate is not squashed", "gate / (1.0 + tl.exp(-gate)) * up", "gate * up",
+        ("values",), "row",
+    ),
+    Bug(
+        "silu_mul", "the first column stays unwritten", "* up, mask=inside)",
+        "* up, mask=inside & (column > 0))", ("coverage",), "row",
+    ),
+    Bug(
+        "silu_mul", "an input is overwritten",
+        "    up = tl.load(gate_ptr + SIZE",
+        "    tl.store(gate_ptr, gate, mask=inside)\n    up = tl.load(gate_ptr + SIZE",
+        ("input_changed",), "row",
+    ),
+    Bug(
+        "silu_mul", "the gate is read twice", "    up = tl.load(gate_ptr + SIZE",
+        "    gate = tl.load(gate_ptr, mask=inside, other=0.0).to(tl.float32)\n"
+        "    up = tl.load(gate_ptr + SIZE", ("traffic",), "traffic",
+    ),
+    Bug(
+        "silu_mul", "the last element of a tile belongs to the next tile too",
+        "column = tl.program_id(1) * TILE + tl.arange(0, TILE)",
+        "column = tl.program_id(1) * (TILE - 1) + tl.arange(0, TILE)",
+        ("race", "coverage"), "over",
+    ),
+)  # fmt: skip
+
+
+def bugs_of(spec: str) -> tuple[Bug, ...]:
+    return tuple(bug for bug in BUGS if bug.spec == spec)
+
+
+def wrong_answers(expected: Tensor, problem: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Answers to one output that no comparison may accept: zeros, a constant, an input as it is."""
+    mean = expected.double()[expected.double().isfinite()].mean()
+    answers = {
+        "zeros": torch.zeros_like(expected),
+        "a constant": torch.full_like(expected, float(mean)),
+    }
+    for name, tensor in problem.items():
+        if isinstance(tensor, Tensor) and tensor.shape == expected.shape:
+            answers[f"a copy of {name}"] = tensor.to(expected.dtype)
+    return answers

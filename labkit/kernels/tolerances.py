@@ -1,0 +1,86 @@
+"""How far from float64 a kernel's numbers may be, and how much a kernel may move and compute.
+
+A bound lies between what an honest kernel reaches and what the mildest seeded bug does, at their
+geometric mean; both were measured on the cases of that kernel. For float32 that bug is an
+accumulator in half precision: with 1e-2, which is a common bound, it passes. A float16 or
+bfloat16 result is rounded so coarsely that the same bug hides in it: there the bound keeps
+distance from the rounding, and float32 inputs judge the accumulator.
+`tests/labkit/kernels/test_cases.py` measures the honest errors again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Bound:
+    """The relative L2 error of an honest kernel and of the mildest bug that must be found."""
+
+    honest: float
+    bug: float
+
+    @property
+    def limit(self) -> float:
+        return (self.honest * self.bug) ** 0.5
+
+
+EXACT = Bound(0.0, 0.0)
+FLOAT32 = Bound(honest=4.2e-7, bug=5.4e-4)
+FLOAT16 = Bound(honest=3.0e-4, bug=1.2e-3)
+BFLOAT16 = Bound(honest=2.4e-3, bug=9.6e-3)
+ROW_FACTOR = 4.0
+"""A row of few numbers may be this much worse than all numbers together."""
+
+_BY_DTYPE = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
+
+
+def bound(spec: str, dtype: str) -> Bound:
+    """The bound of one kernel's outputs of a dtype; a copy must be exact."""
+    return EXACT if spec == "store_kv" else _BY_DTYPE[dtype]
+
+
+@dataclass(frozen=True)
+class Efficiency:
+    """What the engine's kernel needs on a graded case, over the least possible."""
+
+    traffic: float
+    flops: float | None = None
+
+
+SLACK = 1.1
+"""A kernel has full marks up to this many times the engine's traffic, or the minimum's."""
+TIERS = ((1.0, 1.0), (1.5, 0.75), (2.0, 0.5))
+"""(times the limit, share of the efficiency's points); beyond the last, a quarter."""
+
+REFERENCE: Mapping[tuple[str, str], Efficiency] = {
+    ("store_kv", "traffic"): Efficiency(1.0),
+    ("paged_decode", "traffic-1"): Efficiency(1.0, flops=16.0),
+    ("paged_decode", "traffic-2"): Efficiency(1.0, flops=8.0),
+    ("paged_decode", "traffic-4"): Efficiency(1.0, flops=4.0),
+    ("paged_decode", "traffic-8"): Efficiency(1.0, flops=2.0),
+    ("reduce_splits", "traffic"): Efficiency(1.0),
+    ("split_decode", "traffic"): Efficiency(1.0, flops=4.0),
+    ("paged_prefill", "traffic"): Efficiency(1.75, flops=1.25),
+    ("rms_norm", "traffic"): Efficiency(1.23),
+    ("rope", "traffic"): Efficiency(1.0),
+    ("silu_mul", "traffic"): Efficiency(1.0),
+}
+"""`tl.dot` takes no tile with a side below 16, so few heads in a group cost FLOPs for nothing; a
+prefill reads keys once for each tile of queries; a norm reads its weight for each row."""
+
+
+def limits(spec: str, case: str) -> Efficiency:
+    """The largest ratios with full marks."""
+    known = REFERENCE.get((spec, case), Efficiency(1.0))
+    flops = None if known.flops is None else SLACK * known.flops
+    return Efficiency(SLACK * max(known.traffic, 1.0), flops)
+
+
+def share(ratio: float, limit: float) -> float:
+    """The share of the efficiency's points for a ratio."""
+    for times, points in TIERS:
+        if ratio <= limit * times:
+            return points
+    return 0.25
