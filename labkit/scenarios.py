@@ -87,9 +87,25 @@ def workload(workload: str, modules: list[str]) -> dict[str, Any]:
     return ab.measure(workload, modules)
 
 
+def compile_kernel(**args: Any) -> dict[str, Any]:
+    """Compile a kernel for a GPU that is not there."""
+    from labkit.kernels import sandbox
+
+    return sandbox.compile_here(**args)
+
+
+def observe_kernel(**args: Any) -> dict[str, Any]:
+    """Run one case of a kernel under the monitor."""
+    from labkit.kernels import sandbox
+
+    return sandbox.observe_here(**args)
+
+
 SCENARIOS: dict[str, Any] = {
     "ping": ping,
     "program": run_program,
     "trace": trace,
     "workload": workload,
+    "compile_kernel": compile_kernel,
+    "observe_kernel": observe_kernel,
 }

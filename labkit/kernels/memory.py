@@ -191,7 +191,7 @@ class Memory:
         return list(self._storages.values())
 
     def of(self, tensor: Tensor, parameter: str) -> Region:
-        """The region of a tensor that a launch passes; read only if the problem does not name it."""
+        """The region of a tensor that a launch passes; without a name in the problem, read only."""
         region = self._by_key.get(_key(tensor))
         if region is None:
             region = self._add(parameter.removesuffix("_ptr"), tensor, "in", TensorRule())
