@@ -1,13 +1,15 @@
-"""Child processes with limits: time, memory, file size and output. A hang comes back with the stack
-it hung in.
+"""Child processes with limits: time, memory, processes, file size and output. A hang comes back
+with the stack it hung in.
 
 Nothing here trusts the child to behave, and nothing protects a secret from it: isolation is added
-by the grader.
+by the grader (`labkit.isolation`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
+import json
 import os
 import signal
 import subprocess
@@ -17,7 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 LIMITS = "LABKIT_LIMITS"
 OUTPUT_BYTES = 256 * 1024
@@ -32,11 +34,19 @@ class Limits:
         memory_mb: private memory; 0 = no limit. On Linux this is RLIMIT_DATA, which leaves out
             mapped libraries and the address space that CUDA reserves; elsewhere it is RLIMIT_AS.
         file_mb: size of any file it writes.
+        mapped_mb: address space (RLIMIT_AS), which counts shared memory too; 0 = no limit. Never
+            set it for a process that uses CUDA.
+        cpu_seconds: CPU time of each process; 0 = no limit.
+        tasks: processes and threads that its user may have, those of other programs included
+            (RLIMIT_NPROC, which does not bind root); 0 = no limit.
     """
 
     seconds: float = 60.0
     memory_mb: int = 4096
     file_mb: int = 64
+    mapped_mb: int = 0
+    cpu_seconds: int = 0
+    tasks: int = 0
 
 
 @dataclass(frozen=True)
@@ -67,12 +77,26 @@ def prepare_from_environment() -> None:
         import resource
     except ImportError:  # Windows has no such limits
         return
-    memory_mb, file_mb = map(int, limits.split(","))
-    if memory_mb:
-        which = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
-        _lower(which, memory_mb << 20)
-    _lower(resource.RLIMIT_FSIZE, file_mb << 20)
+    wanted = Limits(**json.loads(limits))
+    memory = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+    for which, value in (
+        (memory, wanted.memory_mb << 20),
+        (resource.RLIMIT_AS, wanted.mapped_mb << 20),
+        (resource.RLIMIT_CPU, wanted.cpu_seconds),
+        (resource.RLIMIT_NPROC, wanted.tasks),
+    ):
+        if value:
+            _lower(which, value)
+    _lower(resource.RLIMIT_FSIZE, wanted.file_mb << 20)
     _lower(resource.RLIMIT_CORE, 0)
+
+
+def be_killed_first() -> None:
+    """If the machine runs out of memory, the kernel ends this process and not the grader."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    except OSError:  # not Linux, or no /proc here
+        return
 
 
 def _lower(which: int, value: int) -> None:
@@ -90,9 +114,23 @@ def start(
     command: Sequence[str], env: Mapping[str, str], limits: Limits, cwd: Path | None = None
 ) -> subprocess.Popen[bytes]:
     """Start a Python child in its own process group, with pipes on all three streams."""
-    full = dict(env) | {LIMITS: f"{limits.memory_mb},{limits.file_mb}"}
+    return spawn([sys.executable, *command], dict(env) | variable(limits), cwd)
+
+
+def variable(limits: Limits) -> dict[str, str]:
+    """How limits travel to a child, which applies them to itself before it runs anything else."""
+    return {LIMITS: json.dumps(dataclasses.asdict(limits))}
+
+
+def spawn(
+    words: Sequence[str], env: Mapping[str, str], cwd: Path | None = None, uid: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Any program in its own process group, with pipes; as another user if `uid` is given."""
+    identity: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid}
+    if uid is not None:
+        identity["extra_groups"] = []
     return subprocess.Popen(
-        [sys.executable, *command], env=full, cwd=cwd, start_new_session=True,
+        words, env=dict(env), cwd=cwd, start_new_session=True, **identity,
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -113,6 +151,13 @@ class Tail:
     def text(self, wait: float = 2.0) -> str:
         self._thread.join(wait)
         return bytes(self._data).decode("utf-8", "replace")
+
+    def close(self, wait: float = 1.0) -> None:
+        """Close the stream once it has ended. A grandchild that got away may hold its other end
+        open; then it is left to the thread, for closing it here would wait for that process."""
+        self._thread.join(wait)
+        if not self._thread.is_alive():
+            self._stream.close()
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
