@@ -1,0 +1,353 @@
+"""What the monitor sees: each of these small kernels has one fault, which one check finds."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+GOOD = """import triton
+import triton.language as tl
+
+
+@triton.jit
+def kernel(
+    x_ptr, index_ptr, y_ptr, total_ptr, x_stride, scale, COLS: tl.constexpr, TILE: tl.constexpr
+):
+    row = tl.program_id(0)
+    column = tl.arange(0, TILE)
+    inside = column < COLS
+    x = tl.load(x_ptr + row * x_stride + column, mask=inside, other=0.0)
+    y = x * scale
+    tl.store(y_ptr + row * COLS + column, y, mask=inside)
+"""
+NO_OTHER = "x = tl.load(x_ptr + row * x_stride + column, mask=inside)"
+LOAD, SCALE, STORE = 12, 13, 14  # lines of GOOD
+WANT = [[(6 * row + column + 1) / 4 for column in range(6)] for row in range(3)]
+
+Run = Callable[..., dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def run() -> Iterator[Run]:
+    """Runs a kernel in one child that serves all tests; GOOD with some lines replaced."""
+    child = subprocess.Popen(
+        [sys.executable, str(Path(__file__).with_name("toys.py"))],
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert child.stdin is not None and child.stdout is not None
+
+    def ask(lines: dict[int, str] | None = None, **options: Any) -> dict[str, Any]:
+        source = GOOD.splitlines()
+        for number, text in (lines or {}).items():
+            source[number - 1] = f"    {text}"
+        request = {
+            "source": "\n".join(source) + "\n", "grid": [3], "order": "natural", "poison": "nan",
+            "dtype": "float32", "launches": 1,
+        }  # fmt: skip
+        assert child.stdin is not None and child.stdout is not None
+        child.stdin.write(json.dumps(request | options) + "\n")
+        child.stdin.flush()
+        line = child.stdout.readline()
+        assert line, "the child has died"
+        seen: dict[str, Any] = json.loads(line)
+        assert "lint" not in seen, seen
+        return seen
+
+    yield ask
+    child.stdin.close()
+    child.wait(10)
+
+
+def only(seen: dict[str, Any], kind: str) -> dict[str, Any]:
+    """The one finding, which is of this kind."""
+    assert [finding["kind"] for finding in seen["findings"]] == [kind], seen["findings"]
+    finding: dict[str, Any] = seen["findings"][0]
+    assert finding["kernel"] == "kernel"
+    return finding
+
+
+def place(finding: dict[str, Any]) -> tuple[Any, ...]:
+    """Line, program, tensor, element and count of a finding."""
+    keys = ("line", "program", "tensor", "element", "count")
+    return tuple(finding[key] for key in keys)
+
+
+# ---------------------------------------------------------------- nothing to find
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("order", ["natural", "shuffled"])
+def test_a_right_kernel_is_clean(run: Run, dtype: str, order: str) -> None:
+    seen = run(dtype=dtype, order=order)
+    assert seen["findings"] == []
+    assert seen["y"][:3] == WANT
+    assert all(map(math.isnan, seen["y"][3])), "row 3 stays"
+
+
+def test_an_undefined_lane_that_is_not_used_is_fine(run: Run) -> None:
+    assert run({LOAD: NO_OTHER})["findings"] == []
+    relu = run({LOAD: NO_OTHER, SCALE: "y = tl.maximum(x * scale, 0.0)"})
+    assert relu["findings"] == [] and relu["y"][:3] == WANT
+
+
+def test_an_output_may_be_read_by_its_writer(run: Run) -> None:
+    back = "z = tl.load(y_ptr + row * COLS + column, mask=inside, other=0.0)"
+    again = "tl.store(y_ptr + row * COLS + column, z, mask=inside)"
+    store = "tl.store(y_ptr + row * COLS + column, y, mask=inside)"
+    seen = run({STORE: f"{store}; {back}; {again}"})
+    assert seen["findings"] == [] and seen["y"][:3] == WANT
+
+
+# ---------------------------------------------------------------- where a kernel may reach
+def test_a_load_behind_the_end(run: Run) -> None:
+    # Row 1 reads index[3], which nobody owns, and row 2 index[4].
+    seen = run({SCALE: "y = x * scale + tl.load(index_ptr + row + 2) * 0"})
+    kinds = [finding["kind"] for finding in seen["findings"]]
+    assert kinds == ["stale_read", "oob"]
+    oob = seen["findings"][1]
+    assert place(oob) == (SCALE, [2, 0, 0], "index", None, 1)
+    assert "reads 1 element behind the end of index (4,)" in oob["message"]
+
+
+def test_a_load_before_the_start(run: Run) -> None:
+    seen = run({SCALE: "y = x * scale + tl.load(index_ptr + row - 2) * 0"})
+    finding = only(seen, "oob")
+    assert place(finding) == (SCALE, [0, 0, 0], "index", None, 2)
+    assert "reads 2 elements before the start of index" in finding["message"]
+
+
+def test_a_load_between_the_rows_of_a_slice(run: Run) -> None:
+    seen = run({LOAD: "x = tl.load(x_ptr + row * x_stride + column, mask=column < 7, other=0.0)"})
+    finding = only(seen, "oob")
+    assert place(finding) == (LOAD, [0, 0, 0], "x", None, 3)
+    assert "between the rows of x (4, 6), whose strides are (8, 1): element 6" in finding["message"]
+
+
+def test_a_store_out_of_bounds_is_located_and_harmless(run: Run) -> None:
+    seen = run({STORE: "tl.store(y_ptr + (row * 3 - 1) * COLS + column, y, mask=inside)"})
+    first = seen["findings"][0]
+    assert (first["kind"], *place(first)) == ("oob", STORE, [0, 0, 0], "y", None, 12)
+    assert "writes 6 elements before the start of y (4, 6)" in first["message"]
+    assert seen["inputs_kept"]
+
+
+def test_a_pointer_to_nowhere(run: Run) -> None:
+    seen = run({SCALE: "y = x * scale + tl.load(x_ptr + row.to(tl.int64) * (1 << 58) - 8)"})
+    assert seen["findings"][0]["kind"] == "oob"
+
+
+def test_elements_that_nobody_owns_are_not_readable(run: Run) -> None:
+    seen = run({LOAD: "x = tl.load(x_ptr + (row + 1) * x_stride + column, mask=inside, other=0.0)"})
+    finding = only(seen, "stale_read")
+    assert place(finding) == (LOAD, [2, 0, 0], "x", [3, 0], 6)
+    assert finding["message"] == ("program (2, 0, 0) reads x[row 3, column 0]: nobody owns row 3")
+
+
+def test_an_input_is_not_writable(run: Run) -> None:
+    seen = run(
+        {SCALE: "y = x * scale\n    tl.store(x_ptr + row * x_stride + column, y, mask=inside)"}
+    )
+    finding = only(seen, "input_changed")
+    assert place(finding) == (SCALE + 1, [0, 0, 0], "x", [0, 0], 18)
+    assert "x[row 0, column 0], which must stay as it is" in finding["message"]
+    assert seen["inputs_kept"] and seen["y"][:3] == WANT
+
+
+def test_rows_of_others_are_not_writable(run: Run) -> None:
+    seen = run({STORE: STORE_ALL})
+    finding = only(seen, "input_changed")
+    assert place(finding) == (STORE, [2, 0, 0], "y", [3, 0], 6)
+    assert all(map(math.isnan, seen["y"][3]))
+
+
+STORE_ALL = "tl.store(y_ptr + row * COLS + column, y, mask=inside)"
+STORE_ALL += "; tl.store(y_ptr + 3 * COLS + column, y, mask=inside & (row == 2))"
+
+
+# ---------------------------------------------------------------- what a value may depend on
+def test_an_output_is_not_read_before_it_is_written(run: Run) -> None:
+    line = "y = x * scale + 0 * tl.load(y_ptr + row * COLS + column, mask=inside, other=0.0)"
+    finding = only(run({SCALE: line}), "uninitialised")
+    assert place(finding) == (SCALE, [0, 0, 0], "y", [0, 0], 18)
+    assert "no kernel has written it before" in finding["message"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("reduction", ["tl.sum(x, axis=0)", "tl.max(x, axis=0)"])
+def test_an_undefined_lane_must_not_reach_a_result(run: Run, reduction: str, dtype: str) -> None:
+    seen = run({LOAD: NO_OTHER, SCALE: f"y = x * scale + 0 * {reduction}"}, dtype=dtype)
+    finding = only(seen, "undefined_lane")
+    assert place(finding) == (STORE, [0, 0, 0], "y", [0, 0], 18)
+    assert f"the lanes that line {LOAD} masks off without `other`" in finding["message"]
+
+
+def test_an_undefined_index_is_out_of_bounds(run: Run) -> None:
+    index = "i = tl.load(index_ptr + column, mask=column < 3)"
+    seen = run({LOAD: f"{index}\n    x = tl.load(x_ptr + i * x_stride)"}, grid=[1])
+    finding = seen["findings"][0]
+    assert (finding["kind"], finding["line"], finding["tensor"]) == ("oob", LOAD + 1, "x")
+    assert f"Line {LOAD} masks lanes off without `other`" in finding["message"]
+
+
+def test_another_poison_shows_a_dependence_that_nan_hides(run: Run) -> None:
+    lines = {LOAD: NO_OTHER, SCALE: "y = x * scale + tl.sum((x > 3.5).to(tl.float32), axis=0)"}
+    first, second = run(lines), run(lines, poison="1000")
+    assert first["findings"] == second["findings"] == []
+    assert first["y"][:3] != second["y"][:3]
+
+
+def test_an_integer_that_wraps_around(run: Run) -> None:
+    line = "y = x * scale + (tl.load(index_ptr + row) * 2000000000) * 0"
+    finding = only(run({SCALE: line}), "overflow")
+    assert place(finding) == (SCALE, [0, 0, 0], None, None, 1)
+    assert "2 x 2,000,000,000, which does not fit into 32 bits" in finding["message"]
+    assert "tl.int64" in finding["message"]
+    wide = "y = x * scale + (tl.load(index_ptr + row).to(tl.int64) * 2000000000) * 0"
+    assert run({SCALE: wide})["findings"] == []
+
+
+# ---------------------------------------------------------------- programs together
+def test_every_element_must_be_written(run: Run) -> None:
+    finding = only(
+        run({STORE: "tl.store(y_ptr + row * COLS + column, y, mask=column < 5)"}), "coverage"
+    )
+    assert place(finding) == (None, None, "y", [0, 5], 3)
+    assert finding["message"] == (
+        "y[row 0, column 5] is never written: 3 of the 18 elements that must be written are not"
+    )
+    finding = only(run(grid=[2]), "coverage")
+    assert (finding["element"], finding["count"]) == ([2, 0], 6)
+
+
+def test_two_programs_must_not_write_one_element(run: Run) -> None:
+    seen = run({STORE: "tl.store(y_ptr + (row % 2) * COLS + column, y, mask=inside)"})
+    race, coverage = seen["findings"]
+    assert (race["kind"], coverage["kind"]) == ("race", "coverage")
+    assert place(race) == (STORE, [2, 0, 0], "y", [0, 0], 6)
+    assert "writes y[row 0, column 0], which program (0, 0, 0) writes" in race["message"]
+    assert "at the same time" in race["message"]
+
+
+def test_a_lost_update_is_a_race_and_an_atomic_is_not(run: Run) -> None:
+    racy = "y = x * scale\n    tl.store(total_ptr, tl.load(total_ptr) + tl.sum(x, axis=0))"
+    finding = only(run({SCALE: racy}), "race")
+    assert place(finding) == (SCALE + 1, [1, 0, 0], "total", [0], 4)
+    atomic = "y = x * scale\n    tl.atomic_add(total_ptr, tl.sum(x, axis=0))"
+    seen = run({SCALE: atomic})
+    assert seen["findings"] == []
+    assert seen["total"] == [sum(map(sum, WANT)) / 2, 0.0]
+    mixed = atomic + "\n    z = tl.load(total_ptr)"
+    finding = only(run({SCALE: mixed}), "race")
+    assert "writes total[0], which program (0, 0, 0) reads" in finding["message"]
+
+
+def test_a_write_after_anothers_read_is_a_race_too(run: Run) -> None:
+    lines = {SCALE: "y = x * scale\n    z = tl.load(total_ptr + row % 2)\n"
+                    "    tl.store(total_ptr + 1, z, mask=row == 2)"}  # fmt: skip
+    finding = only(run(lines), "race")
+    assert place(finding) == (SCALE + 2, [2, 0, 0], "total", [1], 1)
+    assert "writes total[1], which program (1, 0, 0) reads" in finding["message"]
+
+
+def test_launches_follow_each_other(run: Run) -> None:
+    assert run(launches=2)["findings"] == []
+    total = "y = x * scale\n    tl.store(total_ptr, tl.load(total_ptr) + 1.0)"
+    seen = run({SCALE: total}, launches=2, grid=[1])
+    assert [finding["kind"] for finding in seen["findings"]] == ["coverage"]
+    assert seen["total"] == [2.0, 0.0]
+
+
+def test_one_store_must_not_write_two_values_to_one_element(run: Run) -> None:
+    seen = run({SCALE: "y = x * scale\n    tl.store(total_ptr + column % 2, x)"}, grid=[1])
+    kinds = [finding["kind"] for finding in seen["findings"]]
+    assert kinds == ["duplicate_store", "coverage"]
+    duplicate = seen["findings"][0]
+    assert place(duplicate) == (SCALE + 1, [0, 0, 0], "total", [0], 6)
+    same = run({SCALE: "y = x * scale\n    tl.store(total_ptr + column % 2, x * 0)"}, grid=[1])
+    assert [finding["kind"] for finding in same["findings"]] == ["coverage"]
+
+
+def test_an_error_names_the_line(run: Run) -> None:
+    seen = run({SCALE: "y = x * tl.arange(0, 4)"})
+    finding = only(seen, "crash")
+    assert (finding["line"], finding["program"]) == (SCALE, [0, 0, 0])
+
+
+# ---------------------------------------------------------------- counts
+def test_traffic_is_counted_by_tensor_and_by_line(run: Run) -> None:
+    seen = run({SCALE: "y = x * scale + tl.load(index_ptr + column * 0) * 0"})
+    assert seen["findings"] == []
+    traffic = seen["traffic"]
+    assert traffic["read_by_tensor"] == {"x": 72, "index": 12}
+    assert traffic["written_by_tensor"] == {"y": 72}
+    assert traffic["by_line"] == {str(LOAD): 72, str(SCALE): 12, str(STORE): 72}
+    assert (traffic["bytes_read"], traffic["unique_read"]) == (84, 76)
+    assert (traffic["bytes_written"], traffic["unique_written"]) == (72, 72)
+    assert (traffic["lanes"], traffic["masked_lanes"]) == (72, 12)
+    assert (traffic["programs"], traffic["launches"]) == (3, 1)
+
+
+DOT = """tile = tl.zeros([16, 32], tl.float32)
+    y = x * scale + tl.sum(tl.sum(tl.dot(tile, tl.trans(tile))))"""
+
+
+def test_flops_of_a_dot_are_counted(run: Run) -> None:
+    seen = run({SCALE: DOT})
+    assert seen["findings"] == []
+    assert seen["traffic"]["dot_flops"] == 3 * 2 * 16 * 32 * 16
+
+
+# ---------------------------------------------------------------- the arithmetic of a GPU
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("(tl.zeros([TILE], tl.float32) + 1.01171875).to(tl.bfloat16)", 1.015625),
+        ("(tl.zeros([TILE], tl.float32) + 1.00390625).to(tl.bfloat16)", 1.0),
+        ("-(tl.zeros([TILE], tl.float32) + 1.5).to(tl.bfloat16)", -1.5),
+        ("tl.full([TILE], 1.5, tl.bfloat16) * tl.full([TILE], 2.5, tl.bfloat16)", 3.75),
+        ("tl.full([TILE], 256.0, tl.bfloat16) + tl.full([TILE], 1.0, tl.bfloat16)", 256.0),
+        ("tl.abs(tl.full([TILE], -1.5, tl.bfloat16))", 1.5),
+        ("tl.full([TILE], 3, tl.int32).to(tl.bfloat16)", 3.0),
+        ("tl.full([TILE], 2.5, tl.bfloat16).to(tl.int32).to(tl.float32)", 2.0),
+        ("tl.full([TILE], 2.5, tl.bfloat16).to(tl.float16)", 2.5),
+        ("tl.where(column < 9, tl.full([TILE], 2.5, tl.bfloat16), 0.0)", 2.5),
+        ("tl.full([TILE], 0.0, tl.bfloat16) + tl.sum(tl.full([TILE], 0.5, tl.bfloat16))", 4.0),
+        ("tl.full([TILE], 0.0, tl.bfloat16) + tl.max(column.to(tl.bfloat16))", 7.0),
+        ("tl.maximum(tl.full([TILE], float('nan'), tl.float32), 1.0)", 1.0),
+        ("tl.cumsum(tl.full([TILE], 1.0, tl.bfloat16)) * 0.0 + 1.0", 1.0),
+        ("tl.full([TILE], 1.0, tl.float32) + 2.0 * range_sum(COLS)", 31.0),
+    ],
+)
+def test_numbers_are_those_of_a_gpu(run: Run, expression: str, value: float) -> None:
+    helper = ""
+    if "range_sum" in expression:
+        expression = expression.replace("range_sum(COLS)", "total")
+        helper = "total = 0\n    for i in range(tl.load(index_ptr) * 3):\n        total += i\n    "
+    seen = run({SCALE: f"{helper}y = {expression}"})
+    assert [f["kind"] for f in seen["findings"]] in ([], ["overflow"]), seen["findings"]
+    assert seen["y"][0] == [value] * 6
+
+
+DOT_ONE = """tile = tl.zeros([16, 16], tl.float32) + 1.00048828125
+    y = x * 0 + tl.max(tl.max(tl.dot(tile, tile{})))"""
+
+
+def test_a_dot_of_fp32_is_tf32_unless_told_otherwise(run: Run) -> None:
+    exact = 16 * 1.00048828125**2
+    ieee = run({SCALE: DOT_ONE.format(', input_precision="ieee"')})["y"][0][0]
+    tf32 = run({SCALE: DOT_ONE.format("")})["y"][0][0]
+    assert ieee == pytest.approx(exact, rel=1e-6)
+    assert tf32 != pytest.approx(exact, rel=1e-4) and tf32 == pytest.approx(exact, rel=2e-3)
+
+
+def test_a_dot_of_bfloat16(run: Run) -> None:
+    tile = "tile = tl.full([16, 16], 1.5, tl.bfloat16)"
+    assert run({SCALE: f"{tile}; y = x * 0 + tl.max(tl.max(tl.dot(tile, tile)))"})["y"][0] == [36.0] * 6
