@@ -54,9 +54,9 @@ def test_06_3_stop_tokens_are_banned_while_the_output_is_short(lab: Any) -> None
 
 def test_06_3_each_entry_bans_in_its_own_row(lab: Any) -> None:
     """min_tokens: entries name rows; a row may have several, one or none."""
-    rows, tokens = torch.tensor([0, 0, 2]), torch.tensor([1, 2, 0])
+    rows, tokens, until = torch.tensor([2, 0, 0]), torch.tensor([0, 1, 2]), torch.tensor([8, 5, 5])
     lengths = torch.tensor([0, 0, 7])
-    result = apply_min_tokens(torch.zeros(3, 3), rows, tokens, torch.tensor([5, 5, 8]), lengths)
+    result = apply_min_tokens(torch.zeros(3, 3), rows, tokens, until, lengths)
     at = "row 0 bans tokens 1 and 2, row 1 nothing, row 2 token 0"
     expect(lab.kept(result), [[0], [0, 1, 2], [1, 2]], at=at)
 
