@@ -257,10 +257,10 @@ def test_06_8_bug_vllm_21987_min_tokens_and_stop_strings(subject: Any, least: in
 def test_06_8_the_engine_writes_the_reference_text(subject: Any, reference: Any) -> None:
     """Everything together: eight requests of the bundled model, in one batch."""
     for worker in (subject, reference):
-        p = Program()
-        p.call("importlib:import_module", "transformers")
-        p.call("importlib:import_module", "mini_vllm.engine.llm")
-        worker.run(p)
+        for package in ("transformers", "mini_vllm.engine.llm"):
+            p = Program()
+            p.call("importlib:import_module", package)
+            worker.run(p)
     p = Program()
     llm = p.new("mini_vllm:LLM", "storyteller", max_num_seqs=8, num_gpu_blocks=64,
                 max_model_len=128, dtype="float32")  # fmt: skip
