@@ -67,7 +67,7 @@ upstream: ## fetch the pinned vLLM source, to read beside the chapters
 ##@ Judge
 grade-%: ## run the hidden suite of phase NN
 	$(LABKIT) grade $* $(ARGS)
-check-kernel: ## judge one Triton kernel: KERNEL=name, MODE=interpreter or gpu
+check-kernel: ## judge one Triton kernel: KERNEL=name, FILE=yours, MODE=cpu or gpu
 	$(LABKIT) check-kernel $(KERNEL) $(if $(FILE),--file $(FILE)) $(if $(MODE),--mode $(MODE)) $(ARGS)
 gpu-report: ## measure your kernels on this machine's GPU
 	$(LABKIT) gpu-report $(ARGS)

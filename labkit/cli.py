@@ -77,7 +77,9 @@ COMMANDS: dict[str, Command] = {
         "labkit.upstream:main", "fetch and show the pinned vLLM source", COURSE, "Look", True
     ),
     # Judge
-    "check-kernel": Command("labkit.kernels:main", "judge one Triton kernel", COURSE, "Judge"),
+    "check-kernel": Command(
+        "labkit.kernels.command:main", "judge one Triton kernel", COURSE, "Judge"
+    ),
     "gpu-report": Command("labkit.gpu_report:main", "measure your kernels", COURSE, "Judge"),
     "grade": Command("labkit.grade:main", "run the hidden suite of a phase", COURSE, "Judge"),
     "grade-submission": Command(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from typing import Any
 
 from labkit.kernels.findings import Finding
@@ -143,6 +144,7 @@ class CheckResult:
         data["cases"] = [
             asdict(case)
             | {
+                "errors": {k: v if isfinite(v) else None for k, v in case.errors.items()},
                 "findings": [finding.plain() for finding in case.findings],
                 "traffic_ratio": case.traffic_ratio,
                 "flops_ratio": case.flops_ratio,
