@@ -25,14 +25,14 @@ import numpy as np
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.interpreter import TensorHandle, _get_np_dtype, _ir
+from triton.runtime.interpreter import TensorHandle, _ir
 
 from labkit.kernels.extract import Submission
 from labkit.kernels.findings import Finding, Findings
 from labkit.kernels.memory import DENSE, REGION_BITS, Memory, Region
 from labkit.kernels.observation import Observation, Traffic
 from labkit.kernels.rules import CaseRules
-from labkit.kernels.shims import INTEGER_OPS, TrueBuilder, interpreting, narrow, widen
+from labkit.kernels.shims import INTEGER_OPS, TrueBuilder, interpreting, narrow, numpy_type, widen
 from mini_vllm.kernels.launch import KernelSpec, Launch, Problem
 
 HALF_REGION = 1 << (REGION_BITS - 1)
@@ -152,7 +152,7 @@ class Monitor:
         if isinstance(value, Tensor):
             data = np.array([self.memory.of(value, name).address], np.uint64)
         else:
-            data = np.array([value], _get_np_dtype(kind))
+            data = np.array([value], numpy_type(kind))
         return tl.tensor(TensorHandle(data, kind), kind)
 
     def _linear(self, program: tuple[int, int, int]) -> int:
@@ -229,7 +229,7 @@ class Monitor:
         self, pointers: np.ndarray, mask: np.ndarray, other: np.ndarray | None, dtype: Any
     ) -> np.ndarray:
         """What `tl.load` returns; `dtype` is Triton's element type."""
-        raw = _get_np_dtype(dtype)
+        raw = numpy_type(dtype)
         line = self.line()
         active = np.flatnonzero(mask)
         self.traffic.lanes += mask.size
@@ -259,7 +259,7 @@ class Monitor:
             return self.poison
         bits = dtype.primitive_bitwidth
         value = UNDEFINED >> (64 - bits) if math.isnan(self.poison) else int(self.poison)
-        return np.array(value).astype(_get_np_dtype(dtype))
+        return np.array(value).astype(numpy_type(dtype))
 
     def _resolve(
         self, addresses: np.ndarray, raw: Any, line: int, verb: str
@@ -361,7 +361,7 @@ class Monitor:
         self.traffic.masked_lanes += mask.size - len(active)
         if not len(active):
             return
-        raw = _get_np_dtype(dtype)
+        raw = numpy_type(dtype)
         addresses = pointers.reshape(-1)[active]
         data = np.array(np.broadcast_to(values, pointers.shape), raw).reshape(-1)[active]
         for lanes, region, offsets in self._resolve(addresses, raw, line, "write"):
@@ -463,7 +463,7 @@ class Monitor:
         update: Callable[[Any, int], Any],
     ) -> np.ndarray:  # fmt: skip
         """Replace each element by `update(old, lane)`, lane after lane; the old values."""
-        line, raw = self.line(), _get_np_dtype(dtype)
+        line, raw = self.line(), numpy_type(dtype)
         active = np.flatnonzero(mask)
         self.traffic.lanes += mask.size
         self.traffic.masked_lanes += mask.size - len(active)

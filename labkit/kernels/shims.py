@@ -21,7 +21,19 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _ir
 
+STOCK_DTYPE = interpreter._get_np_dtype
 INTEGER_OPS = {"create_add": np.add, "create_sub": np.subtract, "create_mul": np.multiply}
+
+
+_numpy_types: dict[str, np.dtype] = {}
+
+
+def numpy_type(kind: Any) -> np.dtype:
+    """The numpy dtype that holds a Triton type; the stock function builds a table at each call."""
+    found = _numpy_types.get(kind.name)
+    if found is None:
+        found = _numpy_types[kind.name] = STOCK_DTYPE(kind)
+    return found
 
 
 def widen(bits: np.ndarray) -> np.ndarray:
@@ -79,7 +91,7 @@ class TrueBuilder(InterpreterBuilder):
             return TensorHandle(src.data, target)
         if target == tl.bfloat16:
             return TensorHandle(narrow(src.data.astype(np.float32)), target)
-        return TensorHandle(numbers(src).astype(interpreter._get_np_dtype(dst_type)), target)
+        return TensorHandle(numbers(src).astype(numpy_type(dst_type)), target)
 
     def create_fp_to_fp(self, src: TensorHandle, dst_type: Any, rounding_mode: Any) -> TensorHandle:
         if rounding_mode in (None, _ir.ROUNDING_MODE.RTNE):
@@ -189,6 +201,7 @@ def interpreting(builder: type[TrueBuilder] = TrueBuilder) -> Iterator[Any]:
     instance = interpreter.interpreter_builder
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     scope.set_attr(tl.core.tensor, "__index__", lambda self: int(self.handle.data.item()))
+    scope.set_attr(interpreter, "_get_np_dtype", numpy_type)
     scope.set_attr(interpreter, "_patch_lang", lambda fn: interpreter._LangPatchScope())
     for kind in (interpreter.ReduceOps, interpreter.ScanOps):
         scope.set_attr(kind, "apply_impl", _reduction(kind.apply_impl))
