@@ -1,0 +1,56 @@
+"""Correct solutions that look nothing like the reference: a suite must accept them.
+
+`tests/alternatives/NN-slug/NAME/MODULE.py` holds functions, in classes named as in the module. Each
+takes the place of the engine's function of that name; other functions of the file are helpers. So a
+change of the engine elsewhere needs no change here.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from labkit import source
+from labkit.manifest import ManifestError, Phase
+
+
+def folder(phase: Phase) -> Path:
+    return phase.root / "tests" / "alternatives" / phase.slug
+
+
+def names(phase: Phase) -> list[str]:
+    """The solutions of a phase: "a", "b", …"""
+    where = folder(phase)
+    return sorted(path.name for path in where.iterdir() if path.is_dir()) if where.exists() else []
+
+
+def build(phase: Phase, name: str) -> dict[str, str]:
+    """Module -> its whole text with this solution's functions in it.
+
+    Raises:
+        ManifestError: a graded function is missing, or a method that the module does not have.
+    """
+    return {module: _merged(phase, name, module) for module in phase.modules}
+
+
+def _merged(phase: Phase, name: str, module: str) -> str:
+    path = folder(phase) / name / phase.lab_file(module).name
+    shown = path.relative_to(phase.root).as_posix()
+    written = path.read_text(encoding="utf-8")
+    text = phase.reference_file(module).read_text(encoding="utf-8")
+    mine, known = source.functions(written, shown), source.functions(text, module)
+    lacking = sorted(set(phase.holes(module)) - set(mine))
+    if lacking:
+        raise ManifestError(f"{shown}: {', '.join(lacking)} missing; a solution has them all")
+    helpers = []
+    for function, found in mine.items():
+        body = source.function_text(written, found)
+        if function in known:
+            text = source.replace_function(text, function, body, module)
+        elif "." in function:
+            raise ManifestError(f"{shown}: {module} has no {function}; nest it, or make it global")
+        else:
+            helpers.append(body)
+    merged = "\n\n\n".join([text.rstrip(), *helpers]) + "\n"
+    ast.parse(merged, shown)
+    return merged
