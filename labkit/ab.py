@@ -15,7 +15,7 @@ from typing import Any
 from labkit import child, overlay
 from labkit.manifest import Course, Phase
 from labkit.screen import Screen, command
-from labkit.skeleton import is_todo
+from labkit.skeleton import todo_in
 from labkit.worker import Worker, WorkerError
 
 SHARED = "Once upon a time there was a small fox who lived at the edge of a big forest. "
@@ -169,9 +169,10 @@ def _best_of(phase: Phase, mapping: dict[str, str]) -> tuple[dict[str, Any], dic
 
 def show_unfinished(out: Screen, phase: Phase, error: WorkerError) -> int:
     """It raised, hung or died; a hole that is still open is no accident."""
-    if error.kind == "error" and is_todo(error.detail["message"]):
+    todo = todo_in(error.detail["message"]) if error.kind == "error" else ""
+    if todo:
         out.line("○ It stopped at a function that is not written yet:", "yellow")
-        out.line(error.detail["message"], indent=2)
+        out.line(todo, indent=2)
         out.line(f"next: write it, then {command(phase, 'lab')}", "bold")
     else:
         out.line("✗ The run did not finish.", "red")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -61,7 +61,10 @@ class Exercise:
 
 @dataclass(frozen=True)
 class Phase:
-    """One phase of the course; paths are absolute, `root` is the checkout."""
+    """One phase of the course; paths are absolute, `root` is the checkout.
+
+    `environment` holds variables for every process that runs the phase's modules.
+    """
 
     root: Path
     slug: str
@@ -80,6 +83,7 @@ class Phase:
     traces: tuple[str, ...]
     test_seconds: float
     memory_mb: int
+    environment: Mapping[str, str]
     exercises: tuple[Exercise, ...]
 
     @property
@@ -279,6 +283,7 @@ def load_phase(root: Path, file: Path) -> Phase:
         traces=table.texts("traces", []),
         test_seconds=float(table.take("test_seconds", (int, float), 5)),
         memory_mb=table.take("memory_mb", int, 4096),
+        environment=_environment(table),
         exercises=tuple(_exercise(shown, slug, i, entry) for i, entry in enumerate(exercises)),
     )
     table.finish()
@@ -286,6 +291,15 @@ def load_phase(root: Path, file: Path) -> Phase:
         raise table.fail("run", f" is {phase.run!r}; it must be one of {', '.join(WORKLOADS)}")
     _check_phase(phase, table)
     return phase
+
+
+def _environment(table: _Table) -> dict[str, str]:
+    """`environment = { NAME = "value" }`"""
+    variables = table.take("environment", dict, {})
+    for name, value in variables.items():
+        if not isinstance(value, str):
+            raise table.fail(f"environment.{name}", f" is {value!r}; it must be a string")
+    return dict(variables)
 
 
 def _exercise(file: str, slug: str, index: int, entry: dict[str, Any]) -> Exercise:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import subprocess
 import sys
 from typing import Any
 
-from labkit import overlay
+from labkit import bootstrap, overlay
 from labkit.manifest import Course, Phase, find_root
 from labkit.state import State
 from labkit.testing import same
@@ -41,18 +40,20 @@ def start(number: str, lab: str | None = None) -> None:
         _install_missing()
     mapping = overlay.mapping_for([phase], lab)
     overlay.install(mapping)
-    os.environ.update(overlay.environment(course.root, mapping))
+    os.environ.update(overlay.environment(course.root, mapping) | dict(phase.environment))
     _started[:] = [phase]
     whose = "your files in " + f"labs/{phase.slug}" if mapping else "the reference"
     print(f"Phase {phase.number}, {phase.title}: its modules come from {whose}.")
 
 
 def _install_missing() -> None:
-    """On Colab: install the packages that the course needs and the machine lacks."""
-    wanted = ("safetensors", "transformers", "rich", "typer", "pytest", "hypothesis", "matplotlib")
-    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
+    """On Colab: install the packages of `pyproject.toml` that the machine lacks, or has too old."""
+    wanted = bootstrap.requirements(("engine", "course"))
+    missing = bootstrap.missing(wanted, bootstrap.installed([need.name for need in wanted]))
     if missing:
-        subprocess.run([sys.executable, "-m", "pip", "install", "-q", *missing], check=True)
+        words = [need.text for need in missing]
+        print(f"installing {', '.join(words)}")
+        subprocess.run([sys.executable, "-m", "pip", "install", "-q", *words], check=True)
 
 
 def _reject_todo(value: Any) -> None:

@@ -17,10 +17,12 @@ from typing import Any
 
 from labkit import alarm, child, notebook_source, overlay, pytest_report
 from labkit.manifest import Exercise, Phase
-from labkit.skeleton import is_todo
+from labkit.skeleton import is_todo, todo_in
 
 PHASE_SECONDS = 60.0
 NOTEBOOK_SECONDS = 20.0
+KERNEL_ERRORS = ("InterpreterError", "CompileTimeAssertionFailure", "CompilationError")
+"""What the static_assert of a kernel's hole becomes, interpreted and compiled."""
 
 
 @dataclass
@@ -106,6 +108,8 @@ def run_tests(
     mapping: Mapping[str, str],
     options: Sequence[str] = (),
     extra: Mapping[str, str] | None = None,
+    base: Mapping[str, str] | None = None,
+    seconds: float = PHASE_SECONDS,
 ) -> PhaseResult:
     """Run pytest on some files of a phase in a child with limits.
 
@@ -114,15 +118,18 @@ def run_tests(
         mapping: the overlay, module -> file; {} = the reference.
         options: more words for pytest.
         extra: more variables for the child.
+        base: the environment that these are added to; default: this process's.
+        seconds: wall time for all of it.
     """
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.jsonl")
-        env = overlay.environment(phase.root, mapping) | {
+        env = overlay.environment(phase.root, mapping, base) | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
             pytest_report.REPORT: str(report),
             pytest_report.SECONDS: str(phase.test_seconds),
             pytest_report.WATCH: json.dumps(_watch(phase, mapping)),
+            **phase.environment,
             **(extra or {}),
         }
         words = [
@@ -132,7 +139,7 @@ def run_tests(
             f"--rootdir={phase.root}", *options,
             *map(str, targets),
         ]  # fmt: skip
-        limits = child.Limits(PHASE_SECONDS, phase.memory_mb)
+        limits = child.Limits(seconds, phase.memory_mb)
         done = child.run(words, env, limits, phase.root)
         lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
     return _collect(phase, [json.loads(line) for line in lines], done)
@@ -182,8 +189,8 @@ def _finish(test: Test, event: dict[str, Any]) -> None:
     test.outcome = event["outcome"]
     if event.get("error") == "EndlessLoop":
         test.outcome = "hang"
-    elif event.get("error") == "NotImplementedError":
-        waits_for = is_todo(event.get("message", ""))
+    elif event.get("error") in ("NotImplementedError", *KERNEL_ERRORS):
+        waits_for = is_todo(todo_in(event.get("message", "")))
         if waits_for:
             test.outcome, test.waits_for = "todo", waits_for
 
@@ -199,7 +206,7 @@ def judge_notebook(phase: Phase, mapping: Mapping[str, str], choice: str) -> lis
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder, "report.json")
         env = overlay.environment(phase.root, mapping)
-        env |= {overlay.CHOICE: choice, "MPLBACKEND": "Agg"}
+        env |= {overlay.CHOICE: choice, "MPLBACKEND": "Agg", **phase.environment}
         words = ["-m", "labkit.notebook_judge", str(phase.root), phase.number, str(report)]
         done = child.run(words, env, child.Limits(NOTEBOOK_SECONDS, phase.memory_mb), phase.root)
         if report.exists():

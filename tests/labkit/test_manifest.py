@@ -25,6 +25,12 @@ def test_a_valid_manifest_loads(tmp_path: Path) -> None:
     assert sorted(phase.holes("toy.fifo")) == ["Fifo.drain", "Fifo.head", "clamp"]
 
 
+def test_variables_for_the_processes_of_a_phase(tmp_path: Path) -> None:
+    assert course(tmp_path).phase("00").environment == {}
+    text = MANIFEST.replace("hours = 1\n", 'hours = 1\nenvironment = { TOY = "1" }\n')
+    assert course(tmp_path, text).phase("00").environment == {"TOY": "1"}
+
+
 def test_a_planned_phase_says_what_is_coming(tmp_path: Path) -> None:
     later = course(tmp_path).phase("1")
     assert not later.ready
@@ -50,6 +56,7 @@ def test_a_planned_phase_says_what_is_coming(tmp_path: Path) -> None:
         ('functions = ["clamp"]', 'functions = ["Fifo.head"]', ["exercises[1]", "Fifo.head"]),
         ('modules = ["toy.fifo"]', 'modules = ["toy.lifo"]', ["exercises[0].module", "toy.fifo"]),
         ('modules = ["toy.fifo"]', 'modules = ["toy.fifo", "a.fifo"]', ["labs/00-toy/fifo.py"]),
+        ("hours = 1", "hours = 1\nenvironment = { A = 1 }", ["environment.A", "1", "string"]),
         ("[[exercises]]", "[[exercises", ["not valid TOML"]),
     ],
 )  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 
 from labkit import notebook_source, source, sync
 from labkit.manifest import Course
-from labkit.skeleton import is_todo, open_holes, skeleton
+from labkit.skeleton import is_todo, open_holes, skeleton, todo_in
 from tests.labkit.toy_course import ENGINE, NOTEBOOK, lab, make_course, rewrite, solve, write
 
 KERNEL = '''
@@ -61,8 +61,25 @@ def test_a_kernel_hole_is_a_static_assert(tmp_path: Path) -> None:
     manifest = tmp_path / "phases/00-toy/phase.toml"
     manifest.write_text(manifest.read_text().replace('["clamp"]', '["clamp", "store"]'))
     text = skeleton(Course(course.root).phase("0"), "toy.fifo")
-    assert 'tl.static_assert(False, "TODO 00.1: write store in labs/00-toy/fifo.py' in text
+    assert 'static_assert(\n        False,\n        "TODO 00.1: write store in labs/' in text
     assert "tl.arange" not in text
+    write(tmp_path, "labs/00-toy/fifo.py", text)
+    open_ones = open_holes(Course(course.root).phase("0"))["00.1"]
+    assert [function.name for function in open_ones] == ["clamp", "store"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        "InterpreterError(\"AssertionError('{}')\")",
+        "at 8:4:\n    tl.static_assert(\n    ^\n{}",
+    ],
+)
+def test_a_hole_is_found_in_what_triton_makes_of_it(text: str) -> None:
+    todo = "TODO 04.2: write store_kv in labs/04/triton.py (phase 04, 02-mini-build.md#task-2)"
+    assert todo_in(text.format(todo)) == todo
+    assert todo_in(text.format("TODO: this answer is still `...`")) == ""
 
 
 def test_a_manifest_that_names_no_function_is_refused(tmp_path: Path) -> None:
