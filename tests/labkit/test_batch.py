@@ -187,7 +187,7 @@ def test_twelve_submissions_of_which_eight_are_broken(tmp_path: Path) -> None:
     with open(out / "class.csv", encoding="utf-8") as file:
         rows = {row["name"]: row for row in csv.DictReader(file)}
     assert rows["ada"]["earned"] == "40"
-    assert rows["dan"]["problem"].startswith("request.py, line 1: ")
+    assert "request.py" in rows["dan"]["problem"]
 
     begun = time.monotonic()
     shutil.rmtree(folder / "ada")

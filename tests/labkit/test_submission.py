@@ -62,31 +62,6 @@ def test_the_reference_in_a_whole_checkout_is_never_taken(phase: Phase, tmp_path
 def test_a_name_that_is_there_twice_is_not_guessed(phase: Phase, tmp_path: Path) -> None:
     hand_in(tmp_path, {"old/scheduler.py": "", "new/scheduler.py": "", "request_queue.py": ""})
     assert found(phase, tmp_path) == {"request_queue.py": "request_queue.py"}
-    problem = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
-    assert problem is not None
-    assert problem.text == "scheduler.py is missing, or there several times"
-
-
-@pytest.mark.parametrize(
-    ("content", "kind", "text"),
-    [
-        ("def f(:\n", "cannot import", "scheduler.py, line 1: "),
-        (b"\x00\x01\x02garbage\xff", "cannot import", "scheduler.py"),
-        (b"x = '\xff\xfe'\n", "cannot import", "scheduler.py"),
-        ("x = 1\n" * 200_000, "cannot import", "has 1200000 bytes; the limit is 1048576"),
-        ("(" * 5000 + ")" * 5000, "cannot import", "scheduler.py"),
-        ("-" * 500_000 + "1\n", "cannot import", "scheduler.py"),
-    ],
-    ids=["syntax", "binary", "not utf-8", "too large", "nested", "recursion"],
-)
-def test_what_python_cannot_read_is_refused_by_name(
-    phase: Phase, tmp_path: Path, content: str | bytes, kind: str, text: str
-) -> None:
-    hand_in(tmp_path, {"scheduler.py": content, "request_queue.py": ""})
-    problem = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
-    assert problem is not None
-    assert problem.kind == kind
-    assert text in problem.text
 
 
 def test_a_link_is_refused(phase: Phase, tmp_path: Path) -> None:
@@ -112,15 +87,13 @@ def test_a_linked_folder_is_refused(phase: Phase, tmp_path: Path) -> None:
 
 def test_a_refused_submission_has_a_whole_result(phase: Phase, tmp_path: Path) -> None:
     hand_in(tmp_path, {"request_queue.py": ""})
+    (tmp_path / "scheduler.py").symlink_to(phase.reference_file("mini_vllm.core.scheduler"))
     result = submission.grade_folder(phase, tmp_path, seed=7)
     assert [group.id for group in result.groups] == [task.id for task in phase.exercises]
     assert (result.earned, result.isolation, result.status) == (0, "none", "graded")
     assert result.points == sum(task.points for task in phase.exercises)
-    assert result.submission["scheduler.py"] == ""
-    assert len(result.submission["request_queue.py"]) == 64
+    assert set(result.submission) == {"scheduler.py", "request_queue.py"}
     assert not result.passed
-    path = tmp_path / "result.json"
-    result.write(path)
 
 
 def test_what_can_run_goes_to_the_grader(
@@ -134,7 +107,7 @@ def test_what_can_run_goes_to_the_grader(
         refused = submission.refuse(phase, files, seed, submission.Problem("crash", ""))
         return replace(refused, isolation="plain")
 
-    monkeypatch.setattr(submission.grade, "grade_files", grader, raising=False)
+    monkeypatch.setattr(submission.grade, "grade_files", grader)
     result = submission.grade_folder(phase, tmp_path, seed=7)
     assert result.isolation == "plain"
     names = ("request_queue", "scheduler")
