@@ -148,7 +148,7 @@ def solved_source(cell: Cell) -> str:
 
 
 def first_cell(phase: Phase, solved: bool) -> str:
-    """Finds the course, on Colab fetches it first, and starts the phase."""
+    """Finds the course, or fetches it from `[project.urls] Repository`, and starts the phase."""
     arguments = f'"{phase.number}", lab="reference"' if solved else f'"{phase.number}"'
     return FIRST_CELL.format(url=_repository(phase), arguments=arguments)
 
@@ -161,20 +161,41 @@ def _repository(phase: Phase) -> str:
     return str(project.get("urls", {}).get("Repository", ""))
 
 
-FIRST_CELL = """\
-# Run this cell first: it finds the course (on Colab it fetches it) and installs what is missing.
+FIRST_CELL = '''\
+# Run this cell first: it finds the course, or fetches it, and installs what is missing.
 import pathlib
+import shutil
 import subprocess
 import sys
+import zipfile
 
-here = pathlib.Path.cwd()
-root = next((p for p in (here, *here.parents) if (p / "labkit").is_dir()), here / "mini-vllm")
-if not root.exists():
-    subprocess.run(["git", "clone", "--depth", "1", "{url}", str(root)], check=True)
-sys.path.insert(0, str(root))
+ADDRESS = "{url}"  # of the repository; empty while it has none
+
+
+def course_folder(here):
+    """The checkout that holds `here`; else one beside the notebook: a folder, a zip, a clone."""
+    mark = "labkit/notebook.py"
+    for folder in (here, *here.parents):
+        if (folder / mark).exists():
+            return folder
+    beside = lambda: sorted([*here.glob("*/" + mark), *here.glob("*/*/" + mark)])
+    for file in here.glob("*.zip"):
+        if not beside() and any(mark in name for name in zipfile.ZipFile(file).namelist()):
+            shutil.unpack_archive(file, file.with_suffix(""))
+    if not beside() and ADDRESS:
+        subprocess.run(["git", "clone", "--depth", "1", ADDRESS, str(here / "mini-vllm")])
+    if not beside():
+        raise FileNotFoundError(
+            "The course is not here. Put its folder, or a zip of it, into " + str(here)
+            + " (on Colab: the folder sign on the left, then upload), and run this cell again."
+        )
+    return beside()[0].parents[1]
+
+
+sys.path.insert(0, str(course_folder(pathlib.Path.cwd())))
 from labkit.notebook import check, check_close, check_that, predict, score, start
 
-start({arguments})"""
+start({arguments})'''
 
 
 def to_ipynb(phase: Phase, notebook: Notebook, solved: bool) -> str:

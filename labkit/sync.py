@@ -142,8 +142,8 @@ def _check_solved(phase: Phase) -> list[Change]:
     return []
 
 
-def execute_solved(phase: Phase, seconds: int = 180) -> None:
-    """Run the solved notebook top to bottom and store it with its outputs and plots.
+def execute(phase: Phase, solved: bool = True, seconds: int = 180) -> str:
+    """Run a notebook, fresh from its source, top to bottom; the .ipynb with outputs and plots.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raised; the message holds the cell and the
@@ -152,7 +152,7 @@ def execute_solved(phase: Phase, seconds: int = 180) -> None:
     import nbformat
     from nbclient import NotebookClient
 
-    text = notebook_source.to_ipynb(phase, notebook_source.read(phase), solved=True)
+    text = notebook_source.to_ipynb(phase, notebook_source.read(phase), solved)
     node = nbformat.reads(text, as_version=4)
     client = NotebookClient(
         node, timeout=seconds, kernel_name="python3", record_timing=False,
@@ -160,7 +160,7 @@ def execute_solved(phase: Phase, seconds: int = 180) -> None:
     )  # fmt: skip
     client.execute()
     node.metadata.language_info = {"name": "python"}
-    write_text(phase.solutions / "lab.ipynb", nbformat.writes(node) + "\n")
+    return str(nbformat.writes(node)) + "\n"
 
 
 def update(course: Course, pull: bool = True) -> list[Change]:
@@ -245,8 +245,9 @@ def main(
         for change in sync(course):
             print(change)
         for name in notebooks:
-            execute_solved(course.phase(name))
-            print(Change("executed", f"solutions/{course.phase(name).slug}/lab.ipynb"))
+            path = course.phase(name).solutions / "lab.ipynb"
+            write_text(path, execute(course.phase(name)))
+            print(Change("executed", path.relative_to(course.root).as_posix()))
     except (ManifestError, SourceError) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None

@@ -137,9 +137,10 @@ check(kv_bytes_per_token(storyteller, 2), 2048, "4 layers, 2 KV heads of 64, key
 check(kv_bytes_per_token(qwen3, 2), 114_688, "28 layers, 8 KV heads of 128: 112 KiB a token")
 
 # %% [markdown]
-# The bundled model is so small that it fits a processor's caches, and most of its step is Python. So
-# this experiment uses a random model with 57 million weights: 228 MB in float32, more than most
-# caches hold. What the weights say does not matter for the time.
+# The bundled model is so small that it fits a processor's caches, and much of its step is neither
+# bytes nor FLOPs: part 3 measures how much. So this experiment uses a random model: a step reads 57
+# million of its weights, 226 MB in float32, more than most caches hold. What the weights say does not
+# matter for the time.
 
 # %%
 import json
