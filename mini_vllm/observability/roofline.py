@@ -57,10 +57,10 @@ def step_flops(config: ModelArgs, query_lens: Sequence[int], seq_lens: Sequence[
     Three terms (norms, rotations and softmax are small beside them and left out):
 
     - layers: 2 per weight and token (:func:`layer_weights`), over ``num_hidden_layers``;
-    - head: 2 per number of the ``hidden_size`` x ``vocab_size`` matrix, but only for the last
-      token of each request;
+    - LM head: 2 per number of the ``hidden_size`` x ``vocab_size`` matrix, but only for the
+      last token of each request;
     - attention, in every layer and query head: each token meets every token up to itself, with
-      2 operations per number of the head for the score and 2 for the value. Request ``i``'s
+      2 operations per number of that head for the score and 2 for the value. Request ``i``'s
       tokens end at length ``seq_lens[i]``, so token ``j`` of its ``n`` meets
       ``seq_lens[i] - n + j + 1``.
 
@@ -82,7 +82,7 @@ def step_bytes(
 ) -> int:
     """Bytes that the same forward pass must move at the least.
 
-    - every weight of the layers and of the head once, however many tokens use it (the
+    - every weight of the layers and of the LM head once, however many tokens use it (the
       embedding's few rows are left out);
     - keys and values in every layer: those of the whole context are read, ``seq_lens[i]``
       tokens per request, and those of the new tokens are written.

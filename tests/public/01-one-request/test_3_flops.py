@@ -7,7 +7,10 @@ numbers, MLP of 40, vocabulary 59. So one layer has 24 * (32 + 2 * 16) + 32 * 24
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from labkit.testing import expect
 from mini_vllm.observability.roofline import layer_weights, step_flops
@@ -24,25 +27,54 @@ def test_01_3_one_token_alone(shape: Any) -> None:
     expect(step_flops(shape, [1], [1]), LAYERS + HEAD + PAIR, at="a prompt of 1 token", **state)
 
 
-def test_01_3_the_head_is_paid_once_a_request(shape: Any) -> None:
-    """Only the last token of a prompt needs logits."""
-    expected = 3 * LAYERS + HEAD + 6 * PAIR
-    at = "a prompt of 3 tokens: 3 times the layers, 1 + 2 + 3 pairs, one head"
-    expect(step_flops(shape, [3], [3]), expected, at=at, layers=LAYERS, head=HEAD, pair=PAIR)
+def test_01_3_every_weight_meets_every_new_token(shape: Any) -> None:
+    """A wider MLP costs 2 operations per further weight, layer and new token."""
+    wider = replace(shape, intermediate_size=41)
+    more = step_flops(wider, [3], [10]) - step_flops(shape, [3], [10])
+    at = "3 new tokens; an MLP of 41 instead of 40, so 3 * 24 more weights in each of 2 layers"
+    expect(more, 2 * 72 * 2 * 3, at=at)
 
 
-def test_01_3_a_decode_meets_its_whole_context(shape: Any) -> None:
-    """One new token meets all tokens of the context, itself included."""
-    expected = LAYERS + HEAD + 10 * PAIR
-    at = "a decode that makes the context 10 tokens long: 10 pairs"
-    expect(step_flops(shape, [1], [10]), expected, at=at, layers=LAYERS, head=HEAD, pair=PAIR)
+@pytest.mark.parametrize("layers", [2, 1])
+def test_01_3_the_head_is_paid_once_a_request(shape: Any, layers: int) -> None:
+    """Only the last token of a prompt needs logits, and the head stands behind all layers."""
+    small = replace(shape, num_hidden_layers=layers)
+    large = replace(small, vocab_size=60)
+    more = step_flops(large, [3], [3]) - step_flops(small, [3], [3])
+    at = f"a prompt of 3 tokens, {layers} layer(s): what a vocabulary of 60 instead of 59 adds"
+    expect(more, 2 * 24, at=at)
+
+
+OTHER_SHAPES = {
+    "tiny": {},
+    "one-layer": {"num_hidden_layers": 1},
+    "hidden-32": {"hidden_size": 32},
+    "4-kv-heads": {"num_key_value_heads": 4},
+}
+
+
+@pytest.mark.parametrize("change", OTHER_SHAPES.values(), ids=OTHER_SHAPES.keys())
+def test_01_3_one_more_token_of_context(shape: Any, change: dict[str, int]) -> None:
+    """It costs a decode one pair: 4 operations per number of every query head, in every layer."""
+    shape = replace(shape, **change)
+    more = step_flops(shape, [1], [11]) - step_flops(shape, [1], [10])
+    at = "a decode with a context of 11, minus one with a context of 10: one pair more"
+    layers, heads = shape.num_hidden_layers, shape.num_attention_heads
+    expect(more, layers * 4 * heads * 8, at=at, layers=layers, query_heads=heads, head_dim=8)
 
 
 def test_01_3_a_chunk_meets_what_stands_before_it(shape: Any) -> None:
-    """Tokens 7, 8, 9 and 10 of a prompt meet 7 + 8 + 9 + 10 tokens."""
-    expected = 4 * LAYERS + HEAD + 34 * PAIR
-    at = "a chunk of 4 tokens that ends at length 10: 34 pairs"
-    expect(step_flops(shape, [4], [10]), expected, at=at, layers=LAYERS, head=HEAD, pair=PAIR)
+    """Each of the new tokens meets what stands before the chunk: 3 tokens, 3 pairs a token."""
+    more = step_flops(shape, [3], [10]) - step_flops(shape, [3], [9])
+    at = "a chunk of 3 tokens behind 7 others, minus the same chunk behind 6"
+    expect(more, 3 * PAIR, at=at, pair=PAIR)
+
+
+def test_01_3_a_prompt_meets_itself(shape: Any) -> None:
+    """Tokens 1, 2 and 3 of a prompt meet 1 + 2 + 3 tokens."""
+    expected = 3 * LAYERS + HEAD + 6 * PAIR
+    at = "a prompt of 3 tokens: 3 times the layers, 1 + 2 + 3 pairs, one head"
+    expect(step_flops(shape, [3], [3]), expected, at=at, layers=LAYERS, head=HEAD, pair=PAIR)
 
 
 def test_01_3_two_chunks_cost_one_head_more(shape: Any) -> None:

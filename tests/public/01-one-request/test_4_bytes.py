@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from labkit.testing import expect
 from mini_vllm.observability.roofline import step_bytes
@@ -18,6 +21,21 @@ def test_01_4_one_token_alone(shape: Any) -> None:
     expect(step_bytes(shape, [1], [1], 2), expected, at="1 token, 2 bytes a number", **state)
 
 
+def test_01_4_every_layer_is_read(shape: Any) -> None:
+    """A wider MLP is more weights in each layer."""
+    wider = replace(shape, intermediate_size=41)
+    more = step_bytes(wider, [1], [10], 2) - step_bytes(shape, [1], [10], 2)
+    at = "an MLP of 41 instead of 40: 3 * 24 more weights in each of 2 layers, 2 bytes each"
+    expect(more, 2 * 2 * 72, at=at)
+
+
+def test_01_4_the_heads_matrix_is_read_once(shape: Any) -> None:
+    """A larger vocabulary is more rows of the head; of the embedding only a few rows are read."""
+    larger = replace(shape, vocab_size=60)
+    more = step_bytes(larger, [1], [10], 2) - step_bytes(shape, [1], [10], 2)
+    expect(more, 2 * 24, at="a vocabulary of 60 instead of 59: 24 numbers more, 2 bytes each")
+
+
 def test_01_4_weights_are_read_once_for_all(shape: Any) -> None:
     """A second request adds its keys and values, and no weight."""
     one, two = step_bytes(shape, [1], [10], 2), step_bytes(shape, [1, 1], [10, 10], 2)
@@ -30,10 +48,22 @@ def test_01_4_weights_do_not_grow_with_the_prompt(shape: Any) -> None:
     expect(long - short, 2 * 20 * KV, at="a prompt of 20 minus a prompt of 10: 10 read, 10 written")
 
 
-def test_01_4_the_whole_context_is_read(shape: Any) -> None:
-    """Each further token of context is keys and values to read."""
+OTHER_SHAPES = {
+    "tiny": {},
+    "one-layer": {"num_hidden_layers": 1},
+    "hidden-16": {"hidden_size": 16},
+    "4-kv-heads": {"num_key_value_heads": 4},
+}
+
+
+@pytest.mark.parametrize("change", OTHER_SHAPES.values(), ids=OTHER_SHAPES.keys())
+def test_01_4_the_whole_context_is_read(shape: Any, change: dict[str, int]) -> None:
+    """Each further token of context is a key and a value of every KV head, in every layer."""
+    shape = replace(shape, **change)
     near, far = step_bytes(shape, [1], [10], 2), step_bytes(shape, [1], [11], 2)
-    expect(far - near, 2 * KV, at="a decode with a context of 11, minus one with a context of 10")
+    at = "a decode with a context of 11, minus one with a context of 10, 2 bytes a number"
+    layers, heads = shape.num_hidden_layers, shape.num_key_value_heads
+    expect(far - near, 2 * 2 * layers * heads * 8, at=at, layers=layers, kv_heads=heads, head_dim=8)
 
 
 def test_01_4_new_tokens_are_written(shape: Any) -> None:

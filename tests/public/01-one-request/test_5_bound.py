@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from labkit.testing import expect
 from mini_vllm.observability.roofline import (
     Machine,
@@ -17,18 +19,32 @@ DECODE = StepCost(flops=2000.0, bytes=2000.0)
 PREFILL = StepCost(flops=600_000.0, bytes=3000.0)
 
 
-def test_01_5_intensity_is_operations_per_byte() -> None:
+@pytest.mark.parametrize(
+    ("cost", "expected"), [(DECODE, 1.0), (PREFILL, 200.0)], ids=["decode", "prefill"]
+)
+def test_01_5_intensity_is_operations_per_byte(cost: StepCost, expected: float) -> None:
     """FLOPs divided by bytes; the machine plays no part."""
-    expect(arithmetic_intensity(DECODE), 1.0, at="2000 FLOPs, 2000 bytes")
-    expect(arithmetic_intensity(PREFILL), 200.0, at="600,000 FLOPs, 3000 bytes")
+    at = f"{cost.flops:,.0f} FLOPs, {cost.bytes:,.0f} bytes"
+    expect(arithmetic_intensity(cost), expected, at=at)
 
 
-def test_01_5_the_slower_side_sets_the_time() -> None:
+LEAST = [
+    (DECODE, 200.0, 2.0),
+    (PREFILL, 300.0, 600.0),
+    (StepCost(flops=1000.0, bytes=10.0), 1.0, 1.0),
+    (StepCost(flops=2000.0, bytes=20.0), 2.0, 2.0),
+]
+
+
+@pytest.mark.parametrize(
+    ("cost", "moving", "computing"), LEAST, ids=["decode", "prefill", "1 s each", "2 s each"]
+)
+def test_01_5_the_slower_side_sets_the_time(
+    cost: StepCost, moving: float, computing: float
+) -> None:
     """Moving and computing overlap: the step takes the longer of the two."""
-    at = "moves for 200 s, computes for 2 s"
-    expect(least_seconds(DECODE, MACHINE), 200.0, at=at)
-    at = "moves for 300 s, computes for 600 s"
-    expect(least_seconds(PREFILL, MACHINE), 600.0, at=at)
+    at = f"moves for {moving:g} s, computes for {computing:g} s"
+    expect(least_seconds(cost, MACHINE), max(moving, computing), at=at)
 
 
 def test_01_5_a_decode_is_bound_by_memory() -> None:
