@@ -22,7 +22,7 @@ class Bug:
         spec: whose kernel it breaks.
         about: the mistake, in words.
         old, new: the edit; `old` occurs in the engine's file.
-        kinds: the kinds of findings that name it; one of them must be there.
+        kind: the finding that names it.
         case: a case that shows it.
     """
 
@@ -30,7 +30,7 @@ class Bug:
     about: str
     old: str
     new: str
-    kinds: tuple[str, ...]
+    kind: str
     case: str
 
     def apply(self, source: str) -> str:
@@ -50,52 +50,52 @@ BUGS = (
     # ------------------------------------------------------------ store_kv
     Bug(
         "store_kv", "a slot of -1 is stored", "if slot >= 0:", "if slot >= -1:",
-        ("oob", "input_changed"), "padding",
+        "oob", "padding",
     ),
     Bug(
         "store_kv", "the offset is computed in 32 bits", "slot * ROW", "slot.to(tl.int32) * ROW",
-        ("overflow",), "big-cache",
+        "overflow", "big-cache",
     ),
     Bug(
         "store_kv", "a row's tail is written too",
         "tl.store(value_cache_ptr + slot * ROW + column, value, mask=inside)",
         "tl.store(value_cache_ptr + slot * ROW + column, value)",
-        ("oob", "input_changed"), "prime",
+        "input_changed", "prime",
     ),
     Bug(
         "store_kv", "values are stored as keys", "value_ptr + token * value_stride",
-        "key_ptr + token * key_stride", ("values",), "block",
+        "key_ptr + token * key_stride", "values", "block",
     ),
     # ------------------------------------------------------------ paged_decode
     Bug(
         "paged_decode", "one token too many is visible", "visible = position < end",
-        "visible = position <= end", ("stale_read",), "ragged",
+        "visible = position <= end", "stale_read", "ragged",
     ),
     Bug(
         "paged_decode", "earlier tiles are not rescaled", "acc = acc * rescale[:, None]",
-        "acc = acc * 1.0", ("values",), "tiles",
+        "acc = acc * 1.0", "values", "tiles",
     ),
     Bug(
         "paged_decode", "each key is read twice",
         "        in_page = visible[:, None] & in_head[None, :]\n",
         "        in_page = visible[:, None] & in_head[None, :]\n"
         "        key = tl.load(key_cache_ptr + offsets, mask=in_page, other=0.0)\n",
-        ("traffic",), "traffic-4",
+        "traffic", "traffic-4",
     ),
     Bug(
         "paged_decode", "the accumulator is float16",
         'acc, input_precision="ieee")\n\n    row_sum_or_1',
         'acc, input_precision="ieee").to(tl.float16).to(tl.float32)\n\n    row_sum_or_1',
-        ("values",), "tiles",
+        "values", "tiles",
     ),
     # ------------------------------------------------------------ reduce_splits
     Bug(
         "reduce_splits", "splits are averaged as equals", "partial * share[:, None], axis=0) / tl",
-        "partial, axis=0) / tl", ("values",), "two",
+        "partial, axis=0) / tl", "values", "two",
     ),
     Bug(
         "reduce_splits", "a padding split counts", "other=float(\"-inf\"))", "other=0.0)",
-        ("values",), "odd",
+        "values", "odd",
     ),
     # ------------------------------------------------------------ split_decode
     Bug(
@@ -103,71 +103,71 @@ BUGS = (
         "tl.store(lse_ptr + rows, row_max + tl.log(row_sum_or_1), mask=group < GROUP)",
         "tl.store(lse_ptr + rows, row_max + tl.log(row_sum_or_1),"
         " mask=(group < GROUP) & (row_sum > 0.0))",
-        ("coverage", "uninitialised"), "empty",
+        "coverage", "empty",
     ),
     # ------------------------------------------------------------ paged_prefill
     Bug(
         "paged_prefill", "a token sees the one behind it", "(distance >= 0)", "(distance >= -1)",
-        ("values",), "ragged",
+        "values", "ragged",
     ),
     Bug(
         "paged_prefill", "every tile reads the whole context",
         "end = num_computed + tl.minimum(row_begin + QUERY_TILE, query_len)",
         "end = num_computed + query_len",
-        ("traffic", "flops"), "traffic",
+        "flops", "traffic",
     ),
     # ------------------------------------------------------------ rms_norm
     Bug(
         "rms_norm", "lanes behind the row count", "+ column, mask=inside, other=0.0)\n    if HAS",
-        "+ column, mask=inside)\n    if HAS", ("undefined_lane",), "almost",
+        "+ column, mask=inside)\n    if HAS", "undefined_lane", "almost",
     ),
     Bug(
         "rms_norm", "the output is read before it is written",
         "output = normalised * weight.to(tl.float32)",
         "output = normalised * weight.to(tl.float32)"
         " + tl.load(output_ptr + row * SIZE + column, mask=inside, other=0.0)",
-        ("uninitialised",), "row",
+        "uninitialised", "row",
     ),
     Bug(
         "rms_norm", "every program writes the first row",
         "tl.store(output_ptr + row * SIZE + column", "tl.store(output_ptr + column",
-        ("race", "coverage"), "row",
+        "race", "row",
     ),
     # ------------------------------------------------------------ rope
     Bug(
         "rope", "both halves turn the same way", "second * cos + first * sin",
-        "second * cos - first * sin", ("values",), "head",
+        "second * cos - first * sin", "values", "head",
     ),
     Bug(
         "rope", "all heads are written to the first",
         "tl.store(first_ptr, first", "tl.store(first_ptr - head[:, None] * HEAD_DIM, first",
-        ("duplicate_store", "coverage"), "odd-heads",
+        "duplicate_store", "odd-heads",
     ),
     # ------------------------------------------------------------ silu_mul
     Bug(
         "silu_mul", "the gate is not squashed", "gate / (1.0 + tl.exp(-gate)) * up", "gate * up",
-        ("values",), "row",
+        "values", "row",
     ),
     Bug(
         "silu_mul", "the first column stays unwritten", "* up, mask=inside)",
-        "* up, mask=inside & (column > 0))", ("coverage",), "row",
+        "* up, mask=inside & (column > 0))", "coverage", "row",
     ),
     Bug(
         "silu_mul", "an input is overwritten",
         "    up = tl.load(gate_ptr + SIZE",
         "    tl.store(gate_ptr, gate, mask=inside)\n    up = tl.load(gate_ptr + SIZE",
-        ("input_changed",), "row",
+        "input_changed", "row",
     ),
     Bug(
         "silu_mul", "the gate is read twice", "    up = tl.load(gate_ptr + SIZE",
         "    gate = tl.load(gate_ptr, mask=inside, other=0.0).to(tl.float32)\n"
-        "    up = tl.load(gate_ptr + SIZE", ("traffic",), "traffic",
+        "    up = tl.load(gate_ptr + SIZE", "traffic", "traffic",
     ),
     Bug(
         "silu_mul", "the last element of a tile belongs to the next tile too",
         "column = tl.program_id(1) * TILE + tl.arange(0, TILE)",
         "column = tl.program_id(1) * (TILE - 1) + tl.arange(0, TILE)",
-        ("race", "coverage"), "over",
+        "race", "over",
     ),
 )  # fmt: skip
 

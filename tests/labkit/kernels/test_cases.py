@@ -1,0 +1,168 @@
+"""The cases cover what they promise, and the oracles are right without the engine."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from labkit.kernels import cases, oracles, tolerances, verdict
+from labkit.kernels.cases import SPECS, build, cases_of
+from labkit.kernels.controls import BUGS
+from labkit.kernels.extract import reference_source
+
+ALL = [(spec, case.name) for spec in SPECS for case in cases_of(spec)]
+ATTENTION = ("paged_decode", "split_decode", "paged_prefill")
+
+
+def problems(spec: str) -> list[dict[str, Any]]:
+    return [build(spec, case.name, 1)[0] for case in cases_of(spec)]
+
+
+def test_the_oracles_import_nothing_of_the_engine() -> None:
+    tree = ast.parse(Path(oracles.__file__).read_text())
+    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    names |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    assert {name.split(".")[0] for name in names} == {
+        "__future__",
+        "collections",
+        "typing",
+        "torch",
+    }
+
+
+@pytest.mark.parametrize(("spec", "case"), ALL)
+def test_a_case_is_drawn_from_its_seed(spec: str, case: str) -> None:
+    first, again, other = (build(spec, case, seed)[0] for seed in (1, 1, 2))
+    differs = False
+    for name, value in first.items():
+        if isinstance(value, torch.Tensor) and value.numel() < 2**24:
+            bits = [problem[name].contiguous().view(torch.uint8) for problem in (first, again)]
+            assert torch.equal(*bits), name
+            differs |= value.shape != other[name].shape or not torch.equal(
+                bits[0], other[name].contiguous().view(torch.uint8)
+            )
+    assert differs, "another seed gives the very same problem"
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_each_kernel_has_enough_cases_of_each_dtype(spec: str) -> None:
+    known = cases_of(spec)
+    assert len(known) >= 6 and len({case.name for case in known}) == len(known)
+    assert {case.dtype for case in known} == {"float32", "float16", "bfloat16"}
+    assert any(case.graded for case in known)
+
+
+@pytest.mark.parametrize("spec", ["paged_decode", "paged_prefill"])
+def test_attention_meets_every_block_size_group_and_window(spec: str) -> None:
+    found = problems(spec)
+    caches = [problem["key_cache"] for problem in found]
+    groups = {p["query"].shape[1] // p["key_cache"].shape[2] for p in found}
+    assert {cache.shape[1] for cache in caches} >= {1, 4, 16, 32}
+    assert {cache.shape[3] for cache in caches} >= {32, 64, 80, 128}
+    assert groups >= {1, 2, 3, 4, 8}
+    assert {p["window"] for p in found} >= {None, 1}
+    assert any(p["window"] and p["window"] > 1 and p["window"] % 2 for p in found)
+    assert all(not p["query"].is_contiguous() for p in found if p["query"].shape[0] > 1)
+    assert any(0 in p["seq_lens"] for p in found) and any(1 in p["seq_lens"] for p in found)
+
+
+@pytest.mark.parametrize("spec", ["store_kv", "paged_decode"])
+def test_a_cache_is_larger_than_31_bits(spec: str) -> None:
+    problem, rules = build(spec, "big-cache", 3)
+    assert problem["key_cache"].numel() > 2**31
+    used = problem["slot_mapping"] if spec == "store_kv" else problem["block_table"]
+    row = problem["key_cache"].stride(1 if spec == "store_kv" else 0)
+    real = used[used != 2**31 - 1]
+    assert int(real.max()) * row > 2**31, "the slots in use do not lie behind the 2^31st element"
+    assert rules.rule("key_cache").axes[0] == "block"
+
+
+@pytest.mark.parametrize("spec", ATTENTION)
+def test_what_may_not_be_read_is_nan_or_impossible(spec: str) -> None:
+    for case in cases_of(spec):
+        problem, rules = build(spec, case.name, 4)
+        if problem["key_cache"].numel() < 2**24:
+            readable = rules.rule("key_cache").readable.expand(problem["key_cache"].shape)
+            assert torch.equal(problem["key_cache"].isnan(), ~readable), case.name
+        table = problem["block_table"]
+        assert (table[~rules.rule("block_table").readable] == 2**31 - 1).all()
+
+
+def test_prefill_agrees_with_torch() -> None:
+    """Contiguous blocks of one request: exactly what torch computes over the plain keys."""
+    torch.manual_seed(0)
+    key, value, query = (torch.randn(12, 2, 8, dtype=torch.float64) for _ in range(3))
+    problem = dict(
+        query=query, key_cache=key.view(3, 4, 2, 8), value_cache=value.view(3, 4, 2, 8),
+        block_table=torch.tensor([[0, 1, 2]]), query_start_loc=torch.tensor([0, 12]),
+        seq_lens=torch.tensor([12]), scale=8**-0.5, window=None,
+    )  # fmt: skip
+    theirs = scaled_dot_product_attention(
+        *(t.transpose(0, 1) for t in (query, key, value)), is_causal=True
+    )
+    ours = oracles.expected("paged_prefill", problem)["output"]
+    assert torch.allclose(ours, theirs.transpose(0, 1), atol=1e-12)
+
+
+def test_decode_is_the_last_row_of_a_prefill() -> None:
+    problem = dict(build("paged_decode", "ragged", 5)[0])
+    rows = oracles.expected("paged_decode", problem)["output"]
+    starts = torch.arange(len(rows) + 1)
+    again = oracles.expected("paged_prefill", problem | {"query_start_loc": starts})["output"]
+    assert torch.equal(rows, again)
+
+
+def test_combining_parts_gives_the_whole() -> None:
+    torch.manual_seed(1)
+    scores, values = torch.randn(3, 10).double(), torch.randn(3, 10, 4).double()
+    whole = torch.einsum("hn,hnd->hd", scores.softmax(-1), values)
+    parts, masses = [], []
+    for cut in (slice(0, 3), slice(3, 10)):
+        parts.append(torch.einsum("hn,hnd->hd", scores[:, cut].softmax(-1), values[:, cut]))
+        masses.append(scores[:, cut].logsumexp(-1))
+    combined = oracles.combine(torch.stack(parts, 1), torch.stack(masses, 1))
+    assert torch.allclose(combined, whole, atol=1e-12)
+
+
+def test_the_comparison_finds_one_wrong_row_a_nan_and_a_wrong_shape() -> None:
+    torch.manual_seed(2)
+    want = torch.randn(500, 64).double()
+    bound = tolerances.bound("rope", "float32")
+    assert not verdict.differ(want.float(), want, bound).why
+    off = want.float()
+    off[77] *= 1 + 8 * bound.limit
+    found = verdict.differ(off, want, bound)
+    assert found.error < bound.limit and found.element[0] == 77
+    off[77, 5] = float("nan")
+    assert verdict.differ(off, want, bound).element == (77, 5)
+    assert "shape" in verdict.differ(off[1:], want, bound).why
+
+
+def test_a_copy_must_keep_every_bit() -> None:
+    want = torch.tensor([0.0, float("nan"), 1e-40])
+    assert not verdict.differ(want.clone(), want, tolerances.EXACT).why
+    assert verdict.differ(torch.tensor([-0.0, float("nan"), 1e-40]), want, tolerances.EXACT).why
+    assert verdict.differ(torch.tensor([0.0, float("nan"), 0.0]), want, tolerances.EXACT).why
+
+
+@pytest.mark.parametrize("bound", [tolerances.FLOAT32, tolerances.FLOAT16, tolerances.BFLOAT16])
+def test_a_bound_keeps_its_distance_from_both_sides(bound: tolerances.Bound) -> None:
+    assert 1.9 * bound.honest <= bound.limit <= bound.bug / 1.9
+
+
+def test_every_bug_can_be_planted() -> None:
+    for bug in BUGS:
+        assert bug.apply(reference_source(SPECS[bug.spec])) and cases.find_case(bug.spec, bug.case)
+    assert {bug.spec for bug in BUGS} == set(SPECS)
+
+
+def test_a_wrong_name_lists_those_that_exist() -> None:
+    with pytest.raises(ValueError, match="paged_decode"):
+        cases_of("paged_encode")
+    with pytest.raises(ValueError, match="window-odd"):
+        build("paged_decode", "windows", 1)
