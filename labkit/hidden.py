@@ -1,47 +1,223 @@
 """Pytest plugin of the hidden suites: `subject` is what is judged, `reference` is what is right.
 
-Tests never import a learner's module: both fixtures are children (`labkit.worker.Worker`).
+Tests never import a learner's module: both fixtures are children (`labkit.worker.Worker`). The
+subject lives in a sandbox (`labkit.sandbox`), in a fresh one for each task: a task whose code
+hangs, dies or answers with garbage is lost as a whole, and the next task begins as if nothing had
+happened.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from labkit import child, overlay
-from labkit.manifest import Course
-from labkit.worker import Worker
+from labkit import child, counterexample, isolation, overlay, sandbox
+from labkit.alarm import EndlessLoop
+from labkit.manifest import Course, Phase
+from labkit.public import task_of
+from labkit.sandbox import Sandbox
+from labkit.worker import Worker, WorkerError
 
 SUBJECT = "LABKIT_SUBJECT"
+ISOLATION = "LABKIT_ISOLATION"
+TASKS = "LABKIT_TASKS"
+ANSWER_SECONDS = 10.0
+WARM_SECONDS = 60.0
+WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
+SANDBOX = "sandbox"
+"""The kind of failure that is the grader's own."""
+LOST = {"hang": "endless loop", "died": "crash", "garbage": "garbage"}
+RAISED = {
+    "NotImplementedError": "open TODO",
+    "MemoryError": "memory",
+    "ImportError": "cannot import",
+    "ModuleNotFoundError": "cannot import",
+    "SyntaxError": "cannot import",
+}
 
 
-def _phase_of(request: pytest.FixtureRequest) -> tuple[Path, str]:
-    """The checkout and the phase's folder name, from where the test lies: tests/hidden/NN-slug/."""
-    for folder in request.path.parents:
+class TaskLost(BaseException):
+    """The subject gave no answer, so its task is over. Not an Exception: Hypothesis must not try
+    again with other inputs."""
+
+
+class SandboxBroken(Exception):
+    """The sandbox did not come up, before any code of the learner ran."""
+
+
+class Observed(Worker):
+    """A worker that remembers what it was asked last, and what came of it.
+
+    Attributes:
+        asked: scenario and arguments of the last request.
+        seen: its answer, as far as there is one.
+        raised: name of the exception that ended it, or "".
+    """
+
+    asked: tuple[str, dict[str, Any]] = ("", {})
+    seen: Any = None
+    raised: str = ""
+
+    def call(self, scenario: str, **args: Any) -> Any:
+        self.asked, self.seen, self.raised = (scenario, args), None, ""
+        try:
+            self.seen = super().call(scenario, **args)
+        except WorkerError as error:
+            self.raised = error.detail["type"] if error.kind == "error" else ""
+            raise
+        last = self.seen[-1] if isinstance(self.seen, list) and self.seen else None
+        if isinstance(last, dict) and isinstance(last.get("!raises"), str):
+            self.raised = last["!raises"]
+        return self.seen
+
+
+class Subject(Observed):
+    """What is judged: one sandboxed worker a task.
+
+    Attributes:
+        task: whose tests run now, "03.2".
+        lost: tasks that are over -> why, one of `labkit.result.KINDS`.
+    """
+
+    def __init__(self, phase: Phase, launcher: Sandbox) -> None:
+        limits = child.Limits(ANSWER_SECONDS, phase.memory_mb)
+        super().__init__(phase.root, {}, limits, "subject", launcher)
+        self.task = ""
+        self.lost: dict[str, str] = {}
+        self.packages = sandbox.heavy_packages(phase)
+
+    def enter(self, task: str) -> None:
+        """From now on tests of `task` run; another task's worker ends."""
+        if task != self.task:
+            if self.task:  # before the first test, a fixture may have asked already
+                self.close()
+            self.task = task
+
+    def lose(self, why: str) -> None:
+        self.lost.setdefault(self.task, why)
+        self.close()
+
+    def _start(self) -> None:
+        """Import the big packages first, under a limit of their own: their time is not the
+        learner's."""
+        super()._start()
+        usual, self.limits = self.limits, replace(self.limits, seconds=WARM_SECONDS)
+        try:
+            for _ in super()._exchange("warm", {"packages": self.packages}):
+                pass
+        except WorkerError as error:
+            raise SandboxBroken(str(error)) from None
+        finally:
+            self.limits = usual
+
+    def _exchange(self, scenario: str, args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        if self.task in self.lost:
+            raise TaskLost(self.lost[self.task])
+        try:
+            yield from super()._exchange(scenario, args)
+        except WorkerError as error:
+            if error.kind == "error":
+                raise
+            self.lose(LOST[error.kind])
+            raise TaskLost(LOST[error.kind]) from None
+
+
+def _phase_of(path: Path) -> Phase:
+    """The phase of a hidden test, from where it lies: tests/hidden/NN-slug/."""
+    for folder in path.parents:
         if folder.parent.name == "hidden" and folder.parent.parent.name == "tests":
-            return folder.parents[2], folder.name
-    raise pytest.UsageError(f"{request.path} does not lie below tests/hidden/NN-slug/")
+            return Course(folder.parents[2]).phase(folder.name)
+    raise pytest.UsageError(f"{path} does not lie below tests/hidden/NN-slug/")
 
 
 @pytest.fixture(scope="module")
-def subject(request: pytest.FixtureRequest) -> Iterator[Worker]:
+def subject(request: pytest.FixtureRequest) -> Observed:
     """The learner's modules (LAB=labs, the default), the reference, or a mutant."""
-    root, slug = _phase_of(request)
-    phase = Course(root).phase(slug)
+    return _worker(request, "subject", _make_subject)
+
+
+@pytest.fixture(scope="module")
+def reference(request: pytest.FixtureRequest) -> Observed:
+    """The engine as it is."""
+
+    def make(phase: Phase) -> Observed:
+        limits = child.Limits(WARM_SECONDS, phase.memory_mb)
+        return Observed(phase.root, {}, limits, "reference")
+
+    return _worker(request, "reference", make)
+
+
+def _worker(
+    request: pytest.FixtureRequest, name: str, make: Callable[[Phase], Observed]
+) -> Observed:
+    """One worker of a name for each phase of the session, for tests of several files in turn."""
+    phase = _phase_of(request.path)
+    workers = request.config.stash.setdefault(WORKERS, {})
+    if (phase.slug, name) not in workers:
+        workers[phase.slug, name] = worker = make(phase)
+        request.session.addfinalizer(worker.close)
+    return workers[phase.slug, name]
+
+
+def _make_subject(phase: Phase) -> Subject:
     given = os.environ.get(SUBJECT)
     mapping = json.loads(given) if given is not None else overlay.mapping_for([phase])
-    with Worker(root, mapping, child.Limits(10, phase.memory_mb), "subject") as worker:
-        yield worker
+    files = {m: Path(mapping.get(m) or phase.reference_file(m)) for m in phase.modules}
+    submission = {module: path.read_bytes() for module, path in files.items()}
+    rung = isolation.LADDER[os.environ.get(ISOLATION, "plain")]
+    return Subject(phase, Sandbox(phase, submission, rung))
 
 
-@pytest.fixture(scope="module")
-def reference(request: pytest.FixtureRequest) -> Iterator[Worker]:
-    """The engine as it is."""
-    root, slug = _phase_of(request)
-    phase = Course(root).phase(slug)
-    with Worker(root, {}, child.Limits(10, phase.memory_mb), "reference") as worker:
-        yield worker
+def _subject_of(item: pytest.Item) -> Subject | None:
+    found = getattr(item, "funcargs", {}).get("subject")
+    return found if isinstance(found, Subject) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Only the tasks that were asked for, and the tests of one task after the other."""
+    wanted = os.environ.get(TASKS)
+    if wanted is not None:
+        kept = [item for item in items if task_of(item.name) in wanted.split(",")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+    items.sort(key=lambda item: task_of(item.name))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Each task has a worker of its own."""
+    for worker in item.config.stash.get(WORKERS, {}).values():
+        if isinstance(worker, Subject):
+            worker.enter(task_of(item.name))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """A module's first test makes the workers only while it is set up."""
+    pytest_runtest_setup(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Tell the grader what sort of failure it was, and for which inputs."""
+    found = _subject_of(item)
+    if found is None or call.excinfo is None or call.when == "teardown":
+        return
+    error = call.excinfo.value
+    if isinstance(error, EndlessLoop):
+        found.lose("timeout")
+    right = item.funcargs.get("reference")  # type: ignore[attr-defined]
+    kind = found.lost.get(found.task) or RAISED.get(found.raised, "")
+    if not kind and found.raised and found.raised != getattr(right, "raised", ""):
+        kind = "error"
+    if isinstance(error, SandboxBroken):
+        kind = SANDBOX
+    text = counterexample.text(*found.asked, found.seen)
+    item.user_properties += [("kind", kind or "wrong result"), ("counterexample", text)]

@@ -78,7 +78,7 @@ class Reporter:
         """Once a task: the first failure is the one that the screen explains."""
         task = "_".join(item.name.split("_")[:3])
         silent = NotImplementedError | MemoryError | RecursionError
-        if isinstance(error, silent) or task in self.looked_at:
+        if not self.watched or isinstance(error, silent) or task in self.looked_at:
             return False
         self.looked_at.add(task)
         return True
@@ -91,6 +91,7 @@ class Reporter:
             "id": report.nodeid,
             "outcome": report.outcome,
             "when": report.when,
+            "properties": dict(report.user_properties),
         }
         if report.failed and report.when != "call":
             record["message"] = str(report.longrepr)[-MAX_TEXT:]

@@ -16,7 +16,9 @@ see beyond that is up to the rung (`labkit.isolation`).
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import stat
 import subprocess
 import sys
 import tempfile
@@ -43,6 +45,7 @@ TOOLS = (
     "trace/runner.py",
 )
 """All of labkit that a worker gets. None of it knows an answer."""
+HEAVY = ("torch", "triton", "transformers")
 TASKS = 64
 MAPPED_MB = 8192
 """Address space beyond the memory limit: libraries are mapped, not used."""
@@ -62,26 +65,24 @@ class SubmissionError(ValueError):
     """A file of a submission that cannot be taken; the message names the file and the reason."""
 
 
-def declared(folder: Path, files: Mapping[str, Path]) -> dict[str, bytes]:
-    """Read a submission's files: module -> content.
-
-    A link could hand in any file that the grader can read, so it must be a plain file inside
-    `folder`.
+def declared(files: Mapping[str, Path]) -> dict[str, bytes]:
+    """Read a submission's files: module -> content. A link could hand in any file that the grader
+    can read, so each must be a plain file.
 
     Raises:
-        SubmissionError: a file is missing, no plain file inside `folder`, or too large.
+        SubmissionError: a file is missing, no plain file, or too large.
     """
     found = {}
-    inside = folder.resolve()
     for module, path in files.items():
-        if not os.path.lexists(path):
-            raise SubmissionError(f"{path.name} is missing")
-        straight = path.resolve() == inside / path.absolute().relative_to(folder.absolute())
-        if not straight or not path.is_file():
+        try:
+            about = path.lstat()
+        except OSError:
+            raise SubmissionError(f"{path.name} is missing") from None
+        if not stat.S_ISREG(about.st_mode):
             raise SubmissionError(f"{path.name} is a link or no file; hand in the file itself")
-        if path.stat().st_size > MAX_FILE:
+        if about.st_size > MAX_FILE:
             raise SubmissionError(
-                f"{path.name} has {path.stat().st_size} bytes; at most {MAX_FILE} are graded"
+                f"{path.name} has {about.st_size} bytes; at most {MAX_FILE} are graded"
             )
         found[module] = path.read_bytes()
     return found
@@ -90,6 +91,16 @@ def declared(folder: Path, files: Mapping[str, Path]) -> dict[str, bytes]:
 def packages_of(phase: Phase) -> list[str]:
     """The engine's top-level packages that a phase takes its modules from."""
     return sorted({module.partition(".")[0] for module in phase.modules})
+
+
+def heavy_packages(phase: Phase) -> list[str]:
+    """Installed packages that a phase's modules import and that take seconds to load."""
+    texts = [phase.reference_file(m).read_text(encoding="utf-8") for m in phase.modules]
+    return [
+        name
+        for name in HEAVY
+        if any(re.search(rf"^\s*(import|from) {name}\b", text, re.MULTILINE) for text in texts)
+    ]
 
 
 def site_folders() -> list[Path]:

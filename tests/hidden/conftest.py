@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
-from labkit.hidden import reference, subject
+from labkit.hidden import pytest_runtest_call, pytest_runtest_setup, reference, subject
 
-__all__ = ["reference", "subject"]
+__all__ = ["pytest_runtest_call", "pytest_runtest_setup", "reference", "subject"]
 
 
 def pytest_report_header() -> str:

@@ -1,53 +1,220 @@
-"""`labkit grade`: the hidden suite of a real phase, on the reference and on the skeleton."""
+"""`labkit grade`: what is judged, what is written down, and what a learner gets to see."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from labkit import grade, likeness, mutants, public, result
 from labkit.loop import course
+from labkit.manifest import Phase
+from labkit.public import PhaseResult
 from labkit.skeleton import skeleton
 
 ROOT = Path(__file__).parents[2]
 
 
-def grade(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def phase() -> Phase:
+    return course().phase("00")
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "labkit", "grade", *words],
         cwd=ROOT,
         env=os.environ | variables,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
 
 
-def test_the_reference_gets_all_points() -> None:
-    done = grade("00", "--seed", "7", LAB="reference")
+def submit(phase: Phase, folder: Path, text: str) -> dict[str, Path]:
+    """A submission of phase 00: its one file."""
+    file = folder / "request.py"
+    file.write_text(text, encoding="utf-8")
+    return {phase.modules[0]: file}
+
+
+def test_the_reference_gets_all_points_and_is_flagged_as_itself(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    done = run("00", "--seed", "7", "--result", str(file), LAB="reference")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 7" in done.stdout
     assert "hidden 12/12 · 40 of 40 points" in done.stdout
+    graded = result.load(file)
+    assert (graded.passed, graded.problem, graded.seed.value) == (True, "", 7)
+    assert graded.seed.commitment == result.commitment(7)
+    assert {flag.where for flag in graded.flags if flag.kind == "same as the reference"} == {
+        f"request.py: {name}" for name in course().phase("00").holes("mini_vllm.request")
+    }
 
 
 def test_a_skeleton_gets_none_and_hears_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    phase: Phase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from labkit import grade as module
+    files = submit(phase, tmp_path, skeleton(phase, phase.modules[0]))
+    judged = grade.judge(phase, files, seed=71717)
+    graded = judged.result
+    assert [g.kind for g in graded.groups] == ["open TODO"] * 4
+    assert [g.hint for g in graded.groups] == [task.hints[0] for task in phase.exercises]
+    assert (graded.earned, len(graded.tests), graded.flags) == (0, 12, [])
 
-    phase = course().phase("00")
+    grade.show(phase, judged, reveal=False)
+    sealed = capsys.readouterr().out
+    assert "a TODO is still open" in sealed
+    assert graded.groups[0].hint in sealed
+    assert "71717" not in sealed and "RequestStatus" not in sealed, "no seed, no inputs"
+
+    grade.show(phase, judged, reveal=True)
+    shown = capsys.readouterr().out
+    assert "--seed 71717" in shown
+    assert "request.RequestStatus.is_finished(request.RequestStatus.WAITING)" in shown
+    assert "# yours raised NotImplementedError" in shown
+
+
+def test_a_known_mistake_is_answered_with_its_misconception(phase: Phase, tmp_path: Path) -> None:
+    mutant = next(m for m in mutants.load(phase) if m.exercise == "00.2")
+    files = submit(phase, tmp_path, mutant.text)
+    judged = grade.judge(phase, files, seed=3, tasks=["00.2"])
+    (group,) = judged.result.groups
+    assert (group.status, group.kind) == ("failed", "wrong result")
+    assert group.hint in {m.misconception for m in mutants.load(phase)} | {
+        phase.exercise("00.2").hints[0]
+    }
+    title, lines = judged.inputs["00.2"]
+    assert title and "# yours: " in lines
+    expected = "num_tokens_with_spec"
+    assert expected in lines
+
+
+@pytest.mark.parametrize(
+    ("make", "problem", "kind"),
+    [
+        (lambda file: None, "request.py is missing", "missing file"),
+        (lambda file: file.mkdir(), "request.py is a link or no file", "cannot import"),
+        (
+            lambda file: file.symlink_to(ROOT / "mini_vllm" / "request.py"),
+            "request.py is a link or no file",
+            "cannot import",
+        ),
+        (lambda file: os.mkfifo(file), "request.py is a link or no file", "cannot import"),
+        (lambda file: file.write_bytes(b"#" * (2 << 20)), "has 2097152 bytes", "cannot import"),
+        (
+            lambda file: file.write_text("x = 1\ndef (:\n"),
+            "request.py: SyntaxError, line 2",
+            "cannot import",
+        ),
+        (lambda file: file.write_bytes(b"\x00\xff"), "request.py: ", "cannot import"),
+        (lambda file: file.write_text("-" * 300_000 + "1"), "", "cannot import"),
+    ],
+    ids=["missing", "folder", "link", "fifo", "large", "syntax", "bytes", "deep"],
+)
+def test_what_cannot_be_taken_is_named_and_nothing_runs(
+    phase: Phase, tmp_path: Path, make: Any, problem: str, kind: str
+) -> None:
     file = tmp_path / "request.py"
-    file.write_text(skeleton(phase, phase.modules[0]), encoding="utf-8")
-    monkeypatch.setattr(module.overlay, "mapping_for", lambda _: {phase.modules[0]: str(file)})
-    result = module.run(phase, seed=7)
-    assert result.public[0] == 0
-    assert len(result.tests) == 12
+    make(file)
+    graded = grade.grade_files(phase, {phase.modules[0]: file}, seed=1, isolate="plain")
+    assert graded.problem and problem in graded.problem
+    assert (graded.status, graded.earned, graded.tests) == ("graded", 0, [])
+    assert {group.kind for group in graded.groups} == {kind}
+
+
+def test_when_pytest_dies_the_running_task_is_lost_and_the_others_go_on(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[list[str]] = []
+
+    def fake(phase: Phase, mapping: Any, seed: int, rung: str, tasks: list[str]) -> PhaseResult:
+        runs.append(list(tasks))
+        tests = [public.Test(task, f"test_{task}", task, task, "passed") for task in tasks]
+        if "00.2" in tasks:  # it dies in 00.2, before 00.3
+            for test in tests:
+                test.outcome = "passed" if test.task < "00.2" else "not run"
+        return PhaseResult(phase, tests)
+
+    monkeypatch.setattr(grade, "_run_pytest", fake)
+    tasks = [task.id for task in phase.exercises]
+    tests = grade._run_tasks(phase, {}, 1, "plain", tasks)
+    assert runs == [tasks, ["00.3", "00.4"]]
+    assert [(t.task, t.outcome) for t in tests] == [
+        ("00.1", "passed"),
+        ("00.2", "failed"),
+        ("00.3", "passed"),
+        ("00.4", "passed"),
+    ]
+    assert grade._kind(tests[1]) == "crash"
+
+
+def test_a_suite_that_does_not_load_is_the_graders_fault(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> PhaseResult:
+        return PhaseResult(phase, [], broken="no module named oracle")
+
+    monkeypatch.setattr(grade, "_run_pytest", broken)
+    files = {phase.modules[0]: phase.reference_file(phase.modules[0])}
+    graded = grade.grade_files(phase, files, seed=1, isolate="plain")
+    assert (graded.status, graded.passed) == ("error", False)
+    assert "no module named oracle" in graded.problem
+
+
+def test_two_failures_open_the_seed_and_a_pass_closes_it_again(
+    phase: Phase, tmp_path: Path
+) -> None:
+    moved = replace(phase, root=tmp_path)
+    failed = result.GradeResult(
+        phase.slug, "", {}, "", result.Seed("c", 1), "plain", {}, [
+            result.GroupRecord("00.1", "", "failed", 5, kind="error")
+        ],
+    )  # fmt: skip
+    passed = replace(failed, groups=[result.GroupRecord("00.1", "", "passed", 5, 5)])
+    graded = [failed, failed, passed, failed, replace(failed, status="error")]
+    assert [grade.remember(moved, one) for one in graded] == [1, 2, 0, 1, 1]
+
+
+def test_seeds_are_fresh_and_promised(phase: Phase, tmp_path: Path) -> None:
+    file = {phase.modules[0]: tmp_path / "request.py"}
+    seeds = [grade.grade_files(phase, file, isolate="plain").seed for _ in range(3)]
+    assert len({seed.value for seed in seeds}) == 3
+    assert all(result.commitment(seed.value or 0) == seed.commitment for seed in seeds)
+
+
+def test_likeness_looks_at_the_tree_not_at_the_text(phase: Phase, tmp_path: Path) -> None:
+    text = phase.reference_file(phase.modules[0]).read_text(encoding="utf-8")
+    (tmp_path / "request.py").write_text(text.replace("return ", "return  "), encoding="utf-8")
+    whole = {row[1] for row in likeness.compare(phase, tmp_path)["same"]}
+    assert whole == set(phase.holes(phase.modules[0]))
+    one = mutants.load(phase)[0]
+    (tmp_path / "request.py").write_text(one.text, encoding="utf-8")
+    assert {row[1] for row in likeness.compare(phase, tmp_path)["same"]} == whole - {one.function}
+
+
+def test_variables_that_steer_pytest_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONSTARTUP", "HYPOTHESIS_PROFILE"):
+        monkeypatch.setenv(name, "anything")
+    assert not [name for name in grade._clean() if name.startswith(("PYTEST_", "HYPOTHESIS_"))]
+    assert grade._clean()["PYTHONSAFEPATH"] == "1"
 
 
 def test_a_planned_phase_says_what_is_coming() -> None:
-    done = grade("08")
+    done = run("08")
     assert done.returncode == 1
     assert "not built yet" in done.stdout
+
+
+def test_an_unknown_rung_is_named(phase: Phase) -> None:
+    with pytest.raises(ValueError, match="isolation is 'vault'; it must be one of auto, container"):
+        grade.grade_files(phase, {}, seed=1, isolate="vault")
+
+
+def test_a_test_belongs_to_a_task() -> None:
+    assert public.task_of("test_00_2_counts_match") == "00.2"
