@@ -30,7 +30,7 @@ POINTERS = {
     "int64": "*i64", "float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32",
     "float64": "*fp64",
 }  # fmt: skip
-LOAD = re.compile(r"\bld\.global(?:\.\w+)*?(?:\.v(\d))?\.[bsuf](\d+)\b")
+LOAD = re.compile(r"\bld\.global[\w.:]*?(?:\.v(\d))?\.[bsuf](\d+)\b")
 COPY = re.compile(r"\bcp\.async\.\w+\.shared\.global[^;]*?\], (?:0x)?([0-9a-f]+)")
 USED = re.compile(r"Used (\d+) registers")
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")

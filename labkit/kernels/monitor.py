@@ -67,8 +67,8 @@ def run_monitored(
     Args:
         order: of a launch's programs, "natural" or "shuffled" (by `seed`).
         poison: what lanes hold that a load masks off without `other`. With NaN, integers hold a
-            number beyond every tensor; a finite number is for a second run, whose outputs must
-            equal the first's.
+            number beyond every tensor. With a finite number (integers: within ±100) nothing marks
+            such a lane; that is for a second run, whose outputs must equal the first's.
 
     Raises:
         RuntimeError: Triton was imported without TRITON_INTERPRET=1.
@@ -258,7 +258,9 @@ class Monitor:
         if dtype.is_floating():
             return self.poison
         bits = dtype.primitive_bitwidth
-        value = UNDEFINED >> (64 - bits) if math.isnan(self.poison) else int(self.poison)
+        value = UNDEFINED >> (64 - bits)
+        if not math.isnan(self.poison):
+            value = int(min(max(self.poison, -100), 100))
         return np.array(value).astype(numpy_type(dtype))
 
     def _resolve(
@@ -527,7 +529,7 @@ class MonitoredBuilder(TrueBuilder):
         flags = np.broadcast_to(np.asarray(mask.data, bool), ptrs.data.shape)
         fill = None if other is None else other.data
         data = self.monitor.load(ptrs.data, flags, fill, dtype)
-        self.nan_spreads = bool(self.monitor.undefined)
+        self.nan_spreads = bool(self.monitor.undefined) and math.isnan(self.monitor.poison)
         return TensorHandle(data, dtype)
 
     def create_masked_store(

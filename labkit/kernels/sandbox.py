@@ -25,7 +25,8 @@ from labkit.worker import Worker, WorkerError
 
 INTERPRET = "TRITON_INTERPRET"
 # Reserved memory counts as well, and some cases have caches of 2^31 elements, mostly untouched.
-LIMITS = Limits(seconds=60, memory_mb=32 * 1024)
+# The first answer waits for torch and Triton to be imported, which a busy machine does in 20 s.
+LIMITS = Limits(seconds=90, memory_mb=32 * 1024)
 
 
 class Sandbox:

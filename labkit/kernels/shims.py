@@ -2,8 +2,9 @@
 
 The stock interpreter (3.6 and 3.7) keeps bfloat16 as its bits in a uint16 and then adds and
 multiplies those bits; rounds fp32 to bfloat16 towards zero; ignores that a `tl.dot` of fp32 uses
-TF32 unless told otherwise; and prepares the whole language anew at each call of `tl.sum`. In 3.6
-with numpy 2.4 or later, `range` over a number known only at run time fails.
+TF32 unless told otherwise; calls a comparison of floats a float; and prepares the whole language
+anew at each call of `tl.sum`. In 3.6 with numpy 2.4 or later, `range` over a number known only at
+run time fails.
 
 Importing this module imports Triton, which reads TRITON_INTERPRET then.
 """
@@ -55,7 +56,7 @@ def to_tf32(values: np.ndarray) -> np.ndarray:
 
 
 def is_bf16(handle: TensorHandle) -> bool:
-    """Whether a handle holds bfloat16 bits; a comparison's result keeps its operands' dtype."""
+    """Whether a handle holds bfloat16 bits."""
     return bool(handle.dtype.scalar == tl.bfloat16 and handle.data.dtype == np.uint16)
 
 
@@ -101,9 +102,14 @@ class TrueBuilder(InterpreterBuilder):
     def binary_op(
         self, lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., np.ndarray]
     ) -> TensorHandle:
+        output = op(numbers(lhs), numbers(rhs))
+        if output.dtype == bool:  # the stock builder calls a comparison of floats a float
+            return TensorHandle(output, tl.int1)
         if is_bf16(lhs) or is_bf16(rhs):
-            return _like(op(numbers(lhs), numbers(rhs)), lhs.dtype)
-        return super().binary_op(lhs, rhs, op)
+            return _like(output, lhs.dtype)
+        kind = lhs.dtype.scalar
+        wider = output.itemsize * 8 > max(kind.primitive_bitwidth, 8)
+        return TensorHandle(output.astype(numpy_type(kind)) if wider else output, kind)
 
     def unary_op(self, arg: TensorHandle, op: Callable[..., np.ndarray]) -> TensorHandle:
         return _like(op(numbers(arg)), arg.dtype) if is_bf16(arg) else super().unary_op(arg, op)

@@ -202,6 +202,24 @@ def test_another_poison_shows_a_dependence_that_nan_hides(run: Run) -> None:
     first, second = run(lines), run(lines, poison="1000")
     assert first["findings"] == second["findings"] == []
     assert first["y"][:3] != second["y"][:3]
+    integers = {SCALE: "y = x * scale + tl.sum(tl.load(index_ptr + column, mask=column < 3)) * 0"}
+    assert run(integers, poison="-1e30")["y"][:3] == WANT
+
+
+def test_a_later_launch_may_read_what_other_programs_wrote(run: Run) -> None:
+    other_row = "tl.load(y_ptr + (row + 1) % 3 * COLS + column, mask=inside, other=0.0)"
+    kinds = {f["kind"] for f in run({SCALE: f"y = x * scale; z = {other_row}"})["findings"]}
+    assert kinds == {"uninitialised", "race"}, "in the first launch it may not"
+    # Half a row each: launch 1 writes the left half, launch 2 reads it and writes the right one.
+    second = "(scale > 2.5)"
+    left, right = "(column < 3) & (scale < 2.5)", f"inside & (column >= 3) & {second}"
+    other_row = other_row.replace("inside", f"(column < 3) & {second}")
+    lines = {
+        SCALE: f"y = x * 2.0 + {other_row} * 0",
+        STORE: f"tl.store(y_ptr + row * COLS + column, y, mask=({left}) | ({right}))",
+    }
+    seen = run(lines, launches=2)
+    assert seen["findings"] == [] and seen["y"][:3] == WANT
 
 
 def test_an_integer_that_wraps_around(run: Run) -> None:
@@ -350,4 +368,5 @@ def test_a_dot_of_fp32_is_tf32_unless_told_otherwise(run: Run) -> None:
 
 def test_a_dot_of_bfloat16(run: Run) -> None:
     tile = "tile = tl.full([16, 16], 1.5, tl.bfloat16)"
-    assert run({SCALE: f"{tile}; y = x * 0 + tl.max(tl.max(tl.dot(tile, tile)))"})["y"][0] == [36.0] * 6
+    seen = run({SCALE: f"{tile}; y = x * 0 + tl.max(tl.max(tl.dot(tile, tile)))"})
+    assert seen["y"][0] == [36.0] * 6

@@ -1,7 +1,8 @@
 """Run in a child with TRITON_INTERPRET=1: one small kernel a line in, what the monitor saw out.
 
 A request is {"source", "grid", "order", "poison", "dtype", "launches"}. The problem is always the
-same: y = 2 x for three rows of six, and a fourth row that nobody owns.
+same: y = 2 x for three rows of six, and a fourth row that nobody owns. A second launch has the
+scale 3.
 
     x       [4, 6]  rows 8 apart; the two columns between are NaN; row 3 is not readable
     index   [4]     int32: 2, 0, 1, 70000; the last is not readable
@@ -38,8 +39,11 @@ def make_problem(dtype: torch.dtype) -> dict[str, Tensor]:
 def make_spec(grid: tuple[int, ...], launches: int) -> KernelSpec:
     def plan(x: Tensor, index: Tensor, y: Tensor, total: Tensor) -> list[Launch]:
         pointers = {"x_ptr": x, "index_ptr": index, "y_ptr": y, "total_ptr": total}
-        args = {**pointers, "x_stride": 8, "scale": 2.0}
-        return [Launch("kernel", grid, args, {"COLS": 6, "TILE": 8})] * launches
+        tiles = {"COLS": 6, "TILE": 8}
+        return [
+            Launch("kernel", grid, {**pointers, "x_stride": 8, "scale": 2.0 + i}, tiles)
+            for i in range(launches)
+        ]
 
     return KernelSpec(
         name="toy",
