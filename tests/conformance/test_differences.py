@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,6 +48,14 @@ def test_the_notes_name_every_file_and_no_other() -> None:
         for part in NOTES.read_text(encoding="utf-8").split("tests/conformance/differences/")[1:]
     }
     assert linked == set(NAMES)
+
+
+def test_every_test_that_the_notes_name_exists() -> None:
+    named = re.findall(r"`([\w/]+\.py)::(test_\w+)`", NOTES.read_text(encoding="utf-8"))
+    assert len(named) >= 6
+    for file, name in named:
+        text = (NOTES.parents[1] / "tests/engine" / file).read_text(encoding="utf-8")
+        assert f"def {name}(" in text, f"there is no {name} in tests/engine/{file}"
 
 
 def test_a_request_larger_than_the_pool_ends_and_lets_the_others_run() -> None:

@@ -698,6 +698,17 @@ def test_drafts_for_a_prompt_in_chunks_are_dropped() -> None:
     assert output.scheduled_spec_decode_tokens == {}
 
 
+def test_drafts_count_once_a_single_token_is_left() -> None:
+    """Prompt 5, budget 4: the last token of the prompt is computed as a decode is, with drafts."""
+    scheduler = make_scheduler(budget=4)
+    add(scheduler, make_request("a", 5))
+    scheduler.update_from_output(scheduler.schedule(), {"a": []})
+    scheduler.update_draft_token_ids({"a": [1, 2]})
+    output = scheduler.schedule()
+    assert output.num_scheduled_tokens == {"a": 3}
+    assert output.scheduled_spec_decode_tokens == {"a": [1, 2]}
+
+
 def test_r38_tokens_after_the_stop_are_dropped() -> None:
     scheduler = make_scheduler()
     request = make_request("a", 3, max_tokens=8, eos=2)
