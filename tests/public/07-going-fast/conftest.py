@@ -7,12 +7,17 @@ Blocks hold 4 tokens; block 0 is the null block.
 
 from __future__ import annotations
 
+import os
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before triton is imported: kernels run on the CPU
+
 from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
+from labkit.testing import Divergence
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, StaticInputs, record_eagerly
 
@@ -77,3 +82,23 @@ def static() -> StaticInputs:
     inputs.seq_lens.copy_(torch.tensor([5, 6, 7, 8]))
     inputs.block_table.copy_(torch.tensor([[1, 2, 0, 0], [1, 3, 0, 0], [1, 4, 0, 0], [1, 5, 0, 0]]))
     return inputs
+
+
+def near(yours: Tensor, expected: Tensor, *, at: str, tolerance: float = 1e-5) -> None:
+    """Fail at the first element that is further from `expected` than the tolerance, or NaN."""
+    __tracebackhide__ = True
+    wrong = ~((yours.double() - expected.double()).abs() <= tolerance)
+    if wrong.any():
+        place = tuple(wrong.nonzero()[0].tolist())
+        count = f"{int(wrong.sum())} of {wrong.numel()} elements"
+        raise Divergence(
+            f"{at}, element {place}",
+            round(float(yours[place]), 6),
+            round(float(expected[place]), 6),
+            {"wrong": count, "tolerance": tolerance},
+        )
+
+
+@pytest.fixture
+def close() -> Callable[..., None]:
+    return near

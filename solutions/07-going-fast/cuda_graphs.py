@@ -1,0 +1,1 @@
+../../mini_vllm/worker/cuda_graphs.py
