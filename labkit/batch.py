@@ -123,7 +123,10 @@ def why_broken(result: GradeResult) -> str:
     if result.problem:
         return result.problem
     odd = [group for group in result.groups if group.kind in BREAKS]
-    return f"{odd[0].id}: {odd[0].kind}" if odd else ""
+    if odd:
+        return f"{odd[0].id}: {odd[0].kind}"
+    nothing_runs = result.groups and all(group.kind == "error" for group in result.groups)
+    return "every task ends in an error" if nothing_runs else ""
 
 
 def class_seed(out: Path, wanted: int | None) -> int:

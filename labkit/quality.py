@@ -1,0 +1,316 @@
+"""`make suite-quality`: what the hidden suites catch, and what they wrongly refuse.
+
+    changes       small wrong changes of every graded function, by rule (`labkit.mutate`)
+    named         the named mistakes of tests/mutants
+    history       those of them that a real engine once made (an issue is named)
+    alternatives  correct solutions that look unlike the reference: they must pass
+    baselines     answers that take no thought (None, 0, nothing, the first argument): must fail
+    seeds         the reference under fresh seeds: it must pass each time
+
+A change that survives is either the same program in other words, or a hole in the suite.
+`tests/mutants/survivors.toml` says which, and why; a survivor that stands not there is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import typer
+from rich.console import Console
+from rich.progress import track
+
+from labkit import alternatives, grade, mutants, public, pytest_report, source
+from labkit import hidden as hidden_plugin
+from labkit.loop import course, polite
+from labkit.manifest import ManifestError, Phase
+from labkit.mutants import Mutant
+from labkit.mutate import Mutation, mutations
+
+ENOUGH = 0.95
+"""Of the changes that are not the same program: how many a suite must notice."""
+BASELINES = {
+    "None": "return None",
+    "zero": "return 0",
+    "empty": "return []",
+    "first argument": "return locals().get(next(iter(locals()), ''))",
+}
+ISSUE = re.compile(r"[\w-]+ ?#\d+|@[0-9a-f]{7}")
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+
+@dataclass
+class Line:
+    """One row of the matrix.
+
+    Attributes:
+        good: how many behaved as they must.
+        total: how many ran.
+        of: how many there are; more than `total` if only a sample ran.
+        wrong: names of those that did not.
+    """
+
+    what: str
+    good: int
+    total: int
+    of: int
+    wrong: list[str] = field(default_factory=list)
+    note: str = ""
+
+    def __str__(self) -> str:
+        sample = "" if self.of == self.total else f" (a sample of {self.of})"
+        share = f"{self.good / self.total:7.1%}" if self.total else "not run"
+        note = f"  {self.note}" if self.note else ""
+        return f"  {self.what:13} {self.good:4} of {self.total:4}  {share}{sample}{note}"
+
+
+def hidden(phase: Phase, texts: Mapping[str, str], seed: int, stop: bool) -> public.PhaseResult:
+    """The hidden suite on some modules; those that are not in `texts` are the reference's.
+
+    Args:
+        stop: at the first failure, which is all that a mutant needs.
+    """
+    with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
+        mapping = {}
+        for module, text in texts.items():
+            path = Path(folder, phase.lab_file(module).name)
+            path.write_text(text, encoding="utf-8")
+            mapping[module] = str(path)
+        options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin"]
+        options += [f"--hypothesis-seed={seed}", *(["-x"] if stop else [])]
+        extra = {
+            hidden_plugin.SUBJECT: json.dumps(mapping),
+            "HYPOTHESIS_PROFILE": "explore",
+            pytest_report.SECONDS: str(max(grade.LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
+        }
+        return public.run_tests(
+            phase, [phase.hidden_tests], {}, options, extra, seconds=grade.RUN_SECONDS
+        )
+
+
+def caught(result: public.PhaseResult) -> bool:
+    """A test failed. A suite that did not load has caught nothing."""
+    if result.broken:
+        raise RuntimeError(f"the hidden suite did not load: {result.broken[-400:]}")
+    return any(test.outcome not in ("passed", "not run") for test in result.tests)
+
+
+def accepted(result: public.PhaseResult) -> bool:
+    return bool(result.tests) and not result.broken and all(t.passed for t in result.tests)
+
+
+def at_work(
+    what: str, items: Iterable[Item], function: Callable[[Item], Answer], jobs: int
+) -> list[tuple[Item, Answer]]:
+    """Apply a function to items, some at a time, with a progress bar on a terminal."""
+    items, console = list(items), Console(stderr=True)
+    with ThreadPoolExecutor(jobs) as pool:
+        answers = pool.map(function, items)
+        shown = track(answers, what, len(items), console=console, disable=not console.is_terminal)
+        return list(zip(items, shown, strict=True))
+
+
+# ---------------------------------------------------------------- the rows
+@dataclass(frozen=True)
+class Survivor:
+    """One entry of survivors.toml: a change that the suite does not notice, and why.
+
+    Attributes:
+        equivalent: no input can tell it from the reference; it does not count.
+    """
+
+    phase: str
+    change: str
+    equivalent: bool
+    reason: str
+
+
+def survivors_file(phase: Phase) -> Path:
+    return phase.root / "tests" / "mutants" / "survivors.toml"
+
+
+def load_survivors(phase: Phase) -> dict[str, Survivor]:
+    """Change -> entry, for one phase.
+
+    Raises:
+        ManifestError: an entry lacks a key or has another one.
+    """
+    path = survivors_file(phase)
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    found = {}
+    for index, entry in enumerate(tomllib.loads(text).get("survivors", [])):
+        if set(entry) != {"phase", "change", "equivalent", "reason"}:
+            raise ManifestError(
+                f"{path.name}: survivors[{index}]: keys are {', '.join(sorted(entry))};"
+                " give phase, change, equivalent and reason"
+            )
+        if entry["phase"] == phase.number:
+            found[entry["change"]] = Survivor(**entry)
+    return found
+
+
+def sample(items: list[Item], number: int, seed: int) -> list[Item]:
+    """`number` of the items, the same ones for the same seed; 0 = all of them."""
+    if number <= 0 or number >= len(items):
+        return items
+    return random.Random(seed).sample(items, number)
+
+
+def row_of_changes(phase: Phase, number: int, seed: int, jobs: int) -> Line:
+    """Changes made by rule that are no equivalents, and how many of them the suite notices."""
+    known = load_survivors(phase)
+    equal = {name for name, survivor in known.items() if survivor.equivalent}
+    every = [m for m in mutations(phase) if m.name not in equal]
+    chosen = sample(every, number, seed)
+
+    def noticed(mutation: Mutation) -> bool:
+        return caught(hidden(phase, {mutation.module: mutation.text}, seed, stop=True))
+
+    verdicts = at_work(f"{phase.number} changes", chosen, noticed, jobs)
+    alive = [mutation.name for mutation, seen in verdicts if not seen]
+    line = Line("changes", len(chosen) - len(alive), len(chosen), len(every))
+    line.wrong = [name for name in alive if name not in known]
+    line.note = f"{len(equal)} equivalent left out"
+    if alive and len(alive) != len(line.wrong):
+        line.note += f", {len(alive) - len(line.wrong)} known survivors"
+    return line
+
+
+def row_of_mistakes(
+    phase: Phase, what: str, chosen: list[Mutant], seen: Mapping[str, bool]
+) -> Line:
+    wrong = [mutant.name for mutant in chosen if not seen[mutant.name]]
+    return Line(what, len(chosen) - len(wrong), len(chosen), len(chosen), wrong)
+
+
+def rows_of_mistakes(phase: Phase, seed: int, jobs: int) -> list[Line]:
+    """The named mistakes, and those of them that a real engine made."""
+    known = mutants.load(phase)
+
+    def noticed(mutant: Mutant) -> bool:
+        return caught(hidden(phase, {mutant.module: mutant.text}, seed, stop=True))
+
+    verdicts = at_work(f"{phase.number} named mistakes", known, noticed, jobs)
+    seen = {mutant.name: found for mutant, found in verdicts}
+    historic = [mutant for mutant in known if ISSUE.search(mutant.misconception)]
+    return [
+        row_of_mistakes(phase, "named", known, seen),
+        row_of_mistakes(phase, "history", historic, seen),
+    ]
+
+
+def row_of_alternatives(phase: Phase, seed: int, jobs: int) -> Line:
+    names = alternatives.names(phase)
+    built = [(name, alternatives.build(phase, name)) for name in names]
+
+    def failing(solution: tuple[str, dict[str, str]]) -> list[str]:
+        result = hidden(phase, solution[1], seed, stop=False)
+        return [] if accepted(result) else list(mutants.failing(result))
+
+    verdicts = at_work(f"{phase.number} alternatives", built, failing, jobs)
+    wrong = [f"{name}: {', '.join(failed)}" for (name, _), failed in verdicts if failed]
+    return Line("alternatives", len(names) - len(wrong), len(names), len(names), wrong)
+
+
+def baseline(phase: Phase, body: str) -> dict[str, str]:
+    """The modules with every graded function doing the same thoughtless thing."""
+    texts = {}
+    for module in phase.modules:
+        text = phase.reference_file(module).read_text(encoding="utf-8")
+        for function in phase.holes(module):
+            text = source.replace_body(text, function, body, module)
+        texts[module] = text
+    return texts
+
+
+def row_of_baselines(phase: Phase, seed: int, jobs: int) -> Line:
+    """Thoughtless answers must earn no point at all."""
+
+    def earned(name: str) -> list[str]:
+        result = hidden(phase, baseline(phase, BASELINES[name]), seed, stop=False)
+        return [task.id for task in phase.exercises if result.task_passed(task)]
+
+    verdicts = at_work(f"{phase.number} baselines", BASELINES, earned, jobs)
+    wrong = [f"{name} earns {', '.join(tasks)}" for name, tasks in verdicts if tasks]
+    return Line("baselines", len(BASELINES) - len(wrong), len(BASELINES), len(BASELINES), wrong)
+
+
+def row_of_seeds(phase: Phase, number: int, seed: int, jobs: int) -> Line:
+    """The reference under other random inputs."""
+    seeds = [random.Random(f"{seed} {index}").randrange(2**31) for index in range(number)]
+
+    def failing(value: int) -> tuple[str, ...]:
+        result = hidden(phase, {}, value, stop=False)
+        return () if accepted(result) else mutants.failing(result) or ("no test ran",)
+
+    verdicts = at_work(f"{phase.number} seeds", seeds, failing, jobs)
+    wrong = [f"seed {value}: {', '.join(failed)}" for value, failed in verdicts if failed]
+    return Line("seeds", number - len(wrong), number, number, wrong)
+
+
+# ---------------------------------------------------------------- the command
+PARTS = ("changes", "named", "alternatives", "baselines", "seeds")
+
+
+def measure(
+    phase: Phase, parts: Iterable[str], number: int, seeds: int, seed: int, jobs: int
+) -> list[Line]:
+    """The rows of one phase."""
+    rows: dict[str, Callable[[], list[Line]]] = {
+        "changes": lambda: [row_of_changes(phase, number, seed, jobs)],
+        "named": lambda: rows_of_mistakes(phase, seed, jobs),
+        "alternatives": lambda: [row_of_alternatives(phase, seed, jobs)],
+        "baselines": lambda: [row_of_baselines(phase, seed, jobs)],
+        "seeds": lambda: [row_of_seeds(phase, seeds, seed, jobs)],
+    }
+    return [line for part in parts for line in rows[part]()]
+
+
+def passes(line: Line) -> bool:
+    """Changes: at least 95 %, and every survivor explained. All else: all of it."""
+    if line.what == "changes":
+        return not line.wrong and line.good >= ENOUGH * line.total
+    return not line.wrong and (line.total > 0 or line.what == "history")
+
+
+@polite
+def main(
+    phases: list[str] = typer.Argument(None, help="default: all that are ready"),
+    number: int = typer.Option(25, "--sample", help="changes a phase; 0 = all of them"),
+    seeds: int = typer.Option(3, help="fresh seeds for the reference"),
+    seed: int = typer.Option(1, help="draws the sample and the seeds"),
+    only: str = typer.Option(",".join(PARTS), help="some of them, with commas"),
+    jobs: int = typer.Option(max(1, (os.cpu_count() or 1) // 2), help="suites at a time"),
+) -> None:
+    """Measure the hidden suites; exit code 1 if one of them lets something through."""
+    parts = only.split(",")
+    for part in parts:
+        if part not in PARTS:
+            raise ValueError(f"--only has {part!r}; it must be some of {', '.join(PARTS)}")
+    known = course()
+    chosen = [known.phase(name) for name in phases] if phases else list(known.ready)
+    count = 0
+    for phase in chosen:
+        begun = time.monotonic()
+        lines = measure(phase, parts, number, seeds, seed, jobs)
+        print(f"{phase.slug}  ({time.monotonic() - begun:.0f} s)")
+        for line in lines:
+            print(line)
+            for name in line.wrong:
+                print(f"      {name}")
+            count += not passes(line)
+        sys.stdout.flush()
+    print(f"{len(chosen)} phases, {count} rows that must be better")
+    raise typer.Exit(1 if count else 0)
