@@ -108,6 +108,13 @@ def observe_kernel(**args: Any) -> dict[str, Any]:
     return sandbox.observe_here(**args)
 
 
+def measure_kernel(**args: Any) -> Iterator[Any]:
+    """Run a kernel's cases and problems on this machine's GPU."""
+    from labkit.kernels import gpu
+
+    yield from gpu.measure_here(**args)
+
+
 SCENARIOS: dict[str, Any] = {
     "ping": ping,
     "warm": warm,
@@ -116,4 +123,5 @@ SCENARIOS: dict[str, Any] = {
     "workload": workload,
     "compile_kernel": compile_kernel,
     "observe_kernel": observe_kernel,
+    "measure_kernel": measure_kernel,
 }

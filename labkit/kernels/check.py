@@ -30,7 +30,7 @@ from typing import Any
 import torch
 
 from labkit import overlay
-from labkit.kernels import controls, verdict
+from labkit.kernels import controls, gpu, verdict
 from labkit.kernels.cases import SPECS, Case, build, cases_of
 from labkit.kernels.crosscompile import CompileReport, CompileRequest, compile_request
 from labkit.kernels.extract import Submission, extract, reference_source
@@ -94,12 +94,14 @@ class Checker:
             sample: run this many cases only, once each, and compile for the newest GPU only.
 
         Raises:
-            ValueError: no such kernel, mode or file.
+            ValueError: no such kernel, mode or file, or no GPU for that mode.
         """
         if kernel not in SPECS:
             raise ValueError(f"there is no kernel {kernel!r}; the kernels are: {', '.join(SPECS)}")
         if mode not in MODES:
             raise ValueError(f"mode {mode!r} is neither 'cpu' nor 'gpu'")
+        if mode == "gpu":
+            gpu.device()
         path = Path(file) if file else default_file(self.root, SPECS[kernel])
         if not path.is_file():
             raise ValueError(f"{path} is not a file; FILE names the file that holds the kernel")
@@ -290,8 +292,6 @@ class _Run:
         ]
 
     def gpu(self) -> Stage:
-        from labkit.kernels import gpu
-
         findings, measured = gpu.measure_kernel(self.submission, self.spec, self.result.seed)
         self.result.gpu = measured
         return Stage("gpu", "failed" if findings else "passed", gpu.summary(measured), findings)

@@ -155,7 +155,7 @@ BUGS = (
     Bug(
         "silu_mul", "an input is overwritten",
         "    up = tl.load(gate_ptr + SIZE",
-        "    tl.store(gate_ptr, gate, mask=inside)\n    up = tl.load(gate_ptr + SIZE",
+        "    tl.store(gate_ptr, -gate, mask=inside)\n    up = tl.load(gate_ptr + SIZE",
         "input_changed", "row",
     ),
     Bug(

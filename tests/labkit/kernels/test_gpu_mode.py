@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 import torch
 
-from labkit.kernels import timing
-from labkit.kernels.cases import build
+from labkit.kernels import gpu, large, oracles, timing
+from labkit.kernels.cases import SPECS, build, cases_of
+from labkit.kernels.controls import BUGS
+from labkit.kernels.extract import extract, reference_source
 from labkit.kernels.guard import BAND_BYTES, Guarded, guard_all
+from labkit.kernels.large import LARGE
+from labkit.manifest import find_root
 
 
 def around(guarded: Guarded) -> torch.Tensor:
@@ -117,3 +125,110 @@ def test_a_time_below_the_floor_or_with_work_elsewhere_is_not_believed() -> None
     assert timing.suspicion(honest, 90.0, 100.0, 140.0) == ""
     assert "less than 90%" in timing.suspicion(honest, 120.0, 100.0, 100.0)
     assert "elsewhere" in timing.suspicion(honest, 90.0, 100.0, 200.0)
+
+
+CASE_ON_CPU = """
+import json, sys
+from labkit.kernels import gpu
+from labkit.kernels.cases import SPECS, find_case
+from labkit.kernels.extract import extract
+gpu.DEVICE, gpu.WARPS, gpu.STAGES, gpu.REPEATS = "cpu", (1, 4), (2,), 3
+gpu.torch.cuda.synchronize = lambda: None
+spec, case = SPECS[sys.argv[1]], find_case(*sys.argv[1:3])
+kernels = extract(sys.stdin.read(), spec, "kernels.py").module()
+item = gpu.run_case(kernels, spec, case, 5)
+sent = item["outputs"].items()
+outputs = {name: [dtype, tensor.float().tolist()] for name, (dtype, tensor) in sent}
+print(json.dumps(item | {"outputs": outputs}))
+"""
+
+
+def run_case_on_cpu(spec: str, case: str, source: str) -> dict[str, object]:
+    """`gpu.run_case` as it is, with the interpreter in the GPU's place."""
+    env = dict(os.environ) | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(find_root())}
+    words = [sys.executable, "-c", CASE_ON_CPU, spec, case]
+    done = subprocess.run(words, input=source, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_a_case_in_all_configurations_between_guard_bands() -> None:
+    item = run_case_on_cpu("silu_mul", "row", reference_source(SPECS["silu_mul"]))
+    assert item["findings"] == [] and item["skipped"] == []
+    assert gpu._judge(item, SPECS["silu_mul"], 5) == []
+
+
+def test_wrong_values_and_a_changed_input_are_found_on_a_gpu_too() -> None:
+    known = {(bug.spec, bug.kind): bug for bug in BUGS}
+    spec, source = SPECS["silu_mul"], reference_source(SPECS["silu_mul"])
+    wrong = run_case_on_cpu("silu_mul", "row", known["silu_mul", "values"].apply(source))
+    assert [finding.kind for finding in gpu._judge(wrong, spec, 5)] == ["values"]
+    changed = run_case_on_cpu("silu_mul", "row", known["silu_mul", "input_changed"].apply(source))
+    kinds = {finding.kind for finding in gpu._judge(changed, spec, 5)}
+    assert "input_changed" in kinds
+
+
+def test_the_profiler_must_have_seen_these_kernels_and_no_others() -> None:
+    seen = ["rope_kernel", "Memset (Device)", "void at::native::elementwise_kernel<4>"]
+    assert gpu.check_names(seen, ["rope_kernel"]) == []
+    assert "did not see" in gpu.check_names(["Memset"], ["rope_kernel"])[0][1]
+    assert "ampere_gemm" in gpu.check_names([*seen, "ampere_gemm"], ["rope_kernel"])[0][1]
+
+
+def test_configurations_may_differ_by_rounding_only() -> None:
+    first = {"output": torch.ones(4, 4)}
+    assert gpu.moved(first, {"output": first["output"] * (1 + 1e-6)}, "float32", "") == []
+    assert gpu.moved(first, {"output": first["output"] * 1.001}, "float32", "")[0][0] == "race"
+    holes = first["output"].clone()
+    holes[0, 0] = float("nan")
+    assert gpu.moved(first, {"output": holes}, "float32", "")
+
+
+def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
+    problem, _ = build("rope", "head", 1)
+    known = gpu.configurations(SPECS["rope"], problem)
+    launch = SPECS["rope"].plan(**problem)[0]
+    assert known[0] == (launch.num_warps, launch.num_stages)
+    assert len(known) == len(set(known)) == len(gpu.WARPS) * len(gpu.STAGES)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_large_caches_are_left_to_cpu_mode(spec: str) -> None:
+    names = {case.name for case in cases_of(spec)} - {case.name for case in gpu.small_cases(spec)}
+    assert names == ({"big-cache"} if spec in ("store_kv", "paged_decode") else set())
+
+
+def test_a_row_of_the_roofline_table() -> None:
+    problem, _ = build("rope", "traffic", 1)
+    work = SPECS["rope"].work(**problem)
+    ceilings = {"bandwidth": work.num_bytes * 1e6, "flops": 1e15}  # the bytes take 1 µs
+    row = gpu.timing_row({"yours": [2.0] * 3, "reference": [4.0] * 3}, work, ceilings)
+    assert row["floor_us"] == pytest.approx(1.0) and row["bound"] == "memory"
+    assert row["share"] == pytest.approx(0.5) and row["ratio"] == {"reference": 0.5}
+
+
+def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
+    """On a small scale on the CPU: the launcher and the oracle accept what `large.py` draws."""
+    assert {known.spec for known in LARGE} == set(SPECS)
+    small = {
+        "store_kv": large.store_kv(32), "paged_decode": large.decode(2, 40),
+        "split_decode": large.decode(1, 70, 2), "reduce_splits": large.reduce(2, 4),
+        "paged_prefill": large.prefill(2, 20), "rms_norm": large.norm(3), "rope": large.rope(3),
+        "silu_mul": large.silu(3),
+    }  # fmt: skip
+    for name, make in small.items():
+        problem = make(torch.Generator().manual_seed(1), torch.device("cpu"))
+        assert SPECS[name].plan(**problem) and SPECS[name].work(**problem).num_bytes > 0
+        full = {"window": None, "residual": None} | problem
+        assert all(t.isfinite().all() for t in oracles.expected(name, full).values())
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU: gpu-report runs it")
+def test_without_a_gpu_it_says_so() -> None:
+    spec = SPECS["rope"]
+    submission = extract(reference_source(spec), spec, "rope")
+    assert not isinstance(submission, list)
+    with pytest.raises(ValueError, match="no CUDA device"):
+        gpu.measure_kernel(submission, spec, 1)
+    assert gpu.sanitize(submission, spec, 1)["status"] == "not run" or gpu.sanitizer_command()

@@ -1,0 +1,151 @@
+"""Problems of the size that an engine meets, made on the GPU, to be timed there.
+
+The shapes are those of Qwen3-0.6B in bfloat16: 16 query heads, 8 key/value heads, 128 features,
+1024 hidden, 3072 intermediate, pages of 16 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+HEADS, KV_HEADS, DIM, HIDDEN, INTERMEDIATE, BLOCK = 16, 8, 128, 1024, 3072, 16
+DTYPE = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Large:
+    """A named problem of one spec; `make(generator, device)` draws it."""
+
+    spec: str
+    name: str
+    make: Callable[[torch.Generator, torch.device], dict[str, Any]]
+
+
+def _normal(generator: torch.Generator, device: torch.device, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=generator, device=device, dtype=DTYPE)
+
+
+def _pages(
+    generator: torch.Generator, device: torch.device, requests: int, length: int
+) -> dict[str, Any]:
+    """Caches full of random numbers and shuffled block tables; block 0 belongs to nobody."""
+    blocks = -(-length // BLOCK)
+    shape = (requests * blocks + 1, BLOCK, KV_HEADS, DIM)
+    order = torch.randperm(requests * blocks, generator=generator, device=device) + 1
+    return dict(
+        key_cache=_normal(generator, device, *shape),
+        value_cache=_normal(generator, device, *shape),
+        block_table=order.view(requests, blocks).int(),
+        seq_lens=torch.full((requests,), length, dtype=torch.int32, device=device),
+        scale=DIM**-0.5,
+    )
+
+
+def store_kv(tokens: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        blocks = 2 * tokens // BLOCK
+        slots = torch.randperm(blocks * BLOCK, generator=generator, device=device)[:tokens]
+        row, cache = (tokens, KV_HEADS, DIM), (blocks, BLOCK, KV_HEADS, DIM)
+        return dict(
+            key=_normal(generator, device, *row),
+            value=_normal(generator, device, *row),
+            key_cache=_normal(generator, device, *cache),
+            value_cache=_normal(generator, device, *cache),
+            slot_mapping=slots,
+        )
+
+    return make
+
+
+def decode(requests: int, length: int, splits: int = 0) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        problem = _pages(generator, device, requests, length)
+        query = _normal(generator, device, requests, HEADS, DIM)
+        problem |= dict(query=query, output=torch.empty_like(query))
+        if splits:
+            shape = (requests, HEADS, splits)
+            problem["partial"] = torch.empty(*shape, DIM, device=device)
+            problem["lse"] = torch.empty(shape, device=device)
+        return problem
+
+    return make
+
+
+def prefill(requests: int, length: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        query = _normal(generator, device, requests * length, HEADS, DIM)
+        starts = torch.arange(requests + 1, dtype=torch.int32, device=device) * length
+        return _pages(generator, device, requests, length) | dict(
+            query=query,
+            output=torch.empty_like(query),
+            query_start_loc=starts,
+            max_query_len=length,
+        )
+
+    return make
+
+
+def reduce(requests: int, splits: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        shape = (requests, HEADS, splits)
+        return dict(
+            partial=_normal(generator, device, *shape, DIM).float(),
+            lse=_normal(generator, device, *shape).float(),
+            output=_normal(generator, device, requests, HEADS, DIM),
+        )
+
+    return make
+
+
+def norm(tokens: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        x = _normal(generator, device, tokens, HIDDEN)
+        weight = _normal(generator, device, HIDDEN)
+        residual = _normal(generator, device, tokens, HIDDEN)
+        return dict(x=x, weight=weight, output=torch.empty_like(x), eps=1e-6, residual=residual)
+
+    return make
+
+
+def rope(tokens: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        angles = torch.rand(tokens, 1, DIM // 2, generator=generator, device=device) * 6.28
+        cos, sin = angles.cos(), angles.sin()
+        return dict(
+            x=_normal(generator, device, tokens, HEADS, DIM),
+            cos=torch.cat((cos, cos), -1).to(DTYPE),
+            sin=torch.cat((-sin, sin), -1).to(DTYPE),
+        )
+
+    return make
+
+
+def silu(tokens: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        gate_up = _normal(generator, device, tokens, 2 * INTERMEDIATE)
+        return dict(gate_up=gate_up, output=_normal(generator, device, tokens, INTERMEDIATE))
+
+    return make
+
+
+LARGE = (
+    Large("store_kv", "16,384 tokens", store_kv(16384)),
+    Large("paged_decode", "64 requests of 4,096 tokens", decode(64, 4096)),
+    Large("paged_decode", "256 requests of 1,024 tokens", decode(256, 1024)),
+    Large("split_decode", "1 request of 32,768 tokens, 32 splits", decode(1, 32768, 32)),
+    Large("reduce_splits", "64 requests, 16 splits", reduce(64, 16)),
+    Large("paged_prefill", "4 requests of 4,096 tokens", prefill(4, 4096)),
+    Large("rms_norm", "16,384 tokens, with residual", norm(16384)),
+    Large("rope", "16,384 tokens", rope(16384)),
+    Large("silu_mul", "16,384 tokens", silu(16384)),
+)
+
+
+def large_of(spec: str) -> tuple[Large, ...]:
+    """The problems by which a kernel is timed."""
+    return tuple(large for large in LARGE if large.spec == spec)
