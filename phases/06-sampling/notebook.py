@@ -21,14 +21,8 @@ import math
 import warnings
 
 import matplotlib.pyplot as plt
-import torch
-
-from mini_vllm import SamplingParams
-from mini_vllm.bundled import path as bundled_path
-from mini_vllm.sample import Sampler, make_sampling_metadata
 
 warnings.filterwarnings("ignore", message="IProgress")  # no progress bars needed here
-torch.set_num_threads(1)
 
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"  # safe for colour-blind eyes
 plt.rcParams |= {"figure.figsize": (7.5, 3.6), "axes.grid": True, "grid.alpha": 0.3}
@@ -40,6 +34,11 @@ plt.rcParams |= {"figure.figsize": (7.5, 3.6), "axes.grid": True, "grid.alpha": 
 # before three tokens, likes "ran", dislikes what was used, and then samples with everything on.
 
 # %%
+import torch
+
+from mini_vllm import SamplingParams
+from mini_vllm.bundled import path as bundled_path
+from mini_vllm.sample import Sampler, make_sampling_metadata
 from mini_vllm.sample.logits_processors import (
     apply_logit_bias,
     apply_min_p,
@@ -51,6 +50,7 @@ from mini_vllm.sample.logits_processors import (
 )
 from mini_vllm.sample.sampler import sample_from_logits, uniform_numbers
 
+torch.set_num_threads(1)
 WORDS = ["the", "fox", "dog", "sat", "ran", "END"]
 request = SamplingParams(
     temperature=0.8, min_p=0.27, top_k=3, top_p=0.8, seed=7, min_tokens=3,
@@ -298,18 +298,25 @@ def count_broken(text: str) -> int:
     # END SOLUTION
 
 # %% tags=["check"] task="N4"
-from tokenizers import Tokenizer
+class Bytes:
+    """A tokenizer whose tokens are single bytes."""
 
-tokenizer = Tokenizer.from_file(str(bundled_path("storyteller") / "tokenizer.json"))
-check(count_broken(decode_alone(tokenizer, tokenizer.encode("a fox").ids)), 0, "plain words break nothing")
-check(count_broken(decode_alone(tokenizer, tokenizer.encode("5 €").ids)), 3, "€ is three tokens of one byte")
+    def decode(self, token_ids: list[int]) -> str:
+        return bytes(token_ids).decode(errors="replace")
+
+
+check(count_broken(decode_alone(Bytes(), list(b"a fox"))), 0, "plain letters are one byte each")
+check(count_broken(decode_alone(Bytes(), list("5 €".encode()))), 3, "€ is three bytes, and none alone is text")
 
 # %% tags=["predict"] task="P4" title="Broken characters of a short message"
 guess = predict("P4", 9, "Decoding each token of “Zoë: 30 € 😀” alone: how many broken characters?")  # SOLUTION: guess = predict("P4", ..., "Decoding each token of “Zoë: 30 € 😀” alone: how many broken characters?")
 
 # %%
+from tokenizers import Tokenizer
+
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 
+tokenizer = Tokenizer.from_file(str(bundled_path("storyteller") / "tokenizer.json"))
 message = "Zoë: 30 € 😀"
 ids = tokenizer.encode(message).ids
 detokenizer = IncrementalDetokenizer(tokenizer, [], SamplingParams())

@@ -34,22 +34,28 @@ def test_06_5_greedy_rows_get_the_argmax(lab: Any) -> None:
     expect(Sampler().sample(logits, metadata).tolist(), [1, 0], at=at)
 
 
-def test_06_5_greedy_and_random_rows_in_one_batch(lab: Any) -> None:
-    """A mixed batch: greedy rows get the argmax, the others what they would get alone."""
-    logits = lab.logits_of(*[FIVE] * 4)
+def mixed(lab: Any) -> tuple[list[int], list[int]]:
+    """Tokens of a batch of greedy and random rows in turns, and each row's token alone."""
+    logits = lab.logits_of(*[FIVE] * 12)
     rows = [
-        lab.row(),
-        lab.row(temperature=3.0, seed=2),
-        lab.row(),
-        lab.row(temperature=3.0, seed=3),
+        lab.row() if index % 2 == 0 else lab.row(temperature=3.0, seed=index) for index in range(12)
     ]
-    alone = [
-        Sampler().sample(logits[:1], lab.metadata_of(5, rows[index])).tolist()[0]
-        for index in range(4)
-    ]
-    yours = Sampler().sample(logits, lab.metadata_of(5, *rows)).tolist()
-    expect(yours, alone, at="rows 0 and 2 are greedy, 1 and 3 have seeds 2 and 3")
-    expect([yours[0], yours[2]], [1, 1], at="the greedy rows", probabilities=FIVE)
+    alone = [Sampler().sample(logits[:1], lab.metadata_of(5, row)).tolist()[0] for row in rows]
+    return Sampler().sample(logits, lab.metadata_of(5, *rows)).tolist(), alone
+
+
+def test_06_5_greedy_rows_of_a_mixed_batch(lab: Any) -> None:
+    """A mixed batch: greedy rows get the argmax."""
+    yours, _ = mixed(lab)
+    expect(yours[::2], [1] * 6, at="rows 0, 2, 4, … of 12 are greedy", probabilities=FIVE)
+
+
+def test_06_5_random_rows_of_a_mixed_batch(lab: Any) -> None:
+    """A mixed batch: random rows get what they would get alone."""
+    yours, alone = mixed(lab)
+    at = "rows 1, 3, 5, … of 12 are random; the others are greedy"
+    expect(yours[1::2], alone[1::2], at=at, probabilities=FIVE)
+    assert len(set(yours[1::2])) > 1, f"six rows with six seeds drew {yours[1::2]}"
 
 
 def test_06_5_samples_follow_the_probabilities(lab: Any) -> None:

@@ -84,12 +84,21 @@ def test_06_8_what_could_be_taken_back_is_held_back(lab: Any) -> None:
 
 
 def test_06_8_the_size_of_a_step_does_not_matter(lab: Any) -> None:
-    """One token a step, or all of them: the same text, count and reason."""
+    """One token a step, or all of them: the first match in the text's order of time ends it."""
     for size in (1, 2, 3, 12):
-        detokenizer = lab.detokenizer(stop=["cd", "b"])
+        detokenizer = lab.detokenizer(stop=["b", "cd"])
         text = "".join(stream(detokenizer, "aaaacdbxxxxx", size))
-        yours = (text, detokenizer.stop_reason, detokenizer.num_output_tokens)
-        expect(yours, ("aaaa", "cd", 6), at=f"'aaaacdbxxxxx', {size} tokens a step, stop cd or b")
+        at = f"'aaaacdbxxxxx', {size} tokens a step, stop ['b', 'cd']: cd is complete before b"
+        expect((text, detokenizer.stop_reason), ("aaaa", "cd"), at=at)
+
+
+def test_06_8_tokens_are_counted_up_to_the_stop(lab: Any) -> None:
+    """The count ends with the token that completes the stop string, whatever the step."""
+    for size in (1, 2, 3, 12):
+        detokenizer = lab.detokenizer(stop=["cd"])
+        stream(detokenizer, "aaaacdxxxxxx", size)
+        at = f"'aaaacdxxxxxx', {size} tokens a step, stop 'cd'"
+        expect(detokenizer.num_output_tokens, 6, at=at)
 
 
 def test_06_8_the_stop_string_may_be_included(lab: Any) -> None:
