@@ -304,7 +304,9 @@ def main() -> None:
         "--engines", nargs="+", choices=("mini_vllm", "hf"), default=["mini_vllm", "hf"]
     )
     parser.add_argument("--vllm-python", help="interpreter of a venv that has vLLM")
-    parser.add_argument("--save", type=Path, help="write the figures, with the machine, as JSON")
+    parser.add_argument(
+        "--save", type=Path, help="a JSON file that gets the figures and the machine"
+    )
     parser.add_argument("--child", nargs=2, metavar=("ENGINE", "WORKLOAD"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
@@ -317,33 +319,42 @@ def main() -> None:
     bandwidth = memory_bandwidth()
     print(f"{platform.machine()}, {os.cpu_count()} cores, reads {bandwidth / 1e9:.1f} GB/s\n")
     print(f"{'workload':<10}{'engine':<12}{'best s':>9}{'tokens/s':>10}{'against hf':>12}")
-    results: dict[str, Any] = {}
     for name in args.workloads:
-        results[name] = measure(name, engines, args.rounds)
-        for engine, figures in results[name].items():
-            ratio = ""
-            if "hf" in results[name]:
-                ratio = f"{figures['tokens_per_s'] / results[name]['hf']['tokens_per_s']:.2f} x"
-            print(
-                f"{name:<10}{engine:<12}{figures['best_s']:>9.3f}{figures['tokens_per_s']:>10.0f}"
-                f"{ratio:>12}",
-                flush=True,
-            )
-        workload = WORKLOADS[name]
-        limit = bandwidth / workload.weight_bytes() * workload.num_prompts
-        results[name]["bandwidth_limit_tokens_per_s"] = limit
-        share = results[name]["mini_vllm"]["tokens_per_s"] / limit
+        figures = measure(name, engines, args.rounds)
+        limit = bandwidth / WORKLOADS[name].weight_bytes() * WORKLOADS[name].num_prompts
+        show(name, figures, limit)
+        if args.save:
+            save(args.save, name, figures | {"bandwidth_limit_tokens_per_s": limit}, bandwidth)
+
+
+def show(name: str, figures: dict[str, Any], limit: float) -> None:
+    """One line for each engine, then what the weights' bytes allow."""
+    for engine, own in figures.items():
+        ratio = ""
+        if "hf" in figures:
+            ratio = f"{own['tokens_per_s'] / figures['hf']['tokens_per_s']:.2f} x"
+        print(
+            f"{name:<10}{engine:<12}{own['best_s']:>9.3f}{own['tokens_per_s']:>10.0f}{ratio:>12}",
+            flush=True,
+        )
+    if "mini_vllm" in figures:
+        share = figures["mini_vllm"]["tokens_per_s"] / limit
         print(f"{'':<10}reading the weights once a step allows {limit:.0f} tokens/s: {share:.0%}\n")
-    if args.save:
-        machine = {
-            "machine": platform.machine(),
-            "cores": os.cpu_count(),
-            "python": platform.python_version(),
-            "read_bytes_per_s": bandwidth,
-        }
-        temporary = args.save.with_suffix(".part")
-        temporary.write_text(json.dumps({"machine": machine, "results": results}, indent=1) + "\n")
-        os.replace(temporary, args.save)
+
+
+def save(path: Path, name: str, figures: dict[str, Any], bandwidth: float) -> None:
+    """Put one workload's figures, with the machine, beside those that the file already has."""
+    results = json.loads(path.read_text())["results"] if path.exists() else {}
+    machine = {
+        "machine": platform.machine(),
+        "cores": os.cpu_count(),
+        "python": platform.python_version(),
+        "read_bytes_per_s": bandwidth,
+    }
+    results[name] = figures | {"machine": machine}
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps({"results": results}, indent=1) + "\n")
+    os.replace(temporary, path)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ two: they show where time and memory go, they are no benchmark.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -36,6 +37,14 @@ SETTINGS: dict[str, Any] = {
     "dtype": "float32",
 }
 MAX_TOKENS = 48
+SMALL: dict[str, Any] = {
+    "block_size": 16,
+    "num_gpu_blocks": 12,
+    "max_model_len": 64,
+    "max_num_seqs": 2,
+    "dtype": "float32",
+}
+KERNEL_TOKENS = 4
 RUN_SECONDS = 120.0
 ROUNDS = 2
 
@@ -93,6 +102,27 @@ def measure_engine() -> dict[str, Any]:
     }
 
 
+def measure_kernels() -> dict[str, Any]:
+    """The smallest model, with attention in plain torch and as Triton kernels. Without a GPU the
+    kernels are interpreted, so it computes few tokens."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # before the engine imports Triton
+    from mini_vllm import LLM, SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=KERNEL_TOKENS, ignore_eos=True)
+    tokens, seconds = [], {}
+    for backend in ("reference", "triton"):
+        llm = LLM("storyteller-draft", **SMALL, attention_backend=backend)
+        begin = time.perf_counter()
+        outputs = llm.generate(list(PROMPTS[:2]), params, use_tqdm=False)
+        seconds[backend] = time.perf_counter() - begin
+        tokens += [list(output.outputs[0].token_ids) for output in outputs]
+    rows = [[f"seconds, {backend}", f"{took:.2f}"] for backend, took in seconds.items()]
+    return {"tokens": tokens, "errors": [], "rows": rows, "seconds": sum(seconds.values())}
+
+
 def measure_naive() -> dict[str, Any]:
     """One request through the two loops of phase 01, without a cache and with one."""
     from transformers import AutoTokenizer
@@ -118,10 +148,12 @@ def measure_naive() -> dict[str, Any]:
 
 WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "engine": measure_engine,
+    "kernels": measure_kernels,
     "naive": measure_naive,
 }
 ABOUT = {
     "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
+    "kernels": f"2 prompts, {KERNEL_TOKENS} tokens each, greedy, attention in torch and in kernels",
     "naive": f"1 prompt, {MAX_TOKENS} tokens, greedy, through each of the two loops",
 }
 ROWS = (

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-WORKLOADS = ("engine", "naive")
+WORKLOADS = ("engine", "kernels", "naive")
 """What `run NN` can measure; `labkit.ab` has one function for each."""
 HINT_LEVELS = ("concept", "invariant", "where", "nearly the code")
 

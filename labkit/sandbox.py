@@ -151,7 +151,8 @@ class Sandbox:
             cpu_seconds=CPU_SECONDS,
             tasks=self._rung.tasks() + TASKS,
         )
-        env = environment(folder / "scratch") | child.variable(limits)
+        own = dict(self.phase.environment)
+        env = environment(folder / "scratch") | own | child.variable(limits)
         ours = [str(folder / "engine"), str(folder / "tools")]
         packages = [str(path) for path in site_folders()]
         code = self._rung.prologue() + START.format(ours=ours, packages=packages)
@@ -189,7 +190,7 @@ def build(folder: Path, phase: Phase, submission: Mapping[str, bytes]) -> None:
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """All variables of a worker: a home of its own, one thread, no network."""
+    """The variables of every worker, besides its phase's own: a home, one thread, no network."""
     return {
         "HOME": str(scratch),
         "TMPDIR": str(scratch),
@@ -200,7 +201,6 @@ def environment(scratch: Path) -> dict[str, str]:
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "TRITON_CACHE_DIR": str(scratch / "triton"),
-        "TRITON_INTERPRET": "1",
     }
 
 

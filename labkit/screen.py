@@ -69,13 +69,15 @@ def where_to_edit(phase: Phase, exercise: Exercise, *functions: str) -> str:
     return f"{shown}{line} ({label})"
 
 
-def has_kernels(phase: Phase) -> bool:
+def kernel_tasks(phase: Phase) -> set[str]:
+    """Tasks in which a learner writes a kernel."""
+    found = set()
     for module in phase.modules:
-        text = phase.reference_file(module).read_text(encoding="utf-8")
-        known = source.functions(text)
-        if any(_is_kernel(known[name].node) for name in phase.holes(module) if name in known):
-            return True
-    return False
+        known = source.functions(phase.reference_file(module).read_text(encoding="utf-8"))
+        for name, task in phase.holes(module).items():
+            if name in known and _is_kernel(known[name].node):
+                found.add(task.id)
+    return found
 
 
 def tiers(result: PhaseResult) -> str:
@@ -86,8 +88,14 @@ def tiers(result: PhaseResult) -> str:
         done, questions = result.answers
         parts.append(f"notebook {done}/{questions}")
     parts.append("hidden not run" if result.phase.hidden_tests.exists() else "hidden n/a")
-    kernels = has_kernels(result.phase)
-    parts += ["interpreter not run", "GPU not run"] if kernels else ["interpreter n/a", "GPU n/a"]
+    tasks = kernel_tasks(result.phase)
+    tests = [test for test in result.tests if test.task in tasks]
+    if not tasks:
+        parts += ["interpreter n/a", "GPU n/a"]
+    elif result.phase.environment.get("TRITON_INTERPRET") == "1":
+        parts += [f"interpreter {sum(test.passed for test in tests)}/{len(tests)}", "GPU not run"]
+    else:
+        parts += ["interpreter not run", "GPU not run"]
     return " · ".join(parts)
 
 

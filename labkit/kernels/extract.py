@@ -94,8 +94,10 @@ class Submission:
         tree = ast.parse(self.source)
         kept = [node for node in tree.body if _name_of(node) in self.lines or _is_constant(node)]
         text = _without_docstrings(self.source, tree)
-        # Triton reads a function's source through linecache; without a time the entry stays.
-        lines = text.splitlines(keepends=True)
+        # Triton reads a function's source through linecache; without a time the entry stays. The
+        # lines must be Python's own: `splitlines` would also begin one at a form feed, and let a
+        # comment turn into code that the lint has not seen.
+        lines = [f"{line}\n" for line in text.split("\n")]
         linecache.cache[self.filename] = (len(text), None, lines, self.filename)
         module = ModuleType("submission")
         module.__dict__.update(triton=triton, tl=tl)
@@ -112,10 +114,10 @@ def extract(
     What else the file holds must be kernels too, but may be unfinished. `reference` is the source
     whose kernels have the parameters that the launcher passes; by default the engine's.
     """
-    source = source.replace("\r\n", "\n")
+    source = source.replace("\r\n", "\n").replace("\r", "\n")
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         return [Finding("lint", f"not Python: {error}", spec.name, line)]
     findings = list(_lint_module(tree))
@@ -271,13 +273,15 @@ def _todo(node: ast.FunctionDef) -> Finding | None:
 
 
 def _without_docstrings(source: str, tree: ast.Module) -> str:
-    """The source with blank lines for docstrings, as Triton searches the text for `def`."""
+    """The source with empty docstrings, since Triton searches a kernel's text for `def`."""
     lines = source.split("\n")
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)]
     for first in [*tree.body[:1], *(node.body[0] for node in functions)]:
         if _is_docstring(first) and first.end_lineno is not None:
-            for number in range(first.lineno - 1, first.end_lineno):
-                lines[number] = ""
+            begin, end = first.lineno - 1, first.end_lineno - 1
+            head = lines[begin].encode()[: first.col_offset].decode()
+            tail = lines[end].encode()[first.end_col_offset :].decode()
+            lines[begin : end + 1] = [f'{head}""{tail}', *[""] * (end - begin)]
     return "\n".join(lines)
 
 

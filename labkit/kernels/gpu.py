@@ -1,6 +1,6 @@
 """GPU mode: the same cases on a real GPU, between guard bands, in many configurations, and timed.
 
-    correctness   every case but the largest, for each num_warps and num_stages that compile
+    correctness   every case but the largest; some for each num_warps and num_stages that compile
     proof         the profiler must have seen the submitted kernels, and no others
     sanitizer     compute-sanitizer's memcheck on the cases, where it works
     timing        problems of an engine's size, in turns with the engine's own kernel
@@ -19,7 +19,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -59,10 +59,16 @@ def device() -> str:
 
 
 # ---------------------------------------------------------------- in the parent
+PARTS = ("case", "proof", "timing", "sanitizer")
+
+
 def measure_kernel(
-    submission: Submission, spec: KernelSpec, seed: int
+    submission: Submission, spec: KernelSpec, seed: int, parts: Sequence[str] = PARTS
 ) -> tuple[tuple[Finding, ...], dict[str, Any]]:
     """Judge a submission on this machine's GPU: findings, and what was measured as JSON data.
+
+    Args:
+        parts: which of `PARTS` to run.
 
     Raises:
         ValueError: there is no GPU.
@@ -78,17 +84,19 @@ def measure_kernel(
     try:
         with Worker(find_root(), {}, limits, "the GPU") as worker:
             for item in worker.stream(
-                "measure_kernel", submission=asdict(submission), spec=spec.name, seed=seed
-            ):
+                "measure_kernel", submission=asdict(submission), spec=spec.name, seed=seed,
+                parts=list(parts),
+            ):  # fmt: skip
                 findings += _judge(item, spec, seed)
                 measured.setdefault(item["part"], []).append(_without_tensors(item))
     except WorkerError as error:
         kind = {"hang": "timeout", "died": "crash"}.get(error.kind, "crash")
         findings.append(Finding(kind, f"on the GPU: {error}", spec.kernels[-1]))
-    measured["sanitizer"] = sanitize(submission, spec, seed)
-    if measured["sanitizer"]["status"] == "failed":
-        message = f"compute-sanitizer: {measured['sanitizer']['text']}"
-        findings.append(Finding("oob", message, spec.kernels[-1]))
+    if "sanitizer" in parts:
+        measured["sanitizer"] = sanitize(submission, spec, seed)
+        if measured["sanitizer"]["status"] == "failed":
+            message = f"compute-sanitizer: {measured['sanitizer']['text']}"
+            findings.append(Finding("oob", message, spec.kernels[-1]))
     return tuple(findings), measured
 
 
@@ -162,17 +170,27 @@ def sanitize(submission: Submission, spec: KernelSpec, seed: int) -> dict[str, s
 
 
 # ---------------------------------------------------------------- in the child: correctness
-def measure_here(submission: dict[str, Any], spec: str, seed: int) -> Iterator[dict[str, Any]]:
+def measure_here(
+    submission: dict[str, Any], spec: str, seed: int, parts: list[str]
+) -> Iterator[dict[str, Any]]:
     """The scenario behind `measure_kernel`; yields one dict for each case, the proof, each time."""
     os.environ.pop("TRITON_INTERPRET", None)  # before Triton is imported
     chosen, kernels = SPECS[spec], Submission(**submission).module()
-    for case in small_cases(spec):
-        yield run_case(kernels, chosen, case, seed)
-    yield proof(kernels, chosen, seed)
-    reference = engine_kernels(chosen)
-    ceilings = measure_ceilings()
-    for large in large_of(spec):
-        yield time_large(kernels, reference, chosen, large, ceilings, seed)
+    if "case" in parts:
+        everywhere = swept(spec)
+        for case in small_cases(spec):
+            yield run_case(kernels, chosen, case, seed, case.name in everywhere)
+    if "proof" in parts:
+        yield proof(kernels, chosen, seed)
+    if "timing" in parts:
+        reference, ceilings = engine_kernels(chosen), measure_ceilings()
+        for large in large_of(spec):
+            yield time_large(kernels, reference, chosen, large, ceilings, seed)
+
+
+def swept(spec: str) -> set[str]:
+    """The cases that run in all configurations, one of each dtype: compiling takes its time."""
+    return set({case.dtype: case.name for case in small_cases(spec) if not case.graded}.values())
 
 
 def engine_kernels(spec: KernelSpec) -> Any:
@@ -195,15 +213,21 @@ def small_cases(spec: str) -> list[Case]:
     ]
 
 
-def run_case(kernels: Any, spec: KernelSpec, case: Case, seed: int) -> dict[str, Any]:
-    """One case in all configurations: outputs of the first, and what the others changed."""
+def run_case(
+    kernels: Any, spec: KernelSpec, case: Case, seed: int, everywhere: bool
+) -> dict[str, Any]:
+    """One case: outputs of its first run, and what changed in repeats with other poison.
+
+    With `everywhere` in all configurations, else only as its launcher wants it.
+    """
     problem, rules = build(spec.name, case.name, seed)
     guarded = guard_all(problem, DEVICE)
     on_gpu = problem | {name: each.view for name, each in guarded.items()}
     findings: list[tuple[str, str]] = []
     skipped: list[str] = []
     first: dict[str, Tensor] = {}
-    for number, (warps, stages) in enumerate(configurations(spec, on_gpu)):
+    chosen = configurations(spec, on_gpu)[: None if everywhere else 1]
+    for number, (warps, stages) in enumerate(chosen):
         for repeat in range(REPEATS if number == 0 else 2):
             restart(spec, guarded, poison=float("nan") if repeat % 2 == 0 else -1e30)
             where = f"case {case.name}, num_warps {warps}, num_stages {stages}"

@@ -46,7 +46,7 @@ def test_a_planned_phase_says_what_is_coming(tmp_path: Path) -> None:
         ("test_seconds = 1", "test_second = 1", ["test_second", "test_seconds"]),
         ('slug = "00-toy"', 'slug = "00-toys"', ["slug", "00-toys", "00-toy"]),
         ('status = "ready"', 'status = "done"', ["status", "done", "planned"]),
-        ("test_seconds = 1", 'run = "demo"', ["run", "demo", "engine, naive"]),
+        ("test_seconds = 1", 'run = "demo"', ["run", "demo", "engine, kernels, naive"]),
         ('id = "00.2"', 'id = "00.3"', ["exercises[1].id", "00.3", "00.2"]),
         ("points = 5", "points = 0", ["exercises[0].points", "0", "at least 1"]),
         ("points = 5", "points = true", ["exercises[0].points", "True", "int"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import linecache
 import traceback
 
 import pytest
@@ -158,6 +159,28 @@ def test_nothing_else_stands_at_the_top(statement: str, word: str) -> None:
     findings = lint(COPY + "\n\n" + statement + "\n")
     assert word in findings[0].message, findings
     assert findings[0].line in (26, 27, 28)
+
+
+@pytest.mark.parametrize("end", ["\x0c", "\x0b", "\x1c", "\u2028", "\x85", "\r"])
+def test_a_comment_cannot_turn_into_code(end: str) -> None:
+    hidden = f"# note{end}def copy_kernel(x_ptr, y_ptr, SIZE): import os"
+    result = extract(with_line(hidden), SPEC, "learner.py", reference=COPY)
+    if end == "\r":
+        assert isinstance(result, list), "to Python, too, this is a line of its own"
+        return
+    assert isinstance(result, Submission)
+    result.module()
+    lines = linecache.getlines("learner.py")
+    assert [line for line in lines if line.strip().startswith("def copy")] == [lines[14]]
+
+
+def test_a_docstring_may_share_its_line() -> None:
+    body = '    """Copy."""; lane = tl.arange(0, TILE)'
+    source = COPY[: COPY.index('    """Copy.\n')] + body + BODY[BODY.index("\n") :]
+    result = extract(source, SPEC, "learner.py", reference=COPY)
+    assert isinstance(result, Submission)
+    result.module()
+    assert linecache.getline("learner.py", 16) == '    ""; lane = tl.arange(0, TILE)\n'
 
 
 def test_constants_are_literals() -> None:

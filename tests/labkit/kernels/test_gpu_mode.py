@@ -136,7 +136,7 @@ gpu.DEVICE, gpu.WARPS, gpu.STAGES, gpu.REPEATS = "cpu", (1, 4), (2,), 3
 gpu.torch.cuda.synchronize = lambda: None
 spec, case = SPECS[sys.argv[1]], find_case(*sys.argv[1:3])
 kernels = extract(sys.stdin.read(), spec, "kernels.py").module()
-item = gpu.run_case(kernels, spec, case, 5)
+item = gpu.run_case(kernels, spec, case, 5, True)
 sent = item["outputs"].items()
 outputs = {name: [dtype, tensor.float().tolist()] for name, (dtype, tensor) in sent}
 print(json.dumps(item | {"outputs": outputs}))
@@ -196,6 +196,7 @@ def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
 @pytest.mark.parametrize("spec", SPECS)
 def test_large_caches_are_left_to_cpu_mode(spec: str) -> None:
     names = {case.name for case in cases_of(spec)} - {case.name for case in gpu.small_cases(spec)}
+    assert len(gpu.swept(spec)) == 3  # one of each dtype runs in all configurations
     assert names == ({"big-cache"} if spec in ("store_kv", "paged_decode") else set())
 
 

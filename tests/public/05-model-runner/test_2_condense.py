@@ -53,6 +53,13 @@ def test_05_2_who_leaves_leaves_a_hole(rows: Any) -> None:
     expect(batch.num_reqs, 4, at="batch.num_reqs")
 
 
+def test_05_2_row_zero_is_a_row_too(rows: Any) -> None:
+    """Its number is false to Python, and its owner leaves like any other."""
+    batch = seated(rows)
+    batch.remove_request("ana")
+    expect(rows.names(batch), ["-", "ben", "cleo", "dan", "eve"], at="ana leaves row 0: batch.rows")
+
+
 def test_05_2_who_has_no_row_cannot_leave_one(rows: Any) -> None:
     """A request may end while it waits; removing it, or removing it twice, changes nothing."""
     batch = seated(rows)

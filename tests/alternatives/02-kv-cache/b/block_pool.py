@@ -1,4 +1,4 @@
-"""The free queue is a dict in the order of insertion, with the links kept for whoever reads them."""
+"""The free queue is a dict in order of insertion, with the links kept for whoever reads them."""
 
 
 class FreeKVCacheBlockQueue:

@@ -149,9 +149,7 @@ class Scheduler:
         return RequestStatus.FINISHED_LENGTH_CAPPED if len(output) >= min(most) else None
 
     def _append_until_stop(self, request, token_ids):
-        kept = 0
-        for token_id in tuple(token_ids):
-            kept += 1
+        for kept, token_id in enumerate(tuple(token_ids), start=1):
             request.append_output_token_ids([token_id])
             status = self.check_stop(request)
             if status is not None:

@@ -1,0 +1,239 @@
+"""Checkpoints of random shapes: every value arrives, and each broken one is refused."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor
+
+from labkit.worker import Program
+
+many = settings(
+    max_examples=20,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+LOADER = "mini_vllm.model.loader:"
+STACKS = {"qkv": "qkv", "gate_up": ("gate", "up")}
+
+shapes = st.fixed_dictionaries(
+    {
+        "architectures": st.sampled_from(
+            [["Qwen3ForCausalLM"], ["Qwen2ForCausalLM"], ["LlamaForCausalLM"]]
+        ),
+        "num_key_value_heads": st.integers(1, 2),
+        "group": st.integers(1, 3),
+        "head_dim": st.sampled_from([2, 4]),
+        "intermediate_size": st.integers(3, 6),
+        "num_hidden_layers": st.integers(1, 3),
+        "tie_word_embeddings": st.booleans(),
+    }
+)
+
+
+def config_of(shape: dict[str, Any]) -> dict[str, Any]:
+    heads = shape["num_key_value_heads"] * shape["group"]
+    rest = dict(vocab_size=11, hidden_size=8, max_position_embeddings=16, dtype="float32")
+    return rest | {k: v for k, v in shape.items() if k != "group"} | {"num_attention_heads": heads}
+
+
+def tensors_of(config: dict[str, Any]) -> dict[str, Tensor]:
+    """What a checkpoint for this config holds, filled with different numbers."""
+    hidden, head = config["hidden_size"], config["head_dim"]
+    rows = {
+        "q": config["num_attention_heads"] * head,
+        "k": config["num_key_value_heads"] * head,
+        "v": config["num_key_value_heads"] * head,
+    }
+    kind = config["architectures"][0]
+    sizes: dict[str, list[int]] = {"model.norm.weight": [hidden]}
+    sizes["model.embed_tokens.weight"] = [config["vocab_size"], hidden]
+    if not config["tie_word_embeddings"]:
+        sizes["lm_head.weight"] = [config["vocab_size"], hidden]
+    for layer in range(config["num_hidden_layers"]):
+        at = f"model.layers.{layer}."
+        for part, number in rows.items():
+            sizes[f"{at}self_attn.{part}_proj.weight"] = [number, hidden]
+            if kind == "Qwen2ForCausalLM":
+                sizes[f"{at}self_attn.{part}_proj.bias"] = [number]
+        if kind == "Qwen3ForCausalLM":
+            for part in "qk":
+                sizes[f"{at}self_attn.{part}_norm.weight"] = [head]
+        sizes[f"{at}self_attn.o_proj.weight"] = [hidden, rows["q"]]
+        for part in ("gate", "up"):
+            sizes[f"{at}mlp.{part}_proj.weight"] = [config["intermediate_size"], hidden]
+        sizes[f"{at}mlp.down_proj.weight"] = [hidden, config["intermediate_size"]]
+        for part in ("input_layernorm", "post_attention_layernorm"):
+            sizes[f"{at}{part}.weight"] = [hidden]
+    tensors, start = {}, 0
+    for name, size in sizes.items():
+        count = int(np.prod(size))
+        tensors[name] = torch.arange(start, start + count, dtype=torch.float32).view(size)
+        start += count
+    return tensors
+
+
+def parameters_of(tensors: dict[str, Tensor], tied: bool) -> dict[str, list[Any]]:
+    """Our parameters, made from the checkpoint by hand."""
+    parts = {"q": "qkv", "k": "qkv", "v": "qkv", "gate": "gate_up", "up": "gate_up"}
+    stacks: dict[str, list[Tensor]] = {}
+    for name, tensor in tensors.items():
+        for part, stack in parts.items():
+            name = name.replace(f".{part}_proj.", f".{stack}_proj.")
+        stacks.setdefault(name, []).append(tensor)
+    whole = {name: torch.cat(pieces).tolist() for name, pieces in stacks.items()}
+    if tied:
+        whole["lm_head.weight"] = whole["model.embed_tokens.weight"]
+    return whole
+
+
+def write(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], files: int) -> None:
+    (folder / "config.json").write_text(json.dumps(config))
+    if files == 1:
+        save_file(tensors, folder / "model.safetensors")
+        return
+    names = {name: f"part-{i % files}.safetensors" for i, name in enumerate(sorted(tensors))}
+    for file in set(names.values()):
+        save_file({n: t for n, t in tensors.items() if names[n] == file}, folder / file)
+    index = {"weight_map": names}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def load(subject: Any, folder: Path) -> Any:
+    """The parameters as lists, or {"!raises": ...}."""
+    p = Program()
+    model = p.call(f"{LOADER}load_model", str(folder), dtype="float32")
+    p.see(p.call("builtins:dict", model.state_dict()))
+    (seen,) = subject.run(p)
+    return (
+        {name: np.asarray(a).tolist() for name, a in seen.items()}
+        if "!raises" not in seen
+        else seen
+    )
+
+
+@many
+@given(shape=shapes, files=st.integers(1, 3))
+def test_05_7_every_value_arrives(subject: Any, shape: dict[str, Any], files: int) -> None:
+    """Grouped heads, biases, norms, tied heads, one file or three."""
+    config = config_of(shape)
+    tensors = tensors_of(config)
+    with tempfile.TemporaryDirectory() as folder:
+        write(Path(folder), config, tensors, files)
+        yours = load(subject, Path(folder))
+    assert yours == parameters_of(tensors, config["tie_word_embeddings"])
+
+
+@pytest.mark.history("nano-vllm#203", "nano-vllm#17")
+def test_05_7_bug_nano_vllm_17_biases_are_parameters_too(subject: Any, tmp_path: Path) -> None:
+    """Qwen2's biases on q, k and v were no parameters and were not loaded."""
+    shape = dict(
+        architectures=["Qwen2ForCausalLM"],
+        num_key_value_heads=2,
+        group=2,
+        head_dim=4,
+        intermediate_size=5,
+        num_hidden_layers=1,
+        tie_word_embeddings=False,
+    )
+    config = config_of(shape)
+    tensors = tensors_of(config)
+    write(tmp_path, config, tensors, 1)
+    yours = load(subject, tmp_path)
+    right = [tensors[f"model.layers.0.self_attn.{part}_proj.bias"] for part in "qkv"]
+    assert yours["model.layers.0.self_attn.qkv_proj.bias"] == torch.cat(right).tolist()
+
+
+def small() -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config = config_of(
+        dict(
+            architectures=["Qwen3ForCausalLM"],
+            num_key_value_heads=1,
+            group=2,
+            head_dim=4,
+            intermediate_size=5,
+            num_hidden_layers=2,
+            tie_word_embeddings=True,
+        )
+    )
+    return config, tensors_of(config)
+
+
+Change = Callable[[dict[str, Tensor]], None]
+
+
+def drop(name: str) -> Change:
+    return lambda tensors: tensors.__delitem__(name)
+
+
+def put(name: str, tensor: Tensor) -> Change:
+    return lambda tensors: tensors.__setitem__(name, tensor)
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        drop(UP),
+        drop("model.norm.weight"),
+        put("model.layers.2.mlp.up_proj.weight", torch.ones(5, 8)),
+        put("model.layers.1.self_attn.q_proj.bias", torch.ones(8)),
+        put(UP, torch.ones(4, 8)),
+        put(UP, torch.ones(1, 8)),
+        put(UP, torch.ones(8, 5)),
+        put("model.norm.weight", torch.ones(1)),
+    ],
+    ids=["no up", "no norm", "a layer too many", "a bias", "short", "one row", "turned", "scalar"],
+)
+def test_05_8_what_does_not_fit_is_refused(
+    subject: Any, reference: Any, tmp_path: Path, change: Change
+) -> None:
+    """Missing, unexpected, or of another shape, also where torch would not complain."""
+    config, tensors = small()
+    change(tensors)
+    write(tmp_path, config, tensors, 1)
+    assert load(reference, tmp_path) == {"!raises": "ValueError"}
+    assert load(subject, tmp_path) == {"!raises": "ValueError"}
+
+
+def test_05_8_what_is_not_needed_does_no_harm(subject: Any, tmp_path: Path) -> None:
+    """Rotary frequencies of an old checkpoint, and a copy of the tied head with other values."""
+    config, tensors = small()
+    right = parameters_of(tensors, True)
+    for layer in range(2):
+        tensors[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = torch.ones(2)
+    tensors["lm_head.weight"] = torch.zeros(11, 8)
+    write(tmp_path, config, tensors, 2)
+    assert load(subject, tmp_path) == right
+
+
+def test_05_8_half_precision_is_widened(subject: Any, tmp_path: Path) -> None:
+    """A bfloat16 file fills a float32 model with the same values."""
+    config, tensors = small()
+    halved = {name: tensor.bfloat16() for name, tensor in tensors.items()}
+    write(tmp_path, config, halved, 1)
+    widened = {name: tensor.float() for name, tensor in halved.items()}
+    assert load(subject, tmp_path) == parameters_of(widened, True)
+
+
+def test_05_8_the_last_bytes_count(subject: Any, tmp_path: Path) -> None:
+    """A download that was cut off is refused, not half loaded."""
+    config, tensors = small()
+    write(tmp_path, config, tensors, 1)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-4])
+    assert load(subject, tmp_path) == {"!raises": "ValueError"}
