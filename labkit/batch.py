@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from labkit import child, exports, overlay, submission
+from labkit import child, exports, isolation, overlay, submission
 from labkit.files import write_text
 from labkit.loop import PHASE, polite, ready_phase
 from labkit.manifest import Phase
@@ -156,6 +156,10 @@ def show(results: dict[str, GradeResult], out: Path, console: Console) -> None:
     )
     for name, why in broken.items():
         console.print(f"  {name}: {why}", markup=False, soft_wrap=True)
+    rungs = {r.isolation: r.unavailable for r in results.values() if r.isolation != "none"}
+    for name, unavailable in rungs.items():
+        words = isolation.spoken(name, unavailable)
+        console.print(f"isolation: {words}", markup=False, soft_wrap=True)
     if flagged:
         console.print(f"flagged, for you to read: {', '.join(flagged)}", markup=False)
     console.print(f"table: {out / 'class.csv'}", markup=False, soft_wrap=True)

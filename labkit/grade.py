@@ -120,9 +120,7 @@ def judge(
     begin = time.monotonic()
     rung, reasons = sandbox.choose_rung(phase, isolate)
     graded = _empty(phase, files, seed, rung)
-    if not rung.hides:
-        said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-        graded.flags.append(Flag("isolation", rung.name, f"hides nothing. {said}".strip()))
+    graded.unavailable = reasons
     judged = Judged(graded)
     with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
         graded.problem = _take(phase, files, Path(folder), graded)
@@ -339,9 +337,7 @@ def show(phase: Phase, judged: Judged, reveal: bool) -> None:
         f"seed {graded.seed.value}" if show_seed else f"seed sealed ({graded.seed.commitment[:12]})"
     )
     out.line(f"grade-{phase.number} · {phase.title} · {seed}", "bold")
-    rung = isolation.LADDER[graded.isolation]
-    hides = "" if rung.hides else ": hides nothing, for practice only"
-    out.line(f"isolation: {graded.isolation}{hides}", "dim")
+    out.line(f"isolation: {isolation.spoken(graded.isolation, graded.unavailable)}", "dim")
     if graded.problem:
         out.line(graded.problem, "red")
     for group in graded.groups:

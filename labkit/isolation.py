@@ -257,6 +257,14 @@ def choose(view: View, python: str, wanted: str = AUTO) -> tuple[type[Rung], dic
     raise ValueError(f"isolation {wanted!r} does not work here: {said}")
 
 
+def spoken(name: str, unavailable: Mapping[str, str]) -> str:
+    """A rung in words: a rung that hides nothing says so, and why there was no better one."""
+    if name not in LADDER or LADDER[name].hides:
+        return name
+    said = "; ".join(f"{stronger}: {reason}" for stronger, reason in unavailable.items())
+    return f"{name}, which hides nothing: for practice only" + (f" ({said})" if said else "")
+
+
 def why_not(rung: type[Rung], view: View, python: str) -> str:
     """Why a rung does not hold on this machine, or "": found out by trying it."""
     trial = rung()

@@ -146,6 +146,7 @@ class GradeResult:
         submission: name of each declared file -> its sha256, or "" if it is missing.
         suite: sha256 over the hidden suite's files (`hash_tree`).
         isolation: one of ISOLATION.
+        unavailable: each stronger rung -> why it does not work on the grader's machine.
         tools: name -> version, "python", "torch", "hypothesis", …
         problem: why nothing of the submission could run ("request.py: SyntaxError, line 12"), or
             why the grader could not judge if `status` is "error"; else "".
@@ -162,6 +163,7 @@ class GradeResult:
     groups: list[GroupRecord]
     tests: list[TestRecord] = field(default_factory=list)
     flags: list[Flag] = field(default_factory=list)
+    unavailable: dict[str, str] = field(default_factory=dict)
     status: str = "graded"
     problem: str = ""
     started: str = ""

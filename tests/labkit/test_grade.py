@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from labkit import grade, likeness, mutants, public, result
+from labkit import grade, isolation, likeness, mutants, public, result
 from labkit.loop import course
 from labkit.manifest import Phase
 from labkit.public import PhaseResult
@@ -78,6 +78,24 @@ def test_a_skeleton_gets_none_and_hears_why(
     assert "--seed 71717" in shown
     assert "request.RequestStatus.is_finished(request.RequestStatus.WAITING)" in shown
     assert "# yours raised NotImplementedError" in shown
+
+
+def test_a_machine_without_isolation_says_so_and_flags_nobody(
+    phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """As on a runner whose user may neither make namespaces nor change its uid."""
+    for rung in (isolation.Bubblewrap, isolation.Namespaces, isolation.OtherUid):
+        monkeypatch.setattr(rung, "missing", lambda self: f"{self.name} is forbidden here")
+    files = submit(phase, tmp_path, skeleton(phase, phase.modules[0]))
+    judged = grade.judge(phase, files, seed=7, tasks=["00.1"])
+    graded = judged.result
+    assert (graded.isolation, graded.flags) == ("plain", [])
+    assert list(graded.unavailable) == ["container", "namespaces", "other-uid"]
+    assert [group.kind for group in graded.groups] == ["open TODO"]
+    grade.show(phase, judged, reveal=False)
+    shown = capsys.readouterr().out
+    assert "isolation: plain, which hides nothing: for practice only" in shown
+    assert "namespaces: namespaces is forbidden here" in shown
 
 
 def test_a_known_mistake_is_answered_with_its_misconception(phase: Phase, tmp_path: Path) -> None:
