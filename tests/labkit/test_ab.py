@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from labkit import ab, overlay, source
+from labkit import ab, child, overlay, source
 from labkit.manifest import Course, Phase, find_root
 from labkit.screen import Screen
+from labkit.worker import Worker
 
 MODULES = ["mini_vllm.core.request_queue", "mini_vllm.core.scheduler"]
 
@@ -92,3 +93,29 @@ def test_a_command_runs_with_the_learners_modules_in_place(
     assert ab.run_command(course, [course.phase("00")], words) == 0
     assert capfd.readouterr().out.split() == ["mine", str(file)]
     assert ab.run_command(course, [course.phase("00")], ["-c", "raise SystemExit(7)"]) == 7
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [("+ head // GROUP", "+ head // GROUP"), ("distance >= 0", "distance > 0")],
+    ids=["right", "wrong"],
+)
+def test_the_kernels_workload_speaks_through_oracle_and_kernels(
+    right: str, wrong: str, tmp_path: Path
+) -> None:
+    """Two prompts through the oracle, the same two through the kernels of the learner's file."""
+    pytest.importorskip("triton", reason="Triton exists on Linux only")
+    phase = Course(find_root()).phase("04")
+    assert phase.run == "kernels"
+    oracle, kernels = phase.modules
+    text = phase.reference_file(kernels).read_text(encoding="utf-8")
+    assert text.count(right) == 1
+    file = tmp_path / "triton_paged.py"
+    file.write_text(text.replace(right, wrong), encoding="utf-8")
+    limits = child.Limits(ab.RUN_SECONDS, 0)
+    with Worker(phase.root, {kernels: str(file)}, limits, "yours") as worker:
+        result = worker.call("workload", workload=phase.run, modules=list(phase.modules))
+    assert result["used"] == [oracle, kernels]
+    assert [len(tokens) for tokens in result["tokens"]] == [ab.KERNEL_TOKENS] * 4
+    through_oracle, through_kernels = result["tokens"][:2], result["tokens"][2:]
+    assert (through_oracle == through_kernels) == (right == wrong)
