@@ -58,17 +58,32 @@ for row, (name, (table, tokens)) in enumerate(TABLES.items()):
     for position, slot in enumerate(slots_of(table, tokens, 4)):
         owner[slot], label[slot] = row, f"{name[0]}{position}"
 
-figure, axis = plt.subplots(figsize=(9, 2.6))
-colours = [BLUE, ORANGE, GREEN]
+COLOURS = {"ana": BLUE, "ben": ORANGE, "cleo": GREEN}
+figure, (left, right) = plt.subplots(1, 2, figsize=(11, 2.8), width_ratios=(1, 3))
+
+
+def box(axis, x: float, y: float, colour: str, text: str) -> None:
+    axis.add_patch(plt.Rectangle((x, y), 0.92, 0.92, color=colour))
+    axis.text(x + 0.46, y + 0.46, text, ha="center", va="center", fontsize=8, fontweight="bold", color="black" if colour == ORANGE else "white")
+
+
+for row, (name, (table, _)) in enumerate(TABLES.items()):
+    for column in range(3):
+        used = column < len(table)
+        box(left, column, 2 - row, COLOURS[name] if used else GREY, str(table[column]) if used else "")
+left.set(xlim=(-0.1, 3), ylim=(-0.1, 3), xlabel="position // 4", title="The block tables")
+left.set_xticks([0.46, 1.46, 2.46], ["0", "1", "2"])
+left.set_yticks([2.46, 1.46, 0.46], list(TABLES))
 for slot in range(48):
     block, offset = divmod(slot, 4)
-    colour = colours[owner[slot]] if owner[slot] >= 0 else GREY
-    axis.add_patch(plt.Rectangle((block, 3 - offset), 0.92, 0.92, color=colour))
-    axis.text(block + 0.46, 3.46 - offset, label[slot], ha="center", va="center", fontsize=8)
-axis.set(xlim=(-0.1, 12), ylim=(-0.1, 4), xlabel="block", ylabel="offset", yticks=[])
-axis.set_xticks([i + 0.46 for i in range(12)], [str(i) for i in range(12)])
-axis.set_title("Whose token lies where: a0 is ana's first; grey slots hold nothing of anybody")
-axis.grid(False)
+    colour = list(COLOURS.values())[owner[slot]] if owner[slot] >= 0 else GREY
+    box(right, block, 3 - offset, colour, label[slot])
+right.set(xlim=(-0.1, 12), ylim=(-0.1, 4), xlabel="block", ylabel="offset", title="The cache: a0 is ana's first token; grey slots hold nothing of anybody")
+right.set_xticks([i + 0.46 for i in range(12)], [str(i) for i in range(12)])
+right.set_yticks([3.46, 2.46, 1.46, 0.46], ["0", "1", "2", "3"])
+for axis in (left, right):
+    axis.grid(False)
+figure.tight_layout()
 plt.show()
 
 # %% [markdown]
@@ -81,7 +96,7 @@ plt.show()
 # A decode step reads every weight once, and for each request the keys and values of its whole context.
 # How many bytes is that? The shapes are those of Qwen3-0.6B in bfloat16.
 
-# %%
+# %% tags=["setup"]
 QWEN = {"layers": 28, "kv_heads": 8, "head_dim": 128, "itemsize": 2}
 WEIGHTS = 2 * 596_049_920  # bytes; the embedding is also the last matrix, and counted once
 
@@ -253,18 +268,20 @@ guess = predict("P4", 3, "300 tokens, 8 splits, tiles of 64: how many splits are
 score("P4", split_tokens(300, 8, 64).count(0))
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4))
-for row, tokens in enumerate((300, 1000, 2048, 5000)):
-    start = 0
+CONTEXTS = (300, 1000, 2048, 5000)
+for row, tokens in enumerate(CONTEXTS):
+    start = 0.0
     for index, part in enumerate(split_tokens(tokens, 8, 64)):
-        left.barh(row, part, left=start, color=(BLUE, ORANGE)[index % 2], edgecolor="white")
-        start += part
-left.set_yticks(range(4), ["300", "1,000", "2,048", "5,000"])
-left.set(xlabel="tokens, one colour change a split", ylabel="context", title="8 splits, tiles of 64")
+        left.barh(row, part / tokens, left=start, color=(BLUE, ORANGE)[index % 2], edgecolor="white")
+        start += part / tokens
+left.set_yticks(range(4), [f"{tokens:,}" for tokens in CONTEXTS])
+left.set(xlabel="share of the context; the colour changes with the split", ylabel="tokens of context", title="8 splits, tiles of 64")
+left.grid(False)
 SPLITS = (1, 2, 4, 8, 16, 32, 64)
 for requests, style, colour in ((1, "o-", BLUE), (8, "s--", ORANGE), (64, "^:", GREEN)):
     longest = [max(split_tokens(8192, s, 64)) * -(-requests * 8 * s // 132) / 8192 for s in SPLITS]
     right.plot(SPLITS, longest, style, color=colour, label=f"{requests} request{'s' * (requests > 1)}")
-right.set(xscale="log", yscale="log", xlabel="splits", ylabel="longest processor / 8,192 tokens", title="132 processors, 8 key/value heads each")
+right.set(xscale="log", yscale="log", xlabel="splits", ylabel="tokens of the busiest / 8,192", title="132 processors, 8 key/value heads")
 right.set_xticks(SPLITS, [str(s) for s in SPLITS])
 right.minorticks_off()
 right.legend()

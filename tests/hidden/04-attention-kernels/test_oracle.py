@@ -68,13 +68,14 @@ def test_04_1_any_batch(subject: Any, reference: Any, data: Any) -> None:
 @many
 @given(data=st.data())
 def test_04_3_gather_any_table(subject: Any, reference: Any, data: Any) -> None:
-    """Any length, any order of pages, garbage behind the last one."""
+    """Any length, order of pages and type; garbage behind the last page."""
     block_size, blocks = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 6))
     seq_len = data.draw(st.integers(1, block_size * blocks))
     table = data.draw(st.permutations(range(blocks)))
     used = -(-seq_len // block_size)
     p = Program()
-    cache = tensor(p, numbers(seq_len, 2, blocks, block_size, 2, 3))
+    dtype = data.draw(st.sampled_from(["float32", "float16"]))
+    cache = tensor(p, numbers(seq_len, 2, blocks, block_size, 2, 3), dtype)
     entries = tensor(p, [*table[:used], *[10**6] * (blocks - used)], "int32")
     result = p.call(HERE + "gather_kv", cache, entries, seq_len)
     p.see(result[0])

@@ -91,12 +91,13 @@ def test_04_4_softmax_a_larger_score_rescales() -> None:
 def test_04_4_softmax_rows_that_see_nothing() -> None:
     """A row without a visible key so far: weights 0 and sum 0, never NaN; it may see one later."""
     hidden = float("-inf")
-    weights, state = run_softmax([[[hidden, hidden], [2.0, hidden]], [[1.0, hidden], [2.0, 2.0]]])
-    at = "row 0: nothing visible in tile 0, one key in tile 1"
+    tiles = [[[hidden, hidden], [2.0, hidden]], [[-200.0, hidden], [2.0, 2.0]]]
+    weights, state = run_softmax(tiles)
+    at = "row 0: nothing visible in tile 0, one key with score -200 in tile 1"
     expected = torch.tensor([[0.0, 0.0], [1.0, 0.0]])
     expect_close(weights[0], expected, axes=("row", "key"), at=f"{at}: weights of tile 0")
     check_state(state, {"row_sum": [0.0, 1.0]}, 0, at)
-    check_state(state, {"row_max": [1.0, 2.0], "row_sum": [1.0, 3.0]}, 1, at)
+    check_state(state, {"row_max": [-200.0, 2.0], "row_sum": [1.0, 3.0]}, 1, at)
 
 
 def test_04_4_softmax_of_large_scores() -> None:
