@@ -1,0 +1,97 @@
+"""What the other schedulers share: they plan a step in their own order, and the rest is the core's.
+
+A policy decides who computes how much. It does so on the same requests, the same block pool and
+the same worker as the core's scheduler, so that runs can be laid side by side.
+"""
+
+from __future__ import annotations
+
+from mini_vllm.core.interface import PauseState
+from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.core.scheduler_output import SchedulerOutput
+from mini_vllm.core.step_plan import StepPlan
+from mini_vllm.request import Request, RequestStatus
+
+
+class Policy(Scheduler):
+    """A scheduler whose steps are filled by :meth:`fill`."""
+
+    def schedule(self) -> SchedulerOutput:
+        """Plan one step; see :meth:`Scheduler.schedule`, whose frame this is."""
+        paused = self.pause_state == PauseState.PAUSED_ALL
+        step = self.new_plan(0 if paused else self.scheduler_config.max_num_batched_tokens)
+        if not paused:
+            self._recall_skipped()
+            self.fill(step)
+        self._check_progress(step)
+        output = self._make_output(step)
+        self._advance_computed_tokens(output)
+        return output
+
+    def new_plan(self, token_budget: int) -> StepPlan:
+        """An empty plan."""
+        return StepPlan(token_budget)
+
+    def fill(self, step: StepPlan) -> None:
+        """Enter into ``step`` whoever computes something in it."""
+        raise NotImplementedError
+
+    def prompt_limit(self) -> int:
+        """Most tokens a request may have when it is admitted: whole prompts must fit a step."""
+        return min(self.max_model_len, self.scheduler_config.max_num_batched_tokens)
+
+    # ------------------------------------------------------------------ the waiting line
+
+    def _recall_skipped(self) -> None:
+        """Requests that waited for something else, and have it now, join the waiting line."""
+        ready = [request for request in self.skipped_waiting if self._may_admit(request)]
+        self.skipped_waiting.remove_requests(ready)
+        for request in ready:
+            self.waiting.add_request(request)
+
+    def _head(self) -> Request | None:
+        """The request whose turn it is; those in front that wait for something else step aside.
+
+        None if nobody is waiting, or if admission is paused.
+        """
+        while self.waiting and self.pause_state == PauseState.UNPAUSED:
+            request = self.waiting.peek_request()
+            if self._may_admit(request):
+                return request
+            self.skipped_waiting.add_request(self.waiting.pop_request())
+        return None
+
+    def _admit(self, step: StepPlan, num_computed_tokens: int, num_new_tokens: int) -> Request:
+        """Move the head of the waiting line, which has its blocks now, to ``running``."""
+        request = self.waiting.pop_request()
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = num_computed_tokens
+        self.kv_cache_manager.prefix_cache_stats.record(request.num_tokens, num_computed_tokens)
+        self._run(step, request, num_computed_tokens, num_new_tokens)
+        return request
+
+    def _run(
+        self, step: StepPlan, request: Request, num_computed_tokens: int, num_new_tokens: int
+    ) -> None:
+        """Let a request that has its blocks run, and enter it in the plan with its whole table."""
+        request.transition_to(RequestStatus.RUNNING)
+        request.num_computed_tokens = num_computed_tokens
+        self.running.append(request)
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        step.add_admitted(request, num_new_tokens, block_ids)
+
+    def _refuse(self, request: Request) -> bool:
+        """End a waiting request that no later step could admit. False: it only has to wait.
+
+        Beyond :meth:`prompt_limit` it ends FINISHED_IGNORED, or FINISHED_LENGTH_CAPPED if it has
+        output to keep; beyond the pool as the core's requests do (``_cap_if_too_large``).
+        """
+        if request.num_tokens <= self.prompt_limit():
+            return self._cap_if_too_large(request)
+        request.stop_reason = "prompt_limit"
+        status = RequestStatus.FINISHED_IGNORED
+        if request.output_token_ids:
+            status = RequestStatus.FINISHED_LENGTH_CAPPED
+        self.finish_requests(request.request_id, status)
+        self.capped.append(request)
+        return True
