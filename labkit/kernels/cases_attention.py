@@ -439,6 +439,10 @@ PAGED_PREFILL = (
         prefill([(None, 4)], 2, 1, 32, 16, change=zero_queries),
     ),
     Case(
+        "big-cache", "blocks behind the 2^31st element", "float16",
+        prefill([(5, 14), (2, 0)], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
+    ),
+    Case(
         "traffic", "256 tokens, nothing before them", "bfloat16",
         prefill([(256, 0)], 1, 1, 64, 16), graded=True,
     ),
