@@ -132,11 +132,13 @@ def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, in
 
 
 def test_line(test: Test, phase: Phase) -> str:
-    """Where in the test it failed: "tests/public/03-scheduler/test_clamp.py:41"."""
-    folder = str(phase.root / "tests")
-    for file, line, _ in reversed(test.detail.get("frames", [])):
-        if file.startswith(folder):
-            return f"{Path(file).relative_to(phase.root).as_posix()}:{line}"
+    """Where the test stood when it failed: "tests/public/03-scheduler/test_clamp.py:41". A line of
+    the test itself comes before one of the helpers that it called."""
+    name, folder = test.name.partition("[")[0], str(phase.root / "tests")
+    frames = [frame for frame in test.detail.get("frames", []) if frame[0].startswith(folder)]
+    own = [frame for frame in frames if frame[2] == name]
+    for file, line, _ in (own or frames)[-1:]:
+        return f"{Path(file).relative_to(phase.root).as_posix()}:{line}"
     return test.id.partition("::")[0]
 
 

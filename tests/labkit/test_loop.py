@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from labkit import loop, mutants, sync
+from labkit import diagnose, loop, mutants, public, sync
 from labkit.manifest import Course
 from labkit.screen import some
 from labkit.state import State
@@ -412,3 +412,13 @@ def test_exit_codes_and_plain_output_of_the_command(toy: Course) -> None:
 def test_a_broken_state_file_is_no_obstacle(toy: Course) -> None:
     write(toy.root, ".labkit/state.json", "{broken")
     says(screen(toy)[0], "Nothing is written yet")
+
+
+def test_the_tests_own_line_is_named_before_its_helpers(toy: Course) -> None:
+    phase = toy.phase("0")
+    test, helpers = (str(phase.public_tests / name) for name in ("test_toy.py", "conftest.py"))
+    failed = public.Test(f"{test}::test_00_1_a[4]", "test_00_1_a[4]", "", "00.1")
+    failed.detail["frames"] = [[test, 12, "test_00_1_a"], [test, 5, "run"], [helpers, 3, "solve"]]
+    assert diagnose.test_line(failed, phase) == "tests/public/00-toy/test_toy.py:12"
+    failed.detail["frames"] = failed.detail["frames"][1:]  # a fixture failed
+    assert diagnose.test_line(failed, phase) == "tests/public/00-toy/conftest.py:3"
