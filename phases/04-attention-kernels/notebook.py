@@ -290,7 +290,7 @@ plt.show()
 
 # %% [markdown]
 # The right picture is a model: programs run in waves of 132, and a wave lasts as long as its longest program.
-# One request gains until its programs fill the GPU. 64 requests fill it four times over without any split,
+# One request gains until its programs fill the GPU. 64 requests fill it nearly four times over without any split,
 # and more splits only even out the last wave. What the model leaves out is the price: partial results are
 # written and read once more, and a second kernel starts.
 #
