@@ -1,0 +1,133 @@
+/* The block pool after one step, a square a block. */
+
+import { palette, requestColour } from "./theme.js";
+
+const SMALLEST = 7, LARGEST = 26;
+
+export class PoolView {
+  constructor(canvas, run, view) {
+    Object.assign(this, { canvas, run, view });
+    this.context = canvas.getContext("2d");
+  }
+
+  /* The largest squares with which the whole pool fits; very large pools make the canvas higher. */
+  layout() {
+    const width = this.canvas.parentElement.clientWidth, room = this.canvas.parentElement.clientHeight || 160;
+    const { size } = this.run.pool;
+    let square = LARGEST;
+    while (square > SMALLEST && Math.ceil(size / Math.floor(width / square)) * square > room) square--;
+    this.square = square;
+    this.columns = Math.max(1, Math.floor(width / square));
+    const height = Math.ceil(size / this.columns) * square + 1, ratio = window.devicePixelRatio || 1;
+    if (this.canvas.width !== Math.round(width * ratio) || this.canvas.height !== Math.round(height * ratio)) {
+      this.canvas.width = Math.round(width * ratio);
+      this.canvas.height = Math.round(height * ratio);
+      this.canvas.style.height = `${height}px`;
+    }
+    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.context.clearRect(0, 0, width, height);
+  }
+
+  draw() {
+    this.layout();
+    const { pool } = this.run, step = Math.min(this.view.step, this.run.steps - 1);
+    if (!pool.knows(step)) return this.drawUnknown();
+    const scroll = this.canvas.parentElement.scrollTop, seen = this.canvas.parentElement.clientHeight || 1e9;
+    const first = Math.floor(scroll / this.square) * this.columns;
+    const last = Math.min(pool.size, Math.ceil((scroll + seen) / this.square) * this.columns);
+    for (let block = first; block < last; block++) this.drawBlock(block, pool.blockAt(block, step));
+  }
+
+  drawUnknown() {
+    const c = this.context;
+    c.font = `13px ${palette.sans}`;
+    c.fillStyle = palette.soft;
+    c.textBaseline = "top";
+    c.fillText("not determined by the recording", 0, 4);
+  }
+
+  drawBlock(block, state) {
+    const c = this.context, s = this.square - 2;
+    const x = (block % this.columns) * this.square + 0.5, y = Math.floor(block / this.columns) * this.square + 0.5;
+    if (block === 0) return this.drawNull(x, y, s);
+    const selected = state.holders.some(({ row }) => row.id === this.view.selected);
+    c.globalAlpha = this.view.selected && !selected ? 0.35 : 1;
+    if (state.holders.length) this.drawHeld(x, y, s, state);
+    else this.drawFree(x, y, s, state);
+    this.drawChange(x, y, s, state);
+    c.globalAlpha = 1;
+  }
+
+  /* The null block: never given out. */
+  drawNull(x, y, s) {
+    const c = this.context;
+    c.strokeStyle = palette.line;
+    c.strokeRect(x, y, s, s);
+    c.beginPath();
+    c.moveTo(x, y);
+    c.lineTo(x + s, y + s);
+    c.stroke();
+  }
+
+  /* In use: stripes of its holders' colours; a full block has a line below, and can be shared. */
+  drawHeld(x, y, s, { holders, full }) {
+    const c = this.context, shown = holders.slice(0, 4);
+    shown.forEach(({ row }, i) => {
+      c.fillStyle = requestColour(row.index, full ? 1 : 0.62);
+      c.fillRect(x + (i * s) / shown.length, y, s / shown.length, s);
+    });
+    if (holders.length < 2 || s < 11) return;
+    c.font = `600 ${Math.min(11, s - 3)}px ${palette.mono}`;
+    c.textAlign = "center";
+    c.textBaseline = "middle";
+    c.fillStyle = palette.paper;
+    c.fillText(holders.length, x + s / 2, y + s / 2 + 0.5);
+  }
+
+  /* Free: an outline; with contents that may be found again, a small square in their colour. */
+  drawFree(x, y, s, { full, last }) {
+    const c = this.context;
+    c.strokeStyle = palette.line;
+    c.strokeRect(x, y, s, s);
+    if (!full || !last) return;
+    c.fillStyle = requestColour(last.index, 0.55);
+    c.fillRect(x + s * 0.3, y + s * 0.3, s * 0.4, s * 0.4);
+  }
+
+  /* What happened in this very step. */
+  drawChange(x, y, s, { changes }) {
+    const c = this.context;
+    const colour = changes.includes("e") ? palette.preempted : changes.includes("h") ? palette.hit : changes.includes("n") ? palette.ink : changes.includes("r") ? palette.soft : null;
+    if (!colour) return;
+    c.strokeStyle = colour;
+    c.lineWidth = changes.includes("r") && !/[neh]/.test(changes) ? 1 : 2;
+    if (c.lineWidth === 1) c.setLineDash([2, 2]);
+    c.strokeRect(x + 0.5, y + 0.5, s - 1, s - 1);
+    c.setLineDash([]);
+    c.lineWidth = 1;
+  }
+
+  blockUnder(x, y) {
+    const column = Math.floor(x / this.square), block = Math.floor(y / this.square) * this.columns + column;
+    return column < this.columns && block >= 0 && block < this.run.pool.size ? block : null;
+  }
+
+  /* What stands under the pointer, as lines of text. */
+  describe(x, y) {
+    const block = this.blockUnder(x, y), step = Math.min(this.view.step, this.run.steps - 1);
+    if (block === null || !this.run.pool.knows(step)) return null;
+    if (block === 0) return ["block 0", "the null block: never given out"];
+    const { blockSize, findable } = this.run.pool, state = this.run.pool.blockAt(block, step);
+    const lines = [`block ${block} · step ${step}`];
+    for (const { row, place } of state.holders.slice(0, 6)) {
+      const tokens = blockSize ? `: tokens ${place * blockSize} to ${(place + 1) * blockSize - 1}` : "";
+      lines.push(`${row.id}, block ${place} of its table${tokens}`);
+    }
+    if (state.holders.length > 6) lines.push(`and ${state.holders.length - 6} more`);
+    if (!state.holders.length) lines.push(state.full ? `free; still holds what ${state.last.id} wrote` : "free");
+    else if (findable) lines.push(state.full ? "full: others can find it" : "not full yet");
+    const words = { n: "given out", e: "given out; what it held is evicted", h: "found in the cache", r: "let go", f: "filled" };
+    for (const what of new Set(state.changes)) lines.push(`in this step: ${words[what]}`);
+    return lines;
+  }
+}

@@ -1,0 +1,190 @@
+/* Unpacks the recording: from columns and run lengths to rows, totals and the history of every block.
+   labkit/inspector/page.py packs it, and says what the letters mean. */
+
+export const PHASES = {
+  p: "prefill", r: "recompute", d: "decode", s: "running, no tokens",
+  w: "waiting", q: "waiting after a preemption", o: "in neither queue", a: "aborted",
+};
+
+export function unpack(data) {
+  return { title: data.title, difference: data.difference, runs: data.runs.map((run) => new Run(run)) };
+}
+
+export class Run {
+  constructor(packed) {
+    Object.assign(this, { name: packed.name, steps: packed.steps, config: packed.config, notes: packed.notes,
+      exact: packed.exact, error: packed.error, free: packed.free });
+    this.rows = packed.rows.map((row, index) => new Row(row, index));
+    this.byId = new Map(this.rows.map((row) => [row.id, row]));
+    this.totals = this.addUp();
+    this.queues = unpackQueue(packed.queue, this.steps);
+    this.pool = new Pool(packed.pool, this);
+  }
+
+  /* Tokens of each phase, step by step. */
+  addUp() {
+    const totals = { p: new Int32Array(this.steps), r: new Int32Array(this.steps), d: new Int32Array(this.steps) };
+    for (const row of this.rows) {
+      for (let i = 0; i < row.letters.length; i++) totals[row.letters[i]]?.set([totals[row.letters[i]][row.first + i] + row.tokens[i]], row.first + i);
+    }
+    return totals;
+  }
+
+  tokensAt(step) { return this.totals.p[step] + this.totals.r[step] + this.totals.d[step]; }
+
+  /* The rows of one step, by what they did in it. */
+  at(step) {
+    const found = { p: [], r: [], d: [], s: [], w: [], q: [], o: [], a: [], preempted: [], ended: [] };
+    for (const row of this.rows) {
+      const letter = row.at(step);
+      if (letter !== ".") found[letter].push(row);
+      if (row.preempted.has(step)) found.preempted.push(row);
+      if (row.end && row.last === step && letter !== "a") found.ended.push(row);
+    }
+    return found;
+  }
+
+  /* The waiting rows in the order in which they would be admitted. */
+  queueAt(step) { return (this.queues[step] || []).map((index) => this.rows[index]); }
+
+  /* Steps in which something happens that is worth a look. */
+  get events() {
+    const steps = this.rows.flatMap((row) => [...row.preempted, ...(row.end ? [row.last] : [])]);
+    return [...new Set(steps)].sort((a, b) => a - b);
+  }
+}
+
+/* One request. `letters`, `tokens` and `before` have an entry for each step from `first` to `last`. */
+export class Row {
+  constructor(packed, index) {
+    Object.assign(this, { index, id: packed.id, first: packed.first, prompt: packed.prompt, end: packed.end });
+    this.preempted = new Set(packed.preempted);
+    this.stretches = [];
+    for (const [, letter, count] of packed.cells.matchAll(/([a-zA-Z.])(\d*)/g)) this.stretch(letter, Number(count || 1));
+    this.letters = this.stretches.map((s) => s.letter.repeat(s.length)).join("");
+    this.last = this.first + this.letters.length - 1;
+    this.fillTokens(packed);
+  }
+
+  /* A D, a decode of several tokens, is drawn like any decode. */
+  stretch(code, length) {
+    const letter = code === "D" ? "d" : code;
+    const before = this.stretches.at(-1);
+    const start = before ? before.start + before.length : this.first;
+    this.codes = (this.codes || "") + code.repeat(length);
+    if (before?.letter === letter) before.length += length;
+    else this.stretches.push({ letter, start, length });
+  }
+
+  fillTokens(packed) {
+    const listed = packed.tokens.values(), jumps = new Map(packed.before);
+    this.tokens = new Int32Array(this.letters.length);
+    this.before = new Int32Array(this.letters.length);
+    let computed = 0;
+    for (let i = 0; i < this.letters.length; i++) {
+      const code = this.codes[i];
+      if (this.preempted.has(this.first + i) || code === "." || code === "a") computed = 0;
+      this.before[i] = computed = jumps.get(i) ?? computed;
+      if ("prD".includes(code)) this.tokens[i] = listed.next().value;
+      if (code === "d") this.tokens[i] = 1;
+      computed = Math.max(computed, 0) + this.tokens[i];
+    }
+  }
+
+  at(step) { return this.letters[step - this.first] || "."; }
+  tokensAt(step) { return this.tokens[step - this.first] || 0; }
+
+  /* Computed tokens when the step began; -1 if the recording does not say. */
+  beforeAt(step) { return this.before[step - this.first]; }
+
+  /* Whether the step is the first after an admission that found tokens in the cache. */
+  hitAt(step) {
+    const held = step > this.first && "prds".includes(this.at(step - 1)) && !this.preempted.has(step);
+    return !held && "prd".includes(this.at(step)) ? Math.max(this.beforeAt(step), 0) : 0;
+  }
+}
+
+function unpackQueue(changes, steps) {
+  const queues = new Array(steps).fill(null);
+  let queue = [], next = 0;
+  for (let step = 0; step < steps; step++) {
+    if (changes[next]?.[0] === step) {
+      const [, left, come] = changes[next++];
+      const gone = new Set(left);
+      queue = queue.filter((row) => !gone.has(row));
+      for (const [place, row] of come) queue.splice(place, 0, row);
+    }
+    queues[step] = queue;
+  }
+  return queues;
+}
+
+/* ---- the block pool ---- */
+
+/* Every block has a history: the steps in which something happened to it, and what it was after them.
+   A state is {holders: [{row, place}], full, last}; `place` is the block's index in the row's table,
+   `full` says that the contents are findable, `last` is the row that the contents are of. */
+export class Pool {
+  constructor(packed, run) {
+    Object.assign(this, { size: packed.size, blockSize: packed.blockSize, findable: packed.findable, lostAt: packed.lostAt });
+    this.history = Array.from({ length: this.size }, () => ({ steps: [], states: [], changes: [] }));
+    this.changesAt = [];
+    const lengths = new Map();
+    let k = 0;
+    packed.counts.forEach((count, step) => {
+      const changes = [];
+      for (const end = k + count; k < end; k++) {
+        const change = { what: packed.what[k], block: packed.blocks[k], row: run.rows[packed.rows[k]] };
+        if (change.block < this.size) this.apply(step, change, lengths);
+        changes.push(change);
+      }
+      this.changesAt.push(changes);
+    });
+  }
+
+  apply(step, { what, block, row }, lengths) {
+    const history = this.history[block];
+    const old = history.states.at(-1) || { holders: [], full: false, last: null };
+    const state = { holders: old.holders, full: old.full, last: old.last };
+    if ("neh".includes(what)) {
+      const place = lengths.get(row) || 0;
+      lengths.set(row, place + 1);
+      state.holders = [...old.holders, { row, place }];
+      if (what !== "h") Object.assign(state, { full: false, last: row });
+    } else if (what === "r") {
+      lengths.delete(row);
+      state.holders = old.holders.filter((holder) => holder.row !== row);
+    } else {
+      state.full = true;
+    }
+    if (history.steps.at(-1) === step) {
+      history.states[history.states.length - 1] = state;
+      history.changes[history.changes.length - 1] += what;
+    } else {
+      history.steps.push(step);
+      history.states.push(state);
+      history.changes.push(what);
+    }
+  }
+
+  /* What a block is after a step, and what happened to it in the step (letters of `what`). */
+  blockAt(block, step) {
+    const { steps, states, changes } = this.history[block];
+    const index = lastAtMost(steps, step);
+    if (index < 0) return { holders: [], full: false, last: null, changes: "" };
+    return { ...states[index], changes: steps[index] === step ? changes[index] : "" };
+  }
+
+  knows(step) { return this.lostAt === null || step < this.lostAt; }
+}
+
+/* Index of the last number that is at most `limit`, in ascending numbers; -1 if there is none. */
+export function lastAtMost(numbers, limit) {
+  let low = 0, high = numbers.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (numbers[middle] <= limit) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}

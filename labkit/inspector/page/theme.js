@@ -1,0 +1,54 @@
+/* Colours: those of the style sheet, read once per theme, and one for every request. */
+
+export const palette = {};
+
+const NAMES = ["paper", "panel", "ink", "soft", "faint", "line", "accent", "prefill", "recompute", "decode", "idle", "waiting",
+  "requeued", "elsewhere", "preempted", "ended", "hit", "cached", "difference"];
+
+export function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  for (const name of NAMES) palette[name] = style.getPropertyValue(`--${name}`).trim();
+  palette.dark = style.colorScheme === "dark";
+  palette.mono = style.getPropertyValue("--mono");
+  palette.sans = style.getPropertyValue("--sans");
+  Object.assign(palette, { p: palette.prefill, r: palette.recompute, d: palette.decode, s: palette.idle,
+    w: palette.waiting, q: palette.requeued, o: palette.elsewhere, a: palette.ended });
+}
+
+/* Golden-angle steps keep neighbours apart; lightness in three levels tells equal hues apart. */
+export function requestColour(index, strength = 1) {
+  const hue = (28 + index * 137.508) % 360;
+  const light = (palette.dark ? [56, 66, 48] : [52, 42, 62])[index % 3];
+  return `hsl(${hue.toFixed(0)} ${palette.dark ? 46 : 52}% ${light}% / ${strength})`;
+}
+
+const KEY = "mini_vllm.inspector.theme";
+
+export function startTheme(onChange) {
+  const system = matchMedia("(prefers-color-scheme: dark)");
+  const apply = (theme) => {
+    document.documentElement.dataset.theme = theme || (system.matches ? "dark" : "light");
+    readPalette();
+    onChange();
+  };
+  system.addEventListener("change", () => apply(remembered()));
+  apply(remembered());
+  return () => {
+    const next = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
+    const usual = system.matches ? "dark" : "light";
+    remember(next === usual ? null : next);
+    apply(next);
+  };
+}
+
+/* Storage may be forbidden for pages opened from a file. */
+function remembered() {
+  try { return localStorage.getItem(KEY); } catch { return null; }
+}
+
+function remember(theme) {
+  try {
+    if (theme) localStorage.setItem(KEY, theme);
+    else localStorage.removeItem(KEY);
+  } catch { /* then the choice lasts as long as the page */ }
+}
