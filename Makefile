@@ -53,8 +53,8 @@ book: ## build the whole course as a site, with search
 	$(LABKIT) book $(ARGS)
 
 ##@ Look inside
-arena: ## let schedulers race on the same load
-	$(LABKIT) arena $(FILE) $(ARGS)
+arena: ## let schedulers race on the same load; FILE=mine.py:MyScheduler lets yours run too
+	$(LABKIT) arena $(if $(FILE),--scheduler $(FILE)) $(ARGS)
 inspect: ## look into a recorded timeline
 	$(LABKIT) inspect $(FILE) $(ARGS)
 bench: ## measure the engine's throughput

@@ -66,7 +66,7 @@ COMMANDS: dict[str, Command] = {
         "labkit.trace.cli:app", "replay a schedule and print every step", COURSE, "Look"
     ),
     "inspect": Command("labkit.inspector:main", "look into a recorded timeline", COURSE, "Look"),
-    "arena": Command("labkit.arena:main", "schedulers race on the same load", COURSE, "Look"),
+    "arena": Command("labkit.arena.cli:app", "schedulers race on the same load", COURSE, "Look"),
     "bench": Command(
         "-m benchmarks.bench_offline", "measure the engine's throughput", ENGINE, "Look"
     ),

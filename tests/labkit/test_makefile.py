@@ -70,7 +70,7 @@ def test_make_alone_lists_every_target_with_a_line_of_help() -> None:
         (["trace-diff-03", "TRACE=a.json"], "trace-diff 03 a.json"),
         (["diff-02"], "diff 02"),
         (["check-kernel", "KERNEL=paged", "MODE=gpu"], "check-kernel paged --mode gpu"),
-        (["arena", "FILE=mine.py"], "arena mine.py"),
+        (["arena", "FILE=mine.py:Mine"], "arena --scheduler mine.py:Mine"),
         (["test", "ARGS=-k name"], "test -k name"),
         (["setup", "PYTHON=/opt/python"], "setup --python /opt/python"),
     ],

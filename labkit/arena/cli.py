@@ -1,0 +1,292 @@
+"""`python -m labkit arena`: let schedulers race, keep the results, grade the capstone."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from labkit.arena import leaderboard, page, report
+from labkit.arena.contest import CHILD_SECONDS, Match, Outcome, play
+from labkit.arena.cost import DEFAULT, load_model
+from labkit.arena.score import score as play_for_score
+from labkit.arena.workloads import WORKLOADS, find_workload
+from labkit.bootstrap import ROOT
+from mini_vllm.policies import POLICIES
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    invoke_without_command=True,
+    help="Schedulers race on the same load, with the real scheduler code and a virtual clock.",
+)
+console = Console(highlight=False)
+
+POLICY_HELP = "names, such as static,vllm-v1; default: all"
+FILE_HELP = "a policy of your own, path/to/file.py:Class; may be repeated"
+COST_HELP = "another file of prices; `arena fit` writes one"
+CostModelFile = Annotated[Path, typer.Option("--cost-model", help=COST_HELP)]
+Seconds = Annotated[float, typer.Option("--limit", help="seconds for a policy from a file")]
+
+
+@contextmanager
+def polite() -> Iterator[None]:
+    """A wrong argument is one line on stderr and exit code 2."""
+    try:
+        yield
+    except ValueError as error:
+        print(f"labkit arena: {error}", file=sys.stderr)
+        raise typer.Exit(2) from None
+
+
+@app.callback()
+def race(
+    context: typer.Context,
+    policies: Annotated[str, typer.Option(help=POLICY_HELP)] = "",
+    workloads: Annotated[str, typer.Option(help="names, such as chat,bursts; default: all")] = "",
+    seed: Annotated[int, typer.Option(help="of the arrivals")] = page.SEED,
+    requests: Annotated[int, typer.Option(help="per workload; default: its own number")] = 0,
+    scheduler: Annotated[list[str], typer.Option(help=FILE_HELP)] = [],  # noqa: B006 (Typer copies it)
+    cost_model: CostModelFile = DEFAULT,
+    limit: Seconds = CHILD_SECONDS,
+    plots: Annotated[Path | None, typer.Option(help="draw pictures into this folder")] = None,
+    save: Annotated[bool, typer.Option("--save", help="enter the leaderboard")] = False,
+    show_leaderboard: Annotated[
+        bool, typer.Option("--leaderboard", help="show it; no race")
+    ] = False,
+) -> None:
+    """Race: every policy on every workload, one table for each workload."""
+    if context.invoked_subcommand is not None:
+        return
+    with polite():
+        if show_leaderboard:
+            return show_results()
+        names = _words(policies, POLICIES) if policies or not scheduler else ["vllm-v1"]
+        chosen = _words(workloads, WORKLOADS)
+        matches = make_matches([*names, *scheduler], chosen, seed, requests, cost_model)
+        outcomes = play_all(matches, limit, _show_when_complete(len(names) + len(scheduler)))
+        if save:
+            count = leaderboard.add(outcomes)
+            console.print(f"leaderboard: {count} entries in {_short(leaderboard.FILE)}")
+        if plots is not None:
+            from labkit.arena.plots import save_all
+
+            for path in save_all(outcomes, plots):
+                console.print(f"wrote {path}")
+    if any(outcome.disqualified is not None for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def make_matches(
+    policies: Sequence[str],
+    workloads: Sequence[str],
+    seed: int,
+    requests: int,
+    cost_model: Path = DEFAULT,
+    check_every: int = 16,
+) -> list[Match]:
+    """All pairs, workload by workload.
+
+    Raises:
+        ValueError: a number or a file of prices is wrong.
+    """
+    if requests < 0:
+        raise ValueError(f"requests is {requests}; it must be at least 1")
+    load_model(cost_model)
+    return [
+        Match(policy, name, seed, requests or find_workload(name).num_requests, str(cost_model),
+              check_every)
+        for name in workloads
+        for policy in policies
+    ]  # fmt: skip
+
+
+def play_all(
+    matches: Sequence[Match],
+    limit: float = CHILD_SECONDS,
+    after: Callable[[Outcome], object] = lambda outcome: None,
+) -> list[Outcome]:
+    """Play matches one after the other under a progress bar; `after` gets each outcome."""
+    outcomes = []
+    with progress_bar() as bar:
+        task = bar.add_task("", total=sum(match.requests for match in matches))
+        served = 0
+        for match in matches:
+            name = f"{match.workload}, {report.short_name(match.policy)}"
+            bar.update(task, description=name)
+            outcomes.append(play(match, lambda: bar.advance(task), limit))
+            served += match.requests
+            bar.update(task, completed=served)
+            after(outcomes[-1])
+    return outcomes
+
+
+def progress_bar() -> Progress:
+    """Requests served so far; nothing at all where the output is no terminal."""
+    return Progress(
+        TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(),
+        TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal,
+    )  # fmt: skip
+
+
+def _show_when_complete(per_workload: int) -> Callable[[Outcome], None]:
+    """Print the table of a workload as soon as all of its policies have run."""
+    group: list[Outcome] = []
+
+    def show(outcome: Outcome) -> None:
+        group.append(outcome)
+        if len(group) == per_workload:
+            console.print(report.match_table(WORKLOADS[outcome.match.workload], group))
+            group.clear()
+
+    return show
+
+
+def show_results() -> None:
+    """Print the leaderboard."""
+    groups = leaderboard.ranked(leaderboard.read())
+    if not groups:
+        console.print("The leaderboard is empty; `python -m labkit arena --save` fills it.")
+    for group in groups:
+        console.print(report.leaderboard_table(group))
+
+
+@app.command()
+def fit(
+    scenes: Annotated[int, typer.Option(help="how many crowds to run")] = 64,
+    repeats: Annotated[int, typer.Option(help="runs of each; the shortest time counts")] = 3,
+    seed: Annotated[int, typer.Option(help="of the crowds")] = 0,
+    out: Annotated[Path, typer.Option(help="where to write the prices")] = DEFAULT,
+) -> None:
+    """Measure steps of the real engine, fit prices to half of them, report the error on the
+    others."""
+    from labkit.arena.measure import fit_and_judge, measure
+
+    timed = []
+    with progress_bar() as bar, polite():
+        if scenes < 2 or repeats < 1:
+            raise ValueError(f"{scenes} scenes, {repeats} repeats; at least 2 and 1 are needed")
+        task = bar.add_task("measuring", total=scenes)
+        for steps in measure(scenes, repeats, seed):
+            timed.append(steps)
+            bar.advance(task)
+    model = fit_and_judge(timed)
+    model.save(out)
+    error = model.facts["error_on_held_out_steps"]
+    console.print(page.prices(model))
+    console.print(f"\nmedian error {error['median']:.1%}; wrote {_short(out)}")
+
+
+@app.command()
+def score(
+    policy: Annotated[str, typer.Argument(help="path/to/file.py:Class, or a name")],
+    workload: Annotated[str, typer.Argument(help="on which load")],
+    seeds: Annotated[str, typer.Option(help="such as 1,2,3")] = "1,2,3",
+    requests: Annotated[int, typer.Option(help="per seed; default: the workload's")] = 0,
+    cost_model: CostModelFile = DEFAULT,
+    limit: Seconds = CHILD_SECONDS,
+) -> None:
+    """Grade a policy: its goodput against vllm-v1's, with every step checked."""
+    with polite():
+        numbers = [_whole(word) for word in seeds.split(",") if word.strip()]
+        count = requests or find_workload(workload).num_requests
+        with progress_bar() as bar:
+            task = bar.add_task("scoring", total=2 * count * len(numbers))
+            result = play_for_score(
+                policy, workload, numbers, count, cost_model, limit, lambda: bar.advance(task)
+            )
+    console.print(report.score_table(result))
+    raise typer.Exit(0 if result.ratio > 1 else 1)
+
+
+@app.command()
+def speed(
+    requests: Annotated[int, typer.Option(help="how many")] = 100_000,
+    policy: Annotated[str, typer.Option(help="whose scheduler")] = "vllm-v1",
+    workload: Annotated[str, typer.Option(help="on which load")] = "steady",
+    save: Annotated[bool, typer.Option("--save", help="keep the figures")] = False,
+) -> None:
+    """How many requests the simulator serves in a second of real time."""
+    with polite():
+        (match,) = make_matches([policy], [find_workload(workload).name], 0, requests)
+        gc.collect()
+        begin = time.perf_counter()
+        (outcome,) = play_all([replace(match, check_every=0)])
+        seconds = time.perf_counter() - begin
+    if outcome.run is None:
+        console.print(f"disqualified: it {outcome.disqualified}", style="red")
+        raise typer.Exit(1)
+    facts = {
+        "policy": policy,
+        "workload": workload,
+        "requests": requests,
+        "seconds": round(seconds, 1),
+        "requests_per_second": round(requests / seconds),
+        "steps": outcome.run.steps,
+        "tokens_scheduled": outcome.run.computed_tokens,
+    }
+    for name, value in facts.items():
+        console.print(f"{name.replace('_', ' '):<20} {value}")
+    if save:
+        _save_speed(facts)
+
+
+def _save_speed(facts: dict[str, object]) -> None:
+    import json
+
+    from labkit.arena.measure import machine
+    from labkit.files import write_text
+
+    path = ROOT / "benchmarks/results/arena/speed.json"
+    write_text(path, json.dumps(facts | {"machine": machine()}, indent=1) + "\n")
+    console.print(f"wrote {_short(path)}")
+
+
+@app.command()
+def docs(
+    check: Annotated[bool, typer.Option("--check", help="write nothing, compare")] = False,
+) -> None:
+    """Write the figures and pictures of docs/arena.md, or check that they are up to date."""
+    with polite():
+        outcomes = play_all(make_matches(list(POLICIES), list(WORKLOADS), page.SEED, 0))
+        parts = page.blocks(outcomes, load_model())
+        if check:
+            wrong = page.differences(page.PAGE, parts)
+            console.print("\n".join(wrong) or f"{_short(page.PAGE)} is up to date")
+            raise typer.Exit(1 if wrong else 0)
+        from labkit.arena.plots import save_all
+        from labkit.files import write_text
+
+        write_text(page.PAGE, page.fill(page.PAGE.read_text(encoding="utf-8"), parts))
+        for path in (page.PAGE, *save_all(outcomes, page.PICTURES)):
+            console.print(f"wrote {_short(path)}")
+
+
+def _words(text: str, known: Iterable[str]) -> list[str]:
+    """A comma-separated list of names, all of them if there is none; each must be known."""
+    names = list(known)
+    words = [word.strip() for word in text.split(",") if word.strip()] or names
+    for word in words:
+        if word not in names:
+            raise ValueError(f"there is no {word!r}; there are {', '.join(names)}")
+    return words
+
+
+def _whole(word: str) -> int:
+    try:
+        return int(word)
+    except ValueError:
+        raise ValueError(f"the seed {word!r} is no whole number") from None
+
+
+def _short(path: Path) -> Path:
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path

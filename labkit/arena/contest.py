@@ -1,0 +1,161 @@
+"""Runs schedulers over workloads; one that breaks a rule is out, and the others go on.
+
+The project's own policies run in this process. A policy from a file runs in a child process with
+limits of time and memory, so that an endless loop in it is an end and not a wait. The child is no
+prison: it keeps accidents in, not attacks.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from labkit import child, overlay
+from labkit.arena.cost import load_model
+from labkit.arena.metrics import Figures, figures
+from labkit.arena.referee import RuleBroken
+from labkit.arena.simulator import Run, Sample, Served, simulate
+from labkit.arena.workloads import WORKLOADS
+from labkit.bootstrap import ROOT
+from mini_vllm.core.interface import NoProgressError
+from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.policies import POLICIES, load_scheduler
+
+CHILD_SECONDS = 120.0
+CHILD_MEMORY_MB = 2048
+Tick = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Match:
+    """One policy on one workload under one seed.
+
+    Attributes:
+        policy: a name of `mini_vllm.policies.POLICIES`, or `path/to/file.py:Class`.
+        cost_model: the file with the prices.
+        check_every: see `simulate`.
+    """
+
+    policy: str
+    workload: str
+    seed: int
+    requests: int
+    cost_model: str
+    check_every: int = 16
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a match ended: with figures, or with the rule that was broken."""
+
+    match: Match
+    figures: Figures | None = None
+    run: Run | None = None
+    disqualified: str | None = None
+
+
+def play(match: Match, tick: Tick = lambda: None, seconds: float = CHILD_SECONDS) -> Outcome:
+    """Play one match.
+
+    Args:
+        tick: called now and then while it runs; nothing is known of a child until its end.
+        seconds: the time a policy from a file may take.
+
+    Raises:
+        ValueError: there is no such policy, or its file cannot be imported.
+    """
+    if match.policy in POLICIES:
+        answer = attempt(match, POLICIES[match.policy], tick)
+    else:
+        answer = _attempt_in_child(match, seconds)
+    if isinstance(answer, str):
+        return Outcome(match, disqualified=answer)
+    cost = load_model(Path(match.cost_model))
+    return Outcome(match, figures(answer, WORKLOADS[match.workload], cost), answer)
+
+
+def attempt(match: Match, scheduler_cls: type[Scheduler], tick: Tick = lambda: None) -> Run | str:
+    """The run, or why it was stopped."""
+    workload = WORKLOADS[match.workload]
+    arrivals = workload.arrivals(match.seed, match.requests)
+    cost = load_model(Path(match.cost_model))
+    try:
+        return _without_gc(
+            lambda: simulate(scheduler_cls, workload, arrivals, cost, match.check_every, tick)
+        )
+    except RuleBroken as error:
+        return f"broke a rule: {error}"
+    except NoProgressError as error:
+        return f"makes no progress: {error}"
+    except Exception as error:
+        frame = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(frame.filename).name}:{frame.lineno}"
+        return f"raised {type(error).__name__}: {error} (in {frame.name}, {place})"
+
+
+def _without_gc(run: Callable[[], Run]) -> Run:
+    """No cycle is made on purpose, so the collector would only look at live requests again and
+    again; it stays off until the end."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        return run()
+    finally:
+        if was_on:
+            gc.enable()
+
+
+# ------------------------------------------------------------------ in a child
+
+
+def _attempt_in_child(match: Match, seconds: float) -> Run | str:
+    """As :func:`attempt`, in a process of its own with limits."""
+    with tempfile.TemporaryDirectory() as folder:
+        answer_file = Path(folder) / "answer.json"
+        command = ["-m", "labkit.arena.contest", json.dumps(asdict(match)), str(answer_file)]
+        limits = child.Limits(seconds=seconds, memory_mb=CHILD_MEMORY_MB)
+        done = child.run(command, overlay.environment(ROOT, {}), limits)
+        if done.timed_out:
+            return f"took more than {seconds:g} s; it stood here:\n{done.stderr[-1500:].strip()}"
+        if not answer_file.is_file():
+            return f"ended its process with code {done.code}:\n{done.stderr[-1500:].strip()}"
+        answer = json.loads(answer_file.read_text(encoding="utf-8"))
+    if "wrong" in answer:
+        raise ValueError(answer["wrong"])
+    return answer["stopped"] if "stopped" in answer else decode_run(answer["run"])
+
+
+def main(argv: list[str]) -> int:
+    """The child's side: play the match in the first word, write the answer to the second."""
+    match, answer_file = Match(**json.loads(argv[0])), Path(argv[1])
+    answer: dict[str, Any]
+    try:
+        result = attempt(match, load_scheduler(match.policy))
+        answer = {"stopped": result} if isinstance(result, str) else {"run": encode_run(result)}
+    except ValueError as error:  # only load_scheduler raises here
+        answer = {"wrong": str(error)}
+    answer_file.write_text(json.dumps(answer), encoding="utf-8")
+    return 0
+
+
+def encode_run(run: Run) -> dict[str, Any]:
+    """A run as plain data; floats survive JSON exactly."""
+    return {f.name: getattr(run, f.name) for f in fields(run)}
+
+
+def decode_run(data: dict[str, Any]) -> Run:
+    """What :func:`encode_run` made."""
+    data["served"] = [Served(*entry) for entry in data["served"]]
+    data["samples"] = [Sample(*entry) for entry in data["samples"]]
+    return Run(**data)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

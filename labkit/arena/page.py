@@ -1,0 +1,105 @@
+"""The figures of `docs/arena.md`: written by a command, and checked by the same command.
+
+Text between `<!-- arena:NAME -->` and `<!-- /arena:NAME -->` is generated, the rest is written by
+hand.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.arena.contest import Outcome
+from labkit.arena.cost import CostModel, StepLoad
+from labkit.arena.report import figures_table, goodput_matrix, promise
+from labkit.arena.workloads import WORKLOADS, Workload
+from labkit.bootstrap import ROOT
+
+PAGE = ROOT / "docs/arena.md"
+PICTURES = ROOT / "docs/pictures"
+SEED = 0
+
+
+def blocks(outcomes: Sequence[Outcome], cost: CostModel) -> dict[str, str]:
+    """The generated parts of the page, by name."""
+    workloads = [WORKLOADS[name] for name in dict.fromkeys(o.match.workload for o in outcomes)]
+    details = "\n\n".join(
+        f"### {w.name}\n\n{_story(w)}\n\n"
+        + figures_table(w, [o for o in outcomes if o.match.workload == w.name])
+        for w in workloads
+    )
+    return {
+        "goodput": goodput_matrix(workloads, outcomes),
+        "details": details,
+        "prices": prices(cost),
+    }
+
+
+def _story(workload: Workload) -> str:
+    scheduler, cache = workload.scheduler, workload.cache
+    assert cache.num_gpu_blocks is not None
+    facts = [
+        f"budget {scheduler.max_num_batched_tokens:,} tokens",
+        f"{scheduler.max_num_seqs} rows",
+        f"{cache.num_gpu_blocks - 1:,} blocks of {cache.block_size}",
+    ]
+    if scheduler.long_prefill_token_threshold:
+        facts.append(
+            f"at most {scheduler.long_prefill_token_threshold} tokens of one prompt a step"
+        )
+    if scheduler.policy != "fcfs":
+        facts.append(f"order: {scheduler.policy}")
+    about = workload.about[0].upper() + workload.about[1:]
+    return f"{about}. {', '.join(facts).capitalize()}. SLO: {promise(workload)}."
+
+
+def prices(cost: CostModel) -> str:
+    """The cost model as a table."""
+    units = {
+        "step": "a step, whatever it does",
+        "prefills": "a request that computes more than one token",
+        "prefill_tokens": "each of these tokens",
+        "prefill_pairs": "each such token, times the length of its sequence",
+        "decodes": "a request that computes one token",
+        "decode_context": "each token of its sequence",
+        "swapped_blocks": "a block between device and host",
+        "copied_blocks": "a block copied on the device",
+    }
+    lines = ["| for | microseconds |", "| --- | ---: |"]
+    for name, price in zip(StepLoad._fields, cost.prices, strict=True):
+        lines.append(f"| {units[name]} | {price * 1e6:.4g} |")
+    error, machine = cost.facts["error_on_held_out_steps"], cost.facts["machine"]
+    lines += [
+        "",
+        f"Fitted to {error['steps_fitted']:,} steps; on {error['steps_held_out']:,} others the "
+        f"median error is {error['median']:.1%}, and {error['p90']:.1%} in nine of ten. Measured "
+        f"on {machine['processor']} ({machine['machine']}), {machine['threads']} thread, torch "
+        f"{machine['torch']}.",
+    ]
+    return "\n".join(lines)
+
+
+def fill(text: str, parts: dict[str, str]) -> str:
+    """The page with its generated parts replaced.
+
+    Raises:
+        ValueError: a part has no place in the page.
+    """
+    for name, part in parts.items():
+        pattern = re.compile(rf"(<!-- arena:{name} -->\n).*?(\n<!-- /arena:{name} -->)", re.DOTALL)
+        text, count = pattern.subn(lambda match, part=part: match[1] + part + match[2], text)  # type: ignore[misc]
+        if count != 1:
+            raise ValueError(f"{PAGE.name} has {count} places for arena:{name}; it needs one")
+    return text
+
+
+def differences(path: Path, parts: dict[str, str]) -> list[str]:
+    """Lines of the page that the command would write differently, at most ten."""
+    old = path.read_text(encoding="utf-8")
+    new = fill(old, parts)
+    pairs = zip(old.splitlines(), new.splitlines(), strict=False)
+    found = [f"page    {a}\ncommand {b}" for a, b in pairs if a != b]
+    if len(old.splitlines()) != len(new.splitlines()):
+        found.append("the number of lines differs")
+    return found[:10]
