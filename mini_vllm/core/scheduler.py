@@ -21,12 +21,7 @@ from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.interface import NoProgressError, PauseState
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request_queue import RequestQueue, create_request_queue
-from mini_vllm.core.scheduler_output import (
-    CachedRequestData,
-    EngineCoreOutput,
-    NewRequestData,
-    SchedulerOutput,
-)
+from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.request import Request, RequestStatus
 
@@ -398,30 +393,8 @@ class Scheduler:
                 )
 
     def _make_output(self, step: StepPlan) -> SchedulerOutput:
-        """Write the plan down for the worker: new requests in full, the others as deltas.
-
-        Source: vllm/v1/core/sched/scheduler.py#L1036-L1094 (Scheduler._make_cached_request_data)
-        @ v0.22.1
-        """
-        known = step.running + step.resumed if step.resumed else step.running
-        output = SchedulerOutput(
-            scheduled_new_reqs=[
-                NewRequestData.from_request(request, step.new_block_ids[request.request_id])
-                for request in step.new
-            ],
-            scheduled_cached_reqs=CachedRequestData(
-                req_ids=[request.request_id for request in known],
-                num_computed_tokens=[request.num_computed_tokens for request in known],
-                resumed_req_ids={request.request_id for request in step.resumed},
-                all_token_ids={r.request_id: list(r.all_token_ids) for r in step.resumed},
-            ),
-            num_scheduled_tokens=step.num_scheduled_tokens,
-            total_num_scheduled_tokens=sum(step.num_scheduled_tokens.values()),
-            scheduled_spec_decode_tokens=step.spec_decode_tokens,
-            new_block_ids=step.new_block_ids,
-            preempted_req_ids=[request.request_id for request in step.preempted],
-            finished_req_ids=self.finished_req_ids,
-        )
+        """The finished plan, with what the extensions add to it."""
+        output = step.make_output(self.finished_req_ids)
         for extension in self.extensions:
             output.extra.update(extension.batch_inputs(output))
         return output

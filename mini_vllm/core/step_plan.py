@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
+from mini_vllm.core.scheduler_output import CachedRequestData, NewRequestData, SchedulerOutput
 from mini_vllm.request import Request
 
 
@@ -56,3 +57,29 @@ class StepPlan:
         self.spec_decode_tokens.pop(request.request_id, None)
         self.running.remove(request)
         return True
+
+    def make_output(self, finished_req_ids: set[str]) -> SchedulerOutput:
+        """Write the plan down for the worker: new requests in full, the others as deltas.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1036-L1094 (Scheduler._make_cached_request_data)
+        @ v0.22.1
+        """
+        known = self.running + self.resumed if self.resumed else self.running
+        return SchedulerOutput(
+            scheduled_new_reqs=[
+                NewRequestData.from_request(request, self.new_block_ids[request.request_id])
+                for request in self.new
+            ],
+            scheduled_cached_reqs=CachedRequestData(
+                req_ids=[request.request_id for request in known],
+                num_computed_tokens=[request.num_computed_tokens for request in known],
+                resumed_req_ids={request.request_id for request in self.resumed},
+                all_token_ids={r.request_id: list(r.all_token_ids) for r in self.resumed},
+            ),
+            num_scheduled_tokens=self.num_scheduled_tokens,
+            total_num_scheduled_tokens=sum(self.num_scheduled_tokens.values()),
+            scheduled_spec_decode_tokens=self.spec_decode_tokens,
+            new_block_ids=self.new_block_ids,
+            preempted_req_ids=[request.request_id for request in self.preempted],
+            finished_req_ids=finished_req_ids,
+        )
