@@ -13,7 +13,7 @@ from labkit.diagnose import Problem
 from labkit.manifest import Exercise, Phase
 from labkit.mutants import Mutant
 from labkit.public import PhaseResult, Test
-from labkit.skeleton import _is_kernel
+from labkit.skeleton import _is_kernel, left_todo
 
 MARKS = {
     "passed": ("✓", "green"),
@@ -148,8 +148,12 @@ def show_tasks(
         if status == "open":
             line = f"{mark} {exercise.id} {exercise.title}  (not written yet)"
         elif status == "waiting" and waiting:
-            line += f"  waits for {waiting.waits_for}"
+            itself = waiting.waits_for == exercise.id
+            line += "  still ends in its TODO" if itself else f"  waits for {waiting.waits_for}"
         screen.line(line, style, 2)
+        left = left_todo(result.phase, exercise) if status in ("open", "waiting") else ""
+        if left:
+            screen.line(f"delete the TODO below your code: {left}", "yellow", 6)
         if bad and status == "failed" and not explained:
             fits = mutant if mutant and mutant.exercise == exercise.id else None
             show_failure(screen, result.phase, exercise, bad, fits)

@@ -69,20 +69,30 @@ def skeleton(phase: Phase, module: str) -> str:
 
 def is_hole(function: source.Function) -> bool:
     """True while the function's body is still the generated TODO."""
-    statements = function.statements
-    if len(statements) != 1:
+    return len(function.statements) == 1 and _is_todo_statement(function.statements[0])
+
+
+def _is_todo_statement(node: ast.stmt) -> bool:
+    """A `raise` or a `tl.static_assert` with the message of a hole."""
+    if not isinstance(node, ast.Raise | ast.Expr):
         return False
-    node = statements[0]
-    if isinstance(node, ast.Raise):
-        call = node.exc
-    elif isinstance(node, ast.Expr):
-        call = node.value
-    else:
-        return False
-    if not isinstance(call, ast.Call) or not call.args:
+    call = node.exc if isinstance(node, ast.Raise) else node.value
+    if not isinstance(call, ast.Call):
         return False
     texts = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
     return any(is_todo(text) for text in texts)
+
+
+def left_todo(phase: Phase, exercise: Exercise) -> str:
+    """Where a TODO of this task still stands beside what the learner wrote, as "file.py:41 (name)";
+    "" if nowhere."""
+    known = source.functions(phase.lab_file(exercise.module).read_text(encoding="utf-8"))
+    for name in exercise.functions:
+        if name in known and not is_hole(known[name]):
+            for node in ast.walk(known[name].node):
+                if isinstance(node, ast.stmt) and _is_todo_statement(node):
+                    return f"{phase.lab_path(exercise.module)}:{node.lineno} ({name})"
+    return ""
 
 
 def open_holes(phase: Phase) -> dict[str, list[source.Function]]:

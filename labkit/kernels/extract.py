@@ -259,17 +259,15 @@ def _reachable(names: list[str], functions: dict[str, ast.FunctionDef]) -> list[
 
 
 def _todo(node: ast.FunctionDef) -> Finding | None:
-    """A hole says `tl.static_assert(False, "TODO 04.3 ...")` and nothing else."""
-    body = [statement for statement in node.body if not _is_docstring(statement)]
-    if len(body) != 1 or not isinstance(body[0], ast.Expr):
-        return None
-    call = body[0].value
-    if not isinstance(call, ast.Call) or ast.unparse(call.func) != "tl.static_assert":
-        return None
-    text = next((a.value for a in call.args[1:] if isinstance(a, ast.Constant)), "")
-    if not isinstance(text, str) or not text.startswith("TODO"):
-        return None
-    return Finding("todo", text, node.name, body[0].lineno)
+    """A hole says `tl.static_assert(False, "TODO 04.3 ...")`, and says so too where a learner has
+    left it below their code."""
+    for call in ast.walk(node):
+        if not isinstance(call, ast.Call) or ast.unparse(call.func) != "tl.static_assert":
+            continue
+        text = next((a.value for a in call.args[1:] if isinstance(a, ast.Constant)), "")
+        if isinstance(text, str) and text.startswith("TODO"):
+            return Finding("todo", text, node.name, call.lineno)
+    return None
 
 
 def _without_docstrings(source: str, tree: ast.Module) -> str:

@@ -414,6 +414,16 @@ def test_a_broken_state_file_is_no_obstacle(toy: Course) -> None:
     says(screen(toy)[0], "Nothing is written yet")
 
 
+def test_a_todo_left_below_the_code_is_named(toy: Course) -> None:
+    code = lab(toy).read_text(encoding="utf-8")
+    todo = code[code.index("    raise NotImplementedError") : code.index(")\n\n") + 2]
+    solve(toy)
+    code, last = lab(toy).read_text(encoding="utf-8"), "    return max(smallest, 0)\n"
+    lab(toy).write_text(code.replace(last, todo), encoding="utf-8")
+    text = screen(toy)[0]
+    says(text, "still ends in its TODO", "delete the TODO below your code: labs/00-toy/fifo.py:")
+
+
 def test_the_tests_own_line_is_named_before_its_helpers(toy: Course) -> None:
     phase = toy.phase("0")
     test, helpers = (str(phase.public_tests / name) for name in ("test_toy.py", "conftest.py"))

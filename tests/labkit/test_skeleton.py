@@ -11,7 +11,7 @@ import pytest
 
 from labkit import notebook_source, source, sync
 from labkit.manifest import Course
-from labkit.skeleton import is_todo, open_holes, skeleton, todo_in
+from labkit.skeleton import is_todo, left_todo, open_holes, skeleton, todo_in
 from tests.labkit.toy_course import ENGINE, NOTEBOOK, lab, make_course, rewrite, solve, write
 
 KERNEL = '''
@@ -80,6 +80,20 @@ def test_a_hole_is_found_in_what_triton_makes_of_it(text: str) -> None:
     todo = "TODO 04.2: write store_kv in labs/04/triton.py (phase 04, 02-mini-build.md#task-2)"
     assert todo_in(text.format(todo)) == todo
     assert todo_in(text.format("TODO: this answer is still `...`")) == ""
+
+
+def test_a_todo_left_below_the_code_is_found(tmp_path: Path) -> None:
+    course = make_course(tmp_path)
+    phase = course.phase("0")
+    exercise = phase.exercises[0]
+    file = phase.lab_file(exercise.module)
+    assert left_todo(phase, exercise) == ""  # not begun
+    text = file.read_text(encoding="utf-8")
+    file.write_text(text.replace("    # TODO 00.1\n", "    wanted = 1\n", 1), encoding="utf-8")
+    line = file.read_text(encoding="utf-8").splitlines().index("    wanted = 1") + 2
+    assert left_todo(phase, exercise) == f"{phase.lab_path(exercise.module)}:{line} (clamp)"
+    solve(course)
+    assert left_todo(phase, exercise) == ""
 
 
 def test_a_manifest_that_names_no_function_is_refused(tmp_path: Path) -> None:

@@ -212,6 +212,8 @@ def test_a_hole_is_not_started_rather_than_wrong() -> None:
     (finding,) = lint(hole)
     assert (finding.kind, finding.kernel) == ("todo", "copy_kernel")
     assert (finding.message, finding.line) == ("TODO 04.1 Copy.", 21)
+    (finding,) = lint(COPY + '    tl.static_assert(False, "TODO 04.1 Copy.")\n')
+    assert (finding.kind, finding.line) == ("todo", COPY.count("\n") + 1)  # left below the code
     elsewhere = COPY.replace("return x + x", 'tl.static_assert(False, "TODO 04.2 Twice.")')
     assert isinstance(extract(elsewhere, SPEC, "learner.py", reference=COPY), Submission)
 
