@@ -77,8 +77,9 @@ def describe(findings: Sequence[Finding], filename: str) -> str:
         told.append(f"{finding.kernel}: {finding.message}{more}")
         if finding.line and finding.line <= len(lines):
             told.append(f"  {name}:{finding.line}: {lines[finding.line - 1].strip()}")
-    if len(findings) > SHOWN:
-        told.append(f"and {len(findings) - SHOWN} findings of another kind")
+    left = len(findings) - SHOWN
+    if left > 0:
+        told.append(f"and {left} more finding{'s' * (left > 1)} of another kind")
     return "\n".join(told)
 
 
