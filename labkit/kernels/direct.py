@@ -79,7 +79,7 @@ def describe(findings: Sequence[Finding], filename: str) -> str:
             told.append(f"  {name}:{finding.line}: {lines[finding.line - 1].strip()}")
     left = len(findings) - SHOWN
     if left > 0:
-        told.append(f"and {left} more finding{'s' * (left > 1)} of another kind")
+        told.append(f"and {left} finding{'s' * (left > 1)} of another kind")
     return "\n".join(told)
 
 
