@@ -71,7 +71,7 @@ def test_attention_meets_every_block_size_group_and_window(spec: str) -> None:
     assert any(0 in p["seq_lens"] for p in found) and any(1 in p["seq_lens"] for p in found)
 
 
-@pytest.mark.parametrize("spec", ["store_kv", "paged_decode"])
+@pytest.mark.parametrize("spec", ["store_kv", "paged_decode", "paged_prefill"])
 def test_a_cache_is_larger_than_31_bits(spec: str) -> None:
     problem, rules = build(spec, "big-cache", 3)
     assert problem["key_cache"].numel() > 2**31

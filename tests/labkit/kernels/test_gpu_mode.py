@@ -193,11 +193,14 @@ def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
     assert len(known) == len(set(known)) == len(gpu.WARPS) * len(gpu.STAGES)
 
 
+BIG_CACHES = ("store_kv", "paged_decode", "paged_prefill")
+
+
 @pytest.mark.parametrize("spec", SPECS)
 def test_large_caches_are_left_to_cpu_mode(spec: str) -> None:
     names = {case.name for case in cases_of(spec)} - {case.name for case in gpu.small_cases(spec)}
     assert len(gpu.swept(spec)) == 3  # one of each dtype runs in all configurations
-    assert names == ({"big-cache"} if spec in ("store_kv", "paged_decode") else set())
+    assert names == ({"big-cache"} if spec in BIG_CACHES else set())
 
 
 def test_a_row_of_the_roofline_table() -> None:
