@@ -2,7 +2,7 @@
 #
 #   PYTHON=path                the interpreter to use, or to make .venv from
 #   LAB=labs|reference         judge your files (the default) or the reference; read by labkit itself
-#   KERNEL=name  FILE=path  MODE=word  TRACE=path      what a target works on
+#   KERNEL=name  FILE=path  MODE=word  TRACE=path  AGAINST=path      what a target works on
 #   ARGS="..."                 further words for the command
 
 ifndef PYTHON
@@ -55,8 +55,8 @@ book: ## build the whole course as a site, with search
 ##@ Look inside
 arena: ## let schedulers race on the same load; FILE=mine.py:MyScheduler lets yours run too
 	$(LABKIT) arena $(if $(FILE),--scheduler $(FILE)) $(ARGS)
-inspect: ## look into a recorded timeline
-	$(LABKIT) inspect $(FILE) $(ARGS)
+inspect: ## look into a run, step by step: TRACE=file, AGAINST=another beside it
+	$(LABKIT) inspect $(TRACE) $(if $(AGAINST),--against $(AGAINST)) $(ARGS)
 bench: ## measure the engine's throughput
 	$(LABKIT) bench $(ARGS)
 bench-scheduler: ## measure one schedule-and-update call

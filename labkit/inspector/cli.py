@@ -51,15 +51,20 @@ def inspect(
             write_text(perfetto, json.dumps(to_perfetto(runs)) + "\n")
             typer.echo(f"{perfetto}  open it in https://ui.perfetto.dev or chrome://tracing")
         if out or not (terminal or perfetto):
-            _write_page(runs, out, show_page)
+            _write_page(runs, _title(trace, runs), out, show_page)
     except RecordingError as error:
         _fail(str(error))
     except OSError as error:
         _fail(f"{error.filename}: cannot be written: {error.strerror}")
 
 
-def _write_page(runs: list[Run], out: Path | None, show_page: bool) -> None:
-    title = " beside ".join(run.name for run in runs)
+def _title(trace: Path, runs: list[Run]) -> str:
+    """The file, and who ran it if the names do not say so already."""
+    names = " beside ".join(run.name for run in runs)
+    return names if trace.name in names else f"{trace.name}: {names}"
+
+
+def _write_page(runs: list[Run], title: str, out: Path | None, show_page: bool) -> None:
     name = re.sub(r"[^\w.-]+", "-", title) + ".html"
     path = out or ROOT / "reports" / "inspect" / name
     write_text(path, build_page(runs, title))

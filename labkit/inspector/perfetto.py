@@ -19,7 +19,7 @@ MICROSECONDS = 1000
 """One step on the drawn clock."""
 PHASES = {
     "w": "waiting", "q": "waiting after preemption", "p": "prefill", "r": "recompute",
-    "d": "decode", "s": "running, no tokens", "o": "in neither queue",
+    "d": "decode", "s": "running, no tokens", "o": "swapped out",
 }  # fmt: skip
 
 Event = dict[str, Any]

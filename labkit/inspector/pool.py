@@ -5,7 +5,7 @@ follows, by the rules of the paged cache:
 
 * a request that finishes, is aborted or is preempted lets go of its whole table;
 * the blocks that lie within the tokens which an admitted request had computed already are cache
-  hits, all others are taken anew;
+  hits, all others are taken anew, as are those of a request that was swapped out;
 * a full block is findable, and stays so while it is free; given out anew, it is evicted.
 
 The sum must be right: blocks in tables and `free_blocks` together are the pool. Where they are
@@ -109,7 +109,8 @@ class _Replay:
             self.holders[block] = held + 1
 
     def _num_hits(self, request_id: str, step: int) -> int:
-        if not self.history.findable:
+        swapped_in = self._row(request_id).letter_at(step - 1) == "o"
+        if not self.history.findable or swapped_in:
             return 0
         return max(self._before(request_id, step), 0) // (self.history.block_size or 1)
 

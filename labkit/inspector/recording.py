@@ -15,7 +15,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from labkit.trace.format import STEP_FIELDS
+from labkit.trace.format import DESCRIPTIVE_FIELDS, STEP_FIELDS
 from labkit.trace.runner import Line
 
 
@@ -99,6 +99,9 @@ def check_line(line: Any, step: int, where: str) -> None:
             shown = json.dumps(line[key])
             shown = shown if len(shown) < 60 else shown[:57] + "..."
             raise RecordingError(f"{where}: {key} is {shown}; it must be {_KINDS[key]}")
+    for key in DESCRIPTIVE_FIELDS:
+        if not isinstance(line.get(key, {}), dict):
+            raise RecordingError(f"{where}: {key} is {line[key]!r}; it must be an object")
     if line["step"] != step:
         raise RecordingError(
             f"{where}: step is {line['step']}; it must be {step}: a recording begins with step 0 "

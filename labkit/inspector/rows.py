@@ -5,7 +5,7 @@ A row is one request, a letter a step::
     w  waits, has never run              p  computes its prompt
     q  waits again after a preemption    r  computes again what a preemption took from it
     s  runs, but got no tokens           d  decodes: all its tokens but the newest are computed
-    o  unfinished, in neither queue      a  aborted before this step
+    o  in neither queue: swapped out     a  aborted before this step
     .  not there
 
 A recording says how many tokens a request got, not why. The letters p, r and d follow from its
@@ -115,7 +115,7 @@ def _advance(row: Row, step: int, view: _View) -> None:
     row.end = None
     if row.id in view.preempted:
         row.preempted.append(step)
-        row._holds, row._computed = False, 0
+        row._holds, row._computed = False, 0 if row.id in view.waiting else row._computed
     if row.id in view.scheduled:
         _compute(row, view)
     else:
@@ -165,7 +165,7 @@ def _computed_before(row: Row, view: _View) -> int:
     also finished in the step, the line no longer lists it, and only its prompt length tells.
     """
     if row._holds:
-        return row._computed
+        return row._computed  # with drafts, more tokens are scheduled than are computed after it
     count = view.scheduled[row.id]
     after = view.computed.get(row.id)
     if after is None and row.prompt is not None:

@@ -155,11 +155,10 @@ def _trace(data: Any, path: Path) -> Trace:
 
 def _recorded(name: str, lines: list[Any]) -> Run:
     """A recording with what it says about itself."""
-    config = lines[0].get("config") or {}
     prompts: dict[str, int] = {}
     for line in lines:
-        prompts |= line.get("added") or {}
-    return Run(name, lines, config, prompts)
+        prompts |= line.get("added", {})
+    return Run(name, lines, lines[0].get("config", {}), prompts)
 
 
 def _open_golden(path: Path, seed: int | None) -> Source:

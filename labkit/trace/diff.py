@@ -9,7 +9,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from labkit.trace.format import STEP_FIELDS, TraceError
+from labkit.trace.format import DESCRIPTIVE_FIELDS, STEP_FIELDS, TraceError
 from labkit.trace.runner import Line
 
 
@@ -44,7 +44,8 @@ def differing_fields(left: Line | None, right: Line | None) -> tuple[str, ...]:
         return () if left is right else ("step",)
     if "error" in left or "error" in right:  # a scheduler that raised has no other fields
         return () if left == right else ("error",)
-    names = [*STEP_FIELDS, *sorted((set(left) | set(right)) - set(STEP_FIELDS))]
+    others = (left.keys() | right.keys()) - {*STEP_FIELDS, *DESCRIPTIVE_FIELDS}
+    names = [*STEP_FIELDS, *sorted(others)]
     return tuple(n for n in names if _key(left.get(n)) != _key(right.get(n)))
 
 

@@ -34,6 +34,8 @@ STEP_FIELDS = (
     "waiting",  # ids, in the order in which they would be popped
     "free_blocks",
 )
+DESCRIPTIVE_FIELDS = ("config", "added")
+"""What a recording of the engine says about itself besides. Nobody compares by it."""
 
 
 class TraceError(ValueError):

@@ -1,7 +1,9 @@
 """A record of every step, one JSON object a line: who computed what, and where blocks went.
 
 The lines have the format that traces are compared in (``python -m labkit trace run``), so a run
-of the real engine can be laid beside a replay.
+of the real engine can be laid beside a replay. Two fields more describe the run, for those who
+draw it (``python -m labkit inspect``): ``added``, the prompt lengths of requests that are new, and
+in the first line ``config``, the limits.
 """
 
 from __future__ import annotations
@@ -51,6 +53,9 @@ class Timeline:
             if o.finish_reason is not None
         ]
         gone = self._unfinished - scheduler.requests.keys() - {entry[0] for entry in finished}
+        added = {new.req_id: len(new.prompt_token_ids) for new in plan.scheduled_new_reqs}
+        added |= {i: r.num_prompt_tokens for i, r in scheduler.requests.items()}
+        added = {i: length for i, length in added.items() if i not in self._unfinished}
         self._unfinished = set(scheduler.requests)
         waiting = [*scheduler.skipped_waiting, *scheduler.waiting]
         self.records.append(
@@ -65,7 +70,9 @@ class Timeline:
                 "running": [request.request_id for request in scheduler.running],
                 "waiting": [request.request_id for request in waiting],
                 "free_blocks": scheduler.kv_cache_manager.num_free_blocks,
+                "added": added,
             }
+            | ({} if self.records else {"config": _limits(engine)})
         )
 
     def write(self, path: Path) -> None:
@@ -73,6 +80,22 @@ class Timeline:
         temporary = path.with_name(path.name + ".part")
         temporary.write_text("".join(json.dumps(record) + "\n" for record in self.records))
         os.replace(temporary, path)
+
+
+def _limits(engine: EngineCore) -> dict[str, Any]:
+    """The limits under which the engine schedules, by the names of the command line's options."""
+    scheduler, cache = engine.config.scheduler, engine.config.cache
+    return {
+        "scheduler": type(engine.scheduler).__name__,
+        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
+        "max_num_seqs": scheduler.max_num_seqs,
+        "max_model_len": scheduler.max_model_len,
+        "policy": scheduler.policy,
+        "long_prefill_token_threshold": scheduler.long_prefill_token_threshold,
+        "block_size": cache.block_size,
+        "num_gpu_blocks": cache.num_gpu_blocks,
+        "enable_prefix_caching": cache.enable_prefix_caching,
+    }
 
 
 @contextmanager

@@ -104,6 +104,15 @@ def test_the_order_of_scheduling_counts() -> None:
     assert found is not None and found.fields == ("scheduled",)
 
 
+def test_what_a_recording_says_about_itself_is_no_difference() -> None:
+    recorded = [line | {"added": {"r0": 4}} for line in lines()]
+    recorded[0]["config"] = {"block_size": 4}
+    assert first_difference(recorded, lines()) is None
+    recorded[1] |= {"mood": "good"}
+    found = first_difference(recorded, lines())
+    assert found is not None and (found.step, found.fields) == (1, ("mood",))
+
+
 def test_a_broken_file_of_steps_names_its_line(tmp_path: Path) -> None:
     path = tmp_path / "steps.jsonl"
     path.write_text('{"step": 0}\n\n{"step": \n')

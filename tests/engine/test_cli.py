@@ -34,6 +34,9 @@ def test_generate_json_and_timeline(capsys: pytest.CaptureFixture[str], tmp_path
     steps = [json.loads(line) for line in timeline.read_text().splitlines()]
     assert [step["step"] for step in steps] == list(range(6))
     assert steps[0]["new_block_ids"] == {"0": [1], "1": [2]}
+    assert [step["added"] for step in steps] == [{"0": 2, "1": 2}, {}, {}, {}, {}, {}]
+    assert ["config" in step for step in steps] == [True] + [False] * 5
+    assert steps[0]["config"]["block_size"] == 16 and steps[0]["config"]["scheduler"] == "Scheduler"
     assert steps[-1]["finished"] == [
         ["0", "FINISHED_LENGTH_CAPPED", "length"],
         ["1", "FINISHED_LENGTH_CAPPED", "length"],

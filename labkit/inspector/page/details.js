@@ -37,7 +37,7 @@ export function showDetails(root, run, step, select) {
     chips("Preempted, in this order", at.preempted, step, select),
     ended(at, step, select),
     chips("Waiting, the next one first", run.queueAt(step), step, select),
-    chips("In neither queue", at.o, step, select),
+    chips("Swapped out: unfinished, in neither queue", at.o, step, select),
     blocks(run, step),
   ].filter(Boolean));
 }
@@ -62,17 +62,18 @@ function prompts(rows, step, select) {
   const lines = rows.slice(0, MOST).map((row) => {
     const before = row.beforeAt(step), tokens = row.tokensAt(step);
     const known = before < 0 ? "?" : `${before} → ${before + tokens}`;
+    const whole = row.at(step) === "p" && row.prompt !== null ? ` of ${row.prompt}` : "";
     return element("tr", { className: row.at(step) },
       element("td", {}, chip(row, step, select)),
-      element("td", {}, row.at(step) === "r" ? "again" : "prompt"),
+      element("td", {}, row.at(step) === "r" ? "again" : "prefill"),
       element("td", { className: "number" }, String(tokens)),
-      element("td", { className: "number" }, `${known}${row.prompt === null ? "" : ` / ${row.prompt}`}`),
+      element("td", { className: "number" }, known + whole),
       element("td", { className: "number hit" }, row.hitAt(step) ? String(row.hitAt(step)) : ""));
   });
-  const names = ["request", "computes", "tokens", "computed / prompt", "cached"];
+  const names = ["request", "computes", "tokens", "computed", "cached"];
   const head = element("tr", {}, ...names.map((name, i) => element("th", { className: i > 1 ? "number" : "", scope: "col" }, name)));
   const more = rows.length > MOST ? [element("p", { className: "more" }, `and ${rows.length - MOST} more`)] : [];
-  return section(`Prompt tokens · ${rows.length}`, element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines)), ...more);
+  return section(`Prefill, and what is computed again · ${rows.length}`, element("table", {}, element("thead", {}, head), element("tbody", {}, ...lines)), ...more);
 }
 
 function ended(at, step, select) {
@@ -84,8 +85,8 @@ function ended(at, step, select) {
 
 function blocks(run, step) {
   if (!run.pool.knows(step)) return null;
-  const count = (letters) => run.pool.changesAt[step].filter(({ what }) => letters.includes(what)).length;
-  const said = [[count("ne"), "given out"], [count("e"), "of them evicted"], [count("h"), "found in the cache"], [count("r"), "let go"], [count("f"), "filled"]]
+  const count = (letters) => run.pool.changesIn[step].filter(({ what }) => letters.includes(what)).length;
+  const said = [[count("ne"), "given out"], [count("e"), "of them losing old contents"], [count("h"), "found in the cache"], [count("r"), "let go"], [count("f"), "filled"]]
     .filter(([n]) => n).map(([n, name]) => `${n} ${name}`);
   return said.length ? section("Blocks", element("p", {}, said.join(", "))) : null;
 }

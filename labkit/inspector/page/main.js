@@ -60,6 +60,7 @@ const actions = {
   go(step) {
     view.step = step;
     view.follow(panels[0].timeline.width);
+    panels[0].timeline.followRows();
     player.slider.value = step;
     player.slider.setAttribute("aria-valuetext", summarise(runs[0], step));
     document.querySelector("#now").textContent = `${step} / ${view.steps - 1}`;
@@ -81,6 +82,7 @@ const actions = {
   },
   fit() {
     actions.zoom(panels[0].timeline.width / view.steps / view.cell, 0);
+    view.overview = true;
   },
 };
 
@@ -135,7 +137,9 @@ const events = [...new Set(runs.flatMap((run) => run.events))].sort((a, b) => a 
 const player = new Player(view, events, difference, actions);
 actions.theme = startTheme(redraw);
 new ResizeObserver(redraw).observe(document.querySelector("#runs"));
+panels.forEach(({ timeline }) => timeline.layout());
 actions.fit();
-view.cell = Math.max(view.cell, 6);
+if (view.cell < 6) actions.zoom(6 / view.cell, 0);
+view.overview = false;
 actions.go(difference ? difference.step : 0);
 window.inspector = { recording, view, panels, player, actions, draw };

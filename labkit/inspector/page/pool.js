@@ -2,7 +2,7 @@
 
 import { palette, requestColour } from "./theme.js";
 
-const SMALLEST = 7, LARGEST = 26;
+const SMALLEST = 7, LARGEST = 38, NUMBERED = 26;
 
 export class PoolView {
   constructor(canvas, run, view) {
@@ -12,7 +12,8 @@ export class PoolView {
 
   /* The largest squares with which the whole pool fits; very large pools make the canvas higher. */
   layout() {
-    const width = this.canvas.parentElement.clientWidth, room = this.canvas.parentElement.clientHeight || 160;
+    const width = this.canvas.parentElement.clientWidth, side = this.canvas.closest(".side");
+    const beside = getComputedStyle(side).flexDirection === "row", room = side.clientHeight * (beside ? 0.8 : 0.4);
     const { size } = this.run.pool;
     let square = LARGEST;
     while (square > SMALLEST && Math.ceil(size / Math.floor(width / square)) * square > room) square--;
@@ -35,7 +36,7 @@ export class PoolView {
     const scroll = this.canvas.parentElement.scrollTop, seen = this.canvas.parentElement.clientHeight || 1e9;
     const first = Math.floor(scroll / this.square) * this.columns;
     const last = Math.min(pool.size, Math.ceil((scroll + seen) / this.square) * this.columns);
-    for (let block = first; block < last; block++) this.drawBlock(block, pool.blockAt(block, step));
+    for (let block = first; block < last; block++) this.drawBlock(block, step);
   }
 
   drawUnknown() {
@@ -46,15 +47,17 @@ export class PoolView {
     c.fillText("not determined by the recording", 0, 4);
   }
 
-  drawBlock(block, state) {
-    const c = this.context, s = this.square - 2;
-    const x = (block % this.columns) * this.square + 0.5, y = Math.floor(block / this.columns) * this.square + 0.5;
+  drawBlock(block, step) {
+    const c = this.context, s = this.square - (this.square > 12 ? 3 : 1);
+    const x = (block % this.columns) * this.square, y = Math.floor(block / this.columns) * this.square;
     if (block === 0) return this.drawNull(x, y, s);
-    const selected = state.holders.some(({ row }) => row.id === this.view.selected);
-    c.globalAlpha = this.view.selected && !selected ? 0.35 : 1;
+    const state = this.run.pool.blockAt(block, step), changes = this.run.pool.changesAt(block, step);
+    const chosen = this.view.selected, dim = chosen !== null && !state.holders.some(({ row }) => row.id === chosen);
+    c.globalAlpha = dim ? 0.25 : 1;
     if (state.holders.length) this.drawHeld(x, y, s, state);
     else this.drawFree(x, y, s, state);
-    this.drawChange(x, y, s, state);
+    if (changes) this.drawChange(x, y, s, changes);
+    if (this.square >= NUMBERED) this.drawNumber(block, x, y, s, state);
     c.globalAlpha = 1;
   }
 
@@ -62,49 +65,58 @@ export class PoolView {
   drawNull(x, y, s) {
     const c = this.context;
     c.strokeStyle = palette.line;
-    c.strokeRect(x, y, s, s);
+    c.strokeRect(x + 0.5, y + 0.5, s - 1, s - 1);
     c.beginPath();
     c.moveTo(x, y);
     c.lineTo(x + s, y + s);
     c.stroke();
   }
 
-  /* In use: stripes of its holders' colours; a full block has a line below, and can be shared. */
+  /* In use: stripes of its holders' colours. A block that is not full yet is filled to its half. */
   drawHeld(x, y, s, { holders, full }) {
-    const c = this.context, shown = holders.slice(0, 4);
-    shown.forEach(({ row }, i) => {
-      c.fillStyle = requestColour(row.index, full ? 1 : 0.62);
-      c.fillRect(x + (i * s) / shown.length, y, s / shown.length, s);
-    });
-    if (holders.length < 2 || s < 11) return;
-    c.font = `600 ${Math.min(11, s - 3)}px ${palette.mono}`;
-    c.textAlign = "center";
-    c.textBaseline = "middle";
+    const c = this.context, shown = Math.min(holders.length, 4), width = s / shown;
+    for (let i = 0; i < shown; i++) {
+      c.fillStyle = requestColour(holders[i].row.index);
+      c.fillRect(x + i * width, y, width, s);
+    }
+    if (full || !this.run.pool.findable || s < 5) return;
     c.fillStyle = palette.paper;
-    c.fillText(holders.length, x + s / 2, y + s / 2 + 0.5);
+    c.globalAlpha *= 0.55;
+    c.fillRect(x, y, s, s / 2);
+    c.globalAlpha = c.globalAlpha / 0.55;
   }
 
-  /* Free: an outline; with contents that may be found again, a small square in their colour. */
+  /* Free: an empty square; with contents that may be found again, a dot in their colour. */
   drawFree(x, y, s, { full, last }) {
     const c = this.context;
-    c.strokeStyle = palette.line;
-    c.strokeRect(x, y, s, s);
+    c.fillStyle = palette.faint;
+    c.fillRect(x, y, s, s);
     if (!full || !last) return;
-    c.fillStyle = requestColour(last.index, 0.55);
-    c.fillRect(x + s * 0.3, y + s * 0.3, s * 0.4, s * 0.4);
+    c.fillStyle = requestColour(last.index);
+    c.fillRect(x + s * 0.32, y + s * (this.square < NUMBERED ? 0.32 : 0.14), s * 0.36, s * 0.36);
   }
 
-  /* What happened in this very step. */
-  drawChange(x, y, s, { changes }) {
-    const c = this.context;
-    const colour = changes.includes("e") ? palette.preempted : changes.includes("h") ? palette.hit : changes.includes("n") ? palette.ink : changes.includes("r") ? palette.soft : null;
-    if (!colour) return;
+  /* What happened in this very step: an outline. */
+  drawChange(x, y, s, changes) {
+    const c = this.context, taken = /[neh]/.test(changes);
+    const colour = changes.includes("e") ? palette.preempted : changes.includes("h") ? palette.hit : taken ? palette.ink : palette.soft;
+    if (!taken && !changes.includes("r")) return;
     c.strokeStyle = colour;
-    c.lineWidth = changes.includes("r") && !/[neh]/.test(changes) ? 1 : 2;
-    if (c.lineWidth === 1) c.setLineDash([2, 2]);
-    c.strokeRect(x + 0.5, y + 0.5, s - 1, s - 1);
+    c.lineWidth = taken && s > 9 ? 2.5 : 1.5;
+    if (!taken) c.setLineDash([2, 2]);
+    c.strokeRect(x + c.lineWidth / 2, y + c.lineWidth / 2, s - c.lineWidth, s - c.lineWidth);
     c.setLineDash([]);
     c.lineWidth = 1;
+  }
+
+  /* The block's number, and with several holders how many. */
+  drawNumber(block, x, y, s, { holders, full }) {
+    const c = this.context;
+    c.font = `${Math.min(11, s / 2.6)}px ${palette.mono}`;
+    c.textAlign = "center";
+    c.textBaseline = "alphabetic";
+    c.fillStyle = !holders.length ? palette.soft : full || !this.run.pool.findable ? palette.paper : palette.ink;
+    c.fillText(holders.length > 1 ? `${block}·${holders.length}` : block, x + s / 2, y + s - 4);
   }
 
   blockUnder(x, y) {
@@ -127,7 +139,7 @@ export class PoolView {
     if (!state.holders.length) lines.push(state.full ? `free; still holds what ${state.last.id} wrote` : "free");
     else if (findable) lines.push(state.full ? "full: others can find it" : "not full yet");
     const words = { n: "given out", e: "given out; what it held is evicted", h: "found in the cache", r: "let go", f: "filled" };
-    for (const what of new Set(state.changes)) lines.push(`in this step: ${words[what]}`);
+    for (const what of new Set(this.run.pool.changesAt(block, step))) lines.push(`in this step: ${words[what]}`);
     return lines;
   }
 }

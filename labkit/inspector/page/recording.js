@@ -3,7 +3,7 @@
 
 export const PHASES = {
   p: "prefill", r: "recompute", d: "decode", s: "running, no tokens",
-  w: "waiting", q: "waiting after a preemption", o: "in neither queue", a: "aborted",
+  w: "waiting", q: "waiting after a preemption", o: "in neither queue: swapped out", a: "aborted",
 };
 
 export function unpack(data) {
@@ -24,8 +24,8 @@ export class Run {
   /* Tokens of each phase, step by step. */
   addUp() {
     const totals = { p: new Int32Array(this.steps), r: new Int32Array(this.steps), d: new Int32Array(this.steps) };
-    for (const row of this.rows) {
-      for (let i = 0; i < row.letters.length; i++) totals[row.letters[i]]?.set([totals[row.letters[i]][row.first + i] + row.tokens[i]], row.first + i);
+    for (const { letters, tokens, first } of this.rows) {
+      for (let i = 0; i < letters.length; i++) if (tokens[i]) totals[letters[i]][first + i] += tokens[i];
     }
     return totals;
   }
@@ -97,9 +97,9 @@ export class Row {
   /* Computed tokens when the step began; -1 if the recording does not say. */
   beforeAt(step) { return this.before[step - this.first]; }
 
-  /* Whether the step is the first after an admission that found tokens in the cache. */
+  /* Tokens from the prefix cache, in a step that admits the request. One that was swapped out kept its own. */
   hitAt(step) {
-    const held = step > this.first && "prds".includes(this.at(step - 1)) && !this.preempted.has(step);
+    const held = step > this.first && "prdso".includes(this.at(step - 1)) && !this.preempted.has(step);
     return !held && "prd".includes(this.at(step)) ? Math.max(this.beforeAt(step), 0) : 0;
   }
 }
@@ -124,11 +124,13 @@ function unpackQueue(changes, steps) {
 /* Every block has a history: the steps in which something happened to it, and what it was after them.
    A state is {holders: [{row, place}], full, last}; `place` is the block's index in the row's table,
    `full` says that the contents are findable, `last` is the row that the contents are of. */
+const UNTOUCHED = { holders: [], full: false, last: null };
+
 export class Pool {
   constructor(packed, run) {
     Object.assign(this, { size: packed.size, blockSize: packed.blockSize, findable: packed.findable, lostAt: packed.lostAt });
     this.history = Array.from({ length: this.size }, () => ({ steps: [], states: [], changes: [] }));
-    this.changesAt = [];
+    this.changesIn = [];
     const lengths = new Map();
     let k = 0;
     packed.counts.forEach((count, step) => {
@@ -138,13 +140,13 @@ export class Pool {
         if (change.block < this.size) this.apply(step, change, lengths);
         changes.push(change);
       }
-      this.changesAt.push(changes);
+      this.changesIn.push(changes);
     });
   }
 
   apply(step, { what, block, row }, lengths) {
     const history = this.history[block];
-    const old = history.states.at(-1) || { holders: [], full: false, last: null };
+    const old = history.states.at(-1) || UNTOUCHED;
     const state = { holders: old.holders, full: old.full, last: old.last };
     if ("neh".includes(what)) {
       const place = lengths.get(row) || 0;
@@ -167,12 +169,16 @@ export class Pool {
     }
   }
 
-  /* What a block is after a step, and what happened to it in the step (letters of `what`). */
+  /* What a block is after a step; `changesAt` says what happened to it in the step (letters of `what`). */
   blockAt(block, step) {
-    const { steps, states, changes } = this.history[block];
+    const { steps, states } = this.history[block];
     const index = lastAtMost(steps, step);
-    if (index < 0) return { holders: [], full: false, last: null, changes: "" };
-    return { ...states[index], changes: steps[index] === step ? changes[index] : "" };
+    return index < 0 ? UNTOUCHED : states[index];
+  }
+
+  changesAt(block, step) {
+    const { steps, changes } = this.history[block], index = lastAtMost(steps, step);
+    return steps[index] === step ? changes[index] : "";
   }
 
   knows(step) { return this.lostAt === null || step < this.lostAt; }

@@ -6,6 +6,7 @@ const NAMES = ["paper", "panel", "ink", "soft", "faint", "line", "accent", "pref
   "requeued", "elsewhere", "preempted", "ended", "hit", "cached", "difference"];
 
 export function readPalette() {
+  colours = [];
   const style = getComputedStyle(document.documentElement);
   for (const name of NAMES) palette[name] = style.getPropertyValue(`--${name}`).trim();
   palette.dark = style.colorScheme === "dark";
@@ -15,11 +16,16 @@ export function readPalette() {
     w: palette.waiting, q: palette.requeued, o: palette.elsewhere, a: palette.ended });
 }
 
-/* Golden-angle steps keep neighbours apart; lightness in three levels tells equal hues apart. */
-export function requestColour(index, strength = 1) {
-  const hue = (28 + index * 137.508) % 360;
-  const light = (palette.dark ? [56, 66, 48] : [52, 42, 62])[index % 3];
-  return `hsl(${hue.toFixed(0)} ${palette.dark ? 46 : 52}% ${light}% / ${strength})`;
+/* Golden-angle steps keep neighbours apart; three levels of lightness tell nearly equal hues apart. */
+export function requestColour(index) {
+  return (colours[index] ??= mixColour(index));
+}
+
+let colours = [];
+
+function mixColour(index) {
+  const light = (palette.dark ? [0.7, 0.6, 0.79] : [0.64, 0.54, 0.73])[index % 3];
+  return `oklch(${light} 0.115 ${((50 + index * 137.508) % 360).toFixed(0)})`;
 }
 
 const KEY = "mini_vllm.inspector.theme";
