@@ -3,6 +3,7 @@ each observation what your code answered. It never holds what would have been ri
 
 from __future__ import annotations
 
+import builtins
 import json
 from typing import Any
 
@@ -54,7 +55,14 @@ def _program(steps: list[dict[str, Any]], answers: list[Any]) -> list[str]:
                 line += f"  # yours: {shorten(repr(next(waiting)), MAX_VALUE)}"
                 left -= 1
             lines.append(line)
-    return [*lines, f"# yours raised {shorten(str(ended), 60)}"] if ended else lines
+    return [*lines, f"# yours raised {_error(ended)}"] if ended else lines
+
+
+def _error(name: Any) -> str:
+    """The name of an exception, if Python gave it: a class of the learner's may be called
+    anything, and would carry to the screen whatever its name spells."""
+    known = isinstance(name, str) and hasattr(builtins, name)
+    return name if known else "an exception of its own"
 
 
 def _show(expression: list[Any], names: dict[int, str]) -> str:

@@ -194,23 +194,21 @@ def _run_tasks(
     phase: Phase, mapping: dict[str, str], seed: int, rung: str, wanted: list[str]
 ) -> list[Test]:
     """Run pytest until every wanted task is judged: once, unless a run ends before its time. Then
-    the task that was running is lost, and the others get another run.
-
+    the task that was running is lost, and those behind it get another run.
     """
     judged: list[Test] = []
-    left = list(wanted)
+    left = sorted(wanted)  # the order in which pytest runs them (`labkit.hidden`)
     while left:
         outcome = _run_pytest(phase, mapping, seed, rung, left)
-        if outcome.broken or not outcome.tests:
+        tests = [test for test in outcome.tests if test.task in left]
+        if outcome.broken or not tests:
             return [*judged, *_broken(left, outcome.broken or "no test was found")]
-        open_tasks = {t.task for t in outcome.tests if t.outcome == "not run"}
-        first = next((t.task for t in outcome.tests if t.task in open_tasks), "")
-        for test in outcome.tests:
-            if test.outcome == "not run" and test.task == first:
+        unfinished = sorted({test.task for test in tests if test.outcome == "not run"})
+        lost, left = unfinished[:1], unfinished[1:]
+        for test in tests:
+            if test.outcome == "not run" and test.task in lost:
                 test.outcome, test.detail = "failed", {"properties": {"kind": "crash"}}
-        finished = [t for t in outcome.tests if t.task == first or t.task not in open_tasks]
-        judged += finished
-        left = [task for task in left if task in open_tasks and task != first]
+        judged += [test for test in tests if test.task not in left]
     return judged
 
 
@@ -263,6 +261,8 @@ def _kind(test: Test) -> str:
     """What sort of failure it was; the grader's own are "error"."""
     if test.passed:
         return ""
+    if test.outcome == "skipped":
+        return "not run"
     kind = str(test.detail.get("properties", {}).get("kind", "wrong result"))
     return "error" if kind == hidden.SANDBOX else kind
 

@@ -210,14 +210,24 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     found = _subject_of(item)
     if found is None or call.excinfo is None or call.when == "teardown":
         return
-    error = call.excinfo.value
-    if isinstance(error, EndlessLoop):
-        found.lose("timeout")
     right = item.funcargs.get("reference")  # type: ignore[attr-defined]
-    kind = found.lost.get(found.task) or RAISED.get(found.raised, "")
-    if not kind and found.raised and found.raised != getattr(right, "raised", ""):
-        kind = "error"
-    if isinstance(error, SandboxBroken):
-        kind = SANDBOX
+    kind = kind_of(found, right, call.excinfo.value)
     text = counterexample.text(*found.asked, found.seen)
-    item.user_properties += [("kind", kind or "wrong result"), ("counterexample", text)]
+    item.user_properties += [("kind", kind), ("counterexample", text)]
+
+
+def kind_of(subject: Subject, reference: Any, error: BaseException) -> str:
+    """What sort of failure ended a hidden test: one of `labkit.result.KINDS`, or `SANDBOX`.
+
+    Args:
+        reference: the worker that was asked beside the subject, if any.
+        error: what the test raised.
+    """
+    if isinstance(error, SandboxBroken):
+        return SANDBOX
+    if isinstance(error, EndlessLoop):
+        subject.lose("timeout")
+    kind = subject.lost.get(subject.task) or RAISED.get(subject.raised, "")
+    if not kind and subject.raised and subject.raised != getattr(reference, "raised", ""):
+        kind = "error"
+    return kind or "wrong result"

@@ -22,7 +22,7 @@ import stat
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -45,6 +45,29 @@ TOOLS = (
     "trace/runner.py",
 )
 """All of labkit that a worker gets. None of it knows an answer."""
+KERNEL_TOOLS = (
+    "overlay.py",
+    "worker.py",
+    *(
+        f"kernels/{name}.py"
+        for name in (
+            "__init__",
+            "cases",
+            "cases_attention",
+            "cases_pointwise",
+            "crosscompile",
+            "extract",
+            "findings",
+            "memory",
+            "monitor",
+            "observation",
+            "rules",
+            "sandbox",
+            "shims",
+        )
+    ),
+)
+"""What a worker needs besides to draw a kernel's cases, interpret it and compile it: no oracle."""
 HEAVY = ("torch", "triton", "transformers")
 TASKS = 64
 MAPPED_MB = 8192
@@ -119,6 +142,7 @@ class Sandbox:
         submission: module -> content of its file, for every module of the phase.
         rung: how it is locked up.
         python: the interpreter; default: this one, where its real file lies.
+        tools: the files of labkit that its workers get.
     """
 
     def __init__(
@@ -127,6 +151,7 @@ class Sandbox:
         submission: Mapping[str, bytes],
         rung: type[isolation.Rung],
         python: str = "",
+        tools: Sequence[str] = TOOLS,
     ) -> None:
         if set(submission) != set(phase.modules):
             raise ValueError(
@@ -134,7 +159,13 @@ class Sandbox:
                 f" this one is {sorted(submission)}"
             )
         self.phase, self.submission, self.rung_type = phase, dict(submission), rung
-        self.python = python or os.path.realpath(sys.executable)
+        self.python, self.tools = python or os.path.realpath(sys.executable), tuple(tools)
+
+    def for_kernels(self) -> Sandbox:
+        """A launcher for the same submission on the same rung, for workers of the kernel
+        checker."""
+        tools = (*TOOLS, *KERNEL_TOOLS)
+        return Sandbox(self.phase, self.submission, self.rung_type, self.python, tools)
 
     def start(self, limits: child.Limits) -> subprocess.Popen[bytes]:
         """
@@ -144,7 +175,7 @@ class Sandbox:
         self._rung = self.rung_type()
         self._folder = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
-        build(folder, self.phase, self.submission)
+        build(folder, self.phase, self.submission, self.tools)
         limits = replace(
             limits,
             mapped_mb=limits.memory_mb + MAPPED_MB,
@@ -168,7 +199,9 @@ class Sandbox:
         self._folder.cleanup()
 
 
-def build(folder: Path, phase: Phase, submission: Mapping[str, bytes]) -> None:
+def build(
+    folder: Path, phase: Phase, submission: Mapping[str, bytes], tools: Sequence[str] = TOOLS
+) -> None:
     """Fill an empty folder. The graded modules' own source is not copied, nor is any bytecode."""
     left_out = {phase.reference_file(module) for module in phase.modules}
 
@@ -180,7 +213,7 @@ def build(folder: Path, phase: Phase, submission: Mapping[str, bytes]) -> None:
     for module, content in submission.items():
         target = folder.joinpath("engine", *module.split(".")).with_suffix(".py")
         target.write_bytes(content)
-    for name in TOOLS:
+    for name in tools:
         target = folder / "tools" / "labkit" / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(HOME / name, target)

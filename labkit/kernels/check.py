@@ -19,7 +19,7 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import cache
@@ -39,6 +39,7 @@ from labkit.kernels.observation import Observation
 from labkit.kernels.report import CaseReport, CheckResult, Stage
 from labkit.kernels.sandbox import Sandbox
 from labkit.manifest import Course, find_root
+from labkit.worker import Launcher
 from mini_vllm.kernels.launch import KernelSpec
 
 CAPABILITIES = (80, 90)
@@ -54,11 +55,17 @@ class Checker:
     Args:
         root: the checkout.
         workers: how many cases are interpreted at the same time.
+        launcher: makes what starts a process; default: children of this interpreter.
     """
 
-    def __init__(self, root: Path | None = None, workers: int = 2) -> None:
+    def __init__(
+        self,
+        root: Path | None = None,
+        workers: int = 2,
+        launcher: Callable[[], Launcher] | None = None,
+    ) -> None:
         self.root = root or find_root()
-        self._sandboxes = [Sandbox(self.root) for _ in range(workers)]
+        self._sandboxes = [Sandbox(self.root, launcher=launcher) for _ in range(workers)]
         self._free = list(self._sandboxes)
         self._pool = ThreadPoolExecutor(workers)
         self._compiled: dict[Any, CompileReport | Finding] = {}

@@ -1,7 +1,8 @@
 """Compile and run a submission in child processes: one that compiles, one that interprets.
 
 The child gets source text and names, draws the case itself, and answers with plain data: findings,
-counters, and the numbers that the kernel wrote. Expected values never enter it.
+counters, and the numbers that the kernel wrote. Expected values never enter it. A grader starts the
+children locked up (`labkit.sandbox.Sandbox.for_kernels`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import re
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from labkit.kernels.crosscompile import CompileReport, CompileRequest
 from labkit.kernels.extract import Submission
 from labkit.kernels.findings import Finding
 from labkit.kernels.observation import Observation, Traffic
-from labkit.worker import Worker, WorkerError
+from labkit.worker import Launcher, Worker, WorkerError
 
 INTERPRET = "TRITON_INTERPRET"
 # Reserved memory counts as well, and some cases have caches of 2^31 elements, mostly untouched.
@@ -35,11 +37,20 @@ class Sandbox:
     Args:
         root: the checkout.
         limits: `seconds` is the time for one case, or for compiling one kernel.
+        launcher: makes what starts a worker, once for each; default: children of this interpreter.
     """
 
-    def __init__(self, root: Path, limits: Limits = LIMITS) -> None:
-        self._interpreter = Worker(root, {}, limits, "the kernel interpreter")
-        self._compiler = Worker(root, {}, limits, "the kernel compiler")
+    def __init__(
+        self,
+        root: Path,
+        limits: Limits = LIMITS,
+        launcher: Callable[[], Launcher] | None = None,
+    ) -> None:
+        def worker(name: str) -> Worker:
+            return Worker(root, {}, limits, name, launcher() if launcher else None)
+
+        self._interpreter = worker("the kernel interpreter")
+        self._compiler = worker("the kernel compiler")
 
     def __enter__(self) -> Sandbox:
         return self

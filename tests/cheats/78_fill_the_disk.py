@@ -4,7 +4,7 @@ from mini_vllm.request import RequestStatus
 
 
 def fill(status):
-    for number in range(40):
+    for number in range(8):
         with open(f"full-{number}", "wb") as file:
             for _ in range(48):
                 file.write(bytes(1 << 20))

@@ -1,29 +1,38 @@
-"""The cheat corpus: ways to pass without solving the task, each graded by the real grader.
+"""The cheat corpus: ways to pass without solving the task. Not one is accepted.
 
-A cheat is a file of `tests/cheats/`; `cheats.toml` says what must come of it. A correct solution
-passes in the same harness, and a skeleton without any cheat fails.
+A cheat is a file of `tests/cheats/`; `cheats.toml` says what must come of it. Each meets the hidden
+test of its task twice: alone, in a sandboxed worker of this process, which is quick; and in the
+whole grader, with pytest between them, which is slow. In both a correct solution passes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import tomllib
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from labkit import grade, sandbox
+from labkit import child, counterexample, grade, hidden, sandbox
 from labkit.grade import Judged
 from labkit.isolation import LADDER
 from labkit.loop import course
 from labkit.manifest import Phase
+from labkit.sandbox import Sandbox
 from labkit.skeleton import skeleton
 
 CORPUS = Path(__file__).parents[1] / "cheats"
-ENTRIES = tomllib.loads((CORPUS / "cheats.toml").read_text(encoding="utf-8"))["cheats"]
-CHEATS = {entry["file"]: entry for entry in ENTRIES}
-NOT_A_CHEAT = {79}
+TABLE = tomllib.loads((CORPUS / "cheats.toml").read_text(encoding="utf-8"))
+CHEATS = {entry["file"]: entry for entry in TABLE["cheats"]}
+CATALOGUE = set(range(47, 80))
+TESTS = {"00.1": "test_00_1_every_status", "00.2": "test_00_2_counts_match"}
+TESTS["00.4"] = "test_00_4_every_pair"
+"""The hidden test that a cheat of a task meets alone."""
+SECONDS = 3.0
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +46,6 @@ def rung(phase: Phase) -> str:
     return sandbox.choose_rung(phase)[0].name
 
 
-def judge(phase: Phase, folder: Path, text: str, tasks: list[str], rung: str) -> Judged:
-    file = folder / "request.py"
-    file.write_text(text, encoding="utf-8")
-    return grade.judge(phase, {phase.modules[0]: file}, 12345, rung, tasks)
-
-
 def submission(phase: Phase, name: str) -> str:
     """The cheat behind what it stands behind."""
     module = phase.modules[0]
@@ -51,29 +54,104 @@ def submission(phase: Phase, name: str) -> str:
     return base + "\n\n" + (CORPUS / f"{name}.py").read_text(encoding="utf-8")
 
 
+def skip_below(rung: str, name: str) -> None:
+    """Skip a cheat that this machine's strongest rung cannot reject; it has not run then."""
+    needed = CHEATS[name].get("rung", "plain")
+    ladder = list(LADDER)
+    if ladder.index(rung) > ladder.index(needed):
+        pytest.skip(f"not run: it takes the rung {needed!r} to reject it; here is only {rung!r}")
+
+
+# ---------------------------------------------------------------- the table
 def test_the_table_and_the_folder_agree() -> None:
     assert {path.stem for path in CORPUS.glob("*.py")} == set(CHEATS)
-    numbers = {int(name[:2]) for name in CHEATS}
-    assert set(range(47, 80)) - NOT_A_CHEAT <= numbers
+    assert {entry.get("task", "00.1") for entry in CHEATS.values()} <= set(TESTS)
+
+
+def test_every_cheat_of_the_catalogue_is_here_or_left_out_for_a_reason() -> None:
+    here = {int(name[:2]) for name in CHEATS}
+    left_out = {entry["number"]: entry["reason"] for entry in TABLE["left_out"]}
+    assert here.isdisjoint(left_out)
+    assert here | set(left_out) >= CATALOGUE
+    assert all(len(reason.split()) >= 8 for reason in left_out.values())
+
+
+# ---------------------------------------------------------------- alone with its hidden test
+@pytest.fixture(scope="module")
+def reference(phase: Phase) -> Iterator[hidden.Observed]:
+    with hidden.Observed(phase.root, {}, child.Limits(60), "reference") as worker:
+        yield worker  # type: ignore[misc]
+
+
+@pytest.fixture(scope="module")
+def meet(
+    phase: Phase, rung: str, reference: hidden.Observed
+) -> Callable[[str, str], tuple[str, str]]:
+    """Let a submission meet the hidden test of a task: ("", what it was asked) if it passes, else
+    the kind of failure."""
+    path = next(phase.hidden_tests.glob("test_request.py"))
+    spec = importlib.util.spec_from_file_location("hidden_tests_of_cheats", path)
+    assert spec and spec.loader
+    suite = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(suite)
+
+    def run(text: str, task: str) -> tuple[str, str]:
+        box = Sandbox(phase, {phase.modules[0]: text.encode()}, LADDER[rung])
+        with hidden.Subject(phase, box) as subject:
+            assert isinstance(subject, hidden.Subject)
+            subject.limits = dataclasses.replace(subject.limits, seconds=SECONDS)
+            subject.enter(task)
+            kind = ""
+            try:
+                getattr(suite, TESTS[task])(subject=subject, reference=reference)
+            except (Exception, hidden.TaskLost) as error:
+                kind = hidden.kind_of(subject, reference, error)
+            return kind, counterexample.text(*subject.asked, subject.seen)
+
+    return run
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_no_cheat_passes_its_hidden_test(phase: Phase, rung: str, meet: Any, name: str) -> None:
+    if (name, rung) == ("66_kill_the_parent", "plain"):
+        pytest.skip("not run: it would kill this pytest; the whole grader has one of its own below")
+    skip_below(rung, name)
+    kind, asked = meet(submission(phase, name), CHEATS[name].get("task", "00.1"))
+    assert kind in CHEATS[name]["kinds"]
+    assert "LEAKED" not in asked
+
+
+@pytest.mark.parametrize("task", TESTS)
+def test_a_correct_solution_passes_every_hidden_test(phase: Phase, meet: Any, task: str) -> None:
+    text = phase.reference_file(phase.modules[0]).read_text(encoding="utf-8")
+    assert meet(text, task)[0] == ""
+
+
+@pytest.mark.parametrize("task", TESTS)
+def test_a_skeleton_passes_no_hidden_test(phase: Phase, meet: Any, task: str) -> None:
+    assert meet(skeleton(phase, phase.modules[0]), task)[0] == "open TODO"
+
+
+# ---------------------------------------------------------------- in the whole grader
+def judge(phase: Phase, folder: Path, text: str, tasks: list[str], rung: str) -> Judged:
+    file = folder / "request.py"
+    file.write_text(text, encoding="utf-8")
+    return grade.judge(phase, {phase.modules[0]: file}, 12345, rung, tasks)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CHEATS)
-def test_no_cheat_is_accepted(
+def test_the_grader_accepts_no_cheat(
     phase: Phase, tmp_path: Path, rung: str, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    entry = CHEATS[name]
-    needed = entry.get("rung", "plain")
-    ladder = list(LADDER)
-    if ladder.index(rung) > ladder.index(needed):
-        pytest.skip(f"not run: it takes the rung {needed!r} to reject it; here is only {rung!r}")
+    skip_below(rung, name)
     check(phase, tmp_path, name, rung, capsys)
 
 
-@pytest.mark.slow
 def test_a_grader_without_isolation_survives_a_killed_pytest(
     phase: Phase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """The worst of them on the weakest rung, so that one meets the whole grader in every run."""
     check(phase, tmp_path, "66_kill_the_parent", "plain", capsys)
 
 
@@ -100,16 +178,9 @@ def check(
 
 
 @pytest.mark.slow
-def test_a_correct_solution_passes_in_the_same_harness(
+def test_a_correct_solution_passes_in_the_same_grader(
     phase: Phase, tmp_path: Path, rung: str
 ) -> None:
     text = phase.reference_file(phase.modules[0]).read_text(encoding="utf-8")
     tasks = [exercise.id for exercise in phase.exercises]
     assert judge(phase, tmp_path, text, tasks, rung).result.passed
-
-
-@pytest.mark.slow
-def test_a_skeleton_without_a_cheat_fails(phase: Phase, tmp_path: Path, rung: str) -> None:
-    text = skeleton(phase, phase.modules[0])
-    graded = judge(phase, tmp_path, text, ["00.1"], rung).result
-    assert [group.kind for group in graded.groups] == ["open TODO"]

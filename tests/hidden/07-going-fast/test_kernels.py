@@ -16,8 +16,9 @@ pytest.importorskip("triton", reason="Triton exists on Linux only")
 
 
 @pytest.fixture(scope="module")
-def checker() -> Iterator[Checker]:
-    with Checker() as checker:
+def checker(subject: Any) -> Iterator[Checker]:
+    """The kernels run where the rest of the submission runs: in sandboxes on the same rung."""
+    with Checker(launcher=subject.launcher.for_kernels) as checker:
         yield checker
 
 
