@@ -5,6 +5,8 @@
     static            batches that run to their end, one after the other
     minivllm          MinivLLM: prompts first, whole prompts
     nano-vllm         nano-vLLM: prompts first, the first of a step may be cut
+    vllm-v0           vLLM V0: prompts first, swapping, priorities that preempt, forks
+    vllm-v0-chunked   the same with tokens first and prompts in chunks
     vllm-v1           vLLM V1, the core's own: no phases, one budget for all tokens
 
 ``LLM(..., scheduler_cls=load_scheduler("static"))``, ``--scheduler static`` on the command line.
@@ -21,11 +23,14 @@ from types import ModuleType
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies.prefill_first import MinivLLM, NanoVLLM
 from mini_vllm.policies.static import Static
+from mini_vllm.policies.vllm_v0 import VllmV0, VllmV0Chunked
 
 POLICIES: dict[str, type[Scheduler]] = {
     "static": Static,
     "minivllm": MinivLLM,
     "nano-vllm": NanoVLLM,
+    "vllm-v0": VllmV0,
+    "vllm-v0-chunked": VllmV0Chunked,
     "vllm-v1": Scheduler,
 }
 

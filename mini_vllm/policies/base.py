@@ -61,14 +61,13 @@ class Policy(Scheduler):
             self.skipped_waiting.add_request(self.waiting.pop_request())
         return None
 
-    def _admit(self, step: StepPlan, num_computed_tokens: int, num_new_tokens: int) -> Request:
+    def _admit(self, step: StepPlan, num_computed_tokens: int, num_new_tokens: int) -> None:
         """Move the head of the waiting line, which has its blocks now, to ``running``."""
         request = self.waiting.pop_request()
         if request.num_preemptions == 0:
             request.num_cached_tokens = num_computed_tokens
         self.kv_cache_manager.prefix_cache_stats.record(request.num_tokens, num_computed_tokens)
         self._run(step, request, num_computed_tokens, num_new_tokens)
-        return request
 
     def _run(
         self, step: StepPlan, request: Request, num_computed_tokens: int, num_new_tokens: int
@@ -80,15 +79,19 @@ class Policy(Scheduler):
         block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
         step.add_admitted(request, num_new_tokens, block_ids)
 
-    def _refuse(self, request: Request) -> bool:
+    def _refuse(self, request: Request, num_lookahead_tokens: int = 0) -> bool:
         """End a waiting request that no later step could admit. False: it only has to wait.
 
-        Beyond :meth:`prompt_limit` it ends FINISHED_IGNORED, or FINISHED_LENGTH_CAPPED if it has
-        output to keep; beyond the pool as the core's requests do (``_cap_if_too_large``).
+        It is longer than :meth:`prompt_limit`, or than the whole pool. It ends FINISHED_IGNORED,
+        or FINISHED_LENGTH_CAPPED if it has run before and has output to keep.
         """
-        if request.num_tokens <= self.prompt_limit():
-            return self._cap_if_too_large(request)
-        request.stop_reason = "prompt_limit"
+        num_slots = min(request.num_tokens + num_lookahead_tokens, self.max_model_len)
+        if request.num_tokens > self.prompt_limit():
+            request.stop_reason = "prompt_limit"
+        elif num_slots > self.kv_cache_manager.capacity_in_tokens:
+            request.stop_reason = "kv_capacity"
+        else:
+            return False
         status = RequestStatus.FINISHED_IGNORED
         if request.output_token_ids:
             status = RequestStatus.FINISHED_LENGTH_CAPPED

@@ -21,10 +21,11 @@ from dataclasses import replace
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
-from mini_vllm.core.kv_cache_manager import KVCacheManager, cdiv
+from mini_vllm.core.kv_cache_manager import cdiv
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.policies.base import Policy
+from mini_vllm.policies.late_hashing import LateHashing
 from mini_vllm.request import Request
 
 
@@ -88,24 +89,6 @@ class MinivLLM(PrefillFirst):
             step.token_budget -= num_hit_tokens
 
 
-class HashAfterCompute(KVCacheManager):
-    """Blocks become findable when they have been computed, not already when they are scheduled.
-
-    So nobody can find a block of the same step, and equal prompts that start together fill equal
-    blocks side by side.
-    """
-
-    def cache_blocks(self, request: Request, num_full_blocks: int) -> None:
-        """Not yet: :meth:`allocate_slots` asks for it before the forward pass."""
-
-    def publish(self, request: Request) -> None:
-        """Make the full blocks of computed tokens findable."""
-        num_tokens = min(request.num_computed_tokens, request.num_tokens)
-        num_full_blocks = num_tokens // self.block_size
-        if self.enable_caching and num_full_blocks > self.num_cached_blocks[request.request_id]:
-            super().cache_blocks(request, num_full_blocks)
-
-
 class NanoVLLM(PrefillFirst):
     """nano-vLLM's scheduler: the budget counts tokens that are not in the cache, and the first
     prompt of a step may be cut to it.
@@ -122,7 +105,7 @@ class NanoVLLM(PrefillFirst):
         hash_root: bytes | None = None,
     ) -> None:
         super().__init__(scheduler_config, cache_config, extensions, hash_root)
-        self.kv_cache_manager: HashAfterCompute = HashAfterCompute(
+        self.kv_cache_manager: LateHashing = LateHashing(
             self.kv_cache_manager.block_pool.num_gpu_blocks,
             cache_config.block_size,
             self.max_model_len,

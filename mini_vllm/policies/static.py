@@ -47,5 +47,6 @@ class Static(MinivLLM):
         """Blocks that a request fills if it runs to its limit."""
         most = self.max_model_len
         if request.max_tokens is not None:
-            most = min(most, request.num_prompt_tokens + request.max_tokens)
+            lookahead = self.scheduler_config.num_lookahead_tokens
+            most = min(most, request.num_prompt_tokens + request.max_tokens + lookahead)
         return cdiv(most, self.kv_cache_manager.block_size)

@@ -76,9 +76,14 @@ def fold(state: int, row: Row) -> int:
     return hash((state, row.token_id, row.position, row.prefix))
 
 
-def sample(state: int) -> int:
-    """The "logits" of the fake model: the token that follows the rows folded into ``state``."""
-    return state % VOCAB_SIZE
+def sample(state: int, request_id: str = "") -> int:
+    """The "logits" of the fake model: the token that follows the rows folded into ``state``.
+
+    Children of one prompt (``0_r``, ``1_r``) draw different tokens, as those of ``n > 1`` do.
+    """
+    index, _, parent = request_id.partition("_")
+    child = int(index) if parent and index.isdigit() else 0
+    return (state + child) % VOCAB_SIZE
 
 
 def stop_status(
@@ -102,6 +107,7 @@ def generate_alone(
     max_model_len: int,
     eos_token_id: int | None = None,
     lora_name: str | None = None,
+    request_id: str = "",
 ) -> tuple[list[int], RequestStatus]:
     """The output tokens and the final status of a request that has the machine to itself.
 
@@ -115,7 +121,7 @@ def generate_alone(
             prefix = extend_prefix(prefix, token_id)
             state = fold(state, Row(token_id, position, prefix))
             position += 1
-        output.append(sample(state))
+        output.append(sample(state, request_id))
         tokens.append(output[-1])
         status = stop_status(params, output, len(tokens), max_model_len, eos_token_id)
         if status is not None:
@@ -262,7 +268,7 @@ class ShadowWorker:
                 )
             state = fold(state, found)
             if position >= num_certain - 1:
-                sampled.append(sample(state))
+                sampled.append(sample(state, request_id))
                 num_drafts = len(sampled) - 1
                 if num_drafts < len(drafts) and drafts[num_drafts] != sampled[-1]:
                     break
@@ -294,6 +300,7 @@ class ShadowEngine:
         num_drafts: draft tokens to propose per decoding request and step.
         draft_accuracy: chance that a proposed draft is the right one.
         seed: of the proposer.
+        scheduler_cls: the scheduler to check.
 
     Attributes:
         expected: everything that was ever added, by id, with its true output.
@@ -308,8 +315,9 @@ class ShadowEngine:
         num_drafts: int = 0,
         draft_accuracy: float = 0.5,
         seed: int = 0,
+        scheduler_cls: type[Scheduler] = Scheduler,
     ) -> None:
-        self.scheduler = Scheduler(scheduler_config, cache_config, extensions, HASH_ROOT)
+        self.scheduler = scheduler_cls(scheduler_config, cache_config, extensions, HASH_ROOT)
         assert cache_config.num_gpu_blocks is not None
         self.block_size = cache_config.block_size
         self.worker = ShadowWorker(cache_config.num_gpu_blocks, cache_config.block_size)
@@ -356,6 +364,7 @@ class ShadowEngine:
             self.scheduler.max_model_len,
             request.eos_token_id,
             request.lora_name,
+            request.request_id,
         )
         self.scheduler.add_request(request)
         self.expected[request.request_id] = Expected(request, tokens, status)
@@ -451,6 +460,11 @@ class ShadowEngine:
 
     # ---------------------------------------------------------------- checks
 
+    def check_pressure(self, output: SchedulerOutput) -> None:
+        """A step that preempts admits nobody."""
+        assert not output.scheduled_new_reqs
+        assert not output.scheduled_cached_reqs.resumed_req_ids
+
     def check_plan(self, output: SchedulerOutput) -> None:
         """T-BUD: the plan keeps to the budget; and count what is interesting about it."""
         tokens = output.num_scheduled_tokens
@@ -460,8 +474,7 @@ class ShadowEngine:
         assert output.total_num_scheduled_tokens <= config.max_num_batched_tokens
         assert not set(output.preempted_req_ids) & set(tokens)
         if output.preempted_req_ids:
-            assert not output.scheduled_new_reqs
-            assert not output.scheduled_cached_reqs.resumed_req_ids
+            self.check_pressure(output)
         cached = output.scheduled_cached_reqs
         if config.long_prefill_token_threshold:
             assert max(tokens.values(), default=0) <= config.long_prefill_token_threshold

@@ -139,12 +139,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         config = replace(scheduler, num_lookahead_tokens=num_drafts if lookahead else 0)
         self.grammars = Grammars()
         self.urgent = urgent  # each arrival is more urgent than all before it
-        self.engine = ShadowEngine(config, cache, [self.grammars], num_drafts)
+        self.engine = self.make_engine(config, cache, num_drafts)
         COUNTS["schedules"] += 1
         for arrival in first:
             self.add(arrival)
             if urgent:
                 self.step()
+
+    def make_engine(
+        self, config: SchedulerConfig, cache: CacheConfig, num_drafts: int
+    ) -> ShadowEngine:
+        return ShadowEngine(config, cache, [self.grammars], num_drafts)
 
     def add(self, arrival: Arrival) -> None:
         number = len(self.engine.expected)
