@@ -46,8 +46,8 @@ def _run_events(pid: int, run: Run) -> Iterator[Event]:
     yield from _counters(pid, run, rows)
 
 
-def _meta(pid: int, tid: int, name: str, **args: Any) -> Event:
-    return {"ph": "M", "pid": pid, "tid": tid, "name": name, "args": args}
+def _meta(pid: int, tid: int, what: str, /, **args: Any) -> Event:
+    return {"ph": "M", "pid": pid, "tid": tid, "name": what, "args": args}
 
 
 def _phases(pid: int, tid: int, row: Row) -> Iterator[Event]:
@@ -74,7 +74,7 @@ def _arguments(row: Row, start: int, end: int) -> dict[str, Any]:
 
 
 def _instants(pid: int, tid: int, row: Row) -> Iterator[Event]:
-    marks = [(step, "preempted", {}) for step in row.preempted]
+    marks: list[tuple[int, str, dict[str, Any]]] = [(s, "preempted", {}) for s in row.preempted]
     if row.end is not None:
         last = row.first + len(row.letters)
         marks.append((last, "ended", {"status": row.end[0], "reason": row.end[1]}))

@@ -24,7 +24,7 @@ from typing import Any
 
 from labkit.bootstrap import ROOT
 from labkit.inspector.recording import RecordingError, Run, check_line, read_lines
-from labkit.trace.format import Trace, TraceError, config_dict, parse_trace
+from labkit.trace.format import Add, Trace, TraceError, config_dict, parse_trace
 from labkit.trace.generate import prompt_length
 
 REPLAY_SECONDS = 150
@@ -177,20 +177,21 @@ def _open_golden(path: Path, seed: int | None) -> Source:
         raise RecordingError(f"{path}: there is no seed {chosen}; it has {seeds}")
     trace = _trace(found[chosen]["trace"], path)
     name = f"vLLM, golden {path.name.split('.')[0]}-{chosen}"
-    return Source([_of_trace(name, found[chosen]["lines"], trace)], trace, path)
+    return Source([of_trace(name, found[chosen]["lines"], trace)], trace, path)
 
 
 def _open_difference(path: Path, data: dict[str, Any]) -> Source:
     """Both sides of a deliberate difference."""
     trace = _trace(data["trace"], path)
     sides = [
-        replace(_of_trace(name, data[key]["lines"], trace), error=data[key].get("error"))
+        replace(of_trace(name, data[key]["lines"], trace), error=data[key].get("error"))
         for key, name in (("mini_vllm", "mini_vllm"), ("vllm", "vLLM, recorded"))
     ]
     return Source(sides, trace, path)
 
 
-def _of_trace(name: str, lines: list[Any], trace: Trace) -> Run:
+def of_trace(name: str, lines: list[Any], trace: Trace) -> Run:
+    """Steps of a replay, checked, with the trace's limits and prompt lengths."""
     for step, line in enumerate(lines):
         check_line(line, step, f"{name}, step {step}")
     return _describe(Run(name, lines), trace)
@@ -209,7 +210,7 @@ def _describe(run: Run, trace: Trace | None, source: str | None = None) -> Run:
     """Fill in limits and prompt lengths from a trace, where the run does not say them itself."""
     if trace is None or run.config:
         return run
-    prompts = {e.id: prompt_length(e) for e in trace.events if e.op == "add"}
+    prompts = {e.id: prompt_length(e) for e in trace.events if isinstance(e, Add)}
     note = (f"Limits and prompt lengths are those of {source}.",) if source else ()
     return replace(
         run, config=config_dict(trace.config), prompt_tokens=prompts, notes=run.notes + note
@@ -233,7 +234,7 @@ def run_trace(trace: Trace, replay: Replay) -> Run:
         raise RecordingError(
             error or f"{replay.name}: the trace has no step; add one to its events"
         )
-    run = _of_trace(replay.name, lines, trace)
+    run = of_trace(replay.name, lines, trace)
     config = dict(run.config) | ({"scheduler": replay.scheduler} if replay.scheduler else {})
     return replace(run, config=config, error=error)
 

@@ -138,15 +138,16 @@ export class Timeline {
   /* Stacked bars: decodes below, then what is computed again, then new prompt tokens. */
   drawBudget() {
     const { context: c, run } = this, top = Math.max(this.budget || 0, this.most), scale = (this.budgetHeight - 16) / top;
-    const each = Math.max(1, Math.floor(1 / this.view.cell));
-    for (let step = this.from - (this.from % each); step < this.to; step += each) {
-      const shown = each === 1 ? step : this.fullest(step, Math.min(step + each, this.run.steps));
-      let y = this.budgetHeight;
-      for (const phase of "drp") {
-        const height = run.totals[phase][shown] * scale;
-        c.fillStyle = palette[phase];
-        c.fillRect(this.x(step), y - height, Math.max(this.view.cell * each - (this.view.cell > 4 ? 1 : 0), 0.8), height);
-        y -= height;
+    const each = Math.max(1, Math.floor(1 / this.view.cell)), width = this.view.cell * each;
+    const base = new Map();
+    for (const phase of "drp") {
+      c.fillStyle = palette[phase];
+      for (let step = this.from - (this.from % each); step < this.to; step += each) {
+        const shown = each === 1 ? step : this.fullest(step, Math.min(step + each, this.run.steps));
+        const height = run.totals[phase][shown] * scale, below = base.get(step) || this.budgetHeight;
+        if (!height) continue;
+        c.fillRect(this.x(step), below - height, Math.max(width - (width > 4 ? 1 : 0), 0.8), height);
+        base.set(step, below - height);
       }
     }
     c.fillStyle = palette.line;
@@ -193,6 +194,7 @@ export class Timeline {
       c.fillStyle = palette.faint;
       c.fillRect(GUTTER, y, this.width, this.row);
     }
+    if (this.row < 8) return;
     c.fillStyle = palette.line;
     c.globalAlpha = 0.45;
     c.fillRect(GUTTER, y + this.row - 0.5, this.width, 0.5);
