@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -16,12 +17,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from labkit.arena import leaderboard, page, report
-from labkit.arena.contest import CHILD_SECONDS, Match, Outcome, play
+from labkit.arena.contest import CHILD_SECONDS, ENTRANTS, Match, Outcome, play
 from labkit.arena.cost import DEFAULT, load_model
 from labkit.arena.score import score as play_for_score
 from labkit.arena.workloads import WORKLOADS, find_workload
 from labkit.bootstrap import ROOT
-from mini_vllm.policies import POLICIES
 
 app = typer.Typer(
     add_completion=False,
@@ -70,12 +70,12 @@ def race(
     with polite():
         if show_leaderboard:
             return show_results()
-        names = _words(policies, POLICIES) if policies or not scheduler else ["vllm-v1"]
+        names = _words(policies, ENTRANTS) if policies or not scheduler else ["vllm-v1"]
         chosen = _words(workloads, WORKLOADS)
         matches = make_matches([*names, *scheduler], chosen, seed, requests, cost_model)
         outcomes = play_all(matches, limit, _show_when_complete(len(names) + len(scheduler)))
         if save:
-            count = leaderboard.add(outcomes)
+            count = leaderboard.add(outcomes, leaderboard.FILE)
             console.print(f"leaderboard: {count} entries in {_short(leaderboard.FILE)}")
         if plots is not None:
             from labkit.arena.plots import save_all
@@ -92,7 +92,7 @@ def make_matches(
     seed: int,
     requests: int,
     cost_model: Path = DEFAULT,
-    check_every: int = 16,
+    check_every: int = 64,
 ) -> list[Match]:
     """All pairs, workload by workload.
 
@@ -153,7 +153,7 @@ def _show_when_complete(per_workload: int) -> Callable[[Outcome], None]:
 
 def show_results() -> None:
     """Print the leaderboard."""
-    groups = leaderboard.ranked(leaderboard.read())
+    groups = leaderboard.ranked(leaderboard.read(leaderboard.FILE))
     if not groups:
         console.print("The leaderboard is empty; `python -m labkit arena --save` fills it.")
     for group in groups:
@@ -213,11 +213,13 @@ def speed(
     requests: Annotated[int, typer.Option(help="how many")] = 100_000,
     policy: Annotated[str, typer.Option(help="whose scheduler")] = "vllm-v1",
     workload: Annotated[str, typer.Option(help="on which load")] = "steady",
+    cost_model: CostModelFile = DEFAULT,
     save: Annotated[bool, typer.Option("--save", help="keep the figures")] = False,
 ) -> None:
     """How many requests the simulator serves in a second of real time."""
     with polite():
-        (match,) = make_matches([policy], [find_workload(workload).name], 0, requests)
+        names = [find_workload(workload).name]
+        (match,) = make_matches([policy], names, 0, requests, cost_model)
         gc.collect()
         begin = time.perf_counter()
         (outcome,) = play_all([replace(match, check_every=0)])
@@ -257,7 +259,7 @@ def docs(
 ) -> None:
     """Write the figures and pictures of docs/arena.md, or check that they are up to date."""
     with polite():
-        outcomes = play_all(make_matches(list(POLICIES), list(WORKLOADS), page.SEED, 0))
+        outcomes = play_all(make_matches(list(ENTRANTS), list(WORKLOADS), page.SEED, 0))
         parts = page.blocks(outcomes, load_model())
         if check:
             wrong = page.differences(page.PAGE, parts)
@@ -277,7 +279,9 @@ def _words(text: str, known: Iterable[str]) -> list[str]:
     words = [word.strip() for word in text.split(",") if word.strip()] or names
     for word in words:
         if word not in names:
-            raise ValueError(f"there is no {word!r}; there are {', '.join(names)}")
+            near = get_close_matches(word, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
+            raise ValueError(f"there is no {word!r}; {hint}")
     return words
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 import sys
 import tempfile
 import traceback
@@ -27,7 +28,13 @@ from labkit.bootstrap import ROOT
 from mini_vllm.core.interface import NoProgressError
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies import POLICIES, load_scheduler
+from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0
 
+ENTRANTS: dict[str, type[Scheduler]] = {
+    **POLICIES,
+    "vllm-v0-swap": VllmV0.with_options(preemption_mode=PreemptionMode.SWAP),
+}
+"""Policies by name; also V0 as it is when it always swaps and never computes again."""
 CHILD_SECONDS = 120.0
 CHILD_MEMORY_MB = 2048
 Tick = Callable[[], object]
@@ -38,7 +45,7 @@ class Match:
     """One policy on one workload under one seed.
 
     Attributes:
-        policy: a name of `mini_vllm.policies.POLICIES`, or `path/to/file.py:Class`.
+        policy: a name of `ENTRANTS`, or `path/to/file.py:Class`.
         cost_model: the file with the prices.
         check_every: see `simulate`.
     """
@@ -48,7 +55,7 @@ class Match:
     seed: int
     requests: int
     cost_model: str
-    check_every: int = 16
+    check_every: int = 64
 
 
 @dataclass(frozen=True)
@@ -71,8 +78,8 @@ def play(match: Match, tick: Tick = lambda: None, seconds: float = CHILD_SECONDS
     Raises:
         ValueError: there is no such policy, or its file cannot be imported.
     """
-    if match.policy in POLICIES:
-        answer = attempt(match, POLICIES[match.policy], tick)
+    if match.policy in ENTRANTS:
+        answer = attempt(match, ENTRANTS[match.policy], tick)
     else:
         answer = _attempt_in_child(match, seconds)
     if isinstance(answer, str):
@@ -123,13 +130,21 @@ def _attempt_in_child(match: Match, seconds: float) -> Run | str:
         limits = child.Limits(seconds=seconds, memory_mb=CHILD_MEMORY_MB)
         done = child.run(command, overlay.environment(ROOT, {}), limits)
         if done.timed_out:
-            return f"took more than {seconds:g} s; it stood here:\n{done.stderr[-1500:].strip()}"
+            place = _innermost(done.stderr)
+            return f"took more than {seconds:g} s{f'; it stood in {place}' if place else ''}"
         if not answer_file.is_file():
-            return f"ended its process with code {done.code}:\n{done.stderr[-1500:].strip()}"
+            last = done.stderr.strip().splitlines()[-1:]
+            return f"ended its process with code {done.code}{': '.join(['', *last])}"
         answer = json.loads(answer_file.read_text(encoding="utf-8"))
     if "wrong" in answer:
         raise ValueError(answer["wrong"])
     return answer["stopped"] if "stopped" in answer else decode_run(answer["run"])
+
+
+def _innermost(stack: str) -> str:
+    """The first frame of the stack that a child prints when it is asked where it hangs."""
+    found = re.search(r'File "(.+)", line (\d+) in (\S+)', stack)
+    return f"{found[3]}, {Path(found[1]).name}:{found[2]}" if found else ""
 
 
 def main(argv: list[str]) -> int:

@@ -169,7 +169,7 @@ def nonnegative_least_squares(
         before = x.copy()
         for j in np.flatnonzero(gram.diagonal()):
             x[j] = max(0.0, x[j] + (moment[j] - gram[j] @ x) / gram[j, j])
-        if np.abs(x - before).max() < SMALLEST_CHANGE * np.abs(x).max():
+        if np.abs(x - before).max() <= SMALLEST_CHANGE * np.abs(x).max():
             break
     return x / scale
 

@@ -46,7 +46,7 @@ def source_digest(policy: str) -> str | None:
     return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:12]
 
 
-def read(path: Path = FILE) -> list[Entry]:
+def read(path: Path) -> list[Entry]:
     """All entries; none if there is no file yet.
 
     Raises:
@@ -63,7 +63,7 @@ def read(path: Path = FILE) -> list[Entry]:
     return list(entries)
 
 
-def add(outcomes: Iterable[Outcome], path: Path = FILE) -> int:
+def add(outcomes: Iterable[Outcome], path: Path) -> int:
     """Enter outcomes, replacing older ones of the same key; returns how many entries there are."""
     table = {_key(item): item for item in read(path)}
     for outcome in outcomes:

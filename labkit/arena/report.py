@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +22,8 @@ neither."""
 
 
 def share(value: float) -> str:
-    return f"{value:.0%}"
+    """Percent; a dash where there was nobody."""
+    return "–" if math.isnan(value) else f"{value:.0%}"
 
 
 def number(value: float) -> str:
@@ -67,7 +69,7 @@ def rows_for(workload: Workload) -> list[Row]:
     if len(workload.slos) == 1:
         return ROWS
     extra: list[Row] = [
-        (f"... of priority {p}", lambda f, p=p: f.within_slo_by_priority[p], share, 1)  # type: ignore[misc]
+        (f"... of priority {p}", lambda f, p=p: f.within_slo_by_priority.get(p, math.nan), share, 1)  # type: ignore[misc]
         for p in workload.slos
     ]
     return [*ROWS[:2], *extra, *ROWS[2:]]

@@ -33,7 +33,7 @@ class Score:
 
     Attributes:
         rows: one for each seed that was played to its end.
-        disqualified: which rule was broken under which seed; None if none was.
+        disqualified: what it did, under which seed, that no policy may do; None if nothing.
     """
 
     policy: str
@@ -62,7 +62,7 @@ def score(
     """Play `policy` and `vllm-v1` on one workload under each seed.
 
     Args:
-        policy: a name of `mini_vllm.policies.POLICIES`, or `path/to/file.py:Class`.
+        policy: a name of `contest.ENTRANTS`, or `path/to/file.py:Class`.
         seeds: at least one.
         requests: how many arrive under each seed; None: as many as the workload says.
         seconds: the time that a policy from a file may take for each seed.
@@ -81,8 +81,8 @@ def score(
             for name in (policy, BASELINE)
         )
         if theirs.figures is None:
-            stopped = f"under seed {seed}: {theirs.disqualified}"
-            return Score(policy, workload, tuple(rows), stopped)
+            why = f"{theirs.disqualified} (seed {seed})"
+            return Score(policy, workload, tuple(rows), why)
         if ours.figures is None or not ours.figures.goodput:
             raise ValueError(
                 f"{BASELINE} serves nobody within the SLO of {workload!r} under seed {seed} with "

@@ -63,13 +63,11 @@ class Served(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """How things stood after one step."""
+    """How things stood during the step that ended then."""
 
     time: float
     kv_use: float
     """Share of the usable blocks that are held, from 0 to 1."""
-    waiting: int
-    """Requests that have arrived, have not finished, and were not part of the step."""
 
 
 @dataclass
@@ -113,7 +111,7 @@ def simulate(
     workload: Workload,
     arrivals: Iterable[Arrival],
     cost: CostModel,
-    check_every: int = 16,
+    check_every: int = 64,
     tick: Callable[[], object] = lambda: None,
 ) -> Run:
     """Serve all arrivals.
@@ -149,6 +147,8 @@ class Simulation:
     ) -> None:
         assert workload.cache.num_gpu_blocks is not None
         self.scheduler = scheduler
+        if hasattr(scheduler, "clock"):  # V0 delays prompts by the age of the oldest
+            scheduler.clock = lambda: self.now
         self.num_blocks = workload.cache.num_gpu_blocks - 1
         self.arrivals = iter(arrivals)
         self.cost = cost
@@ -178,8 +178,9 @@ class Simulation:
     def _deliver(self) -> bool:
         """Hand over everybody who has arrived by now. With nobody there, time passes until the
         next arrival; False if there is none."""
-        if not self.flights and self.next is not None:
-            self.now = max(self.now, self.next.time)
+        if not self.flights and self.next is not None and self.next.time > self.now:
+            self.now = self.next.time
+            self.result.samples.append(Sample(self.now, 0.0))
         while self.next is not None and self.next.time <= self.now:
             self._add(self.next)
             self.next = next(self.arrivals, None)
@@ -281,8 +282,7 @@ class Simulation:
         result.kv_seconds += kv_use * seconds
         result.kv_peak = max(result.kv_peak, kv_use)
         if result.steps % self._sample_stride == 0:
-            waiting = len(self.flights) - len(plan.num_scheduled_tokens)
-            result.samples.append(Sample(self.now, kv_use, waiting))
+            result.samples.append(Sample(self.now, kv_use))
             if len(result.samples) > MAX_SAMPLES:
                 del result.samples[::2]
                 self._sample_stride *= 2

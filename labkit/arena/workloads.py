@@ -187,7 +187,7 @@ def priorities(rng: random.Random) -> Iterator[Arrival]:
 
 
 def batch_jobs(rng: random.Random, text: Text) -> Iterator[Arrival]:
-    now = 0.0
+    now = 2.0
     while True:
         for _ in range(40):
             yield Arrival(now, (text(about(rng, 200, 64, 600)),), about(rng, 80, 32, 160), 1)
