@@ -38,7 +38,7 @@ class Impl(StrEnum):
 
 
 LABS_SECONDS = 120
-SCHEDULER_HELP = "another class for --impl reference: path/to/file.py:Class"
+SCHEDULER_HELP = "another for --impl reference: vllm-v0, ... or path/to/file.py:Class"
 LABS_HELP = "phases whose modules are yours with --impl labs, such as 02,03"
 
 

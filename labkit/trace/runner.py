@@ -198,14 +198,16 @@ def _reason(request: Any) -> int | str | None:
 
 
 def load_class(target: str) -> Callable[..., Any]:
-    """Import `path/to/file.py:Class` or `package.module:Class`.
+    """A policy by its name, or import `path/to/file.py:Class` or `package.module:Class`.
 
     Raises:
-        ValueError: the target has no colon, or there is no such file, module or class.
+        ValueError: there is no such policy, file, module or class.
     """
     place, colon, name = target.rpartition(":")
-    if not colon or not name:
-        raise ValueError(f"{target!r} names no class; write path/to/file.py:Class")
+    if not colon:
+        from mini_vllm.policies import load_scheduler
+
+        return load_scheduler(target)
     if place.endswith(".py"):
         module = _load_file(Path(place))
     else:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
@@ -83,6 +84,11 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", default=DEFAULT_MODEL, help=f"folder, or bundled model (default {DEFAULT_MODEL})"
     )
+    parser.add_argument(
+        "--scheduler",
+        metavar="NAME",
+        help=f"{', '.join(POLICIES)} (default), or your own as path/to/file.py:ClassName",
+    )
     for section in (ModelConfig, CacheConfig, SchedulerConfig):
         _add_options(parser, section, "engine", skip=("model",))
 
@@ -120,8 +126,15 @@ def _options_of(args: argparse.Namespace, *sections: type) -> dict[str, Any]:
 def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
     from mini_vllm.engine.llm import LLM
 
-    options = defaults | _options_of(args, ModelConfig, CacheConfig, SchedulerConfig)
-    return LLM(args.model, **options)
+    return LLM(args.model, **(defaults | _engine_options(args)))
+
+
+def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
+    """The engine's options that were given, and the class that ``--scheduler`` names."""
+    options = _options_of(args, ModelConfig, CacheConfig, SchedulerConfig)
+    if args.scheduler is not None:
+        options["scheduler_cls"] = load_scheduler(args.scheduler)
+    return options
 
 
 def _sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:
@@ -256,4 +269,7 @@ def run_demo(args: argparse.Namespace) -> int:
     """See :mod:`mini_vllm.entrypoints.demo`."""
     from mini_vllm.entrypoints.demo import run
 
-    return run(args.model, _options_of(args, ModelConfig, CacheConfig, SchedulerConfig))
+    options = _engine_options(args)
+    if "scheduler_cls" in options:  # others than the default may have to compute prompts whole
+        options.setdefault("max_num_batched_tokens", 512)
+    return run(args.model, options)

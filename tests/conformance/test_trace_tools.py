@@ -216,7 +216,8 @@ def test_wrong_words_are_refused_with_a_reason(words: list[str], message: str) -
 @pytest.mark.parametrize(
     ("target", "message"),
     [
-        ("scheduler.py", "names no class"),
+        ("scheduler.py", "no scheduler 'scheduler.py'"),
+        ("vllm-v2", "did you mean 'vllm-v"),
         ("nowhere.py:Scheduler", "there is no file nowhere.py"),
         ("no.such.module:Scheduler", "there is no module 'no.such.module'"),
         ("mini_vllm.core.scheduler:Nope", "has no class 'Nope'"),
