@@ -69,7 +69,7 @@ grade-%: ## run the hidden suite of phase NN
 	$(LABKIT) grade $* $(ARGS)
 check-kernel: ## judge one Triton kernel: KERNEL=name, FILE=yours, MODE=cpu or gpu
 	$(LABKIT) check-kernel $(KERNEL) $(if $(FILE),--file $(FILE)) $(if $(MODE),--mode $(MODE)) $(ARGS)
-gpu-report: ## measure your kernels on this machine's GPU
+gpu-report: ## measure the engine on this machine's GPU: ARGS="--part roofline" for a part
 	$(LABKIT) gpu-report $(ARGS)
 grade-class: ## grade a folder of submissions: ARGS="03 submissions/ --out results/"
 	$(LABKIT) grade-class $(ARGS)

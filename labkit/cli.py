@@ -80,7 +80,9 @@ COMMANDS: dict[str, Command] = {
     "check-kernel": Command(
         "labkit.kernels.command:main", "judge one Triton kernel", COURSE, "Judge"
     ),
-    "gpu-report": Command("labkit.gpu_report:main", "measure your kernels", COURSE, "Judge"),
+    "gpu-report": Command(
+        "labkit.gpu_report:main", "measure the engine on this GPU", (), "Judge", True
+    ),
     "grade": Command("labkit.grade:main", "run the hidden suite of a phase", COURSE, "Judge"),
     "grade-submission": Command(
         "labkit.submission:main", "grade one handed-in folder", COURSE, "Judge"

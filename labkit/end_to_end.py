@@ -1,19 +1,14 @@
 """The end-to-end workload of `gpu-report`: nano-vLLM's, on a model of Qwen3-0.6B's shape.
 
 256 prompts of 100 to 1,024 random tokens, 100 to 1,024 new tokens each, temperature 0.6, seed 0:
-142,827 tokens in and 133,966 out. Each engine runs in a process of its own:
-
-    python -m labkit.end_to_end mini_vllm      prints one JSON object
-    python -m labkit.end_to_end hf
-
-Imports torch, transformers and the engine only when it runs.
+142,827 tokens in and 133,966 out. Each engine runs in a process of its own, which `gpu-report`
+starts; torch, transformers and the engine are imported only there.
 """
 
 from __future__ import annotations
 
 import json
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -73,45 +68,51 @@ def nano_vllm(num_prompts: int = 256, longest: int = 1024) -> Workload:
     return Workload(prompts, [draw.randint(100, longest) for _ in range(num_prompts)])
 
 
-def num_weights() -> int:
+def num_weights(shape: dict[str, int] = SHAPE) -> int:
     """Weights that each decode step reads; the embedding counts once, as the output's matrix."""
-    s = SHAPE
-    q, kv = s["num_attention_heads"] * s["head_dim"], s["num_key_value_heads"] * s["head_dim"]
-    layer = s["hidden_size"] * (2 * q + 2 * kv) + 3 * s["hidden_size"] * s["intermediate_size"]
-    return s["num_hidden_layers"] * layer + s["hidden_size"] * s["vocab_size"]
+    q, kv = (
+        shape[f"num_{heads}_heads"] * shape["head_dim"] for heads in ("attention", "key_value")
+    )
+    layer = shape["hidden_size"] * (2 * q + 2 * kv + 3 * shape["intermediate_size"])
+    return shape["num_hidden_layers"] * layer + shape["hidden_size"] * shape["vocab_size"]
 
 
-def least_decode_bytes(workload: Workload) -> int:
+def least_decode_bytes(workload: Workload, shape: dict[str, int] = SHAPE) -> int:
     """Bytes that decoding must read in bfloat16, if all requests run from the first step to their
-    last: the weights once a step, and at each new token the keys and values before it.
+    last: the weights once a step, and at each new token the keys and values up to it.
 
     The first token of a request comes out of its prefill.
     """
     steps = max(workload.output_lens) - 1
-    layers, heads, dim = (
-        SHAPE[name] for name in ("num_hidden_layers", "num_key_value_heads", "head_dim")
-    )
+    token = 2 * shape["num_hidden_layers"] * shape["num_key_value_heads"] * shape["head_dim"]
     contexts = sum(
         (count - 1) * len(prompt) + count * (count - 1) // 2
         for prompt, count in zip(workload.prompts, workload.output_lens, strict=True)
     )
-    return 2 * num_weights() * steps + contexts * 2 * layers * heads * dim * 2
+    return 2 * (num_weights(shape) * steps + token * contexts)
 
 
-def prefill_flops(workload: Workload) -> int:
-    """FLOPs of all prompts: two a weight and token, and attention over what lies before each."""
-    layers, heads, dim = (
-        SHAPE[name] for name in ("num_hidden_layers", "num_attention_heads", "head_dim")
-    )
-    matrices = num_weights() - SHAPE["hidden_size"] * SHAPE["vocab_size"]
+def prefill_flops(workload: Workload, shape: dict[str, int] = SHAPE) -> int:
+    """FLOPs of all prompts: two a weight and token, and attention over what lies before each.
+
+    Logits are needed for the last token of a prompt only, and left out.
+    """
+    matrices = num_weights(shape) - shape["hidden_size"] * shape["vocab_size"]
     pairs = sum(len(prompt) * (len(prompt) + 1) // 2 for prompt in workload.prompts)
-    return 2 * matrices * workload.input_tokens + 4 * layers * heads * dim * pairs
+    pair = 4 * shape["num_hidden_layers"] * shape["num_attention_heads"] * shape["head_dim"]
+    return 2 * matrices * workload.input_tokens + pair * pairs
 
 
 def shares(
     workload: Workload, seconds: float, prefill_seconds: float, ceilings: dict[str, float]
 ) -> dict[str, float]:
-    """How a run compares with what the GPU could do at most, with the rates measured on it."""
+    """How a run compares with the least time that its bytes and FLOPs take on this GPU.
+
+    Args:
+        seconds: of the whole run.
+        prefill_seconds: of a run with one new token a request, which is the prefill alone.
+        ceilings: "bandwidth" in bytes and "flops" in FLOPs a second, as measured here.
+    """
     decode_floor = least_decode_bytes(workload) / ceilings["bandwidth"]
     prefill_floor = prefill_flops(workload) / ceilings["flops"]
     return {
@@ -129,8 +130,11 @@ def write_model(folder: Path, shape: dict[str, int]) -> None:
     (folder / "config.json").write_text(json.dumps(CONFIG | shape))
 
 
-def run_mini_vllm(workload: Workload, folder: Path) -> dict[str, Any]:
-    """Our engine: once with one new token a request, which is the prefill, then in full."""
+def run_mini_vllm(workload: Workload, folder: Path, seconds: float) -> dict[str, Any]:
+    """Our engine: once with one new token a request, which is the prefill, then in full.
+
+    It does not look at `seconds`: whoever started it ends it.
+    """
     from mini_vllm import LLM, SamplingParams
 
     begin = time.perf_counter()
@@ -141,76 +145,86 @@ def run_mini_vllm(workload: Workload, folder: Path) -> dict[str, Any]:
     )  # fmt: skip
     start_seconds = time.perf_counter() - begin
 
-    def run(lens: Sequence[int]) -> tuple[float, int]:
+    def run(lens: Sequence[int]) -> float:
         params = [
             SamplingParams(temperature=TEMPERATURE, max_tokens=n, ignore_eos=True) for n in lens
         ]
         begin = time.perf_counter()
         outputs = llm.generate(workload.prompts, params, use_tqdm=False)
-        seconds = time.perf_counter() - begin
-        return seconds, sum(len(output.outputs[0].token_ids) for output in outputs)
+        elapsed = time.perf_counter() - begin
+        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+        if tokens != sum(lens):
+            raise RuntimeError(f"{tokens} output tokens instead of {sum(lens)}")
+        return elapsed
 
-    run([1] * len(workload.prompts))  # what is compiled at first use is compiled now
-    prefill_seconds, _ = run([1] * len(workload.prompts))
-    seconds, tokens = run(workload.output_lens)
+    ones = [1] * len(workload.prompts)
+    run(ones)  # what is compiled at first use is compiled now
     return {
-        "start_seconds": start_seconds, "prefill_seconds": prefill_seconds, "seconds": seconds,
-        "output_tokens": tokens,
+        "start_seconds": start_seconds, "prefill_seconds": run(ones),
+        "seconds": run(workload.output_lens), "output_tokens": workload.output_tokens,
+        "whole": True,
     }  # fmt: skip
 
 
-def run_hf(workload: Workload, folder: Path) -> dict[str, Any]:
+def run_hf(workload: Workload, folder: Path, seconds: float) -> dict[str, Any]:
     """transformers' `generate`, longest answers first, in batches of 64 that end together.
 
-    A batch runs until its longest answer is done; only tokens that were asked for count.
+    A batch runs until its longest answer is done; only tokens that were asked for count. After
+    `seconds` it stops where it is: then the result is a sample, and "whole" is False.
     """
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    cuda = "cuda" if torch.cuda.is_available() else "cpu"
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     begin = time.perf_counter()
-    with torch.device(cuda):
+    with torch.device(device):
         config = AutoConfig.from_pretrained(folder)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
     start_seconds = time.perf_counter() - begin
     order = sorted(range(len(workload.prompts)), key=lambda i: -workload.output_lens[i])
-    batches = [order[i : i + HF_BATCH] for i in range(0, len(order), HF_BATCH)]
-    tokens = 0
-    begin = time.perf_counter()
-    for batch in batches:
-        width = max(len(workload.prompts[i]) for i in batch)
-        ids, mask = (torch.zeros(len(batch), width, dtype=torch.long) for _ in range(2))
-        for row, i in enumerate(batch):  # on the left, so that answers begin together
-            ids[row, width - len(workload.prompts[i]) :] = torch.tensor(workload.prompts[i])
-            mask[row, width - len(workload.prompts[i]) :] = 1
-        longest = max(workload.output_lens[i] for i in batch)
-        with torch.inference_mode():
-            out = model.generate(
-                ids.to(cuda), attention_mask=mask.to(cuda), min_new_tokens=longest,
-                max_new_tokens=longest, do_sample=True, temperature=TEMPERATURE, top_k=0,
-                pad_token_id=0,
-            )  # fmt: skip
-        assert out.shape[1] == width + longest
-        tokens += sum(workload.output_lens[i] for i in batch)
-    if cuda == "cuda":
-        torch.cuda.synchronize()
-    seconds = time.perf_counter() - begin
-    return {"start_seconds": start_seconds, "seconds": seconds, "output_tokens": tokens}
+    tokens, begin = 0, time.perf_counter()
+    for start in range(0, len(order), HF_BATCH):
+        batch = order[start : start + HF_BATCH]
+        left = seconds - (time.perf_counter() - begin)
+        if left <= 0:
+            break
+        generated = _hf_batch(model, [workload.prompts[i] for i in batch],
+                              max(workload.output_lens[i] for i in batch), left)  # fmt: skip
+        tokens += sum(min(workload.output_lens[i], generated) for i in batch)
+    return {
+        "start_seconds": start_seconds, "seconds": time.perf_counter() - begin,
+        "output_tokens": tokens, "whole": tokens == workload.output_tokens,
+    }  # fmt: skip
 
 
-ENGINES: dict[str, Callable[[Workload, Path], dict[str, Any]]] = {
+def _hf_batch(model: Any, prompts: Sequence[Sequence[int]], count: int, seconds: float) -> int:
+    """Up to `count` new tokens for each prompt; how many there were when the time was up."""
+    import torch
+
+    width = max(map(len, prompts))
+    ids, mask = (torch.zeros(len(prompts), width, dtype=torch.long) for _ in range(2))
+    for row, prompt in enumerate(prompts):  # padded on the left, so that answers begin together
+        ids[row, width - len(prompt) :] = torch.tensor(prompt)
+        mask[row, width - len(prompt) :] = 1
+    with torch.inference_mode():
+        out = model.generate(
+            ids.to(model.device), attention_mask=mask.to(model.device), min_new_tokens=count,
+            max_new_tokens=count, do_sample=True, temperature=TEMPERATURE, top_k=0, top_p=1.0,
+            pad_token_id=0, max_time=seconds,
+        )  # fmt: skip
+    return int(out.cpu().shape[1]) - width  # the copy waits for the GPU
+
+
+ENGINES: dict[str, Callable[[Workload, Path, float], dict[str, Any]]] = {
     "mini_vllm": run_mini_vllm,
     "hf": run_hf,
 }
 
 
-def main(words: list[str]) -> int:
-    workload = nano_vllm()
-    with tempfile.TemporaryDirectory() as folder:
-        write_model(Path(folder), SHAPE)
-        print(json.dumps(ENGINES[words[0]](workload, Path(folder))))
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1:]))
+def measure(
+    engine: str, seconds: float, workload: Workload | None = None, shape: dict[str, int] = SHAPE
+) -> dict[str, Any]:
+    """Run one engine in this process, on random weights: seconds and tokens."""
+    with tempfile.TemporaryDirectory() as name:
+        write_model(Path(name), shape)
+        return ENGINES[engine](workload or nano_vllm(), Path(name), seconds)

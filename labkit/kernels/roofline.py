@@ -89,6 +89,14 @@ def draw(points: list[Point], gpu: Gpu, file: Path) -> None:
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(figsize=(8, 5))
+    draw_roof(axes, points, gpu)
+    figure.tight_layout()
+    figure.savefig(file, dpi=120)
+    pyplot.close(figure)
+
+
+def draw_roof(axes: Any, points: list[Point], gpu: Gpu) -> None:
+    """The same on axes of a larger figure."""
     lowest = min([point.intensity for point in points if point.intensity] or [0.1])
     xs = [min(lowest, 0.1) / 2 * 1.3**i for i in range(50)]
     roof = [min(x * gpu.bandwidth, gpu.flops) / 1e12 for x in xs]
@@ -104,6 +112,3 @@ def draw(points: list[Point], gpu: Gpu, file: Path) -> None:
     measured = any(point.microseconds for point in points)
     axes.set_title("Roofline" if measured else "Roofline: a prediction, nothing ran on a GPU")
     axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)
-    pyplot.close(figure)
