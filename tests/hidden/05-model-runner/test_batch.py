@@ -37,6 +37,8 @@ def see_batch(p: Program, batch: Any) -> None:
 def read_batch(seen: list[Any]) -> tuple[dict[str, Any], list[str]]:
     """What each request's row shows, and who is in which row, from seven observations."""
     tokens, lengths, computed, tables, blocks, index, order = seen
+    behind = {name: tables[r][blocks[r] :] for name, r in index.items()}
+    assert not any(map(any, behind.values())), f"foreign blocks behind the tables: {behind}"
     rows = {
         name: (tokens[r][: lengths[r]], computed[r], tables[r][: blocks[r]])
         for name, r in index.items()
@@ -144,6 +146,20 @@ def test_05_3_flat_is_what_a_loop_makes(subject: Any, requests: list[tuple[int, 
     ]
     starts = [sum(count for count, _ in requests[:r]) for r in range(len(requests) + 1)]
     assert subject.run(p) == [[i for i, _ in right], [where for _, where in right], starts]
+
+
+def test_05_3_flat_is_as_long_as_the_step(subject: Any) -> None:
+    """A budget of thousands of tokens: nothing was sized for small steps."""
+    counts, computed = [1, 2048, 1, 700, 16], [4000, 0, 31, 2048, 32000]
+    p = Program()
+    flat = p.call(
+        f"{BATCH}flatten_tokens", np.array(counts, np.int32), np.array(computed, np.int32)
+    )
+    p.see(flat.positions.tolist())
+    p.see(flat.query_start_loc.tolist())
+    stretches = [range(c, c + n) for c, n in zip(computed, counts, strict=True)]
+    positions = [position for stretch in stretches for position in stretch]
+    assert subject.run(p) == [positions, [0, 1, 2049, 2050, 2750, 2766]]
 
 
 @many

@@ -73,9 +73,11 @@ class Story:
     def note(self, plan: SchedulerOutput) -> None:
         cached = plan.scheduled_cached_reqs
         scheduled = plan.num_scheduled_tokens
+        counts = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
         marks = {
             "preempted": plan.preempted_req_ids,
             "resumed": cached.resumed_req_ids,
+            "found again": any(counts[name] for name in cached.resumed_req_ids),
             "hit": any(new.num_computed_tokens for new in plan.scheduled_new_reqs),
             "pause": any(r.request_id not in scheduled for r in self.scheduler.running),
             "mixed": len({min(n, 2) for n in scheduled.values()}) == 2,
@@ -195,9 +197,9 @@ def test_05_6_any_story(subject: Any, data: st.DataObject) -> None:
     story.tell(subject)
 
 
-def pressed(blocks: int = 7, budget: int = 12) -> Story:
+def pressed(caching: bool) -> Story:
     """Three requests that outgrow the pool."""
-    story = Story(blocks, budget, 4, caching=False)
+    story = Story(7, 12, 4, caching)
     for number, name in enumerate(("ana", "ben", "cleo")):
         story.add(name, [100 * number + i for i in range(7)], 9)
     return story
@@ -206,9 +208,16 @@ def pressed(blocks: int = 7, budget: int = 12) -> Story:
 @pytest.mark.history("nano-vllm#144", "nano-vllm@8d63a98", "MinivLLM@3d74cf3")
 def test_05_5_bug_nano_vllm_144_the_resumed_bring_prompt_and_output(subject: Any) -> None:
     """A resumed request sent its last token only, or lost what it had sampled before."""
-    story = pressed()
+    story = pressed(caching=False)
     story.tell(subject)
     assert {"preempted", "resumed"} <= story.facts
+
+
+def test_05_5_the_resumed_may_find_their_blocks_again(subject: Any) -> None:
+    """What the prefix cache still had of a preempted request is not computed twice."""
+    story = pressed(caching=True)
+    story.tell(subject)
+    assert "found again" in story.facts
 
 
 @pytest.mark.history("MinivLLM#88", "MinivLLM#98")

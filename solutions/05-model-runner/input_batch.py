@@ -1,0 +1,1 @@
+../../mini_vllm/worker/input_batch.py

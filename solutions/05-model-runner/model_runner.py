@@ -1,0 +1,1 @@
+../../mini_vllm/worker/model_runner.py
