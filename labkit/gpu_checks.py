@@ -37,9 +37,7 @@ def expect_close(what: str, ours: torch.Tensor, right: torch.Tensor) -> float:
     return error
 
 
-def tokens_of(
-    device: str, sampling: dict[str, Any] | None = None, **config: Any
-) -> list[list[int]]:
+def tokens_of(device: str, sampling: dict[str, Any] | None = None, /, **config: Any) -> Tokens:
     """Tokens of `PROMPTS` by the bundled draft model in float32, 8 of each."""
     from mini_vllm import LLM, SamplingParams
 

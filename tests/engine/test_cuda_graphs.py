@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from mini_vllm import LLM, SamplingParams
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.reference import store_kv
+from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.worker.cuda_graphs import (
     LARGEST_BUCKET,
     DecodeGraphs,
@@ -16,6 +18,7 @@ from mini_vllm.worker.cuda_graphs import (
     make_buckets,
     record_eagerly,
 )
+from mini_vllm.worker.model_runner import StepInputs
 
 BLOCK_SIZE = 4
 
@@ -48,7 +51,8 @@ class ToyModel:
         context = torch.arange(metadata.block_table.shape[1] * BLOCK_SIZE)
         slots = metadata.block_table[:, context // BLOCK_SIZE] * BLOCK_SIZE + context % BLOCK_SIZE
         visible = context < metadata.seq_lens[:, None]
-        return (self.cache[0].flatten()[slots.long()] * visible).sum(1, keepdim=True)
+        seen = torch.where(visible, self.cache[0].flatten()[slots.long()], 0.0)
+        return seen.sum(1, keepdim=True)
 
 
 def decode(tokens: list[int], seq_lens: list[int], tables: list[list[int]]) -> tuple:
@@ -96,3 +100,44 @@ def test_result_is_a_view_of_one_output(graphs: DecodeGraphs) -> None:
     first = graphs.replay(*decode([5], [1], [[1]]))
     second = graphs.replay(*decode([6], [1], [[2]]))
     assert first.data_ptr() == second.data_ptr()
+
+
+def test_bug_nano_vllm_every_batch_size_has_a_bucket() -> None:
+    """Its graphs for 20 requests ended at 16."""
+    for limit in (*range(1, 300), 511, LARGEST_BUCKET):
+        buckets = make_buckets(limit)
+        assert buckets == sorted(set(buckets)) and buckets[-1] == limit
+        assert all((choose_bucket(n, buckets) or 0) >= n for n in range(1, limit + 1))
+
+
+def test_bug_mini_sglang_0e5f1e7_padding_reads_nothing(graphs: DecodeGraphs) -> None:
+    """Memory that nobody has written is NaN here, and so is the sum of who reads it."""
+    toy = graphs.forward
+    toy.cache.fill_(float("nan"))
+    graphs.replay(*decode([1, 2, 3, 4], [1] * 4, [[1], [2], [3], [4]]))
+    toy.cache.fill_(float("nan"))  # the four requests have gone
+    graphs.replay(*decode([9, 9, 9], [1] * 3, [[5], [6], [7]]))
+    _, output = graphs.graphs[4]
+    assert output.flatten().tolist() == [9.0, 9.0, 9.0, 0.0]
+
+
+def test_bug_mini_sglang_58_a_steps_inputs_outlive_the_next_step() -> None:
+    """No tensor of a step stands in a buffer that the next step fills."""
+    llm = LLM("storyteller-draft", dtype="float32", max_model_len=64, max_num_seqs=3)
+    runner, seen = llm.engine.core.model_runner, list[tuple[list[Tensor], list[Tensor]]]()
+    prepare = runner._prepare_inputs
+
+    def kept(output: SchedulerOutput) -> StepInputs:
+        inputs = prepare(output)
+        metadata = inputs.metadata
+        tensors = [inputs.input_ids, inputs.positions, inputs.logits_indices]
+        tensors += [metadata.seq_lens, metadata.slot_mapping, metadata.block_table]
+        seen.append((tensors, [tensor.clone() for tensor in tensors]))
+        return inputs
+
+    runner._prepare_inputs = kept  # type: ignore[method-assign]
+    params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    llm.generate([[5, 6, 7], [8] * 20, [9]], params, use_tqdm=False)
+    assert len(seen) >= 6
+    for tensors, copies in seen:
+        assert all(map(torch.equal, tensors, copies))

@@ -154,6 +154,18 @@ def test_06_2_a_large_flat_vocabulary(subject: Any) -> None:
     assert subject.run(p) == [[6000, 1]], "equal tokens tie, so all of them stay"
 
 
+def test_06_2_wide_and_narrow_rows_side_by_side(subject: Any) -> None:
+    """Some rows keep 900 of 1,000 tokens, their neighbours one: each needs its own depth."""
+    p = Program()
+    wide = list(range(2000, 1000, -1))
+    narrow = [10**6] + [1] * 999
+    logits = logits_of(p, [narrow, wide, narrow, wide])
+    limit = (sum(wide[:900]) - wide[899] / 2) / sum(wide)  # in the middle of token 899's stretch
+    result = p.call(f"{FILTERS}apply_top_p", logits, tensor(p, [0.5, limit, 0.5, 1.0]))
+    p.see(p.call("torch:isfinite", result).sum(1).tolist())
+    assert subject.run(p) == [[1, 900, 1, 1000]]
+
+
 pairs = st.lists(st.integers(0, 5), max_size=8)
 
 
@@ -247,6 +259,22 @@ def test_06_4_the_stretch_in_which_the_number_lies(
     assert subject.run(p) == [expected]
 
 
+@many
+@given(weights=weight_rows(2), height=st.sampled_from([-500.0, 100.0, 1000.0]))
+def test_06_4_only_differences_of_logits_count(
+    subject: Any, weights: list[list[int]], height: float
+) -> None:
+    """A constant on a row changes no probability, however high or low it lifts the logits."""
+    parts = [sum(row) // 2 for row in weights]
+    uniform = [(part + 0.5) / sum(row) for row, part in zip(weights, parts, strict=True)]
+    p = Program()
+    for lift in (0.0, height):
+        args = (logits_of(p, weights) + lift, tensor(p, uniform))
+        p.see(p.call(f"{SAMPLER}sample_from_logits", *args).tolist())
+    plain, lifted = subject.run(p)
+    assert lifted == plain, f"all logits of a row are {height} higher"
+
+
 def splitmix(x: int) -> int:
     x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9 & MASK
     x = (x ^ (x >> 27)) * 0x94D049BB133111EB & MASK
@@ -319,6 +347,19 @@ def test_06_5_batches_of_all_kinds(
     together, *alone = subject.run(p)
     assert together == [tokens[0] for tokens in alone]
     assert together == reference.run(p)[0]
+
+
+def test_06_5_low_temperatures_beside_a_greedy_row(subject: Any, reference: Any) -> None:
+    """Only 0 is greedy. At 0.3, 0.6 and 0.9 a row is drawn, whoever stands beside it."""
+    p = Program()
+    logits = noise(p, 4, 31, 30)
+    rows = [row(p, {"temperature": 0.0}, [], [])]
+    rows += [row(p, {"temperature": 0.3 * (s % 3 + 1), "seed": s}, [], []) for s in range(30)]
+    p.see(sample(p, logits, rows, 30).sampled_token_ids.tolist())
+    p.see(logits.argmax(1).tolist())
+    mine, greedy = subject.run(p)
+    assert mine == reference.run(p)[0]
+    assert mine[0] == greedy[0] and sum(a != b for a, b in zip(mine, greedy, strict=True)) > 10
 
 
 def test_06_5_bug_vllm_51226_a_neighbour_without_a_seed(subject: Any) -> None:
@@ -439,3 +480,17 @@ def test_06_6_failed_rows_among_sound_ones(
     mine, right = subject.run(p), reference.run(p)
     assert sorted(i for i, token in enumerate(right[0]) if token < 0) == sorted(bad[:2])
     assert mine == right
+
+
+def test_06_6_a_row_whose_last_token_is_banned(subject: Any) -> None:
+    """The model's row is sound; only after allowed tokens and ban nothing is left."""
+    p = Program()
+    closed = {"temperature": 0.0, "allowed_token_ids": [3], "stop_token_ids": [3], "min_tokens": 2}
+    rows = [
+        row(p, closed, [], []),
+        row(p, closed, [], [3, 3]),
+        row(p, {"temperature": 0.0}, [], []),
+    ]
+    output = sample(p, tensor(p, [[0.0, 2.0, 1.0, 0.5]] * 3), rows, 4)
+    p.see(output.sampled_token_ids.tolist())
+    assert subject.run(p) == [[-2, 3, 1]]

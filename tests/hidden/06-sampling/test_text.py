@@ -161,6 +161,16 @@ def test_06_7_special_tokens(subject: Any) -> None:
     assert "<eos>" in "".join(shown)
 
 
+def test_06_7_special_tokens_in_a_long_output(subject: Any) -> None:
+    """A token without text is no context: the space of the word behind it stays, also when the
+    window slides."""
+    names = ["▁the", "▁fox", "s", "<eos>"]
+    the, fox, s, eos = (byte_fallback().token_to_id(name) for name in names)
+    ids = [fox, s, eos, the, eos, eos, fox] * 20
+    pieces, _, _ = stream(subject, byte_fallback(), [[i] for i in ids], [the])
+    assert "".join(pieces) == byte_fallback().decode([the, *ids])[len("the") :]
+
+
 def expected_stop(
     text: str, stop: list[str], include: bool, least: int
 ) -> tuple[str, str | None, int]:
