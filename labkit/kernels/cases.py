@@ -27,6 +27,7 @@ from mini_vllm.kernels.launch import KernelSpec
 
 SPECS: dict[str, KernelSpec] = {spec.name: spec for spec in attention.SPECS + pointwise.SPECS}
 PRIMES = (5, 7, 11, 13)
+FAR = 2**30
 
 Setup = tuple[dict[str, Any], CaseRules]
 
@@ -96,6 +97,13 @@ def inside_wider(tensor: Tensor, before: int, after: int) -> Tensor:
     part = wide[:, before : before + rows.shape[1]]
     part.copy_(rows)
     return part.view(tensor.shape)
+
+
+def far_apart(tensor: Tensor) -> Tensor:
+    """The same rows 2^30 elements apart: the offset of the third takes more than 31 bits."""
+    size = (len(tensor) - 1) * FAR + tensor[0].numel()
+    strides = (FAR, *tensor.contiguous().stride()[1:])
+    return lazy_zeros(size, dtype=tensor.dtype).as_strided(tensor.shape, strides).copy_(tensor)
 
 
 @cache

@@ -16,6 +16,7 @@ from labkit.kernels.cases import (
     Case,
     Draw,
     Setup,
+    far_apart,
     inside_wider,
     lazy_zeros,
     unfilled,
@@ -51,7 +52,7 @@ class Pages:
         shared: int = 0,
         num_blocks: int | None = None,
     ) -> None:
-        self.seq_lens, self.block_size = list(seq_lens), block_size
+        self.seq_lens, self.block_size, self.draw = list(seq_lens), block_size, draw
         needs = [-(-length // block_size) for length in seq_lens]
         total = num_blocks or sum(needs) + 4
         free = draw.order(range(max(total - sum(needs) - 3, 1), total))
@@ -107,8 +108,12 @@ def store(
     padding: int = 0,
     strided: bool = False,
     num_blocks: int | None = None,
+    far: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more."""
+    """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
+
+    With `far` new tokens lie 2^30 elements apart.
+    """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         stored = draw.prime() if tokens is None else tokens
@@ -124,6 +129,8 @@ def store(
         row = heads * dim
         if strided:
             key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, 0)
+        if far:
+            key, value = far_apart(key), far_apart(value)
         shape = (blocks, block_size, heads, dim)
         if num_blocks:
             caches = [lazy_zeros(*shape, dtype=dtype) for _ in range(2)]
@@ -162,6 +169,7 @@ STORE_KV = (
     Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
     Case("sliced", "keys and values are slices of qkv", "float16", store(6, 2, 32, 4, 2, True)),
     Case("block-1", "blocks of one token", "bfloat16", store(None, 1, 128, 1)),
+    Case("far", "tokens 2^30 elements apart", "float16", store(3, 1, 32, 4, far=True)),
     Case("block-32", "blocks of 32 tokens, 8 heads", "float32", store(33, 8, 32, 32)),
     Case(
         "big-cache", "more than 2^31 elements a cache", "float16",
@@ -234,6 +242,19 @@ def far_logits(paged: Pages, problem: dict[str, Any]) -> None:
                 paged.key[place] = key.to(paged.key.dtype)
 
 
+def loud_key(paged: Pages, problem: dict[str, Any]) -> None:
+    """One key of each request, at a place that is drawn, 60 times as long as the others."""
+    for row, length in enumerate(paged.seq_lens):
+        if length:
+            paged.key[paged.place(row, paged.draw.integer(0, length - 1))] *= 60
+
+
+def far_rows(paged: Pages, problem: dict[str, Any]) -> None:
+    """Rows of queries and of the block table 2^30 elements apart."""
+    for name in ("query", "block_table"):
+        problem[name] = far_apart(problem[name])
+
+
 def zero_queries(paged: Pages, problem: dict[str, Any]) -> None:
     """Every score is 0: each visible value counts the same."""
     problem["query"].zero_()
@@ -265,6 +286,14 @@ PAGED_DECODE = (
     Case(
         "far-logits", "logits of +-1e4", "float32",
         decode([40, 11], 2, 1, 64, 16, change=far_logits),
+    ),
+    Case(
+        "loud", "one key far longer than the others", "float32",
+        decode([50, 7], 4, 1, 32, 16, change=loud_key),
+    ),
+    Case(
+        "far", "rows of queries and block table 2^30 elements apart", "float16",
+        decode([7, 3, 20], 2, 1, 32, 16, change=far_rows),
     ),
     Case(
         "even", "queries of zeros: an average", "float32",
@@ -332,6 +361,31 @@ def reduce(
     return make
 
 
+def long_reduce(splits: int, dim: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many rows that the last begins behind the 2^31st number; the first and the last run."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = 2**31 // (splits * dim) + 2
+        programs = (0, count - 1)
+        partial = lazy_zeros(count, 1, splits, dim, dtype=torch.float32)
+        lse = lazy_zeros(count, 1, splits, dtype=torch.float32)
+        rows = torch.zeros(count, 1, 1, dtype=torch.bool)
+        for row in programs:
+            partial[row], lse[row] = draw.normal(1, splits, dim), draw.normal(1, splits)
+            rows[row] = True
+        axes, why = ("request", "head", "split", "dim"), "its program does not run here"
+        rules = {
+            "partial": TensorRule(readable=rows[..., None], axes=axes, why=why),
+            "lse": TensorRule(readable=rows, axes=axes[:3], why=why),
+            "output": TensorRule(writable=rows, required=rows, axes=("request", "head", "dim")),
+        }
+        output = lazy_zeros(count, 1, dim, dtype=dtype)
+        problem = dict(partial=partial, lse=lse, output=output)
+        return problem, CaseRules(rules, programs)
+
+    return make
+
+
 REDUCE_SPLITS = (
     Case("one", "one split", "float32", reduce(1, 1, 1, 32)),
     Case("two", "two splits", "float32", reduce(3, 2, 2, 64)),
@@ -341,6 +395,7 @@ REDUCE_SPLITS = (
          reduce(3, 2, 8, 32, empty=(2, 6, 7))),
     Case("far", "splits whose masses differ by e^1000", "float32", reduce(2, 2, 4, 64, spread=1e3)),
     Case("wide", "128 features", "float16", reduce(2, 4, 4, 128)),
+    Case("long", "more than 2^31 numbers", "float16", long_reduce(32, 128)),
     Case("traffic", "16 heads, 8 splits", "float32", reduce(2, 8, 8, 64), graded=True),
 )  # fmt: skip
 
@@ -433,6 +488,14 @@ PAGED_PREFILL = (
     Case(
         "far-logits", "logits of +-1e4", "float32",
         prefill([(24, 3)], 2, 1, 64, 16, change=far_logits),
+    ),
+    Case(
+        "loud", "one key far longer than the others", "float32",
+        prefill([(20, 20), (3, 2)], 2, 1, 32, 16, change=loud_key),
+    ),
+    Case(
+        "far", "rows of queries and block table 2^30 elements apart", "float16",
+        prefill([(2, 3), (3, 0), (1, 20)], 2, 1, 32, 16, change=far_rows),
     ),
     Case(
         "even", "queries of zeros: averages", "float32",

@@ -28,20 +28,39 @@ RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Mask:
-    """Flags of a tensor's elements, by their offset in memory from its first.
+    """Flags of a tensor's elements, asked for by their offset in memory from its first.
 
-    One flag stands for `inner` neighbours, so that the flags of a huge cache stay small.
+    One flag stands for `inner` neighbours, so that the flags of a huge cache stay small. Between
+    rows that lie apart there are no flags, so the gaps may be huge as well.
+
+    Attributes:
+        axes: of a tensor with gaps, (size, stride, elements to the next index in row-major order),
+            the longest stride first; () without gaps.
     """
 
-    def __init__(self, bits: np.ndarray, inner: int = 1) -> None:
-        self.bits, self.inner = bits, inner
+    def __init__(
+        self, bits: np.ndarray, inner: int = 1, axes: tuple[tuple[int, int, int], ...] = ()
+    ) -> None:
+        self.bits, self.inner, self.axes = bits, inner, axes
 
     def __getitem__(self, offsets: np.ndarray) -> np.ndarray:
-        return self.bits[offsets if self.inner == 1 else offsets // self.inner]
+        if not self.axes:
+            return self.bits[offsets if self.inner == 1 else offsets // self.inner]
+        number, rest, inside = np.zeros_like(offsets), offsets, np.ones(offsets.shape, bool)
+        for size, stride, weight in self.axes:
+            index, rest = np.divmod(rest, stride)
+            inside &= index < size
+            number += index * weight
+        inside &= rest == 0
+        inside[inside] = self.bits[number[inside]]
+        return inside
 
     def offsets(self) -> np.ndarray:
         """All offsets whose flag is set, ascending."""
         found = np.flatnonzero(self.bits)
+        if self.axes:
+            parts = [found // weight % size * stride for size, stride, weight in self.axes]
+            return np.sort(np.sum(parts, axis=0))
         if self.inner == 1:
             return found
         return (found[:, None] * self.inner + np.arange(self.inner)).ravel()
@@ -57,9 +76,10 @@ class Mask:
             inner = int(np.prod(tensor.shape[depth:], dtype=np.int64))
             outer = flags.reshape(flags.shape[:depth]).expand(tensor.shape[:depth])
             return cls(outer.flatten().numpy(), max(inner, 1))
-        bits = torch.zeros(span_of(tensor), dtype=torch.bool)
-        torch.as_strided(bits, tensor.shape, tensor.stride()).copy_(flags.expand(tensor.shape))
-        return cls(bits.numpy())
+        weights = torch.empty(tensor.shape, device="meta").stride()
+        axes = zip(tensor.shape, tensor.stride(), weights, strict=True)
+        apart = sorted((axis for axis in axes if axis[0] > 1), key=lambda axis: -axis[1])
+        return cls(flags.expand(tensor.shape).flatten().numpy(), axes=tuple(apart))
 
 
 def span_of(tensor: Tensor) -> int:

@@ -74,7 +74,7 @@ def run_monitored(
         RuntimeError: Triton was imported without TRITON_INTERPRET=1.
     """
     kernels = submission.module()
-    monitor = Monitor(Memory(problem, spec, rules), submission.filename, poison)
+    monitor = Monitor(Memory(problem, spec, rules), submission.filename, poison, rules.programs)
     shuffle = random.Random(seed).shuffle if order == "shuffled" else None
     with interpreting(MonitoredBuilder) as builder:
         builder.monitor = monitor
@@ -102,8 +102,15 @@ def _output(region: Region) -> Tensor:
 class Monitor:
     """What is known about the program that runs, and what was found so far."""
 
-    def __init__(self, memory: Memory, filename: str, poison: float) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        filename: str,
+        poison: float,
+        chosen: tuple[int, ...] | None = None,
+    ) -> None:
         self.memory, self.filename, self.poison = memory, filename, poison
+        self.chosen = chosen  # programs along the first axis; None = all
         self.findings, self.traffic = Findings(), Traffic()
         self.kernel, self.grid = "", (1, 1, 1)
         self.base = 0  # number of the launch's first program
@@ -121,7 +128,8 @@ class Monitor:
         self.kernel = launch.kernel
         x, y, z = (*launch.grid, 1, 1)[:3]
         self.grid = (x, y, z)
-        programs = list(itertools.product(range(x), range(y), range(z)))
+        first = range(x) if self.chosen is None else self.chosen
+        programs = list(itertools.product(first, range(y), range(z)))
         if shuffle is not None:
             shuffle(programs)
         builder.set_grid_dim(*self.grid)

@@ -38,9 +38,12 @@ class CaseRules:
 
     Attributes:
         tensors: the rules by the problem's name of a tensor.
+        programs: of a launch too long to be interpreted, the numbers along the grid's first axis
+            that are run; None = all. Row i of each tensor must belong to program i.
     """
 
     tensors: Mapping[str, TensorRule] = field(default_factory=dict)
+    programs: tuple[int, ...] | None = None
 
     def rule(self, name: str) -> TensorRule:
         return self.tensors.get(name, TensorRule())

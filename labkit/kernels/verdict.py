@@ -88,7 +88,7 @@ class Judge:
     def __init__(self, spec: str, case: Case, seed: int) -> None:
         self.spec, self.case, self.seed = SPECS[spec], case, seed
         self.problem, self.rules = build(spec, case.name, seed)
-        self.expected = oracles.expected(spec, self.problem)
+        self.expected = oracles.expected(spec, self.problem, self.rules.programs)
         work = self.spec.work(**self.problem)
         self.minimum = {"bytes": work.num_bytes, "flops": work.flops}
 

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from labkit.kernels.cases import far_apart
 from labkit.kernels.memory import DENSE, PAGE_BITS, Mask, Memory, Region, span_of
 from labkit.kernels.rules import CaseRules, TensorRule
 from mini_vllm.kernels.launch import KernelSpec, Work
@@ -48,6 +49,18 @@ def test_a_mask_of_a_slice_leaves_its_gaps_out() -> None:
     assert Mask.of(part, True).offsets().tolist() == [0, 1, 5, 6, 10, 11]
     rows = torch.tensor([[True], [False], [True]])
     assert Mask.of(part, rows).offsets().tolist() == [0, 1, 10, 11]
+
+
+def test_rows_may_be_as_far_apart_as_memory_reaches() -> None:
+    far = far_apart(torch.arange(6.0).view(3, 2))
+    mask = Mask.of(far, torch.tensor([[True], [False], [True]]))
+    assert len(mask.bits) == 6
+    assert mask.offsets().tolist() == [0, 1, 2**31, 2**31 + 1]
+    asked = np.array([1, 2, 2**30, 2**31 + 1, 2**31 + 2, 3 * 2**30])
+    assert mask[asked].tolist() == [True, False, False, True, False, False]
+    assert Mask.of(far, True)[np.array([2**30, 2**30 + 2])].tolist() == [True, False]
+    turned = Mask.of(torch.zeros(3, 4).t(), torch.tensor([[True], [True], [False], [False]]))
+    assert turned.offsets().tolist() == [0, 1, 4, 5, 8, 9]
 
 
 def test_slices_of_one_tensor_share_records_but_not_addresses() -> None:
