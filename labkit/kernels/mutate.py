@@ -1,0 +1,300 @@
+"""Small wrong changes of a kernel, made by rule: what the checker must notice.
+
+The rules are the mistakes that kernels are prone to: a mask that is missing, a bound that is off by
+one, a stride or a tile that belongs to another axis, a cast that is forgotten, a sum in half
+precision, a softmax without its maximum, a store or a rescaling left out, work done twice. Nobody
+chose the places, so the survivors say what a checker misses without anybody having thought of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+COMPARE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
+OPERATOR = {"+": "-", "-": "+", "*": "+", "/": "*", "//": "%", "%": "//", "&": "|"}
+SYMBOL: dict[type[ast.AST], str] = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
+    ast.BitAnd: "&",
+}  # fmt: skip
+FUNCTION = {
+    "tl.sum": "tl.max", "tl.max": "tl.min", "tl.maximum": "tl.minimum", "tl.minimum": "tl.maximum",
+    "tl.exp": "tl.exp2", "tl.log": "tl.log2", "tl.rsqrt": "tl.sqrt",
+}  # fmt: skip
+PARTNERS = {
+    "key": "value", "cos": "sin", "first": "second", "gate": "up", "row_max": "row_sum",
+    "begin": "end", "heads": "group", "x": "residual", "first_ptr": "second_ptr",
+}  # fmt: skip
+NARROW = ".to(tl.float16).to(tl.float32)"
+AXES = {":, None": "None, :", "None, :": ":, None"}
+NEIGHBOURS = {0: ("1",), 1: ("0", "2"), 2: ("1", "3")}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One change of one kernel.
+
+    Attributes:
+        kernel: the function that it is in.
+        rule: the kind of mistake.
+        name: kernel, line and change; stays the same when lines move.
+        text: the whole file with it.
+    """
+
+    kernel: str
+    rule: str
+    name: str
+    text: str
+
+
+def mutations(text: str) -> Iterator[Mutation]:
+    """All changes of all kernels of a file, in its order."""
+    seen: Counter[str] = Counter()
+    for function in ast.parse(text).body:
+        if isinstance(function, ast.FunctionDef):
+            for node, rule, new in _Changes(text, function):
+                changed = _replaced(text, node, new)
+                line = text.splitlines()[node.lineno - 1].strip()
+                old = " ".join((ast.get_source_segment(text, node) or "").split())
+                name = f"{function.name}: {line}: {rule}: `{old}` -> `{' '.join(new.split())}`"
+                seen[name] += 1
+                if seen[name] > 1:
+                    name += f" ({seen[name]})"
+                yield Mutation(function.name, rule, name, changed)
+
+
+def _replaced(text: str, node: Located, new: str) -> str:
+    """The text with another one in a node's place. Columns count bytes, as Python's parser does."""
+    lines = [line.encode() for line in text.splitlines(keepends=True)]
+    begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
+    end = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
+    data = b"".join(lines)
+    return (data[:begin] + new.encode() + data[end:]).decode()
+
+
+Located = ast.expr | ast.stmt
+Change = tuple[Located, str, str]  # where, rule, what stands there instead
+
+
+class _Changes:
+    """The changes of one function."""
+
+    def __init__(self, text: str, function: ast.FunctionDef) -> None:
+        self.text, self.function = text, function
+        self.parameters = [argument.arg for argument in function.args.args]
+        self.names = set(self.parameters)
+        for node in ast.walk(function):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                self.names.add(node.id)
+
+    def __iter__(self) -> Iterator[Change]:
+        for statement in self.function.body:
+            if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+                yield from self._statement(statement)
+
+    def _source(self, node: ast.AST) -> str:
+        return ast.get_source_segment(self.text, node) or ""
+
+    def _operand(self, node: ast.expr) -> str:
+        """As it may stand beside any operator; the source of a node has no parentheses around."""
+        simple = (ast.Name, ast.Constant, ast.Call, ast.Attribute, ast.Subscript)
+        return self._source(node) if isinstance(node, simple) else f"({self._source(node)})"
+
+    # ------------------------------------------------------------ statements
+    def _statement(self, node: ast.stmt) -> Iterator[Change]:
+        if isinstance(node, ast.If):
+            yield node.test, "always", "True"
+            yield node.test, "never", "False"
+        elif isinstance(node, ast.Expr) and self._called(node.value) == "tl.store":
+            yield node, "no store", "pass"
+        elif isinstance(node, ast.Assign):
+            yield from self._assignment(node)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.stmt):
+                yield from self._statement(child)
+            elif isinstance(child, ast.expr) and not _is_target(child):
+                yield from self._expression(child)
+
+    def _assignment(self, node: ast.Assign) -> Iterator[Change]:
+        """An update left out; a load done twice."""
+        target = node.targets[0]
+        read = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+        if isinstance(target, ast.Name) and target.id in read:
+            yield node, "no update", "pass"
+        if any(self._called(inner) == "tl.load" for inner in ast.walk(node.value)):
+            yield node, "load twice", f"{self._source(node)}; {self._source(node)}"
+
+    # ------------------------------------------------------------ expressions
+    def _expression(self, node: ast.expr) -> Iterator[Change]:
+        for rule, new in self._variants(node):
+            yield node, rule, new
+        if self._called(node) in ("tl.arange", "tl.program_id", "tl.num_programs", "float"):
+            return  # their arguments are not numbers that one is off by
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.keyword) and child.arg != "axis":
+                yield from self._expression(child.value)
+            elif isinstance(child, ast.expr) and not isinstance(child, (ast.List, ast.Slice)):
+                yield from self._expression(child)
+
+    def _variants(self, node: ast.expr) -> Iterator[tuple[str, str]]:
+        if isinstance(node, ast.Call):
+            yield from self._call(node)
+        elif isinstance(node, ast.BinOp):
+            yield from self._operation(node)
+        elif isinstance(node, ast.Compare):
+            left, right = self._operand(node.left), self._operand(node.comparators[0])
+            symbol = SYMBOL[type(node.ops[0])]
+            yield "bound", f"{left} {COMPARE[symbol]} {right}"
+        elif isinstance(node, ast.Name):
+            yield from (("wrong name", other) for other in self._partners(node.id))
+        elif isinstance(node, ast.Subscript):
+            axes = AXES.get(ast.unparse(node.slice).strip("()"))
+            if axes:
+                yield "axis", f"{self._operand(node.value)}[{axes}]"
+        elif isinstance(node, ast.Constant):
+            yield from (("constant", other) for other in _other_numbers(node.value))
+        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+            yield "sign", self._source(node.operand)
+
+    def _operation(self, node: ast.BinOp) -> Iterator[tuple[str, str]]:
+        left, right = self._operand(node.left), self._operand(node.right)
+        yield "operator", f"({left} {OPERATOR[SYMBOL[type(node.op)]]} {right})"
+        yield "left out", left
+        if "_ptr" not in left:  # without its tensor an address is no mistake that anybody makes
+            yield "left out", right
+
+    def _partners(self, name: str) -> Iterator[str]:
+        """Names that could stand here by mistake: the other tensor, the other stride, the tile."""
+        pairs = [*PARTNERS.items(), *((b, a) for a, b in PARTNERS.items())]
+        swapped = [name.replace(a, b) for a, b in pairs if a == name or f"{a}_" in name]
+        yield from (other for other in dict.fromkeys(swapped) if other in self.names)
+        if name.endswith("_stride"):
+            others = [p for p in self.parameters if p.endswith("_stride") and p != name]
+            yield from others or [p for p in self.parameters if p in ("SIZE", "HEAD_DIM")]
+        for tile in self.parameters:
+            stem = tile.removesuffix("_TILE")
+            sizes = [p for p in self.parameters if p != tile and p.split("_")[-1].startswith(stem)]
+            if tile.endswith("_TILE") and name in sizes:
+                yield tile
+
+    # ------------------------------------------------------------ calls
+    def _called(self, node: ast.AST) -> str:
+        return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+
+    def _without(self, node: ast.Call, *keywords: str) -> str:
+        """A call without some of its keywords."""
+        words = [self._source(argument) for argument in node.args]
+        words += [
+            f"{keyword.arg}={self._source(keyword.value)}"
+            for keyword in node.keywords
+            if keyword.arg not in keywords
+        ]
+        return f"{self._source(node.func)}({', '.join(words)})"
+
+    def _call(self, node: ast.Call) -> Iterator[tuple[str, str]]:
+        name, whole = self._called(node), self._source(node)
+        arguments = [self._source(argument) for argument in node.args]
+        if name in FUNCTION:
+            yield "other function", whole.replace(name, FUNCTION[name], 1)
+        if name in ("tl.dot", "tl.sum"):
+            yield "half sum", whole + NARROW
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
+            yield from self._cast(node.func.value, arguments[0])
+        rule = getattr(self, f"_{name.replace('.', '_')}", None)
+        if rule is not None:
+            yield from rule(node, arguments)
+        for keyword in node.keywords:
+            if keyword.arg == "axis":
+                new = whole.replace(f"axis={self._source(keyword.value)}", "axis={}")
+                yield "axis", new.format(1 - int(self._source(keyword.value)))
+
+    def _cast(self, value: ast.expr, kind: str) -> Iterator[tuple[str, str]]:
+        yield "no cast", f"({self._source(value)})"
+        narrower = {"tl.float32": "tl.float16", "tl.int64": "tl.int32"}.get(kind)
+        if narrower == "tl.float16":
+            yield "narrow cast", f"({self._source(value)}){NARROW}"
+        elif narrower:
+            yield "narrow cast", f"({self._source(value)}).to({narrower})"
+
+    def _tl_load(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        given = {keyword.arg: self._source(keyword.value) for keyword in node.keywords}
+        if "mask" in given:
+            yield "no mask", self._without(node, "mask", "other")
+        if "other" in given:
+            other = "1.0" if given["other"] == "0.0" else "0.0" if "inf" in given["other"] else "1"
+            without = self._without(node, "other")
+            yield "no other", without
+            yield "other", f"{without[:-1]}, other={other})"
+
+    def _tl_store(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        if node.keywords:
+            yield "no mask", self._without(node, "mask")
+
+    def _tl_dot(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "precision", self._without(node, "input_precision")
+        if len(arguments) == 3:
+            yield (
+                "no accumulator",
+                f"tl.dot({arguments[0]}, {arguments[1]}, input_precision='ieee')",
+            )
+
+    def _tl_trans(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "axis", arguments[0]
+
+    def _tl_where(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "left out", self._operand(node.args[1])
+        yield "left out", self._operand(node.args[2])
+
+    def _tl_cdiv(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "rounded down", f"(({arguments[0]}) // ({arguments[1]}))"
+
+    def _tl_maximum(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "left out", self._operand(node.args[0])
+        yield "left out", self._operand(node.args[1])
+
+    _tl_minimum = _tl_maximum
+
+    def _tl_program_id(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        axis = int(arguments[0])
+        yield "grid", f"tl.program_id({(axis + 1) % 3})"
+        yield "grid", f"(tl.program_id({axis}) * 0)"
+
+    def _tl_num_programs(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "grid", f"tl.num_programs({(int(arguments[0]) + 1) % 3})"
+        yield "grid", "1"
+
+    def _tl_arange(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "shifted", f"({self._source(node)} + 1)"
+
+    def _tl_zeros(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "start", f"tl.full({arguments[0]}, 1.0, {arguments[1]})"
+
+    def _tl_full(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "start", f"tl.zeros({arguments[0]}, {arguments[2]})"
+
+    def _float(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        yield "constant", "0.0"
+
+    def _range(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
+        begin, end, step = arguments
+        yield "one tile less", f"range({begin} + {step}, {end}, {step})"
+        yield "one tile less", f"range({begin}, {end} - {step}, {step})"
+        yield "one tile more", f"range({begin}, {end} + {step}, {step})"
+        yield "one tile more", f"range({begin} - {step}, {end}, {step})"
+        yield "every other tile", f"range({begin}, {end}, 2 * {step})"
+
+
+def _is_target(node: ast.expr) -> bool:
+    return any(isinstance(getattr(inner, "ctx", None), ast.Store) for inner in ast.walk(node))
+
+
+def _other_numbers(value: object) -> tuple[str, ...]:
+    """Numbers that one could have meant; none for text and None."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return ()
+    if isinstance(value, float):
+        return ("1.0",) if value == 0.0 else ("0.0",)
+    return NEIGHBOURS.get(value, (str(value - 1),))

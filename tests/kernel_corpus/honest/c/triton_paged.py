@@ -1,0 +1,238 @@
+"""Another right way: page by page, through block pointers, so that no slot is ever computed.
+
+A page's table entry is one scalar load. A page of fewer than 16 tokens still fills a tile of 16,
+since `tl.dot` takes no smaller one; the block pointer's shape cuts it off.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def store_kv_kernel(
+    key_ptr,
+    value_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    slot_mapping_ptr,
+    key_stride,
+    value_stride,
+    ROW: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    slot = tl.load(slot_mapping_ptr + token)
+    high: tl.constexpr = ROW_TILE // 8 if ROW_TILE > 8 else 1
+    low: tl.constexpr = ROW_TILE // high
+    column = tl.arange(0, high)[:, None] * low + tl.arange(0, low)[None, :]
+    stored = (column < ROW) & (slot != -1)
+    key = tl.load(key_ptr + token * key_stride + column, mask=stored, other=0.0)
+    value = tl.load(value_ptr + token * value_stride + column, mask=stored, other=0.0)
+    tl.store(value_cache_ptr + slot * ROW + column, value, mask=stored)
+    tl.store(key_cache_ptr + slot * ROW + column, key, mask=stored)
+
+
+@triton.jit
+def page_of(
+    cache_ptr, slot, count, kv_head, num_kv_heads, HEAD_DIM: tl.constexpr, DIM_TILE: tl.constexpr,
+    PAGE_TILE: tl.constexpr,
+):  # fmt: skip
+    """`count` tokens of one head from `slot` on: [PAGE_TILE, DIM_TILE], zero behind them."""
+    pointer = tl.make_block_ptr(
+        cache_ptr + (slot * num_kv_heads + kv_head) * HEAD_DIM,
+        shape=(count, HEAD_DIM),
+        strides=(num_kv_heads * HEAD_DIM, 1),
+        offsets=(0, 0),
+        block_shape=(PAGE_TILE, DIM_TILE),
+        order=(1, 0),
+    )
+    return tl.load(pointer, boundary_check=(0, 1), padding_option="zero")
+
+
+@triton.jit
+def take_in(scores, value, row_max, row_sum, acc):
+    """One more page into the running average, rescaled only by what has changed."""
+    new_max = tl.maximum(row_max, tl.max(scores, 1))
+    anchor = tl.where(new_max > float("-inf"), new_max, 0.0)
+    weights = tl.exp(scores - anchor[:, None])
+    keep = tl.exp(row_max - anchor)
+    new = tl.dot(weights.to(value.dtype), value, acc * keep[:, None], input_precision="ieee")
+    return new_max, row_sum * keep + tl.sum(weights, 1), new
+
+
+@triton.jit
+def paged_decode_kernel(
+    output_ptr,
+    lse_ptr,
+    query_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    block_table_ptr,
+    seq_lens_ptr,
+    query_stride,
+    table_stride,
+    scale,
+    window,
+    BLOCK_SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    GROUP_TILE: tl.constexpr,
+    DIM_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+):
+    request = tl.program_id(0).to(tl.int64)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    num_kv_heads = tl.num_programs(1)
+    PAGE_TILE: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE > 16 else 16
+    query_block = tl.make_block_ptr(
+        query_ptr + request * query_stride + kv_head * GROUP * HEAD_DIM,
+        shape=(GROUP, HEAD_DIM),
+        strides=(HEAD_DIM, 1),
+        offsets=(0, 0),
+        block_shape=(GROUP_TILE, DIM_TILE),
+        order=(1, 0),
+    )
+    query = tl.load(query_block, boundary_check=(0, 1), padding_option="zero")
+    seq_len = tl.load(seq_lens_ptr + request)
+    first = tl.maximum(seq_len - window, 0)
+    first_page = first // BLOCK_SIZE
+    num_pages = tl.cdiv(seq_len, BLOCK_SIZE) - first_page
+    per_split = tl.cdiv(num_pages, NUM_SPLITS)
+    page = first_page + split * per_split
+    last_page = tl.minimum(page + per_split, first_page + num_pages)
+
+    row_max = tl.full([GROUP_TILE], float("-inf"), tl.float32)
+    row_sum = tl.zeros([GROUP_TILE], tl.float32)
+    acc = tl.zeros([GROUP_TILE, DIM_TILE], tl.float32)
+    while page < last_page:
+        begin = tl.maximum(page * BLOCK_SIZE, first)
+        count = tl.minimum((page + 1) * BLOCK_SIZE, seq_len) - begin
+        block = tl.load(block_table_ptr + request * table_stride + page).to(tl.int64)
+        slot = block * BLOCK_SIZE + begin % BLOCK_SIZE
+        key = page_of(
+            key_cache_ptr, slot, count, kv_head, num_kv_heads, HEAD_DIM, DIM_TILE, PAGE_TILE
+        )
+        scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee") * scale
+        scores = tl.where((tl.arange(0, PAGE_TILE) < count)[None, :], scores, float("-inf"))
+        value = page_of(
+            value_cache_ptr, slot, count, kv_head, num_kv_heads, HEAD_DIM, DIM_TILE, PAGE_TILE
+        )
+        row_max, row_sum, acc = take_in(scores, value.to(query.dtype), row_max, row_sum, acc)
+        page += 1
+
+    member = tl.arange(0, GROUP_TILE)
+    dim = tl.arange(0, DIM_TILE)
+    mass = tl.where(row_sum == 0.0, 1.0, row_sum)
+    target = ((request * num_kv_heads + kv_head) * GROUP + member) * NUM_SPLITS + split
+    in_tile = (member[:, None] < GROUP) & (dim[None, :] < HEAD_DIM)
+    tl.store(output_ptr + target[:, None] * HEAD_DIM + dim[None, :], acc / mass[:, None], in_tile)
+    if NUM_SPLITS > 1:
+        tl.store(lse_ptr + target, row_max + tl.log(mass), mask=member < GROUP)
+
+
+@triton.jit
+def reduce_splits_kernel(
+    output_ptr,
+    partial_ptr,
+    lse_ptr,
+    HEAD_DIM: tl.constexpr,
+    NUM_SPLITS: tl.constexpr,
+    DIM_TILE: tl.constexpr,
+    SPLIT_TILE: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    split = tl.arange(0, SPLIT_TILE)
+    lse = tl.load(lse_ptr + row * NUM_SPLITS + split, split < NUM_SPLITS, float("-inf"))
+    largest = tl.max(lse)
+    shift = tl.where(largest == float("-inf"), 0.0, largest)
+    total = tl.sum(tl.exp(lse - shift))
+    log_total = shift + tl.log(tl.where(total > 0.0, total, 1.0))
+    dim = tl.arange(0, DIM_TILE)
+    inside = dim < HEAD_DIM
+    acc = tl.zeros([DIM_TILE], tl.float32)
+    for number in tl.static_range(NUM_SPLITS):
+        mass = tl.sum(tl.where(split == number, tl.exp(lse - log_total), 0.0))
+        part = partial_ptr + (row * NUM_SPLITS + number) * HEAD_DIM + dim
+        acc += mass * tl.load(part, mask=inside, other=0.0)
+    tl.store(output_ptr + row * HEAD_DIM + dim, acc, mask=inside)
+
+
+@triton.jit
+def paged_prefill_kernel(
+    output_ptr,
+    query_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    block_table_ptr,
+    query_start_loc_ptr,
+    seq_lens_ptr,
+    query_stride,
+    table_stride,
+    scale,
+    window,
+    BLOCK_SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr,
+    QUERY_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+):
+    request = tl.program_id(2).to(tl.int64)
+    head = tl.program_id(1)
+    num_heads = tl.num_programs(1)
+    num_kv_heads = num_heads // GROUP
+    PAGE_TILE: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE > 16 else 16
+    token_begin = tl.load(query_start_loc_ptr + request)
+    query_len = tl.load(query_start_loc_ptr + request + 1) - token_begin
+    row_begin = tl.program_id(0) * QUERY_TILE
+    rows = tl.minimum(query_len - row_begin, QUERY_TILE)
+    if rows <= 0:
+        return
+    token = (token_begin + row_begin).to(tl.int64)
+    query_block = tl.make_block_ptr(
+        query_ptr + token * query_stride + head * HEAD_DIM,
+        shape=(rows, HEAD_DIM),
+        strides=(query_stride, 1),
+        offsets=(0, 0),
+        block_shape=(QUERY_TILE, DIM_TILE),
+        order=(1, 0),
+    )
+    query = tl.load(query_block, boundary_check=(0, 1), padding_option="zero")
+
+    before = tl.load(seq_lens_ptr + request) - query_len + row_begin
+    position = before + tl.arange(0, QUERY_TILE)
+    first = tl.maximum(before - window + 1, 0)
+    end = before + rows
+    row_max = tl.full([QUERY_TILE], float("-inf"), tl.float32)
+    row_sum = tl.zeros([QUERY_TILE], tl.float32)
+    acc = tl.zeros([QUERY_TILE, DIM_TILE], tl.float32)
+    for page in range(first // BLOCK_SIZE, tl.cdiv(end, BLOCK_SIZE)):
+        begin = tl.maximum(page * BLOCK_SIZE, first)
+        count = tl.minimum((page + 1) * BLOCK_SIZE, end) - begin
+        block = tl.load(block_table_ptr + request * table_stride + page).to(tl.int64)
+        slot = block * BLOCK_SIZE + begin % BLOCK_SIZE
+        key = page_of(
+            key_cache_ptr, slot, count, head // GROUP, num_kv_heads, HEAD_DIM, DIM_TILE, PAGE_TILE
+        )
+        scores = tl.dot(query, tl.trans(key.to(query.dtype)), input_precision="ieee") * scale
+        lane = tl.arange(0, PAGE_TILE)
+        age = position[:, None] - (begin + lane)[None, :]
+        seen = (lane < count)[None, :] & (age >= 0) & (age < window)
+        scores = tl.where(seen, scores, float("-inf"))
+        value = page_of(
+            value_cache_ptr, slot, count, head // GROUP, num_kv_heads, HEAD_DIM, DIM_TILE, PAGE_TILE
+        )
+        row_max, row_sum, acc = take_in(scores, value.to(query.dtype), row_max, row_sum, acc)
+
+    output_block = tl.make_block_ptr(
+        output_ptr + (token * num_heads + head) * HEAD_DIM,
+        shape=(rows, HEAD_DIM),
+        strides=(num_heads * HEAD_DIM, 1),
+        offsets=(0, 0),
+        block_shape=(QUERY_TILE, DIM_TILE),
+        order=(1, 0),
+    )
+    output = acc / tl.where(row_sum == 0.0, 1.0, row_sum)[:, None]
+    tl.store(output_block, output.to(query.dtype), boundary_check=(0, 1))
