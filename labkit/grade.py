@@ -21,9 +21,9 @@ from pathlib import Path
 
 import typer
 
-from labkit import child, hidden, isolation, mutants, overlay, public, result, sandbox, source
+from labkit import child, hidden, isolation, mutants, overlay, public, result, sandbox
 from labkit.loop import PHASE, polite, ready_phase
-from labkit.manifest import Exercise, ManifestError, Phase
+from labkit.manifest import Exercise, Phase
 from labkit.public import Test
 from labkit.result import Flag, GradeResult, GroupRecord, Seed, TestRecord
 from labkit.screen import MARKS, Screen, command
@@ -295,18 +295,14 @@ def _hint(phase: Phase, exercise: Exercise, kind: str, failing: set[str]) -> str
     task's first hint."""
     if kind == "wrong result" and mutants.vectors_file(phase).exists():
         vectors = json.loads(mutants.vectors_file(phase).read_text(encoding="utf-8"))
-        try:
-            known = mutants.load(phase)
-        except (ManifestError, source.SourceError):
-            known = []
         alike = [
-            mutant
-            for mutant in known
-            if mutant.exercise == exercise.id
-            and failing == _of_task(vectors["hidden"].get(mutant.name, ()), exercise)
+            str(entry["misconception"]).strip()
+            for entry in mutants.entries(phase)
+            if entry["exercise"] == exercise.id
+            and failing == _of_task(vectors["hidden"].get(entry["name"], ()), exercise)
         ]
         if len(alike) == 1:
-            return alike[0].misconception
+            return alike[0]
     return exercise.hints[0]
 
 

@@ -47,21 +47,33 @@ def vectors_file(phase: Phase) -> Path:
     return mutants_file(phase).with_suffix(".json")
 
 
+def entries(phase: Phase) -> list[dict[str, Any]]:
+    """The phase's entries as they are written, unchecked and quick to read.
+
+    Raises:
+        ManifestError: not TOML.
+    """
+    path = mutants_file(phase)
+    if not path.exists():
+        return []
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        shown = path.relative_to(phase.root).as_posix()
+        raise ManifestError(f"{shown}: not valid TOML: {error}") from None
+    return list(document.get("mutants", []))
+
+
 def load(phase: Phase) -> list[Mutant]:
     """The phase's mutants, each with the whole text of its module.
 
     Raises:
         ManifestError: an entry is incomplete, names no hole, or does not change the function.
     """
-    path = mutants_file(phase)
-    if not path.exists():
-        return []
-    shown = path.relative_to(phase.root).as_posix()
-    try:
-        entries = tomllib.loads(path.read_text(encoding="utf-8")).get("mutants", [])
-    except tomllib.TOMLDecodeError as error:
-        raise ManifestError(f"{shown}: not valid TOML: {error}") from None
-    mutants = [_load_one(phase, f"{shown}: mutants[{i}]", entry) for i, entry in enumerate(entries)]
+    shown = mutants_file(phase).relative_to(phase.root).as_posix()
+    mutants = [
+        _load_one(phase, f"{shown}: mutants[{i}]", entry) for i, entry in enumerate(entries(phase))
+    ]
     names = [mutant.name for mutant in mutants]
     for name in names:
         if names.count(name) > 1:

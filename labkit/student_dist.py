@@ -3,7 +3,7 @@
     python -m labkit student-dist --out ../handout    # writes ../handout and ../handout.key
     python -m labkit unseal ../handout.key            # inside that tree: opens its hidden pack
 
-Left out are the hidden suites, the solutions and the project's own tests of its tooling. What of
+Left out are the hidden suites, the solutions and most of the project's own tests. What of
 these a self-learner may one day want (`PACKED`) goes along in one sealed file. The engine stays
 whole: every lab runs beside it, so it is no secret, and docs/instructors.md says what follows.
 """
@@ -30,17 +30,9 @@ from labkit.result import hash_tree
 
 PACKED = ("tests/hidden", "tests/mutants", "solutions")
 """What the sealed pack holds."""
-LEFT_OUT = (
-    "tests/hidden",
-    "solutions",
-    "tests/alternatives",
-    "tests/cheats",
-    "tests/labkit",
-    "tests/browser",
-    "autograder",
-    ".github",
-    ".ci",
-)
+LEFT_OUT = ("solutions", "tests", "autograder", ".github", ".ci")
+KEPT_TESTS = ("tests/conftest.py", "tests/public", "tests/engine", "tests/conformance")
+"""Of the tests only these: a folder that somebody adds is secret until it is named here."""
 PACK = "tests/hidden.sealed"
 WORKFLOW = ".github/classroom/autograding.yml"
 
@@ -123,10 +115,14 @@ def tracked(root: Path) -> list[str]:
 
 
 def handed_out(name: str, walkthroughs: bool) -> bool:
-    """Whether a file of the course goes into the tree."""
+    """Whether a file of the course goes into the tree as it is."""
     if walkthroughs and name.startswith("solutions/") and name.endswith("/WALKTHROUGH.md"):
         return True
-    return not any(name == folder or name.startswith(f"{folder}/") for folder in LEFT_OUT)
+    return _below(name, KEPT_TESTS) or not _below(name, LEFT_OUT)
+
+
+def _below(name: str, folders: Iterable[str]) -> bool:
+    return any(name == folder or name.startswith(f"{folder}/") for folder in folders)
 
 
 def write_tree(root: Path, out: Path, walkthroughs: bool) -> int:
@@ -138,24 +134,27 @@ def write_tree(root: Path, out: Path, walkthroughs: bool) -> int:
     for phase in Course(out).ready:
         for path, text in sync.generated(phase).items():
             write_text(path, text)
-        public_mutants(out / "tests" / "mutants" / f"{phase.slug}.toml")
+        mistakes = f"tests/mutants/{phase.slug}.toml"
+        public_mutants(root / mistakes, out / mistakes)
     return len(names)
 
 
-def public_mutants(path: Path) -> None:
-    """Keep the mistakes that `make lab-NN` explains; drop those only the hidden suite can see."""
+def public_mutants(path: Path, out: Path) -> None:
+    """Copy the mistakes that `make lab-NN` explains, without those that only the hidden suite can
+    see."""
     if not path.exists():
         return
     entries = re.split(r"(?m)^(?=\[\[mutants\]\])", path.read_text(encoding="utf-8"))
     kept = [entry for entry in entries if not re.search(r"(?m)^hidden_only = true", entry)]
-    write_text(path, "".join(kept).rstrip() + "\n")
+    write_text(out, "".join(kept).rstrip() + "\n")
     names = re.findall(r'(?m)^name = "(.+)"', "".join(kept))
     vectors = path.with_suffix(".json")
     if vectors.exists():
         public = json.loads(vectors.read_text(encoding="utf-8"))["public"]
         shown = {name: public[name] for name in names if name in public}
         document = {"public": shown, "hidden": {}}
-        write_text(vectors, json.dumps(document, indent=1, sort_keys=True) + "\n")
+        text = json.dumps(document, indent=1, sort_keys=True) + "\n"
+        write_text(out.with_suffix(".json"), text)
 
 
 NOTE = """# This copy of the course

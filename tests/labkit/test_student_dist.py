@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import re
 import shutil
@@ -20,6 +21,7 @@ from labkit.student_dist import PACK, SealError
 
 ROOT = find_root()
 KEPT_SECRET = ("tests/hidden", "solutions", "tests/alternatives", "tests/cheats", "autograder")
+SHOWN_TESTS = {"conftest.py", "public", "engine", "conformance", "mutants", "hidden.sealed"}
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +37,12 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("folder", KEPT_SECRET)
 def test_nothing_hidden_is_in_the_tree(tree: Path, folder: str) -> None:
     assert not (tree / folder).exists()
+
+
+def test_of_the_tests_only_the_chosen_are_there(tree: Path) -> None:
+    """Also after somebody has added a folder."""
+    assert {path.name for path in (tree / "tests").iterdir()} == SHOWN_TESTS
+    assert not student_dist.handed_out("tests/new_folder/answers.py", walkthroughs=True)
 
 
 def test_no_hidden_test_is_named_anywhere(tree: Path) -> None:
@@ -57,10 +65,16 @@ def test_labs_are_untouched_skeletons(tree: Path) -> None:
 
 def test_public_mistakes_stay_and_hidden_ones_go(tree: Path) -> None:
     for phase in Course(ROOT).ready:
-        mine = {mutant.name for mutant in mutants.load(phase) if not mutant.hidden_only}
-        handed_out = mutants.load(Course(tree).phase(phase.number))
-        assert {mutant.name for mutant in handed_out} == mine
-        assert len(mine) < len(mutants.load(phase))
+        mine = mutants.entries(phase)
+        public = {entry["name"] for entry in mine if "hidden_only" not in entry}
+        handed_out = mutants.entries(Course(tree).phase(phase.number))
+        assert {entry["name"] for entry in handed_out} == public
+        assert len(public) < len(mine)
+        if mutants.vectors_file(phase).exists():
+            vectors = json.loads((tree / "tests/mutants" / f"{phase.slug}.json").read_text())
+            assert vectors["hidden"] == {}
+            assert set(vectors["public"]) <= public
+    assert mutants.load(Course(tree).phase("00")), "what is left can be used"
 
 
 def test_walkthroughs_come_only_if_asked(tmp_path: Path) -> None:
