@@ -126,8 +126,9 @@ def _sentence(run: Run, rows: Rows, step: int) -> str:
     parts += [f"{request_id} preempted" for request_id in line["preempted"]]
     parts += [f"{entry[0]} finished ({entry[2]})" for entry in line["finished"]]
     total = sum(line["scheduled"].values())
+    unit = "token" if total == 1 else "tokens"
     waiting = f"; waiting: {', '.join(line['waiting'])}" if line["waiting"] else ""
-    return f"step {step}: {total} tokens: {', '.join(parts) or 'nothing'}{waiting}"
+    return f"step {step}: {total} {unit}: {', '.join(parts) or 'nothing'}{waiting}"
 
 
 def _said(row: Row, letter: str, tokens: int, step: int) -> str:

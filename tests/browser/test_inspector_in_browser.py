@@ -11,12 +11,11 @@ import pytest
 from labkit.inspector.page import build_page
 from labkit.inspector.recording import Run
 from labkit.inspector.rows import build_rows
+from labkit.inspector.screenshots import large_run
 from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
 from labkit.reader.browser import Browser
-from labkit.trace.format import Add, Event, Prompt, Step, Trace, TraceConfig
 from labkit.trace.golden import FOLDER, load
-from labkit.trace.runner import run_reference
 
 DIFFERENCE = FOLDER.parent / "differences" / "unwritten-blocks.json"
 
@@ -315,20 +314,6 @@ def test_a_recording_that_does_not_say_things_says_that(browser: Browser, folder
 # ------------------------------------------------------------------ size
 
 
-def large() -> Run:
-    """2,000 steps of 200 requests, 48 of them at a time, in 1,100 blocks."""
-    events: list[Event] = []
-    for number in range(200):
-        length = 40 + number * 37 % 800
-        prompt = Prompt(length, seed=number, share=min(length, 64 * (number % 3)))
-        events.append(Add(f"r{number}", prompt, 100 + number * 53 % 400, 0, float(number)))
-        events.append(Step(1 + number % 9))
-    events.append(Step(2000 - sum(e.n for e in events if isinstance(e, Step))))
-    config = TraceConfig(max_num_batched_tokens=512, max_num_seqs=48, num_gpu_blocks=1100)
-    trace = Trace(config, tuple(events))
-    return of_trace("large", list(run_reference(trace)), trace)
-
-
 FRAMES = """(() => {
   const times = [], { actions, draw, view } = inspector;
   for (let i = 0; i < 120; i++) {
@@ -344,7 +329,7 @@ FRAMES = """(() => {
 
 def test_2000_steps_of_200_requests_scrub_without_lag(browser: Browser, folder: Path) -> None:
     """Every frame is drawn anew, text included, and waited for, in detail and in overview."""
-    run = large()
+    run = large_run()
     assert (len(run.lines), len(build_rows(run).rows)) == (2000, 200)
     path = write(folder, "large", [run])
     assert path.stat().st_size < 1_000_000

@@ -22,7 +22,7 @@ export function summarise(run, step) {
   const parts = [[at.p.length, "prefill"], [at.r.length, "compute again"], [at.d.length, "decode"], [at.preempted.length, "preempted"],
     [at.ended.length, "ended"], [at.a.length, "aborted"], [at.w.length + at.q.length, "waiting"]];
   const said = parts.filter(([count]) => count).map(([count, name]) => `${count} ${name}`).join(", ");
-  return `Step ${step}: ${tokens}${budget ? ` of ${budget}` : ""} tokens${said ? `; ${said}` : ""}. ${run.free[step]} blocks free.`;
+  return `Step ${step}: ${tokens}${budget ? ` of ${budget}` : ""} token${tokens === 1 && !budget ? "" : "s"}${said ? `; ${said}` : ""}. ${run.free[step]} blocks free.`;
 }
 
 export function showDetails(root, run, step, select) {
@@ -93,12 +93,10 @@ function blocks(run, step) {
 
 /* Both sides of the first difference. */
 export function showDifference(root, difference, names) {
-  if (!difference) {
-    root.append(element("p", {}, "The two runs are equal, step for step."));
-    return;
-  }
+  root.append(element("summary", {}, difference ? `First difference: step ${difference.step}` : "The two runs are equal, step for step."));
+  if (!difference) return;
   const rows = difference.fields.map(([name, left, right]) => element("tr", {}, element("th", { scope: "row" }, name),
     element("td", {}, element("code", {}, left)), element("td", {}, element("code", {}, right))));
   const head = element("tr", {}, element("td"), ...names.map((name) => element("th", { scope: "col" }, name)));
-  root.append(element("table", {}, element("caption", {}, `First difference: step ${difference.step}`), element("thead", {}, head), element("tbody", {}, ...rows)));
+  root.append(element("table", {}, element("thead", {}, head), element("tbody", {}, ...rows)));
 }

@@ -164,7 +164,7 @@ def test_the_terminal_shows_the_same_grid(run: Run) -> None:
     text = shown([run], step=3)
     assert [line.split() for line in text.splitlines()[3:6]] == [
         ["a", "Pddd■"], ["b", "PPd▼:■"], ["c", "···x"]]  # fmt: skip
-    assert "step 3: 1 tokens: a decode 1 (6→7), b preempted; waiting: b" in text
+    assert "step 3: 1 token: a decode 1 (6→7), b preempted; waiting: b" in text
     assert "blocks: given out (evicts) 5; let go 1, 3, 5; free: 1" in text
 
 
