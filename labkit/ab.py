@@ -60,8 +60,9 @@ def measure(workload: str, modules: Sequence[str]) -> dict[str, Any]:
     """In a worker: run a workload and measure it.
 
     Returns:
-        tokens: one list of token ids a prompt. rows: [title, value] for the screen. seconds: of the
-        measured part. errors: of requests that failed. used: those of `modules` that took part.
+        tokens: one list of token ids a prompt. names: what these lists are. rows: [title, value]
+        for the screen. seconds: of the measured part. errors: of requests that failed. used: those
+        of `modules` that took part.
     """
     import torch
 
@@ -96,6 +97,7 @@ def measure_engine() -> dict[str, Any]:
     rows.append(["KV waste", f"{sum(waste) / max(len(waste), 1):.1%}"])
     return {
         "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "names": [f"prompt {i}" for i in range(len(outputs))],
         "errors": [str(output.error) for output in outputs if output.error],
         "rows": rows,
         "seconds": figures["seconds"],
@@ -112,15 +114,18 @@ def measure_kernels() -> dict[str, Any]:
     from mini_vllm import LLM, SamplingParams
 
     params = SamplingParams(temperature=0.0, max_tokens=KERNEL_TOKENS, ignore_eos=True)
-    tokens, seconds = [], {}
+    tokens, names, errors, seconds = [], [], [], {}
     for backend in ("reference", "triton"):
         llm = LLM("storyteller-draft", **SMALL, attention_backend=backend)
         begin = time.perf_counter()
         outputs = llm.generate(list(PROMPTS[:2]), params, use_tqdm=False)
         seconds[backend] = time.perf_counter() - begin
         tokens += [list(output.outputs[0].token_ids) for output in outputs]
+        names += [f"prompt {i}, attention backend {backend}," for i in range(len(outputs))]
+        errors += [str(output.error) for output in outputs if output.error]
     rows = [[f"seconds, {backend}", f"{took:.2f}"] for backend, took in seconds.items()]
-    return {"tokens": tokens, "errors": [], "rows": rows, "seconds": sum(seconds.values())}
+    result = {"tokens": tokens, "names": names, "errors": errors, "rows": rows}
+    return result | {"seconds": sum(seconds.values())}
 
 
 def measure_naive() -> dict[str, Any]:
@@ -143,7 +148,8 @@ def measure_naive() -> dict[str, Any]:
         seconds[name] = time.perf_counter() - begin
     rows = [[f"tokens/s, {name}", f"{MAX_TOKENS / took:.1f}"] for name, took in seconds.items()]
     rows.append(["cache is faster", f"{seconds['no cache'] / seconds['cache']:.1f}x"])
-    return {"tokens": tokens, "errors": [], "rows": rows, "seconds": sum(seconds.values())}
+    result = {"tokens": tokens, "names": [f"the loop with {n}" for n in loops], "errors": []}
+    return result | {"rows": rows, "seconds": sum(seconds.values())}
 
 
 WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
@@ -203,19 +209,26 @@ def show_unfinished(out: Screen, phase: Phase, error: WorkerError) -> int:
     """It raised, hung or died; a hole that is still open is no accident."""
     todo = todo_in(error.detail["message"]) if error.kind == "error" else ""
     if todo:
-        out.line("○ It stopped at a function that is not written yet:", "yellow")
-        out.line(todo, indent=2)
-        out.line(f"next: write it, then {command(phase, 'lab')}", "bold")
-    else:
-        out.line("✗ The run did not finish.", "red")
-        out.line(str(error), indent=2)
-        out.line(f"next: {command(phase, 'lab')} judges it piece by piece", "bold")
+        return show_todo(out, phase, todo)
+    out.line("✗ The run did not finish.", "red")
+    out.line(str(error), indent=2)
+    out.line(f"next: {command(phase, 'lab')} judges it piece by piece", "bold")
+    return 1
+
+
+def show_todo(out: Screen, phase: Phase, todo: str) -> int:
+    out.line("○ It stopped at a function that is not written yet:", "yellow")
+    out.line(todo, indent=2)
+    out.line(f"next: write it, then {command(phase, 'lab')}", "bold")
     return 1
 
 
 def show_results(
     out: Screen, phase: Phase, yours: dict[str, Any], reference: dict[str, Any]
 ) -> int:
+    todo = next(filter(None, map(todo_in, yours["errors"])), "")
+    if todo:
+        return show_todo(out, phase, todo)
     idle = [phase.lab_path(module) for module in phase.modules if module not in yours["used"]]
     same = yours["tokens"] == reference["tokens"] and not yours["errors"]
     out.line()
@@ -230,16 +243,24 @@ def show_results(
     if same:
         out.line("✓ the same tokens, every one of them", "green")
         return 0
-    for error in yours["errors"]:
+    show_difference(out, yours, reference)
+    if phase.run == "engine":
+        out.line(f"next: make trace-diff-{phase.number} finds the step where it begins", "bold")
+    else:
+        out.line(f"next: {command(phase, 'lab')} judges it piece by piece", "bold")
+    return 1
+
+
+def show_difference(out: Screen, yours: dict[str, Any], reference: dict[str, Any]) -> None:
+    """What went wrong in requests, and the first token that is another."""
+    for error in dict.fromkeys(yours["errors"]):
         out.line(f"✗ {error}", "red")
-    pairs = zip(yours["tokens"], reference["tokens"], strict=False)
-    for index, (mine, theirs) in enumerate(pairs):
+    sides = zip(yours["names"], yours["tokens"], reference["tokens"], strict=False)
+    for name, mine, theirs in sides:
         if mine != theirs:
             at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), -1)
             at = min(len(mine), len(theirs)) if at < 0 else at
-            out.line(f"✗ prompt {index} differs from output token {at} on:", "red")
+            out.line(f"✗ {name} differs from output token {at} on:", "red")
             out.pair("yours", str(mine[at : at + 8]), "red", 4)
             out.pair("expected", str(theirs[at : at + 8]), "green", 4)
-            break
-    out.line(f"next: make trace-diff-{phase.number} finds the step where it begins", "bold")
-    return 1
+            return

@@ -19,7 +19,9 @@ MODULES = ["mini_vllm.core.request_queue", "mini_vllm.core.scheduler"]
 
 def side(tokens: list[list[int]], errors: tuple[str, ...] = (), used: int = 2) -> dict[str, Any]:
     rows = [["tokens/s", "100.0"], ["TTFT, median", "12.5 ms"]]
-    return {"tokens": tokens, "errors": list(errors), "rows": rows, "used": MODULES[:used]}
+    names = [f"prompt {i}" for i in range(len(tokens))]
+    result = {"tokens": tokens, "names": names, "errors": list(errors)}
+    return result | {"rows": rows, "used": MODULES[:used]}
 
 
 @pytest.fixture
@@ -61,6 +63,22 @@ def test_a_missing_token_differs_where_the_shorter_ends(phase: Phase) -> None:
 def test_equal_tokens_with_an_error_do_not_pass(phase: Phase) -> None:
     code, text = shown(phase, side([[1]], ("r1 broke",)), side([[1]]))
     assert (code, "✗ r1 broke" in text) == (1, True)
+
+
+def test_a_hole_that_ends_a_request_is_named(phase: Phase) -> None:
+    message = "TODO 03.2: write f in labs/03-scheduler/scheduler.py (phase 03, a.md#task-2)"
+    broken = side([[]], (f"the forward pass failed: AssertionError('{message}')",))
+    code, text = shown(phase, broken, side([[4]]))
+    assert (code, message in text, "yours" in text) == (1, True, False)
+    assert "next: write it, then make lab-03" in text
+
+
+def test_only_the_engines_workload_has_steps_to_compare() -> None:
+    phase = Course(find_root()).phase("04")
+    mine = side([[1]]) | {"used": list(phase.modules)}
+    text = shown(phase, mine, side([[2]]))[1]
+    assert "prompt 0 differs from output token 0 on" in text
+    assert ("trace-diff" in text, "make lab-04 judges it" in text) == (False, True)
 
 
 def test_a_module_that_raises_leads_back_to_the_lab(

@@ -38,6 +38,15 @@ def check_decode(at: str, seq_lens: Sequence[int], **shape: Any) -> None:
     expect_close(problem["output"], expected, axes=("request", "head", "dim"), at=at)
 
 
+def rising(paged: cases_attention.Pages, problem: dict[str, Any]) -> None:
+    """Queries and keys with the score p / 5 at position p, so that each tile has a new maximum."""
+    problem["query"].fill_(1.0)
+    unit = 1 / (5 * problem["scale"] * paged.key.shape[-1])
+    for row, length in enumerate(paged.seq_lens):
+        for position in range(length):
+            paged.key[paged.place(row, position)] = unit * position
+
+
 def check_prefill(at: str, requests: Sequence[tuple[int, int]], **shape: Any) -> None:
     """The same for prefill; requests are (new tokens, tokens computed before)."""
     __tracebackhide__ = True
@@ -78,6 +87,7 @@ def desk() -> SimpleNamespace:
     """The builders above, by name."""
     return SimpleNamespace(
         decode_problem=decode_problem,
+        rising=rising,
         check_decode=check_decode,
         check_prefill=check_prefill,
         run=run_kernel,

@@ -75,11 +75,12 @@ def test_04_3_scores_are_scaled() -> None:
 
 def test_04_3_heads_share_keys_in_groups() -> None:
     """4 query heads, 2 key/value heads: heads 0 and 1 read the first, 2 and 3 the second."""
-    query, keys = torch.zeros(1, 4, 1), torch.zeros(2, 2, 1)
+    query = torch.ones(1, 4, 1)
+    keys = torch.tensor([[[0.0], [50.0]], [[50.0], [0.0]]])
     values = torch.tensor([[[1.0], [10.0]], [[3.0], [30.0]]])
     output = attend(query, keys, values, torch.ones(1, 2, dtype=torch.bool), 1.0)
-    at = "key/value head 0 averages to 2, head 1 to 20"
-    expect(output.flatten().tolist(), [2.0, 2.0, 20.0, 20.0], at=at)
+    at = "keys of head 0 choose the second token (value 3), those of head 1 the first (value 10)"
+    expect(output.flatten().tolist(), [3.0, 3.0, 10.0, 10.0], at=at)
 
 
 def test_04_3_half_precision_is_only_for_storing() -> None:

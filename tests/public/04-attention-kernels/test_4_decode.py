@@ -117,8 +117,9 @@ def test_04_4_decode_contexts_around_a_block(desk: Any) -> None:
 
 
 def test_04_4_decode_several_tiles(desk: Any) -> None:
-    """A context of 70 tokens takes three tiles of 32 keys: the accumulator must be rescaled."""
-    desk.check_decode("ana has 70 tokens; KEY_TILE 32", [70], block_size=16)
+    """70 tokens take three tiles of 32 keys, each with larger scores than the one before."""
+    at = "ana has 70 tokens; KEY_TILE 32; the score of position p is p / 5"
+    desk.check_decode(at, [70], block_size=16, change=desk.rising)
 
 
 def test_04_4_decode_heads_in_groups(desk: Any) -> None:
