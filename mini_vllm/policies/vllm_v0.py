@@ -322,7 +322,8 @@ class VllmV0(Policy):
         """Give every running group its next tokens, or the next chunk of its prompt.
 
         While there are too few blocks for a group, the last one in the queue is preempted, in the
-        end the group itself. Whoever has been scheduled in this step is safe.
+        end the group itself. Whoever has been scheduled in this step is safe. A group that has
+        the machine to itself gives up one member after the other: it would find no more room.
         """
         if self.scheduler_config.policy == "priority":
             self.running.sort()
@@ -335,8 +336,12 @@ class VllmV0(Policy):
             while not self._can_append_slots(group, step.budget):
                 if any([self._cap_if_too_large(request, lookahead) for request in group]):
                     break
-                # The last group; without one, the last member; in the end, the one that is left.
-                victim = queue.pop() if queue else [group.pop()]
+                if queue:
+                    victim = queue.pop()
+                elif len(self.running) > len(group):
+                    victim, group = group, []
+                else:
+                    victim = [group.pop()]
                 self._preempt_group(step, victim)
                 if not group:
                     break
