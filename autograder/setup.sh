@@ -17,7 +17,7 @@ if ! [ -s "$base/source/phase" ]; then
 fi
 
 apt-get update
-apt-get install -y --no-install-recommends python3-pip python3-venv
+apt-get install -y --no-install-recommends python3-pip python3-venv bubblewrap
 python3 -m venv "$base/uv"
 "$base/uv/bin/pip" install uv
 
@@ -27,10 +27,9 @@ export UV_PYTHON_INSTALL_DIR="$base/python"
 cd "$course"
 "$("$base/uv/bin/uv" python find 3.12)" -m labkit setup
 
-# Another uid may read the engine and the tools, and nothing that answers a question.
-chmod -R go+rX "$course" "$base/python"
-for secret in tests/hidden tests/mutants tests/alternatives tests/cheats solutions; do
-    if [ -e "$course/$secret" ]; then
-        chmod 700 "$course/$secret"
-    fi
-done
+# The course is root's: hidden suites, solutions and the reference of every exercise lie in it. A user
+# who may start Python and import its packages, and may read nothing else, is who the student's code
+# runs as where the machine allows no namespaces.
+chmod -R go-rwx "$course"
+chmod go+x "$course"
+chmod -R go+rX "$course/.venv" "$base/python"

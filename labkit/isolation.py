@@ -37,14 +37,15 @@ SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache
 UIDS = range(61184, 65520)
 """Users that no system gives to people; systemd keeps them for services of a moment, too."""
 PROBE = """
-import os, sys
-scratch, *secret = sys.argv[1:]
-open(os.path.join(scratch, "probe"), "w").close()
-for folder in secret:
-    for path, _, names in os.walk(folder):
-        for name in names:
-            if os.access(os.path.join(path, name), os.R_OK):
-                sys.exit(os.path.join(path, name) + " can be read")
+import json, os, sys
+view = json.loads(sys.argv[1])
+open(os.path.join(view["scratch"], "probe"), "w").close()
+for top in view["secret"]:
+    for folder, folders, names in os.walk(top):
+        folders[:] = [f for f in folders if os.path.join(folder, f) not in view["shown"]]
+        for path in (os.path.join(folder, name) for name in names):
+            if path not in view["shown"] and os.access(path, os.R_OK):
+                sys.exit(path + " can be read")
 print("ok", end="")
 """
 
@@ -57,7 +58,8 @@ class View:
         readable: files and folders, besides the system's.
         scratch: the one folder it may write; its home and its working directory.
         root: an empty folder on which a new root may be mounted.
-        secret: folders that must not be readable, below whatever they lie.
+        secret: folders that must not be readable, below whatever they lie; what is `readable` may
+            lie in them, as a virtual environment does in a checkout.
     """
 
     readable: tuple[Path, ...]
@@ -271,7 +273,8 @@ def why_not(rung: type[Rung], view: View, python: str) -> str:
     if reason := trial.missing():
         return reason
     secret = [str(path) for path in view.secret] if trial.hides else []
-    words = [python, "-I", "-S", "-c", trial.prologue() + PROBE, str(view.scratch), *secret]
+    told = json.dumps({"scratch": str(view.scratch), "secret": secret, "shown": view.shown})
+    words = [python, "-I", "-S", "-c", trial.prologue() + PROBE, told]
     try:
         process = trial.start(words, {}, view)
     except OSError as error:

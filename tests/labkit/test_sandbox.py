@@ -11,6 +11,7 @@ import os
 import resource
 import socket
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -446,6 +447,34 @@ def test_a_rung_that_shows_a_secret_is_not_taken(
     monkeypatch.setitem(LADDER, "namespaces", Leaky)
     with pytest.raises(ValueError, match=r"namespaces: .*\.py can be read|\.toml can be read"):
         sandbox.choose_rung(phase, "namespaces")
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that another uid may enter; pytest's own lie in a closed one."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+def test_a_virtual_environment_inside_the_checkout_betrays_nothing(
+    rung: type[Rung], open_folder: Path
+) -> None:
+    """That is where `make setup` puts it: the checkout is hidden, its environment is not."""
+    course, first, second, root = (open_folder / name for name in ("course", "1", "2", "root"))
+    for folder in (course / ".venv" / "lib", first, second, root):
+        folder.mkdir(parents=True)
+    for file in (course / "answer.py", course / ".venv" / "lib" / "package.py"):
+        file.write_text("text")
+    course.chmod(0o711)
+    (course / "answer.py").chmod(0o600)
+    for python in (os.path.realpath(sys.executable), "/usr/bin/python3"):
+        readable = (Path(python).parents[1], course / ".venv")
+        if not isolation.why_not(rung, isolation.View(readable, first, root), python):
+            seen = isolation.View(readable, second, root, secret=(course,))
+            assert isolation.why_not(rung, seen, python) == ""
+            return
+    pytest.skip(f"not run: {rung.name} does not work here")
 
 
 def test_a_worker_starts_fast(rung: type[Rung], phase: Phase) -> None:
