@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
@@ -99,6 +99,17 @@ def drain(scheduler: Scheduler, max_steps: int = 500) -> int:
             return steps
         step(scheduler)
     raise AssertionError(f"not done after {max_steps} steps: {scheduler.requests}")
+
+
+def step_until(
+    scheduler: Scheduler, wanted: Callable[[SchedulerOutput], object], max_steps: int = 60
+) -> SchedulerOutput:
+    """Step until a plan is as ``wanted``; that plan."""
+    for _ in range(max_steps):
+        output = step(scheduler)
+        if wanted(output):
+            return output
+    raise AssertionError(f"it has not happened in {max_steps} steps: {scheduler.requests}")
 
 
 def ids(requests: object) -> list[str]:

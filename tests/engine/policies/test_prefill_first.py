@@ -14,7 +14,7 @@ from mini_vllm.policies import POLICIES
 from mini_vllm.policies.prefill_first import MinivLLM, NanoVLLM
 from mini_vllm.policies.static import Static
 from mini_vllm.request import RequestStatus
-from tests.engine.core.build import add, drain, ids, make_request, step, table
+from tests.engine.core.build import add, drain, ids, make_request, step, step_until, table
 
 PREFILL_FIRST = (MinivLLM, NanoVLLM)
 SHARED = list(range(12))
@@ -100,8 +100,7 @@ def test_the_youngest_go_first_and_wait_in_front(cls: type[Scheduler]) -> None:
     assert ids(scheduler.waiting) == ["c", "d"]
     c = scheduler.requests["c"]
     assert c.num_computed_tokens == 0 and c.num_output_tokens == 1, "its token is not lost"
-    while not (output := step(scheduler)).scheduled_cached_reqs.resumed_req_ids:
-        pass
+    output = step_until(scheduler, lambda plan: plan.scheduled_cached_reqs.resumed_req_ids)
     assert output.num_scheduled_tokens["c"] == 9
 
 
@@ -259,8 +258,9 @@ def test_static_batching_never_preempts() -> None:
             add(scheduler, make_request(f"r{number}", length, max_tokens=limit))
             for _ in range(draw.randrange(4)):
                 assert step(scheduler).preempted_req_ids == []
-        while scheduler.has_requests():
+        for _ in range(200):
             assert step(scheduler).preempted_req_ids == []
+        assert not scheduler.requests
 
 
 # ------------------------------------------------------------------ side by side

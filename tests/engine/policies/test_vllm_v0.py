@@ -16,7 +16,16 @@ from mini_vllm.policies.vllm_v0 import (
     order_finishing_prefills_first,
 )
 from mini_vllm.request import Request, RequestStatus
-from tests.engine.core.build import add, finish_step, ids, make_request, step, table
+from tests.engine.core.build import (
+    add,
+    drain,
+    finish_step,
+    ids,
+    make_request,
+    step,
+    step_until,
+    table,
+)
 
 SWAP, RECOMPUTE = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE
 
@@ -201,9 +210,8 @@ def test_a_swapped_request_keeps_its_tokens_and_blocks_new_prompts() -> None:
     assert swapped(scheduler) == [["b"]] and ids(scheduler.waiting) == ["c"]
     b = scheduler.requests["b"]
     assert b.status == RequestStatus.PREEMPTED and b.num_computed_tokens == 8
-    while scheduler.requests["a"].num_output_tokens != 7:
-        assert "c" not in step(scheduler).num_scheduled_tokens, "c fits, but b is swapped out"
-    step(scheduler)
+    for _ in range(5):
+        assert step(scheduler).num_scheduled_tokens == {"a": 1}, "c fits, but b is swapped out"
     output = step(scheduler)
     assert output.num_scheduled_tokens == {"b": 1}
     assert output.scheduled_cached_reqs.num_computed_tokens == [8]
@@ -237,8 +245,8 @@ def test_swapped_requests_come_back_in_order_and_not_in_a_step_that_preempts() -
     add(scheduler, *[make_request(name, 7, max_tokens=9) for name in "abc"])
     outputs = [step(scheduler) for _ in range(3)]
     assert outputs[-1].preempted_req_ids == ["c"]
-    while not (output := step(scheduler)).blocks_to_swap_in:
-        assert not (output.preempted_req_ids and output.blocks_to_swap_in)
+    output = step_until(scheduler, lambda plan: plan.blocks_to_swap_in)
+    assert output.preempted_req_ids == []
     assert output.scheduled_cached_reqs.resumed_req_ids == {"c"}
 
 
@@ -434,10 +442,8 @@ def test_multi_step_does_not_cut_prompts() -> None:
 def test_artificial_preemptions_happen_without_need_and_so_often_at_most() -> None:
     scheduler = make_v0(blocks=40, artificial_preemptions=5)
     add(scheduler, *[make_request(name, 5, max_tokens=12) for name in "abc"])
-    preempted = 0
-    while scheduler.has_requests():
-        preempted += len(step(scheduler).preempted_req_ids)
-    assert preempted == 5
+    assert sum(len(step(scheduler).preempted_req_ids) for _ in range(60)) == 5
+    assert not scheduler.requests
 
 
 def test_planning_time_is_counted_for_those_who_run() -> None:
@@ -496,15 +502,13 @@ def test_a_group_is_swapped_together_and_its_shared_block_once() -> None:
     make_group(scheduler, 2, prompt=6, max_tokens=9)
     step(scheduler)  # the group's prompt
     step(scheduler)  # the fork
-    while not (output := step(scheduler)).preempted_req_ids:
-        pass
+    output = step_until(scheduler, lambda plan: plan.preempted_req_ids)
     assert output.preempted_req_ids == ["0_g", "1_g"]
     assert swapped(scheduler) == [["0_g", "1_g"]]
     hosts = scheduler.kv_cache_manager.host_tables
     assert hosts["0_g"][0] == hosts["1_g"][0] and hosts["0_g"][1] != hosts["1_g"][1]
     assert len(output.blocks_to_swap_out) == 3
-    while not (output := step(scheduler)).blocks_to_swap_in:
-        pass
+    output = step_until(scheduler, lambda plan: plan.blocks_to_swap_in)
     assert len(output.blocks_to_swap_in) == 3
     assert table(scheduler, "0_g")[0] == table(scheduler, "1_g")[0]
 
@@ -515,8 +519,7 @@ def test_a_group_with_the_machine_to_itself_gives_up_a_member() -> None:
     make_group(scheduler, 3, prompt=6, max_tokens=9)
     preempted = [step(scheduler).preempted_req_ids for _ in range(5)]
     assert preempted == [[], [], [], ["2_g"], ["1_g"]] and ids(scheduler.running) == ["0_g"]
-    while scheduler.has_requests():
-        step(scheduler)
+    drain(scheduler)
 
 
 def start_group(scheduler: VllmV0) -> None:
