@@ -22,8 +22,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from labkit import child, exports, isolation, overlay, submission
+from labkit import child, exports, isolation, overlay, sandbox, submission
 from labkit.files import write_text
+from labkit.grade import ISOLATE
 from labkit.loop import PHASE, polite, ready_phase
 from labkit.manifest import Phase
 from labkit.result import (
@@ -45,19 +46,23 @@ BREAKS = {"endless loop", "timeout", "crash", "memory", "garbage", "cannot impor
 
 @dataclass(frozen=True)
 class Job:
-    """One student's folder, where its result goes, and what was promised about the inputs."""
+    """One student's folder, where its result goes, what was promised about the inputs, and the
+    rung of isolation."""
 
     phase: Phase
     folder: Path
     out: Path
     seed: int
+    isolate: str = isolation.AUTO
 
     @property
     def name(self) -> str:
         return self.folder.name
 
 
-def find_jobs(phase: Phase, folder: Path, out: Path, seed: int) -> list[Job]:
+def find_jobs(
+    phase: Phase, folder: Path, out: Path, seed: int, isolate: str = isolation.AUTO
+) -> list[Job]:
     """One for each folder in `folder`, by name; hidden ones are left out.
 
     Raises:
@@ -66,7 +71,7 @@ def find_jobs(phase: Phase, folder: Path, out: Path, seed: int) -> list[Job]:
     names = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
     if not names:
         raise ValueError(f"{folder} holds no folders; it must hold one for each student")
-    return [Job(phase, path, out / f"{path.name}.json", seed) for path in names]
+    return [Job(phase, path, out / f"{path.name}.json", seed, isolate) for path in names]
 
 
 def finished(job: Job) -> GradeResult | None:
@@ -87,6 +92,7 @@ def grade(job: Job) -> GradeResult:
     job.out.unlink(missing_ok=True)
     words = ["-m", "labkit", "grade-submission", job.phase.number, str(job.folder.resolve())]
     words += ["--result", str(job.out.resolve()), "--seed", str(job.seed)]
+    words += ["--isolation", job.isolate]
     env = overlay.environment(job.phase.root, {}) | {"LABKIT_ROOT": str(job.phase.root)}
     done = child.run(words, env, child.Limits(SECONDS, memory_mb=0), job.phase.root)
     try:
@@ -173,12 +179,14 @@ def main(
     seed: int = typer.Option(None, help="of the random inputs; default: one for the class"),
     jobs: int = typer.Option(max(1, (os.cpu_count() or 1) // 2), help="submissions at a time"),
     again: bool = typer.Option(False, "--again", help="grade also what is done"),
+    isolate: str = ISOLATE,
 ) -> None:
     """Grade every submission in a folder; exit code 1 if the grader failed on one."""
     chosen = ready_phase(phase)
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; it must hold one folder for each student")
-    todo = find_jobs(chosen, folder, out, class_seed(out, seed))
+    sandbox.choose_rung(chosen, isolate)  # say now, and once, that a rung does not work
+    todo = find_jobs(chosen, folder, out, class_seed(out, seed), isolate)
     console = Console(highlight=False)
     results = {} if again else {job.name: old for job in todo if (old := finished(job))}
     if results:

@@ -49,6 +49,10 @@ KIND_SAYS = {
     "not run": "not run",
 }
 
+ISOLATE = typer.Option(
+    isolation.AUTO, "--isolation", help=f"one of {', '.join(isolation.LADDER)}; else it fails"
+)
+
 
 @dataclass
 class Judged:
@@ -70,9 +74,7 @@ def main(
     phase: str = PHASE,
     seed: int = typer.Option(None, help="repeat the run that had this seed"),
     reveal: bool = typer.Option(False, help="show seed and inputs of what failed now"),
-    isolate: str = typer.Option(
-        isolation.AUTO, "--isolation", help=f"auto, {', '.join(isolation.LADDER)}"
-    ),
+    isolate: str = ISOLATE,
     result_file: Path = typer.Option(None, "--result", help="write the result there too"),
 ) -> None:
     """Run the hidden suite of a phase; exit code 0 only if all of it passes."""

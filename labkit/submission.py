@@ -17,7 +17,8 @@ from pathlib import Path
 
 import typer
 
-from labkit import grade
+from labkit import grade, isolation
+from labkit.grade import ISOLATE
 from labkit.loop import PHASE, polite, ready_phase
 from labkit.manifest import Phase
 from labkit.result import (
@@ -96,11 +97,14 @@ def refuse(phase: Phase, files: Mapping[str, Path], seed: int, problem: Problem)
     )
 
 
-def grade_folder(phase: Phase, folder: Path, seed: int) -> GradeResult:
+def grade_folder(
+    phase: Phase, folder: Path, seed: int, isolate: str = isolation.AUTO
+) -> GradeResult:
     """Grade what a student handed in.
 
     Raises:
-        ValueError: the hidden suite is not in this checkout, so nothing can be judged.
+        ValueError: the hidden suite is not in this checkout, so nothing can be judged; or
+            `isolate` is no rung, or does not work here.
     """
     if not any(phase.hidden_tests.glob("test_*.py")):
         raise ValueError(
@@ -111,7 +115,7 @@ def grade_folder(phase: Phase, folder: Path, seed: int) -> GradeResult:
     problem = check_files(folder, files)
     if problem:
         return refuse(phase, files, seed, problem)
-    return grade.grade_files(phase, files, seed)
+    return grade.grade_files(phase, files, seed, isolate)
 
 
 @polite
@@ -120,6 +124,7 @@ def main(
     folder: Path = typer.Argument(help="what the student handed in", file_okay=False),
     result: Path = typer.Option(help="write the result file here"),
     seed: int = typer.Option(None, help="of the random inputs; default: a fresh one"),
+    isolate: str = ISOLATE,
 ) -> None:
     """Grade one folder and write its result file; exit code 0 if it could be judged."""
     chosen = ready_phase(phase)
@@ -127,7 +132,7 @@ def main(
         print(f"{folder} is no folder; give the one that the student handed in", file=sys.stderr)
         raise typer.Exit(2)
     number = fresh_seed() if seed is None else seed
-    found = grade_folder(chosen, folder, number)
+    found = grade_folder(chosen, folder, number, isolate)
     found.write(result)
     said = f" ({found.problem})" if found.problem else ""
     print(f"{folder.name}: {found.earned:g} of {found.points:g} points{said}")

@@ -154,6 +154,16 @@ def test_a_grader_that_dies_is_an_error_of_the_grader(
     assert batch.finished(job) is None
 
 
+def test_the_rung_of_isolation_reaches_the_grader(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(batch, "load", lambda path: "found")
+    monkeypatch.setattr(batch.child, "run", lambda words, *rest: seen.extend(words))
+    batch.grade(replace(job, isolate="namespaces"))
+    assert seen[seen.index("--isolation") + 1] == "namespaces"
+
+
 def test_an_earlier_result_is_never_taken_for_a_new_one(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:

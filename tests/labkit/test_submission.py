@@ -100,15 +100,15 @@ def test_what_can_run_goes_to_the_grader(
     phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hand_in(tmp_path, {"scheduler.py": "x = 1\n", "request_queue.py": "y = 1\n"})
-    seen: list[tuple[Mapping[str, Path], int]] = []
+    seen: list[tuple[Mapping[str, Path], int, str]] = []
 
-    def grader(phase: Phase, files: Mapping[str, Path], seed: int) -> GradeResult:
-        seen.append((files, seed))
+    def grader(phase: Phase, files: Mapping[str, Path], seed: int, isolate: str) -> GradeResult:
+        seen.append((files, seed, isolate))
         refused = submission.refuse(phase, files, seed, submission.Problem("crash", ""))
         return replace(refused, isolation="plain")
 
     monkeypatch.setattr(submission.grade, "grade_files", grader)
-    result = submission.grade_folder(phase, tmp_path, seed=7)
+    result = submission.grade_folder(phase, tmp_path, 7, "namespaces")
     assert result.isolation == "plain"
     names = ("request_queue", "scheduler")
-    assert seen == [({f"mini_vllm.core.{n}": tmp_path / f"{n}.py" for n in names}, 7)]
+    assert seen == [({f"mini_vllm.core.{n}": tmp_path / f"{n}.py" for n in names}, 7, "namespaces")]
