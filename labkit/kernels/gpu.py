@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels import timing, verdict
+from labkit.kernels import oracles, timing, verdict
 from labkit.kernels.cases import SPECS, Case, build, cases_of
 from labkit.kernels.extract import Submission, extract, reference_source
 from labkit.kernels.findings import Finding
@@ -424,7 +424,32 @@ def time_large(
         clock.device_wide(candidates["yours"][0]),
     )  # fmt: skip
     findings = [("values", f"{large.name}: {doubt}")] if doubt else []
+    findings += same_answer(kernels, reference, spec, sets[0], large.name)
     return {"part": "timing", "name": large.name, "findings": findings, "ceilings": ceilings, **row}
+
+
+def same_answer(
+    kernels: Any, reference: Any, spec: KernelSpec, problem: Mapping[str, Any], where: str
+) -> list[tuple[str, str]]:
+    """What is timed must be right too: a finding if the engine's kernel gives other numbers.
+
+    A kernel could tell a benchmark by its size. The small cases do not see what it does then.
+    """
+    written = [name for name in (*spec.outputs, *spec.updates) if problem.get(name) is not None]
+    start = {name: problem[name].clone() for name in written}
+    answers = []
+    for module in (kernels, reference):
+        for name in written:
+            problem[name].copy_(start[name])
+            if name in spec.outputs:
+                problem[name].fill_(float("nan"))
+        launcher(spec, module, problem)()
+        outputs = {name: problem[name].clone() for name in written}
+        answers.append(oracles.judged(spec.name, outputs))
+    return [
+        ("values", message.replace("the first run", "the engine's kernel"))
+        for _, message in moved(answers[1], answers[0], "bfloat16", where)
+    ]
 
 
 def launcher(spec: KernelSpec, kernels: Any, problem: Mapping[str, Any]) -> Callable[[], None]:

@@ -221,6 +221,46 @@ def test_a_row_of_the_roofline_table() -> None:
     assert row["share"] == pytest.approx(0.5) and row["ratio"] == {"reference": 0.5}
 
 
+class FakeKernels:
+    """A module whose silu_mul_kernel is a Python function; it does nothing for `limit` rows."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    @property
+    def silu_mul_kernel(self) -> FakeKernels:
+        return self
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+        def run(output_ptr: torch.Tensor, gate_up_ptr: torch.Tensor, **_: object) -> None:
+            if grid[0] < self.limit:
+                gate, up = gate_up_ptr.chunk(2, dim=-1)
+                output_ptr.copy_(torch.nn.functional.silu(gate) * up)
+
+        return run
+
+
+def test_what_is_timed_is_compared_too() -> None:
+    """A kernel that is right for few rows and idle for many, as a benchmark has."""
+    spec, right, idle = SPECS["silu_mul"], FakeKernels(100), FakeKernels(8)
+    for rows, expected in ((4, 0), (8, 1)):
+        problem = large.silu(rows)(torch.Generator().manual_seed(1), torch.device("cpu"))
+        assert gpu.same_answer(right, right, spec, problem, "8 rows") == []
+        found = gpu.same_answer(idle, right, spec, problem, "8 rows")
+        assert len(found) == expected
+    assert found[0][0] == "values" and "8 rows: output differs" in found[0][1]
+    assert "the engine's kernel" in found[0][1]
+
+
+def test_what_is_timed_is_made_of_random_numbers() -> None:
+    """Zeros keep a GPU cool, and a cool one is faster."""
+    for make in (large.silu(3), large.norm(3), large.reduce(2, 4), large.decode(2, 40)):
+        problem = make(torch.Generator().manual_seed(1), torch.device("cpu"))
+        inputs = [t for k, t in problem.items() if k not in ("output", "seq_lens", "block_table")]
+        for tensor in (t for t in inputs if isinstance(t, torch.Tensor)):
+            assert (tensor == 0).float().mean() < 0.01 and tensor.float().std() > 0.5
+
+
 def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
     """On a small scale on the CPU: the launcher and the oracle accept what `large.py` draws."""
     assert {known.spec for known in LARGE} == set(SPECS)
