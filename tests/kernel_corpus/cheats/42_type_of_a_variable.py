@@ -1,0 +1,24 @@
+"""What the interpreter runs and no compiler can: a number that becomes a tile in a loop."""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def silu_mul_kernel(
+    output_ptr,
+    gate_up_ptr,
+    SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    inside = column < SIZE
+    gate_ptr = gate_up_ptr + token * 2 * SIZE + column
+    target = output_ptr + token * SIZE + column
+    gate = tl.load(gate_ptr, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(gate_ptr + SIZE, mask=inside, other=0.0).to(tl.float32)
+    total = 0
+    for _ in range(0, SIZE):
+        total = gate * 0.0
+    tl.store(target, gate / (1.0 + tl.exp(-gate)) * up + total, mask=inside)
