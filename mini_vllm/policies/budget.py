@@ -14,19 +14,12 @@ class SchedulingBudget:
 
     token_budget: int
     max_num_seqs: int
-    _tokens: dict[str, int] = field(default_factory=dict)
-    _cached_tokens: dict[str, int] = field(default_factory=dict)
+    num_batched_tokens: int = 0
+    """Tokens that this step computes."""
+    num_cached_tokens: int = 0
+    """Tokens that the prefix cache saved this step."""
+    _tokens: dict[str, tuple[int, int]] = field(default_factory=dict)
     _seqs: set[str] = field(default_factory=set)
-
-    @property
-    def num_batched_tokens(self) -> int:
-        """Tokens that this step computes."""
-        return sum(self._tokens.values())
-
-    @property
-    def num_cached_tokens(self) -> int:
-        """Tokens that the prefix cache saved this step."""
-        return sum(self._cached_tokens.values())
 
     @property
     def num_curr_seqs(self) -> int:
@@ -45,8 +38,9 @@ class SchedulingBudget:
 
     def add_tokens(self, request_id: str, num_tokens: int, num_cached_tokens: int = 0) -> None:
         """Charge ``num_tokens``, and note what the cache supplied besides."""
-        self._tokens[request_id] = num_tokens
-        self._cached_tokens[request_id] = num_cached_tokens
+        self._tokens[request_id] = (num_tokens, num_cached_tokens)
+        self.num_batched_tokens += num_tokens
+        self.num_cached_tokens += num_cached_tokens
 
     def add_seq(self, request_id: str) -> None:
         """Give a request a row; adding it twice is the same as once."""
@@ -54,6 +48,7 @@ class SchedulingBudget:
 
     def remove(self, request_id: str) -> None:
         """Take back all that was charged for a request."""
-        self._tokens.pop(request_id, None)
-        self._cached_tokens.pop(request_id, None)
+        num_tokens, num_cached_tokens = self._tokens.pop(request_id, (0, 0))
+        self.num_batched_tokens -= num_tokens
+        self.num_cached_tokens -= num_cached_tokens
         self._seqs.discard(request_id)

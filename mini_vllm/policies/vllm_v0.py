@@ -331,9 +331,10 @@ class VllmV0(Policy):
         queue = deque(self.groups.split(self.running))
         while queue:
             group = queue.popleft()
-            if not any(self._tokens_of(group, step.budget)):
+            tokens = self._tokens_of(group, step.budget)
+            if not any(tokens.values()):
                 break
-            while not self._can_append_slots(group, step.budget):
+            while not self._can_append_slots(group):
                 if any([self._cap_if_too_large(request, lookahead) for request in group]):
                     break
                 if queue:
@@ -346,16 +347,18 @@ class VllmV0(Policy):
                 if not group:
                     break
             else:
-                self._append_slots(step, group)
+                for request in group:
+                    if tokens[request] > 0:
+                        self._append_slots(step, request, tokens[request])
 
-    def _tokens_of(self, group: Sequence[Request], budget: SchedulingBudget) -> list[int]:
+    def _tokens_of(self, group: Sequence[Request], budget: SchedulingBudget) -> dict[Request, int]:
         """Tokens that each member computes in this step; members that make a token come first."""
         num_left = budget.remaining_token_budget()
         tokens = dict.fromkeys(group, 0)
         for request in sorted(group, key=_num_missing):
             tokens[request] = self._num_tokens_now(_num_missing(request), num_left)
             num_left -= tokens[request]
-        return list(tokens.values())
+        return tokens
 
     def _num_slots(self, request: Request) -> int:
         """Slots that a running request needs: for all of its tokens, and for lookahead.
@@ -375,7 +378,7 @@ class VllmV0(Policy):
             return 0
         return max(self.scheduler_config.num_lookahead_tokens, num_steps - 1)
 
-    def _can_append_slots(self, group: Sequence[Request], budget: SchedulingBudget) -> bool:
+    def _can_append_slots(self, group: Sequence[Request]) -> bool:
         """Whether all members can have their slots; in tests also by chance not."""
         if self._artificial_preemptions_left and (
             self._dice.random() < ARTIFICIAL_PREEMPTION_PROBABILITY
@@ -386,15 +389,12 @@ class VllmV0(Policy):
         wanted = sum(manager.num_blocks_to_append(r, self._num_slots(r)) for r in group)
         return wanted <= manager.num_free_blocks
 
-    def _append_slots(self, step: V0Plan, group: Sequence[Request]) -> None:
-        """Give all members their slots and enter them in the plan."""
-        for request, num_tokens in zip(group, self._tokens_of(group, step.budget), strict=True):
-            if num_tokens == 0:
-                continue
-            blocks, copies = self.kv_cache_manager.append(request, self._num_slots(request))
-            assert not copies, "a running request writes to its own blocks only"
-            step.add_running(request, num_tokens, blocks)
-            self._charge(step, request, num_tokens)
+    def _append_slots(self, step: V0Plan, request: Request, num_tokens: int) -> None:
+        """Give a running request its slots and enter it in the plan."""
+        blocks, copies = self.kv_cache_manager.append(request, self._num_slots(request))
+        assert not copies, "a running request writes to its own blocks only"
+        step.add_running(request, num_tokens, blocks)
+        self._charge(step, request, num_tokens)
 
     def _charge(self, step: V0Plan, request: Request, num_tokens: int, num_hits: int = 0) -> None:
         step.budget.add_tokens(request.request_id, num_tokens, num_hits)
@@ -528,7 +528,7 @@ class VllmV0(Policy):
             group = self.swapped[0]
             tokens = self._tokens_of(group, step.budget)
             slots = [self._num_slots(request) for request in group]
-            fits = step.budget.can_schedule(sum(tokens), len(group)) and all(tokens)
+            fits = all(tokens.values()) and step.budget.can_schedule(0, len(group))
             if fits and self.kv_cache_manager.can_swap_in(group, slots) is AllocStatus.OK:
                 self.swapped.popleft()
                 self._swap_in(step, group, tokens)
@@ -537,18 +537,18 @@ class VllmV0(Policy):
             else:
                 break
 
-    def _swap_in(self, step: V0Plan, group: Sequence[Request], tokens: Sequence[int]) -> None:
+    def _swap_in(self, step: V0Plan, group: Sequence[Request], tokens: dict[Request, int]) -> None:
         """Bring a group back from the host and let its members go on where they were.
 
         Each has new blocks, so the worker is told its whole table; the copies come first.
         """
         manager = self.kv_cache_manager
         step.blocks_to_swap_in += manager.swap_in(group)
-        for request, num_tokens in zip(group, tokens, strict=True):
+        for request in group:
             _, copies = manager.append(request, self._num_slots(request))
             step.blocks_to_copy += copies
-            self._run(step, request, request.num_computed_tokens, num_tokens)
-            self._charge(step, request, num_tokens)
+            self._run(step, request, request.num_computed_tokens, tokens[request])
+            self._charge(step, request, tokens[request])
 
     # ------------------------------------------------------------------ questions
 

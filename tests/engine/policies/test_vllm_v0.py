@@ -145,8 +145,7 @@ def test_example_lookahead_needs_room_too(held: int, lookahead: int, fits: bool)
     add(scheduler, request)
     step(scheduler)  # the prompt, and the token that makes them `held`
     assert request.num_tokens == held
-    budget = SchedulingBudget(200, 8)
-    assert scheduler._can_append_slots([request], budget) == fits
+    assert scheduler._can_append_slots([request]) == fits
     step(scheduler)
     assert request.is_finished == (not fits)
 
@@ -177,6 +176,19 @@ def test_example_chunks_are_whole_blocks_with_prefix_caching(
     assert scheduler._num_tokens_now(100, left) == chunk
     default = make_v0(block_size=16, budget=left, caching=caching)
     assert default._num_tokens_now(100, left) == (100 if left == 100 else 0)
+
+
+def test_the_budget_takes_back_what_it_charged() -> None:
+    budget = SchedulingBudget(token_budget=10, max_num_seqs=2)
+    budget.add_seq("a")
+    budget.add_seq("a")
+    budget.add_tokens("a", 6, num_cached_tokens=16)
+    assert budget.remaining_token_budget() == 4 and budget.num_cached_tokens == 16
+    assert budget.can_schedule(4, 1)
+    assert not budget.can_schedule(5, 1) and not budget.can_schedule(1, 2)
+    budget.remove("a")
+    budget.remove("unknown")
+    assert (budget.num_batched_tokens, budget.num_cached_tokens, budget.num_curr_seqs) == (0, 0, 0)
 
 
 # ------------------------------------------------------------------ the default policy
