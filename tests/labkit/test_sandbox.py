@@ -488,6 +488,8 @@ def test_a_virtual_environment_inside_the_checkout_betrays_nothing(
     pytest.skip(f"not run: {rung.name} does not work here")
 
 
+@pytest.mark.slow
+@pytest.mark.serial
 def test_a_worker_starts_fast(rung: type[Rung], phase: Phase) -> None:
     box = launcher(rung, phase)
     taken = []
