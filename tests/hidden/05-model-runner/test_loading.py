@@ -136,7 +136,7 @@ def test_05_7_every_value_arrives(subject: Any, shape: dict[str, Any], files: in
     assert yours == parameters_of(tensors, config["tie_word_embeddings"])
 
 
-@pytest.mark.history("nano-vllm#203", "nano-vllm#17")
+@pytest.mark.history("nano-vllm#17")
 def test_05_7_bug_nano_vllm_17_biases_are_parameters_too(subject: Any, tmp_path: Path) -> None:
     """Qwen2's biases on q, k and v were no parameters and were not loaded."""
     shape = dict(
