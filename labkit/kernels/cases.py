@@ -76,9 +76,12 @@ class Case:
 
 
 def lazy_zeros(*shape: int, dtype: torch.dtype) -> Tensor:
-    """Zeros that take up memory only where they are touched, so that 2^31 of them are cheap."""
+    """Zeros that take up memory only where they are touched, so that 2^31 of them are cheap.
+
+    Pages that could be shared do not count as a process's data, which graders limit.
+    """
     size = torch.Size(shape).numel() * dtype.itemsize
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=dtype).view(shape)
 
 
