@@ -121,6 +121,8 @@ def store(
         blocks = num_blocks or -(-stored // block_size) + 2
         last = blocks * block_size
         slots = draw.order(range(last - stored - block_size, last))[:stored]
+        if slots and not num_blocks:
+            slots[draw.integer(0, stored - 1)] = 0  # a slot like any other
         mapping = torch.full((count,), -1, dtype=torch.int64)
         mapping[draw.order(range(count))[:stored]] = torch.tensor(slots, dtype=torch.int64)
         key, value = (draw.normal(count, heads, dim, dtype=dtype) for _ in range(2))
@@ -128,7 +130,7 @@ def store(
             key.view(-1)[:3] = torch.tensor([float("inf"), -0.0, torch.finfo(dtype).tiny / 4])
         row = heads * dim
         if strided:
-            key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, 0)
+            key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, row)
         if far:
             key, value = far_apart(key), far_apart(value)
         shape = (blocks, block_size, heads, dim)

@@ -88,6 +88,13 @@ BUGS = (
         'acc, input_precision="ieee").to(tl.float16).to(tl.float32)\n\n    row_sum_or_1',
         "values", "tiles",
     ),
+    Bug(
+        "paged_decode", "scores are products of TF32",
+        'tl.dot(query, tl.trans(key), input_precision="ieee") * scale\n'
+        '        scores = tl.where(visible',
+        "tl.dot(query, tl.trans(key)) * scale\n        scores = tl.where(visible",
+        "values", "tiles",
+    ),
     # ------------------------------------------------------------ reduce_splits
     Bug(
         "reduce_splits", "splits are averaged as equals", "partial * share[:, None], axis=0) / tl",
@@ -133,6 +140,20 @@ BUGS = (
         "tl.store(output_ptr + row * SIZE + column", "tl.store(output_ptr + column",
         "race", "row",
     ),
+    Bug(
+        "rms_norm", "one column too many is read from a slice",
+        "x = tl.load(x_ptr + token * x_stride + head * SIZE + column, mask=inside",
+        "x = tl.load(x_ptr + token * x_stride + head * SIZE + column, mask=column <= SIZE",
+        "oob", "heads",
+    ),
+    Bug(
+        "rms_norm", "the residual of the next row, which its program changes, is read",
+        "        x = (x.to(tl.float32)",
+        "        after = inside & (token + 1 < tl.num_programs(0))\n"
+        "        after = tl.load(residual_ptr + (row + 1) * SIZE + column, mask=after, other=0.0)\n"
+        "        x = (x.to(tl.float32)",
+        "race", "over",
+    ),
     # ------------------------------------------------------------ rope
     Bug(
         "rope", "both halves turn the same way", "second * cos + first * sin",
@@ -162,6 +183,26 @@ BUGS = (
         "silu_mul", "the gate is read twice", "    up = tl.load(gate_ptr + SIZE",
         "    gate = tl.load(gate_ptr, mask=inside, other=0.0).to(tl.float32)\n"
         "    up = tl.load(gate_ptr + SIZE", "traffic", "traffic",
+    ),
+    Bug(
+        "silu_mul", "the output is written twice", "* up, mask=inside)",
+        "* up, mask=inside)\n    tl.store(output_ptr + token * SIZE + column,"
+        " gate / (1.0 + tl.exp(-gate)) * up, mask=inside)", "traffic", "traffic",
+    ),
+    Bug(
+        "silu_mul", "an address is computed wildly", "    up = tl.load(gate_ptr + SIZE",
+        "    up = tl.load(gate_ptr + SIZE + (token + 1) * 1000000000000000",
+        "oob", "row",
+    ),
+    Bug(
+        "silu_mul", "the row before, which its program writes, is read",
+        "    up = tl.load(gate_ptr + SIZE",
+        "    tl.load(output_ptr + (token - 1) * SIZE + column, mask=inside & (token > 0))\n"
+        "    up = tl.load(gate_ptr + SIZE", "race", "row",
+    ),
+    Bug(
+        "silu_mul", "tiles of two sizes meet", "* up, mask=inside)",
+        "* up + tl.arange(0, 2 * TILE), mask=inside)", "crash", "row",
     ),
     Bug(
         "silu_mul", "the last element of a tile belongs to the next tile too",

@@ -55,8 +55,12 @@ def mutations(text: str) -> Iterator[Mutation]:
     seen: Counter[str] = Counter()
     for function in ast.parse(text).body:
         if isinstance(function, ast.FunctionDef):
+            texts = set[str]()  # two rules may make the same change
             for node, rule, new in _Changes(text, function):
                 changed = _replaced(text, node, new)
+                if changed in texts:
+                    continue
+                texts.add(changed)
                 line = text.splitlines()[node.lineno - 1].strip()
                 old = " ".join((ast.get_source_segment(text, node) or "").split())
                 name = f"{function.name}: {line}: {rule}: `{old}` -> `{' '.join(new.split())}`"
@@ -224,10 +228,7 @@ class _Changes:
         if "mask" in given:
             yield "no mask", self._without(node, "mask", "other")
         if "other" in given:
-            other = "1.0" if given["other"] == "0.0" else "0.0" if "inf" in given["other"] else "1"
-            without = self._without(node, "other")
-            yield "no other", without
-            yield "other", f"{without[:-1]}, other={other})"
+            yield "no other", self._without(node, "other")
 
     def _tl_store(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
         if node.keywords:
