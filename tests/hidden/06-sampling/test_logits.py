@@ -269,7 +269,7 @@ def test_06_4_only_differences_of_logits_count(
     uniform = [(part + 0.5) / sum(row) for row, part in zip(weights, parts, strict=True)]
     p = Program()
     for lift in (0.0, height):
-        args = (logits_of(p, weights) + lift, tensor(p, uniform))
+        args = (p.call("torch:add", logits_of(p, weights), lift), tensor(p, uniform))
         p.see(p.call(f"{SAMPLER}sample_from_logits", *args).tolist())
     plain, lifted = subject.run(p)
     assert lifted == plain, f"all logits of a row are {height} higher"
