@@ -21,7 +21,9 @@ from labkit.trace.diff import Difference, first_difference
 from labkit.trace.runner import Line
 
 PAGE = Path(__file__).parent / "page"
-MODULES = ("recording", "theme", "timeline", "pool", "details", "player", "main")
+MODULES = (
+    "recording", "theme", "words", "view", "timeline", "pool", "details", "player", "main",
+)  # fmt: skip
 """In the order of their imports: joined, they are one module."""
 LONGEST_VALUE = 600
 """Characters of a differing field that the page shows."""
@@ -97,10 +99,10 @@ def pack_run(run: Run) -> dict[str, Any]:
         "name": run.name,
         "steps": rows.steps,
         "config": dict(run.config),
-        "exact": rows.exact,
         "error": run.error,
         "notes": notes,
         "free": [line["free_blocks"] for line in run.lines],
+        "preempted": list(_pack_preempted(run.lines, rows)),
         "rows": [_pack_row(row) for row in rows.rows],
         "queue": _pack_queue(run.lines, rows),
         "pool": _pack_pool(pool),
@@ -137,7 +139,6 @@ def _pack_row(row: Row) -> dict[str, Any]:
         "cells": "".join(_run_lengths(letters)),
         "tokens": [count for letter, count in counts if letter in "prD"],
         "before": list(_jumps(row)),
-        "preempted": row.preempted,
         "end": row.end,
     }
 
@@ -158,6 +159,14 @@ def _jumps(row: Row) -> Iterator[list[int]]:
             if row.before[index] != expected:
                 yield [index, row.before[index]]
             expected = max(row.before[index], 0) + row.tokens[index]
+
+
+def _pack_preempted(lines: Sequence[Line], rows: Rows) -> Iterator[list[Any]]:
+    """[step, rows in the order of their preemption] of the steps that have any."""
+    numbers = {row.id: index for index, row in enumerate(rows.rows)}
+    for line in lines:
+        if line["preempted"]:
+            yield [line["step"], [numbers[i] for i in line["preempted"]]]
 
 
 def _pack_queue(lines: Sequence[Line], rows: Rows) -> list[Any]:

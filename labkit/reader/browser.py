@@ -174,6 +174,12 @@ class Browser:
                 "Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **extra
             )
 
+    def cpu_seconds(self) -> float:
+        """Processor time that all of the browser's processes have used: unlike the time on the
+        clock, it does not grow when others use the machine."""
+        processes = self.call("SystemInfo.getProcessInfo")["processInfo"]
+        return float(sum(process["cpuTime"] for process in processes))
+
     def screenshot(self, path: Path) -> None:
         """Save what the window shows as PNG."""
         data = self.call("Page.captureScreenshot", format="png")["data"]
@@ -184,7 +190,7 @@ class Browser:
         """One command of the protocol and its answer; events in between are noted or dropped."""
         self._last_id += 1
         message: dict[str, Any] = {"id": self._last_id, "method": method, "params": parameters}
-        if self._session and not method.startswith("Target."):
+        if self._session and not method.startswith(("Target.", "SystemInfo.")):
             message["sessionId"] = self._session
         os.write(self._writer, json.dumps(message).encode() + b"\0")
         while True:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,7 @@ STATE = """(() => {
 PAINTED = "new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))"
 
 MILLISECONDS = 50
-"""Bound for a frame, script and raster on the CPU. It holds for the quickest quarter of the frames:
-other work on the machine only ever adds."""
+"""Bound for the processor time of a frame: script, layout and raster, without a GPU."""
 
 
 def write(folder: Path, name: str, runs: list[Run]) -> Path:
@@ -314,30 +312,35 @@ def test_a_recording_that_does_not_say_things_says_that(browser: Browser, folder
 # ------------------------------------------------------------------ size
 
 
-FRAMES = """(() => {
-  const times = [], { actions, draw, view } = inspector;
-  for (let i = 0; i < 120; i++) {
+COUNT = 120
+FRAMES = f"""(() => {{
+  const times = [], {{ actions, draw, view, panels }} = inspector;
+  for (let i = 0; i < {COUNT}; i++) {{
     actions.go((400 + i * 13) % view.steps);
     const begun = performance.now();
     draw();
-    inspector.panels[0].timeline.context.getImageData(0, 0, 1, 1);
+    panels[0].timeline.context.getImageData(0, 0, 1, 1);
     times.push(performance.now() - begun);
-  }
+  }}
   return times.sort((a, b) => a - b);
-})()"""
+}})()"""
 
 
 def test_2000_steps_of_200_requests_scrub_without_lag(browser: Browser, folder: Path) -> None:
-    """Every frame is drawn anew, text included, and waited for, in detail and in overview."""
+    """Every frame is drawn anew, text included, and waited for, in detail and in overview.
+
+    Time on the clock is printed; what is bounded is processor time, for the machine may be busy.
+    """
     run = large_run()
     assert (len(run.lines), len(build_rows(run).rows)) == (2000, 200)
     path = write(folder, "large", [run])
     assert path.stat().st_size < 1_000_000
     open_page(browser, path)
-    measured = {}
     for name, begin in (("detail", "0"), ("overview", "inspector.actions.fit()")):
         browser.evaluate(begin)
+        browser.evaluate(PAINTED)
+        before = browser.cpu_seconds()
         times = browser.evaluate(FRAMES)
-        measured[name] = f"quarter {times[30]:.1f}, half {times[60]:.1f}, 95 % {times[114]:.1f} ms"
-        assert times[30] < MILLISECONDS, json.dumps(measured)
-    print(measured)
+        used = (browser.cpu_seconds() - before) / COUNT * 1000
+        print(f"{name}: {used:.1f} ms of CPU a frame; median {times[COUNT // 2]:.1f} ms")
+        assert used < MILLISECONDS, name

@@ -1,11 +1,13 @@
 /* Puts the page together: one panel for each run, one view and one player for all. */
 
-import { showDetails, showDifference, summarise, element } from "./details.js";
+import { element, showDetails, showDifference } from "./details.js";
 import { Player } from "./player.js";
 import { PoolView } from "./pool.js";
 import { unpack } from "./recording.js";
 import { startTheme } from "./theme.js";
-import { Timeline, View } from "./timeline.js";
+import { Timeline } from "./timeline.js";
+import { View } from "./view.js";
+import { summarise } from "./words.js";
 
 const recording = unpack(JSON.parse(document.querySelector("#recording").textContent));
 const { runs, difference } = recording;
@@ -30,7 +32,8 @@ function makePanel(run) {
 }
 
 function limits(config) {
-  const names = { max_num_batched_tokens: "tokens a step", max_num_seqs: "rows", block_size: "tokens a block", num_gpu_blocks: "blocks", max_model_len: "tokens a request" };
+  const names = { max_num_batched_tokens: "tokens a step", max_num_seqs: "rows", block_size: "tokens a block",
+    num_gpu_blocks: "blocks", max_model_len: "tokens a request" };
   const parts = Object.entries(names).filter(([key]) => key in config).map(([key, name]) => `${config[key]} ${name}`);
   if (config.policy && config.policy !== "fcfs") parts.push(`policy ${config.policy}`);
   if (config.enable_prefix_caching === false) parts.push("no prefix caching");
@@ -124,7 +127,8 @@ function showTip(event, lines) {
   if (!lines) return;
   tip.replaceChildren(element("b", {}, lines[0]), ...lines.slice(1).map((line) => element("span", {}, line)));
   const left = Math.min(event.clientX + 14, innerWidth - tip.offsetWidth - 8);
-  const top = event.clientY + 18 + tip.offsetHeight > innerHeight ? event.clientY - tip.offsetHeight - 12 : event.clientY + 18;
+  const below = event.clientY + 18, fits = below + tip.offsetHeight <= innerHeight;
+  const top = fits ? below : event.clientY - tip.offsetHeight - 12;
   tip.style.transform = `translate(${Math.max(4, left)}px, ${top}px)`;
 }
 

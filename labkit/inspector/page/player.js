@@ -3,6 +3,12 @@
 import { element } from "./details.js";
 
 const SPEEDS = [1, 2, 5, 10, 20, 50, 100];
+const KEYS = {
+  ArrowLeft: "back", ArrowRight: "forward", ArrowUp: "up", ArrowDown: "down", Home: "first", End: "last", " ": "play",
+  "+": "faster", "=": "faster", "-": "slower", "/": "search", n: "next", p: "previous", d: "difference",
+  "]": "zoomIn", "[": "zoomOut", 0: "fit", t: "theme", "?": "help", Escape: "clear",
+};
+const SHIFTED = { ArrowLeft: "back10", ArrowRight: "forward10" };
 
 export class Player {
   constructor(view, events, difference, actions) {
@@ -12,7 +18,9 @@ export class Player {
     this.slider = document.querySelector("#step");
     this.slider.max = view.steps - 1;
     this.slider.addEventListener("input", () => this.go(Number(this.slider.value)));
-    for (const button of document.querySelectorAll("[data-do]")) button.addEventListener("click", () => this.run(button.dataset.do));
+    for (const button of document.querySelectorAll("[data-do]")) {
+      button.addEventListener("click", () => this.run(button.dataset.do));
+    }
     document.addEventListener("keydown", (event) => this.key(event));
     this.searchFor();
   }
@@ -45,11 +53,7 @@ export class Player {
       return;
     }
     if (document.querySelector("dialog[open]")) return;
-    const shifted = event.shiftKey ? { ArrowLeft: "back10", ArrowRight: "forward10" } : {};
-    const names = { ArrowLeft: "back", ArrowRight: "forward", ArrowUp: "up", ArrowDown: "down", Home: "first", End: "last", " ": "play",
-      "+": "faster", "=": "faster", "-": "slower", "/": "search", n: "next", p: "previous", d: "difference", "]": "zoomIn", "[": "zoomOut",
-      0: "fit", t: "theme", "?": "help", Escape: "clear", ...shifted };
-    const name = names[event.key];
+    const name = (event.shiftKey && SHIFTED[event.key]) || KEYS[event.key];
     if (!name || (event.key === " " && event.target.matches("button"))) return;
     event.preventDefault();
     this.run(name);
@@ -88,7 +92,10 @@ export class Player {
   searchFor() {
     const input = document.querySelector("#search"), list = document.querySelector("#ids");
     list.append(...this.view.ids.slice(0, 2000).map((id) => element("option", { value: id })));
-    const found = () => this.view.ids.find((id) => id === input.value) ?? this.view.ids.find((id) => input.value && id.includes(input.value));
+    const found = () => {
+      if (this.view.ids.includes(input.value)) return input.value;
+      return this.view.ids.find((id) => input.value && id.includes(input.value));
+    };
     input.addEventListener("input", () => {
       const id = found();
       input.classList.toggle("nothing", input.value !== "" && id === undefined);

@@ -1,6 +1,7 @@
 /* The block pool after one step, a square a block. */
 
 import { palette, requestColour } from "./theme.js";
+import { describeBlock } from "./words.js";
 
 const SMALLEST = 7, LARGEST = 38, NUMBERED = 26;
 
@@ -99,9 +100,10 @@ export class PoolView {
   /* What happened in this very step: an outline. */
   drawChange(x, y, s, changes) {
     const c = this.context, taken = /[neh]/.test(changes);
-    const colour = changes.includes("e") ? palette.preempted : changes.includes("h") ? palette.hit : taken ? palette.ink : palette.soft;
     if (!taken && !changes.includes("r")) return;
-    c.strokeStyle = colour;
+    c.strokeStyle = taken ? palette.ink : palette.soft;
+    if (changes.includes("h")) c.strokeStyle = palette.hit;
+    if (changes.includes("e")) c.strokeStyle = palette.preempted;
     c.lineWidth = taken && s > 9 ? 2.5 : 1.5;
     if (!taken) c.setLineDash([2, 2]);
     c.strokeRect(x + c.lineWidth / 2, y + c.lineWidth / 2, s - c.lineWidth, s - c.lineWidth);
@@ -127,19 +129,6 @@ export class PoolView {
   /* What stands under the pointer, as lines of text. */
   describe(x, y) {
     const block = this.blockUnder(x, y), step = Math.min(this.view.step, this.run.steps - 1);
-    if (block === null || !this.run.pool.knows(step)) return null;
-    if (block === 0) return ["block 0", "the null block: never given out"];
-    const { blockSize, findable } = this.run.pool, state = this.run.pool.blockAt(block, step);
-    const lines = [`block ${block} · step ${step}`];
-    for (const { row, place } of state.holders.slice(0, 6)) {
-      const tokens = blockSize ? `: tokens ${place * blockSize} to ${(place + 1) * blockSize - 1}` : "";
-      lines.push(`${row.id}, block ${place} of its table${tokens}`);
-    }
-    if (state.holders.length > 6) lines.push(`and ${state.holders.length - 6} more`);
-    if (!state.holders.length) lines.push(state.full ? `free; still holds what ${state.last.id} wrote` : "free");
-    else if (findable) lines.push(state.full ? "full: others can find it" : "not full yet");
-    const words = { n: "given out", e: "given out; what it held is evicted", h: "found in the cache", r: "let go", f: "filled" };
-    for (const what of new Set(this.run.pool.changesAt(block, step))) lines.push(`in this step: ${words[what]}`);
-    return lines;
+    return block !== null && this.run.pool.knows(step) ? describeBlock(this.run, block, step) : null;
   }
 }

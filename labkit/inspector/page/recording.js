@@ -13,8 +13,9 @@ export function unpack(data) {
 export class Run {
   constructor(packed) {
     Object.assign(this, { name: packed.name, steps: packed.steps, config: packed.config, notes: packed.notes,
-      exact: packed.exact, error: packed.error, free: packed.free });
-    this.rows = packed.rows.map((row, index) => new Row(row, index));
+      error: packed.error, free: packed.free, budget: packed.config.max_num_batched_tokens });
+    this.preemptions = new Map(packed.preempted);
+    this.rows = packed.rows.map((row, index) => new Row(row, index, this.preemptions));
     this.byId = new Map(this.rows.map((row) => [row.id, row]));
     this.totals = this.addUp();
     this.queues = unpackQueue(packed.queue, this.steps);
@@ -34,11 +35,11 @@ export class Run {
 
   /* The rows of one step, by what they did in it. */
   at(step) {
-    const found = { p: [], r: [], d: [], s: [], w: [], q: [], o: [], a: [], preempted: [], ended: [] };
+    const found = { p: [], r: [], d: [], s: [], w: [], q: [], o: [], a: [], ended: [] };
+    found.preempted = (this.preemptions.get(step) || []).map((index) => this.rows[index]);
     for (const row of this.rows) {
       const letter = row.at(step);
       if (letter !== ".") found[letter].push(row);
-      if (row.preempted.has(step)) found.preempted.push(row);
       if (row.end && row.last === step && letter !== "a") found.ended.push(row);
     }
     return found;
@@ -49,17 +50,19 @@ export class Run {
 
   /* Steps in which something happens that is worth a look. */
   get events() {
-    const steps = this.rows.flatMap((row) => [...row.preempted, ...(row.end ? [row.last] : [])]);
-    return [...new Set(steps)].sort((a, b) => a - b);
+    const ends = this.rows.filter((row) => row.end).map((row) => row.last);
+    return [...new Set([...this.preemptions.keys(), ...ends])].sort((a, b) => a - b);
   }
 }
 
-/* One request. `letters`, `tokens` and `before` have an entry for each step from `first` to `last`. */
+/* One request. `letters`, `tokens` and `before` have an entry for each step from `first` to `last`; `hits` has the
+   tokens that the prefix cache supplied, by the step of the admission. */
 export class Row {
-  constructor(packed, index) {
+  constructor(packed, index, preemptions) {
     Object.assign(this, { index, id: packed.id, first: packed.first, prompt: packed.prompt, end: packed.end });
-    this.preempted = new Set(packed.preempted);
+    this.preempted = new Set([...preemptions].filter(([, rows]) => rows.includes(index)).map(([step]) => step));
     this.stretches = [];
+    this.hits = new Map();
     for (const [, letter, count] of packed.cells.matchAll(/([a-zA-Z.])(\d*)/g)) this.stretch(letter, Number(count || 1));
     this.letters = this.stretches.map((s) => s.letter.repeat(s.length)).join("");
     this.last = this.first + this.letters.length - 1;
@@ -80,13 +83,15 @@ export class Row {
     const listed = packed.tokens.values(), jumps = new Map(packed.before);
     this.tokens = new Int32Array(this.letters.length);
     this.before = new Int32Array(this.letters.length);
-    let computed = 0;
+    let computed = 0, held = false;
     for (let i = 0; i < this.letters.length; i++) {
-      const code = this.codes[i];
-      if (this.preempted.has(this.first + i) || code === "." || code === "a") computed = 0;
+      const code = this.codes[i], step = this.first + i;
+      if (this.preempted.has(step) || code === "." || code === "a") [computed, held] = [0, false];
       this.before[i] = computed = jumps.get(i) ?? computed;
       if ("prD".includes(code)) this.tokens[i] = listed.next().value;
       if (code === "d") this.tokens[i] = 1;
+      if (!held && this.tokens[i] && computed > 0) this.hits.set(step, computed);
+      held = "prdDso".includes(code); // one that was swapped out kept its tokens
       computed = Math.max(computed, 0) + this.tokens[i];
     }
   }
@@ -96,12 +101,6 @@ export class Row {
 
   /* Computed tokens when the step began; -1 if the recording does not say. */
   beforeAt(step) { return this.before[step - this.first]; }
-
-  /* Tokens from the prefix cache, in a step that admits the request. One that was swapped out kept its own. */
-  hitAt(step) {
-    const held = step > this.first && "prdso".includes(this.at(step - 1)) && !this.preempted.has(step);
-    return !held && "prd".includes(this.at(step)) ? Math.max(this.beforeAt(step), 0) : 0;
-  }
 }
 
 function unpackQueue(changes, steps) {
@@ -128,7 +127,8 @@ const UNTOUCHED = { holders: [], full: false, last: null };
 
 export class Pool {
   constructor(packed, run) {
-    Object.assign(this, { size: packed.size, blockSize: packed.blockSize, findable: packed.findable, lostAt: packed.lostAt });
+    const { size, blockSize, findable, lostAt } = packed;
+    Object.assign(this, { size, blockSize, findable, lostAt });
     this.history = Array.from({ length: this.size }, () => ({ steps: [], states: [], changes: [] }));
     this.changesIn = [];
     const lengths = new Map();

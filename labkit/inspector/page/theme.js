@@ -2,8 +2,8 @@
 
 export const palette = {};
 
-const NAMES = ["paper", "panel", "ink", "soft", "faint", "line", "accent", "prefill", "recompute", "decode", "idle", "waiting",
-  "requeued", "elsewhere", "preempted", "ended", "hit", "cached", "difference"];
+const NAMES = ["paper", "ink", "soft", "faint", "line", "hairline", "accent", "prefill", "recompute", "decode", "idle",
+  "waiting", "requeued", "elsewhere", "preempted", "ended", "hit", "fill", "difference"];
 
 export function readPalette() {
   colours = [];

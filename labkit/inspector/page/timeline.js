@@ -1,49 +1,14 @@
-/* Requests × steps on a canvas, with the token budget above and the block pool's fill below.
+/* Requests × steps on a canvas, with the token budget above and the pool's fill below.
 
-   A row is drawn stretch by stretch, not cell by cell, and only what is in view is drawn: the cost of a frame
-   depends on the window, not on the recording. */
+   A row is drawn stretch by stretch, not cell by cell, and only what is in view is drawn. */
 
-import { PHASES } from "./recording.js";
 import { palette, requestColour } from "./theme.js";
+import { describeBudget, describeCell, describeFill } from "./words.js";
 
-const GUTTER = 92, GAP = 22;
-const NARROWEST = 0.2, WIDEST = 48;
+const GUTTER = 92, GAP = 22; // room for the names at the left; between the bands
+const FULL = 0.74; // of a row's height; those who compute nothing are thinner
 const THIN = { w: 0.16, q: 0.16, s: 0.34, o: 0.16 };
-
-/* What both runs of a comparison share: the step, the window, the selection. */
-export class View {
-  constructor(runs) {
-    this.steps = Math.max(...runs.map((run) => run.steps));
-    this.ids = [...new Set(runs.flatMap((run) => run.rows.map((row) => row.id)))];
-    this.step = 0;
-    this.left = 0;
-    this.top = 0;
-    this.cell = 14;
-    this.selected = null;
-    this.overview = false;
-  }
-
-  /* Keep the current step in view, with some steps before and after it. */
-  follow(width) {
-    const visible = width / this.cell, margin = Math.min(visible * 0.15, 12);
-    if (this.step < this.left + margin) this.left = this.step - margin;
-    if (this.step + 1 > this.left + visible - margin) this.left = this.step + 1 - visible + margin;
-    this.clamp(width);
-  }
-
-  zoom(factor, width, at = this.step) {
-    const offset = (at - this.left) * this.cell;
-    const least = Math.max(NARROWEST, Math.min(width / this.steps, WIDEST));
-    this.cell = Math.min(WIDEST, Math.max(least, this.cell * factor));
-    this.overview = false;
-    this.left = at - offset / this.cell;
-    this.clamp(width);
-  }
-
-  clamp(width) {
-    this.left = Math.max(0, Math.min(this.left, this.steps - width / this.cell));
-  }
-}
+const SCALES = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
 
 export class Timeline {
   constructor(canvas, run, view, difference) {
@@ -52,9 +17,11 @@ export class Timeline {
     this.most = Math.max(1, ...Array.from({ length: run.steps }, (_, step) => run.tokensAt(step)));
   }
 
-  get budget() { return this.run.config.max_num_batched_tokens; }
+  /* ---- places ---- */
+
   get width() { return this.canvas.clientWidth - GUTTER; }
   get rowsHeight() { return this.view.ids.length * this.row; }
+  get tokenHeight() { return (this.budgetHeight - 16) / Math.max(this.run.budget || 0, this.most); }
 
   /* Bands from above: the budget, the scale of steps, the rows, the pool's fill. Few rows are higher. */
   layout() {
@@ -71,11 +38,14 @@ export class Timeline {
   }
 
   x(step) { return GUTTER + (step - this.view.left) * this.view.cell; }
+  y(index) { return this.gridTop + index * this.row - this.view.top; }
   stepAt(x) { return Math.floor(this.view.left + (x - GUTTER) / this.view.cell); }
+  shows(step) { return step >= this.from && step < this.to; }
 
   rowAt(y) {
     if (y < this.gridTop || y > this.gridTop + this.gridHeight) return null;
-    return this.run.byId.get(this.view.ids[Math.floor((y - this.gridTop + this.view.top) / this.row)]) || null;
+    const index = Math.floor((y - this.gridTop + this.view.top) / this.row);
+    return this.run.byId.get(this.view.ids[index]) || null;
   }
 
   scrollRows(by) {
@@ -83,76 +53,94 @@ export class Timeline {
     this.view.top = Math.max(0, Math.min(this.view.top + by, most));
   }
 
+  /* Scroll until a request's row is in view. */
   reveal(id) {
-    const y = this.view.ids.indexOf(id) * this.row;
-    if (y < this.view.top || y + this.row > this.view.top + this.gridHeight) this.scrollRows(y - this.gridHeight / 2 - this.view.top);
+    const y = this.view.ids.indexOf(id) * this.row, { top } = this.view;
+    if (y < top || y + this.row > top + this.gridHeight) this.scrollRows(y - this.gridHeight / 2 - top);
   }
 
   /* Scroll to those who are there, if none or hardly any of them can be seen. */
   followRows() {
-    const there = this.view.ids.map((id) => this.run.byId.get(id)?.at(this.view.step) || ".");
-    const first = there.findIndex((letter) => letter !== "."), last = there.findLastIndex((letter) => letter !== ".");
+    const present = (id) => (this.run.byId.get(id)?.at(this.view.step) || ".") !== ".";
+    const first = this.view.ids.findIndex(present), last = this.view.ids.findLastIndex(present);
     const top = this.view.top / this.row, seen = this.gridHeight / this.row;
-    if (first >= 0 && (first > top + seen - 4 || last < top + 3)) this.scrollRows((first - 1) * this.row - this.view.top);
+    const hidden = first > top + seen - 4 || last < top + 3;
+    if (first >= 0 && hidden) this.scrollRows((first - 1) * this.row - this.view.top);
   }
 
+  /* ---- drawing ---- */
+
   draw() {
-    const { canvas, context: c, view } = this, ratio = window.devicePixelRatio || 1;
-    const width = canvas.clientWidth, height = canvas.clientHeight;
-    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-      canvas.width = Math.round(width * ratio);
-      canvas.height = Math.round(height * ratio);
-    }
-    c.setTransform(ratio, 0, 0, ratio, 0, 0);
-    c.clearRect(0, 0, width, height);
-    this.layout();
-    this.from = Math.max(0, Math.floor(view.left));
-    this.to = Math.min(this.run.steps, Math.ceil(view.left + this.width / view.cell));
+    this.prepare();
     this.drawColumn();
-    this.clipped(0, this.budgetHeight + 2, () => this.drawBudget());
-    this.clipped(this.gridTop, this.gridHeight, () => this.drawRows());
-    this.clipped(this.fillTop, this.fillHeight, () => this.drawFill());
-    this.drawSteps();
+    this.clipped(GUTTER, 0, this.width, this.budgetHeight + 2, () => this.drawBudget());
+    this.clipped(GUTTER, this.gridTop, this.width, this.gridHeight, () => this.drawRows());
+    this.clipped(GUTTER, this.fillTop, this.width, this.fillHeight, () => this.drawFill());
+    this.clipped(0, this.gridTop, GUTTER, this.gridHeight, () => this.eachRow((id, y) => this.drawName(id, y)));
+    this.drawScale();
     this.drawDifference();
     this.drawLabels();
   }
 
-  /* Draw to the right of the labels only. */
-  clipped(top, height, draw) {
+  /* An empty canvas of the window's size, and the steps that it will show. */
+  prepare() {
+    const { canvas, view } = this, ratio = window.devicePixelRatio || 1;
+    const width = Math.round(canvas.clientWidth * ratio), height = Math.round(canvas.clientHeight * ratio);
+    if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
+    this.context.setTransform(ratio, 0, 0, ratio, 0, 0);
+    this.context.clearRect(0, 0, width, height);
+    this.layout();
+    this.from = Math.max(0, Math.floor(view.left));
+    this.to = Math.min(this.run.steps, Math.ceil(view.left + this.width / view.cell));
+  }
+
+  clipped(x, y, width, height, draw) {
     this.context.save();
     this.context.beginPath();
-    this.context.rect(GUTTER, top, this.width, height);
+    this.context.rect(x, y, width, height);
     this.context.clip();
     draw();
     this.context.restore();
   }
 
-  drawColumn() {
-    const { context: c, view } = this;
-    const x = Math.max(this.x(view.step), GUTTER), right = this.x(view.step + 1);
-    if (right < GUTTER || view.step >= this.run.steps) return;
-    c.fillStyle = palette.faint;
-    c.fillRect(x, 0, Math.max(right - x, 2), this.bottom);
+  fill(colour, x, y, width, height) {
+    this.context.fillStyle = colour;
+    this.context.fillRect(x, y, width, height);
   }
 
-  /* Stacked bars: decodes below, then what is computed again, then new prompt tokens. */
+  text(words, x, y, { colour = palette.soft, font = `10.5px ${palette.sans}`, align = "right" } = {}) {
+    Object.assign(this.context, { fillStyle: colour, font, textAlign: align, textBaseline: "middle" });
+    this.context.fillText(words, x, y);
+  }
+
+  path(points) {
+    this.context.beginPath();
+    points.forEach(([x, y], i) => (i ? this.context.lineTo(x, y) : this.context.moveTo(x, y)));
+  }
+
+  /* The current step. */
+  drawColumn() {
+    const x = Math.max(this.x(this.view.step), GUTTER), right = this.x(this.view.step + 1);
+    if (right < GUTTER || this.view.step >= this.run.steps) return;
+    this.fill(palette.faint, x, 0, Math.max(right - x, 2), this.bottom);
+  }
+
+  /* Stacked bars: decodes below, then what is computed again, then new prompt tokens. Where a step is narrower than
+     a pixel, the fullest of those that share one is drawn. */
   drawBudget() {
-    const { context: c, run } = this, top = Math.max(this.budget || 0, this.most), scale = (this.budgetHeight - 16) / top;
     const each = Math.max(1, Math.floor(1 / this.view.cell)), width = this.view.cell * each;
-    const base = new Map();
-    for (const phase of "drp") {
-      c.fillStyle = palette[phase];
-      for (let step = this.from - (this.from % each); step < this.to; step += each) {
-        const shown = each === 1 ? step : this.fullest(step, Math.min(step + each, this.run.steps));
-        const height = run.totals[phase][shown] * scale, below = base.get(step) || this.budgetHeight;
-        if (!height) continue;
-        c.fillRect(this.x(step), below - height, Math.max(width - (width > 4 ? 1 : 0), 0.8), height);
-        base.set(step, below - height);
+    const bar = Math.max(width - (width > 4 ? 1 : 0), 0.8);
+    for (let step = this.from - (this.from % each); step < this.to; step += each) {
+      const shown = each === 1 ? step : this.fullest(step, Math.min(step + each, this.run.steps));
+      let y = this.budgetHeight;
+      for (const phase of "drp") {
+        const height = this.run.totals[phase][shown] * this.tokenHeight;
+        if (height) this.fill(palette[phase], this.x(step), y - height, bar, height);
+        y -= height;
       }
     }
-    c.fillStyle = palette.line;
-    c.fillRect(GUTTER, this.budgetHeight, this.width, 1);
-    if (this.budget) this.drawLimit(this.budgetHeight - this.budget * scale);
+    this.fill(palette.line, GUTTER, this.budgetHeight, this.width, 1);
+    if (this.run.budget) this.drawLimit(Math.round(this.budgetHeight - this.run.budget * this.tokenHeight) + 0.5);
   }
 
   fullest(from, to) {
@@ -162,237 +150,158 @@ export class Timeline {
   }
 
   drawLimit(y) {
-    const c = this.context;
-    c.strokeStyle = palette.ink;
-    c.setLineDash([5, 4]);
-    c.beginPath();
-    c.moveTo(GUTTER, Math.round(y) + 0.5);
-    c.lineTo(GUTTER + this.width, Math.round(y) + 0.5);
-    c.stroke();
-    c.setLineDash([]);
+    this.context.strokeStyle = palette.ink;
+    this.context.setLineDash([5, 4]);
+    this.path([[GUTTER, y], [GUTTER + this.width, y]]);
+    this.context.stroke();
+    this.context.setLineDash([]);
+  }
+
+  /* Call `draw` with id, height on the canvas, and row (undefined if this run has none) of those in view. */
+  eachRow(draw) {
+    const { ids, top } = this.view, last = Math.min(ids.length, Math.ceil((top + this.gridHeight) / this.row));
+    for (let i = Math.floor(top / this.row); i < last; i++) draw(ids[i], this.y(i), this.run.byId.get(ids[i]));
   }
 
   drawRows() {
-    const { view } = this;
-    const first = Math.floor(view.top / this.row), last = Math.min(view.ids.length, Math.ceil((view.top + this.gridHeight) / this.row));
-    for (let i = first; i < last; i++) {
-      const y = this.gridTop + i * this.row - view.top;
-      this.drawRowGround(view.ids[i], y);
-      const row = this.run.byId.get(view.ids[i]);
-      if (row) this.drawRow(row, y);
-    }
-    if (view.cell >= 5) this.drawCellBorders();
-    for (let i = first; i < last; i++) {
-      const row = this.run.byId.get(view.ids[i]);
-      if (row) this.drawMarks(row, this.gridTop + i * this.row - view.top);
-    }
+    this.eachRow((id, y, row) => {
+      if (id === this.view.selected) this.fill(palette.faint, GUTTER, y, this.width, this.row);
+      if (this.row >= 8) this.fill(palette.hairline, GUTTER, y + this.row - 0.5, this.width, 0.5);
+      if (row) this.drawStretches(row, y);
+    });
+    if (this.view.cell >= 5) this.drawBorders();
+    this.eachRow((id, y, row) => row && this.drawMarks(row, y));
   }
 
-  drawRowGround(id, y) {
-    const c = this.context;
-    if (id === this.view.selected) {
-      c.fillStyle = palette.faint;
-      c.fillRect(GUTTER, y, this.width, this.row);
-    }
-    if (this.row < 8) return;
-    c.fillStyle = palette.line;
-    c.globalAlpha = 0.45;
-    c.fillRect(GUTTER, y + this.row - 0.5, this.width, 0.5);
-    c.globalAlpha = 1;
-  }
-
-  drawRow(row, y) {
-    const c = this.context;
+  drawStretches(row, y) {
     if (row.last < this.from || row.first >= this.to) return;
     for (const { letter, start, length } of row.stretches) {
       if (letter === "." || letter === "a" || start + length <= this.from || start >= this.to) continue;
-      const height = THIN[letter] ? Math.max(this.row * THIN[letter], 1) : this.row * 0.74, x = Math.max(this.x(start), GUTTER - 2);
-      c.fillStyle = palette[letter];
-      c.fillRect(x, y + (this.row - height) / 2, this.x(Math.min(start + length, this.to)) - x, height);
+      const height = Math.max(this.row * (THIN[letter] || FULL), 1), x = Math.max(this.x(start), GUTTER - 2);
+      this.fill(palette[letter], x, y + (this.row - height) / 2, this.x(Math.min(start + length, this.to)) - x, height);
     }
   }
 
-  drawCellBorders() {
-    const c = this.context;
-    c.fillStyle = palette.paper;
-    for (let step = this.from; step <= this.to; step++) c.fillRect(this.x(step) - 0.5, this.gridTop, 1, this.gridHeight);
+  /* A line between steps cuts the stretches into cells. */
+  drawBorders() {
+    for (let step = this.from; step <= this.to; step++) {
+      this.fill(palette.paper, this.x(step) - 0.5, this.gridTop, 1, this.gridHeight);
+    }
   }
 
-  /* Token counts where there is room, cache hits, preemptions, ends. */
+  /* Token counts where there is room, cache hits, preemptions, the end. */
   drawMarks(row, y) {
-    const { view } = this;
-    if (view.cell >= 17) this.drawCounts(row, y);
-    for (const step of row.preempted) if (step >= this.from && step < this.to) this.drawPreemption(step, y);
-    if (view.cell >= 3) this.drawHits(row, y);
-    if (!row.end || row.last < this.from || row.last >= this.to) return;
-    if (row.at(row.last) === "a") this.drawCross(row.last, y);
-    else this.drawEnd(row.last, y);
+    const middle = y + this.row / 2;
+    if (this.view.cell >= 17) this.drawCounts(row, middle);
+    for (const step of row.preempted) if (this.shows(step)) this.drawTriangle(this.x(step + 0.5), middle);
+    for (const step of this.view.cell >= 3 ? row.hits.keys() : []) if (this.shows(step)) this.drawHit(step, y);
+    if (!row.end || !this.shows(row.last)) return;
+    if (row.at(row.last) === "a") this.drawCross(this.x(row.last + 0.5), middle);
+    else this.drawEnd(this.x(row.last + 1), y);
   }
 
   drawCounts(row, y) {
-    const c = this.context;
-    c.font = `10px ${palette.mono}`;
-    c.textAlign = "center";
-    c.textBaseline = "middle";
-    c.fillStyle = palette.paper;
-    for (let step = Math.max(this.from, row.first); step < Math.min(this.to, row.last + 1); step++) {
-      const tokens = row.tokensAt(step);
-      if (tokens > 1 && String(tokens).length * 6.5 < this.view.cell - 3) c.fillText(tokens, this.x(step + 0.5), y + this.row / 2 + 0.5);
+    const style = { colour: palette.paper, font: `10px ${palette.mono}`, align: "center" };
+    const last = Math.min(this.to, row.last + 1);
+    for (let step = Math.max(this.from, row.first); step < last; step++) {
+      const tokens = row.tokensAt(step), fits = String(tokens).length * 6.5 < this.view.cell - 3;
+      if (tokens > 1 && fits) this.text(tokens, this.x(step + 0.5), y + 0.5, style);
     }
   }
 
-  drawHits(row, y) {
-    const c = this.context;
-    c.fillStyle = palette.hit;
-    for (const { start } of row.stretches) {
-      if (start >= this.from && start < this.to && row.hitAt(start)) c.fillRect(this.x(start) + 0.5, y + this.row * 0.13, Math.min(3, this.view.cell / 2), this.row * 0.74);
+  drawHit(step, y) {
+    const margin = (this.row * (1 - FULL)) / 2;
+    this.fill(palette.hit, this.x(step) + 0.5, y + margin, Math.min(3, this.view.cell / 2), this.row * FULL);
+  }
+
+  drawTriangle(x, y) {
+    const size = Math.min(Math.max(3.2, Math.min(this.view.cell / 2, 5.5)), this.row / 2);
+    this.context.fillStyle = palette.preempted;
+    this.path([[x - size, y - size], [x + size, y - size], [x, y + size]]);
+    this.context.fill();
+  }
+
+  drawEnd(right, y) {
+    const width = Math.min(3, Math.max(this.view.cell * 0.7, 1));
+    this.fill(palette.ended, right - width, y + this.row * 0.08, width, this.row * 0.84);
+  }
+
+  drawCross(x, y) {
+    const size = Math.max(2.5, Math.min(this.view.cell / 2 - 1, 4.5)), c = this.context;
+    Object.assign(c, { strokeStyle: palette.ended, lineWidth: 1.8 });
+    for (const way of [1, -1]) {
+      this.path([[x - size, y - size * way], [x + size, y + size * way]]);
+      c.stroke();
     }
-  }
-
-  drawPreemption(step, y) {
-    const c = this.context, x = this.x(step + 0.5), size = Math.min(Math.max(3.2, Math.min(this.view.cell / 2, 5.5)), this.row / 2);
-    c.fillStyle = palette.preempted;
-    c.beginPath();
-    c.moveTo(x - size, y + this.row / 2 - size);
-    c.lineTo(x + size, y + this.row / 2 - size);
-    c.lineTo(x, y + this.row / 2 + size);
-    c.fill();
-  }
-
-  drawEnd(step, y) {
-    this.context.fillStyle = palette.ended;
-    this.context.fillRect(this.x(step + 1) - Math.min(3, this.view.cell * 0.7), y + this.row * 0.08, Math.min(3, Math.max(this.view.cell * 0.7, 1)), this.row * 0.84);
-  }
-
-  drawCross(step, y) {
-    const c = this.context, x = this.x(step + 0.5), size = Math.max(2.5, Math.min(this.view.cell / 2 - 1, 4.5));
-    c.strokeStyle = palette.ended;
-    c.lineWidth = 1.8;
-    c.beginPath();
-    c.moveTo(x - size, y + this.row / 2 - size);
-    c.lineTo(x + size, y + this.row / 2 + size);
-    c.moveTo(x + size, y + this.row / 2 - size);
-    c.lineTo(x - size, y + this.row / 2 + size);
-    c.stroke();
     c.lineWidth = 1;
   }
 
   /* Blocks in use, as a share of the pool. */
   drawFill() {
-    const { context: c, run, bottom } = this, usable = Math.max(run.pool.size - 1, 1), height = this.fillHeight - 8;
-    c.fillStyle = palette.cached;
-    c.beginPath();
-    c.moveTo(this.x(this.from), bottom);
+    const { run, bottom } = this, usable = Math.max(run.pool.size - 1, 1), height = this.fillHeight - 8;
+    const points = [[this.x(this.from), bottom]];
     for (let step = this.from; step < this.to; step++) {
-      const y = bottom - ((usable - run.free[step]) / usable) * height;
-      c.lineTo(this.x(step), y);
-      c.lineTo(this.x(step + 1), y);
+      const y = bottom - (1 - run.free[step] / usable) * height;
+      points.push([this.x(step), y], [this.x(step + 1), y]);
     }
-    c.lineTo(this.x(this.to), bottom);
-    c.fill();
-    c.fillStyle = palette.line;
-    c.fillRect(GUTTER, bottom - 1, this.width, 1);
-    c.fillRect(GUTTER, bottom - height, this.width, 0.5);
+    this.context.fillStyle = palette.fill;
+    this.path([...points, [this.x(this.to), bottom]]);
+    this.context.fill();
+    this.fill(palette.line, GUTTER, bottom - 1, this.width, 1);
+    this.fill(palette.line, GUTTER, bottom - height, this.width, 0.5);
   }
 
-  /* The scale of steps, between the budget and the rows. */
-  drawSteps() {
-    const c = this.context, wide = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
-    const each = wide.find((n) => n * this.view.cell >= 48) || 20000;
-    c.font = `10.5px ${palette.mono}`;
-    c.textAlign = "center";
-    c.textBaseline = "middle";
-    c.fillStyle = palette.soft;
+  /* The numbers of steps, between the budget and the rows. */
+  drawScale() {
+    const { view } = this, y = this.budgetHeight + GAP / 2 + 1, font = `10.5px ${palette.mono}`;
+    const each = SCALES.find((n) => n * view.cell >= 48) || 20000;
     for (let step = Math.ceil(this.from / each) * each; step < this.to; step += each) {
-      const x = this.x(step + 0.5);
-      if (x > GUTTER + 8 && Math.abs(step - this.view.step) * this.view.cell > 34) c.fillText(step, x, this.budgetHeight + GAP / 2 + 1);
+      const x = this.x(step + 0.5), free = Math.abs(step - view.step) * view.cell > 34;
+      if (x > GUTTER + 8 && free) this.text(step, x, y, { font, align: "center" });
     }
-    if (this.view.step < this.from || this.view.step >= this.to) return;
-    c.fillStyle = palette.ink;
-    c.font = `600 10.5px ${palette.mono}`;
-    c.fillText(this.view.step, Math.max(this.x(this.view.step + 0.5), GUTTER + 8), this.budgetHeight + GAP / 2 + 1);
+    const x = Math.max(this.x(view.step + 0.5), GUTTER + 8);
+    if (this.shows(view.step)) this.text(view.step, x, y, { font: `600 ${font}`, colour: palette.ink, align: "center" });
   }
 
   drawDifference() {
     if (!this.difference) return;
-    const c = this.context, x = Math.round(this.x(this.difference.step)) - 0.5;
-    if (x < GUTTER - 1 || x > GUTTER + this.width) return;
-    c.fillStyle = palette.difference;
-    c.fillRect(x, 0, 2, this.bottom);
-    c.font = `600 11px ${palette.sans}`;
-    const left = x + 150 < GUTTER + this.width;
-    c.textAlign = left ? "left" : "right";
-    c.textBaseline = "top";
-    c.fillText("first difference", x + (left ? 6 : -5), 1);
+    const x = Math.round(this.x(this.difference.step)) - 0.5, right = GUTTER + this.width;
+    if (x < GUTTER - 1 || x > right) return;
+    this.fill(palette.difference, x, 0, 2, this.bottom);
+    const [align, offset] = x + 150 < right ? ["left", 6] : ["right", -5];
+    this.text("first difference", x + offset, 7, { font: `600 11px ${palette.sans}`, colour: palette.difference, align });
   }
 
   drawLabels() {
-    const { context: c, view, run } = this;
-    c.textBaseline = "middle";
-    c.textAlign = "right";
-    c.font = `10.5px ${palette.sans}`;
-    c.fillStyle = palette.soft;
-    const scale = (this.budgetHeight - 16) / Math.max(this.budget || 0, this.most);
-    if (this.budget) c.fillText(`budget ${this.budget}`, GUTTER - 8, this.budgetHeight - this.budget * scale);
-    else c.fillText(`most ${this.most}`, GUTTER - 8, this.budgetHeight - this.most * scale);
-    c.fillText("tokens", GUTTER - 8, this.budgetHeight - 5);
-    c.fillText("step", GUTTER - 8, this.budgetHeight + GAP / 2 + 1);
-    c.fillText(`${run.pool.size - 1} blocks`, GUTTER - 8, this.fillTop + 9);
-    c.fillText("in use", GUTTER - 8, this.bottom - 7);
-    c.save();
-    c.beginPath();
-    c.rect(0, this.gridTop, GUTTER, this.gridHeight);
-    c.clip();
-    const first = Math.floor(view.top / this.row), last = Math.min(view.ids.length, Math.ceil((view.top + this.gridHeight) / this.row));
-    for (let i = first; i < last; i++) this.drawName(view.ids[i], this.gridTop + i * this.row - view.top);
-    c.restore();
+    const x = GUTTER - 8, top = this.run.budget || this.most;
+    this.text(this.run.budget ? `budget ${top}` : `most ${top}`, x, this.budgetHeight - top * this.tokenHeight);
+    this.text("tokens", x, this.budgetHeight - 5);
+    this.text("step", x, this.budgetHeight + GAP / 2 + 1);
+    this.text(`${this.run.pool.size - 1} blocks`, x, this.fillTop + 9);
+    this.text("in use", x, this.bottom - 7);
   }
 
   /* The name, cut to its end if it is long, and the colour that the request's blocks have. */
   drawName(id, y) {
-    if (this.row < 11 && id !== this.view.selected) return;
-    const c = this.context, row = this.run.byId.get(id), selected = id === this.view.selected;
-    c.font = `${selected ? "600 " : ""}11px ${palette.mono}`;
-    c.fillStyle = selected ? palette.accent : row && row.at(this.view.step) !== "." ? palette.ink : palette.soft;
-    c.fillText(id.length > 10 ? `…${id.slice(-9)}` : id, GUTTER - 22, y + this.row / 2);
+    const selected = id === this.view.selected, row = this.run.byId.get(id);
+    if (this.row < 11 && !selected) return;
+    const present = row && row.at(this.view.step) !== ".";
+    const colour = selected ? palette.accent : present ? palette.ink : palette.soft;
+    const font = `${selected ? "600 " : ""}11px ${palette.mono}`, middle = y + this.row / 2;
+    this.text(id.length > 10 ? `…${id.slice(-9)}` : id, GUTTER - 22, middle, { colour, font });
     if (!row) return;
-    c.fillStyle = requestColour(row.index);
-    c.beginPath();
-    c.arc(GUTTER - 12, y + this.row / 2, 3.5, 0, 7);
-    c.fill();
+    this.context.fillStyle = requestColour(row.index);
+    this.context.beginPath();
+    this.context.arc(GUTTER - 12, middle, 3.5, 0, 7);
+    this.context.fill();
   }
 
   /* What stands under the pointer, as lines of text. */
   describe(x, y) {
-    const step = this.stepAt(x);
+    const step = this.stepAt(x), row = this.rowAt(y);
     if (x < GUTTER || step < 0 || step >= this.run.steps) return null;
-    if (y <= this.budgetHeight) return this.describeBudget(step);
-    if (y >= this.fillTop && y <= this.bottom) return [`step ${step}`, `${this.run.pool.size - 1 - this.run.free[step]} of ${this.run.pool.size - 1} blocks in use, ${this.run.free[step]} free`];
-    const row = this.rowAt(y);
+    if (y <= this.budgetHeight) return describeBudget(this.run, step);
+    if (y >= this.fillTop && y <= this.bottom) return describeFill(this.run, step);
     return row && row.at(step) !== "." ? describeCell(row, step) : null;
   }
-
-  describeBudget(step) {
-    const { p, r, d } = this.run.totals;
-    const parts = [[p[step], "prefill"], [r[step], "computed again"], [d[step], "decode"]].filter(([n]) => n);
-    const of = this.budget ? ` of ${this.budget}` : "";
-    return [`step ${step}: ${this.run.tokensAt(step)}${of} tokens`, ...parts.map(([n, name]) => `${n} ${name}`)];
-  }
-}
-
-/* One request in one step, in words. */
-export function describeCell(row, step) {
-  const letter = row.at(step), lines = [`${row.id} · step ${step}`], tokens = row.tokensAt(step);
-  if ("prd".includes(letter)) {
-    const before = row.beforeAt(step);
-    const verb = { p: "prefill", r: "computes again", d: "decodes" }[letter];
-    lines.push(`${verb}: ${tokens} token${tokens === 1 ? "" : "s"}`);
-    lines.push(before < 0 ? "computed before: not in the recording" : `computed ${before} → ${before + tokens}${row.prompt === null ? "" : `, prompt ${row.prompt}`}`);
-    if (row.hitAt(step)) lines.push(`${row.hitAt(step)} tokens came from the prefix cache`);
-  } else {
-    lines.push(PHASES[letter]);
-  }
-  if (row.preempted.has(step)) lines.push("preempted in this step: its blocks are taken");
-  if (row.end && row.last === step) lines.push(`ended: ${row.end[0]} (${row.end[1]})`);
-  return lines;
 }
