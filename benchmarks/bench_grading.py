@@ -66,8 +66,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--jobs", type=int, default=1, help="submissions of the class at a time")
     parser.add_argument("--save", action="store_true", help=f"update {SAVED.relative_to(ROOT)}")
     options = parser.parse_args(argv)
-    facts = json.loads(SAVED.read_text(encoding="utf-8")) if SAVED.exists() else {}
-    facts["machine"] = machine()
+    facts: dict[str, Any] = {"machine": machine()}
     for number in options.phases:
         phase = Course(ROOT).phase(number)
         facts.setdefault("phases", {})[phase.slug] = measure(phase)
@@ -76,11 +75,18 @@ def main(argv: Sequence[str]) -> int:
         facts["start_seconds"] = starts(Course(ROOT).phase("00"))
     if options.students:
         facts["class"] = measure_class(options.students, options.jobs)
-    print(report(facts))
     if options.save:
+        facts = merged(facts)
         write_text(SAVED, json.dumps(facts, indent=1) + "\n")
-        print(f"\nSaved to {SAVED.relative_to(ROOT)}")
+    print(report(facts))
     return 0 if facts.get("class", {}).get("as_expected", True) else 1
+
+
+def merged(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """What was measured now, and before it what was saved and not measured again."""
+    old = json.loads(SAVED.read_text(encoding="utf-8")) if SAVED.exists() else {}
+    phases = old.get("phases", {}) | facts.get("phases", {})
+    return old | dict(facts) | ({"phases": phases} if phases else {})
 
 
 # ---------------------------------------------------------------- one grade

@@ -6,9 +6,11 @@ A rung that does not work here skips its tests and says why; such a test has not
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
 import resource
+import shutil
 import socket
 import sys
 import tempfile
@@ -20,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from labkit import child, isolation, sandbox
+from labkit import child, isolation, overlay, sandbox
 from labkit.isolation import LADDER, Rung
-from labkit.manifest import Phase
+from labkit.manifest import Course, Phase, find_root
 from labkit.sandbox import Sandbox
 from labkit.worker import Program, Worker, WorkerError
 from tests.labkit.toy_course import ENGINE, make_course
@@ -178,7 +180,7 @@ def python_for(rung: type[Rung], phase: Phase) -> str:
             return python
         except ValueError as error:
             reasons.append(str(error))
-    pytest.skip(f"not run: {reasons[0]}")
+    pytest.skip(f"not run: {' | '.join(reasons)}")
 
 
 @pytest.fixture(params=list(LADDER))
@@ -437,6 +439,44 @@ def test_the_engine_lacks_the_reference(phase: Phase, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("__pycache__"))
     for file in tmp_path.rglob("*.py"):
         assert "both bounds count" not in file.read_text(), f"{file} holds the reference"
+
+
+# ------------------------------------------------------------------ kernels
+def imports_of(name: str) -> set[str]:
+    """The files of labkit that a file of labkit imports when it is imported itself."""
+    tree = ast.parse((overlay.HOME / name).read_text(encoding="utf-8"))
+    found = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "labkit":
+            for target in [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]:
+                path = "/".join(str(target).split(".")[1:])
+                found |= {f for f in (f"{path}.py",) if (overlay.HOME / f).is_file()}
+    return found
+
+
+def test_a_kernels_worker_has_the_tools_that_it_needs_and_no_oracle() -> None:
+    given = {*sandbox.TOOLS, *sandbox.KERNEL_TOOLS}
+    for name in given:
+        assert imports_of(name) <= given, name
+    judges = {"oracles", "verdict", "controls", "tolerances", "check"}
+    assert given.isdisjoint(f"kernels/{name}.py" for name in judges)
+
+
+@pytest.mark.slow
+def test_the_kernel_checker_judges_on_every_rung(rung: type[Rung], tmp_path: Path) -> None:
+    pytest.importorskip("triton", reason="not run: Triton exists on Linux only")
+    from labkit.kernels.check import Checker
+
+    for name in ("phases", "mini_vllm"):  # a checkout that is closed to other users
+        shutil.copytree(find_root() / name, tmp_path / name)
+    phase = Course(tmp_path).phase("07")
+    files = {module: phase.reference_file(module) for module in phase.modules}
+    box = Sandbox(phase, sandbox.declared(files), rung, python_for(rung, phase))
+    right = next(path for path in files.values() if path.name == "fused.py")
+    with Checker(workers=1, launcher=box.for_kernels) as checker:
+        result = checker.check("silu_mul", right, seed=7, sample=2)
+        assert result.score == 1.0, result.stages
+        assert {stage.status for stage in result.stages} == {"passed"}
 
 
 # ------------------------------------------------------------------ the ladder itself
