@@ -206,7 +206,8 @@ def _run_tasks(
         if outcome.broken or not tests:
             return [*judged, *_broken(left, outcome.broken or "no test was found")]
         unfinished = sorted({test.task for test in tests if test.outcome == "not run"})
-        lost, left = unfinished[:1], unfinished[1:]
+        lost = {test.task for test in tests if test.outcome == "hang"} or set(unfinished[:1])
+        left = [task for task in unfinished if task not in lost]
         for test in tests:
             if test.outcome == "not run" and test.task in lost:
                 test.outcome, test.detail = "failed", {"properties": {"kind": "crash"}}
@@ -265,7 +266,8 @@ def _kind(test: Test) -> str:
         return ""
     if test.outcome == "skipped":
         return "not run"
-    kind = str(test.detail.get("properties", {}).get("kind", "wrong result"))
+    usual = "timeout" if test.outcome == "hang" else "wrong result"
+    kind = str(test.detail.get("properties", {}).get("kind", usual))
     return "error" if kind == hidden.SANDBOX else kind
 
 

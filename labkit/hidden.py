@@ -29,6 +29,9 @@ ISOLATION = "LABKIT_ISOLATION"
 TASKS = "LABKIT_TASKS"
 ANSWER_SECONDS = 10.0
 WARM_SECONDS = 60.0
+KERNEL_SECONDS = 300.0
+"""For all cases of one kernel, compilers included; each case has a limit of its own in
+`labkit.kernels.sandbox`."""
 WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
 SANDBOX = "sandbox"
 """The kind of failure that is the grader's own."""

@@ -175,6 +175,29 @@ def test_when_pytest_dies_the_running_task_is_lost_and_the_others_go_on(
     ]
 
 
+def test_when_the_time_is_over_only_the_running_task_is_lost(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[list[str]] = []
+
+    def fake(phase: Phase, mapping: Any, seed: int, rung: str, tasks: list[str]) -> PhaseResult:
+        outcomes = {"00.1": "passed", "00.2": "passed", "00.3": "not run", "00.4": "not run"}
+        if not runs:  # the first run ends in its second task
+            outcomes["00.2"] = "hang"
+        else:
+            outcomes = dict.fromkeys(outcomes, "passed")
+        runs.append(list(tasks))
+        return PhaseResult(
+            phase, [public.Test(t, f"test_{t}", t, t, o) for t, o in outcomes.items()]
+        )
+
+    monkeypatch.setattr(grade, "_run_pytest", fake)
+    tests = grade._run_tasks(phase, {}, 1, "plain", [task.id for task in phase.exercises])
+    assert runs == [["00.1", "00.2", "00.3", "00.4"], ["00.3", "00.4"]]
+    kinds = {test.task: grade._kind(test) for test in tests}
+    assert kinds == {"00.1": "", "00.2": "timeout", "00.3": "", "00.4": ""}
+
+
 def test_a_suite_that_does_not_load_is_the_graders_fault(
     phase: Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

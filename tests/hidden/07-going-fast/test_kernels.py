@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from labkit import alarm
+from labkit.hidden import KERNEL_SECONDS
 from labkit.kernels.check import Checker
 from mini_vllm.kernels.pointwise import MODULE
 
@@ -30,6 +32,7 @@ def judge(subject: Any, checker: Checker, tmp_path: Path, request: Any) -> Any:
     seed = int(request.config.getoption("hypothesis_seed", None) or 0)
 
     def run(kernel: str) -> None:
+        alarm.arm(KERNEL_SECONDS)
         result = checker.check(kernel, file, seed=seed % 2**31)
         for stage in result.stages:
             for finding in stage.findings:
