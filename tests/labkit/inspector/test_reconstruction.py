@@ -4,17 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from labkit.bootstrap import ROOT
 from labkit.inspector.pool import build_pool
 from labkit.inspector.recording import Run
 from labkit.inspector.rows import COMPUTING, build_rows
+from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
+from labkit.trace.format import load_trace
 from labkit.trace.generate import PROFILES, generate
 from labkit.trace.golden import load
-from labkit.trace.runner import ReferenceSubject, replay
+from labkit.trace.runner import ReferenceSubject, replay, run_reference
+from mini_vllm.entrypoints.cli import main
+from mini_vllm.policies import POLICIES
 
 
 class Witness(ReferenceSubject):
@@ -137,6 +143,40 @@ def test_the_blocks_of_the_small_run(run: Run) -> None:
     assert pool.steps[0][:4] == [("n", 1, 0), ("n", 2, 0), ("h", 1, 1), ("n", 3, 1)]
     assert pool.steps[3] == [("r", 1, 1), ("r", 3, 1), ("r", 5, 1), ("e", 5, 0)]
     assert (pool.size, pool.derived_size, pool.notes) == (6, False, [])
+
+
+RUSH = load_trace(ROOT / "docs" / "traces" / "rush.json")
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_is_followed(policy: str) -> None:
+    """Whatever the order of service, tokens and blocks add up."""
+    run = of_trace(policy, list(run_reference(RUSH, policy)), RUSH)
+    rows = build_rows(run)
+    assert build_pool(run, rows).lost_at is None
+    for line in run.lines:
+        got = {row.id: tokens for row, _, tokens in rows.scheduled(line["step"])}
+        assert got == line["scheduled"]
+
+
+def test_a_timeline_of_the_engine_describes_itself(tmp_path: Path) -> None:
+    """The real engine with the real model: shared prefixes, a preemption, chunks."""
+    path = tmp_path / "run.jsonl"
+    words = [
+        "Once upon a time there was a small fox who",
+        "The sun",
+        "Once upon a time there was a",
+    ]
+    limits = ["--max-num-batched-tokens", "8", "--max-num-seqs", "3", "--block-size", "4",
+              "--num-gpu-blocks", "18", "--temperature", "0", "--max-tokens", "20"]  # fmt: skip
+    assert main(["generate", *words, *limits, "--timeline", str(path)]) == 0
+    (run,) = load_runs(path)
+    rows = build_rows(run)
+    pool = build_pool(run, rows)
+    assert rows.exact and len(rows.rows) == 3
+    assert (pool.size, pool.block_size, pool.lost_at, pool.notes) == (18, 4, None, [])
+    assert any(what == "h" for step in pool.steps for what, _, _ in step)
+    assert any(row.preempted for row in rows.rows)
 
 
 # ------------------------------------------------------------------ what is not known is said
