@@ -43,11 +43,10 @@ class Policy(Scheduler):
     # ------------------------------------------------------------------ the waiting line
 
     def _recall_skipped(self) -> None:
-        """Requests that waited for something else, and have it now, join the waiting line."""
+        """Requests that waited for something else, and have it now, go to the front of the line."""
         ready = [request for request in self.skipped_waiting if self._may_admit(request)]
         self.skipped_waiting.remove_requests(ready)
-        for request in ready:
-            self.waiting.add_request(request)
+        self.waiting.prepend_requests(reversed(ready))
 
     def _head(self) -> Request | None:
         """The request whose turn it is; those in front that wait for something else step aside.

@@ -3,7 +3,7 @@
 Three queues. *Waiting* requests need their prompt computed, *running* ones hold blocks on the
 device, *swapped* ones hold blocks on the host and can go on where they were::
 
-                 admitted                    preempted, one of a kind: recompute
+                 admitted                    preempted, a lone request: recompute
     waiting ─────────────────► running ─────────────────────────────────► waiting
                                  ▲ │
                       swapped in │ ▼ preempted, a group of several: swap out

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.interface import PauseState
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies import POLICIES
 from mini_vllm.policies.prefill_first import MinivLLM, NanoVLLM
 from mini_vllm.policies.static import Static
-from mini_vllm.request import RequestStatus
+from mini_vllm.request import Request, RequestStatus
 from tests.engine.core.build import add, drain, ids, make_request, step, step_until, table
 
 PREFILL_FIRST = (MinivLLM, NanoVLLM)
@@ -143,6 +144,29 @@ def test_while_admission_is_paused_tokens_go_on(cls: type[Scheduler]) -> None:
     assert plans(scheduler, 1) == [{}]
     scheduler.pause_state = PauseState.UNPAUSED
     assert plans(scheduler, 1) == [{"b": 4}]
+
+
+class Gate(SchedulerExtension):
+    """Requests that wait for a grammar are ready when ``ready`` says so."""
+
+    ready = False
+
+    def is_ready(self, request: Request) -> bool:
+        return self.ready
+
+
+@pytest.mark.parametrize("name", list(POLICIES))
+def test_who_waits_for_something_else_is_passed_and_then_comes_first(name: str) -> None:
+    gate = Gate()
+    cls = POLICIES[name]
+    scheduler = cls(SchedulerConfig(32, 1, 32), CacheConfig(4, 21), [gate], b"root")
+    blocked = [make_request(f"g{i}", 5, max_tokens=2) for i in range(2)]
+    for request in blocked:
+        request.transition_to(RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR)
+    add(scheduler, *blocked, make_request("a", 5, max_tokens=2), make_request("b", 5))
+    assert plans(scheduler, 2) == [{"a": 5}, {"a": 1}]
+    gate.ready = True
+    assert plans(scheduler, 3) == [{"g0": 5}, {"g0": 1}, {"g1": 5}]
 
 
 # ------------------------------------------------------------------ what tells them apart

@@ -24,7 +24,7 @@ from tests.engine.core.shadow import VOCAB_SIZE
 from tests.engine.core.test_scheduler_properties import PHASES, Arrival, SchedulerMachine
 from tests.engine.policies.build import PolicyEngine
 
-NUM_SCHEDULES = 60
+NUM_SCHEDULES = 40
 SWAP, RECOMPUTE = PreemptionMode.SWAP, PreemptionMode.RECOMPUTE
 SUBJECTS: dict[str, type[Scheduler]] = POLICIES | {
     "vllm-v0, swap": VllmV0.with_options(preemption_mode=SWAP),
@@ -112,13 +112,14 @@ def test_random_schedules_keep_every_rule(name: str) -> None:
         ),
     )
     print(f"{name}: {dict(COUNTS)}")
-    least = dict.fromkeys(("prefix hits", "aborted", "failed", "groups", "FINISHED_STOPPED"), 10)
+    least = dict.fromkeys(("prefix hits", "aborted", "groups", "FINISHED_STOPPED"), 5)
+    least |= {"failed": 1}
     if "static" not in name:
-        least |= {"preempted": 50, "resumed": 50}
+        least |= {"preempted": 30, "resumed": 30}
     if "v0" in name and "recompute" not in name:
-        least |= {"swapped out": 10, "swapped in": 10}
+        least |= {"swapped out": 5, "swapped in": 5}
     if name in ("nano-vllm", "vllm-v0-chunked", "vllm-v1"):
-        least |= {"partial prefills": 50}
+        least |= {"partial prefills": 30}
     missing = {key: COUNTS[key] for key, number in least.items() if COUNTS[key] < number}
     assert not missing, f"too rarely exercised: {missing}, wanted {least}"
 
@@ -128,7 +129,7 @@ def test_random_groups_fork_swap_and_end_apart(name: str) -> None:
     """Groups of up to four completions of several lengths, in a pool for about two groups."""
     counts: Counter[str] = Counter()
     budget = 12 if "chunked" in name and "multi-step" not in name else 48
-    for seed in range(25):
+    for seed in range(20):
         draw = random.Random(seed)
         config = SchedulerConfig(budget, 8, 40, policy=draw.choice(["fcfs", "priority"]))
         cache = CacheConfig(4, draw.choice([14, 18, 24]), draw.random() < 0.7, num_cpu_blocks=40)
@@ -144,8 +145,11 @@ def test_random_groups_fork_swap_and_end_apart(name: str) -> None:
                 engine.step()
             if draw.random() < 0.2:
                 engine.abort(str(draw.randrange(number + 1)))
+            elif draw.random() < 0.2:
+                engine.failing_step()
         engine.drain()
         counts.update(engine.counts)
     print(f"{name}: {dict(counts)}")
     assert counts["copies"] >= 40 and counts["preempted"] >= 50 and counts["aborted"] >= 5
+    assert counts["failed"] >= 5
     assert (counts["swapped in"] >= 20) == ("recompute" not in name)

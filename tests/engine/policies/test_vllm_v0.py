@@ -88,6 +88,20 @@ def test_the_numbers_5_3_1_of_the_example_do_the_opposite() -> None:
     assert output.preempted_req_ids == [] and output.num_scheduled_tokens == {"B": 1, "C": 1}
 
 
+@pytest.mark.parametrize(("policy", "first"), [("fcfs", "C"), ("priority", "A")])
+def test_example_default_a_waits_b_runs_c_is_swapped(policy: str, first: str) -> None:
+    """The example lets the prompt A start first. V0 does not: while C is swapped out, no prompt
+    starts, so B goes on and C comes back before. Unless A is more urgent than C: then A is first.
+    """
+    scheduler = make_v0(blocks=4, policy=policy, preemption_mode=SWAP)
+    add(scheduler, make_request("B", 7, 6, priority=2), make_request("C", 7, priority=3))
+    plan = step_until(scheduler, lambda plan: plan.blocks_to_swap_out)
+    assert plan.num_scheduled_tokens == {"B": 1} and swapped(scheduler) == [["C"]]
+    add(scheduler, make_request("A", 4, priority=1))
+    plan = step_until(scheduler, lambda plan: not plan.num_scheduled_tokens.keys() <= {"B"})
+    assert first in plan.num_scheduled_tokens
+
+
 def test_example_prefills_x_fits_y_is_ignored_z_is_chunked() -> None:
     """X has 500 tokens, Y 10,000, Z 3,000; the model's length is 4,096, a step's budget 2,048."""
     scheduler = make_v0(VllmV0Chunked, blocks=400, block_size=16, budget=2048, max_model_len=4096)
