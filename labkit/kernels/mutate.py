@@ -9,6 +9,7 @@ chose the places, so the survivors say what a checker misses without anybody hav
 from __future__ import annotations
 
 import ast
+import itertools
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -53,16 +54,16 @@ class Mutation:
 def mutations(text: str) -> Iterator[Mutation]:
     """All changes of all kernels of a file, in its order."""
     seen: Counter[str] = Counter()
+    source = _Text(text)
     for function in ast.parse(text).body:
         if isinstance(function, ast.FunctionDef):
             texts = set[str]()  # two rules may make the same change
-            for node, rule, new in _Changes(text, function):
-                changed = _replaced(text, node, new)
+            for node, rule, new in _Changes(source, function):
+                changed = source.with_change(node, new)
                 if changed in texts:
                     continue
                 texts.add(changed)
-                line = text.splitlines()[node.lineno - 1].strip()
-                old = " ".join((ast.get_source_segment(text, node) or "").split())
+                line, old = source.line(node), " ".join(source.of(node).split())
                 name = f"{function.name}: {line}: {rule}: `{old}` -> `{' '.join(new.split())}`"
                 seen[name] += 1
                 if seen[name] > 1:
@@ -70,24 +71,43 @@ def mutations(text: str) -> Iterator[Mutation]:
                 yield Mutation(function.name, rule, name, changed)
 
 
-def _replaced(text: str, node: Located, new: str) -> str:
-    """The text with another one in a node's place. Columns count bytes, as Python's parser does."""
-    lines = [line.encode() for line in text.splitlines(keepends=True)]
-    begin = sum(map(len, lines[: node.lineno - 1])) + node.col_offset
-    end = sum(map(len, lines[: (node.end_lineno or 0) - 1])) + (node.end_col_offset or 0)
-    data = b"".join(lines)
-    return (data[:begin] + new.encode() + data[end:]).decode()
-
-
 Located = ast.expr | ast.stmt
+
+
+class _Text:
+    """Source text by the places of nodes. Columns count bytes, as Python's parser does."""
+
+    def __init__(self, text: str) -> None:
+        self.data = text.encode()
+        self.lines = self.data.splitlines(keepends=True)
+        self.starts = [0, *itertools.accumulate(map(len, self.lines))]
+
+    def _span(self, node: Located) -> tuple[int, int]:
+        begin = self.starts[node.lineno - 1] + node.col_offset
+        end = self.starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        return begin, end
+
+    def of(self, node: Located) -> str:
+        begin, end = self._span(node)
+        return self.data[begin:end].decode()
+
+    def line(self, node: Located) -> str:
+        return self.lines[node.lineno - 1].decode().strip()
+
+    def with_change(self, node: Located, new: str) -> str:
+        """The text with another one in a node's place."""
+        begin, end = self._span(node)
+        return (self.data[:begin] + new.encode() + self.data[end:]).decode()
+
+
 Change = tuple[Located, str, str]  # where, rule, what stands there instead
 
 
 class _Changes:
     """The changes of one function."""
 
-    def __init__(self, text: str, function: ast.FunctionDef) -> None:
-        self.text, self.function = text, function
+    def __init__(self, text: _Text, function: ast.FunctionDef) -> None:
+        self._source, self.function = text.of, function
         self.parameters = [argument.arg for argument in function.args.args]
         self.names = set(self.parameters)
         for node in ast.walk(function):
@@ -98,9 +118,6 @@ class _Changes:
         for statement in self.function.body:
             if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
                 yield from self._statement(statement)
-
-    def _source(self, node: ast.AST) -> str:
-        return ast.get_source_segment(self.text, node) or ""
 
     def _operand(self, node: ast.expr) -> str:
         """As it may stand beside any operator; the source of a node has no parentheses around."""
