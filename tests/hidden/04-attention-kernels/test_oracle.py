@@ -44,14 +44,14 @@ def same(subject: Any, reference: Any, p: Program, tolerance: float = 1e-5) -> N
 @given(data=st.data())
 def test_04_1_any_batch(subject: Any, reference: Any, data: Any) -> None:
     """Random tables, block sizes and tokens, in any order."""
-    block_size = data.draw(st.sampled_from([1, 3, 4, 16, 32]))
+    block_size = data.draw(st.integers(1, 32))
     rows, width = data.draw(st.integers(1, 4)), data.draw(st.integers(1, 5))
     block = st.integers(0, 2**31 // 32)
     table = data.draw(
         st.lists(st.lists(block, min_size=width, max_size=width), min_size=rows, max_size=rows)
     )
     token = st.tuples(st.integers(0, rows - 1), st.integers(0, width * block_size - 1))
-    tokens = data.draw(st.lists(token, min_size=1, max_size=12))
+    tokens = data.draw(st.lists(token, min_size=4, max_size=12))
     index = data.draw(st.sampled_from(["int32", "int64"]))
     p = Program()
     slots = p.call(
