@@ -598,6 +598,16 @@ def test_requests_with_other_prompts_are_no_group() -> None:
     assert scheduler.allows_async_output_proc(scheduler.requests["1_g"])
 
 
+def test_a_request_with_the_name_of_a_group_is_not_in_it() -> None:
+    scheduler = make_v0()
+    make_group(scheduler, 2, prompt=6)
+    add(scheduler, make_request("g", 6))
+    assert step(scheduler).num_scheduled_tokens == {"0_g": 6, "g": 6}
+    assert ids(scheduler.groups.of(scheduler.requests["g"])) == ["g"]
+    done = scheduler.finish_requests("g", RequestStatus.FINISHED_ABORTED)
+    assert done == ["0_g", "1_g", "g"], "the name stands for both"
+
+
 def test_prompt_logprobs_need_the_prompt_computed_again() -> None:
     scheduler = make_v0()
     for index in range(2):
