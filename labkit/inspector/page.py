@@ -180,12 +180,13 @@ def _pack_queue(lines: Sequence[Line], rows: Rows) -> list[Any]:
     for line in lines:
         after = [numbers[i] for i in line["waiting"] if i in numbers]
         if after != before:
-            changes.append([line["step"], *_queue_change(before, after)])
+            changes.append([line["step"], *queue_change(before, after)])
         before = after
     return changes
 
 
-def _queue_change(before: list[int], after: list[int]) -> tuple[list[int], list[list[int]]]:
+def queue_change(before: list[int], after: list[int]) -> tuple[list[int], list[list[int]]]:
+    """Who leaves a queue, and who comes into it where."""
     stay = set(before) & set(after)
     if [i for i in before if i in stay] != [i for i in after if i in stay]:
         stay = set()

@@ -15,7 +15,7 @@ import pytest
 from rich.console import Console
 
 from labkit import cli
-from labkit.inspector.page import build_page, pack, pack_run
+from labkit.inspector.page import build_page, pack, pack_run, queue_change
 from labkit.inspector.perfetto import MICROSECONDS, to_perfetto
 from labkit.inspector.recording import Run
 from labkit.inspector.sources import of_trace
@@ -80,6 +80,19 @@ def test_cells_are_packed_by_run_lengths(run: Run) -> None:
     assert [row["tokens"] for row in packed["rows"]] == [[4], [2, 1, 3], []]
     assert packed["rows"][1]["before"] == [[0, 2], [5, 4]]
     assert packed["queue"] == [[0, [], [[0, 2]]], [3, [2], [[0, 1]]], [5, [1], []]]
+
+
+def test_preemptions_keep_their_order(run: Run) -> None:
+    assert pack_run(run)["preempted"] == [[3, [1]]]
+    storm = run.lines[3] | {"preempted": ["b", "a"], "scheduled": {}, "new_block_ids": {}}
+    packed = pack_run(replace(run, lines=[*run.lines[:3], storm]))
+    assert packed["preempted"] == [[3, [1, 0]]]
+
+
+def test_a_queue_changes_by_those_who_leave_and_come() -> None:
+    assert queue_change([1, 2, 3], [2, 3, 4]) == ([1], [[2, 4]])
+    assert queue_change([1, 2], [3, 1, 2]) == ([], [[0, 3]])
+    assert queue_change([1, 2, 3], [3, 1]) == ([1, 2, 3], [[0, 3], [1, 1]]), "they swap places"
 
 
 def test_the_waiting_queue_can_be_unpacked(run: Run) -> None:
