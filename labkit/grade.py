@@ -99,7 +99,7 @@ def grade_files(
     in the learner's own folder is for the caller to see to.
 
     Raises:
-        ValueError: `isolate` is no rung, or does not work here.
+        ValueError: `isolate` is no rung, or does not work here; or the hidden suite is not here.
     """
     return judge(phase, files, result.fresh_seed() if seed is None else seed, isolate).result
 
@@ -120,6 +120,7 @@ def judge(
         ValueError: as `grade_files`.
     """
     begin = time.monotonic()
+    need_suite(phase)
     rung, reasons = sandbox.choose_rung(phase, isolate)
     graded = _empty(phase, files, seed, rung)
     graded.unavailable = reasons
@@ -136,6 +137,18 @@ def judge(
     graded.seed.value = seed
     graded.seconds = round(time.monotonic() - begin, 2)
     return judged
+
+
+def need_suite(phase: Phase) -> None:
+    """
+    Raises:
+        ValueError: the hidden suite is not in this checkout, so nothing can be judged.
+    """
+    if not any(phase.hidden_tests.glob("test_*.py")):
+        raise ValueError(
+            f"the hidden suite of phase {phase.number} is not here; `labkit unseal KEYFILE` opens"
+            " a sealed one, and an instructor has it in tests/hidden"
+        )
 
 
 def _empty(
@@ -340,6 +353,9 @@ def show(phase: Phase, judged: Judged, reveal: bool) -> None:
     out.line(f"isolation: {isolation.spoken(graded.isolation, graded.unavailable)}", "dim")
     if graded.problem:
         out.line(graded.problem, "red")
+    if graded.status == "error":
+        out.line("The grader could not judge this. It is no fault of your code.", "bold")
+        return
     for group in graded.groups:
         _show_group(out, group, judged.inputs.get(group.id) if reveal else None)
     passed = sum(group.passed for group in graded.groups)

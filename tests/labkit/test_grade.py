@@ -199,16 +199,27 @@ def test_when_the_time_is_over_only_the_running_task_is_lost(
 
 
 def test_a_suite_that_does_not_load_is_the_graders_fault(
-    phase: Phase, monkeypatch: pytest.MonkeyPatch
+    phase: Phase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def broken(*_: Any) -> PhaseResult:
         return PhaseResult(phase, [], broken="no module named oracle")
 
     monkeypatch.setattr(grade, "_run_pytest", broken)
     files = {phase.modules[0]: phase.reference_file(phase.modules[0])}
-    graded = grade.grade_files(phase, files, seed=1, isolate="plain")
-    assert (graded.status, graded.passed) == ("error", False)
-    assert "no module named oracle" in graded.problem
+    judged = grade.judge(phase, files, seed=1, isolate="plain")
+    assert (judged.result.status, judged.result.passed) == ("error", False)
+    assert "no module named oracle" in judged.result.problem
+    grade.show(phase, judged, reveal=False)
+    shown = capsys.readouterr().out
+    assert "no fault of your code" in shown and "no module named oracle" in shown
+    assert "your code raised" not in shown
+
+
+def test_without_its_suite_a_phase_is_not_judged(phase: Phase, tmp_path: Path) -> None:
+    """As in a student's tree, where the suites are sealed."""
+    moved = replace(phase, root=tmp_path)
+    with pytest.raises(ValueError, match="hidden suite of phase 00 is not here; `labkit unseal"):
+        grade.judge(moved, {}, seed=1)
 
 
 def test_two_failures_open_the_seed_and_a_pass_closes_it_again(
