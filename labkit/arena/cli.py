@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from labkit.arena import leaderboard, page, report
-from labkit.arena.contest import CHILD_SECONDS, ENTRANTS, Match, Outcome, play
+from labkit.arena.contest import BASELINE, CHILD_SECONDS, ENTRANTS, Match, Outcome, play
 from labkit.arena.cost import DEFAULT, load_model
 from labkit.arena.score import score as play_for_score
 from labkit.arena.workloads import WORKLOADS, find_workload
@@ -70,7 +70,7 @@ def race(
     with polite():
         if show_leaderboard:
             return show_results()
-        names = _words(policies, ENTRANTS) if policies or not scheduler else ["vllm-v1"]
+        names = _words(policies, ENTRANTS) if policies or not scheduler else [BASELINE]
         chosen = _words(workloads, WORKLOADS)
         matches = make_matches([*names, *scheduler], chosen, seed, requests, cost_model)
         outcomes = play_all(matches, limit, _show_when_complete(len(names) + len(scheduler)))
@@ -162,7 +162,7 @@ def show_results() -> None:
 
 @app.command()
 def fit(
-    scenes: Annotated[int, typer.Option(help="how many crowds to run")] = 64,
+    scenes: Annotated[int, typer.Option(help="how many crowds to run")] = 32,
     repeats: Annotated[int, typer.Option(help="runs of each; the shortest time counts")] = 3,
     seed: Annotated[int, typer.Option(help="of the crowds")] = 0,
     out: Annotated[Path, typer.Option(help="where to write the prices")] = DEFAULT,
@@ -179,7 +179,7 @@ def fit(
         for steps in measure(scenes, repeats, seed):
             timed.append(steps)
             bar.advance(task)
-    model = fit_and_judge(timed)
+    model = fit_and_judge(timed, repeats, seed)
     model.save(out)
     error = model.facts["error_on_held_out_steps"]
     console.print(page.prices(model))
@@ -216,14 +216,14 @@ def speed(
     cost_model: CostModelFile = DEFAULT,
     save: Annotated[bool, typer.Option("--save", help="keep the figures")] = False,
 ) -> None:
-    """How many requests the simulator serves in a second of real time."""
+    """How many requests the simulator serves in a second of CPU time."""
     with polite():
         names = [find_workload(workload).name]
         (match,) = make_matches([policy], names, 0, requests, cost_model)
         gc.collect()
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.process_time()
         (outcome,) = play_all([replace(match, check_every=0)])
-        seconds = time.perf_counter() - begin
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu_begin
     if outcome.run is None:
         console.print(f"disqualified: it {outcome.disqualified}", style="red")
         raise typer.Exit(1)
@@ -232,7 +232,8 @@ def speed(
         "workload": workload,
         "requests": requests,
         "seconds": round(seconds, 1),
-        "requests_per_second": round(requests / seconds),
+        "cpu_seconds": round(cpu, 1),  # what is left of it when nothing else runs
+        "requests_per_cpu_second": round(requests / cpu),
         "steps": outcome.run.steps,
         "tokens_scheduled": outcome.run.computed_tokens,
     }

@@ -30,11 +30,13 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0
 
+BASELINE = "vllm-v1"
 ENTRANTS: dict[str, type[Scheduler]] = {
-    **POLICIES,
+    **{name: policy for name, policy in POLICIES.items() if name != BASELINE},
     "vllm-v0-swap": VllmV0.with_options(preemption_mode=PreemptionMode.SWAP),
+    BASELINE: POLICIES[BASELINE],
 }
-"""Policies by name; also V0 as it is when it always swaps and never computes again."""
+"""Policies by name, the baseline last; also V0 as it is when it swaps and never computes again."""
 CHILD_SECONDS = 120.0
 CHILD_MEMORY_MB = 2048
 Tick = Callable[[], object]

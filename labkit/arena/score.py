@@ -11,11 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.arena.contest import CHILD_SECONDS, Match, play
+from labkit.arena.contest import BASELINE, CHILD_SECONDS, Match, play
 from labkit.arena.cost import DEFAULT
 from labkit.arena.workloads import find_workload
-
-BASELINE = "vllm-v1"
 
 
 @dataclass(frozen=True)

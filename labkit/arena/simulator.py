@@ -146,6 +146,7 @@ class Simulation:
         tick: Callable[[], object],
     ) -> None:
         assert workload.cache.num_gpu_blocks is not None
+        self.now = 0.0
         self.scheduler = scheduler
         if hasattr(scheduler, "clock"):  # V0 delays prompts by the age of the oldest
             scheduler.clock = lambda: self.now
@@ -154,7 +155,6 @@ class Simulation:
         self.cost = cost
         self.referee = referee
         self.tick = tick
-        self.now = 0.0
         self.next = next(self.arrivals, None)
         self.flights: dict[str, Flight] = {}
         self.num_arrived = 0

@@ -102,19 +102,21 @@ def steady(rng: random.Random) -> Iterator[Arrival]:
     """Independent short questions, at exponential distances (a Poisson process)."""
     text, now = Text(), 0.0
     while True:
-        now += rng.expovariate(11.0)
+        now += rng.expovariate(23.0)
         yield Arrival(now, (text(about(rng, 100, 16, 400)),), about(rng, 40, 8, 120))
 
 
 def bursts(rng: random.Random) -> Iterator[Arrival]:
-    """The same questions, but 30 to 60 of them within a tenth of a second, and then a pause."""
+    """30 to 60 requests within a tenth of a second, and then a pause. Those of one burst are the
+    cases of one task: the same instructions come first in each, and nobody has seen them before."""
     text, now = Text(), 0.0
     while True:
-        start = now
-        for offset in sorted(rng.uniform(0.0, 0.1) for _ in range(rng.randint(30, 60))):
-            prompt = text(about(rng, 100, 16, 400))
-            yield Arrival(start + offset, (prompt,), about(rng, 40, 8, 120))
-        now = start + 0.1 + rng.expovariate(1 / 5.0)
+        instructions = text(256)
+        for time in sorted(now + rng.uniform(0.0, 0.1) for _ in range(rng.randint(30, 60))):
+            yield Arrival(
+                time, (instructions, text(about(rng, 60, 16, 240))), about(rng, 40, 8, 120)
+            )
+        now += 0.1 + rng.expovariate(1 / 5.0)
 
 
 def chat(rng: random.Random) -> Iterator[Arrival]:
@@ -134,7 +136,7 @@ def conversations(
     """
     now = 0.0
     while True:
-        now += rng.expovariate(1.6)
+        now += rng.expovariate(3.7)
         turns: list[Arrival] = []
         time, history = now, (rng.choice(systems),)  # type: tuple[float, tuple[Sequence[int], ...]]
         for _ in range(rng.randint(2, 6)):
@@ -162,7 +164,7 @@ def documents(rng: random.Random) -> Iterator[Arrival]:
     """Short questions, and now and then a document of 900 to 1,800 tokens with a short summary."""
     text, now = Text(), 0.0
     while True:
-        now += rng.expovariate(7.0)
+        now += rng.expovariate(10.5)
         if rng.random() < 0.1:
             yield Arrival(now, (text(rng.randint(900, 1800)),), about(rng, 24, 8, 48))
         else:
@@ -173,7 +175,7 @@ def pressure(rng: random.Random) -> Iterator[Arrival]:
     """Short prompts with long answers: sequences outgrow a cache that admitted them gladly."""
     text, now = Text(), 0.0
     while True:
-        now += rng.expovariate(4.0)
+        now += rng.expovariate(7.0)
         yield Arrival(now, (text(about(rng, 60, 16, 160)),), about(rng, 160, 64, 400))
 
 
@@ -191,13 +193,13 @@ def batch_jobs(rng: random.Random, text: Text) -> Iterator[Arrival]:
     while True:
         for _ in range(40):
             yield Arrival(now, (text(about(rng, 200, 64, 600)),), about(rng, 80, 32, 160), 1)
-        now += rng.uniform(8.0, 12.0)
+        now += rng.uniform(5.0, 8.0)
 
 
 def questions(rng: random.Random, text: Text) -> Iterator[Arrival]:
     now = 0.0
     while True:
-        now += rng.expovariate(3.0)
+        now += rng.expovariate(4.5)
         yield Arrival(now, (text(about(rng, 48, 8, 160)),), about(rng, 32, 8, 80), 0)
 
 
@@ -205,8 +207,8 @@ def questions(rng: random.Random, text: Text) -> Iterator[Arrival]:
 
 LIMITS = SchedulerConfig(max_num_batched_tokens=2048, max_num_seqs=64, max_model_len=2048)
 """The budget holds any sequence whole, so that policies that cannot split one can run too."""
-ROOMY = CacheConfig(block_size=16, num_gpu_blocks=2048, num_cpu_blocks=1024)
-TIGHT = CacheConfig(block_size=16, num_gpu_blocks=257, num_cpu_blocks=1024)
+ROOMY = CacheConfig(block_size=16, num_gpu_blocks=1025, num_cpu_blocks=512)
+TIGHT = CacheConfig(block_size=16, num_gpu_blocks=257, num_cpu_blocks=512)
 
 _WORLDS = (
     Workload(
@@ -216,19 +218,19 @@ _WORLDS = (
     ),
     Workload(
         "bursts",
-        "the same questions, 30 to 60 at a time",
-        LIMITS, ROOMY, {0: Slo(ttft=2.0, tpot=0.05)}, 400, bursts,
+        "30 to 60 cases of one task at once, with the same instructions in front",
+        LIMITS, ROOMY, {0: Slo(ttft=1.5, tpot=0.07)}, 400, bursts,
     ),
     Workload(
         "chat",
         "conversations that share system prompts and repeat their history",
-        LIMITS, replace(ROOMY, num_gpu_blocks=1025), {0: Slo(ttft=0.5, tpot=0.05)}, 400, chat,
+        LIMITS, ROOMY, {0: Slo(ttft=0.5, tpot=0.05)}, 400, chat,
     ),
     Workload(
         "documents",
         "long documents among short questions",
         replace(LIMITS, long_prefill_token_threshold=256),
-        ROOMY, {0: Slo(ttft=1.0, tpot=0.05)}, 400, documents,
+        ROOMY, {0: Slo(ttft=0.5, tpot=0.03)}, 400, documents,
     ),
     Workload(
         "pressure",

@@ -121,7 +121,7 @@ def test_a_score_tells_the_ratio_and_passes_only_above_one(arena: Arena) -> None
 def test_the_speed_of_the_simulator_is_told(arena: Arena, monkeypatch: pytest.MonkeyPatch) -> None:
     done = arena("speed", "--requests", "50", "--workload", "bursts")
     assert done.exit_code == 0
-    assert "requests per second" in done.output
+    assert "requests per cpu second" in done.output
 
 
 def test_pictures_are_drawn_where_one_wants_them(arena: Arena, tmp_path: Path) -> None:
