@@ -92,6 +92,7 @@ def cheats() -> list[Cheat]:
     return [Cheat(**entry) for entry in tomllib.loads(text)["cheats"]]
 
 
+@cache
 def changes() -> dict[str, tuple[Mutation, tuple[str, ...]]]:
     """Every change of our kernels by its name, with the specs that launch what it changes."""
     found = {}
