@@ -44,11 +44,6 @@ class Row:
     end: list[Any] | None = None
     """Status and reason, if it has ended: the last letter's step."""
 
-    _computed: int = 0
-    _sampled: int = 0
-    _peak: int = 0  # the most tokens that it ever had computed
-    _holds: bool = False  # admitted, and neither preempted nor ended since
-
     def letter_at(self, step: int) -> str:
         index = step - self.first
         return self.letters[index] if 0 <= index < len(self.letters) else "."
@@ -74,18 +69,16 @@ class Rows:
 
 def build_rows(run: Run) -> Rows:
     """Follow every request through the steps of a run."""
-    rows: dict[str, Row] = {}
+    followed: dict[str, _Follower] = {}
     for line in run.lines:
-        step = line["step"]
         view = _View(line)
         for request_id in view.named():
-            row = rows.get(request_id)
-            if row is None:
-                row = rows[request_id] = Row(request_id, step, run.prompt_tokens.get(request_id))
-            _advance(row, step, view)
-    return Rows(
-        list(rows.values()), len(run.lines), all(r.prompt is not None for r in rows.values())
-    )
+            if request_id not in followed:
+                prompt = run.prompt_tokens.get(request_id)
+                followed[request_id] = _Follower(Row(request_id, line["step"], prompt))
+            followed[request_id].advance(line["step"], view)
+    rows = [follower.row for follower in followed.values()]
+    return Rows(rows, len(run.lines), all(row.prompt is not None for row in rows))
 
 
 class _View:
@@ -94,90 +87,106 @@ class _View:
     def __init__(self, line: Line) -> None:
         self.scheduled: dict[str, int] = line["scheduled"]
         self.computed: dict[str, int] = line["computed"]
-        self.preempted = dict.fromkeys(line["preempted"])  # for looking up, in their order
-        self.aborted = dict.fromkeys(line["aborted"])
-        self.running = dict.fromkeys(line["running"])
-        self.waiting = dict.fromkeys(line["waiting"])
+        self.preempted, self.aborted, self.running, self.waiting = (
+            dict.fromkeys(line[key]) for key in ("preempted", "aborted", "running", "waiting")
+        )
         self.finished = {entry[0]: entry[1:] for entry in line["finished"]}
 
     def named(self) -> Iterable[str]:
-        """Everyone in the line: old and unfinished first, in the order of arrival."""
+        """Everyone in the line: the unfinished first, in the order of arrival."""
         ended = (*self.finished, *self.aborted)
         queues = (*self.preempted, *self.running, *self.waiting)
         return dict.fromkeys((*self.computed, *self.scheduled, *ended, *queues))
 
 
-def _advance(row: Row, step: int, view: _View) -> None:
-    """Append what one step meant to one request."""
-    missing = step - row.first - len(row.letters)
-    for _ in range(missing):  # it had ended, and its id came back
-        _append(row, ".", 0, 0)
-    row.end = None
-    if row.id in view.preempted:
-        row.preempted.append(step)
-        row._holds, row._computed = False, 0 if row.id in view.waiting else row._computed
-    if row.id in view.scheduled:
-        _compute(row, view)
-    else:
-        _append(row, _idle_letter(row, view), 0, row._computed)
-    if row.id in view.finished:
-        row.end = view.finished[row.id]
-    elif row.id in view.aborted:
-        row.end = ["FINISHED_ABORTED", "abort"]
-    if row.end is not None:
-        row._holds, row._computed, row._sampled, row._peak = False, 0, 0, 0
+class _Follower:
+    """Appends to one row what each step meant to its request."""
 
+    def __init__(self, row: Row) -> None:
+        self.row = row
+        self.forget()
 
-def _append(row: Row, letter: str, tokens: int, before: int) -> None:
-    row.letters.append(letter)
-    row.tokens.append(tokens)
-    row.before.append(before)
+    def forget(self) -> None:
+        """The request has ended; if its id comes back, it begins anew."""
+        self.computed = 0
+        self.sampled = 0
+        self.most = 0  # the most tokens that it ever had computed
+        self.holds = False  # admitted, and not preempted since
+        self.lost = False  # was preempted
 
+    def advance(self, step: int, view: _View) -> None:
+        row = self.row
+        while step > row.first + len(row.letters):  # it had ended, and its id comes back
+            self.append(".", 0, 0)
+        row.end = None
+        if row.id in view.preempted:
+            self.preempt(step, view)
+        if row.id in view.scheduled:
+            self.compute(view)
+        else:
+            self.append(self.idle_letter(view), 0, self.computed)
+        if row.id in view.finished:
+            row.end = view.finished[row.id]
+        elif row.id in view.aborted:
+            row.end = ["FINISHED_ABORTED", "abort"]
+        if row.end is not None:
+            self.forget()
 
-def _idle_letter(row: Row, view: _View) -> str:
-    if row.id in view.aborted:
-        return "a"
-    if row.id in view.running or (row._holds and row.id in view.finished):
-        return "s"
-    if row.id in view.waiting or row.id in view.finished:
-        return "q" if row.preempted else "w"
-    return "o"
+    def append(self, letter: str, tokens: int, before: int) -> None:
+        self.row.letters.append(letter)
+        self.row.tokens.append(tokens)
+        self.row.before.append(before)
 
+    def preempt(self, step: int, view: _View) -> None:
+        """Its blocks are taken; one that is swapped out, and so does not wait, keeps its tokens."""
+        self.row.preempted.append(step)
+        self.holds, self.lost = False, True
+        if self.row.id in view.waiting:
+            self.computed = 0
 
-def _compute(row: Row, view: _View) -> None:
-    """A step in which the request got tokens."""
-    count = view.scheduled[row.id]
-    before = _computed_before(row, view)
-    letter = _phase(row, count, before)
-    _append(row, letter, count, before)
-    row._holds = True
-    row._computed = view.computed.get(row.id, max(before, 0) + count)
-    row._peak = max(row._peak, row._computed)
-    if row.prompt is not None:
-        known = row.prompt + row._sampled
-        row._sampled += max(row._computed - known + 1, 0)
+    def idle_letter(self, view: _View) -> str:
+        """The letter of a step without tokens."""
+        request_id = self.row.id
+        if request_id in view.aborted:
+            return "a"
+        if request_id in view.running or (self.holds and request_id in view.finished):
+            return "s"
+        if request_id in view.waiting or request_id in view.finished:
+            return "q" if self.lost else "w"
+        return "o"
 
+    def compute(self, view: _View) -> None:
+        """A step in which the request got tokens."""
+        count = view.scheduled[self.row.id]
+        before = self.computed_before(view)
+        self.append(self.phase(count, before), count, before)
+        self.holds = True
+        # After drafts were rejected, fewer tokens are computed than were scheduled.
+        self.computed = view.computed.get(self.row.id, max(before, 0) + count)
+        self.most = max(self.most, self.computed)
+        if self.row.prompt is not None:
+            known = self.row.prompt + self.sampled
+            self.sampled += max(self.computed - known + 1, 0)
 
-def _computed_before(row: Row, view: _View) -> int:
-    """Tokens that the request had computed when the step began.
+    def computed_before(self, view: _View) -> int:
+        """Tokens that the request had computed when the step began.
 
-    For one that was admitted in this very step they are what the prefix cache supplied. If it
-    also finished in the step, the line no longer lists it, and only its prompt length tells.
-    """
-    if row._holds:
-        return row._computed  # with drafts, more tokens are scheduled than are computed after it
-    count = view.scheduled[row.id]
-    after = view.computed.get(row.id)
-    if after is None and row.prompt is not None:
-        after = row.prompt + row._sampled
-    return UNKNOWN if after is None else max(after - count, 0)
+        For one that was admitted in this very step they are what the prefix cache supplied. If it
+        also finished in the step, the line no longer lists it, and only its prompt length tells.
+        """
+        if self.holds:
+            return self.computed
+        after = view.computed.get(self.row.id)
+        if after is None and self.row.prompt is not None:
+            after = self.row.prompt + self.sampled
+        return UNKNOWN if after is None else max(after - view.scheduled[self.row.id], 0)
 
-
-def _phase(row: Row, count: int, before: int) -> str:
-    if row.prompt is None:
-        decodes = row._holds and count == 1
-    else:
-        decodes = row._sampled > 0 and before >= row.prompt + row._sampled - 1
-    if decodes:
-        return "d"
-    return "r" if before < row._peak else "p"
+    def phase(self, count: int, before: int) -> str:
+        """The letter of a step with tokens."""
+        if self.row.prompt is None:
+            decodes = self.holds and count == 1
+        else:
+            decodes = self.sampled > 0 and before >= self.row.prompt + self.sampled - 1
+        if decodes:
+            return "d"
+        return "r" if before < self.most else "p"

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.text import Text
 
 from labkit.inspector.page import difference_of
-from labkit.inspector.pool import EVICT, HIT, NEW, RELEASE, build_pool
+from labkit.inspector.pool import EVICT, HIT, NEW, RELEASE, PoolHistory, build_pool
 from labkit.inspector.recording import Run
 from labkit.inspector.rows import Row, Rows, build_rows
 
@@ -35,9 +35,8 @@ def show(runs: Sequence[Run], step: int | None = None, console: Console | None =
     for run in runs:
         _show_run(console, run, step)
     if found:
-        console.print(
-            f"First difference: step {found.step}, {', '.join(found.fields)}", style="bold"
-        )
+        said = f"First difference: step {found.step}, {', '.join(found.fields)}"
+        console.print(said, style="bold")
     elif len(runs) == 2:
         console.print(f"No difference: {len(runs[0].lines)} steps.")
     console.print(Text(LEGEND, style="dim"))
@@ -45,24 +44,20 @@ def show(runs: Sequence[Run], step: int | None = None, console: Console | None =
 
 def _show_run(console: Console, run: Run, step: int | None) -> None:
     rows = build_rows(run)
+    pool = build_pool(run, rows)
     width = max(console.width - GUTTER, 10)
     at = min(step or 0, rows.steps - 1)
     first = max(0, min(at - width // 2, rows.steps - width)) if step is not None else 0
     window = range(first, min(first + width, rows.steps))
-    console.print(
-        Text(f"{run.name}: steps {window[0]} to {window[-1]} of {rows.steps}", style="bold")
-    )
-    for line in (
-        _cursor(at, window),
-        _budget(run, rows, window),
-        *_grid(rows, window),
-        _fill(run, window),
-    ):
+    title = f"{run.name}: steps {window[0]} to {window[-1]} of {rows.steps}"
+    console.print(Text(title, style="bold"))
+    grid = [_cursor(at, window), _budget(run, window), *_grid(rows, window)]
+    for line in [*grid, _fill(run, pool, window)]:
         console.print(line, no_wrap=True, crop=True)
-    for text in (_sentence(run, rows, at), _blocks(run, rows, at)):
-        console.print(text)
+    console.print(Text(_sentence(run, rows, at)))
+    console.print(Text(_blocks(run, pool, at)))
     if run.error:
-        console.print(f"The run ended after step {rows.steps - 1}: {run.error}", style="red")
+        console.print(Text(f"The run ended after step {rows.steps - 1}: {run.error}", style="red"))
     console.print()
 
 
@@ -78,14 +73,14 @@ def _cursor(at: int, window: range) -> Text:
     return text
 
 
-def _budget(run: Run, rows: Rows, window: range) -> Text:
+def _budget(run: Run, window: range) -> Text:
     used = [sum(run.lines[step]["scheduled"].values()) for step in window]
     limit = run.config.get("max_num_batched_tokens") or max(used)
     return _bars(f"of {limit} tokens", used, limit, "blue")
 
 
-def _fill(run: Run, window: range) -> Text:
-    size = build_pool(run, build_rows(run)).size - 1
+def _fill(run: Run, pool: PoolHistory, window: range) -> Text:
+    size = pool.size - 1
     used = [size - run.lines[step]["free_blocks"] for step in window]
     return _bars(f"of {size} blocks", used, size, "cyan")
 
@@ -137,8 +132,8 @@ def _said(row: Row, letter: str, tokens: int, step: int) -> str:
     return f"{row.id} {verb} {tokens} ({'?' if before < 0 else before}→{max(before, 0) + tokens})"
 
 
-def _blocks(run: Run, rows: Rows, step: int) -> str:
-    pool = build_pool(run, rows)
+def _blocks(run: Run, pool: PoolHistory, step: int) -> str:
+    """What happened to the blocks in the described step."""
     if pool.lost_at is not None and step >= pool.lost_at:
         return f"blocks: not determined by the recording; free: {run.lines[step]['free_blocks']}"
     names = {

@@ -181,6 +181,12 @@ def test_the_terminal_shows_the_same_grid(run: Run) -> None:
     assert "blocks: given out (evicts) 5; let go 1, 3, 5; free: 1" in text
 
 
+def test_ids_are_no_markup(run: Run) -> None:
+    lines = json.loads(json.dumps(run.lines).replace('"a"', '"[red]a[/red]"'))
+    text = shown([Run("[bold]", lines)], 0, width=90)
+    assert "6 tokens: [red]a[/red] prefill 4" in text and "[bold]: steps" in text
+
+
 def test_the_window_follows_the_step_and_fits_the_width() -> None:
     golden = load("mixed")[0]
     run = of_trace("long", golden.lines, golden.trace)
