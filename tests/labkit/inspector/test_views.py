@@ -15,9 +15,11 @@ import pytest
 from rich.console import Console
 
 from labkit import cli
+from labkit.bootstrap import ROOT
 from labkit.inspector.page import build_page, pack, pack_run, queue_change
 from labkit.inspector.perfetto import MICROSECONDS, to_perfetto
 from labkit.inspector.recording import Run
+from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
 from labkit.inspector.terminal import show
 from labkit.trace.golden import load
@@ -214,6 +216,16 @@ def test_the_pool_is_not_described_once_it_is_lost(run: Run) -> None:
 def test_a_run_without_limits_draws_bars_up_to_its_most(run: Run) -> None:
     text = shown([Run("bare", run.lines)])
     assert "of 6 tokens  █▃▃▂▂▄" in text
+
+
+def test_the_docs_show_what_the_terminal_shows() -> None:
+    docs = (ROOT / "docs" / "inspector.md").read_text()
+    fence = re.search(r"```\n(reference: steps.*?)```", docs, re.DOTALL)
+    assert fence
+    mine = shown(load_runs(ROOT / "docs" / "traces" / "rush.json"), 14, width=100)
+    lines = [line.rstrip() for line in mine.splitlines()]
+    wanted = fence[1].splitlines()
+    assert wanted == lines[: len(wanted)]
 
 
 # ------------------------------------------------------------------ the command
