@@ -184,7 +184,7 @@ for t, style, colour in ((0.5, "o-", BLUE), (1.0, "s--", ORANGE), (2.0, "^:", GR
     best = (rows[len(story.prompt_token_ids) - 1] / t).softmax(-1).sort(descending=True).values[:12]
     left.plot(range(1, 13), best.tolist(), style, color=colour, label=f"temperature {t}")
 left.set(yscale="log", xlabel="rank of the token", ylabel="probability", title="After “Once upon a time”")
-left.legend()
+left.legend(loc=(0.5, 0.17))
 right.step(range(64), kept[1.0].tolist(), color=BLUE, where="mid", label="top_p 0.9")
 right.axhline(8, color=ORANGE, linestyle="--", label="top_k 8")
 right.set(yscale="log", xlabel="place in the story", ylabel="tokens kept", title="Top-p adapts, top-k does not")
@@ -361,8 +361,8 @@ print(f"stop reason {detokenizer.stop_reason!r}; on average {sum(ours) / len(our
 figure, axis = plt.subplots()
 axis.step(range(len(ours)), fixed, where="mid", color=ORANGE, linestyle="--", label="fixed buffer")
 axis.step(range(len(ours)), ours, where="mid", color=BLUE, label="only what may begin a stop string")
-axis.set(xlabel="token", ylabel="characters held back", title=f"stop = {STOP}")
-axis.legend()
+axis.set(xlabel="token", ylabel="characters held back", title=f"stop = {STOP}", ylim=(-0.5, 13.5))
+axis.legend(loc="upper center", ncols=2)
 plt.show()
 
 # %% [markdown]

@@ -104,11 +104,11 @@ def runs(draw: st.DrawFn) -> tuple[list[int], list[tuple[list[int], list[int], l
     steps = []
     for number in range(draw(st.integers(2, 8))):
         change = draw(st.sampled_from(["none", "none", "come", "go"])) if number else "none"
-        for request in sorted(draw(some)) if change != "none" else ():
-            if change == "come":
-                lengths.setdefault(request, draw(length))
-            else:
-                lengths.pop(request, None)
+        if change == "come":
+            lengths |= {r: draw(length) for r in sorted(draw(some)) if r not in lengths}
+        elif change == "go" and lengths:
+            for request in draw(st.sets(st.sampled_from(sorted(lengths)), min_size=1)):
+                del lengths[request]
         lengths = {request: n + 1 for request, n in lengths.items() if n < ROOM}
         if lengths:
             tokens = [1 + 10 * number + request for request in lengths]

@@ -1,0 +1,262 @@
+"""Tokens to text, a few at a time: never half a character, never a character taken back.
+
+Two things make this harder than decoding each token on its own:
+
+* One character can be spread over several tokens, and a decoder may add or drop a space that
+  depends on the token before. So a short *window* of recent tokens is decoded together, and what
+  was already given out is subtracted.
+* A stop string can be spread over several tokens. So text that could be the beginning of one is
+  *held back* until the next tokens decide.
+
+        decoded text     "... the end of the st"
+        given out         "... the end of the "
+        held back                             "st"       stop = ["stop"]
+
+The window slides, so the work per token does not grow with the length of the output. The
+`DecodeStream` of the `tokenizers` library has a similar window, but it raises an error or goes
+silent for good when a model writes bytes that are not UTF-8.
+
+Source: vllm/v1/engine/detokenizer.py#L68-L164 (BaseIncrementalDetokenizer) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mini_vllm.sampling_params import SamplingParams
+
+REPLACEMENT = "\ufffd"
+"""What a decoder prints for bytes that are not, or not yet, a character."""
+PROMPT_TOKENS = 6
+"""How many prompt tokens the first window holds, so that the first space comes out right."""
+MAX_WINDOW = 24
+"""Tokens in the window before it slides."""
+MAX_WAITING = 3
+"""Most tokens, and bytes, of a character that is not finished."""
+MAX_BROKEN_WINDOW = 4 * MAX_WINDOW
+"""Tokens in the window before it slides although its end is not a character."""
+MIN_WINDOW = 8
+"""Tokens that stay in the window then; more than a character can have."""
+
+
+class IncrementalDetokenizer:
+    """The text of one request.
+
+    `append` and `flush` return new text; `text` is all of it so far. With `tokenizer=None` or
+    `detokenize=False` all text is empty. When nobody reads the text token by token and there are
+    no stop strings, give all tokens to one `append` at the end: it decodes them together.
+
+    Args:
+        tokenizer: a fast Hugging Face tokenizer (or anything with the same `decode`), or None.
+        prompt_token_ids: the last few are decoded as context and never printed.
+        sampling_params: stop, include_stop_str_in_output, min_tokens, skip_special_tokens,
+            detokenize.
+
+    Attributes:
+        num_output_tokens: tokens taken in so far.
+        stop_reason: the stop string that ended the text, or None.
+    """
+
+    def __init__(
+        self, tokenizer: Any, prompt_token_ids: Sequence[int], sampling_params: SamplingParams
+    ) -> None:
+        self._stop = list(sampling_params.stop or [])
+        if self._stop and tokenizer is None:
+            raise ValueError(
+                f"stop is {self._stop!r} but the engine has no tokenizer; use stop_token_ids"
+            )
+        self._include_stop = sampling_params.include_stop_str_in_output
+        self._min_tokens = sampling_params.min_tokens
+        self.num_output_tokens = 0
+        self.stop_reason: str | None = None
+        self._pieces: list[str] = []
+        self._held = ""
+        self._window: TokenWindow | None = None
+        if tokenizer is not None and sampling_params.detokenize:
+            self._window = TokenWindow(
+                tokenizer, prompt_token_ids, sampling_params.skip_special_tokens
+            )
+
+    @property
+    def text(self) -> str:
+        """Everything that `append` and `flush` have returned."""
+        return "".join(self._pieces)
+
+    def append(self, token_ids: Sequence[int], stop_terminated: bool = False) -> str:
+        """Take in new tokens; return the text that is now certain.
+
+        Once a stop string has matched, `stop_reason` is set and further tokens are ignored.
+
+        Args:
+            stop_terminated: the last token is the EOS or stop token that ended the request. It
+                is left out of the text unless include_stop_str_in_output is set.
+        """
+        num_printable = len(token_ids) - (stop_terminated and not self._include_stop)
+        if self._stop:
+            released = self._append_one_by_one(token_ids, num_printable)
+        else:
+            self.num_output_tokens += len(token_ids)
+            released = self._decode(token_ids[:num_printable])
+        if released:
+            self._pieces.append(released)
+        return released
+
+    def _append_one_by_one(self, token_ids: Sequence[int], num_printable: int) -> str:
+        """Look for stop strings after every token, so that the size of a step does not matter.
+
+        Each token counts in `num_output_tokens`. The first `num_printable` are decoded and
+        searched. Once `stop_reason` is set, the rest is ignored and not counted.
+
+        Returns:
+            The text that is now certain.
+        """
+        # TODO 06.8
+        raise NotImplementedError(
+            "TODO 06.8: write IncrementalDetokenizer._append_one_by_one in labs/06-sampling/detokenizer.py"
+            " (phase 06, 02-mini-build.md#task-8)"
+        )
+
+    def flush(self) -> str:
+        """The request has finished: return the text that was held back for a stop string.
+
+        Bytes of a last character that never became complete are dropped.
+        """
+        released, self._held = self._held, ""
+        self._pieces.append(released)
+        return released
+
+    def _decode(self, token_ids: Sequence[int]) -> str:
+        return "" if self._window is None else self._window.append(token_ids)
+
+    def _search_stop(self, new_text: str) -> str:
+        """Pass on the text of one new token, up to a stop string or to what could begin one.
+
+            held back " st", new "op!"   stop = ["stop"]   ->  " ", and the request ends
+            held back " st", new "ay"    stop = ["stop"]   ->  " stay"
+
+        A match counts only after `min_tokens` tokens. It sets `stop_reason` and cuts the text
+        before the stop string, or behind it if it is to be included. Without a match the end of
+        the text that may begin a stop string waits in `_held`.
+        """
+        # TODO 06.8
+        raise NotImplementedError(
+            "TODO 06.8: write IncrementalDetokenizer._search_stop in labs/06-sampling/detokenizer.py"
+            " (phase 06, 02-mini-build.md#task-8)"
+        )
+
+
+class TokenWindow:
+    """The recent tokens of one request, and how much of their text is already printed.
+
+    tokens     [ " the" " price" " is" " " <E2> <82> ]      the sign's last byte is to come
+    decoded    " the price is ?"                            ? is a replacement character
+    printed    " the price is "
+    """
+
+    def __init__(
+        self, tokenizer: Any, prompt_token_ids: Sequence[int], skip_special_tokens: bool
+    ) -> None:
+        # The wrapper's decode costs about three times the backend's.
+        self._tokenizer = getattr(tokenizer, "backend_tokenizer", tokenizer)
+        self._skip_special_tokens = skip_special_tokens
+        self._tokens = list(prompt_token_ids[-PROMPT_TOKENS:])
+        self._printed = len(self.decode(self._tokens).rstrip(REPLACEMENT))
+        # Text was complete before this token; the tokens after it are the last printed chunk.
+        self._chunk_start = 0
+        self._chunk_end = len(self._tokens)
+
+    def append(self, token_ids: Sequence[int]) -> str:
+        """Take in tokens; return the text that no later token can change.
+
+        New text is what `complete_text` of the window has beyond the `_printed` characters. When
+        there is some, and the text ends with a token (not inside one), the old end of the chunk
+        becomes its start: `_slide` keeps everything from there on.
+
+        More than `MAX_BROKEN_WINDOW` tokens without a complete end are broken bytes. Then the
+        window's text is shown as it is, except for its last `MAX_WAITING` characters.
+        """
+        # TODO 06.7
+        raise NotImplementedError(
+            "TODO 06.7: write TokenWindow.append in labs/06-sampling/detokenizer.py"
+            " (phase 06, 02-mini-build.md#task-7)"
+        )
+
+    def _slide(self, num_complete: int) -> None:
+        """Forget old tokens when there are many; keep the last chunk as context for the next."""
+        if num_complete and len(self._tokens) > MAX_WINDOW and self._chunk_start:
+            cut = self._chunk_start
+            self._printed = len(self.decode(self._tokens[cut:num_complete]))
+        elif len(self._tokens) > MAX_BROKEN_WINDOW:
+            cut = len(self._tokens) - MIN_WINDOW
+            num_unprinted = len(self.decode(self._tokens)) - self._printed
+            self._printed = len(self.decode(self._tokens[cut:])) - num_unprinted
+        else:
+            return
+        self._tokens = self._tokens[cut:]
+        self._chunk_start, self._chunk_end = 0, max(self._chunk_end - cut, 0)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        """The tokenizer's text of these tokens alone."""
+        text: str = self._tokenizer.decode(
+            list(token_ids), skip_special_tokens=self._skip_special_tokens
+        )
+        return text
+
+
+def complete_text(
+    token_ids: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> tuple[int, str]:
+    """The text of the tokens, as far as it does not end inside a character.
+
+    There are two ways to leave a started character out, and the longer text is the right one:
+
+    * Drop the last tokens. A character has at most 4 bytes, so at most 3 tokens of it are here.
+    * Drop the replacement characters at the end. This is better when one token holds the end of
+      a character and the start of the next, or when the bytes are broken. It is worse when the
+      decoder shows a whole run of good bytes as broken because the last byte is missing.
+
+    Args:
+        decode: turns token ids into text.
+
+    Returns:
+        How many tokens the text is made of (0 if it ends inside a token), and the text.
+    """
+    # TODO 06.7
+    raise NotImplementedError(
+        "TODO 06.7: write complete_text in labs/06-sampling/detokenizer.py"
+        " (phase 06, 02-mini-build.md#task-7)"
+    )
+
+
+def find_stop_string(text: str, num_new_chars: int, stop: Sequence[str]) -> tuple[str, int] | None:
+    """The first string of `stop`, in the order of the list, that ends inside the new characters.
+
+    Characters before the new ones were searched when they were new. A match may begin among
+    them, but one that ends there was refused (min_tokens) and stays refused.
+
+    Args:
+        text: text that is not printed yet; its last `num_new_chars` characters are new.
+
+    Returns:
+        The stop string and the index where it starts, or None.
+
+    Source: vllm/v1/engine/detokenizer.py#L309-L344 (check_stop_strings) @ v0.22.1.
+    """
+    # TODO 06.8
+    raise NotImplementedError(
+        "TODO 06.8: write find_stop_string in labs/06-sampling/detokenizer.py"
+        " (phase 06, 02-mini-build.md#task-8)"
+    )
+
+
+def possible_stop_length(text: str, stop: Sequence[str]) -> int:
+    """Length of the longest end of `text` that is the beginning of a stop string, or 0.
+
+    Example: text "a sto" with stop ["stop"] gives 3; text "a store" gives 0.
+    """
+    # TODO 06.8
+    raise NotImplementedError(
+        "TODO 06.8: write possible_stop_length in labs/06-sampling/detokenizer.py"
+        " (phase 06, 02-mini-build.md#task-8)"
+    )

@@ -1,0 +1,1 @@
+../../mini_vllm/sample/logits_processors.py
