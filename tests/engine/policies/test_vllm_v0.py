@@ -288,6 +288,23 @@ def test_the_queue_of_preempted_requests_is_the_order_of_their_age() -> None:
     assert ids(scheduler.waiting) == ["b", "c"]
 
 
+def test_two_that_are_dropped_in_one_step_wait_in_the_order_of_their_age() -> None:
+    """a's seven lookahead slots take two blocks: first c's, then b's."""
+    scheduler = make_v0(blocks=3, lookahead=7)
+    add(scheduler, *[make_request(name, 3) for name in "abc"])
+    step(scheduler)
+    assert step(scheduler).preempted_req_ids == ["c", "b"]
+    assert ids(scheduler.waiting) == ["b", "c"]
+
+
+def test_who_got_nothing_is_served_first_in_the_next_step() -> None:
+    """A budget of 2 for three requests: nobody is left out twice in a row."""
+    scheduler = make_v0(budget=2)
+    add(scheduler, *[make_request(name, 2) for name in "abc"])
+    served = [list(step(scheduler).num_scheduled_tokens) for _ in range(6)]
+    assert served == [["a"], ["b"], ["c"], ["a", "b"], ["c", "a"], ["b", "c"]]
+
+
 def test_no_prompt_starts_before_the_delay_has_passed() -> None:
     """The last prompt step took 2 s and the factor is 0.5: a prompt has to wait for 1 s."""
     scheduler = make_v0(delay_factor=0.5)
