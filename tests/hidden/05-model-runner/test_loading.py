@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
 from torch import Tensor
 
 from labkit.worker import Program
@@ -99,29 +96,60 @@ def parameters_of(tensors: dict[str, Tensor], tied: bool) -> dict[str, list[Any]
     return whole
 
 
-def write(folder: Path, config: dict[str, Any], tensors: dict[str, Tensor], files: int) -> None:
-    (folder / "config.json").write_text(json.dumps(config))
-    if files == 1:
-        save_file(tensors, folder / "model.safetensors")
-        return
+def write(
+    p: Program, config: dict[str, Any], tensors: dict[str, Tensor], files: int, kind: str
+) -> Any:
+    """Steps that write a checkpoint where the child runs: it may not see this process's files."""
+    box = p.call("tempfile:TemporaryDirectory")  # its end is the program's
+
+    def path(name: str) -> Any:
+        return p.call("os.path:join", box.name, name)
+
     names = {name: f"part-{i % files}.safetensors" for i, name in enumerate(sorted(tensors))}
-    for file in set(names.values()):
-        save_file({n: t for n, t in tensors.items() if names[n] == file}, folder / file)
-    index = {"weight_map": names}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    if files > 1:
+        index = json.dumps({"weight_map": names})
+        p.call("pathlib:Path", path("model.safetensors.index.json")).write_text(index)
+    for file in sorted(set(names.values())):
+        dtype = p.name(f"torch:{kind}")
+        part = {
+            n: p.call("torch:tensor", t.numpy(), dtype=dtype)
+            for n, t in tensors.items()
+            if names[n] == file
+        }
+        p.call("safetensors.torch:save_file", part, path(file))
+    p.call("pathlib:Path", path("config.json")).write_text(json.dumps(config))
+    return box
 
 
-def load(subject: Any, folder: Path) -> Any:
-    """The parameters as lists, or {"!raises": ...}."""
+def load(
+    subject: Any,
+    config: dict[str, Any],
+    tensors: dict[str, Tensor],
+    files: int = 1,
+    kind: str = "float32",
+    cut: int = 0,
+) -> Any:
+    """The parameters of a checkpoint as lists, or {"!raises": ...}.
+
+    Args:
+        files: that it is split into.
+        kind: the dtype in the files.
+        cut: bytes that are missing at the end of the first file.
+    """
     p = Program()
-    model = p.call(f"{LOADER}load_model", str(folder), dtype="float32")
+    box = write(p, config, tensors, files, kind)
+    if cut:
+        file = p.call("os.path:join", box.name, "part-0.safetensors")
+        size = p.call("os.path:getsize", file)
+        p.call("os:truncate", file, p.call("operator:sub", size, cut))
+    p.see("written")
+    model = p.call(f"{LOADER}load_model", box.name, dtype="float32")
     p.see(p.call("builtins:dict", model.state_dict()))
-    (seen,) = subject.run(p)
-    return (
-        {name: np.asarray(a).tolist() for name, a in seen.items()}
-        if "!raises" not in seen
-        else seen
-    )
+    written, seen = subject.run(p)
+    assert written == "written"
+    if "!raises" in seen:
+        return seen
+    return {name: np.asarray(a).tolist() for name, a in seen.items()}
 
 
 @many
@@ -130,14 +158,12 @@ def test_05_7_every_value_arrives(subject: Any, shape: dict[str, Any], files: in
     """Grouped heads, biases, norms, tied heads, one file or three."""
     config = config_of(shape)
     tensors = tensors_of(config)
-    with tempfile.TemporaryDirectory() as folder:
-        write(Path(folder), config, tensors, files)
-        yours = load(subject, Path(folder))
+    yours = load(subject, config, tensors, files)
     assert yours == parameters_of(tensors, config["tie_word_embeddings"])
 
 
 @pytest.mark.history("nano-vllm#17")
-def test_05_7_bug_nano_vllm_17_biases_are_parameters_too(subject: Any, tmp_path: Path) -> None:
+def test_05_7_bug_nano_vllm_17_biases_are_parameters_too(subject: Any) -> None:
     """Qwen2's biases on q, k and v were no parameters and were not loaded."""
     shape = dict(
         architectures=["Qwen2ForCausalLM"],
@@ -150,8 +176,7 @@ def test_05_7_bug_nano_vllm_17_biases_are_parameters_too(subject: Any, tmp_path:
     )
     config = config_of(shape)
     tensors = tensors_of(config)
-    write(tmp_path, config, tensors, 1)
-    yours = load(subject, tmp_path)
+    yours = load(subject, config, tensors)
     right = [tensors[f"model.layers.0.self_attn.{part}_proj.bias"] for part in "qkv"]
     assert yours["model.layers.0.self_attn.qkv_proj.bias"] == torch.cat(right).tolist()
 
@@ -199,41 +224,32 @@ UP = "model.layers.1.mlp.up_proj.weight"
     ],
     ids=["no up", "no norm", "a layer too many", "a bias", "short", "one row", "turned", "scalar"],
 )
-def test_05_8_what_does_not_fit_is_refused(
-    subject: Any, reference: Any, tmp_path: Path, change: Change
-) -> None:
+def test_05_8_what_does_not_fit_is_refused(subject: Any, reference: Any, change: Change) -> None:
     """Missing, unexpected, or of another shape, also where torch would not complain."""
     config, tensors = small()
     change(tensors)
-    write(tmp_path, config, tensors, 1)
-    assert load(reference, tmp_path) == {"!raises": "ValueError"}
-    assert load(subject, tmp_path) == {"!raises": "ValueError"}
+    assert load(reference, config, tensors) == {"!raises": "ValueError"}
+    assert load(subject, config, tensors) == {"!raises": "ValueError"}
 
 
-def test_05_8_what_is_not_needed_does_no_harm(subject: Any, tmp_path: Path) -> None:
+def test_05_8_what_is_not_needed_does_no_harm(subject: Any) -> None:
     """Rotary frequencies of an old checkpoint, and a copy of the tied head with other values."""
     config, tensors = small()
     right = parameters_of(tensors, True)
     for layer in range(2):
         tensors[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = torch.ones(2)
     tensors["lm_head.weight"] = torch.zeros(11, 8)
-    write(tmp_path, config, tensors, 2)
-    assert load(subject, tmp_path) == right
+    assert load(subject, config, tensors, files=2) == right
 
 
-def test_05_8_half_precision_is_widened(subject: Any, tmp_path: Path) -> None:
+def test_05_8_half_precision_is_widened(subject: Any) -> None:
     """A bfloat16 file fills a float32 model with the same values."""
     config, tensors = small()
-    halved = {name: tensor.bfloat16() for name, tensor in tensors.items()}
-    write(tmp_path, config, halved, 1)
-    widened = {name: tensor.float() for name, tensor in halved.items()}
-    assert load(subject, tmp_path) == parameters_of(widened, True)
+    widened = {name: tensor.bfloat16().float() for name, tensor in tensors.items()}
+    assert load(subject, config, tensors, kind="bfloat16") == parameters_of(widened, True)
 
 
-def test_05_8_the_last_bytes_count(subject: Any, tmp_path: Path) -> None:
+def test_05_8_the_last_bytes_count(subject: Any) -> None:
     """A download that was cut off is refused, not half loaded."""
     config, tensors = small()
-    write(tmp_path, config, tensors, 1)
-    file = tmp_path / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:-4])
-    assert load(subject, tmp_path) == {"!raises": "ValueError"}
+    assert load(subject, config, tensors, cut=4) == {"!raises": "ValueError"}
