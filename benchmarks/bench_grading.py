@@ -101,7 +101,9 @@ def measure(phase: Phase) -> dict[str, Any]:
     graded = grade.grade_files(phase, files, SEED, "plain")
     seconds, cpu = time.monotonic() - begin, _cpu() - before
     if not graded.passed:
-        raise ValueError(f"the reference of phase {phase.number} fails: {graded.problem}")
+        failed = [f"{group.id} {group.kind}" for group in graded.groups if group.kind]
+        what = graded.problem or ", ".join(failed)
+        raise ValueError(f"the reference of phase {phase.number} fails: {what}")
     tests = len(graded.tests)
     return {"tests": tests, "cpu_seconds": round(cpu, 1), "wall_seconds": round(seconds, 1)}
 

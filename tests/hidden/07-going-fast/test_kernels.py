@@ -20,7 +20,7 @@ pytest.importorskip("triton", reason="Triton exists on Linux only")
 @pytest.fixture(scope="module")
 def checker(subject: Any) -> Iterator[Checker]:
     """The kernels run where the rest of the submission runs: in sandboxes on the same rung."""
-    with Checker(launcher=subject.launcher.for_kernels) as checker:
+    with Checker(workers=1, launcher=subject.launcher.for_kernels) as checker:
         yield checker
 
 
