@@ -411,13 +411,14 @@ def prefill(
     block_size: int,
     window: int | None = None,
     longer: int = 0,
+    key_tile: int | None = None,
     change: Callable[[Pages, dict[str, Any]], None] | None = None,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Requests of (new tokens, tokens computed before); None is drawn.
 
     The launch is told that the longest request has `longer` more tokens than it has, as a padded
-    batch does.
+    batch does. `key_tile` is used instead of the launcher's.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -446,7 +447,8 @@ def prefill(
         rules |= {name: TensorRule(axes=("request",)) for name in ("query_start_loc", "seq_lens")}
         if change:
             change(paged, problem)
-        return problem, CaseRules(rules)
+        constants = {"KEY_TILE": key_tile} if key_tile else {}
+        return problem, CaseRules(rules, constants=constants)
 
     return make
 
@@ -480,6 +482,10 @@ PAGED_PREFILL = (
     ),
     Case("window-odd", "a window of 7", "bfloat16", prefill([(20, 13), (None, 0)], 1, 2, 64, 4, 7)),
     Case(
+        "window-tiles", "a window so short that rows see nothing of their first tile", "float32",
+        prefill([(40, 3), (17, 30)], 2, 1, 32, 16, 5, key_tile=16),
+    ),
+    Case(
         "shared", "requests that share their first blocks", "float16",
         prefill([(3, 8), (5, 9), (1, 12)], 2, 1, 32, 4, shared=2),
     ),
@@ -489,7 +495,7 @@ PAGED_PREFILL = (
     ),
     Case(
         "far-logits", "logits of +-1e4", "float32",
-        prefill([(24, 3)], 2, 1, 64, 16, change=far_logits),
+        prefill([(24, 0)], 2, 1, 64, 16, change=far_logits),
     ),
     Case(
         "loud", "one key far longer than the others", "float32",
@@ -506,6 +512,14 @@ PAGED_PREFILL = (
     Case(
         "big-cache", "blocks behind the 2^31st element", "float16",
         prefill([(5, 14), (2, 0)], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
+    ),
+    Case(
+        "traffic-window", "192 tokens with a window of 32", "bfloat16",
+        prefill([(192, 64)], 1, 1, 64, 16, 32), graded=True,
+    ),
+    Case(
+        "traffic-ragged", "requests of very different lengths", "bfloat16",
+        prefill([(192, 0), (64, 0), (64, 0), (2, 62)], 1, 1, 64, 16), graded=True,
     ),
     Case(
         "traffic", "256 tokens, nothing before them", "bfloat16",

@@ -74,7 +74,7 @@ def run_monitored(
         RuntimeError: Triton was imported without TRITON_INTERPRET=1.
     """
     kernels = submission.module()
-    monitor = Monitor(Memory(problem, spec, rules), submission.filename, poison, rules.programs)
+    monitor = Monitor(Memory(problem, spec, rules), submission.filename, poison, rules)
     shuffle = random.Random(seed).shuffle if order == "shuffled" else None
     with interpreting(MonitoredBuilder) as builder:
         builder.monitor = monitor
@@ -102,15 +102,9 @@ def _output(region: Region) -> Tensor:
 class Monitor:
     """What is known about the program that runs, and what was found so far."""
 
-    def __init__(
-        self,
-        memory: Memory,
-        filename: str,
-        poison: float,
-        chosen: tuple[int, ...] | None = None,
-    ) -> None:
+    def __init__(self, memory: Memory, filename: str, poison: float, rules: CaseRules) -> None:
         self.memory, self.filename, self.poison = memory, filename, poison
-        self.chosen = chosen  # programs along the first axis; None = all
+        self.rules = rules
         self.findings, self.traffic = Findings(), Traffic()
         self.kernel, self.grid = "", (1, 1, 1)
         self.base = 0  # number of the launch's first program
@@ -128,7 +122,7 @@ class Monitor:
         self.kernel = launch.kernel
         x, y, z = (*launch.grid, 1, 1)[:3]
         self.grid = (x, y, z)
-        first = range(x) if self.chosen is None else self.chosen
+        first = range(x) if self.rules.programs is None else self.rules.programs
         programs = list(itertools.product(first, range(y), range(z)))
         if shuffle is not None:
             shuffle(programs)
@@ -149,7 +143,9 @@ class Monitor:
         if not hasattr(kernel, "rewrite"):
             raise RuntimeError("Triton was imported without TRITON_INTERPRET=1")
         function = kernel.rewrite()
-        arguments: dict[str, Any] = dict(launch.constexprs)
+        arguments: dict[str, Any] = {
+            name: self.rules.constants.get(name, value) for name, value in launch.constexprs.items()
+        }
         for name, value in launch.args.items():
             arguments[name] = self._argument(name, value)
         return function, inspect.getcallargs(function, **arguments)

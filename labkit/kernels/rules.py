@@ -40,10 +40,13 @@ class CaseRules:
         tensors: the rules by the problem's name of a tensor.
         programs: of a launch too long to be interpreted, the numbers along the grid's first axis
             that are run; None = all. Row i of each tensor must belong to program i.
+        constants: constants of the launches that differ from the launcher's choice: a kernel must
+            be right with any tile.
     """
 
     tensors: Mapping[str, TensorRule] = field(default_factory=dict)
     programs: tuple[int, ...] | None = None
+    constants: Mapping[str, int] = field(default_factory=dict)
 
     def rule(self, name: str) -> TensorRule:
         return self.tensors.get(name, TensorRule())

@@ -63,6 +63,8 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("reduce_splits", "traffic"): Efficiency(1.0),
     ("split_decode", "traffic"): Efficiency(1.0, flops=4.0),
     ("paged_prefill", "traffic"): Efficiency(1.75, flops=1.25),
+    ("paged_prefill", "traffic-ragged"): Efficiency(1.27, flops=1.62),
+    ("paged_prefill", "traffic-window"): Efficiency(1.15, flops=4.0),
     ("rms_norm", "traffic"): Efficiency(1.23),
     ("rope", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic"): Efficiency(1.0),
