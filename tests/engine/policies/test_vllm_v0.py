@@ -11,6 +11,7 @@ from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.policies.budget import SchedulingBudget
 from mini_vllm.policies.vllm_v0 import (
     PreemptionMode,
+    V0Plan,
     VllmV0,
     VllmV0Chunked,
     order_finishing_prefills_first,
@@ -356,9 +357,9 @@ def test_cached_tokens_are_counted_but_cost_nothing() -> None:
     scheduler = make_v0(caching=True, budget=20, max_model_len=20)
     add(scheduler, make_request("a", list(range(16)), max_tokens=1))
     step(scheduler)
-    add(scheduler, make_request("b", list(range(16)), max_tokens=1))
     add(scheduler, make_request("c", 16, max_tokens=1))
-    assert step(scheduler).num_scheduled_tokens == {"b": 4, "c": 16}
+    add(scheduler, make_request("b", list(range(16)), max_tokens=1))
+    assert step(scheduler).num_scheduled_tokens == {"c": 16, "b": 4}
     assert scheduler.last_step is not None
     assert scheduler.last_step.num_batched_tokens == 20
     assert scheduler.last_step.num_cached_tokens == 12
@@ -536,6 +537,29 @@ def test_forks_wait_for_rows_and_for_the_whole_prompt() -> None:
     assert step(scheduler).num_scheduled_tokens == {"0_g": 4}
     assert step(scheduler).num_scheduled_tokens == {"0_g": 3}
     assert step(scheduler).num_scheduled_tokens == {"0_g": 1, "1_g": 1}, "no third row"
+
+
+def test_a_fork_waits_for_a_block_to_copy_to() -> None:
+    scheduler = make_v0(blocks=2)
+    make_group(scheduler, 2, prompt=6, max_tokens=3)
+    step(scheduler)
+    assert step(scheduler).num_scheduled_tokens == {"0_g": 1}
+    assert ids(scheduler.skipped_waiting) == ["1_g"]
+    step_until(scheduler, lambda plan: "1_g" in plan.num_scheduled_tokens)
+
+
+def test_a_member_with_output_is_no_fork_any_more() -> None:
+    """It has tokens of its own to compute again, and that is a prompt's work."""
+    scheduler = make_v0(preemption_mode=RECOMPUTE)
+    make_group(scheduler, 2, prompt=6)
+    for _ in range(3):
+        step(scheduler)
+    plan = scheduler.new_plan(0)
+    assert isinstance(plan, V0Plan)
+    member = scheduler.requests["1_g"]
+    scheduler._preempt_group(plan, [member])
+    scheduler._settle(plan)
+    assert step(scheduler).num_scheduled_tokens == {"1_g": member.num_tokens - 1}
 
 
 def test_a_group_is_swapped_together_and_its_shared_block_once() -> None:
