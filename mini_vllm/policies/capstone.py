@@ -5,8 +5,8 @@ tokens. V1 serves in order of arrival, and a step takes as many tokens as the bu
 question waits behind documents that came before it, and while a document is computed every step is
 long for everybody who makes tokens::
 
-    V1         | D D D D D D | D D D D D q | d d |       D: a document's tokens
-    shortest   | q D D | d D D | d D D | d D D | ...     q: a question's   d: the next token of its answer
+    V1         | D D D D D D | D D D D D q | d d |     D: a document's tokens   q: a question's
+    shortest   | q D D | d D D | d D D | d D D | ...   d: the next token of its answer
 
 Shortest first, in short steps: whoever misses the fewest tokens computes first, and documents fill
 what is left.
