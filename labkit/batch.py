@@ -38,7 +38,7 @@ from labkit.result import (
 )
 from labkit.submission import Problem
 
-SECONDS = 1800.0
+SECONDS = 3600.0
 """For one submission, its hidden suite included; a grader that takes longer is stopped."""
 BREAKS = {"endless loop", "timeout", "crash", "memory", "garbage", "cannot import", "missing file"}
 """Kinds of failure after which a human should look, not only the student."""

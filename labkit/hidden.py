@@ -28,6 +28,8 @@ SUBJECT = "LABKIT_SUBJECT"
 ISOLATION = "LABKIT_ISOLATION"
 TASKS = "LABKIT_TASKS"
 ANSWER_SECONDS = 10.0
+FIRST_SECONDS = 20.0
+"""What the first answer of a fresh worker has on top: it imports the engine."""
 WARM_SECONDS = 60.0
 KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in
@@ -118,6 +120,7 @@ class Subject(Observed):
             raise SandboxBroken(str(error)) from None
         finally:
             self.limits = usual
+        self._extra = FIRST_SECONDS
 
     def _exchange(self, scenario: str, args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
         if self.task in self.lost:

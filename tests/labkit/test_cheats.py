@@ -100,6 +100,7 @@ def meet(phase: Phase, rung: str, reference: hidden.Observed) -> Callable[..., t
             assert isinstance(subject, hidden.Subject)
             subject.limits = dataclasses.replace(subject.limits, seconds=seconds)
             subject.enter(task)
+            subject.call("ping")  # only a later answer has `seconds` and no more
             kind = ""
             try:
                 getattr(suite, TESTS[task])(subject=subject, reference=reference)
