@@ -71,22 +71,25 @@ def main(argv: Sequence[str]) -> int:
         phase = Course(ROOT).phase(number)
         facts.setdefault("phases", {})[phase.slug] = measure(phase)
         print(json.dumps({phase.slug: facts["phases"][phase.slug]}), flush=True)
+        keep(facts, options.save)
     if options.phases:
         facts["start_seconds"] = starts(Course(ROOT).phase("00"))
     if options.students:
         facts["class"] = measure_class(options.students, options.jobs)
-    if options.save:
-        facts = merged(facts)
-        write_text(SAVED, json.dumps(facts, indent=1) + "\n")
-    print(report(facts))
+    print(report(keep(facts, options.save)))
     return 0 if facts.get("class", {}).get("as_expected", True) else 1
 
 
-def merged(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """What was measured now, and before it what was saved and not measured again."""
+def keep(facts: Mapping[str, Any], save: bool) -> dict[str, Any]:
+    """What was measured now; with `save` also what was saved before and not measured again, and all
+    of it is saved."""
+    if not save:
+        return dict(facts)
     old = json.loads(SAVED.read_text(encoding="utf-8")) if SAVED.exists() else {}
     phases = old.get("phases", {}) | facts.get("phases", {})
-    return old | dict(facts) | ({"phases": phases} if phases else {})
+    found = old | dict(facts) | ({"phases": phases} if phases else {})
+    write_text(SAVED, json.dumps(found, indent=1) + "\n")
+    return found
 
 
 # ---------------------------------------------------------------- one grade

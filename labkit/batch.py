@@ -152,11 +152,14 @@ def class_seed(out: Path, wanted: int | None) -> int:
     return seed
 
 
-def show(results: dict[str, GradeResult], out: Path, console: Console) -> None:
-    """How many passed, who is broken and why, and where the table is."""
+def show(phase: Phase, results: dict[str, GradeResult], out: Path, console: Console) -> None:
+    """How many passed, who is broken and why, whose every function is the reference's, and where
+    the table is."""
     passed = sum(result.passed for result in results.values())
     broken = {name: why for name, r in sorted(results.items()) if (why := why_broken(r))}
-    flagged = sorted(name for name, result in results.items() if result.flags)
+    holes = sum(len(phase.holes(module)) for module in phase.modules)
+    flagged = {name: len(result.flags) for name, result in sorted(results.items()) if result.flags}
+    whole = [name for name, number in flagged.items() if number >= holes]
     console.print(
         f"{len(results)} submissions: {passed} passed, {len(broken)} broken", style="bold"
     )
@@ -166,8 +169,10 @@ def show(results: dict[str, GradeResult], out: Path, console: Console) -> None:
     for name, unavailable in rungs.items():
         words = isolation.spoken(name, unavailable)
         console.print(f"isolation: {words}", markup=False, soft_wrap=True)
-    if flagged:
-        console.print(f"flagged, for you to read: {', '.join(flagged)}", markup=False)
+    if whole:
+        console.print(f"every function is the reference's: {', '.join(whole)}", markup=False)
+    if some := len(flagged) - len(whole):
+        console.print(f"some functions are: {some} more, in the column `flags`", markup=False)
     console.print(f"table: {out / 'class.csv'}", markup=False, soft_wrap=True)
 
 
@@ -202,7 +207,7 @@ def main(
                 points = f"{result.earned:g} of {result.points:g}"
                 print(f"{job.name}: {points} points  {why_broken(result)}".rstrip(), flush=True)
     write_text(out / "class.csv", exports.table(results))
-    show(results, out, console)
+    show(chosen, results, out, console)
     if any(result.status == "error" for result in results.values()):
         print("The grader failed on some; run again to grade only those.", file=sys.stderr)
         raise typer.Exit(1)

@@ -13,12 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from labkit import batch, submission
 from labkit.batch import Job
 from labkit.files import write_text
 from labkit.manifest import Course, Phase, find_root
-from labkit.result import GradeResult, load
+from labkit.result import Flag, GradeResult, load
 from labkit.skeleton import skeleton
 
 ROOT = find_root()
@@ -152,6 +153,19 @@ def test_a_grader_that_dies_is_an_error_of_the_grader(
     assert "ended without a result: exit code -6; it said: " in result.problem
     assert load(job.out) == result
     assert batch.finished(job) is None
+
+
+def test_the_summary_names_whose_every_function_is_the_references(job: Job) -> None:
+    """In a class nearly everybody writes one short function as the reference does."""
+    one = Flag("same as the reference", "request.py: f")
+    holes = len(PHASE.holes(PHASE.modules[0]))
+    flags = {"ada": holes * [one], "bob": [one], "cid": [one], "dan": []}
+    results = {name: replace(load(job.out), flags=own) for name, own in flags.items()}
+    console = Console(record=True, width=100)
+    batch.show(PHASE, results, job.out.parent, console)
+    text = console.export_text()
+    assert "every function is the reference's: ada\n" in text
+    assert "some functions are: 2 more, in the column `flags`" in text
 
 
 def test_the_rung_of_isolation_reaches_the_grader(
