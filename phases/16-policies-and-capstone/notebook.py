@@ -1,0 +1,267 @@
+# ruff: noqa: E501, F821 (the generated first cell imports check, predict and score)
+# %% [markdown]
+# # Phase 16: schedulers side by side
+#
+# You draw what five schedulers do with the same clients, find the load at which each of them breaks, and
+# weigh swapping against computing again. Small functions are yours to write; each is checked at once.
+# Before each experiment you write down a guess.
+#
+# No model runs. The schedulers are the real classes; the clock is a model of what a step costs, with prices that
+# were measured on the engine (`benchmarks/results/arena/cost_model.json`). So the numbers are the same on
+# every machine. Read them as ratios.
+#
+# | word | meaning |
+# |---|---|
+# | TTFT | time to first token, from the arrival of a request |
+# | TPOT | time per output token after the first |
+# | goodput | requests per second that kept their promise, for both times |
+# | stall | a step in which a request that has begun computes nothing |
+
+# %% tags=["setup"]
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+
+from labkit.arena.cost import StepLoad, load_model
+from labkit.arena.simulator import simulate
+from labkit.arena.workloads import WORKLOADS
+from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.policies import POLICIES
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams
+
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"  # safe for colour-blind eyes
+plt.rcParams |= {"figure.figsize": (7.5, 3.6), "axes.grid": True, "grid.alpha": 0.3}
+
+# %% [markdown]
+# ## 1. Four clients, drawn
+#
+# The clients of the guide: ana and ben are there at the start, cleo and dan come after two steps. `replay` runs
+# a policy and returns what it scheduled, step by step: `{id: tokens}`.
+
+# %%
+CLIENTS = [("ana", 6, 9, 0), ("ben", 5, 3, 0), ("cleo", 14, 2, 2), ("dan", 11, 4, 2)]  # id, prompt, wants, comes
+
+
+def replay(policy: str, clients=CLIENTS) -> list[dict[str, int]]:
+    limits = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3, max_model_len=16)
+    scheduler = POLICIES[policy](limits, CacheConfig(block_size=4, num_gpu_blocks=11, enable_prefix_caching=False))
+    steps, requests = [], {}
+    while len(requests) < len(clients) or scheduler.has_unfinished_requests():
+        for name, prompt, wants, comes in clients:
+            if comes == len(steps):
+                requests[name] = Request(name, list(range(prompt)), SamplingParams(max_tokens=wants))
+                scheduler.add_request(requests[name])
+        plan = scheduler.schedule()
+        steps.append(dict(plan.num_scheduled_tokens))
+        done = [name for name in plan.num_scheduled_tokens if requests[name].num_computed_tokens >= requests[name].num_tokens]
+        scheduler.update_from_output(plan, {name: [1] for name in done})
+    return steps
+
+
+replay("vllm-v1")
+
+# %% tags=["todo"] task="N1" title="Stalls of one request"
+def stalls(steps: list[dict[str, int]], name: str) -> int:
+    """Steps between a request's first and its last one in which it computes nothing."""
+    # BEGIN SOLUTION
+    present = [index for index, step in enumerate(steps) if name in step]
+    return present[-1] - present[0] + 1 - len(present)
+    # END SOLUTION
+
+# %% tags=["check"] task="N1"
+check(stalls([{"a": 3}, {"b": 5}, {"a": 1}], "a"), 1, "step 1 is b's alone")
+check(stalls([{"b": 5}, {"a": 3}, {"a": 1}], "a"), 0, "waiting before the first step is no stall")
+
+# %% tags=["predict"] task="P1" title="ana's stalls under prefill-first"
+guess = predict("P1", 2, "How often does ana stall under 'minivllm'?")  # SOLUTION: guess = predict("P1", ..., "How often does ana stall under 'minivllm'?")
+
+# %%
+SHOWN = ("static", "minivllm", "vllm-v1")
+drawn = {policy: replay(policy) for policy in SHOWN}
+score("P1", stalls(drawn["minivllm"], "ana"))
+
+figure, axes = plt.subplots(len(SHOWN), 1, figsize=(7.5, 4.8), sharex=True, layout="constrained")
+for axis, (policy, steps) in zip(axes, drawn.items(), strict=True):
+    for row, (name, _, _, comes) in enumerate(CLIENTS):
+        last = max(index for index, step in enumerate(steps) if name in step)
+        axis.plot([comes, last + 1], [row, row], color="0.8", linewidth=1, zorder=1)
+        for index, step in enumerate(steps):
+            if name in step:
+                axis.barh(row, 0.9, left=index, height=0.7, color=ORANGE if step[name] > 1 else BLUE, zorder=2)
+                axis.text(index + 0.45, row, step[name], ha="center", va="center", color="white", fontsize=8)
+    axis.set_yticks(range(4), [client[0] for client in CLIENTS])
+    axis.invert_yaxis()
+    axis.set_title(f"{policy}: {len(steps)} steps", loc="left")
+    axis.grid(False)
+axes[-1].set_xlabel("step (orange: a prompt, blue: one token; the number is the tokens computed)")
+plt.show()
+
+# %% [markdown]
+# Under `static` cleo and dan wait beside an empty row. Under `minivllm` ana stalls while strangers' prompts are
+# computed. Under `vllm-v1` nobody who has begun stands still, and nobody ends later than under the other two.
+
+# %% [markdown]
+# ## 2. Where each policy breaks
+#
+# The arena's workload `steady`: short questions at random times. `faster` makes the same people come sooner.
+
+# %%
+cost = load_model()
+COUNT = 120
+
+
+def faster(arrivals, factor: float):
+    return [replace(arrival, time=arrival.time / factor) for arrival in arrivals]
+
+
+def race(policy: str, name: str, factor: float = 1.0):
+    workload = WORKLOADS[name]
+    arrivals = faster(workload.arrivals(0, COUNT), factor)
+    return simulate(POLICIES[policy], workload, arrivals, cost, check_every=0)
+
+# %% tags=["todo"] task="N2" title="Which requests kept their promise?"
+def kept(served, ttft: float, tpot: float) -> float:
+    """Share of the `served` requests (each has `.ttft` and `.tpot`, seconds) within both limits."""
+    # BEGIN SOLUTION
+    return sum(request.ttft <= ttft and request.tpot <= tpot for request in served) / len(served)
+    # END SOLUTION
+
+# %% tags=["check"] task="N2"
+from types import SimpleNamespace as Fake
+
+check(kept([Fake(ttft=0.4, tpot=0.02), Fake(ttft=0.6, tpot=0.02), Fake(ttft=0.1, tpot=0.09)], 0.5, 0.05), 1 / 3, "the second is late, the third is slow")
+check(kept([Fake(ttft=0.5, tpot=0.05)], 0.5, 0.05), 1.0, "a promise is kept at the limit itself")
+
+# %% tags=["predict"] task="P2" title="Who breaks first?"
+guess = predict("P2", 0.5, "As the load grows, 'static' keeps fewer than half of its promises from which multiple of the base load (0.25 to 2)?")  # SOLUTION: guess = predict("P2", ..., "As the load grows, 'static' keeps fewer than half of its promises from which multiple of the base load (0.25 to 2)?")
+
+# %%
+FACTORS = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
+slo = WORKLOADS["steady"].slos[0]
+curves = {
+    policy: [kept(race(policy, "steady", factor).served, slo.ttft, slo.tpot) for factor in FACTORS]
+    for policy in ("static", "minivllm", "vllm-v0", "vllm-v1")
+}
+broken = next((factor for factor, share in zip(FACTORS, curves["static"], strict=True) if share < 0.5), FACTORS[-1])
+score("P2", broken)
+
+figure, axis = plt.subplots()
+for (policy, shares), style, colour in zip(curves.items(), ("o:", "s--", "^-.", "D-"), (GREEN, ORANGE, PINK, BLUE), strict=True):
+    axis.plot(FACTORS, shares, style, color=colour, label=policy)
+axis.set(xlabel="load, as a multiple of the arena's", ylabel="share of promises kept", ylim=(-0.03, 1.03))
+axis.set_title(f"{COUNT} short questions; first token within {slo.ttft} s, then {slo.tpot} s a token")
+axis.legend()
+plt.show()
+for policy, shares in curves.items():
+    print(f"{policy:9}", "  ".join(f"{factor}x {share:4.0%}" for factor, share in zip(FACTORS, shares, strict=True)))
+
+# %% [markdown]
+# A policy does not get slower bit by bit. It holds, and then it breaks: once requests wait, those who wait make
+# others wait. What a better policy buys is load.
+
+# %% [markdown]
+# ## 3. Swap, or compute again?
+#
+# A preempted request of `n` tokens comes back. Swapping copied its blocks out and copies them in again: two
+# copies for each block. Computing again is one prefill of `n` tokens.
+
+# %% tags=["todo"] task="N3" title="Blocks that a swap moves"
+def blocks_moved(num_tokens: int, block_size: int = 16) -> int:
+    """Blocks copied in both directions together for a request of `num_tokens` computed tokens."""
+    # BEGIN SOLUTION
+    return 2 * -(-num_tokens // block_size)
+    # END SOLUTION
+
+# %% tags=["check"] task="N3"
+check(blocks_moved(64), 8, "four full blocks, out and in")
+check(blocks_moved(65), 10, "the fifth block holds one token and moves whole")
+
+# %% tags=["predict"] task="P3" title="How much dearer is computing again?"
+guess = predict("P3", 10, "By the arena's prices: for 512 tokens, how many times as long as swapping does computing again take?")  # SOLUTION: guess = predict("P3", ..., "By the arena's prices: for 512 tokens, how many times as long as swapping does computing again take?")
+
+# %%
+lengths = [16, 32, 64, 128, 256, 512, 1024]
+none = StepLoad(step=0)
+swap = [cost.seconds(none._replace(swapped_blocks=blocks_moved(n))) for n in lengths]
+again = [cost.seconds(none._replace(prefills=1, prefill_tokens=n, prefill_pairs=n * n)) for n in lengths]
+ratio = again[lengths.index(512)] / swap[lengths.index(512)]
+score("P3", ratio)
+
+figure, axis = plt.subplots()
+axis.plot(lengths, [1e3 * s for s in again], "o-", color=BLUE, label="compute again")
+axis.plot(lengths, [1e3 * s for s in swap], "s--", color=ORANGE, label="swap out and in")
+axis.set(xscale="log", yscale="log", xlabel="computed tokens of the request", ylabel="milliseconds")
+axis.set_title("One preemption, by prices measured on a CPU")
+axis.set_xticks(lengths, [str(n) for n in lengths])
+axis.minorticks_off()
+axis.legend()
+plt.show()
+print(f"512 tokens: computing again takes {ratio:.1f} times as long")
+
+# %% [markdown]
+# Here swapping wins, and clearly. So was V1 wrong? These are the prices of a small model on a CPU, where "the
+# host" is the same memory: a copy is nearly free, and computing is slow. On a GPU it is the other way round: a
+# prefill runs at the speed of the tensor cores, and the copies go through the bus. The same question has two answers.
+
+# %% tags=["todo"] task="N4" title="When do both take the same time?"
+def break_even(flops_per_token: float, flops: float, bytes_per_token: float, bus: float) -> float:
+    """Seconds of computing one token again, divided by the seconds of moving its keys and values twice.
+
+    Above 1 swapping is cheaper. `flops` and `bus` are what the machine does per second.
+    """
+    # BEGIN SOLUTION
+    return (flops_per_token / flops) / (2 * bytes_per_token / bus)
+    # END SOLUTION
+
+# %% tags=["check"] task="N4"
+check_close(break_even(2.0, 1.0, 1.0, 1.0), 1.0, "two seconds to compute, two bytes over a bus of one byte a second")
+check_close(break_even(1.2e9, 4e14, 114688, 2.5e10), 0.3269741, "a model of 0.6 billion weights; 400 TFLOP/s; 114,688 bytes a token; a bus of 25 GB/s")
+
+# %% [markdown]
+# The second check has round numbers of a large GPU, assumed and not measured: there computing again takes a third
+# of the time of swapping. It is the model's size against the size of its cache that decides: a larger model
+# with fewer KV heads moves the balance.
+
+# %% [markdown]
+# ## 4. One prompt, many answers
+#
+# `n` completions of one prompt. Without sharing each has all of its blocks. With V1's prefix cache they share
+# the prompt's *full* blocks. With V0's fork they share the last, partly filled one too, until each writes to it.
+
+# %% tags=["todo"] task="N5" title="Blocks of n completions that share full blocks"
+def blocks_shared(n: int, prompt: int, output: int, block_size: int = 16) -> int:
+    """Blocks that `n` completions hold at the end, if they share the full blocks of the prompt.
+
+    Each has computed `prompt + output` tokens.
+    """
+    # BEGIN SOLUTION
+    full = prompt // block_size
+    each = -(-(prompt + output) // block_size)
+    return full + n * (each - full)
+    # END SOLUTION
+
+# %% tags=["check"] task="N5"
+check(blocks_shared(1, 100, 28), 8, "one completion shares with nobody")
+check(blocks_shared(4, 100, 28), 14, "6 full blocks once, 2 more for each")
+check(blocks_shared(4, 96, 16), 10, "a prompt that ends at a border")
+
+# %%
+counts = range(1, 17)
+alone = [n * blocks_shared(1, 1000, 100) for n in counts]
+together = [blocks_shared(n, 1000, 100) for n in counts]
+figure, axis = plt.subplots()
+axis.plot(counts, alone, "s--", color=ORANGE, label="each on its own")
+axis.plot(counts, together, "o-", color=BLUE, label="full blocks shared")
+axis.set(xlabel="completions of one prompt of 1,000 tokens, 100 tokens each", ylabel="blocks of 16 tokens")
+axis.set_title("What sharing saves")
+axis.legend()
+plt.show()
+print(f"16 completions: {alone[-1]} blocks alone, {together[-1]} shared; a fork saves at most 16 more for a while")
+
+# %% [markdown]
+# What the fork saves beyond that is one block per completion, until it writes. For this V0 kept groups, copies and
+# reference counts above one on blocks that are still written to. V1's answer needs none of them.
+#
+# **What you should be able to say now:** which failure each scheduler answers; why a policy breaks all at once; when
+# swapping is cheaper than computing; and why sharing full blocks is nearly all of the gain.
