@@ -227,6 +227,14 @@ def alive(scratch: str) -> list[int]:
     return found
 
 
+def leave_a_daemon(worker: Worker) -> None:
+    """Let graded code start a process that gets away from it."""
+    answer = call(worker, "daemon")
+    if answer == {"!raises": "BlockingIOError"}:
+        pytest.skip("not run: processes outside of this container use up its user's limit")
+    assert answer == "away"
+
+
 def goes_on(worker: Worker) -> None:
     """The next request gets a fresh worker and a right answer."""
     assert call(worker, "clamp", 9, 3, 4) == 3
@@ -275,7 +283,7 @@ def test_no_process_outlives_its_worker(worker: Worker, rung: type[Rung]) -> Non
         why="a plain child can leave its process group, and nothing finds it then",
     )  # fmt: skip
     (variables, *_) = call(worker, "world")
-    assert call(worker, "daemon") == "away"
+    leave_a_daemon(worker)
     worker.close()
     deadline = time.monotonic() + 10
     while alive(variables["HOME"]) and time.monotonic() < deadline:
@@ -284,7 +292,7 @@ def test_no_process_outlives_its_worker(worker: Worker, rung: type[Rung]) -> Non
 
 
 def test_a_daemon_that_holds_the_pipes_does_not_stop_the_grader(worker: Worker) -> None:
-    assert call(worker, "daemon") == "away"
+    leave_a_daemon(worker)
     begin = time.monotonic()
     worker.close()
     assert time.monotonic() - begin < 8
