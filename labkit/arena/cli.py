@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from labkit.arena import leaderboard, page, report
 from labkit.arena.contest import BASELINE, CHILD_SECONDS, ENTRANTS, Match, Outcome, play
-from labkit.arena.cost import DEFAULT, load_model
+from labkit.arena.cost import DEFAULT, CostModel, load_model
 from labkit.arena.score import score as play_for_score
 from labkit.arena.workloads import WORKLOADS, find_workload
 from labkit.bootstrap import ROOT
@@ -165,25 +165,35 @@ def fit(
     scenes: Annotated[int, typer.Option(help="how many crowds to run")] = 32,
     repeats: Annotated[int, typer.Option(help="runs of each; the shortest time counts")] = 3,
     seed: Annotated[int, typer.Option(help="of the crowds")] = 0,
-    out: Annotated[Path, typer.Option(help="where to write the prices")] = DEFAULT,
+    out: Annotated[Path, typer.Option(help="the file of prices")] = DEFAULT,
+    judge: Annotated[
+        bool, typer.Option("--judge", help="fit nothing: note how far its prices are off today")
+    ] = False,
 ) -> None:
     """Measure steps of the real engine, fit prices to half of them, report the error on the
     others."""
-    from labkit.arena.measure import fit_and_judge, measure
+    from labkit.arena import measure
 
     timed = []
     with progress_bar() as bar, polite():
         if scenes < 2 or repeats < 1:
             raise ValueError(f"{scenes} scenes, {repeats} repeats; at least 2 and 1 are needed")
+        old = load_model(out) if judge else None
         task = bar.add_task("measuring", total=scenes)
-        for steps in measure(scenes, repeats, seed):
+        for steps in measure.measure(scenes, repeats, seed):
             timed.append(steps)
             bar.advance(task)
-    model = fit_and_judge(timed, repeats, seed)
+    if old is None:
+        model = measure.fit_and_judge(timed, repeats, seed)
+    else:
+        error = measure.judge(old, [step for steps in timed for step in steps])
+        how = {"scenes": scenes, "repeats": repeats, "seed": seed}
+        model = CostModel(
+            old.prices, {**old.facts, "error_on_a_later_measurement": {**error, **how}}
+        )
     model.save(out)
-    error = model.facts["error_on_held_out_steps"]
     console.print(page.prices(model))
-    console.print(f"\nmedian error {error['median']:.1%}; wrote {_short(out)}")
+    console.print(f"\nwrote {_short(out)}")
 
 
 @app.command()

@@ -73,10 +73,15 @@ def prices(cost: CostModel) -> str:
     lines += [
         "",
         f"Fitted to {error['steps_fitted']:,} steps; on {error['steps_held_out']:,} others the "
-        f"median error is {error['median']:.1%}, and {error['p90']:.1%} in nine of ten. Measured "
-        f"on {machine['processor']} ({machine['machine']}), {machine['threads']} thread, torch "
-        f"{machine['torch']}.",
+        f"median error is {error['median']:.1%}, and nine of ten are within {error['p90']:.1%}. "
+        f"Measured on {machine['processor']} ({machine['machine']}), {machine['threads']} thread, "
+        f"torch {machine['torch']}.",
     ]
+    if later := cost.facts.get("error_on_a_later_measurement"):
+        lines.append(
+            f"On {later['steps_held_out']:,} steps of a later measurement the median error is "
+            f"{later['median']:.1%}, and the sum of their times is off by {later['total']:.1%}."
+        )
     return "\n".join(lines)
 
 

@@ -1,7 +1,7 @@
 """Who arrives when, with which prompt: six small worlds, each drawn from a seed.
 
-The rates and limits are cut to the bundled model on one CPU core, whose prices
-`benchmarks/results/arena/cost_model.json` holds: each workload brings the machine near its limit
+The rates and promises are cut to the bundled model on one CPU core, whose prices
+`benchmarks/results/arena/cost_model.json` holds: each workload brings that machine near its limit
 in a way of its own.
 
 A prompt is a few pieces of text, and a piece is a `range` of token ids. Equal ranges are equal
@@ -113,9 +113,8 @@ def bursts(rng: random.Random) -> Iterator[Arrival]:
     while True:
         instructions = text(256)
         for time in sorted(now + rng.uniform(0.0, 0.1) for _ in range(rng.randint(30, 60))):
-            yield Arrival(
-                time, (instructions, text(about(rng, 60, 16, 240))), about(rng, 40, 8, 120)
-            )
+            case = text(about(rng, 60, 16, 240))
+            yield Arrival(time, (instructions, case), about(rng, 40, 8, 120))
         now += 0.1 + rng.expovariate(1 / 5.0)
 
 
@@ -138,7 +137,8 @@ def conversations(
     while True:
         now += rng.expovariate(3.7)
         turns: list[Arrival] = []
-        time, history = now, (rng.choice(systems),)  # type: tuple[float, tuple[Sequence[int], ...]]
+        time = now
+        history: tuple[Sequence[int], ...] = (rng.choice(systems),)
         for _ in range(rng.randint(2, 6)):
             history = (*history, text(about(rng, 40, 8, 160)))
             answer = about(rng, 40, 8, 120)

@@ -50,3 +50,4 @@ def test_percentiles_lie_between_neighbours() -> None:
 def test_jain_is_one_for_equals_and_one_nth_for_one_of_n() -> None:
     assert jain([3.0] * 7) == pytest.approx(1.0)
     assert jain([5.0, 0.0, 0.0, 0.0]) == pytest.approx(0.25)
+    assert jain([1.0, 3.0]) == pytest.approx(0.8)
