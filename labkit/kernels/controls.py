@@ -202,6 +202,12 @@ BUGS = (
         "    up = tl.load(gate_ptr + SIZE", "race", "row",
     ),
     Bug(
+        "silu_mul", "a loop does not end", "    up = tl.load(gate_ptr + SIZE",
+        "    for _ in range(0, 2000000000):\n"
+        "        tl.load(gate_ptr, mask=inside)\n    up = tl.load(gate_ptr + SIZE",
+        "timeout", "row",
+    ),
+    Bug(
         "silu_mul", "tiles of two sizes meet", "* up, mask=inside)",
         "* up + tl.arange(0, 2 * TILE), mask=inside)", "crash", "row",
     ),

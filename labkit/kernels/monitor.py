@@ -37,6 +37,7 @@ from mini_vllm.kernels.launch import KernelSpec, Launch, Problem
 
 HALF_REGION = 1 << (REGION_BITS - 1)
 UNDEFINED = 0x7D7D7D7D7D7D7D7D  # an undefined integer: far outside of everything
+PATIENCE = 10_000  # loads and stores of one program; the cases need some hundred
 CONCURRENT = "programs of one launch run at the same time"
 
 ATOMICS: dict[Any, Callable[[Any, Any], Any]] = {
@@ -51,6 +52,10 @@ ATOMICS: dict[Any, Callable[[Any, Any], Any]] = {
     _ir.ATOMIC_OP.XOR: np.bitwise_xor,
     _ir.ATOMIC_OP.XCHG: lambda old, new: new,
 }
+
+
+class EndlessError(Exception):
+    """A program goes on and on, and is stopped."""
 
 
 def run_monitored(
@@ -110,6 +115,7 @@ class Monitor:
         self.base = 0  # number of the launch's first program
         self.number = 0
         self.program = (0, 0, 0)
+        self.accesses = 0  # loads and stores of this program
         self.undefined: dict[int, bool] = {}  # lines that left lanes undefined; True = integers
         self.read_nan = False
 
@@ -131,6 +137,7 @@ class Monitor:
             for self.program in programs:
                 self.number = self.base + self._linear(self.program)
                 self.undefined, self.read_nan, builder.nan_spreads = {}, False, False
+                self.accesses = 0
                 builder.set_grid_idx(*self.program)
                 function(**arguments)
         except Exception as error:
@@ -195,9 +202,20 @@ class Monitor:
             Finding(kind, message, self.kernel, line, self.program, name, element, int(count))
         )
 
+    def access(self, mask: np.ndarray) -> tuple[int, np.ndarray]:
+        """Begin a load or a store: the learner's line, and the lanes that take part."""
+        active = np.flatnonzero(mask)
+        self.traffic.lanes += mask.size
+        self.traffic.masked_lanes += mask.size - len(active)
+        self.accesses += 1
+        if self.accesses > PATIENCE:
+            raise EndlessError
+        return self.line(), active
+
     def _crash(self, error: Exception) -> None:
         """An exception, with the learner's innermost line that led to it."""
-        line, cause = None, error
+        line: int | None = None
+        cause = error
         while True:
             trace = cause.__traceback__
             while trace is not None:
@@ -207,7 +225,11 @@ class Monitor:
             if cause.__cause__ is None or not isinstance(cause.__cause__, Exception):
                 break
             cause = cause.__cause__
-        self.add("crash", f"raises {type(cause).__name__}: {cause}", line)
+        if isinstance(cause, EndlessError):
+            message = f"has loaded or stored {PATIENCE:,} times: this loop does not end soon"
+            self.add("timeout", message, line)
+        else:
+            self.add("crash", f"raises {type(cause).__name__}: {cause}", line)
 
     def check_coverage(self) -> None:
         """A finding for each tensor with elements that must be written and are not."""
@@ -234,10 +256,7 @@ class Monitor:
     ) -> np.ndarray:
         """What `tl.load` returns; `dtype` is Triton's element type."""
         raw = numpy_type(dtype)
-        line = self.line()
-        active = np.flatnonzero(mask)
-        self.traffic.lanes += mask.size
-        self.traffic.masked_lanes += mask.size - len(active)
+        line, active = self.access(mask)
         if other is not None:
             result = np.array(np.broadcast_to(other, pointers.shape), raw)
         else:
@@ -361,10 +380,7 @@ class Monitor:
     # ------------------------------------------------------------ stores
     def store(self, pointers: np.ndarray, values: np.ndarray, mask: np.ndarray, dtype: Any) -> None:
         """What `tl.store` does."""
-        line = self.line()
-        active = np.flatnonzero(mask)
-        self.traffic.lanes += mask.size
-        self.traffic.masked_lanes += mask.size - len(active)
+        line, active = self.access(mask)
         if not len(active):
             return
         raw = numpy_type(dtype)
@@ -469,10 +485,8 @@ class Monitor:
         update: Callable[[Any, int], Any],
     ) -> np.ndarray:  # fmt: skip
         """Replace each element by `update(old, lane)`, lane after lane; the old values."""
-        line, raw = self.line(), numpy_type(dtype)
-        active = np.flatnonzero(mask)
-        self.traffic.lanes += mask.size
-        self.traffic.masked_lanes += mask.size - len(active)
+        raw = numpy_type(dtype)
+        line, active = self.access(mask)
         result = np.zeros(pointers.size, raw)
         addresses = pointers.reshape(-1)[active]
         groups = self._resolve(addresses, raw, line, "write") if len(active) else []

@@ -299,6 +299,14 @@ def test_an_error_names_the_line(run: Run) -> None:
     assert (finding["line"], finding["program"]) == (SCALE, [0, 0, 0])
 
 
+def test_a_loop_that_goes_on_is_stopped_at_its_line(run: Run) -> None:
+    seen = run({SCALE: "y = x * scale\n    for _ in range(0, 2000000000):\n"
+                       "        tl.load(x_ptr + column, mask=inside)"})  # fmt: skip
+    finding = only(seen, "timeout")
+    assert (finding["line"], finding["program"]) == (SCALE + 2, [0, 0, 0])
+    assert "10,000 times" in finding["message"]
+
+
 # ---------------------------------------------------------------- counts
 def test_traffic_is_counted_by_tensor_and_by_line(run: Run) -> None:
     seen = run({SCALE: "y = x * scale + tl.load(index_ptr + column * 0) * 0"})
