@@ -1,0 +1,97 @@
+"""The capstone: the learner's policy plans in its sandbox; clock, referee and promises are here."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from labkit import alarm
+from labkit.arena.cost import load_model
+from labkit.arena.metrics import Figures, figures
+from labkit.arena.remote import RemoteScheduler
+from labkit.arena.simulator import simulate
+from labkit.arena.workloads import WORKLOADS
+from labkit.worker import Program
+from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.core.scheduler import Scheduler
+
+CAPSTONE = "mini_vllm.policies.capstone:Capstone"
+RACES, REQUESTS = 6, 200
+RACE_SECONDS = 60.0
+"""For one race of both; one answer of the sandbox has a limit of its own."""
+PLENTY = 0.92
+"""A race under whose seed V1 serves a larger share in time says nothing: there is little to win."""
+
+
+def race(make: Callable[..., Any], name: str, seed: int, requests: int, every: int) -> Figures:
+    """Serve a workload; RuleBroken if a plan cannot be carried out or somebody is not served."""
+    workload, cost = WORKLOADS[name], load_model()
+    run = simulate(make, workload, workload.arrivals(seed, requests), cost, every)
+    return figures(run, workload, cost)
+
+
+def remote(subject: Any) -> Callable[[SchedulerConfig, CacheConfig], Scheduler]:
+    """Makes the learner's policy, in its sandbox."""
+    return lambda *limits: cast(Scheduler, RemoteScheduler(subject, CAPSTONE, *limits))
+
+
+@pytest.fixture(scope="module")
+def draw(request: Any) -> random.Random:
+    """Seeds that nobody has seen before; those of one grade repeat with its own seed."""
+    return random.Random(f"capstone:{request.config.getoption('hypothesis_seed', None) or 0}")
+
+
+@pytest.fixture(scope="module")
+def ratio(subject: Any, draw: random.Random) -> tuple[float, str]:
+    """Goodput over all races by that of V1, and both as text."""
+    yours, theirs = [], []
+    while len(yours) < RACES:
+        alarm.arm(RACE_SECONDS)
+        seed = draw.randrange(2**31)
+        baseline = race(Scheduler, "documents", seed, REQUESTS, 0)
+        if baseline.within_slo <= PLENTY:
+            theirs.append(baseline.goodput)
+            yours.append(race(remote(subject), "documents", seed, REQUESTS, 50).goodput)
+    text = f"yours {[round(g, 2) for g in yours]}, V1's {[round(g, 2) for g in theirs]}"
+    return sum(yours) / sum(theirs), text
+
+
+@pytest.mark.parametrize("name", ["documents", "pressure", "priorities", "chat"])
+def test_16_6_every_rule_is_kept(subject: Any, draw: random.Random, name: str) -> None:
+    """Every step is checked, on four workloads."""
+    served = race(remote(subject), name, draw.randrange(2**31), 40, 1).requests
+    assert served == 40
+
+
+def test_16_6_limits_only_tighten(subject: Any, draw: random.Random) -> None:
+    """For any machine: no limit wider, nothing else changed."""
+    p = Program()
+    for _ in range(30):
+        budget, rows = draw.randint(1, 4096), draw.randint(1, 256)
+        length, threshold = draw.randint(1, 4096), draw.choice([0, 1, 64, 512])
+        policy = draw.choice(["fcfs", "priority"])
+        config = p.new("mini_vllm.config:SchedulerConfig", budget, rows, length, policy, threshold)
+        yours = p.call(f"{CAPSTONE}.limits", config)
+        p.see(p.call("dataclasses:asdict", yours))
+        p.see(p.call("dataclasses:asdict", config))
+    seen = subject.run(p)
+    assert len(seen) == 60, seen[-1:]
+    for yours, config in zip(seen[::2], seen[1::2], strict=True):
+        for key in ("max_num_batched_tokens", "max_num_seqs", "max_model_len"):
+            assert 1 <= yours.pop(key) <= config.pop(key), key
+        mine, most = (c.pop("long_prefill_token_threshold") for c in (yours, config))
+        assert mine >= 0 and (most == 0 or 0 < mine <= most), "long_prefill_token_threshold"
+        assert yours == config
+
+
+def test_16_6_more_requests_in_time_than_v1(ratio: tuple[float, str], subject: Any) -> None:
+    """Six fresh races of `documents`: goodput above V1's."""
+    assert ratio[0] > 1.0, f"ratio {ratio[0]:.3f}: {ratio[1]}"
+
+
+def test_16_6_three_in_a_hundred_more(ratio: tuple[float, str], subject: Any) -> None:
+    """The same races: goodput at least 3 % above V1's."""
+    assert ratio[0] > 1.03, f"ratio {ratio[0]:.3f}: {ratio[1]}"

@@ -1,0 +1,244 @@
+"""Single rules, as calls whose effects are worked out here or compared with the reference's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.worker import Program
+
+many = settings(
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def manager(p: Program, blocks: int = 30, host: int = 30) -> Any:
+    """V0's block manager with blocks of 4 tokens."""
+    cache = p.new("mini_vllm.config:CacheConfig", 4, blocks + 1, num_cpu_blocks=host)
+    return p.new("mini_vllm.policies.block_manager:BlockManager", cache, 64, b"root", 0.0)
+
+
+def request(p: Program, name: str, prompt: Any, priority: int = 0, arrival: float = 0.0) -> Any:
+    sampling = p.new("mini_vllm.sampling_params:SamplingParams", temperature=0.0, max_tokens=8)
+    return p.new("mini_vllm.request:Request", name, prompt, sampling, priority, arrival)
+
+
+def hold(p: Program, m: Any, name: str, length: int, reserved: int = 0) -> Any:
+    """A request whose tokens are computed, in blocks of its own."""
+    r = request(p, name, list(range(length)))
+    r.set_block_hasher(m.block_hasher)
+    m.allocate_slots(r, length, num_lookahead_tokens=reserved)
+    p.set(r, "num_computed_tokens", length)
+    m.publish(r)
+    return r
+
+
+def share(p: Program, m: Any, source: str, name: str, computed: int) -> Any:
+    """A request in the blocks of another one's first tokens: a fork by hand."""
+    r = request(p, name, list(range(computed + 1)))
+    r.set_block_hasher(m.block_hasher)
+    first = p.call("builtins:slice", 0, -(-computed // 4))
+    m.block_pool.touch(m.req_to_blocks[source][first])
+    m.req_to_blocks.update({name: m.req_to_blocks[source][first]})
+    m.num_cached_blocks.update({name: 0})
+    p.set(r, "num_computed_tokens", computed)
+    return r
+
+
+def labelled(tables: list[list[int]]) -> list[list[int]]:
+    """Tables with blocks numbered in the order in which they appear: who shares what with whom."""
+    labels: dict[int, int] = {}
+    return [[labels.setdefault(block, len(labels)) for block in table] for table in tables]
+
+
+# ------------------------------------------------------------------ 16.1
+
+
+def test_16_1_who_can_never_fit(subject: Any, reference: Any) -> None:
+    """Prompts beyond the budget, and beyond the pool, among others that fit."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 24, 4, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 6)
+    s = p.new("mini_vllm.policies.prefill_first:MinivLLM", config, cache, [], b"root")
+    people = [request(p, f"r{i}", [i] * n) for i, n in enumerate((25, 24, 5, 21, 12, 3))]
+    for r in people:
+        s.add_request(r)
+    for _ in range(3):
+        p.see(s.schedule().num_scheduled_tokens)
+        p.see_each(s.waiting, "request_id")
+        for r in people:
+            p.see(r.status.name)
+    assert subject.run(p) == reference.run(p)
+
+
+def test_16_1_admission_can_be_paused(subject: Any, reference: Any) -> None:
+    """Paused, a step makes tokens though somebody waits."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 24, 4, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 21)
+    s = p.new("mini_vllm.policies.prefill_first:MinivLLM", config, cache, [], b"root")
+    s.add_request(request(p, "a", [1, 2, 3]))
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.add_request(request(p, "b", [1, 2, 3]))
+    for state in ("PAUSED_NEW", "UNPAUSED"):
+        p.set(s, "pause_state", p.name(f"mini_vllm.core.interface:PauseState.{state}"))
+        plan = s.schedule()
+        p.see(plan.num_scheduled_tokens)
+        s.update_from_output(plan, {"a": [7]})
+    assert subject.run(p) == reference.run(p)
+
+
+# ------------------------------------------------------------------ 16.2
+
+
+@many
+@given(length=st.integers(1, 20), data=st.data())
+def test_16_2_any_fork(subject: Any, reference: Any, length: int, data: Any) -> None:
+    """Children take over any number of tokens, from a parent or from each other."""
+    p = Program()
+    m = manager(p)
+    held = {"a": (hold(p, m, "a", length), length)}
+    for name in "bcd":
+        parent, most = held[data.draw(st.sampled_from(sorted(held)))]
+        count = data.draw(st.integers(1, most))
+        child = request(p, name, list(range(count + 1)))
+        child.set_block_hasher(m.block_hasher)
+        m.fork(parent, child, count)
+        held[name] = (child, count)
+        p.see(child.num_computed_tokens)
+        p.see(m.get_block_ids(name))
+        p.see(m.num_cached_blocks[name])
+    p.see_each(m.block_pool.blocks, "ref_cnt")
+    p.see(m.num_free_blocks)
+    m.check_integrity([r for r, _ in held.values()])
+    assert subject.run(p) == reference.run(p)
+
+
+@many
+@given(length=st.integers(1, 15), data=st.data())
+def test_16_2_any_order_of_writers(subject: Any, reference: Any, length: int, data: Any) -> None:
+    """Four holders of one text write in any order, and ask for any number of slots."""
+    counts = [length, *(data.draw(st.integers(1, length)) for _ in range(3))]
+    writes = data.draw(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9)), max_size=6))
+
+    def run(worker: Any) -> list[Any]:
+        p = Program()
+        m = manager(p)
+        held = [hold(p, m, "r0", length)]
+        held += [share(p, m, "r0", f"r{i}", counts[i]) for i in (1, 2, 3)]
+        for who, more in writes:
+            p.see([m.get_block_ids(f"r{i}") for i in range(4)])
+            answer = m.append(held[who], counts[who] + more)
+            p.see(answer[1])
+            p.see(answer[0].get_block_ids())
+        p.see([m.get_block_ids(f"r{i}") for i in range(4)])
+        p.see(m.num_free_blocks)
+        m.check_integrity()
+        return list(worker.run(p))
+
+    yours, theirs = run(subject), run(reference)
+    assert len(yours) == len(theirs), yours[-1:]
+    assert yours[-1] == theirs[-1], "free blocks"
+    for index, (who, _) in enumerate(writes):
+        tables, copies, new = yours[3 * index : 3 * index + 3]
+        after = yours[3 * index + 3]
+        assert labelled(after) == labelled(theirs[3 * index + 3])
+        assert [list(pair) for pair in copies] == [
+            [old, now] for old, now in zip(tables[who], after[who], strict=False) if old != now
+        ]
+        assert new == after[who][len(tables[who]) :]
+
+
+# ------------------------------------------------------------------ 16.3
+
+
+@many
+@given(data=st.data())
+def test_16_3_there_and_back(subject: Any, data: Any) -> None:
+    """A group of any shape leaves for the host beside others, and comes back in any order."""
+    size = st.integers(1, 15)
+    lengths = [data.draw(size) for _ in range(2)]
+    shares = [(data.draw(st.integers(0, 1)), data.draw(st.integers(1, 15))) for _ in range(3)]
+    p = Program()
+    m = manager(p, host=24)
+    counts = dict(zip(["r0", "r1"], lengths, strict=True))
+    held = {n: hold(p, m, n, k, data.draw(st.integers(0, 9))) for n, k in counts.items()}
+    for index, (source, wanted) in enumerate(shares):
+        name, counts_of = f"s{index}", min(wanted, lengths[source])
+        held[name] = share(p, m, f"r{source}", name, counts_of)
+        counts[name] = counts_of
+    order = data.draw(st.permutations(sorted(held)))
+    group, staying = order[:4], order[4]
+    for name in order:
+        p.see(m.get_block_ids(name))
+    p.see(m.swap_out([held[name] for name in group]))
+    p.see(p.call("builtins:dict", m.host_tables))
+    p.see(p.call("builtins:list", m.free_host_blocks))
+    p.see(m.num_free_blocks)
+    back = data.draw(st.permutations(group))
+    p.see(m.swap_in([held[name] for name in back]))
+    for name in order:
+        p.see(m.get_block_ids(name))
+    p.see(m.free_host_blocks)
+    p.see([m.num_cached_blocks[name] for name in back])
+    m.check_integrity()
+    seen = subject.run(p)
+    assert len(seen) == 17, seen[-1:]
+    before, (out, hosts, free, left) = dict(zip(order, seen[:5], strict=True)), seen[5:9]
+    pairs, after, freed, cached = seen[9], dict(zip(order, seen[10:15], strict=True)), *seen[15:]
+    tables = {name: before[name][: -(-counts[name] // 4)] for name in group}
+    moved = _renaming(out, {block for table in tables.values() for block in table})
+    assert hosts == {name: [moved[block] for block in tables[name]] for name in group}
+    assert sorted([*free, *moved.values()]) == list(range(24))
+    assert left == 30 - len(set(before[staying]))
+    returned = _renaming(pairs, set(moved.values()))
+    wanted = {name: [returned[block] for block in hosts[name]] for name in group}
+    assert {name: after[name] for name in group} == wanted
+    assert not set(returned.values()) & set(after[staying]) and after[staying] == before[staying]
+    assert sorted(freed) == list(range(24)) and cached == [0] * 4
+
+
+def _renaming(pairs: Any, sources: set[int]) -> dict[int, int]:
+    """The pairs as a dictionary: each source once, to different targets."""
+    assert sorted(source for source, _ in pairs) == sorted(sources)
+    found = dict(tuple(pair) for pair in pairs)
+    assert len(set(found.values())) == len(found)
+    return found
+
+
+# ------------------------------------------------------------------ 16.5
+
+
+@many
+@given(data=st.data())
+def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
+    """Any urgencies, one group among them, and somebody who waits."""
+    p = Program()
+    blocks, rows = data.draw(st.integers(10, 14)), data.draw(st.integers(5, 7))
+    config = p.new("mini_vllm.config:SchedulerConfig", 64, rows, 64, "priority")
+    cache = p.new("mini_vllm.config:CacheConfig", 4, blocks + 1, False)
+    cls = p.call("mini_vllm.policies.vllm_v0:VllmV0.with_options", watermark=0.0)
+    s = cls(config, cache, [], b"root")
+    names = data.draw(st.permutations(["a", "b", "c", "0_g", "1_g"]))
+    small = st.integers(0, 3)
+    for name in names:
+        urgency = (2, 1.5) if "_" in name else (data.draw(small), float(data.draw(small)))
+        r = request(p, name, [5] * 6 if "_" in name else [ord(name)] * 6, *urgency)
+        s.add_request(r)
+        s.waiting.remove_requests([r])
+        s.kv_cache_manager.allocate_slots(r, 6)
+        p.set(r, "num_computed_tokens", 6)
+        r.append_output_token_ids(7)
+        r.transition_to(p.name("mini_vllm.request:RequestStatus.RUNNING"))
+        s.running.append(r)
+    if data.draw(st.integers(0, 5)):
+        length = data.draw(st.integers(1, 40))
+        s.add_request(request(p, "w", [9] * length, data.draw(small), float(data.draw(small))))
+    plan = s.new_plan(data.draw(st.sampled_from([16, 64])))
+    p.see(s._schedule_priority_preemption(plan))
+    p.see_each(plan.preempted, "request_id")
+    p.see_each(s.running, "request_id")
+    p.see(s.kv_cache_manager.num_free_blocks)
+    assert subject.run(p) == reference.run(p)

@@ -1,0 +1,112 @@
+"""Task 16.4: V0's scheduler swaps a group out of the queue, and in again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.testing import expect
+from mini_vllm.request import RequestStatus
+
+
+def swapped(scheduler: Any) -> list[list[str]]:
+    """The swapped queue by names."""
+    return [[request.request_id for request in group] for group in scheduler.swapped]
+
+
+def victim(desk: Any, scheduler: Any, name: str, prompt: int = 6, computed: int = 6) -> Any:
+    """A request that has just been picked: it runs no more, and still holds its blocks."""
+    return desk.stop(scheduler, desk.run(scheduler, desk.request(name, prompt), computed))
+
+
+def test_16_4_the_plan_says_what_to_copy_out(desk: Any) -> None:
+    """Only the worker can move keys and values, and it knows nothing but the plan."""
+    scheduler = desk.v0()
+    ana, ben = victim(desk, scheduler, "ana"), victim(desk, scheduler, "ben")
+    plan = scheduler.new_plan(64)
+    scheduler._swap_out(plan, [ana])
+    scheduler._swap_out(plan, [ben])
+    at = "ana (blocks 1, 2), then ben (3, 4) are swapped out in one step"
+    wanted = [(1, 0), (2, 1), (3, 2), (4, 3)]
+    expect(plan.blocks_to_swap_out, wanted, at=f"{at}: (device, host) in the plan")
+
+
+def test_16_4_they_wait_in_order_as_groups_and_keep_their_count(desk: Any) -> None:
+    """A group that went together comes back together; nothing is computed again."""
+    scheduler = desk.v0()
+    people = [victim(desk, scheduler, name) for name in ("ana", "ben", "cleo")]
+    plan = scheduler.new_plan(64)
+    group = people[:2]
+    scheduler._swap_out(plan, group)
+    scheduler._swap_out(plan, people[2:])
+    group.clear()  # the caller's list is the caller's
+    at = "ana and ben are swapped out as a group, then cleo alone"
+    expect(swapped(scheduler), [["ana", "ben"], ["cleo"]], at=f"{at}: the queue")
+    counts = [request.num_computed_tokens for request in people]
+    expect(counts, [6, 6, 6], at=f"{at}: their computed tokens")
+    expect(scheduler.kv_cache_manager.num_free_blocks, 12, at=f"{at}: free blocks, of 12")
+
+
+def on_host(desk: Any, scheduler: Any, requests: list[Any]) -> None:
+    """Bring victims to the host with the block manager."""
+    scheduler.kv_cache_manager.swap_out(requests)
+
+
+def test_16_4_the_plan_says_what_to_copy_back_and_where_it_lies(desk: Any) -> None:
+    """Copies first; then the request is entered with its whole table, slots for more included."""
+    scheduler = desk.v0()
+    ana = victim(desk, scheduler, "ana", prompt=8, computed=8)
+    on_host(desk, scheduler, [ana])
+    desk.hold(scheduler.kv_cache_manager, "zoe", 8)
+    plan = scheduler.new_plan(64)
+    scheduler._swap_in(plan, [ana], {ana: 1})
+    at = "ana has host blocks 0 and 1, both full; zoe holds blocks 3 and 4 of the device"
+    expect(plan.blocks_to_swap_in, [(0, 5), (1, 6)], at=f"{at}: (host, device) in the plan")
+    expect(plan.new_block_ids, {"ana": [5, 6, 7]}, at=f"{at}: ana's table in the plan")
+    expect(plan.num_scheduled_tokens, {"ana": 1}, at=f"{at}: tokens in the plan")
+
+
+def test_16_4_they_run_on_where_they_were(desk: Any) -> None:
+    """Running again, nothing forgotten, and charged to the budget."""
+    scheduler = desk.v0()
+    ana = victim(desk, scheduler, "ana")
+    on_host(desk, scheduler, [ana])
+    plan = scheduler.new_plan(64)
+    scheduler._swap_in(plan, [ana], {ana: 1})
+    at = "ana comes back with 6 computed tokens and computes 1"
+    expect(ana.status, RequestStatus.RUNNING, at=f"{at}: her status")
+    expect(desk.names(scheduler.running), ["ana"], at=f"{at}: who runs")
+    expect(ana.num_computed_tokens, 6, at=f"{at}: her computed tokens before the step")
+    left = plan.budget.remaining_token_budget()
+    expect(left, 63, at=f"{at}: what is left of a budget of 64")
+
+
+def test_16_4_a_shared_block_is_copied_before_somebody_writes_to_it(desk: Any) -> None:
+    """Two members come back with a half full block in common: the first to write copies it."""
+    scheduler = desk.v0()
+    manager = scheduler.kv_cache_manager
+    ana, ben = victim(desk, scheduler, "ana"), victim(desk, scheduler, "ben")
+    manager.free(ben)
+    manager.req_to_blocks["ben"] = list(manager.req_to_blocks["ana"])
+    manager.block_pool.touch(manager.req_to_blocks["ben"])
+    on_host(desk, scheduler, [ana, ben])
+    plan = scheduler.new_plan(64)
+    scheduler._swap_in(plan, [ana, ben], {ana: 1, ben: 1})
+    (_, _), (_, half) = plan.blocks_to_swap_in
+    tables = {name: desk.table(manager, name) for name in ("ana", "ben")}
+    copies = [(half, tables["ana"][1])]
+    at = "ana and ben share 2 blocks, the second half full; both write their next token"
+    expect(plan.blocks_to_copy, copies, at=f"{at}: copies in the plan; their tables: {tables}")
+    expect(tables["ben"][1], half, at=f"{at}: ben, the last holder, writes to the original")
+
+
+def test_16_4_out_and_in_again_in_whole_steps(desk: Any) -> None:
+    """The scheduler with your methods: ben's tokens survive, and nothing is computed twice."""
+    scheduler = desk.v0(blocks=4, swap=True)
+    people = [desk.request("ana", 7, max_tokens=8), desk.request("ben", 7, max_tokens=8)]
+    desk.add(scheduler, *people)
+    plans = [desk.step(scheduler) for _ in range(3)]
+    at = "4 blocks; ana and ben have 9 tokens each and need 3 blocks each"
+    expect(plans[2].preempted_req_ids, ["ben"], at=f"{at}: who is preempted?")
+    expect(people[1].num_computed_tokens, 8, at=f"{at}: ben's computed tokens, on the host")
+    wanted = [{"ana": 1}] * 5 + [{"ben": 1}]
+    expect(desk.plans(scheduler, 6), wanted, at=f"{at}: ana's last tokens, then ben's next one")
