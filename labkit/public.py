@@ -20,7 +20,7 @@ from labkit.manifest import Exercise, Phase
 from labkit.skeleton import is_todo, todo_in
 
 PHASE_SECONDS = 60.0
-NOTEBOOK_SECONDS = 20.0
+NOTEBOOK_SECONDS = 60.0
 KERNEL_ERRORS = ("InterpreterError", "CompileTimeAssertionFailure", "CompilationError")
 """What the static_assert of a kernel's hole becomes, interpreted and compiled."""
 
