@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from labkit.inspector.page import build_page
 from labkit.inspector.recording import Run
-from labkit.inspector.rows import build_rows
+from labkit.inspector.rows import Row, build_rows
 from labkit.inspector.screenshots import large_run
 from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
@@ -82,6 +83,15 @@ def two(browser: Browser, folder: Path) -> Browser:
 # ------------------------------------------------------------------ the data
 
 
+def admissions_with_hits(row: Row) -> Iterator[list[int]]:
+    """[step, tokens from the cache], where a row goes from waiting to computing."""
+    for index, letter in enumerate(row.letters):
+        step = row.first + index
+        held = index > 0 and row.letters[index - 1] in "prds" and step not in row.preempted
+        if letter in "prd" and not held and row.before[index] > 0:
+            yield [step, row.before[index]]
+
+
 @pytest.mark.parametrize("profile", ["mixed", "pressure", "prefix", "abort", "chunking-off"])
 def test_the_page_unpacks_what_was_packed(browser: Browser, folder: Path, profile: str) -> None:
     """Rows, tokens, totals and queues in the page are those of the recording."""
@@ -103,6 +113,8 @@ def test_the_page_unpacks_what_was_packed(browser: Browser, folder: Path, profil
         [b if letter in "prd" else None for letter, b in zip(r.letters, r.before, strict=True)]
         for r in rows
     ]
+    hits = browser.evaluate("inspector.recording.runs[0].rows.map((row) => [...row.hits])")
+    assert hits == [list(admissions_with_hits(row)) for row in rows]
     for expression, key in (("tokensAt(s)", "scheduled"), ("queueAt(s).length", "waiting")):
         values = browser.evaluate(
             "Array.from({ length: inspector.view.steps }, (_, s) => "
