@@ -300,16 +300,19 @@ def test_help_opens_and_closes(page: Browser) -> None:
 
 
 @pytest.mark.parametrize("width", [1440, 1000, 420])
-def test_nothing_is_wider_than_the_window(two: Browser, width: int) -> None:
+def test_nothing_is_wider_than_the_window_or_squeezed(two: Browser, width: int) -> None:
     two.resize(width, 900)
     two.evaluate(PAINTED)
     assert two.evaluate("document.documentElement.scrollWidth <= innerWidth")
-    overlaps = two.evaluate("""(() => {
-      const box = (selector) => document.querySelector(selector).getBoundingClientRect();
-      return box('.bar').bottom > box('#difference').top + 1
-        || box('#difference').bottom > box('#runs').top + 1;
-    })()""")
-    assert not overlaps
+    squeezed = two.evaluate("""['.bar', '.player', '#difference', '.timeline'].filter((name) => {
+      const { scrollHeight, clientHeight } = document.querySelector(name);
+      const least = { '#difference': 100, '.timeline': 200 }[name] || scrollHeight - 1;
+      return clientHeight < least;
+    })""")
+    assert squeezed == []
+    stacked = two.evaluate("""(() => { const [a, b] = inspector.panels.map(({ root }) =>
+      root.getBoundingClientRect()); return b.top >= a.bottom - 1; })()""")
+    assert stacked == (width == 420)
 
 
 def test_a_recording_that_does_not_say_things_says_that(browser: Browser, folder: Path) -> None:
