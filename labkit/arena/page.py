@@ -92,8 +92,8 @@ def fill(text: str, parts: dict[str, str]) -> str:
         ValueError: a part has no place in the page.
     """
     for name, part in parts.items():
-        pattern = re.compile(rf"(<!-- arena:{name} -->\n).*?(\n<!-- /arena:{name} -->)", re.DOTALL)
-        text, count = pattern.subn(lambda match, part=part: match[1] + part + match[2], text)  # type: ignore[misc]
+        pattern = re.compile(rf"(<!-- arena:{name} -->\n).*?(<!-- /arena:{name} -->)", re.DOTALL)
+        text, count = pattern.subn(lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text)  # type: ignore[misc]
         if count != 1:
             raise ValueError(f"{PAGE.name} has {count} places for arena:{name}; it needs one")
     return text

@@ -115,7 +115,7 @@ def _cumulative(
         values = [getattr(served, what) for served in outcome.run.served]
         axis.plot(
             np.quantile(values, shares), shares, color=colours[outcome.match.policy],
-            linewidth=1.2 + 0.7 * (len(rows) - 1 - place),  # so that a line under another shows
+            linewidth=1.2 + 0.4 * (len(rows) - 1 - place),  # so that a line under another shows
         )  # fmt: skip
     for slo in workload.slos.values():
         axis.axvline(getattr(slo, what), color="#444", linestyle=":", linewidth=1)
