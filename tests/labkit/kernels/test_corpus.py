@@ -46,8 +46,8 @@ def test_the_lint_accepts_an_honest_file(entry: corpus.Honest) -> None:
 
 def test_an_honest_kernel_passes_a_sample_of_cases(checker: Checker) -> None:
     for entry in corpus.honest():
-        if entry.spec in ("silu_mul", "rope"):
-            result = checker.check(entry.spec, entry.path, seed=corpus.SEED, sample=3)
+        if entry.spec == "silu_mul":
+            result = checker.check(entry.spec, entry.path, seed=corpus.SEED, sample=2)
             assert result.passed, (entry, result.findings)
 
 
