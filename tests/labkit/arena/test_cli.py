@@ -41,7 +41,7 @@ def test_a_race_shows_a_column_for_each_policy_and_out_goes_the_cheat(arena: Are
     header = next(line for line in done.output.splitlines() if "static" in line)
     assert header.split() == ["static", "vllm-v1"]
     for label in ("goodput", "TTFT p99", "TPOT p50", "E2E p90", "fairness (Jain)"):
-        assert f"\n{label}" in done.output
+        assert f"\n {label}" in done.output
     assert "✗ cheaters.py:EndsEarly is disqualified: it broke a rule" in done.output
 
 
