@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from labkit import alarm
 from labkit.arena.cost import load_model
 from labkit.arena.metrics import Figures, figures
 from labkit.arena.remote import RemoteScheduler
@@ -20,10 +19,10 @@ from mini_vllm.core.scheduler import Scheduler
 
 CAPSTONE = "mini_vllm.policies.capstone:Capstone"
 RACES, REQUESTS = 6, 200
-RACE_SECONDS = 60.0
-"""For one race of both; one answer of the sandbox has a limit of its own."""
-PLENTY = 0.92
-"""A race under whose seed V1 serves a larger share in time says nothing: there is little to win."""
+PLENTY = 0.9
+"""Where V1 serves a larger share in time there is little to win, and such a race says little. Over
+60 seeds V1 stays at or below it under 18, and there the reference is 12 % better; over all 60 it
+is 4 % better. Among 10,000 draws of six of the 18 the least ratio was 1.037."""
 
 
 def race(make: Callable[..., Any], name: str, seed: int, requests: int, every: int) -> Figures:
@@ -49,7 +48,6 @@ def ratio(subject: Any, draw: random.Random) -> tuple[float, str]:
     """Goodput over all races by that of V1, and both as text."""
     yours, theirs = [], []
     while len(yours) < RACES:
-        alarm.arm(RACE_SECONDS)
         seed = draw.randrange(2**31)
         baseline = race(Scheduler, "documents", seed, REQUESTS, 0)
         if baseline.within_slo <= PLENTY:
@@ -88,7 +86,7 @@ def test_16_6_limits_only_tighten(subject: Any, draw: random.Random) -> None:
 
 
 def test_16_6_more_requests_in_time_than_v1(ratio: tuple[float, str], subject: Any) -> None:
-    """Six fresh races of `documents`: goodput above V1's."""
+    """Six fresh races of `documents` that V1 finds hard: goodput above V1's."""
     assert ratio[0] > 1.0, f"ratio {ratio[0]:.3f}: {ratio[1]}"
 
 

@@ -1,0 +1,1 @@
+../../mini_vllm/policies/block_manager.py

@@ -1,0 +1,1 @@
+../../mini_vllm/policies/vllm_v0.py
