@@ -26,7 +26,8 @@ def test_16_4_the_plan_says_what_to_copy_out(desk: Any) -> None:
     scheduler._swap_out(plan, [ana])
     scheduler._swap_out(plan, [ben])
     at = "ana (blocks 1, 2), then ben (3, 4) are swapped out in one step"
-    wanted = [(1, 0), (2, 1), (3, 2), (4, 3)]
+    host = scheduler.kv_cache_manager.host_tables
+    wanted = list(zip([1, 2, 3, 4], host["ana"] + host["ben"], strict=True))
     expect(plan.blocks_to_swap_out, wanted, at=f"{at}: (device, host) in the plan")
 
 
@@ -58,9 +59,12 @@ def test_16_4_the_plan_says_what_to_copy_back_and_where_it_lies(desk: Any) -> No
     on_host(desk, scheduler, [ana])
     desk.hold(scheduler.kv_cache_manager, "zoe", 8)
     plan = scheduler.new_plan(64)
+    first, second = scheduler.kv_cache_manager.host_tables["ana"]
     scheduler._swap_in(plan, [ana], {ana: 1})
-    at = "ana has host blocks 0 and 1, both full; zoe holds blocks 3 and 4 of the device"
-    expect(plan.blocks_to_swap_in, [(0, 5), (1, 6)], at=f"{at}: (host, device) in the plan")
+    at = f"ana has host blocks {first} and {second}, both full; zoe holds device blocks 3 and 4"
+    expect(
+        plan.blocks_to_swap_in, [(first, 5), (second, 6)], at=f"{at}: (host, device) in the plan"
+    )
     expect(plan.new_block_ids, {"ana": [5, 6, 7]}, at=f"{at}: ana's table in the plan")
     expect(plan.num_scheduled_tokens, {"ana": 1}, at=f"{at}: tokens in the plan")
 
