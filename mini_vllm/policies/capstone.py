@@ -5,11 +5,10 @@ tokens. V1 serves in order of arrival, and a step takes as many tokens as the bu
 question waits behind documents that came before it, and while a document is computed every step is
 long for everybody who makes tokens::
 
-    V1         | D D D D D D | D D D D D q | d d |     D: a document's tokens   q: a question's
-    shortest   | q D D | d D D | d D D | d D D | ...   d: the next token of its answer
+    V1     | D D D D D D | D D D D D q | d d |     D: a document's tokens   q: a question's
+                                                   d: the next token of an answer
 
-Shortest first, in short steps: whoever misses the fewest tokens computes first, and documents fill
-what is left.
+``limits`` says how much a step may take, ``schedule`` who comes first in it.
 """
 
 from __future__ import annotations
@@ -23,14 +22,12 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.request import Request
 
-TOKENS_PER_STEP = 96
-
 
 class Capstone(Scheduler):
-    """V1's rules in another order: the request that misses the fewest tokens goes first.
+    """V1's rules, with limits and an order of its own.
 
     It keeps every promise of :class:`~mini_vllm.core.scheduler.Scheduler`. It does not promise that
-    nobody is overtaken: while short requests keep coming, a long one waits.
+    nobody is overtaken.
     """
 
     def __init__(
@@ -44,17 +41,17 @@ class Capstone(Scheduler):
 
     @staticmethod
     def limits(config: SchedulerConfig) -> SchedulerConfig:
-        """The limits to run with: those of ``config``, or tighter ones.
-
-        A step of few tokens is short, so those who make tokens make them often. The price is
-        more steps for a long prompt, and what every step costs comes on top of each.
-        """
-        enough = max(TOKENS_PER_STEP, config.max_num_seqs)  # a token for everybody
+        """The limits to run with: those of ``config``, or tighter ones. Nothing else changes."""
+        # A step of few tokens is short, so those who make tokens make them often. The price is
+        # more steps for a long prompt, and what every step costs comes on top of each.
+        enough = max(96, config.max_num_seqs)  # a token for everybody
         budget = min(config.max_num_batched_tokens, enough)
         return replace(config, max_num_batched_tokens=budget)
 
     def schedule(self) -> SchedulerOutput:
-        """Plan one step: as V1 does, with both lines in the order of missing tokens."""
+        """Plan one step: as V1 does, with ``running`` and ``waiting`` in an order of its own."""
+        # Shortest first: whoever misses the fewest tokens computes first, and documents fill what
+        # is left. So a long request waits while short ones keep coming.
         self.running.sort(key=_num_missing)
         in_order = sorted(self.waiting, key=_num_missing)
         self.waiting.remove_requests(in_order)
