@@ -127,7 +127,9 @@ def test_16_2_any_order_of_writers(subject: Any, reference: Any, length: int, da
         p = Program()
         m = manager(p)
         held = [hold(p, m, "r0", length)]
-        held += [share(p, m, "r0", f"r{i}", counts[i]) for i in (1, 2, 3)]
+        held += [share(p, m, "r0", f"r{i}", length) for i in (1, 2, 3)]
+        for r, count in zip(held, counts, strict=True):
+            p.set(r, "num_computed_tokens", count)  # further blocks follow the next token's
         for who, more in writes:
             p.see([m.get_block_ids(f"r{i}") for i in range(4)])
             answer = m.append(held[who], counts[who] + more)
@@ -145,6 +147,7 @@ def test_16_2_any_order_of_writers(subject: Any, reference: Any, length: int, da
         tables, copies, new = yours[3 * index : 3 * index + 3]
         after = yours[3 * index + 3]
         assert labelled(after) == labelled(theirs[3 * index + 3])
+        assert len(copies) == len(theirs[3 * index + 1])
         assert [list(pair) for pair in copies] == [
             [old, now] for old, now in zip(tables[who], after[who], strict=False) if old != now
         ]
