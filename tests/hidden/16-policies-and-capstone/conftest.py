@@ -80,7 +80,7 @@ def serve(worker: Worker, story: Story) -> list[dict[str, Any]]:
     scheduler = RemoteScheduler(worker, story.target, story.limits, story.cache, story.options)
     referee = Referee(story.limits, story.cache)
     requests: dict[str, Request] = {}
-    decisions = []
+    decisions: list[dict[str, Any]] = []
     for step in range(MAX_STEPS):
         for source in story.arrivals.get(step, []):
             request = person(
