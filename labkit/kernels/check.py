@@ -56,6 +56,7 @@ class Checker:
         root: the checkout.
         workers: how many cases are interpreted at the same time.
         launcher: makes what starts a process; default: children of this interpreter.
+        capabilities: the GPUs to compile for, of `CAPABILITIES`.
     """
 
     def __init__(
@@ -63,8 +64,10 @@ class Checker:
         root: Path | None = None,
         workers: int = 2,
         launcher: Callable[[], Launcher] | None = None,
+        capabilities: Sequence[int] = CAPABILITIES,
     ) -> None:
         self.root = root or find_root()
+        self.capabilities = tuple(capabilities)
         self._sandboxes = [Sandbox(self.root, launcher=launcher) for _ in range(workers)]
         self._free = list(self._sandboxes)
         self._pool = ThreadPoolExecutor(workers)
@@ -187,7 +190,8 @@ class _Run:
 
     def compile(self) -> Stage:
         """Each dtype and each branch that a launcher chooses, for each architecture."""
-        chosen = CAPABILITIES if self.whole else CAPABILITIES[-1:]
+        known = self.checker.capabilities
+        chosen = known if self.whole else known[-1:]
         wanted = [entry for entry in launch_requests(self.spec) if entry[0] in chosen]
         done = self.checker.compile_all(self.submission, [request for _, _, request in wanted])
         texts, findings = dict.fromkeys(chosen, "✓"), []
