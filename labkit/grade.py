@@ -365,7 +365,7 @@ def show(phase: Phase, judged: Judged, reveal: bool) -> None:
     out.line()
     out.line(f"hidden {passed}/{total} · {graded.earned:g} of {graded.points:g} points", "bold")
     if graded.passed:
-        out.line("Passed. It does not prove that every schedule works; it makes it likely.")
+        out.line("Passed. It does not prove that every case works; it makes it likely.")
     elif reveal:
         again = f"python -m labkit grade {phase.number} --seed {graded.seed.value}"
         out.line(f"again with the same inputs: {again}   ·   {command(phase, 'hint')}")
