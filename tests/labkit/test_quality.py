@@ -84,7 +84,7 @@ def test_a_sample_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- other solutions
-@pytest.mark.parametrize("number", ["00", "01", "02", "03"])
+@pytest.mark.parametrize("number", ["00", "01", "02", "03", "05", "06", "07"])
 def test_three_other_solutions_differ_in_most_functions(number: str) -> None:
     phase = COURSE.phase(number)
     assert len(alternatives.names(phase)) >= 3
@@ -99,6 +99,28 @@ def test_three_other_solutions_differ_in_most_functions(number: str) -> None:
                 seen[f"{module}:{hole}"].add("".join(map(ast.dump, reference[hole].statements)))
     different = sum(len(bodies) == 4 for bodies in seen.values())
     assert different >= 0.8 * len(seen), [hole for hole, b in seen.items() if len(b) < 4]
+
+
+SOLUTIONS = [(phase, name) for phase in COURSE.ready for name in alternatives.names(phase)]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("phase", "name"),
+    [
+        pytest.param(phase, name, id=f"{phase.number}{name}", marks=[pytest.mark.slow] * (i > 0))
+        for i, (phase, name) in enumerate(SOLUTIONS)
+    ],
+)
+def test_public_tests_accept_other_solutions(phase: Phase, name: str, tmp_path: Path) -> None:
+    """The first one always, all in `make test-full`. Hidden suites: `make suite-quality`."""
+    mapping = {}
+    for module, text in alternatives.build(phase, name).items():
+        file = tmp_path / phase.lab_file(module).name
+        file.write_text(text, encoding="utf-8")
+        mapping[module] = str(file)
+    result = public.run_tests(phase, [phase.public_tests], mapping)
+    assert quality.accepted(result), [test.name for test in result.tests if not test.passed]
 
 
 @pytest.fixture
