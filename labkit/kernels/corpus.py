@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import queue
+import threading
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,6 +39,8 @@ from labkit.manifest import find_root
 SEED = 20
 WORKERS = 2
 PATIENCE = Limits(seconds=40, memory_mb=LIMITS.memory_mb)  # a change may well never end
+PARSING = threading.Lock()
+"""Python 3.11 counts the depth of a parse once for all threads, and raises if two parse at once."""
 
 
 def folder(root: Path | None = None) -> Path:
@@ -183,7 +186,8 @@ class Bench:
 
     def fault(self, text: str, spec: str, first: str = "") -> Fault | None:
         """The first fault of a file's kernel; `first` is the case to begin with."""
-        submission = extract(text, SPECS[spec], "changed.py")
+        with PARSING:
+            submission = extract(text, SPECS[spec], "changed.py")
         if isinstance(submission, list):
             return Fault("lint", submission[0].kind, spec)
         cases = sorted(cases_of(spec), key=lambda case: case.name != first)

@@ -149,6 +149,7 @@ def test_trace_diff_exits_red_on_a_skeleton_and_green_on_the_reference(
 
 def side(tokens: list[list[int]], used: list[str], error: str = "") -> dict[str, Any]:
     return {
+        "names": ["prompt 0"],
         "tokens": tokens,
         "errors": [error] * bool(error),
         "rows": [["steps", "3"]],
