@@ -63,7 +63,7 @@ class SamplingParams:
     names the nearest field. After that `stop` and `stop_token_ids` are always lists.
 
     Attributes:
-        n: completions per prompt; each becomes a request of its own (see `ParentRequest`).
+        n: completions per prompt; each becomes a request of its own (see `child_requests`).
         presence_penalty: subtracted once from the logit of every token already in the output.
         frequency_penalty: subtracted once per occurrence in the output.
         repetition_penalty: divides positive and multiplies negative logits of tokens that

@@ -93,20 +93,11 @@ class EngineCore:
             self.model_runner.warm_up(config.scheduler.max_num_batched_tokens, record)
 
     def add_request(self, request: Request) -> None:
-        """Queue a request.
+        """Queue a request, unless the model or the cache can never serve it.
 
         Raises:
-            ValueError: if it could never run (:meth:`check_request`), or its id is in use.
-        """
-        self.check_request(request)
-        self.scheduler.add_request(request)
-
-    def check_request(self, request: Request) -> None:
-        """Refuse a request that the model or the cache can never serve.
-
-        Raises:
-            ValueError: for an empty prompt, a token outside the vocabulary, or a prompt that
-                leaves no room for a token of output.
+            ValueError: for an empty prompt, a token outside the vocabulary, a prompt that leaves
+                no room for a token of output, or an id that is in use.
         """
         prompt = request.prompt_token_ids
         vocab_size = self.model.config.vocab_size
@@ -131,6 +122,7 @@ class EngineCore:
                 f"({self.scheduler.kv_cache_manager.block_pool.num_usable_blocks} blocks of "
                 f"{self.config.cache.block_size}); shorten it or raise num_gpu_blocks"
             )
+        self.scheduler.add_request(request)
 
     def abort_requests(self, request_ids: Sequence[str]) -> list[str]:
         """End requests early; returns the ids of those that were unfinished."""

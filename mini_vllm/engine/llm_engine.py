@@ -16,7 +16,7 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor
-from mini_vllm.engine.parallel_sampling import ParentRequest
+from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.request import RequestStatus
@@ -51,7 +51,7 @@ class LLMEngine:
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = EngineStats()
-        self.core.observers.append(self._record_step)
+        self.core.observers.append(lambda *step: self.stats.record_step(*step))
 
     def add_request(
         self,
@@ -75,22 +75,15 @@ class LLMEngine:
         arrival_time = time.monotonic()
         token_ids = self.input_processor.tokenize(prompt)
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
-        parent = ParentRequest(request_id, params)
-        requests = []
-        for index in range(params.n):
-            child_id, child_params = (
-                (request_id, params) if params.n == 1 else parent.get_child_info(index)
-            )
+        text = prompt if isinstance(prompt, str) else None
+        output = RequestOutput(request_id, text, token_ids, outputs=[])
+        # The children differ in their seeds only: if the first is not refused, none is.
+        for index, (child_id, child_params) in enumerate(child_requests(request_id, params)):
             request = self.input_processor.process(
                 child_id, token_ids, child_params, priority, arrival_time, salt
             )
-            self.core.check_request(request)
-            requests.append(request)
-        text = prompt if isinstance(prompt, str) else None
-        output = RequestOutput(request_id, text, token_ids, outputs=[])
-        for index, request in enumerate(requests):
-            self.output_processor.add_request(request, output, index, stream)
             self.core.add_request(request)
+            self.output_processor.add_request(request, output, index, stream)
         return output
 
     def step(self) -> list[RequestOutput]:
@@ -116,9 +109,6 @@ class LLMEngine:
         """Start counting afresh, for the run that comes next."""
         self.stats = EngineStats()
         self.core.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
-
-    def _record_step(self, *step: Any) -> None:
-        self.stats.record_step(*step)
 
     def has_unfinished_requests(self) -> bool:
         return self.core.scheduler.has_unfinished_requests() or bool(self.core.scheduler.capped)

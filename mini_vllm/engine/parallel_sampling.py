@@ -11,42 +11,22 @@ Source: vllm/v1/engine/parallel_sampling.py#L13-L126 (ParentRequest) @ v0.22.1.
 from __future__ import annotations
 
 import copy
-from typing import Generic, TypeVar
+from collections.abc import Iterator
 
 from mini_vllm.sampling_params import SamplingParams
 
-Completion = TypeVar("Completion")
 
+def child_requests(request_id: str, params: SamplingParams) -> Iterator[tuple[str, SamplingParams]]:
+    """Id and parameters of each completion's request: n is 1, and the seed is its own.
 
-class ParentRequest(Generic[Completion]):
-    """Makes the children of a request with n > 1 and collects what they return.
-
-    Args:
-        request_id: id of the request as the caller knows it.
-        sampling_params: the caller's parameters, with n children to make.
+    A request with n = 1 is its own and only child.
     """
-
-    def __init__(self, request_id: str, sampling_params: SamplingParams) -> None:
-        self.request_id = request_id
-        self.sampling_params = sampling_params
-        self._completions: dict[int, Completion] = {}
-
-    @property
-    def n(self) -> int:
-        """How many children there are."""
-        return self.sampling_params.n
-
-    def get_child_info(self, index: int) -> tuple[str, SamplingParams]:
-        """Id and parameters of child `index`, counted from 0: n is 1, and the seed is its own."""
-        params = copy.copy(self.sampling_params)
-        params.n = 1
-        if params.seed is not None:
-            params.seed += index
-        return f"{index}_{self.request_id}", params
-
-    def add_completion(self, index: int, completion: Completion) -> list[Completion] | None:
-        """Note that child `index` is done. Returns all completions in order after the last one."""
-        self._completions[index] = completion
-        if len(self._completions) < self.n:
-            return None
-        return [self._completions[child] for child in range(self.n)]
+    if params.n == 1:
+        yield request_id, params
+        return
+    for index in range(params.n):
+        child = copy.copy(params)
+        child.n = 1
+        if child.seed is not None:
+            child.seed += index
+        yield f"{index}_{request_id}", child
