@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from mini_vllm.core.kv_cache_manager import PrefixCacheStats
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.outputs import RequestOutput
 
 if TYPE_CHECKING:
     from mini_vllm.engine.core import EngineCore
-
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which ``share`` (0 to 1) of ``values`` lie, by linear interpolation."""
-    ordered = sorted(values)
-    position = share * (len(ordered) - 1)
-    low = int(position)
-    high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
 
 
 @dataclass
@@ -40,8 +33,7 @@ class EngineStats:
     kv_usages: list[float] = field(default_factory=list)
     ttft: list[float] = field(default_factory=list)
     tpot: list[float] = field(default_factory=list)
-    prefix_queries: int = 0
-    prefix_hits: int = 0
+    prefix_cache: PrefixCacheStats = field(default_factory=PrefixCacheStats)
 
     def record_step(
         self,
@@ -59,8 +51,7 @@ class EngineStats:
         self.num_preemptions += len(plan.preempted_req_ids)
         self.batch_sizes.append(len(plan.num_scheduled_tokens))
         self.kv_usages.append(manager.usage)
-        stats = manager.prefix_cache_stats
-        self.prefix_queries, self.prefix_hits = stats.queries, stats.hits
+        self.prefix_cache = manager.prefix_cache_stats
 
     def record_request(self, output: RequestOutput) -> None:
         """Count a finished prompt."""
@@ -89,14 +80,14 @@ class EngineStats:
             "computed_tokens_per_s": self.num_computed_tokens / self.seconds,
             "batch_mean": sum(self.batch_sizes) / self.num_steps,
             "batch_max": max(self.batch_sizes),
-            "prefix_hit_rate": self.prefix_hits / self.prefix_queries if self.prefix_queries else 0,
+            "prefix_hit_rate": self.prefix_cache.hit_rate,
             "preemptions": self.num_preemptions,
             "kv_usage_max": max(self.kv_usages),
         }
         for name, values in (("ttft", self.ttft), ("tpot", self.tpot)):
             if values:
-                figures[f"{name}_p50"] = percentile(values, 0.5)
-                figures[f"{name}_p95"] = percentile(values, 0.95)
+                p50, p95 = np.percentile(values, (50, 95)).tolist()
+                figures |= {f"{name}_p50": p50, f"{name}_p95": p95}
         return figures
 
     def report(self) -> str:

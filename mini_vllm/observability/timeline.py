@@ -12,6 +12,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,17 +85,10 @@ class Timeline:
 
 def _limits(engine: EngineCore) -> dict[str, Any]:
     """The limits under which the engine schedules, by the names of the command line's options."""
-    scheduler, cache = engine.config.scheduler, engine.config.cache
     return {
         "scheduler": type(engine.scheduler).__name__,
-        "max_num_batched_tokens": scheduler.max_num_batched_tokens,
-        "max_num_seqs": scheduler.max_num_seqs,
-        "max_model_len": scheduler.max_model_len,
-        "policy": scheduler.policy,
-        "long_prefill_token_threshold": scheduler.long_prefill_token_threshold,
-        "block_size": cache.block_size,
-        "num_gpu_blocks": cache.num_gpu_blocks,
-        "enable_prefix_caching": cache.enable_prefix_caching,
+        **asdict(engine.config.scheduler),
+        **asdict(engine.config.cache),
     }
 
 
