@@ -9,7 +9,7 @@ import logging
 import sys
 import time
 import typing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,37 +46,30 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
-    generate = commands.add_parser("generate", help="complete one or more prompts")
+    def add_command(run: Callable[..., int], about: str, samples: bool = False) -> Any:
+        """A command named after its function ``run_NAME``, with the options of the engine."""
+        command = commands.add_parser(run.__name__.removeprefix("run_"), help=about)
+        command.set_defaults(run=run)
+        _add_engine_options(command)
+        if samples:
+            _add_options(command, SamplingParams, "sampling", skip=("seed",))
+        return command
+
+    generate = add_command(run_generate, "complete one or more prompts", samples=True)
     generate.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
     generate.add_argument("--json", action="store_true", help="one JSON object per prompt")
     generate.add_argument("--report", action="store_true", help="print a short report at the end")
     generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
-    _add_engine_options(generate)
-    _add_options(generate, SamplingParams, "sampling", skip=("seed",))
-    generate.set_defaults(run=run_generate)
-
-    chat = commands.add_parser("chat", help="talk to the model")
+    chat = add_command(run_chat, "talk to the model", samples=True)
     chat.add_argument("--system", help="the system message")
-    _add_engine_options(chat)
-    _add_options(chat, SamplingParams, "sampling", skip=("seed",))
-    chat.set_defaults(run=run_chat)
-
-    bench = commands.add_parser("bench", help="offline throughput on random prompts")
+    bench = add_command(run_bench, "offline throughput on random prompts")
     bench.add_argument("--num-prompts", type=int, default=16)
     bench.add_argument("--input-len", type=int, default=128)
     bench.add_argument("--output-len", type=int, default=64)
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
-    _add_engine_options(bench)
-    bench.set_defaults(run=run_bench)
-
-    info = commands.add_parser("info", help="what a model needs and what this machine offers")
+    info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
-    _add_engine_options(info)
-    info.set_defaults(run=run_info)
-
-    demo = commands.add_parser("demo", help="see chunked prefill, prefix hits and a preemption")
-    _add_engine_options(demo)
-    demo.set_defaults(run=run_demo)
+    add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
 
 
@@ -98,23 +91,24 @@ def _add_options(
 ) -> None:
     """One option per field of a configuration class; those not given stay out of the result."""
     group = parser.add_argument_group(f"{title} options ({section.__name__})")
-    hints = typing.get_type_hints(section)
-    for field in dataclasses.fields(section):
-        if field.name in skip:
-            continue
-        option = "--" + field.name.replace("_", "-")
-        kinds = typing.get_args(hints[field.name]) or (hints[field.name],)
-        if bool in kinds:
-            kwargs: dict[str, Any] = {"action": argparse.BooleanOptionalAction}
-        elif list in kinds or any(typing.get_origin(kind) is list for kind in kinds):
-            is_text = str in kinds
-            kwargs = {"nargs": "+", "type": str if is_text else int, "metavar": "VALUE"}
-        elif any(typing.get_origin(kind) is dict for kind in kinds):
-            kwargs = {"type": json.loads, "metavar": "JSON"}
-        else:
-            kind = next(kind for kind in (int, float, str) if kind in kinds or kind is str)
-            kwargs = {"type": kind, "metavar": kind.__name__.upper()}
-        group.add_argument(option, default=argparse.SUPPRESS, dest=field.name, **kwargs)
+    for name, hint in typing.get_type_hints(section).items():
+        if name not in skip:
+            option = "--" + name.replace("_", "-")
+            group.add_argument(option, default=argparse.SUPPRESS, **_how_to_read(hint))
+
+
+def _how_to_read(hint: Any) -> dict[str, Any]:
+    """What argparse must be told to read a field of this type, such as ``list[int] | None``."""
+    kinds = typing.get_args(hint) or (hint,)
+    origins = [typing.get_origin(kind) for kind in kinds]
+    if bool in kinds:
+        return {"action": argparse.BooleanOptionalAction}
+    if list in origins:
+        return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
+    if dict in origins:
+        return {"type": json.loads, "metavar": "JSON"}
+    kind = next((kind for kind in (int, float) if kind in kinds), str)
+    return {"type": kind, "metavar": kind.__name__.upper()}
 
 
 def _options_of(args: argparse.Namespace, *sections: type) -> dict[str, Any]:
