@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mini_vllm.model.config import ModelArgs
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams, derive_seed
 
@@ -20,24 +21,15 @@ class InputProcessor:
 
     Args:
         tokenizer: of the ``transformers`` kind; None if only token ids will be passed.
-        eos_token_ids: the tokens that end this model's output, the main one first.
+        model: which tokens there are, and which of them end an output.
         max_model_len: what ``max_tokens=None`` fills up to.
-        vocab_size: token ids in sampling parameters must be below it.
         seed: root of the seeds of requests that bring none.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        eos_token_ids: Sequence[int],
-        max_model_len: int,
-        vocab_size: int,
-        seed: int = 0,
-    ) -> None:
+    def __init__(self, tokenizer: Any, model: ModelArgs, max_model_len: int, seed: int = 0) -> None:
         self.tokenizer = tokenizer
-        self.eos_token_ids = list(eos_token_ids)
+        self.model = model
         self.max_model_len = max_model_len
-        self.vocab_size = vocab_size
         self.seed = seed
         self._num_requests = 0
 
@@ -81,20 +73,20 @@ class InputProcessor:
                 ``logit_bias`` or ``allowed_token_ids``, and for stop strings without a tokenizer.
         """
         params = params.clone()
-        params.verify(self.vocab_size)
+        params.verify(self.model.vocab_size)
         if params.max_tokens is None:
             params.max_tokens = max(self.max_model_len - len(token_ids), 1)
         if params.seed is None:
             params.seed = derive_seed(self.seed, self._num_requests)
         self._num_requests += 1
         if not params.ignore_eos:
-            params.stop_token_ids = [*(params.stop_token_ids or ()), *self.eos_token_ids[1:]]
+            params.stop_token_ids = [*(params.stop_token_ids or ()), *self.model.eos_token_ids[1:]]
         return Request(
             request_id,
             token_ids,
             params,
             priority=priority,
             arrival_time=arrival_time,
-            eos_token_id=self.eos_token_ids[0] if self.eos_token_ids else None,
+            eos_token_id=self.model.eos_token_id,
             cache_salt=cache_salt,
         )

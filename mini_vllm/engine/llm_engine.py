@@ -43,11 +43,7 @@ class LLMEngine:
         self.config = self.core.config
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(
-            tokenizer,
-            self.core.model.config.eos_token_ids,
-            config.scheduler.max_model_len,
-            self.core.model.config.vocab_size,
-            config.model.seed,
+            tokenizer, self.core.model.config, config.scheduler.max_model_len, config.model.seed
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = EngineStats()

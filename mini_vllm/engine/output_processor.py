@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.core.scheduler_output import EngineCoreOutput
@@ -33,9 +33,9 @@ class _Completion:
 class ProcessedOutputs:
     """What one step means for the callers."""
 
-    request_outputs: list[RequestOutput] = field(default_factory=list)
+    request_outputs: list[RequestOutput]
     """Every prompt that made progress, once."""
-    stop_string_ids: list[str] = field(default_factory=list)
+    stop_string_ids: list[str]
     """Requests that a stop string has ended: the scheduler does not know of it yet."""
 
 
@@ -75,22 +75,21 @@ class OutputProcessor:
 
     def process(self, outputs: Sequence[EngineCoreOutput]) -> ProcessedOutputs:
         """Take in one step's outputs; finished completions are no longer watched."""
-        result = ProcessedOutputs()
         touched: dict[int, RequestOutput] = {}
+        stop_string_ids = []
         now = time.monotonic()
         for output in outputs:
             completion = self.completions.get(output.request_id)
             if completion is None:
                 continue  # aborted while the step ran
             if self._advance(completion, output, now):
-                result.stop_string_ids.append(output.request_id)
+                stop_string_ids.append(output.request_id)
             if completion.output.finished:
                 del self.completions[output.request_id]
             parent = completion.parent
             parent.finished = all(child.finished for child in parent.outputs)
             touched[id(parent)] = parent
-        result.request_outputs = list(touched.values())
-        return result
+        return ProcessedOutputs(list(touched.values()), stop_string_ids)
 
     def _advance(self, completion: _Completion, output: EngineCoreOutput, now: float) -> bool:
         """Add a step's tokens to a completion; True if a stop string has just ended it."""

@@ -29,7 +29,6 @@ class ModelArgs:
     o_bias: bool
     mlp_bias: bool
     sliding_windows: tuple[int | None, ...]  # one entry a layer; None = full attention
-    bos_token_id: int | None
     eos_token_ids: tuple[int, ...]
     dtype: str  # what the checkpoint says, e.g. "bfloat16"
 
@@ -72,7 +71,6 @@ class ModelArgs:
             o_bias=attention_bias and not is_qwen2,
             mlp_bias=bool(config.get("mlp_bias", False)),
             sliding_windows=_sliding_windows(config),
-            bos_token_id=config.get("bos_token_id"),
             eos_token_ids=tuple(dict.fromkeys(_as_list(config.get("eos_token_id")))),
             dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
         )

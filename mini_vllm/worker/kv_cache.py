@@ -7,24 +7,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.kv_cache_manager import cdiv
+from mini_vllm.model.config import ModelArgs
 
 
-class KVShape(Protocol):
-    """The numbers of a model's configuration that decide the size of its KV."""
-
-    num_hidden_layers: int
-    num_key_value_heads: int
-    head_dim: int
-
-
-def bytes_per_block(model: KVShape, block_size: int, dtype: torch.dtype) -> int:
+def bytes_per_block(model: ModelArgs, block_size: int, dtype: torch.dtype) -> int:
     """Bytes of one block over all layers: keys and values of ``block_size`` tokens."""
     per_token = 2 * model.num_key_value_heads * model.head_dim * dtype.itemsize
     return model.num_hidden_layers * block_size * per_token
@@ -43,7 +35,7 @@ def available_memory(device: torch.device, utilization: float) -> int:
 
 
 def choose_num_blocks(
-    config: EngineConfig, model: KVShape, dtype: torch.dtype, device: torch.device
+    config: EngineConfig, model: ModelArgs, dtype: torch.dtype, device: torch.device
 ) -> int:
     """The number of blocks to allocate, the null block included.
 
@@ -83,7 +75,7 @@ class KVCache:
 
     def __init__(
         self,
-        model: KVShape,
+        model: ModelArgs,
         num_blocks: int,
         block_size: int,
         dtype: torch.dtype,
