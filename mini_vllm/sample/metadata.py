@@ -91,11 +91,6 @@ class SamplingMetadata:
     stop_token_ban: StopTokenBan | None
     penalties: Penalties | None
 
-    @property
-    def depends_on_output(self) -> bool:
-        """True when the next step needs other values: then call `advance` or build it again."""
-        return not self.all_greedy or self.stop_token_ban is not None or self.penalties is not None
-
     def advance(self, sampled_token_ids: Tensor) -> None:
         """Bring the batch forward by one token per row, in place.
 
