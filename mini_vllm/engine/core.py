@@ -53,44 +53,30 @@ class EngineCore:
         extensions: Sequence[SchedulerExtension] = (),
         scheduler_cls: type[Scheduler] = Scheduler,
     ) -> None:
-        self.device = _pick_device(config.model.device)
-        backend = get_backend(self.device, config.model.attention_backend)
-        self.model = load_model(
-            config.model.model,
-            dtype=config.model.dtype,
-            device=self.device,
-            backend=backend,
-            load_format=config.model.load_format,
-            seed=config.model.seed,
+        wanted, limits = config.model, config.scheduler
+        self.device = device = _pick_device(wanted.device)
+        backend = get_backend(device, wanted.attention_backend)
+        self.model = model = load_model(
+            wanted.model, wanted.dtype, device, backend, wanted.load_format, wanted.seed
         )
-        _set_num_threads(config.model.num_threads, self.device, self.model.config.hidden_size)
-        _check_model_len(config, self.model.config.max_position_embeddings)
-        num_blocks = choose_num_blocks(config, self.model.config, self.model.dtype, self.device)
-        self.config = replace(config, cache=replace(config.cache, num_gpu_blocks=num_blocks))
-        cache = self.config.cache
+        _set_num_threads(wanted.num_threads, device, model.config.hidden_size)
+        _check_model_len(limits.max_model_len, model.config.max_position_embeddings)
+        num_blocks = choose_num_blocks(config, model.config, model.dtype, device)
+        cache = replace(config.cache, num_gpu_blocks=num_blocks)
+        self.config = replace(config, cache=cache)
+        self.scheduler = scheduler_cls(limits, cache, extensions)
         kv_cache = KVCache(
-            self.model.config,
-            num_blocks,
-            cache.block_size,
-            self.model.dtype,
-            self.device,
-            cache.num_cpu_blocks,
+            model.config, num_blocks, cache.block_size, model.dtype, device, cache.num_cpu_blocks
         )
-        self.scheduler = scheduler_cls(config.scheduler, self.config.cache, extensions)
         self.model_runner = ModelRunner(
-            self.model,
-            kv_cache,
-            config.scheduler.max_num_seqs,
-            config.scheduler.max_model_len,
-            cache.block_size,
-            self.device,
+            model, kv_cache, limits.max_num_seqs, limits.max_model_len, cache.block_size, device
         )
         self.observers: list[StepObserver] = []
-        if config.model.compile_model:
-            compile_model(self.model, backend)
-        if self.device.type == "cuda":
-            record = None if config.model.enforce_eager else CudaRecorder()
-            self.model_runner.warm_up(config.scheduler.max_num_batched_tokens, record)
+        if wanted.compile_model:
+            compile_model(model, backend)
+        if device.type == "cuda":
+            record = None if wanted.enforce_eager else CudaRecorder()
+            self.model_runner.warm_up(limits.max_num_batched_tokens, record)
 
     def add_request(self, request: Request) -> None:
         """Queue a request, unless the model or the cache can never serve it.
@@ -192,9 +178,9 @@ def _set_num_threads(wanted: int | None, device: torch.device, hidden_size: int)
         torch.set_num_threads(wanted)
 
 
-def _check_model_len(config: EngineConfig, max_positions: int) -> None:
-    if config.scheduler.max_model_len > max_positions:
+def _check_model_len(max_model_len: int, max_positions: int) -> None:
+    if max_model_len > max_positions:
         raise ValueError(
-            f"max_model_len is {config.scheduler.max_model_len}; the model has {max_positions} "
-            "positions; lower it or leave it out"
+            f"max_model_len is {max_model_len}; the model has {max_positions} positions; lower it "
+            "or leave it out"
         )
