@@ -17,6 +17,7 @@ from tqdm import tqdm
 from mini_vllm import bundled
 from mini_vllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.model.config import load_config
@@ -56,14 +57,13 @@ class LLM:
         model: str | Path,
         *,
         skip_tokenizer_init: bool = False,
-        scheduler_cls: type | None = None,
+        scheduler_cls: type[Scheduler] = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
         **config: Any,
     ) -> None:
         self.config = make_engine_config(model, **config)
         tokenizer = None if skip_tokenizer_init else _load_tokenizer(self.config.model)
-        kwargs = {} if scheduler_cls is None else {"scheduler_cls": scheduler_cls}
-        self.engine = LLMEngine(self.config, tokenizer, extensions, **kwargs)
+        self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
         self._ids = itertools.count()
 
     @property
@@ -94,9 +94,7 @@ class LLM:
             ValueError: if none of the prompts can be served, or the lists' lengths differ.
             KeyboardInterrupt: on Ctrl-C, after all requests were aborted.
         """
-        prompts = _as_list(prompts)
-        params = _per_prompt(prompts, sampling_params)
-        outputs = self._add_all(prompts, params, priority, stream=False)
+        outputs = self._add_all(prompts, sampling_params, priority, stream=False)
         progress = tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm)
         progress.update(sum(output.finished for output in outputs))
         with progress:
@@ -110,8 +108,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
     ) -> Iterator[RequestOutput]:
         """Like :meth:`generate`, but yields each output every time it has grown."""
-        prompts = _as_list(prompts)
-        outputs = self._add_all(prompts, _per_prompt(prompts, sampling_params), None, stream=True)
+        outputs = self._add_all(prompts, sampling_params, None, stream=True)
         yield from (output for output in outputs if output.finished)
         for changed in self._run():
             yield from changed
@@ -148,11 +145,13 @@ class LLM:
 
     def _add_all(
         self,
-        prompts: list[PromptType],
-        params: list[SamplingParams],
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: Sequence[int] | None,
         stream: bool,
     ) -> list[RequestOutput]:
+        prompts = _as_list(prompts)
+        params = _per_prompt(prompts, sampling_params)
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
             raise ValueError(

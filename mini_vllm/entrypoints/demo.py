@@ -11,6 +11,7 @@ import shutil
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Any
 
 from mini_vllm.core.kv_cache_manager import cdiv
@@ -88,10 +89,8 @@ def run(model: str, options: Mapping[str, Any]) -> int:
 
 def _tight_pool(prompts: list[list[int]], block_size: int) -> int:
     """Blocks for the prompts, their common prefix counted once, the null block and a few spare."""
-    shortest = min(map(len, prompts))
-    shared = next(
-        (i for i in range(shortest) if len({prompt[i] for prompt in prompts}) > 1), shortest
-    )
+    places = zip(*prompts, strict=False)
+    shared = len(list(takewhile(lambda tokens: len(set(tokens)) == 1, places)))
     shared_blocks = shared // block_size
     own_blocks = sum(cdiv(len(prompt), block_size) - shared_blocks for prompt in prompts)
     return 1 + shared_blocks + own_blocks + SPARE_BLOCKS
