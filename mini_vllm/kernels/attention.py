@@ -10,16 +10,40 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2
+from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, tensor_bytes
 
 MODULE = "mini_vllm.attention.triton_paged"
 NO_WINDOW = 2**31 - 1  # every context is shorter
 MIN_DOT = 16  # `tl.dot` takes no tile with a smaller side
 
 
-def tensor_bytes(*tensors: Tensor) -> int:
-    """Bytes of all elements together; gaps between rows do not count."""
-    return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+def attention_work(
+    query_lens: list[int],
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    window: int | None = None,
+    **_: Any,
+) -> Work:
+    """What attention reads and computes. What it writes, and the rest of a problem, is not counted.
+
+    Each query is read once, and so is each key, value and table entry that any token sees. FLOPs
+    are those of the visible pairs.
+    """
+    block_size, num_kv_heads, head_dim = key_cache.shape[1:]
+    limit = window or NO_WINDOW
+    num_keys = num_pairs = num_entries = 0
+    for query_len, seq_len in zip(query_lens, seq_lens.tolist(), strict=True):
+        positions = torch.arange(seq_len - query_len, seq_len)
+        first = max(seq_len - query_len - limit + 1, 0)
+        num_keys += seq_len - first
+        num_pairs += int((positions + 1).clamp(max=limit).sum())
+        num_entries += -(-seq_len // block_size) - first // block_size
+    cache_bytes = num_keys * num_kv_heads * head_dim * (key_cache.itemsize + value_cache.itemsize)
+    read = cache_bytes + num_entries * block_table.itemsize + tensor_bytes(query, seq_lens)
+    return Work(read, 0, flops=4 * num_pairs * query.shape[1] * head_dim)
 
 
 # ---------------------------------------------------------------- store_kv
@@ -60,7 +84,6 @@ STORE_KV = KernelSpec(
     kernels=("store_kv_kernel",),
     plan=plan_store_kv,
     work=work_store_kv,
-    outputs=(),
     updates=("key_cache", "value_cache"),
 )
 
@@ -114,29 +137,11 @@ def plan_paged_decode(
     return [launch]
 
 
-def work_paged_decode(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_table: Tensor,
-    seq_lens: Tensor,
-    output: Tensor,
-    scale: float,
-    window: int | None = None,
-    lse: Tensor | None = None,
-) -> Work:
-    """Each visible key and value once, each query once, one table entry for each visible block."""
-    block_size, num_kv_heads, head_dim = key_cache.shape[1:]
-    num_keys = num_entries = 0
-    for seq_len in seq_lens.tolist():
-        first = max(seq_len - (window or NO_WINDOW), 0)
-        num_keys += seq_len - first
-        num_entries += -(-seq_len // block_size) - first // block_size if seq_len else 0
-    cache_bytes = num_keys * num_kv_heads * head_dim * (key_cache.itemsize + value_cache.itemsize)
-    table_bytes = num_entries * block_table.itemsize
-    read = cache_bytes + table_bytes + tensor_bytes(query, seq_lens)
-    written = tensor_bytes(output) + (tensor_bytes(lse) if lse is not None else 0)
-    return Work(read, written, flops=4 * num_keys * query.shape[1] * head_dim)
+def work_paged_decode(output: Tensor, lse: Tensor | None = None, **problem: Any) -> Work:
+    """Attention of one token a request, and what it writes."""
+    written = (output,) if lse is None else (output, lse)
+    query_lens = [1] * len(problem["seq_lens"])
+    return attention_work(query_lens, **problem) + Work(0, tensor_bytes(*written), flops=0)
 
 
 PAGED_DECODE = KernelSpec(
@@ -190,12 +195,7 @@ def plan_split_decode(output: Tensor, partial: Tensor, lse: Tensor, **problem: A
 def work_split_decode(output: Tensor, partial: Tensor, lse: Tensor, **problem: Any) -> Work:
     """Partial results are written and read once more: the price of the parallelism."""
     decode = work_paged_decode(output=partial, lse=lse, **problem)
-    reduce = work_reduce_splits(partial, lse, output)
-    return Work(
-        decode.bytes_read + reduce.bytes_read,
-        decode.bytes_written + reduce.bytes_written,
-        decode.flops + reduce.flops,
-    )
+    return decode + work_reduce_splits(partial, lse, output)
 
 
 SPLIT_DECODE = KernelSpec(
@@ -266,33 +266,10 @@ def plan_paged_prefill(
     return [launch]
 
 
-def work_paged_prefill(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_table: Tensor,
-    query_start_loc: Tensor,
-    seq_lens: Tensor,
-    output: Tensor,
-    scale: float,
-    max_query_len: int,
-    window: int | None = None,
-) -> Work:
-    """FLOPs of the visible pairs only; each key and value that any token sees read once."""
-    block_size, num_kv_heads, head_dim = key_cache.shape[1:]
-    limit = window or NO_WINDOW
-    num_keys = num_pairs = num_entries = 0
-    query_lens = query_start_loc.diff().tolist()
-    for query_len, seq_len in zip(query_lens, seq_lens.tolist(), strict=True):
-        positions = torch.arange(seq_len - query_len, seq_len)
-        first = max(seq_len - query_len - limit + 1, 0)
-        num_keys += seq_len - first
-        num_pairs += int((positions + 1).clamp(max=limit).sum())
-        num_entries += -(-seq_len // block_size) - first // block_size
-    cache_bytes = num_keys * num_kv_heads * head_dim * (key_cache.itemsize + value_cache.itemsize)
-    table_bytes = num_entries * block_table.itemsize
-    read = cache_bytes + table_bytes + tensor_bytes(query, query_start_loc, seq_lens)
-    return Work(read, tensor_bytes(output), flops=4 * num_pairs * query.shape[1] * head_dim)
+def work_paged_prefill(output: Tensor, query_start_loc: Tensor, **problem: Any) -> Work:
+    """Attention of the ragged queries, what says where they begin, and what it writes."""
+    attention = attention_work(query_start_loc.diff().tolist(), **problem)
+    return attention + Work(tensor_bytes(query_start_loc), tensor_bytes(output), flops=0)
 
 
 PAGED_PREFILL = KernelSpec(

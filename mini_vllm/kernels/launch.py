@@ -19,6 +19,11 @@ def next_power_of_2(n: int) -> int:
     return 1 << max(n - 1, 0).bit_length()
 
 
+def tensor_bytes(*tensors: Tensor) -> int:
+    """Bytes of all elements together; gaps between rows do not count."""
+    return sum(tensor.numel() * tensor.itemsize for tensor in tensors)
+
+
 @dataclass(frozen=True)
 class Launch:
     """One call of one kernel."""
@@ -50,6 +55,13 @@ class Work:
     def num_bytes(self) -> int:
         return self.bytes_read + self.bytes_written
 
+    def __add__(self, other: Work) -> Work:
+        return Work(
+            self.bytes_read + other.bytes_read,
+            self.bytes_written + other.bytes_written,
+            self.flops + other.flops,
+        )
+
 
 @dataclass(frozen=True)
 class KernelSpec:
@@ -65,7 +77,7 @@ class KernelSpec:
     kernels: tuple[str, ...]  # the `@triton.jit` functions that a submission must define
     plan: Callable[..., list[Launch]]
     work: Callable[..., Work]
-    outputs: tuple[str, ...]  # each element is written
+    outputs: tuple[str, ...] = ()  # each element is written
     updates: tuple[str, ...] = ()  # read and written in place, at some or all elements
 
     def run(self, **problem: Any) -> None:

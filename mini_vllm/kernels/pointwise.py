@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2
+from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, tensor_bytes
 
 MODULE = "mini_vllm.kernels.fused"
 
@@ -44,11 +44,9 @@ def plan_rms_norm(
 def work_rms_norm(
     x: Tensor, weight: Tensor, output: Tensor, eps: float, residual: Tensor | None = None
 ) -> Work:
-    read, written = x.numel() * x.itemsize, output.numel() * output.itemsize
-    if residual is not None:
-        read += residual.numel() * residual.itemsize
-        written += residual.numel() * residual.itemsize
-    return Work(read + weight.numel() * weight.itemsize, written, flops=4 * x.numel())
+    in_place = () if residual is None else (residual,)
+    read, written = tensor_bytes(x, weight, *in_place), tensor_bytes(output, *in_place)
+    return Work(read, written, flops=4 * x.numel())
 
 
 RMS_NORM = KernelSpec(
@@ -84,9 +82,8 @@ def plan_rope(x: Tensor, cos: Tensor, sin: Tensor) -> list[Launch]:
 
 def work_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Work:
     """The two halves of an angle's cos and sin are the same: half of each is enough."""
-    in_place = x.numel() * x.itemsize
-    angles = (cos.numel() * cos.itemsize + sin.numel() * sin.itemsize) // 2
-    return Work(in_place + angles, in_place, flops=3 * x.numel())
+    angles = tensor_bytes(cos, sin) // 2
+    return Work(tensor_bytes(x) + angles, tensor_bytes(x), flops=3 * x.numel())
 
 
 ROPE = KernelSpec(
@@ -95,7 +92,6 @@ ROPE = KernelSpec(
     kernels=("rope_kernel",),
     plan=plan_rope,
     work=work_rope,
-    outputs=(),
     updates=("x",),
 )
 
@@ -115,8 +111,7 @@ def plan_silu_mul(gate_up: Tensor, output: Tensor) -> list[Launch]:
 
 
 def work_silu_mul(gate_up: Tensor, output: Tensor) -> Work:
-    read = gate_up.numel() * gate_up.itemsize
-    return Work(read, output.numel() * output.itemsize, flops=5 * output.numel())
+    return Work(tensor_bytes(gate_up), tensor_bytes(output), flops=5 * output.numel())
 
 
 SILU_MUL = KernelSpec(
