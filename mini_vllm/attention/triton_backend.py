@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,13 +31,9 @@ class TritonAttention:
 
     def store(self, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
         """See `AttentionBackend`."""
-        key_cache, value_cache = kv_cache.unbind()
+        keys, values = kv_cache.unbind()
         STORE_KV.run(
-            key=key,
-            value=value,
-            key_cache=key_cache,
-            value_cache=value_cache,
-            slot_mapping=slot_mapping,
+            key=key, value=value, key_cache=keys, value_cache=values, slot_mapping=slot_mapping
         )
 
     def forward(
@@ -49,57 +46,41 @@ class TritonAttention:
     ) -> Tensor:
         """See `AttentionBackend`. The first `num_decode_reqs` tokens are the decodes."""
         output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        keys, values = kv_cache.unbind()
+        shared = dict(key_cache=keys, value_cache=values, scale=scale, window=sliding_window)
         num_decodes = metadata.num_decode_reqs
         if num_decodes:
-            self._decode(
-                query[:num_decodes], kv_cache, metadata, scale, sliding_window, output[:num_decodes]
+            run_decodes(
+                metadata.max_seq_len,
+                query=query[:num_decodes],
+                output=output[:num_decodes],
+                block_table=metadata.block_table[:num_decodes],
+                seq_lens=metadata.seq_lens[:num_decodes],
+                **shared,
             )
         if num_decodes < metadata.num_reqs:
-            key_cache, value_cache = kv_cache.unbind()
             PAGED_PREFILL.run(
                 query=query,
-                key_cache=key_cache,
-                value_cache=value_cache,
+                output=output,
                 block_table=metadata.block_table[num_decodes:],
                 query_start_loc=metadata.query_start_loc[num_decodes:],
                 seq_lens=metadata.seq_lens[num_decodes:],
-                output=output,
-                scale=scale,
                 max_query_len=metadata.max_query_len,
-                window=sliding_window,
+                **shared,
             )
         return output
 
-    def _decode(
-        self,
-        query: Tensor,
-        kv_cache: Tensor,
-        metadata: AttentionMetadata,
-        scale: float,
-        window: int | None,
-        output: Tensor,
-    ) -> None:
-        """One token a request; the context is split where requests alone leave the GPU idle."""
-        num_reqs, num_heads, head_dim = query.shape
-        key_cache, value_cache = kv_cache.unbind()
-        problem = dict(
-            query=query,
-            key_cache=key_cache,
-            value_cache=value_cache,
-            block_table=metadata.block_table[:num_reqs],
-            seq_lens=metadata.seq_lens[:num_reqs],
-            output=output,
-            scale=scale,
-            window=window,
-        )
-        num_programs = num_reqs * kv_cache.shape[3]
-        num_splits = choose_num_splits(
-            num_programs, metadata.max_seq_len, num_processors(query.device)
-        )
-        if num_splits == 1:
-            PAGED_DECODE.run(**problem)
-            return
-        shape = (num_reqs, num_heads, num_splits)
-        partial = torch.empty(*shape, head_dim, dtype=torch.float32, device=query.device)
-        lse = torch.empty(shape, dtype=torch.float32, device=query.device)
-        SPLIT_DECODE.run(partial=partial, lse=lse, **problem)
+
+def run_decodes(max_seq_len: int, query: Tensor, key_cache: Tensor, **rest: Any) -> None:
+    """One token a request; the context is split where requests alone leave the GPU idle."""
+    problem = dict(query=query, key_cache=key_cache, **rest)
+    num_reqs, num_heads, head_dim = query.shape
+    num_programs = num_reqs * key_cache.shape[2]
+    num_splits = choose_num_splits(num_programs, max_seq_len, num_processors(query.device))
+    if num_splits == 1:
+        PAGED_DECODE.run(**problem)
+        return
+    shape = (num_reqs, num_heads, num_splits)
+    partial = torch.empty(*shape, head_dim, dtype=torch.float32, device=query.device)
+    lse = torch.empty(shape, dtype=torch.float32, device=query.device)
+    SPLIT_DECODE.run(partial=partial, lse=lse, **problem)
