@@ -25,6 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.end_to_end import SHAPE as QWEN3_0_6B
+from labkit.end_to_end import write_model
+
 TINY = {
     "num_hidden_layers": 4,
     "hidden_size": 128,
@@ -33,15 +36,6 @@ TINY = {
     "head_dim": 32,
     "intermediate_size": 384,
     "vocab_size": 4096,
-}
-QWEN3_0_6B = {
-    "num_hidden_layers": 28,
-    "hidden_size": 1024,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 3072,
-    "vocab_size": 151936,
 }
 
 
@@ -70,23 +64,6 @@ class Workload:
         return [
             [draw.randrange(limit) for _ in range(self.input_len)] for _ in range(self.num_prompts)
         ]
-
-    def write_config(self, folder: Path) -> None:
-        """A folder with the model's ``config.json`` and nothing else."""
-        config = {
-            "architectures": ["Qwen3ForCausalLM"],
-            "model_type": "qwen3",
-            "hidden_act": "silu",
-            "max_position_embeddings": 2048,
-            "rms_norm_eps": 1e-6,
-            "rope_theta": 1_000_000.0,
-            "tie_word_embeddings": True,
-            "torch_dtype": "bfloat16",
-            "attention_bias": False,
-            "bos_token_id": 0,
-            "eos_token_id": 1,
-        }
-        (folder / "config.json").write_text(json.dumps(config | self.shape))
 
     def weight_bytes(self) -> int:
         """Bytes in bfloat16 that every decode step must read: all weights, the embedding once
@@ -207,7 +184,7 @@ def child(engine: str, name: str) -> None:
     """Serve one engine: for every line on stdin run once and answer with the seconds."""
     workload = WORKLOADS[name]
     with tempfile.TemporaryDirectory() as folder:
-        workload.write_config(Path(folder))
+        write_model(Path(folder), workload.shape)
         run = ENGINES[engine](workload, Path(folder))
         run()  # warm up
         print("BENCH ready", flush=True)
