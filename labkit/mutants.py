@@ -21,7 +21,7 @@ from typing import Any
 
 import typer
 
-from labkit import public, pytest_report, source
+from labkit import public, pytest_report, source, warm
 from labkit.files import write_text
 from labkit.manifest import Course, ManifestError, Phase, find_root
 
@@ -246,7 +246,8 @@ def main(
     try:
         chosen = [course.phase(name) for name in phases] if phases else list(course.ready)
         for phase in chosen:
-            verdicts = run(phase, load(phase), hidden, jobs)
+            with warm.children():
+                verdicts = run(phase, load(phase), hidden, jobs)
             print(f"phase {phase.slug}: {len(verdicts)} mutants")
             print(matrix(verdicts))
             survivors += sum(not verdict.passed for verdict in verdicts)

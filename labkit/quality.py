@@ -31,7 +31,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from labkit import alternatives, grade, mutants, public, pytest_report, source
+from labkit import alternatives, grade, mutants, public, pytest_report, source, warm
 from labkit import hidden as hidden_plugin
 from labkit.loop import course, polite
 from labkit.manifest import ManifestError, Phase
@@ -304,7 +304,8 @@ def main(
     count = 0
     for phase in chosen:
         begun = time.monotonic()
-        lines = measure(phase, parts, number, seeds, seed, jobs)
+        with warm.children():
+            lines = measure(phase, parts, number, seeds, seed, jobs)
         print(f"{phase.slug}  ({time.monotonic() - begun:.0f} s)")
         for line in lines:
             print(line)
