@@ -65,15 +65,29 @@ class Workload:
             [draw.randrange(limit) for _ in range(self.input_len)] for _ in range(self.num_prompts)
         ]
 
-    def weight_bytes(self) -> int:
-        """Bytes in bfloat16 that every decode step must read: all weights, the embedding once
-        (it is tied to the output)."""
+    def layer_weights(self) -> int:
+        """Numbers in the weights of all layers."""
         s = self.shape
         q, kv = s["num_attention_heads"] * s["head_dim"], s["num_key_value_heads"] * s["head_dim"]
         attention = s["hidden_size"] * (2 * q + 2 * kv)
         mlp = 3 * s["hidden_size"] * s["intermediate_size"]
-        numbers = s["num_hidden_layers"] * (attention + mlp) + s["hidden_size"] * s["vocab_size"]
-        return 2 * numbers
+        return s["num_hidden_layers"] * (attention + mlp)
+
+    def head_weights(self) -> int:
+        """Numbers in the output's weight, which is tied to the embedding."""
+        return self.shape["hidden_size"] * self.shape["vocab_size"]
+
+    def weight_bytes(self) -> int:
+        """Bytes in bfloat16 that every decode step must read."""
+        return 2 * (self.layer_weights() + self.head_weights())
+
+    def flops(self) -> int:
+        """Operations of all products with weights: every token but the last output goes through
+        the layers, and every output token comes out of the head. Attention is not in it."""
+        through_layers = self.num_prompts * (self.input_len + self.output_len - 1)
+        return 2 * (
+            through_layers * self.layer_weights() + self.output_tokens * self.head_weights()
+        )
 
 
 WORKLOADS = {
@@ -273,6 +287,20 @@ def memory_bandwidth() -> float:
     return best
 
 
+def product_rate() -> float:
+    """Operations per second that a large product reaches here, in whichever dtype is faster."""
+    import torch
+
+    best = 0.0
+    for dtype in (torch.float32, torch.bfloat16):
+        square = torch.ones(1024, 1024, dtype=dtype)
+        for _ in range(4):
+            start = time.perf_counter()
+            square @ square
+            best = max(best, 2 * 1024**3 / (time.perf_counter() - start))
+    return best
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
@@ -293,19 +321,30 @@ def main() -> None:
     engines = dict.fromkeys(args.engines, sys.executable)
     if args.vllm_python:
         engines["vllm"] = args.vllm_python
-    bandwidth = memory_bandwidth()
-    print(f"{platform.machine()}, {os.cpu_count()} cores, reads {bandwidth / 1e9:.1f} GB/s\n")
+    bandwidth, rate = memory_bandwidth(), product_rate()
+    cores = f"{platform.machine()}, {os.cpu_count()} cores"
+    print(f"{cores}, reads {bandwidth / 1e9:.1f} GB/s, multiplies at {rate / 1e9:.0f} GFLOP/s\n")
     print(f"{'workload':<10}{'engine':<12}{'best s':>9}{'tokens/s':>10}{'against hf':>12}")
     for name in args.workloads:
         figures = measure(name, engines, args.rounds)
-        limit = bandwidth / WORKLOADS[name].weight_bytes() * WORKLOADS[name].num_prompts
-        show(name, figures, limit)
+        limits = machine_limits(WORKLOADS[name], bandwidth, rate)
+        show(name, figures, limits)
         if args.save:
-            save(args.save, name, figures | {"bandwidth_limit_tokens_per_s": limit}, bandwidth)
+            machine = {"read_bytes_per_s": bandwidth, "product_flops_per_s": rate}
+            save(args.save, name, figures | limits, machine)
 
 
-def show(name: str, figures: dict[str, Any], limit: float) -> None:
-    """One line for each engine, then what the weights' bytes allow."""
+def machine_limits(workload: Workload, bandwidth: float, rate: float) -> dict[str, float]:
+    """Output tokens per second that the machine allows, were nothing else to do: reading the
+    weights once a decode step, and doing the products of prompts and outputs."""
+    return {
+        "bandwidth_limit_tokens_per_s": bandwidth / workload.weight_bytes() * workload.num_prompts,
+        "compute_limit_tokens_per_s": rate / workload.flops() * workload.output_tokens,
+    }
+
+
+def show(name: str, figures: dict[str, Any], limits: dict[str, float]) -> None:
+    """One line for each engine, then what the machine allows."""
     for engine, own in figures.items():
         ratio = ""
         if "hf" in figures:
@@ -315,19 +354,22 @@ def show(name: str, figures: dict[str, Any], limit: float) -> None:
             flush=True,
         )
     if "mini_vllm" in figures:
-        share = figures["mini_vllm"]["tokens_per_s"] / limit
-        print(f"{'':<10}reading the weights once a step allows {limit:.0f} tokens/s: {share:.0%}\n")
+        ours = figures["mini_vllm"]["tokens_per_s"]
+        for what, limit in zip(
+            ("reading the weights once a step", "the products"), limits.values(), strict=True
+        ):
+            print(f"{'':<10}{what} allows {limit:.0f} tokens/s: {ours / limit:.0%}")
+    print()
 
 
-def save(path: Path, name: str, figures: dict[str, Any], bandwidth: float) -> None:
+def save(path: Path, name: str, figures: dict[str, Any], rates: dict[str, float]) -> None:
     """Put one workload's figures, with the machine, beside those that the file already has."""
     results = json.loads(path.read_text())["results"] if path.exists() else {}
     machine = {
         "machine": platform.machine(),
         "cores": os.cpu_count(),
         "python": platform.python_version(),
-        "read_bytes_per_s": bandwidth,
-    }
+    } | rates
     results[name] = figures | {"machine": machine}
     temporary = path.with_suffix(".part")
     temporary.write_text(json.dumps({"results": results}, indent=1) + "\n")
