@@ -148,7 +148,7 @@ class EngineCore:
     def _update(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
         failed = self.scheduler.fail_requests(plan, result.failed) if result.failed else []
         outputs = self.scheduler.update_from_output(plan, result.sampled_token_ids)
-        if result.logprobs or result.prompt_logprobs:
+        if result.logprobs:
             for output in outputs:
                 output.logprobs = result.logprobs.get(output.request_id)
         prompts = [  # first, for the same step may end the request

@@ -94,6 +94,8 @@ class OutputProcessor:
     def _advance(self, completion: _Completion, output: EngineCoreOutput, now: float) -> bool:
         """Add a step's tokens to a completion; True if a stop string has just ended it."""
         parent, child, metrics = completion.parent, completion.output, completion.metrics
+        detokenizer = completion.detokenizer
+        stopped = output.finish_reason == "stop"  # by its last token, which the text leaves out
         if output.prompt_logprobs is not None and parent.prompt_logprobs is not None:
             parent.prompt_logprobs += [self._to_dict(entry) for entry in output.prompt_logprobs]
         if output.new_token_ids:
@@ -101,7 +103,7 @@ class OutputProcessor:
             child.token_ids += output.new_token_ids
             self._add_logprobs(child, output)
             if completion.text_as_it_grows:
-                self._extend_text(completion, output.new_token_ids, output)
+                child.text += detokenizer.append(output.new_token_ids, stopped)
         if output.finish_reason is not None:
             child.finish_reason, child.stop_reason = output.finish_reason, output.stop_reason
             if output.finish_reason == "error":
@@ -109,22 +111,15 @@ class OutputProcessor:
             request = completion.request
             parent.num_cached_tokens = max(parent.num_cached_tokens, request.num_cached_tokens)
             metrics.num_preemptions = request.num_preemptions
-        stop_string = completion.detokenizer.stop_reason
+        stop_string = detokenizer.stop_reason
         if stop_string is not None:
             child.finish_reason, child.stop_reason = "stop", stop_string
         if child.finished:
             metrics.finished_time = now
             if not completion.text_as_it_grows:
-                self._extend_text(completion, child.token_ids, output)
-            child.text += completion.detokenizer.flush()
+                child.text += detokenizer.append(child.token_ids, stopped)
+            child.text += detokenizer.flush()
         return stop_string is not None and output.finish_reason is None
-
-    def _extend_text(
-        self, completion: _Completion, token_ids: list[int], output: EngineCoreOutput
-    ) -> None:
-        """Decode ``token_ids``; a token that stopped the request is not part of its text."""
-        stopped = output.finish_reason == "stop"
-        completion.output.text += completion.detokenizer.append(token_ids, stopped)
 
     def _add_logprobs(self, child: CompletionOutput, output: EngineCoreOutput) -> None:
         if child.logprobs is None or output.logprobs is None:
