@@ -24,6 +24,11 @@ from mini_vllm.model.config import load_config
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 
+Prompts = PromptType | Sequence[PromptType]
+"""One prompt or several."""
+Params = SamplingParams | Sequence[SamplingParams] | None
+"""For all prompts, or one for each; vLLM's defaults if left out."""
+
 _SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig}
 
 
@@ -72,8 +77,8 @@ class LLM:
 
     def generate(
         self,
-        prompts: PromptType | Sequence[PromptType],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        prompts: Prompts,
+        sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
@@ -95,18 +100,13 @@ class LLM:
             KeyboardInterrupt: on Ctrl-C, after all requests were aborted.
         """
         outputs = self._add_all(prompts, sampling_params, priority, stream=False)
-        progress = tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm)
-        progress.update(sum(output.finished for output in outputs))
-        with progress:
+        with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
+            progress.update(sum(output.finished for output in outputs))
             for changed in self._run():
                 progress.update(sum(output.finished for output in changed))
         return outputs
 
-    def stream(
-        self,
-        prompts: PromptType | Sequence[PromptType],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-    ) -> Iterator[RequestOutput]:
+    def stream(self, prompts: Prompts, sampling_params: Params = None) -> Iterator[RequestOutput]:
         """Like :meth:`generate`, but yields each output every time it has grown."""
         outputs = self._add_all(prompts, sampling_params, None, stream=True)
         yield from (output for output in outputs if output.finished)
@@ -116,7 +116,7 @@ class LLM:
     def chat(
         self,
         messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
     ) -> list[RequestOutput]:
@@ -144,14 +144,10 @@ class LLM:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _add_all(
-        self,
-        prompts: PromptType | Sequence[PromptType],
-        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
-        priority: Sequence[int] | None,
-        stream: bool,
+        self, prompts: Prompts, params: Params, priority: Sequence[int] | None, stream: bool
     ) -> list[RequestOutput]:
         prompts = _as_list(prompts)
-        params = _per_prompt(prompts, sampling_params)
+        params = _per_prompt(prompts, params)
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
             raise ValueError(
@@ -222,7 +218,7 @@ def _load_tokenizer(config: ModelConfig) -> Any:
         ) from error
 
 
-def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
+def _as_list(prompts: Prompts) -> list[PromptType]:
     """One prompt as a list of one. A flat list of integers is one prompt of token ids."""
     is_one = isinstance(prompts, (str, dict)) or (
         len(prompts) > 0 and all(isinstance(item, int) for item in prompts)
@@ -230,9 +226,7 @@ def _as_list(prompts: PromptType | Sequence[PromptType]) -> list[PromptType]:
     return [prompts] if is_one else list(prompts)  # type: ignore[list-item]
 
 
-def _per_prompt(
-    prompts: Sequence[PromptType], params: SamplingParams | Sequence[SamplingParams] | None
-) -> list[SamplingParams]:
+def _per_prompt(prompts: Sequence[PromptType], params: Params) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * len(prompts)
     if len(params) != len(prompts):
