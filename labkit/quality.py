@@ -7,6 +7,8 @@
     baselines     answers that take no thought (None, 0, nothing, the first argument): must fail
     seeds         the reference under fresh seeds: it must pass each time
 
+`--write` keeps the rows in `tests/mutants/quality.json`, which docs/instructors.md shows.
+
 A change that survives is either the same program in other words, or a hole in the suite.
 `tests/mutants/survivors.toml` says which, and why; a survivor that stands not there is an error.
 """
@@ -23,9 +25,9 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -33,6 +35,7 @@ from rich.progress import track
 
 from labkit import alternatives, grade, mutants, public, pytest_report, source, warm
 from labkit import hidden as hidden_plugin
+from labkit.files import write_text
 from labkit.loop import course, polite
 from labkit.manifest import ManifestError, Phase
 from labkit.mutants import Mutant
@@ -92,7 +95,7 @@ def hidden(phase: Phase, texts: Mapping[str, str], seed: int, stop: bool) -> pub
         options += [f"--hypothesis-seed={seed}", *(["-x"] if stop else [])]
         extra = {
             hidden_plugin.SUBJECT: json.dumps(mapping),
-            "HYPOTHESIS_PROFILE": "explore",
+            "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
             pytest_report.SECONDS: str(max(grade.LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
         }
         return public.run_tests(
@@ -262,6 +265,8 @@ def row_of_seeds(phase: Phase, number: int, seed: int, jobs: int) -> Line:
 
 # ---------------------------------------------------------------- the command
 PARTS = ("changes", "named", "alternatives", "baselines", "seeds")
+ROWS = ("changes", "named", "history", "alternatives", "baselines", "seeds")
+RECORD = "tests/mutants/quality.json"
 
 
 def measure(
@@ -276,6 +281,32 @@ def measure(
         "seeds": lambda: [row_of_seeds(phase, seeds, seed, jobs)],
     }
     return [line for part in parts for line in rows[part]()]
+
+
+def recorded(root: Path) -> dict[str, dict[str, Any]]:
+    """Phase -> row -> its `Line` as plain data, as `--write` left them."""
+    path = root / RECORD
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def record(phase: Phase, lines: Iterable[Line]) -> None:
+    """Keep rows, beside those that were kept before."""
+    known = recorded(phase.root)
+    rows = known.setdefault(phase.slug, {})
+    rows |= {line.what: asdict(line) for line in lines}
+    write_text(phase.root / RECORD, json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def table(root: Path) -> str:
+    """What was recorded, as a table of Markdown."""
+    known = recorded(root)
+    names = list(dict.fromkeys(name for rows in known.values() for name in rows))
+    names.sort(key=ROWS.index)
+    lines = [f"| phase | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
+    for slug, rows in sorted(known.items()):
+        cells = [f"{rows[n]['good']} of {rows[n]['total']}" if n in rows else "" for n in names]
+        lines.append(f"| {slug} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def passes(line: Line) -> bool:
@@ -293,6 +324,7 @@ def main(
     seed: int = typer.Option(1, help="draws the sample and the seeds"),
     only: str = typer.Option(",".join(PARTS), help="some of them, with commas"),
     jobs: int = typer.Option(max(1, (os.cpu_count() or 1) // 2), help="suites at a time"),
+    write: bool = typer.Option(False, help=f"keep the rows in {RECORD}"),
 ) -> None:
     """Measure the hidden suites; exit code 1 if one of them lets something through."""
     parts = only.split(",")
@@ -313,5 +345,7 @@ def main(
                 print(f"      {name}")
             count += not passes(line)
         sys.stdout.flush()
+        if write:
+            record(phase, lines)
     print(f"{len(chosen)} phases, {count} rows that must be better")
     raise typer.Exit(1 if count else 0)

@@ -154,22 +154,21 @@ def _keep(connection: socket.socket, address: str) -> None:
     """Fork what was asked for, wait for it, and tell its exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _, fds, _, _ = socket.recv_fds(connection, 1, 3)
-    with connection.makefile("rw") as stream:
-        request = json.loads(stream.readline())
-        pid = os.fork()
-        if not pid:
-            _become(fds, address, **request)
-        for fd in fds:
-            os.close(fd)
-        with contextlib.suppress(OSError):  # the child may have done so, or may have ended
-            os.setpgid(pid, pid)
-        with contextlib.suppress(OSError):  # nobody may be left who wants to know
-            stream.write(f"{pid}\n")
-            stream.flush()
-            code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-            stream.write(f"{code}\n")
-            stream.flush()
-    os._exit(0)
+    stream = connection.makefile("r")
+    request = json.loads(stream.readline())
+    pid = os.fork()
+    if not pid:
+        _become(fds, address, **request)
+    for fd in fds:
+        os.close(fd)
+    with contextlib.suppress(OSError):  # the child may have done so, or may have ended
+        os.setpgid(pid, pid)
+    try:
+        connection.sendall(f"{pid}\n".encode())
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        connection.sendall(f"{code}\n".encode())
+    finally:  # whatever happens, the server's loop is not for this process
+        os._exit(0)
 
 
 def _become(fds: list[int], address: str, words: list[str], env: dict[str, str], cwd: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 # Before torch is imported: two workers on two cores must not fight over threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -15,6 +15,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 # The same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for new ones.
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 settings.register_profile("explore", deadline=None, print_blob=True)
+# For who asks only whether a test fails: no search for a smaller example.
+settings.register_profile("unshrunk", deadline=None, phases=(Phase.explicit, Phase.generate))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
