@@ -33,7 +33,7 @@ from labkit.result import (
     commitment,
     fresh_seed,
     hash_submission,
-    hash_tree,
+    hash_suite,
     load,
 )
 from labkit.submission import Problem
@@ -82,7 +82,7 @@ def finished(job: Job) -> GradeResult | None:
         return None
     files = submission.find_files(job.phase, job.folder)
     now = hash_submission({path.name: path for path in files.values()})
-    same = found.submission == now and found.suite == hash_tree(job.phase.hidden_tests)
+    same = found.submission == now and found.suite == hash_suite(job.phase.hidden_tests)
     promised = found.phase == job.phase.slug and found.seed.commitment == commitment(job.seed)
     return found if same and promised and found.status == "graded" else None
 

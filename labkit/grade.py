@@ -163,7 +163,7 @@ def _empty(
         submission=result.hash_submission(
             {phase.lab_file(module).name: path for module, path in files.items()}
         ),
-        suite=result.hash_tree(phase.hidden_tests),
+        suite=result.hash_suite(phase.hidden_tests),
         seed=Seed(result.commitment(seed)),
         isolation=rung.name,
         tools=result.tool_versions(),

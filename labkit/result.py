@@ -144,7 +144,7 @@ class GradeResult:
     Attributes:
         phase: its folder's name, "03-scheduler".
         submission: name of each declared file -> its sha256, or "" if it is missing.
-        suite: sha256 over the hidden suite's files (`hash_tree`).
+        suite: sha256 over the hidden suite's files (`hash_suite`).
         isolation: one of ISOLATION.
         unavailable: each stronger rung -> why it does not work on the grader's machine.
         tools: name -> version, "python", "torch", "hypothesis", …
@@ -308,11 +308,13 @@ def hash_submission(files: Mapping[str, Path]) -> dict[str, str]:
     return {name: hash_file(path) for name, path in files.items()}
 
 
-def hash_tree(folder: Path) -> str:
-    """sha256 over the names and contents of a folder's .py files, in order."""
+def hash_suite(folder: Path) -> str:
+    """sha256 over the names and contents, in order, of a hidden suite's .py files and of the
+    conftest.py beside its folder, which all suites share."""
     total = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        total.update(f"{path.relative_to(folder).as_posix()} {hash_file(path)}\n".encode())
+    for path in [folder.parent / "conftest.py", *sorted(folder.rglob("*.py"))]:
+        name = path.relative_to(folder.parent).as_posix()
+        total.update(f"{name} {hash_file(path)}\n".encode())
     return total.hexdigest()
 
 

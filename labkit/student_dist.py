@@ -26,7 +26,7 @@ from labkit import sync
 from labkit.files import git, write_text
 from labkit.loop import course, polite
 from labkit.manifest import Course
-from labkit.result import hash_tree
+from labkit.result import hash_suite
 
 PACKED = ("tests/hidden", "tests/mutants", "solutions")
 """What the sealed pack holds."""
@@ -231,5 +231,5 @@ def open_pack(
         raise typer.Exit(2) from None
     for phase in course().ready:
         if phase.hidden_tests.exists():
-            print(f"{phase.slug}: hidden suite {hash_tree(phase.hidden_tests)[:12]}")
+            print(f"{phase.slug}: hidden suite {hash_suite(phase.hidden_tests)[:12]}")
     print(f"{len(names)} names opened; `make grade-NN` runs the hidden suites")

@@ -28,7 +28,7 @@ from labkit.result import (
     commitment,
     fresh_seed,
     hash_submission,
-    hash_tree,
+    hash_suite,
     now,
     tool_versions,
 )
@@ -84,7 +84,7 @@ def refuse(phase: Phase, files: Mapping[str, Path], seed: int, problem: Problem)
         phase=phase.slug,
         title=phase.title,
         submission=hash_submission({path.name: path for path in files.values()}),
-        suite=hash_tree(phase.hidden_tests),
+        suite=hash_suite(phase.hidden_tests),
         seed=Seed(commitment(seed), seed),
         isolation="none",
         tools=tool_versions(),

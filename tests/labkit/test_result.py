@@ -108,13 +108,23 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
         result.load(path)
 
 
-def test_hashes_change_with_what_they_stand_for(tmp_path: Path) -> None:
+def test_the_hash_of_a_suite_changes_with_its_tests_and_with_the_shared_fixtures(
+    tmp_path: Path,
+) -> None:
+    suite = tmp_path / "00-toy"
+    suite.mkdir()
+    (suite / "a.py").write_text("x = 1\n", encoding="utf-8")
+    seen = [result.hash_suite(suite)]
+    (suite / "notes.txt").write_text("no code", encoding="utf-8")
+    assert result.hash_suite(suite) == seen[0]
+    for path in (suite / "b.py", tmp_path / "conftest.py"):
+        path.write_text("", encoding="utf-8")
+        seen.append(result.hash_suite(suite))
+    assert len(set(seen)) == 3
+
+
+def test_the_hash_of_a_submission_names_its_files(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("x = 1\n", encoding="utf-8")
-    before = result.hash_tree(tmp_path)
-    (tmp_path / "notes.txt").write_text("no code", encoding="utf-8")
-    assert result.hash_tree(tmp_path) == before
-    (tmp_path / "b.py").write_text("", encoding="utf-8")
-    assert result.hash_tree(tmp_path) != before
     names = {"a.py": tmp_path / "a.py", "gone.py": tmp_path / "gone.py"}
     hashes = result.hash_submission(names)
     assert len(hashes["a.py"]) == 64
