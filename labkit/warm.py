@@ -30,7 +30,8 @@ from typing import Any
 
 from labkit import child
 
-PACKAGES = ("numpy", "torch", "pytest", "hypothesis", "hypothesis.stateful", "rich", "typer")
+PACKAGES = ("numpy", "torch", "pytest", "hypothesis.stateful", "libcst.metadata", "rich", "typer")
+"""Hypothesis reads failing tests with libcst, where that is installed."""
 OURS = ("labkit", "mini_vllm", "sitecustomize")
 FLAGS = ("-I", "-S", "-B")
 _address = ""
@@ -135,7 +136,8 @@ class Forked:
 def serve(address: str) -> None:
     """Fork a child for each connection, until stdin ends."""
     for name in PACKAGES:
-        importlib.import_module(name)
+        with contextlib.suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen(64)
