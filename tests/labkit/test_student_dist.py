@@ -122,7 +122,7 @@ def test_the_pack_holds_no_readable_name(tree: Path) -> None:
 def test_the_key_opens_the_pack(tree: Path, tmp_path: Path) -> None:
     key = tree.with_name("course.key").read_bytes().strip()
     student_dist.unseal((tree / PACK).read_bytes(), key, tmp_path)
-    for path in ROOT.glob("tests/hidden/*/*.py"):
+    for path in ROOT.glob("tests/hidden/**/*.py"):
         opened = tmp_path / path.relative_to(ROOT)
         assert opened.read_bytes() == path.read_bytes()
     assert (tmp_path / "solutions/03-scheduler/WALKTHROUGH.md").exists()
