@@ -80,9 +80,9 @@ def paged_decode_kernel(
 
     seq_len = tl.load(seq_lens_ptr + request)
     first = tl.maximum(seq_len - window, 0)
-    share = tl.cdiv(seq_len - first, NUM_SPLITS)
-    begin = first + split * share
-    end = tl.minimum(begin + share, seq_len)
+    tiles = tl.cdiv(seq_len - first, NUM_SPLITS * KEY_TILE)
+    begin = first + split * tiles * KEY_TILE
+    end = tl.minimum(begin + tiles * KEY_TILE, seq_len)
     row_max = tl.full([GROUP_TILE], LOWEST, tl.float32)
     row_sum = tl.zeros([GROUP_TILE], tl.float32)
     acc = tl.zeros([GROUP_TILE, DIM_TILE], tl.float32)

@@ -96,21 +96,19 @@ def paged_decode_kernel(
     )
     query = tl.load(query_block, boundary_check=(0, 1), padding_option="zero")
     seq_len = tl.load(seq_lens_ptr + request)
-    first = tl.maximum(seq_len - window, 0)
-    first_page = first // BLOCK_SIZE
-    num_pages = tl.cdiv(seq_len, BLOCK_SIZE) - first_page
-    per_split = tl.cdiv(num_pages, NUM_SPLITS)
-    page = first_page + split * per_split
-    last_page = tl.minimum(page + per_split, first_page + num_pages)
+    visible = tl.minimum(seq_len, window)
+    stretch = tl.cdiv(tl.cdiv(visible, KEY_TILE), NUM_SPLITS) * KEY_TILE
+    position = seq_len - visible + split * stretch
+    end = tl.minimum(position + stretch, seq_len)
 
     row_max = tl.full([GROUP_TILE], float("-inf"), tl.float32)
     row_sum = tl.zeros([GROUP_TILE], tl.float32)
     acc = tl.zeros([GROUP_TILE, DIM_TILE], tl.float32)
-    while page < last_page:
-        begin = tl.maximum(page * BLOCK_SIZE, first)
-        count = tl.minimum((page + 1) * BLOCK_SIZE, seq_len) - begin
-        block = tl.load(block_table_ptr + request * table_stride + page).to(tl.int64)
-        slot = block * BLOCK_SIZE + begin % BLOCK_SIZE
+    while position < end:
+        offset = position % BLOCK_SIZE
+        count = tl.minimum(BLOCK_SIZE - offset, end - position)
+        page = block_table_ptr + request * table_stride + position // BLOCK_SIZE
+        slot = tl.load(page).to(tl.int64) * BLOCK_SIZE + offset
         key = page_of(
             key_cache_ptr, slot, count, kv_head, num_kv_heads, HEAD_DIM, DIM_TILE, PAGE_TILE
         )
@@ -120,7 +118,7 @@ def paged_decode_kernel(
             value_cache_ptr, slot, count, kv_head, num_kv_heads, HEAD_DIM, DIM_TILE, PAGE_TILE
         )
         row_max, row_sum, acc = take_in(scores, value.to(query.dtype), row_max, row_sum, acc)
-        page += 1
+        position += count
 
     member = tl.arange(0, GROUP_TILE)
     dim = tl.arange(0, DIM_TILE)
@@ -146,9 +144,9 @@ def reduce_splits_kernel(
     split = tl.arange(0, SPLIT_TILE)
     lse = tl.load(lse_ptr + row * NUM_SPLITS + split, split < NUM_SPLITS, float("-inf"))
     largest = tl.max(lse)
-    shift = tl.where(largest == float("-inf"), 0.0, largest)
-    total = tl.sum(tl.exp(lse - shift))
-    log_total = shift + tl.log(tl.where(total > 0.0, total, 1.0))
+    lse -= tl.where(largest == float("-inf"), 0.0, largest)  # first: close to 0 it is exact
+    total = tl.sum(tl.exp(lse))
+    log_total = tl.log(tl.where(total > 0.0, total, 1.0))
     dim = tl.arange(0, DIM_TILE)
     inside = dim < HEAD_DIM
     acc = tl.zeros([DIM_TILE], tl.float32)
