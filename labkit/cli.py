@@ -112,6 +112,7 @@ COMMANDS: dict[str, Command] = {
     "sync": Command("labkit.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
     "matrix": Command("labkit.matrix:main", "skeletons red, reference green", DEV, "Maintain"),
     "mutants": Command("labkit.mutants:main", "named mistakes must be caught", DEV, "Maintain"),
+    "history": Command("labkit.history:main", "historic bugs must be caught", DEV, "Maintain"),
     "kernel-corpus": Command(
         "labkit.kernels.corpus_command:main",
         "what the kernel checker must tell apart",

@@ -75,7 +75,7 @@ def load(phase: Phase) -> list[Mutant]:
     """
     shown = mutants_file(phase).relative_to(phase.root).as_posix()
     mutants = [
-        _load_one(phase, f"{shown}: mutants[{i}]", entry) for i, entry in enumerate(entries(phase))
+        load_one(phase, f"{shown}: mutants[{i}]", entry) for i, entry in enumerate(entries(phase))
     ]
     names = [mutant.name for mutant in mutants]
     for name in names:
@@ -84,7 +84,12 @@ def load(phase: Phase) -> list[Mutant]:
     return mutants
 
 
-def _load_one(phase: Phase, where: str, entry: dict[str, Any]) -> Mutant:
+def load_one(phase: Phase, where: str, entry: dict[str, Any]) -> Mutant:
+    """One entry of the file, checked, with the whole text of its module.
+
+    Raises:
+        ManifestError: see :func:`load`; `where` begins the message.
+    """
     required = {"exercise", "name", "misconception", "function"}
     ways = [{"body"}, {"search", "replace"}]
     if set(entry) - {"hidden_only"} not in [required | way for way in ways]:
