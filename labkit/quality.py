@@ -79,11 +79,14 @@ class Line:
         return f"  {self.what:13} {self.good:4} of {self.total:4}  {share}{sample}{note}"
 
 
-def hidden(phase: Phase, texts: Mapping[str, str], seed: int, stop: bool) -> public.PhaseResult:
+def hidden(
+    phase: Phase, texts: Mapping[str, str], seed: int, stop: bool, tasks: str = ""
+) -> public.PhaseResult:
     """The hidden suite on some modules; those that are not in `texts` are the reference's.
 
     Args:
         stop: at the first failure, which is all that a mutant needs.
+        tasks: only the tests of these, with commas between; "" = all.
     """
     with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
         mapping = {}
@@ -93,7 +96,8 @@ def hidden(phase: Phase, texts: Mapping[str, str], seed: int, stop: bool) -> pub
             mapping[module] = str(path)
         options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin"]
         options += [f"--hypothesis-seed={seed}", *(["-x"] if stop else [])]
-        extra = {
+        extra = {hidden_plugin.TASKS: tasks} if tasks else {}
+        extra |= {
             hidden_plugin.SUBJECT: json.dumps(mapping),
             "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
             pytest_report.SECONDS: str(max(grade.LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
@@ -108,6 +112,14 @@ def caught(result: public.PhaseResult) -> bool:
     if result.broken:
         raise RuntimeError(f"the hidden suite did not load: {result.broken[-400:]}")
     return any(test.outcome not in ("passed", "not run") for test in result.tests)
+
+
+def noticed(phase: Phase, task: str, module: str, text: str, seed: int) -> bool:
+    """Whether the hidden suite fails on a changed module: the tests of the task first, for they
+    most often tell."""
+    return any(
+        caught(hidden(phase, {module: text}, seed, stop=True, tasks=tasks)) for tasks in (task, "")
+    )
 
 
 def accepted(result: public.PhaseResult) -> bool:
@@ -178,10 +190,10 @@ def row_of_changes(phase: Phase, number: int, seed: int, jobs: int) -> Line:
     every = [m for m in mutations(phase) if m.name not in equal]
     chosen = sample(every, number, seed)
 
-    def noticed(mutation: Mutation) -> bool:
-        return caught(hidden(phase, {mutation.module: mutation.text}, seed, stop=True))
+    def seen_by(mutation: Mutation) -> bool:
+        return noticed(phase, mutation.task, mutation.module, mutation.text, seed)
 
-    verdicts = at_work(f"{phase.number} changes", chosen, noticed, jobs)
+    verdicts = at_work(f"{phase.number} changes", chosen, seen_by, jobs)
     alive = [mutation.name for mutation, seen in verdicts if not seen]
     line = Line("changes", len(chosen) - len(alive), len(chosen), len(every))
     line.wrong = [name for name in alive if name not in known]
@@ -202,10 +214,10 @@ def rows_of_mistakes(phase: Phase, seed: int, jobs: int) -> list[Line]:
     """The named mistakes, and those of them that a real engine made."""
     known = mutants.load(phase)
 
-    def noticed(mutant: Mutant) -> bool:
-        return caught(hidden(phase, {mutant.module: mutant.text}, seed, stop=True))
+    def seen_by(mutant: Mutant) -> bool:
+        return noticed(phase, mutant.exercise, mutant.module, mutant.text, seed)
 
-    verdicts = at_work(f"{phase.number} named mistakes", known, noticed, jobs)
+    verdicts = at_work(f"{phase.number} named mistakes", known, seen_by, jobs)
     seen = {mutant.name: found for mutant, found in verdicts}
     historic = [mutant for mutant in known if ISSUE.search(mutant.misconception)]
     return [
