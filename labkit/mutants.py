@@ -232,16 +232,29 @@ def matrix(verdicts: list[Verdict]) -> str:
 
 
 def write_vectors(phase: Phase, verdicts: list[Verdict]) -> None:
-    document: dict[str, Any] = {
-        "public": {v.mutant.name: list(v.public) for v in verdicts},
-        "hidden": {v.mutant.name: list(v.hidden) for v in verdicts if v.hidden},
+    """Record which tests failed. What did not run now stays as it was recorded, as long as its
+    mutant is there."""
+    path = vectors_file(phase)
+    recorded = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    shown = recorded.get("public", {}) | {v.mutant.name: v.public for v in verdicts}
+    ran = {v.mutant.name: v.hidden for v in verdicts if v.hidden is not None}
+    secret = recorded.get("hidden", {}) | ran
+    there = {entry["name"] for entry in entries(phase)}
+    document = {
+        "public": {name: list(failed) for name, failed in shown.items() if name in there},
+        "hidden": {
+            name: list(failed) for name, failed in secret.items() if name in there and failed
+        },
     }
-    write_text(vectors_file(phase), json.dumps(document, indent=1, sort_keys=True) + "\n")
+    write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 def main(
     phases: list[str] = typer.Argument(None, help="phases; default: all that are ready"),
     hidden: bool = typer.Option(False, help="run the hidden suites too"),
+    hidden_only: bool = typer.Option(
+        False, "--hidden-only", help="--hidden, and only on mistakes that are for these suites"
+    ),
     write: bool = typer.Option(False, help="record the failing tests for `make lab-NN`"),
     jobs: int = typer.Option(min(2, os.cpu_count() or 1), help="mutants at a time"),
 ) -> None:
@@ -251,8 +264,9 @@ def main(
     try:
         chosen = [course.phase(name) for name in phases] if phases else list(course.ready)
         for phase in chosen:
+            mutants = [m for m in load(phase) if m.hidden_only or not hidden_only]
             with warm.children():
-                verdicts = run(phase, load(phase), hidden, jobs)
+                verdicts = run(phase, mutants, hidden or hidden_only, jobs)
             print(f"phase {phase.slug}: {len(verdicts)} mutants")
             print(matrix(verdicts))
             survivors += sum(not verdict.passed for verdict in verdicts)

@@ -219,6 +219,18 @@ def test_02_6_the_gate_ends_at_the_models_length(subject: Any, reference: Any) -
     assert subject.run(p) == right
 
 
+def test_02_6_the_gate_asks_for_lookahead_too(subject: Any, reference: Any) -> None:
+    """3 blocks hold all 8 tokens, but not their slots and 5 more."""
+    p = Program()
+    manager = p.new(MANAGER, 4, 4, 64, hash_root=b"root")
+    for lookahead in (5, 4):
+        how = {"num_lookahead_tokens": lookahead, "full_sequence_must_fit": True}
+        admit(p, manager, f"ana{lookahead}", list(range(8)), 8, **how)
+    right = reference.run(p)
+    assert right[0] is None and right[3] is not None
+    assert subject.run(p) == right
+
+
 def test_02_6_bug_vllm_11562_a_refusal_leaks_nothing(subject: Any, reference: Any) -> None:
     """Hits were held before the refusal, so their blocks never became free again."""
     p = Program()
