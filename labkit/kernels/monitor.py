@@ -586,16 +586,9 @@ class MonitoredBuilder(TrueBuilder):
         flags = np.ones(ptr.data.shape, bool)
         return TensorHandle(self.monitor.atomic(ptr.data, flags, dtype, update), dtype)
 
-    def create_dot(
-        self,
-        a: TensorHandle,
-        b: TensorHandle,
-        d: TensorHandle,
-        input_precision: Any,
-        imprecise: int,
-    ) -> TensorHandle:
+    def create_dot(self, a: TensorHandle, b: TensorHandle, *rest: Any) -> TensorHandle:
         self.monitor.traffic.dot_flops += 2 * a.data.size * b.data.shape[-1]
-        return super().create_dot(a, b, d, input_precision, imprecise)
+        return super().create_dot(a, b, *rest)
 
     def _integer(self, name: str, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
         result = self.binary_op(lhs, rhs, INTEGER_OPS[name])
