@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.end_to_end import SHAPE as QWEN3_0_6B
-from labkit.end_to_end import write_model
+from labkit.end_to_end import num_weights, write_model
 
 TINY = {
     "num_hidden_layers": 4,
@@ -67,11 +67,7 @@ class Workload:
 
     def layer_weights(self) -> int:
         """Numbers in the weights of all layers."""
-        s = self.shape
-        q, kv = s["num_attention_heads"] * s["head_dim"], s["num_key_value_heads"] * s["head_dim"]
-        attention = s["hidden_size"] * (2 * q + 2 * kv)
-        mlp = 3 * s["hidden_size"] * s["intermediate_size"]
-        return s["num_hidden_layers"] * (attention + mlp)
+        return num_weights(self.shape) - self.head_weights()
 
     def head_weights(self) -> int:
         """Numbers in the output's weight, which is tied to the embedding."""
@@ -79,7 +75,7 @@ class Workload:
 
     def weight_bytes(self) -> int:
         """Bytes in bfloat16 that every decode step must read."""
-        return 2 * (self.layer_weights() + self.head_weights())
+        return 2 * num_weights(self.shape)
 
     def flops(self) -> int:
         """Operations of all products with weights: every token but the last output goes through
