@@ -64,18 +64,16 @@ def test_labs_are_untouched_skeletons(tree: Path) -> None:
 
 
 def test_public_mistakes_stay_and_hidden_ones_go(tree: Path) -> None:
-    gone = []
     for phase in Course(ROOT).ready:
         mine = mutants.entries(phase)
         public = {entry["name"] for entry in mine if "hidden_only" not in entry}
         handed_out = mutants.entries(Course(tree).phase(phase.number))
         assert {entry["name"] for entry in handed_out} == public
-        gone.append(len(mine) - len(public))
+        assert len(public) < len(mine), f"phase {phase.number} has no mistake for hidden tests"
         if mutants.vectors_file(phase).exists():
             vectors = json.loads((tree / "tests/mutants" / f"{phase.slug}.json").read_text())
             assert vectors["hidden"] == {}
             assert set(vectors["public"]) <= public
-    assert len(gone) > 8 and sum(map(bool, gone)) >= 8, "nearly every phase has hidden ones"
     assert mutants.load(Course(tree).phase("00")), "what is left can be used"
 
 

@@ -47,6 +47,22 @@ def share(p: Program, m: Any, source: str, name: str, computed: int) -> Any:
     return r
 
 
+def serve(p: Program, s: Any, r: Any, answers: int = 1) -> Any:
+    """Let V0's scheduler know a request whose 6 tokens are computed, and ``answers`` more known."""
+    s.add_request(r)
+    s.waiting.remove_requests([r])
+    s.kv_cache_manager.allocate_slots(r, 6)
+    p.set(r, "num_computed_tokens", 6)
+    r.append_output_token_ids([7] * answers)
+    return r
+
+
+def run_on(p: Program, s: Any, r: Any) -> None:
+    """As :func:`serve`, and it runs."""
+    serve(p, s, r).transition_to(p.name("mini_vllm.request:RequestStatus.RUNNING"))
+    s.running.append(r)
+
+
 def labelled(tables: list[list[int]]) -> list[list[int]]:
     """Tables with blocks numbered in the order in which they appear: who shares what with whom."""
     labels: dict[int, int] = {}
@@ -222,12 +238,8 @@ def test_16_4_two_leave_and_come_back(subject: Any) -> None:
     s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root")
     m, people = s.kv_cache_manager, [request(p, name, [ord(name)] * 6) for name in "ab"]
     for r in people:
-        s.add_request(r)
-        s.waiting.remove_requests([r])
-        m.allocate_slots(r, 6)
-        p.set(r, "num_computed_tokens", 6)
+        serve(p, s, r)
         p.set(r, "num_preemptions", 1)
-        r.append_output_token_ids(7)
     out, back = s.new_plan(64), s.new_plan(64)
     s._swap_out(out, [people[0]])
     s._swap_out(out, [people[1]])
@@ -242,18 +254,80 @@ def test_16_4_two_leave_and_come_back(subject: Any) -> None:
     s._swap_in(back, people, tokens)
     p.see(back.blocks_to_swap_in)
     p.see(back.blocks_to_copy)
-    p.see(back.budget.remaining_token_budget())
+    p.see([back.budget.remaining_token_budget(), back.budget.num_curr_seqs])
     p.see([m.get_block_ids(name) for name in "ab"])
     seen = subject.run(p)
     assert len(seen) == 5, seen[-1:]
-    gone, came, copies, left, (ana, ben) = seen
+    gone, came, copies, room, (ana, ben) = seen
     assert [source for source, _ in gone] == [1, 2, 3, 4]
     assert [target for _, target in came] == ben and ana[0] == ben[0] and ana[1] != ben[1]
     assert [list(pair) for pair in copies] == [[ben[1], ana[1]]]
-    assert left == 62
+    assert room == [62, 2], "tokens left, and rows taken"
+
+
+def swapped(p: Program, s: Any, name: str, answers: int = 1) -> Any:
+    """A request on the host."""
+    r = serve(p, s, request(p, name, [ord(name)] * 6), answers)
+    p.set(r, "num_preemptions", 1)
+    s.kv_cache_manager.swap_out([r])
+    return r
+
+
+def test_16_4_two_groups_come_back_in_one_step(subject: Any) -> None:
+    """The plan holds the blocks of both, though your method is called twice."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 13, False, num_cpu_blocks=12)
+    s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root")
+    people = [swapped(p, s, name) for name in "ab"]
+    hosts = [s.kv_cache_manager.host_tables[name] for name in "ab"]
+    p.see(hosts)
+    plan = s.new_plan(64)
+    for r in people:
+        s._swap_in(plan, [r], p.call("builtins:dict", [(r, 1)]))
+    p.see(plan.blocks_to_swap_in)
+    p.see([s.kv_cache_manager.get_block_ids(name) for name in "ab"])
+    seen = subject.run(p)
+    assert len(seen) == 3, seen[-1:]
+    (ana, ben), pairs, (mine, yours) = seen
+    assert [list(pair) for pair in pairs] == [
+        list(pair) for pair in zip([*ana, *ben], [*mine, *yours], strict=True)
+    ]
+
+
+def test_16_4_as_many_tokens_and_slots_as_they_need(subject: Any) -> None:
+    """One misses three tokens, and the worker makes three steps per plan."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 13, False, num_cpu_blocks=12)
+    cls = p.call("mini_vllm.policies.vllm_v0:VllmV0.with_options", num_scheduler_steps=3)
+    s = cls(config, cache, [], b"root")
+    ana, ben = swapped(p, s, "a"), swapped(p, s, "b", answers=3)
+    plan = s.new_plan(64)
+    s._swap_in(plan, [ana, ben], p.call("builtins:dict", [(ana, 1), (ben, 3)]))
+    p.see(plan.num_scheduled_tokens)
+    p.see(plan.budget.remaining_token_budget())
+    p.see([p.call("builtins:len", s.kv_cache_manager.get_block_ids(name)) for name in "ab"])
+    assert subject.run(p) == [{"a": 1, "b": 3}, 60, [3, 3]]
 
 
 # ------------------------------------------------------------------ 16.5
+
+
+def test_16_5_tokens_count_as_room(subject: Any) -> None:
+    """Blocks and a row are free, but a prompt of nine does not fit a step of eight tokens."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64, "priority")
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 21, False)
+    s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root")
+    for name in "ab":
+        run_on(p, s, request(p, name, [ord(name)] * 6, 2))
+    s.add_request(request(p, "w", [9] * 9, 1))
+    for budget in (16, 8):
+        plan = s.new_plan(budget)
+        p.see(s._schedule_priority_preemption(plan))
+        p.see_each(plan.preempted, "request_id")
+    assert subject.run(p) == [0, [], 2, ["b", "a"]]
 
 
 @many
@@ -270,18 +344,11 @@ def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
     small = st.integers(0, 3)
     for name in names:
         urgency = (2, 1.5) if "_" in name else (data.draw(small), float(data.draw(small)))
-        r = request(p, name, [5] * 6 if "_" in name else [ord(name)] * 6, *urgency)
-        s.add_request(r)
-        s.waiting.remove_requests([r])
-        s.kv_cache_manager.allocate_slots(r, 6)
-        p.set(r, "num_computed_tokens", 6)
-        r.append_output_token_ids(7)
-        r.transition_to(p.name("mini_vllm.request:RequestStatus.RUNNING"))
-        s.running.append(r)
+        run_on(p, s, request(p, name, [5] * 6 if "_" in name else [ord(name)] * 6, *urgency))
     if data.draw(st.integers(0, 5)):
-        length = data.draw(st.integers(1, 28))
+        length = data.draw(st.sampled_from([1, 6, 9, 15, 28]))
         s.add_request(request(p, "w", [9] * length, data.draw(small), float(data.draw(small))))
-    plan = s.new_plan(data.draw(st.sampled_from([16, 64])))
+    plan = s.new_plan(data.draw(st.sampled_from([8, 64])))
     p.see(s._schedule_priority_preemption(plan))
     p.see_each(plan.preempted, "request_id")
     p.see_each(s.running, "request_id")
