@@ -227,6 +227,16 @@ def test_06_3_bans_by_row_token_and_length(subject: Any, entries: Any, lengths: 
     assert kept(subject.run(p)[0]) == expected
 
 
+def test_06_3_each_stop_token_has_its_own_length(subject: Any) -> None:
+    """Row 0 has three tokens: one is banned no more. Row 1 is as long, and bans all of them."""
+    entries = [(0, 1, 2), (0, 3, 4), (0, 4, 9), (1, 1, 4), (1, 3, 4), (1, 4, 4)]
+    p = Program()
+    rows, tokens, until = (tensor(p, list(column)) for column in zip(*entries, strict=True))
+    args = (p.call("torch:zeros", 2, 5), rows, tokens, until, tensor(p, [3, 3]))
+    p.see(p.call(f"{FILTERS}apply_min_tokens", *args).tolist())
+    assert kept(subject.run(p)[0]) == [[0, 1, 2], [0, 2]]
+
+
 def test_06_3_bias_on_many_pairs(subject: Any) -> None:
     """A value for every second pair of a table; the rest stays."""
     places = [(r, t) for r in range(4) for t in range(9) if (r + t) % 2]
