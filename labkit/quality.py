@@ -1,6 +1,7 @@
 """`make suite-quality`: what the hidden suites catch, and what they wrongly refuse.
 
-    changes       small wrong changes of every graded function, by rule (`labkit.mutate`)
+    changes       small wrong changes of every graded function, by rule (`labkit.mutate`); those of
+                  kernels are made and judged by `labkit kernel-corpus`
     named         the named mistakes of tests/mutants
     history       those of them that a real engine once made (an issue is named)
     alternatives  correct solutions that look unlike the reference: they must pass
@@ -40,6 +41,7 @@ from labkit.loop import course, polite
 from labkit.manifest import ManifestError, Phase
 from labkit.mutants import Mutant
 from labkit.mutate import Mutation, mutations
+from labkit.skeleton import is_kernel
 
 ENOUGH = 0.95
 """Of the changes that are not the same program: how many a suite must notice."""
@@ -183,11 +185,23 @@ def sample(items: list[Item], number: int, seed: int) -> list[Item]:
     return random.Random(seed).sample(items, number)
 
 
+def changes_of(phase: Phase) -> list[Mutation]:
+    """The changes of every graded function but kernels: `labkit kernel-corpus` changes those, and
+    asks the checker alone."""
+    kernels = {
+        (module, hole)
+        for module in phase.modules
+        for hole in phase.holes(module)
+        if is_kernel(source.find(phase.reference_file(module).read_text("utf-8"), hole).node)
+    }
+    return [m for m in mutations(phase) if (m.module, m.function) not in kernels]
+
+
 def row_of_changes(phase: Phase, number: int, seed: int, jobs: int) -> Line:
     """Changes made by rule that are no equivalents, and how many of them the suite notices."""
     known = load_survivors(phase)
     equal = {name for name, survivor in known.items() if survivor.equivalent}
-    every = [m for m in mutations(phase) if m.name not in equal]
+    every = [m for m in changes_of(phase) if m.name not in equal]
     chosen = sample(every, number, seed)
 
     def seen_by(mutation: Mutation) -> bool:

@@ -13,7 +13,7 @@ from labkit.diagnose import Problem
 from labkit.manifest import Exercise, Phase
 from labkit.mutants import Mutant
 from labkit.public import PhaseResult, Test
-from labkit.skeleton import _is_kernel, left_todo
+from labkit.skeleton import is_kernel, left_todo
 
 MARKS = {
     "passed": ("✓", "green"),
@@ -75,7 +75,7 @@ def kernel_tasks(phase: Phase) -> set[str]:
     for module in phase.modules:
         known = source.functions(phase.reference_file(module).read_text(encoding="utf-8"))
         for name, task in phase.holes(module).items():
-            if name in known and _is_kernel(known[name].node):
+            if name in known and is_kernel(known[name].node):
                 found.add(task.id)
     return found
 

@@ -33,7 +33,7 @@ def todo_in(text: str) -> str:
     return found[0] if found else ""
 
 
-def _is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+def is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     """`@triton.jit` functions cannot raise: Triton compiles them."""
     names = {ast.unparse(d.func if isinstance(d, ast.Call) else d) for d in node.decorator_list}
     return bool(names & {"triton.jit", "jit"})
@@ -43,7 +43,7 @@ def hole_body(phase: Phase, exercise: Exercise, function: source.Function) -> st
     message = todo_message(phase, exercise, function.name)
     first, second = message.split(" (", 1)
     text = f"    {_quoted(first)}\n    {_quoted(' (' + second)}"
-    if _is_kernel(function.node):
+    if is_kernel(function.node):
         return f"# {MARK} {exercise.id}\ntl.static_assert(\n    False,\n{text},\n)"
     return f"# {MARK} {exercise.id}\nraise NotImplementedError(\n{text}\n)"
 
