@@ -311,6 +311,73 @@ def test_03_5_any_prompts_at_once(subject: Any, reference: Any, data: Any) -> No
     assert yours == theirs
 
 
+def test_03_5_the_answer_is_yes_or_no(subject: Any) -> None:
+    """False for a prompt that is too long for the budget, one that an extension gives nothing, and
+    one without blocks; True for one that is admitted."""
+    for values, limits, length in (
+        ({"enable_chunked_prefill": False}, [], 20),
+        ({}, [0], 3),
+        ({"max_num_batched_tokens": 64}, [40], 40),
+        ({}, [3], 3),
+    ):
+        p = Program()
+        s = scheduler(p, blocks=4, extensions=[extension(p, limits)], **values)
+        r = request(p, "a", length)
+        s.add_request(r)
+        step = p.new("mini_vllm.core.step_plan:StepPlan", s.scheduler_config.max_num_batched_tokens)
+        p.see(s._try_admit(step, r))
+        p.see(r.status.name)
+        right = [True, "RUNNING"] if limits == [3] else [False, "WAITING"]
+        assert subject.run(p) == right, f"{length} tokens, {values}, the extension allows {limits}"
+
+
+def test_03_5_what_the_cache_supplied_is_noted_once(subject: Any) -> None:
+    """ "b" finds 8 tokens of "a". When it comes back after a preemption it finds 12 of its own, and
+    they do not count."""
+    p = Program()
+    s = scheduler(p, max_num_batched_tokens=32)
+    a, b = (request(p, name, [*range(8), own]) for name, own in (("a", 91), ("b", 92)))
+    s.add_request(a)
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.add_request(b)
+    for _ in range(5):
+        s.update_from_output(s.schedule(), {"a": [7], "b": [7]})
+    s._preempt(b)
+    p.see(s.schedule().num_scheduled_tokens["b"])
+    p.see(b.num_tokens)
+    for r in (a, b):
+        p.see(r.num_cached_tokens)
+    assert subject.run(p) == [2, 14, 0, 8]
+
+
+def test_03_6_nobody_has_a_turn_when_the_budget_is_spent(subject: Any, reference: Any) -> None:
+    """ "a" takes all tokens of the step. "b", which no pool could hold, ends when it is asked, and
+    that is not now."""
+    p = Program()
+    s = scheduler(p, blocks=3, max_num_batched_tokens=5)
+    s.add_request(request(p, "a", 9))
+    s.add_request(request(p, "b", 20))
+    for _ in range(2):
+        out = see_plan(p, s)
+        see_outputs(p, s.update_from_output(out, {"a": []}))
+    right = reference.run(p)
+    assert "b" in right[6] and "b" not in right[-6]
+    assert subject.run(p) == right
+
+
+@pytest.mark.parametrize(("skipped", "first"), [(0, "a"), (1, "b"), (2, "b")])
+def test_03_6_the_smaller_head_has_its_turn(subject: Any, skipped: int, first: str) -> None:
+    """Under "priority" having been skipped helps nobody: "a" was blocked, "b" has priority 1."""
+    p = Program()
+    s = scheduler(p, max_num_seqs=1, policy="priority", extensions=[extension(p, [2])])
+    a = request(p, "a", 2, skipped, arrival=1.0)
+    a.transition_to(p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS"))
+    s.add_request(a)
+    s.add_request(request(p, "b", 2, 1, arrival=0.0))
+    p.see(s.schedule().num_scheduled_tokens)
+    assert subject.run(p) == [{first: 2}]
+
+
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_03_6_skipped_requests_have_their_turn(subject: Any, reference: Any, policy: str) -> None:
     """ "a" and "c" were blocked and are ready now; one row; who is admitted, step by step?"""
