@@ -76,6 +76,15 @@ def test_04_2_rows_that_are_no_power_of_two(desk: Any) -> None:
     compare(store(desk, slots, 3, 5, key, value), slots, key, value, "rows of 15 numbers")
 
 
+def test_04_2_slices_of_one_matrix(desk: Any) -> None:
+    """Keys and values lie in the rows of one wide matrix: both are as far apart as its rows."""
+    wide = numbers(3, 6, 4, 1000)
+    key, value = wide[:, 2:3], wide[:, 4:5]
+    slots = [7, 0, 5]
+    at = f"rows of keys and of values are {key.stride(0)} numbers apart; ROW is 4"
+    compare(store(desk, slots, 1, 4, key, value), slots, key, value, at)
+
+
 def test_04_2_keys_and_values_are_slices(desk: Any) -> None:
     """Keys and values are slices of wider matrices: their rows lie further apart than ROW."""
     key = numbers(3, 4, 4, 1000)[:, 1:2]

@@ -9,6 +9,7 @@ import torch
 
 from labkit.kernels.direct import expect_close
 from labkit.testing import expect
+from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.reference import attend, causal_mask, gather_kv, paged_attention
 
 
@@ -25,13 +26,20 @@ def slots_cache() -> torch.Tensor:
 
 
 def test_04_3_gather_follows_the_block_table() -> None:
-    """Pages come in the table's order, not in the cache's; the last one is cut."""
+    """Pages come in the table's order, not in the cache's."""
     keys, values = gather_kv(slots_cache(), torch.tensor([2, 0], dtype=torch.int32), 6)
     at = "block table [2, 0], 6 tokens, block size 4"
-    expect(keys.flatten().tolist(), [8.0, 9.0, 10.0, 11.0, 0.0, 1.0], at=f"{at}: keys")
+    expect(keys.flatten()[:6].tolist(), [8.0, 9.0, 10.0, 11.0, 0.0, 1.0], at=f"{at}: keys")
     values_expected = [108.0, 109.0, 110.0, 111.0, 100.0, 101.0]
-    expect(values.flatten().tolist(), values_expected, at=f"{at}: values")
+    expect(values.flatten()[:6].tolist(), values_expected, at=f"{at}: values")
+
+
+def test_04_3_gather_cuts_the_last_page() -> None:
+    """What lies behind the last token in its page is not part of the context."""
+    keys, values = gather_kv(slots_cache(), torch.tensor([2, 0], dtype=torch.int32), 6)
+    at = "two pages of 4 tokens, 6 tokens in all"
     expect(list(keys.shape), [6, 1, 1], at=f"{at}: shape of the keys [seq_len, Hkv, D]")
+    expect(list(values.shape), [6, 1, 1], at=f"{at}: shape of the values")
 
 
 def test_04_3_gather_leaves_unused_entries_alone() -> None:
@@ -45,8 +53,12 @@ def test_04_3_gather_leaves_unused_entries_alone() -> None:
 def test_04_3_new_tokens_are_the_last_of_the_context() -> None:
     """Row i stands at seq_len - query_len + i and sees itself and what lies before it."""
     expect(bits(2, 5, None), ["11110", "11111"], at="2 new tokens, 5 in all")
-    expect(bits(3, 3, None), ["100", "110", "111"], at="a whole prompt of 3 tokens")
     expect(bits(1, 4, None), ["1111"], at="a decode at position 3")
+
+
+def test_04_3_a_prompt_is_a_triangle() -> None:
+    """Nothing was computed before: token i sees tokens 0 to i, itself included."""
+    expect(bits(3, 3, None), ["100", "110", "111"], at="a whole prompt of 3 tokens")
 
 
 def test_04_3_a_window_counts_the_token_itself() -> None:
@@ -59,8 +71,8 @@ def test_04_3_one_visible_key_gives_its_value() -> None:
     """The softmax of one score is 1, whatever the score is."""
     query, keys = torch.randn(1, 1, 4), torch.randn(3, 1, 4)
     values = torch.arange(12.0).view(3, 1, 4)
-    output = attend(query, keys, values, torch.tensor([[False, True, False]]), 0.5)
-    expect(output.flatten().tolist(), [4.0, 5.0, 6.0, 7.0], at="only the second key is visible")
+    output = attend(query, keys, values, torch.tensor([[True, False, False]]), 0.5)
+    expect(output.flatten().tolist(), [0.0, 1.0, 2.0, 3.0], at="only the first key is visible")
 
 
 def test_04_3_scores_are_scaled() -> None:
@@ -83,6 +95,15 @@ def test_04_3_heads_share_keys_in_groups() -> None:
     expect(output.flatten().tolist(), [3.0, 3.0, 10.0, 10.0], at=at)
 
 
+def test_04_3_values_are_shared_as_keys_are() -> None:
+    """Equal keys give equal weights; the values still are those of each head's own group."""
+    query, keys = torch.ones(1, 4, 1), torch.ones(2, 2, 1)
+    values = torch.tensor([[[1.0], [10.0]], [[3.0], [30.0]]])
+    output = attend(query, keys, values, torch.ones(1, 2, dtype=torch.bool), 1.0)
+    at = "values 1 and 3 in head 0, 10 and 30 in head 1; all keys are equal"
+    expect(output.flatten().tolist(), [2.0, 2.0, 20.0, 20.0], at=at)
+
+
 def test_04_3_half_precision_is_only_for_storing() -> None:
     """Inputs and output are float16; scores, softmax and sums are float32 in between."""
     torch.manual_seed(0)
@@ -95,6 +116,17 @@ def test_04_3_half_precision_is_only_for_storing() -> None:
         output.float(), expected.half().float(), axes=("token", "head", "dim"),
         at="400 keys in float16", tolerance=1.1e-3,
     )  # fmt: skip
+
+
+def test_04_3_two_requests_may_share_their_pages() -> None:
+    """ana and ben have the same pages and ask differently: equal contexts, two answers."""
+    metadata = AttentionMetadata.from_lists([1, 1], [2, 2], [[1], [1]], 4)
+    cache = torch.zeros(2, 3, 4, 1, 1)
+    cache[0, 1, :2, 0, 0] = torch.tensor([50.0, -50.0])
+    cache[1, 1, :2, 0, 0] = torch.tensor([1.0, 2.0])
+    output = paged_attention(torch.tensor([[[1.0]], [[-1.0]]]), cache, metadata, 1.0)
+    at = "keys 50 and -50, values 1 and 2 in one page of both; ana asks with 1, ben with -1"
+    expect(output.flatten().tolist(), [1.0, 2.0], at=at)
 
 
 @pytest.mark.parametrize("window", [None, 3])

@@ -116,6 +116,11 @@ def test_04_4_decode_contexts_around_a_block(desk: Any) -> None:
     desk.check_decode("ana has 3 tokens, ben 4, cleo 9; block size 4", [3, 4, 9])
 
 
+def test_04_4_decode_a_full_block(desk: Any) -> None:
+    """A context that fills its only block to the last slot."""
+    desk.check_decode("ana has 4 tokens; block size 4", [4])
+
+
 def test_04_4_decode_several_tiles(desk: Any) -> None:
     """70 tokens take three tiles of 32 keys, each with larger scores than the one before."""
     at = "ana has 70 tokens; KEY_TILE 32; the score of position p is p / 5"
@@ -142,13 +147,38 @@ def test_04_4_decode_a_row_without_a_request(desk: Any) -> None:
     desk.check_decode("row 0 is nobody's (0 tokens), row 1 is ana's (3)", [0, 3])
 
 
-def test_04_4_decode_in_splits(desk: Any) -> None:
-    """Two programs share a context; each hands over its average and log(sum(exp(scores)))."""
-    problem, rules = desk.decode_problem([70, 20], splits=2, group=2, block_size=16)
-    partial, lse = problem.pop("partial"), problem["lse"]
-    problem["output"] = partial
+def in_splits(desk: Any, seq_lens: list[int], kv_heads: int = 2, change: Any = None) -> Any:
+    """Decode groups of 2 heads in two splits; the problem with the parts as `output`, and `lse`."""
+    shape = {"group": 2, "kv_heads": kv_heads, "block_size": 16, "change": change}
+    problem, rules = desk.decode_problem(seq_lens, splits=2, **shape)
+    problem["output"] = problem.pop("partial")
     rules = replace(rules, tensors={**rules.tensors, "output": rules.tensors["partial"]})
     solve(replace(PAGED_DECODE, outputs=("output", "lse")), problem, rules)
+    return problem
+
+
+def test_04_4_the_mass_of_one_token_is_its_score(desk: Any) -> None:
+    """log(exp(score)): nothing is added to it, and nothing taken away."""
+    problem = in_splits(desk, [1])
+    block = int(problem["block_table"][0, 0])
+    keys = problem["key_cache"][block, 0].repeat_interleave(2, dim=0)  # 2 heads share a key
+    scores = (problem["query"][0] * keys).sum(-1) * problem["scale"]
+    at = "ana has 1 token, 4 heads in 2 groups; lse of the first split"
+    expect_close(problem["lse"][0, :, 0], scores, axes=("head",), at=at)
+
+
+def test_04_4_the_mass_of_equal_scores_is_their_number(desk: Any) -> None:
+    """Twenty scores of 0 have the mass 20, whatever the keys are; lse is its logarithm."""
+    problem = in_splits(desk, [20, 5], change=lambda _, made: made["query"].zero_())
+    at = "ana has 20 tokens, ben 5, all queries are 0; lse of the first split"
+    expected = torch.tensor([[20.0] * 4, [5.0] * 4]).log()
+    expect_close(problem["lse"][:, :, 0], expected, axes=("request", "head"), at=at)
+
+
+def test_04_4_decode_in_splits(desk: Any) -> None:
+    """Two programs share a context; each hands over its average and log(sum(exp(scores)))."""
+    problem = in_splits(desk, [70, 20], kv_heads=1)
+    partial, lse = problem["output"], problem["lse"]
     at = "ana has 70 tokens, ben 20, two splits of whole tiles of 32"
     expect(lse[1, :, 1].tolist(), [float("-inf")] * 2, at=f"{at}: lse of ben's empty split")
     expect(float(partial[1, :, 1].abs().max()), 0.0, at=f"{at}: output of ben's empty split")

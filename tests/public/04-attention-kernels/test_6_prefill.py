@@ -37,6 +37,11 @@ def test_04_6_a_window_for_every_row(desk: Any) -> None:
     desk.check_prefill("ana has 4 tokens computed and 5 new ones; window 3", [(5, 4)], window=3)
 
 
+def test_04_6_a_window_wider_than_the_context(desk: Any) -> None:
+    """A window of 10 over 4 tokens hides nothing: keys begin at 0, not before."""
+    desk.check_prefill("ana has 3 tokens computed and 1 new one; window 10", [(1, 3)], window=10)
+
+
 def test_04_6_a_window_over_several_tiles(desk: Any) -> None:
     """A window of 33 and tiles of 32: each row sees parts of two tiles, and no row sees all."""
     at = "ana has 20 tokens computed and 34 new ones; window 33"
