@@ -16,6 +16,7 @@ from tests.labkit.toy_course import make_course
 
 COURSE = Course(find_root())
 STATED = "the public tests state the same rules; no mistake is known that only these cases show"
+CHANGES = "a change made by rule got through without it: `make suite-quality` looks for those"
 WHOLE = "whole runs beside the reference or a recording: a net for what nobody has thought of"
 NONE_YET = {
     "the public tests ask for all twelve statuses too": [
@@ -61,6 +62,13 @@ NONE_YET = {
         "test_06_8_one_letter_a_token",
         "test_06_8_tokens_of_several_letters",
     ],
+    CHANGES: [
+        "test_03_5_the_answer_is_yes_or_no",
+        "test_03_5_what_the_cache_supplied_is_noted_once",
+        "test_03_6_nobody_has_a_turn_when_the_budget_is_spent",
+        "test_03_6_the_smaller_head_has_its_turn",
+        "test_07_3_without_a_graph_there_is_no_replay",
+    ],
     WHOLE: [
         "test_02_6_random_stories",
         "test_02_6_random_stories_without_caching",
@@ -104,8 +112,9 @@ def caught(phase: Phase) -> set[str]:
 @pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 def test_every_hidden_test_catches_what_the_public_ones_do_not(phase: Phase) -> None:
     listed = {name for names in NONE_YET.values() for name in names}
-    own = {name for name in listed if public.task_of(name).startswith(f"{phase.number}.")}
-    assert hidden_tests(phase) - caught(phase) == own
+    known = caught(phase)
+    assert hidden_tests(phase) - known <= listed, "neither a mistake nor a reason"
+    assert not listed & known, "there is a mistake now: take it off the list"
 
 
 @pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
