@@ -9,6 +9,9 @@
 A mistake in a graded function is to be caught by a hidden suite (`caught_by = "hidden 02.6"`: the
 tests of that task), one elsewhere by a test of the engine (its path and name). A row with several
 mistakes has several entries: H30, H30b.
+
+Without arguments `labkit history` runs the entries with changes. Those with a mutant run when they
+are named; `labkit mutants --hidden` judges all mutants anyway.
 """
 
 from __future__ import annotations
@@ -16,10 +19,10 @@ from __future__ import annotations
 import json
 import os
 import re
-import sys
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ from labkit import hidden as hidden_plugin
 from labkit.files import write_text
 from labkit.loop import course, polite
 from labkit.manifest import Course, ManifestError, Phase
-from labkit.quality import at_work, sample
+from labkit.quality import sample
 
 SEED = 1
 """Of the hidden suites' random inputs: the same in every run, so that results can be compared."""
@@ -162,8 +165,11 @@ def _changed(root: Path, where: str, changes: Iterable[dict[str, str]]) -> dict[
 
 
 # ---------------------------------------------------------------- running
-def failing(course: Course, caught_by: str, texts: Mapping[str, str]) -> set[str]:
-    """Names of the tests, of those that `caught_by` names, that fail on these modules.
+def failing(course: Course, caught_by: str, texts: Mapping[str, str], only: str = "") -> str:
+    """The first test that fails on these modules, of those that `caught_by` names; "" if none.
+
+    Args:
+        only: this test alone.
 
     Raises:
         RuntimeError: the modules cannot be imported, or the tests cannot be loaded.
@@ -177,7 +183,7 @@ def failing(course: Course, caught_by: str, texts: Mapping[str, str]) -> set[str
             mapping[module] = str(path)
         _import(course.root, mapping)
         if task := HIDDEN.fullmatch(caught_by):
-            return _failing_hidden(course.phase(task[1][:2]), task[1], mapping)
+            return _failing_hidden(course.phase(task[1][:2]), task[1], mapping, only)
         return _failing_engine(course.root, caught_by, mapping)
 
 
@@ -189,59 +195,62 @@ def _import(root: Path, mapping: Mapping[str, str]) -> None:
         raise RuntimeError(f"{', '.join(mapping)} cannot be imported: {done.stderr[-400:]}")
 
 
-def _failing_hidden(phase: Phase, task: str, mapping: Mapping[str, str]) -> set[str]:
+def _failing_hidden(phase: Phase, task: str, mapping: Mapping[str, str], only: str) -> str:
     extra = {
         hidden_plugin.SUBJECT: json.dumps(mapping),
         hidden_plugin.TASKS: task,
         "HYPOTHESIS_PROFILE": "unshrunk",
         pytest_report.SECONDS: str(max(grade.LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
     }
-    options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin"]
-    options.append(f"--hypothesis-seed={SEED}")
+    options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin", "-x"]
+    options += [f"--hypothesis-seed={SEED}", "-k", only.partition("[")[0]]
     result = public.run_tests(
         phase, [phase.hidden_tests], {}, options, extra, seconds=grade.RUN_SECONDS
     )
     judged = [test for test in result.tests if test.outcome != "not run"]
     if result.broken or not judged:
         raise RuntimeError(f"the hidden suite of {task} did not run: {result.broken[-400:]}")
-    return {test.name for test in judged if not test.passed}
+    return next((test.name for test in judged if not test.passed), "")
 
 
-def _failing_engine(root: Path, test: str, mapping: Mapping[str, str]) -> set[str]:
+def _failing_engine(root: Path, test: str, mapping: Mapping[str, str]) -> str:
     words = ["-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", test]
     done = child.run(words, overlay.environment(root, mapping), ENGINE_LIMITS, root)
     if done.code not in (0, 1, None):  # None: it hung, which no test of ours does
         raise RuntimeError(f"{test} did not run: {done.stdout[-400:]}{done.stderr[-400:]}")
-    return set() if done.code == 0 else {test.rpartition("::")[2]}
+    return "" if done.code == 0 else test.rpartition("::")[2]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Which tests fail with a mistake and pass without it."""
+    """The first test that fails with a mistake and passes without it; "" if there is none."""
 
     bug: Bug
-    failed: tuple[str, ...]
+    failed: str
 
     def __str__(self) -> str:
-        mark = "caught  " if self.failed else "SURVIVED"
-        first = self.failed[0] if self.failed else self.bug.what
-        return f"{mark} {self.bug.id:5}{self.bug.caught_by[:14]:15}{len(self.failed):3}  {first}"
+        mark, detail = ("caught  ", self.failed) if self.failed else ("SURVIVED", self.bug.what)
+        return f"{mark} {self.bug.id:5}{self.bug.caught_by[:14]:15} {detail}"
 
 
-def run(course: Course, bugs: Iterable[Bug], jobs: int = 1) -> list[Verdict]:
+def run(course: Course, bugs: Iterable[Bug], jobs: int = 1) -> Iterator[Verdict]:
     """Put each mistake back in turn.
 
     Raises:
-        RuntimeError: a test fails without any mistake, too.
+        RuntimeError: a test that fails with a mistake fails without it, too.
     """
-    chosen = [bug for bug in bugs if not bug.reason]
-    suites = sorted({bug.caught_by for bug in chosen})
-    with warm.children():
-        for suite, bad in at_work("as it is", suites, lambda s: failing(course, s, {}), jobs):
-            if bad:
-                raise RuntimeError(f"{suite}: {', '.join(sorted(bad))} fail on the engine as it is")
-        seen = at_work("put back", chosen, lambda b: failing(course, b.caught_by, b.texts), jobs)
-    return [Verdict(bug, tuple(sorted(failed))) for bug, failed in seen]
+    good: set[str] = set()
+
+    def judge(bug: Bug) -> Verdict:
+        failed = failing(course, bug.caught_by, bug.texts)
+        if failed and failed not in good:
+            if failing(course, bug.caught_by, {}, failed):
+                raise RuntimeError(f"{bug.id}: {failed} fails on the engine as it is")
+            good.add(failed)
+        return Verdict(bug, failed)
+
+    with warm.children(), ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(judge, (bug for bug in bugs if not bug.reason))
 
 
 # ---------------------------------------------------------------- the command
@@ -249,34 +258,38 @@ def results_file(root: Path) -> Path:
     return root / "tests" / "history" / "results.json"
 
 
+def record(root: Path, verdict: Verdict) -> None:
+    """Keep which test failed, beside what was kept before."""
+    path = results_file(root)
+    results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    results[verdict.bug.id] = verdict.failed
+    write_text(path, json.dumps(results, indent=1, sort_keys=True) + "\n")
+
+
 @polite
 def main(
-    ids: list[str] = typer.Argument(None, help="H05 H30b ...; default: all"),
+    ids: list[str] = typer.Argument(None, help="H05 H30b ...; default: all with changes"),
     number: int = typer.Option(0, "--sample", help="so many of them; 0 = all"),
     seed: int = typer.Option(1, help="draws the sample"),
-    write: bool = typer.Option(False, help="record which tests failed"),
+    write: bool = typer.Option(False, help="record which test failed"),
     jobs: int = typer.Option(max(1, (os.cpu_count() or 1) // 2), help="suites at a time"),
 ) -> None:
     """Put historic bugs back into the engine; exit code 1 if the tests let one pass."""
     known = course()
     bugs = load(known)
-    chosen = [bug for bug in bugs if not ids or bug.id in ids or bug.row in ids]
-    if not chosen:
-        raise ValueError(f"{', '.join(ids)}: no such entry in tests/history")
-    verdicts = run(known, sample(chosen, number, seed), jobs)
-    for verdict in verdicts:
-        print(verdict)
+    for name in ids or ():
+        if not any(name in (bug.id, bug.row) for bug in bugs):
+            raise ValueError(f"tests/history has no {name}; give ids such as {bugs[0].id}")
+    chosen = [bug for bug in bugs if {bug.id, bug.row} & set(ids or ()) or not (ids or bug.mutant)]
+    count = survivors = 0
+    for verdict in run(known, sample(chosen, number, seed), jobs):
+        print(verdict, flush=True)
+        count += 1
+        survivors += not verdict.failed
+        if write:
+            record(known.root, verdict)
     for bug in chosen:
         if bug.reason and not number:
             print(f"-        {bug.id:5}{bug.reason}")
-    if write:
-        path = results_file(known.root)
-        results = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        results |= {verdict.bug.id: list(verdict.failed) for verdict in verdicts}
-        alive = {bug.id for bug in bugs if not bug.reason}
-        kept = {name: failed for name, failed in results.items() if name in alive}
-        write_text(path, json.dumps(kept, indent=1, sort_keys=True) + "\n")
-    survivors = sum(not verdict.failed for verdict in verdicts)
-    print(f"{len(verdicts)} mistakes put back, {survivors} survived")
-    sys.stdout.flush()
+    print(f"{count} mistakes put back, {survivors} survived")
     raise typer.Exit(1 if survivors else 0)

@@ -1,21 +1,29 @@
-"""The catalogue of historic bugs: every test it names exists, every row is complete."""
+"""The catalogue of historic bugs: every test it names exists, every row is complete, and every
+mistake that can be made here is caught."""
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from labkit import history
+from labkit.history import Bug
+from labkit.manifest import Course, ManifestError
+from labkit.public import task_of
+from labkit.quality import sample
+
 ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "upstream_notes" / "HISTORY.md"
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in HISTORY.read_text("utf-8").splitlines()
-    if re.match(r"\| H\d\d \|", line)
-]
+COURSE = Course(ROOT)
+ROWS = history.catalogue(ROOT)
+BUGS = history.load(COURSE)
+PATCHES = [bug for bug in BUGS if not bug.reason and not bug.mutant]
 KINDS = {
     *("conservation", "references", "hashes", "shadow KV", "invariance", "budget", "progress"),
     *("stopping", "round trip", "shapes", "lockstep"),
@@ -40,8 +48,8 @@ def test_ids_count_up() -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
 def test_row_is_complete_and_its_tests_exist(row: list[str]) -> None:
-    assert len(row) == 6, row
-    where, cause, state, kind, tests = row[1:]
+    assert len(row) == 7, row
+    where, cause, state, kind, tests = row[1:6]
     assert where and state and cause.endswith((".", "`")), row
     assert kind in KINDS, f"{kind!r} is not one of {sorted(KINDS)}"
     if re.fullmatch(r"phase \d\d|none: \S.*", tests):
@@ -65,3 +73,86 @@ def test_links_name_an_issue_of_the_right_project() -> None:
     assert len(numbered) >= 100
     for text, url in numbered:
         assert url.endswith("/" + text.rpartition("#")[2]), (text, url)
+
+
+# ---------------------------------------------------------------- put back into the engine
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
+def test_each_row_is_put_back_or_says_why_not(row: list[str]) -> None:
+    """The last column is what tests/history says: tasks whose hidden suites catch the mistake,
+    "test" where a test of the engine does, or nothing with a reason."""
+    mine = [bug for bug in BUGS if bug.row == row[0]]
+    assert mine, f"tests/history has no entry for {row[0]}"
+    assert len(mine) == 1 or not any(bug.reason for bug in mine), f"{row[0]}: a bug and a reason"
+    assert row[6] == history.shown(mine)
+
+
+def test_no_entry_without_a_row() -> None:
+    assert {bug.row for bug in BUGS} == {row[0] for row in ROWS}
+
+
+@pytest.mark.parametrize("bug", PATCHES, ids=lambda bug: bug.id)
+def test_what_catches_a_patch_exists_and_judges_its_module(bug: Bug) -> None:
+    """A hidden suite replaces its own phase's modules and no others."""
+    if found := history.HIDDEN.fullmatch(bug.caught_by):
+        phase = COURSE.phase(found[1][:2])
+        assert phase.exercise(found[1]).id == found[1]
+        assert set(bug.texts) <= set(phase.modules)
+    else:
+        path, _, function = bug.caught_by.partition("::")
+        assert function in names_in(path)
+
+
+def test_results_are_of_these_entries() -> None:
+    """`labkit history --write` makes them anew; nothing survives."""
+    results = json.loads(history.results_file(ROOT).read_text("utf-8"))
+    made = {bug.id: bug for bug in BUGS if not bug.reason}
+    assert {bug.id for bug in PATCHES} <= set(results) <= set(made)
+    for name, failed in results.items():
+        assert failed, f"{name} survived"
+        caught_by = made[name].caught_by
+        if found := history.HIDDEN.fullmatch(caught_by):
+            assert task_of(failed) == found[1]
+        else:
+            assert caught_by.endswith("::" + failed)
+
+
+@pytest.mark.serial
+def test_a_sample_is_caught_and_an_equal_engine_is_not() -> None:
+    """`labkit history`, a part of `make test-full`, puts all of them back. A suite that fails
+    whatever it judges would catch everything."""
+    module = "mini_vllm.core.block_hash"
+    text = COURSE.phase("02").reference_file(module).read_text("utf-8")
+    same = Bug("H99", "nothing is changed", "hidden 02.1", {module: text + "\n"})
+    verdicts = list(history.run(COURSE, [*sample(PATCHES, 3, seed=21), same]))
+    survivors = [str(verdict) for verdict in verdicts if not verdict.failed]
+    assert len(verdicts) == 4
+    assert survivors == ["SURVIVED H99  hidden 02.1     nothing is changed"]
+
+
+# ---------------------------------------------------------------- entries that are none
+CHANGE = {"module": "mini_vllm.core.block_hash", "search": "digest.digest()", "replace": "b''"}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"id": "H01"}, "give an id such as H30 or H30b, and either"),
+        ({"id": "X1", "reason": "no"}, "give an id such as H30 or H30b"),
+        ({"id": "H01", "reason": "no", "mutant": "02-kv-cache/full-hit"}, "keys are id, mutant"),
+        (
+            {"id": "H01", "mutant": "02-kv-cache/no-such"},
+            "tests/mutants has no '02-kv-cache/no-such'",
+        ),
+        ({"search": "digest."}, "the search text is 3 times in mini_vllm.core.block_hash"),
+        ({"search": "no such line"}, "the search text is 0 times"),
+        ({"replace": "("}, "mini_vllm.core.block_hash is no Python any more"),
+    ],
+)
+def test_a_bad_entry_says_what_is_wrong(
+    entry: dict[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "id" not in entry:
+        changes = [CHANGE | entry]
+        entry = {"id": "H01", "what": "w", "caught_by": "hidden 02.1", "changes": changes}
+    with pytest.raises(ManifestError, match=re.escape(message)):
+        history.load_one(COURSE, "blocks.toml: H01", entry, {})
