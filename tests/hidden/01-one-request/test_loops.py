@@ -102,3 +102,21 @@ def passes(worker: Any, loop: str, prompt: list[int], max_tokens: int) -> Any:
     for index in range(max_tokens):
         p.see(hook.call_args_list[index][0][1][0].numel())
     return worker.run(p)
+
+
+@pytest.mark.parametrize(("prompt", "max_tokens"), [([50, 60, 70], 4), ([50], 1), ([50, 60], 2)])
+def test_01_2_one_cache_is_as_long_as_it_must_be(
+    subject: Any, prompt: list[int], max_tokens: int
+) -> None:
+    """All passes write to the same tensors, which have no room for the last token: it is never
+    computed."""
+    p = Program()
+    model = storyteller(p)
+    hook = p.new("unittest.mock:Mock", return_value=None)
+    model.register_forward_pre_hook(hook)
+    p.call(WITH, model, prompt, max_tokens)
+    p.see(p.call("builtins:tuple", hook.call_args_list[0][0][1][2][0].shape)[2])
+    for index in range(max_tokens):
+        layer = hook.call_args_list[index][0][1][2][0]
+        p.see(p.call("operator:is_", layer, hook.call_args_list[0][0][1][2][0]))
+    assert subject.run(p) == [len(prompt) + max_tokens - 1, *[True] * max_tokens]

@@ -169,3 +169,26 @@ def test_07_2_padding_after_any_step(subject: Any, reference: Any, run: Any) -> 
         return worker.run(p)
 
     expect_same(subject, reference, filled)
+
+
+@pytest.mark.parametrize("captured", [[], [1, 4], [2]])
+def test_07_3_without_a_graph_there_is_no_replay(subject: Any, captured: list[int]) -> None:
+    """Of buckets 1, 2 and 4 only some are recorded: None for the others, and for a prompt."""
+    p = Program()
+    names = toy(p)
+    device = p.call("torch:device", "cpu")
+    inputs = p.new(HERE + "StaticInputs", 4, ROOM, BLOCK_SIZE, device)
+    record = p.name(HERE + "record_eagerly")
+    graphs = p.new(HERE + "DecodeGraphs", names["Toy"](), inputs, [1, 2, 4], record)
+    for bucket in captured:
+        graphs.graphs.update({bucket: graphs._capture_bucket(bucket)})
+    for number in range(1, 5):
+        step = names["decode"](list(range(number)), [3] * number, [[1 + r] for r in range(number)])
+        hidden = graphs.replay(step[0], step[1], step[2])
+        p.see(p.call("builtins:isinstance", hidden, p.name("torch:Tensor")))
+    ids = p.call("torch:arange", 4)
+    mixed = p.call("mini_vllm.attention:AttentionMetadata.from_lists",
+                   [1, 3], [5, 3], [[1, 2], [3]], BLOCK_SIZE)  # fmt: skip
+    p.see(graphs.replay(ids, ids, mixed))
+    replayed = [bucket in captured for bucket in (1, 2, 4, 4)]
+    assert subject.run(p) == [*replayed, None]

@@ -1,0 +1,251 @@
+"""What the docstrings promise and random stories hardly ever meet: images on a border, errors by
+their class, holes in a cached prefix, and what is left after a computation has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.worker import Program
+
+many = settings(
+    max_examples=60, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+HASH = "mini_vllm.core.block_hash:"
+POOL = "mini_vllm.core.block_pool:"
+Image = tuple[int, int, str]
+
+
+def request(p: Program, name: str, prompt: Sequence[int], **keys: Any) -> Any:
+    return p.new("mini_vllm.request:Request", name, list(prompt), **keys)
+
+
+# ------------------------------------------------------------------ 02.1 names
+
+
+@many
+@given(
+    images=st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 12), st.integers(1, 6), st.sampled_from(["cat", "dog"])),
+            max_size=2,
+        ),
+        min_size=2,
+        max_size=4,
+    )
+)
+def test_02_1_images_count_where_they_lie(
+    subject: Any, reference: Any, images: list[list[Image]]
+) -> None:
+    """The tokens are all the same, so that only the images tell blocks apart."""
+    p = Program()
+    hasher = p.new(f"{HASH}BlockHasher", 4, b"root")
+    for number, placed in enumerate(images):
+        made = request(p, f"r{number}", [0] * 16, mm_hashes=placed)
+        made.set_block_hasher(hasher)
+        p.see(made.block_hashes)
+    patterns = []
+    for worker in (subject, reference):
+        rows = worker.run(p)
+        seen = [name for row in rows for name in row]
+        patterns.append([[seen.index(name) for name in row] for row in rows])
+    assert patterns[0] == patterns[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "start", "plain"),
+    [
+        ({}, 0, True),
+        ({}, 4, True),
+        ({"cache_salt": "acme"}, 0, False),
+        ({"cache_salt": "acme"}, 4, True),
+        ({"lora_name": "acme"}, 4, False),
+        ({"mm_hashes": [(4, 4, "cat")]}, 0, True),
+        ({"mm_hashes": [(4, 4, "cat")]}, 4, False),
+        ({"mm_hashes": [(4, 4, "cat")]}, 8, True),
+    ],
+)
+def test_02_1_plain_blocks_have_no_keys(
+    subject: Any, keys: dict[str, Any], start: int, plain: bool
+) -> None:
+    """The empty tuple for what is told by its tokens, and never for anything else."""
+    p = Program()
+    p.see(p.call(f"{HASH}extra_hash_keys", request(p, "r", range(12), **keys), start, start + 4))
+    (answer,) = subject.run(p)
+    assert isinstance(answer, tuple)
+    assert (answer == ()) is plain
+
+
+def test_02_1_an_image_is_placed_within_its_block(subject: Any) -> None:
+    """Token 1 of the first block and token 1 of the second are the same place."""
+    p = Program()
+    for offset, start in ((1, 0), (5, 4), (9, 8), (2, 0)):
+        made = request(p, "r", [0] * 12, mm_hashes=[(offset, 2, "cat")])
+        p.see(p.call(f"{HASH}extra_hash_keys", made, start, start + 4))
+    first, second, third, other = subject.run(p)
+    assert first == second == third != other
+
+
+def test_02_1_a_name_is_made_of_its_own_block(subject: Any) -> None:
+    """Each is `hash_block` of its parent, its own tokens and its own keys."""
+    p = Program()
+    tokens = list(range(12))
+    made = request(p, "r", tokens, cache_salt="acme")
+    made.set_block_hasher(p.new(f"{HASH}BlockHasher", 4, b"root"))
+    p.see(made.block_hashes)
+    parent = b"root"
+    for start in (0, 4, 8):
+        keys = p.call(f"{HASH}extra_hash_keys", made, start, start + 4)
+        parent = p.call(f"{HASH}hash_block", parent, tokens[start : start + 4], keys)
+        p.see(parent)
+    names, *chain = subject.run(p)
+    assert names == chain
+
+
+# ------------------------------------------------------------------ 02.2 the free queue
+
+
+def empty_pop(queue: Any, blocks: list[Any]) -> None:
+    for _ in range(4):
+        queue.popleft()
+
+
+def absent_remove(queue: Any, blocks: list[Any]) -> None:
+    queue.remove(blocks[1])
+    queue.remove(blocks[1])
+
+
+def double_append(queue: Any, blocks: list[Any]) -> None:
+    queue.append(blocks[1])
+
+
+@pytest.mark.parametrize(
+    ("act", "error"),
+    [(empty_pop, "IndexError"), (absent_remove, "ValueError"), (double_append, "ValueError")],
+    ids=["no block is free", "not in the queue", "in the queue already"],
+)
+def test_02_2_what_cannot_be_is_refused(
+    subject: Any, act: Callable[[Any, list[Any]], None], error: str
+) -> None:
+    """Each error has its class."""
+    p = Program()
+    blocks = [p.new(f"{POOL}KVCacheBlock", number) for number in range(3)]
+    act(p.new(f"{POOL}FreeKVCacheBlockQueue", blocks), blocks)
+    assert subject.run(p) == [{"!raises": error}]
+
+
+# ------------------------------------------------------------------ 02.5 to 02.7 the manager
+
+
+def make_manager(p: Program, blocks: int = 7, caching: bool = True) -> Any:
+    """Blocks of 4 tokens; so many are usable."""
+    return p.new(
+        "mini_vllm.core.kv_cache_manager:KVCacheManager",
+        blocks + 1, 4, 64, caching, hash_root=b"root",
+    )  # fmt: skip
+
+
+def hashed(p: Program, manager: Any, name: str, prompt: Sequence[int], **keys: Any) -> Any:
+    made = request(p, name, prompt, **keys)
+    made.set_block_hasher(manager.block_hasher)
+    return made
+
+
+def test_02_5_a_hole_ends_the_prefix(subject: Any) -> None:
+    """Of three cached blocks the middle one is forgotten; the last is of no use without it."""
+    p = Program()
+    manager = make_manager(p)
+    manager.allocate_slots(hashed(p, manager, "ana", range(12)), 12)
+    ben = hashed(p, manager, "ben", range(14))
+    p.see(manager.get_computed_blocks(ben)[1])
+    manager.block_pool.evict(manager.req_to_blocks["ana"][1])
+    found = manager.get_computed_blocks(ben)
+    p.see(found[0].get_block_ids())
+    p.see(found[1])
+    assert subject.run(p) == [12, [1], 4]
+
+
+def test_02_5_who_must_not_look_finds_nothing(subject: Any) -> None:
+    """Logprobs of the prompt need every token of it computed."""
+    p = Program()
+    manager = make_manager(p)
+    manager.allocate_slots(hashed(p, manager, "ana", range(12)), 12)
+    for logprobs in (None, 1):
+        params = p.new("mini_vllm.sampling_params:SamplingParams", prompt_logprobs=logprobs)
+        ben = hashed(p, manager, "ben", range(12), sampling_params=params)
+        found = manager.get_computed_blocks(ben)
+        p.see(found[0].get_block_ids())
+        p.see(found[1])
+    assert subject.run(p) == [[1, 2], 8, [], 0]
+
+
+@pytest.mark.parametrize("number", [0, -1])
+def test_02_6_at_least_one_token(subject: Any, number: int) -> None:
+    """Slots for nothing are a mistake of the caller."""
+    p = Program()
+    manager = make_manager(p)
+    manager.allocate_slots(hashed(p, manager, "ana", range(4)), number)
+    assert subject.run(p) == [{"!raises": "ValueError"}]
+
+
+@pytest.mark.parametrize(("blocks", "granted"), [(2, []), (1, None)])
+def test_02_6_the_gate_for_a_request_with_room(
+    subject: Any, blocks: int, granted: list[int] | None
+) -> None:
+    """Ana holds a block with one free slot, and her last token needs another block. With the gate
+    she gets the slot only if that block is free, and takes no block yet."""
+    p = Program()
+    manager = make_manager(p, blocks)
+    ana = hashed(p, manager, "ana", range(5))
+    manager.allocate_slots(ana, 3)
+    p.set(ana, "num_computed_tokens", 3)
+    answer = manager.allocate_slots(ana, 1, full_sequence_must_fit=True)
+    if granted is None:
+        p.see(answer)
+    else:
+        p.see(answer.get_block_ids())
+    p.see(manager.get_block_ids("ana"))
+    p.see(manager.num_free_blocks)
+    assert subject.run(p) == [granted, [1], blocks - 1]
+
+
+@pytest.mark.parametrize(("valid", "hits"), [(12, 12), (8, 8), (7, 4), (3, 0)])
+def test_02_7_what_was_computed_stays_findable(subject: Any, valid: int, hits: int) -> None:
+    """Only blocks behind the valid tokens leave the cache, the one that is cut among them."""
+    p = Program()
+    manager = make_manager(p)
+    ana = hashed(p, manager, "ana", range(12))
+    manager.allocate_slots(ana, 12)
+    manager.uncache_blocks(ana, valid)
+    p.see(manager.num_cached_blocks["ana"])
+    p.see(manager.get_computed_blocks(hashed(p, manager, "ben", range(14)))[1])
+    assert subject.run(p) == [hits // 4, hits]
+
+
+def test_02_7_computed_again_it_is_findable_again(subject: Any) -> None:
+    """The second block fails and is computed a second time."""
+    p = Program()
+    manager = make_manager(p)
+    ana = hashed(p, manager, "ana", range(8))
+    manager.allocate_slots(ana, 8)
+    manager.uncache_blocks(ana, 4)
+    p.set(ana, "num_computed_tokens", 4)
+    manager.allocate_slots(ana, 4)
+    p.see(manager.get_computed_blocks(hashed(p, manager, "ben", range(9)))[1])
+    manager.check_integrity()
+    p.see("whole")
+    assert subject.run(p) == [8, "whole"]
+
+
+def test_02_7_a_request_without_blocks_has_nothing_to_forget(subject: Any) -> None:
+    """It fails before it held a block: nothing is noted about it."""
+    p = Program()
+    manager = make_manager(p)
+    manager.uncache_blocks(hashed(p, manager, "ana", range(8)), 0)
+    p.see(manager.num_cached_blocks)
+    p.see(manager.num_free_blocks)
+    assert subject.run(p) == [{}, 7]
