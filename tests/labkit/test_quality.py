@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 
-from labkit import alternatives, mutate, public, quality, source
+from labkit import alternatives, mutate, public, quality, source, warm
 from labkit.manifest import Course, ManifestError, Phase, find_root
 from labkit.public import PhaseResult
 from labkit.quality import Line
@@ -208,6 +209,59 @@ def test_a_wrong_survivor_is_named(copy: Phase) -> None:
     path.write_text('[[survivors]]\nphase = "00"\nchange = "x"\n', encoding="utf-8")
     with pytest.raises(ManifestError, match=r"survivors\[0\]: keys are change, phase"):
         quality.load_survivors(copy)
+
+
+def test_only_survivors_are_asked_again(copy: Phase, monkeypatch: pytest.MonkeyPatch) -> None:
+    every = quality.changes_of(copy)
+    fixed, left, explained = every[3].name, every[5].name, every[7].name
+    asked = []
+
+    def noticed(phase: Phase, task: str, module: str, text: str, seed: int) -> bool:
+        (name,) = [m.name for m in every if m.text == text]
+        asked.append(name)
+        return name == fixed
+
+    monkeypatch.setattr(quality, "noticed", noticed)
+    with pytest.raises(ValueError, match="none of all"):
+        quality.row_of_changes_again(copy, 1, 1)
+    line = Line("changes", len(every) - 3, len(every), len(every), [fixed, left, explained])
+    quality.record(copy, [line])
+    reason = "no input can tell the two apart, says this test"
+    entry = {"phase": "00", "change": explained, "equivalent": True, "reason": reason}
+    text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in entry.items())
+    quality.survivors_file(copy).write_text(f"[[survivors]]\n{text}", encoding="utf-8")
+    line = quality.row_of_changes_again(copy, 1, 1)
+    assert set(asked) == {fixed, left}
+    assert (line.good, line.total, line.wrong) == (len(every) - 2, len(every) - 1, [left])
+    quality.record(copy, [Line("changes", 0, 1, 1, ["f: `x` -> `y`"])])
+    with pytest.raises(ValueError, match="1 of its survivors are not made any more"):
+        quality.row_of_changes_again(copy, 1, 1)
+
+
+ENGINE_PHASES = [phase for phase in COURSE.ready if phase.number < "08"]
+"""Those whose suites are measured in full; policies, in phase 16, are not yet."""
+
+
+@pytest.mark.parametrize("phase", ENGINE_PHASES, ids=lambda phase: phase.number)
+def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
+    """Whoever changes a graded function measures its suite again."""
+    rows = {name: Line(**row) for name, row in quality.recorded(phase.root)[phase.slug].items()}
+    assert rows["changes"].total == len(quality.not_equivalent(phase)) == rows["changes"].of
+    assert all(quality.passes(line) for line in rows.values())
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize("phase", ENGINE_PHASES, ids=lambda phase: phase.number)
+def test_a_few_changes_are_noticed(phase: Phase) -> None:
+    """All of them: `suite-quality --only changes --sample 0`."""
+    with warm.children():
+        line = quality.row_of_changes(phase, 2, 1, 1)
+    assert line.good == line.total == 2, line.wrong
+
+
+def test_the_handbook_shows_the_record() -> None:
+    text = (COURSE.root / "docs" / "instructors.md").read_text(encoding="utf-8")
+    assert quality.table(COURSE.root) in text
 
 
 def test_thoughtless_answers_replace_every_graded_function() -> None:
