@@ -63,6 +63,7 @@ NONE_YET = {
         "test_06_8_tokens_of_several_letters",
     ],
     CHANGES: [
+        "test_01_2_one_cache_is_as_long_as_it_must_be",
         "test_03_5_the_answer_is_yes_or_no",
         "test_03_5_what_the_cache_supplied_is_noted_once",
         "test_03_6_nobody_has_a_turn_when_the_budget_is_spent",
