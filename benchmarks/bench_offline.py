@@ -352,7 +352,7 @@ def show(name: str, figures: dict[str, Any], limits: dict[str, float]) -> None:
     if "mini_vllm" in figures:
         ours = figures["mini_vllm"]["tokens_per_s"]
         for what, limit in zip(
-            ("reading the weights once a step", "the products"), limits.values(), strict=True
+            ("reading the weights once a step", "doing the products"), limits.values(), strict=True
         ):
             print(f"{'':<10}{what} allows {limit:.0f} tokens/s: {ours / limit:.0%}")
     print()
