@@ -7,11 +7,8 @@
     reason     why it cannot be made here
 
 A mistake in a graded function is to be caught by a hidden suite (`caught_by = "hidden 02.6"`: the
-tests of that task), one elsewhere by a test of the engine (its path and name). A row with several
-mistakes has several entries: H30, H30b.
-
-Without arguments `labkit history` runs the entries with changes. Those with a mutant run when they
-are named; `labkit mutants --hidden` judges all mutants anyway.
+tests of that task; for a mutant its own task's, unless said otherwise), one elsewhere by a test of
+the engine (its path and name). A row with several mistakes has several entries: H30, H30b.
 """
 
 from __future__ import annotations
@@ -29,19 +26,23 @@ from typing import Any
 
 import typer
 
-from labkit import child, grade, mutants, overlay, public, pytest_report, warm
-from labkit import hidden as hidden_plugin
+from labkit import child, mutants, overlay, warm
 from labkit.files import write_text
 from labkit.loop import course, polite
 from labkit.manifest import Course, ManifestError, Phase
-from labkit.quality import sample
+from labkit.quality import run_hidden, sample
 
 SEED = 1
 """Of the hidden suites' random inputs: the same in every run, so that results can be compared."""
 ENGINE_LIMITS = child.Limits(seconds=600)
 HIDDEN = re.compile(r"hidden (\d\d\.\d+)")
 ROW = re.compile(r"\| (H\d\d) \|")
-WAYS = ({"what", "caught_by", "changes"}, {"mutant"}, {"reason"})
+WAYS = (
+    {"what", "caught_by", "changes"},
+    {"mutant"},
+    {"mutant", "caught_by"},
+    {"reason"},
+)
 
 
 def catalogue(root: Path) -> list[list[str]]:
@@ -115,7 +116,7 @@ def load_one(
     if keys not in WAYS or not re.fullmatch(r"H\d\d[a-z]?", str(entry.get("id"))):
         raise ManifestError(
             f"{where}: keys are {', '.join(sorted(entry))}; give an id such as H30 or H30b, and"
-            " either what, caught_by and changes, or mutant, or reason"
+            " either what, caught_by and changes, or mutant (and caught_by), or reason"
         )
     if "mutant" in entry:
         return _pointer(course, where, entry, named)
@@ -137,7 +138,7 @@ def _pointer(
     if name not in named:
         raise ManifestError(f"{where}: tests/mutants has no {name!r}")
     found = mutants.load_one(course.phase(name.partition("/")[0]), where, named[name])
-    caught_by = f"hidden {found.exercise}"
+    caught_by = entry.get("caught_by", f"hidden {found.exercise}")
     texts = {found.module: found.text}
     return Bug(entry["id"], found.misconception, caught_by, texts, mutant=name)
 
@@ -196,17 +197,7 @@ def _import(root: Path, mapping: Mapping[str, str]) -> None:
 
 
 def _failing_hidden(phase: Phase, task: str, mapping: Mapping[str, str], only: str) -> str:
-    extra = {
-        hidden_plugin.SUBJECT: json.dumps(mapping),
-        hidden_plugin.TASKS: task,
-        "HYPOTHESIS_PROFILE": "unshrunk",
-        pytest_report.SECONDS: str(max(grade.LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
-    }
-    options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin", "-x"]
-    options += [f"--hypothesis-seed={SEED}", "-k", only.partition("[")[0]]
-    result = public.run_tests(
-        phase, [phase.hidden_tests], {}, options, extra, seconds=grade.RUN_SECONDS
-    )
+    result = run_hidden(phase, mapping, SEED, stop=True, tasks=task, only=only.partition("[")[0])
     judged = [test for test in result.tests if test.outcome != "not run"]
     if result.broken or not judged:
         raise RuntimeError(f"the hidden suite of {task} did not run: {result.broken[-400:]}")
@@ -268,7 +259,7 @@ def record(root: Path, verdict: Verdict) -> None:
 
 @polite
 def main(
-    ids: list[str] = typer.Argument(None, help="H05 H30b ...; default: all with changes"),
+    ids: list[str] = typer.Argument(None, help="H05 H30b ...; default: all"),
     number: int = typer.Option(0, "--sample", help="so many of them; 0 = all"),
     seed: int = typer.Option(1, help="draws the sample"),
     write: bool = typer.Option(False, help="record which test failed"),
@@ -280,7 +271,7 @@ def main(
     for name in ids or ():
         if not any(name in (bug.id, bug.row) for bug in bugs):
             raise ValueError(f"tests/history has no {name}; give ids such as {bugs[0].id}")
-    chosen = [bug for bug in bugs if {bug.id, bug.row} & set(ids or ()) or not (ids or bug.mutant)]
+    chosen = [bug for bug in bugs if not ids or {bug.id, bug.row} & set(ids)]
     count = survivors = 0
     for verdict in run(known, sample(chosen, number, seed), jobs):
         print(verdict, flush=True)

@@ -3,7 +3,6 @@
     changes       small wrong changes of every graded function, by rule (`labkit.mutate`); those of
                   kernels are made and judged by `labkit kernel-corpus`
     named         the named mistakes of tests/mutants
-    history       those of them that a real engine once made (an issue is named)
     alternatives  correct solutions that look unlike the reference: they must pass
     baselines     answers that take no thought (None, 0, nothing, the first argument): must fail
     seeds         the reference under fresh seeds: it must pass each time
@@ -19,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import re
 import sys
 import tempfile
 import time
@@ -41,7 +39,7 @@ from labkit.loop import course, polite
 from labkit.manifest import ManifestError, Phase
 from labkit.mutants import Mutant
 from labkit.mutate import Mutation, mutations
-from labkit.skeleton import is_kernel
+from labkit.skeleton import kernels
 
 ENOUGH = 0.95
 """Of the changes that are not the same program: how many a suite must notice."""
@@ -51,7 +49,6 @@ BASELINES = {
     "empty": "return []",
     "first argument": "return locals().get(next(iter(locals()), ''))",
 }
-ISSUE = re.compile(r"[\w-]+ ?#\d+|@[0-9a-f]{7}")
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
@@ -87,8 +84,7 @@ def hidden(
     """The hidden suite on some modules; those that are not in `texts` are the reference's.
 
     Args:
-        stop: at the first failure, which is all that a mutant needs.
-        tasks: only the tests of these, with commas between; "" = all.
+        stop, tasks: see `run_hidden`.
     """
     with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
         mapping = {}
@@ -96,17 +92,31 @@ def hidden(
             path = Path(folder, phase.lab_file(module).name)
             path.write_text(text, encoding="utf-8")
             mapping[module] = str(path)
-        options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin"]
-        options += [f"--hypothesis-seed={seed}", *(["-x"] if stop else [])]
-        extra = {hidden_plugin.TASKS: tasks} if tasks else {}
-        extra |= {
-            hidden_plugin.SUBJECT: json.dumps(mapping),
-            "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
-            pytest_report.SECONDS: str(max(grade.LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
-        }
-        return public.run_tests(
-            phase, [phase.hidden_tests], {}, options, extra, seconds=grade.RUN_SECONDS
-        )
+        return run_hidden(phase, mapping, seed, stop, tasks)
+
+
+def run_hidden(
+    phase: Phase, mapping: Mapping[str, str], seed: int, stop: bool, tasks: str = "", only: str = ""
+) -> public.PhaseResult:
+    """The hidden suite on some files, with as much time as in a grade.
+
+    Args:
+        mapping: module -> file; the other modules are the reference's.
+        stop: at the first failure, without looking for a smaller example of it.
+        tasks: only the tests of these, with commas between; "" = all.
+        only: only tests whose name has this in it; "" = all.
+    """
+    options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin"]
+    options += [f"--hypothesis-seed={seed}", "-k", only, *(["-x"] if stop else [])]
+    extra = {hidden_plugin.TASKS: tasks} if tasks else {}
+    extra |= {
+        hidden_plugin.SUBJECT: json.dumps(mapping),
+        "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
+        pytest_report.SECONDS: str(max(grade.LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
+    }
+    return public.run_tests(
+        phase, [phase.hidden_tests], {}, options, extra, seconds=grade.RUN_SECONDS
+    )
 
 
 def caught(result: public.PhaseResult) -> bool:
@@ -188,13 +198,8 @@ def sample(items: list[Item], number: int, seed: int) -> list[Item]:
 def changes_of(phase: Phase) -> list[Mutation]:
     """The changes of every graded function but kernels: `labkit kernel-corpus` changes those, and
     asks the checker alone."""
-    kernels = {
-        (module, hole)
-        for module in phase.modules
-        for hole in phase.holes(module)
-        if is_kernel(source.find(phase.reference_file(module).read_text("utf-8"), hole).node)
-    }
-    return [m for m in mutations(phase) if (m.module, m.function) not in kernels]
+    left_out = kernels(phase)
+    return [m for m in mutations(phase) if (m.module, m.function) not in left_out]
 
 
 def row_of_changes(phase: Phase, number: int, seed: int, jobs: int) -> Line:
@@ -253,27 +258,16 @@ def line_of_changes(phase: Phase, alive: list[str], total: int, of: int) -> Line
     return line
 
 
-def row_of_mistakes(
-    phase: Phase, what: str, chosen: list[Mutant], seen: Mapping[str, bool]
-) -> Line:
-    wrong = [mutant.name for mutant in chosen if not seen[mutant.name]]
-    return Line(what, len(chosen) - len(wrong), len(chosen), len(chosen), wrong)
-
-
-def rows_of_mistakes(phase: Phase, seed: int, jobs: int) -> list[Line]:
-    """The named mistakes, and those of them that a real engine made."""
+def row_of_mistakes(phase: Phase, seed: int, jobs: int) -> Line:
+    """The named mistakes."""
     known = mutants.load(phase)
 
     def seen_by(mutant: Mutant) -> bool:
         return noticed(phase, mutant.exercise, mutant.module, mutant.text, seed)
 
     verdicts = at_work(f"{phase.number} named mistakes", known, seen_by, jobs)
-    seen = {mutant.name: found for mutant, found in verdicts}
-    historic = [mutant for mutant in known if ISSUE.search(mutant.misconception)]
-    return [
-        row_of_mistakes(phase, "named", known, seen),
-        row_of_mistakes(phase, "history", historic, seen),
-    ]
+    wrong = [mutant.name for mutant, seen in verdicts if not seen]
+    return Line("named", len(known) - len(wrong), len(known), len(known), wrong)
 
 
 def row_of_alternatives(phase: Phase, seed: int, jobs: int) -> Line:
@@ -327,23 +321,23 @@ def row_of_seeds(phase: Phase, number: int, seed: int, jobs: int) -> Line:
 
 # ---------------------------------------------------------------- the command
 PARTS = ("changes", "named", "alternatives", "baselines", "seeds")
-ROWS = ("changes", "named", "history", "alternatives", "baselines", "seeds")
 RECORD = "tests/mutants/quality.json"
+PAGE = "docs/instructors.md"
 
 
 def measure(
     phase: Phase, parts: Iterable[str], number: int, seeds: int, seed: int, jobs: int
 ) -> list[Line]:
     """The rows of one phase."""
-    rows: dict[str, Callable[[], list[Line]]] = {
-        "changes": lambda: [row_of_changes(phase, number, seed, jobs)],
-        "again": lambda: [row_of_changes_again(phase, seed, jobs)],
-        "named": lambda: rows_of_mistakes(phase, seed, jobs),
-        "alternatives": lambda: [row_of_alternatives(phase, seed, jobs)],
-        "baselines": lambda: [row_of_baselines(phase, seed, jobs)],
-        "seeds": lambda: [row_of_seeds(phase, seeds, seed, jobs)],
+    rows: dict[str, Callable[[], Line]] = {
+        "changes": lambda: row_of_changes(phase, number, seed, jobs),
+        "again": lambda: row_of_changes_again(phase, seed, jobs),
+        "named": lambda: row_of_mistakes(phase, seed, jobs),
+        "alternatives": lambda: row_of_alternatives(phase, seed, jobs),
+        "baselines": lambda: row_of_baselines(phase, seed, jobs),
+        "seeds": lambda: row_of_seeds(phase, seeds, seed, jobs),
     }
-    return [line for part in parts for line in rows[part]()]
+    return [rows[part]() for part in parts]
 
 
 def recorded(root: Path) -> dict[str, dict[str, Any]]:
@@ -360,11 +354,20 @@ def record(phase: Phase, lines: Iterable[Line]) -> None:
     write_text(phase.root / RECORD, json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
+def show(root: Path) -> None:
+    """Put the record's table into the page for instructors."""
+    path = root / PAGE
+    text = path.read_text(encoding="utf-8")
+    before, begin, rest = text.partition("<!-- quality -->\n")
+    _, end, after = rest.partition("<!-- /quality -->")
+    write_text(path, f"{before}{begin}{table(root)}\n{end}{after}")
+
+
 def table(root: Path) -> str:
     """What was recorded, as a table of Markdown."""
     known = recorded(root)
     names = list(dict.fromkeys(name for rows in known.values() for name in rows))
-    names.sort(key=ROWS.index)
+    names.sort(key=PARTS.index)
     lines = [f"| phase | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     for slug, rows in sorted(known.items()):
         cells = [f"{rows[n]['good']} of {rows[n]['total']}" if n in rows else "" for n in names]
@@ -376,7 +379,7 @@ def passes(line: Line) -> bool:
     """Changes: at least 95 %, and every survivor explained. All else: all of it."""
     if line.what == "changes":
         return not line.wrong and line.good >= ENOUGH * line.total
-    return not line.wrong and (line.total > 0 or line.what == "history")
+    return not line.wrong and line.total > 0
 
 
 @polite
@@ -389,7 +392,7 @@ def main(
         ",".join(PARTS), help="some of them, with commas; again = changes that survived last time"
     ),
     jobs: int = typer.Option(max(1, (os.cpu_count() or 1) // 2), help="suites at a time"),
-    write: bool = typer.Option(False, help=f"keep the rows in {RECORD}"),
+    write: bool = typer.Option(False, help=f"keep the rows in {RECORD} and {PAGE}"),
 ) -> None:
     """Measure the hidden suites; exit code 1 if one of them lets something through."""
     parts = only.split(",")
@@ -412,5 +415,6 @@ def main(
         sys.stdout.flush()
         if write:
             record(phase, lines)
+            show(phase.root)
     print(f"{len(chosen)} phases, {count} rows that must be better")
     raise typer.Exit(1 if count else 0)

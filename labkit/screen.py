@@ -13,7 +13,7 @@ from labkit.diagnose import Problem
 from labkit.manifest import Exercise, Phase
 from labkit.mutants import Mutant
 from labkit.public import PhaseResult, Test
-from labkit.skeleton import is_kernel, left_todo
+from labkit.skeleton import kernels, left_todo
 
 MARKS = {
     "passed": ("✓", "green"),
@@ -71,13 +71,7 @@ def where_to_edit(phase: Phase, exercise: Exercise, *functions: str) -> str:
 
 def kernel_tasks(phase: Phase) -> set[str]:
     """Tasks in which a learner writes a kernel."""
-    found = set()
-    for module in phase.modules:
-        known = source.functions(phase.reference_file(module).read_text(encoding="utf-8"))
-        for name, task in phase.holes(module).items():
-            if name in known and is_kernel(known[name].node):
-                found.add(task.id)
-    return found
+    return {task.id for task in kernels(phase).values()}
 
 
 def tiers(result: PhaseResult) -> str:

@@ -39,6 +39,17 @@ def is_kernel(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
     return bool(names & {"triton.jit", "jit"})
 
 
+def kernels(phase: Phase) -> dict[tuple[str, str], Exercise]:
+    """(module, function) -> task of the kernels that a learner writes."""
+    found = {}
+    for module in phase.modules:
+        known = source.functions(phase.reference_file(module).read_text(encoding="utf-8"))
+        for name, task in phase.holes(module).items():
+            if name in known and is_kernel(known[name].node):
+                found[module, name] = task
+    return found
+
+
 def hole_body(phase: Phase, exercise: Exercise, function: source.Function) -> str:
     message = todo_message(phase, exercise, function.name)
     first, second = message.split(" (", 1)

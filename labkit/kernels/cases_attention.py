@@ -244,6 +244,17 @@ def far_logits(paged: Pages, problem: dict[str, Any]) -> None:
                 paged.key[place] = key.to(paged.key.dtype)
 
 
+def low_logits(paged: Pages, problem: dict[str, Any]) -> None:
+    """Logits around -150: float32's exp of them is 0, so only a true maximum can be subtracted.
+
+    Every query is the same vector, and every visible key is moved against it.
+    """
+    dim = paged.key.shape[-1]
+    direction = torch.ones(dim) / dim**0.5
+    problem["query"].copy_((direction / problem["scale"]).expand(problem["query"].shape))
+    paged.key[paged.slots] -= 150 * direction
+
+
 def loud_key(paged: Pages, problem: dict[str, Any]) -> None:
     """One key of each request, at a place that is drawn, 20 times as long as the others."""
     for row, length in enumerate(paged.seq_lens):
@@ -512,6 +523,10 @@ PAGED_PREFILL = (
     Case(
         "big-cache", "blocks behind the 2^31st element", "float16",
         prefill([(5, 14), (2, 0)], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
+    ),
+    Case(
+        "low-logits", "rows whose first tile is empty, and whose logits are around -150", "float32",
+        prefill([(40, 3)], 2, 1, 32, 16, 5, key_tile=16, change=low_logits),
     ),
     Case(
         "traffic-window", "192 tokens with a window of 32", "bfloat16",

@@ -32,8 +32,9 @@ def hash_block(
         extra_keys: whatever else changes the block's keys and values (:func:`extra_hash_keys`).
 
     Returns:
-        32 bytes of SHA-256 over the parent, the tokens as 64-bit integers, and the extra keys.
-        A plain ``hash()`` would not do: whoever can make prompts collide reads foreign KV.
+        32 bytes of SHA-256 over the parent, the tokens as 64-bit integers (array type ``"q"``),
+        and the extra keys in any form. A plain ``hash()`` would not do: whoever can make prompts
+        collide reads foreign KV.
     """
     # TODO 02.1
     raise NotImplementedError(

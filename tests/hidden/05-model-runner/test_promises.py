@@ -107,6 +107,23 @@ def test_05_6_the_longest_query_and_context(subject: Any) -> None:
     assert subject.run(p) == [3, 3, [1, 2, 3], [2, 2, 3]]
 
 
+@pytest.mark.history("vllm#26385", "vllm#27756")
+def test_05_6_bug_vllm_26385_a_pause_takes_no_tokens(subject: Any) -> None:
+    """Ana and cleo are in the batch and have no turn: the step holds one token, which is ben's."""
+    p = Program()
+    runner = make_runner(p, 4)
+    names = ["ana", "ben", "cleo"]
+    requests = [new(p, name, [5, 6 + n], [n + 1]) for n, name in enumerate(names)]
+    runner._update_states(plan(p, dict.fromkeys(names, 2), requests))
+    step = plan(p, {"ben": 1}, computed={"ben": 1})
+    runner._update_states(step)
+    inputs = runner._prepare_inputs(step)
+    p.see(inputs.req_ids)
+    p.see(inputs.input_ids.tolist())
+    p.see(inputs.metadata.slot_mapping.tolist())
+    assert subject.run(p) == [["ben"], [7], [2 * 4 + 1]]
+
+
 def test_05_6_types_are_those_that_kernels_read(subject: Any) -> None:
     """A kernel that was compiled for 32 bits reads every other half of an array of 64."""
     p = Program()

@@ -1,11 +1,12 @@
-"""Big-endian tokens and length-prefixed parts: another encoding with the same distinctions."""
+"""One token at a time, and extra keys behind their lengths."""
 
 
 def hash_block(parent_hash, token_ids, extra_keys=()):
-    parts = [parent_hash, b"".join(int(t).to_bytes(8, "big", signed=True) for t in token_ids)]
-    parts += [repr(key).encode() for key in extra_keys]
-    framed = b"".join(len(part).to_bytes(8, "big") + part for part in parts)
-    return hashlib.sha256(framed).digest()
+    message = parent_hash + b"".join(int(t).to_bytes(8, "little", signed=True) for t in token_ids)
+    for key in extra_keys:
+        text = repr(key).encode()
+        message += len(text).to_bytes(8, "big") + text
+    return hashlib.sha256(message).digest()
 
 
 def extra_hash_keys(request, start, end):

@@ -1,11 +1,15 @@
-"""JSON as the encoding, and a hasher that walks the chain with a generator."""
+"""numpy's bytes, extra keys as JSON, and a hasher that walks the chain with a generator."""
 
 
 def hash_block(parent_hash, token_ids, extra_keys=()):
     import json
 
-    document = [parent_hash.hex(), [int(token) for token in token_ids], repr(extra_keys)]
-    return hashlib.sha256(json.dumps(document).encode()).digest()
+    import numpy as np
+
+    extra = json.dumps([repr(key) for key in extra_keys]).encode() if extra_keys else b""
+    return hashlib.sha256(
+        b"".join((parent_hash, np.asarray(token_ids, dtype="<i8").tobytes(), extra))
+    ).digest()
 
 
 def extra_hash_keys(request, start, end):

@@ -5,9 +5,8 @@ def hash_block(parent_hash, token_ids, extra_keys=()):
     import struct
 
     tokens = struct.pack(f"<{len(token_ids)}q", *token_ids)
-    extra = repr(tuple(extra_keys)).encode()
-    message = parent_hash + struct.pack("<q", len(token_ids)) + tokens + extra
-    return hashlib.sha256(message).digest()
+    extra = [text.encode() for text in sorted(map(repr, extra_keys))]
+    return hashlib.sha256(b"|".join([parent_hash + tokens, *extra])).digest()
 
 
 def extra_hash_keys(request, start, end):
