@@ -24,8 +24,9 @@ python3 -m venv "$base/uv"
 # Not below /root: the student's code runs under another uid and must be able to start Python.
 export UV_PYTHON_INSTALL_DIR="$base/python"
 "$base/uv/bin/uv" python install 3.12
+python="$("$base/uv/bin/uv" python find 3.12)"
 cd "$course"
-"$("$base/uv/bin/uv" python find 3.12)" -m labkit setup
+"$python" -m labkit setup
 
 # The course is root's: hidden suites, solutions and the reference of every exercise lie in it. A user
 # who may start Python and import its packages, and may read nothing else, is who the student's code

@@ -73,6 +73,7 @@ def gradescope(result: GradeResult, visibility: str = "visible") -> dict[str, An
         raise ResultError(f"visibility is {visibility!r}; it must be one of {known}")
     document: dict[str, Any] = {
         "output": explain(result),
+        "output_format": "text",  # the default renders HTML, and a problem may name `<module>`
         "execution_time": round(result.seconds),
         "visibility": visibility,
         "stdout_visibility": "hidden",
@@ -107,21 +108,28 @@ def _gradescope_test(group: GroupRecord, visibility: str) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- GitHub Classroom
 def classroom(result: GradeResult, group: GroupRecord | None = None) -> dict[str, Any]:
-    """The document that Classroom's reporter reads: of the whole result, or of one task."""
+    """The document that Classroom's reporter reads: of the whole result, or of one task.
+
+    Its log shows the name of a test, and the message only of one that could not run; so the name of
+    a failed one says what there is to say. `line_no` 0 stands for "no line".
+    """
     groups = result.groups if group is None else [group]
     passed = all(item.status == "passed" for item in groups) and result.status == "graded"
     return {
         "status": "error" if result.status != "graded" else "pass" if passed else "fail",
         "max_score": sum(item.points for item in groups),
-        "tests": [
-            {
-                "name": f"{item.id} {item.title}",
-                "status": "pass" if item.status == "passed" else "fail",
-                "score": item.earned,
-                "message": comment(item),
-            }
-            for item in groups
-        ],
+        "tests": [_classroom_test(item) for item in groups],
+    }
+
+
+def _classroom_test(group: GroupRecord) -> dict[str, Any]:
+    name, passed = f"{group.id} {group.title}", group.status == "passed"
+    return {
+        "name": name if passed else f"{name}: {comment(group)}",
+        "status": "pass" if passed else "fail",
+        "score": group.earned,
+        "message": comment(group),
+        "line_no": 0,
     }
 
 

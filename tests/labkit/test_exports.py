@@ -21,6 +21,7 @@ GRADESCOPE = {
     "score": (int, float),
     "execution_time": int,
     "output": str,
+    "output_format": str,
     "visibility": str,
     "stdout_visibility": str,
     "extra_data": dict,
@@ -74,6 +75,7 @@ def check_gradescope(document: dict[str, Any]) -> None:
         assert isinstance(value, GRADESCOPE[key]), key
     assert document["visibility"] in exports.VISIBILITIES
     assert document["stdout_visibility"] == "hidden"
+    assert document["output_format"] == "text", "`<module>` in a problem is no HTML"
     for test in document["tests"]:
         for key, value in test.items():
             assert isinstance(value, GRADESCOPE_TEST[key]), key
@@ -124,7 +126,8 @@ def reporter(outputs: str) -> tuple[float, float, list[float]]:
         document = json.loads(base64.b64decode(values[runner]))
         assert document["status"] in ("pass", "fail", "error")
         for test in document["tests"]:
-            assert set(test) == {"name", "status", "score", "message"}
+            assert set(test) == {"name", "status", "score", "message", "line_no"}
+            assert test["line_no"] == 0, "else its log names a line"
         total += sum(test["score"] for test in document["tests"])
         maximum += document["max_score"]
         passed = sum(test["status"] == "pass" for test in document["tests"])
@@ -137,6 +140,15 @@ def test_classroom_adds_up_in_both_of_its_sums(result: GradeResult) -> None:
     assert (total, maximum) == (5, 25)
     assert rows == [5, 0, 0]
     assert sum(rows) == total
+
+
+def test_classroom_shows_kind_and_hint_of_a_failed_task(result: GradeResult) -> None:
+    """Its log prints the name of a test that ran, and never the message."""
+    names = [test["name"] for test in exports.classroom(result)["tests"]]
+    assert names[:2] == [
+        "00.1 Is it finished?",
+        "00.2 How many?: 1 of 2 hidden tests passed. wrong result. Guesses.",
+    ]
 
 
 def test_classroom_outputs_are_one_line_each(result: GradeResult) -> None:
