@@ -1,8 +1,11 @@
 """Names of contents: random prompts with adapters, salts and images get equal hashes exactly where
-the reference gives them. The bytes are not compared, only which blocks share a name."""
+the reference gives them. There only who shares a name is compared; the bytes are fixed for blocks
+without extra keys."""
 
 from __future__ import annotations
 
+import hashlib
+from array import array
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,6 +109,21 @@ def test_02_1_token_by_token_is_the_same_as_at_once(
     one, two, three = subject.run(p)
     assert one == two == three
     assert len(one) == (len(prompt) + len(output)) // size
+
+
+@many
+@given(
+    parent=st.binary(min_size=32, max_size=32),
+    tokens=st.lists(st.integers(0, 2**31 - 1), min_size=1, max_size=6),
+)
+def test_02_1_bug_vllm_11829_a_name_is_sha256(
+    subject: Any, parent: bytes, tokens: list[int]
+) -> None:
+    """A short hash can be made to collide, and then a parent stands for another prefix."""
+    p = Program()
+    p.see(p.call("mini_vllm.core.block_hash:hash_block", parent, tokens))
+    right = hashlib.sha256(parent + array("q", tokens).tobytes()).digest()
+    assert subject.run(p) == [right]
 
 
 def test_02_1_bug_vllm_12621_the_root_is_random(subject: Any) -> None:

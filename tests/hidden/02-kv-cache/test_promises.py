@@ -170,17 +170,18 @@ def test_02_5_a_hole_ends_the_prefix(subject: Any) -> None:
 
 
 def test_02_5_who_must_not_look_finds_nothing(subject: Any) -> None:
-    """Logprobs of the prompt need every token of it computed."""
+    """Logprobs of the prompt need every token of it computed, even if only the token's own is
+    wanted: 0 is not None."""
     p = Program()
     manager = make_manager(p)
     manager.allocate_slots(hashed(p, manager, "ana", range(12)), 12)
-    for logprobs in (None, 1):
+    for logprobs in (None, 0, 1):
         params = p.new("mini_vllm.sampling_params:SamplingParams", prompt_logprobs=logprobs)
         ben = hashed(p, manager, "ben", range(12), sampling_params=params)
         found = manager.get_computed_blocks(ben)
         p.see(found[0].get_block_ids())
         p.see(found[1])
-    assert subject.run(p) == [[1, 2], 8, [], 0]
+    assert subject.run(p) == [[1, 2], 8, [], 0, [], 0]
 
 
 @pytest.mark.parametrize("number", [0, -1])
