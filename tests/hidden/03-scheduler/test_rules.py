@@ -141,21 +141,23 @@ def test_03_2_any_numbers(
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_03_3_victims_of_every_kind(subject: Any, reference: Any, policy: str) -> None:
-    """Four run, then they are preempted one by one, in the order that the policy says."""
-    p = Program()
-    s = scheduler(p, policy=policy)
-    for name, priority, arrival in (("a", 1, 0.0), ("b", 3, 1.0), ("c", 3, 2.0), ("d", 2, 3.0)):
-        s.add_request(request(p, name, 3, priority, arrival=arrival))
-    s.schedule()
-    for _ in range(4):
-        victim = s._pick_victim()
-        p.see(victim.request_id)
-        s._preempt(victim)
-        p.see(victim.num_computed_tokens)
-        p.see(victim.num_preemptions)
-        p.see(s.kv_cache_manager.num_free_blocks)
-        p.see_each(s.waiting, "request_id")
-    same(subject, reference, p)
+    """Four are admitted in four steps, then they are preempted one by one, in the order that the
+    policy says. Priorities may be negative."""
+    for most_urgent in (1, -5):
+        p = Program()
+        s = scheduler(p, policy=policy)
+        for name, behind, arrival in (("a", 0, 0.0), ("b", 2, 1.0), ("c", 2, 2.0), ("d", 1, 3.0)):
+            s.add_request(request(p, name, 3, most_urgent + behind, arrival=arrival))
+            s.schedule()
+        for _ in range(4):
+            victim = s._pick_victim()
+            p.see(victim.request_id)
+            s._preempt(victim)
+            p.see(victim.num_computed_tokens)
+            p.see(victim.num_preemptions)
+            p.see(s.kv_cache_manager.num_free_blocks)
+            p.see_each(s.waiting, "request_id")
+        same(subject, reference, p)
 
 
 def test_03_3_bug_vllm_31876_drafts_do_not_survive(subject: Any, reference: Any) -> None:
@@ -419,6 +421,41 @@ def test_03_6_blocked_requests_wait_beside_the_line(
     same(subject, reference, p)
 
 
+def test_03_6_bug_nano_vllm_the_rows_bound_all_who_run(subject: Any, reference: Any) -> None:
+    """The limit was asked of the newcomers of a step only, so that ten ran in two rows. "a" and "b"
+    run, "c" waits; it comes when "a" has ended."""
+    p = Program()
+    s = scheduler(p, max_num_seqs=2)
+    for name, limit in (("a", 3), ("b", 9), ("c", 9)):
+        s.add_request(request(p, name, 2, max_tokens=limit))
+    for _ in range(4):
+        out = see_plan(p, s)
+        s.update_from_output(out, {name: [7] for name in "abc"})
+    right = reference.run(p)
+    assert [set(plan) for plan in right[::8]] == [{"a", "b"}] * 3 + [{"b", "c"}]
+    assert subject.run(p) == right
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_03_6_bug_vllm_37051_nobody_is_preempted_for_a_newcomer(
+    subject: Any, reference: Any, policy: str
+) -> None:
+    """A test expected a preemption at admission. "b" is more urgent and lacks a block: it waits,
+    and so does "c" behind it, until "a" has ended."""
+    p = Program()
+    s = scheduler(p, blocks=4, policy=policy)
+    s.add_request(request(p, "a", 6, 5, max_tokens=2))
+    s.update_from_output(see_plan(p, s), {"a": [7]})
+    s.add_request(request(p, "b", 11, 0, arrival=1.0))
+    s.add_request(request(p, "c", 2, 9, arrival=2.0))
+    for _ in range(2):
+        out = see_plan(p, s)
+        s.update_from_output(out, {name: [7] for name in "abc"})
+    right = reference.run(p)
+    assert [set(plan) for plan in right[::8]] == [{"a"}, {"a"}, {"b", "c"}]
+    assert subject.run(p) == right
+
+
 def test_03_6_bug_vllm_39734_larger_than_the_pool(subject: Any, reference: Any) -> None:
     """A prompt that can never fit ends with a word to its client; the line goes on behind it."""
     p = Program()
@@ -456,6 +493,25 @@ def test_03_7_any_ending(subject: Any, reference: Any, data: Any) -> None:
         p.see(r.output_token_ids)
         p.see(r.stop_reason)
     same(subject, reference, p)
+
+
+@pytest.mark.parametrize("max_tokens", [None, 30])
+def test_03_7_bug_vllm_26317_min_tokens_lifts_no_length_limit(
+    subject: Any, max_tokens: int | None
+) -> None:
+    """`min_tokens` was asked before anything else, so the model's length was never seen and the
+    request ran for ever. Three tokens of prompt leave room for three in a model of six."""
+    p = Program()
+    s = scheduler(p, max_model_len=6)
+    a = request(p, "a", 3, max_tokens=max_tokens, min_tokens=20, eos=0, stop_token_ids=[1])
+    for answer in ([0, 1], [2, 2, 2]):
+        tokens = p.call("builtins:list", answer)
+        p.see(p.call("builtins:str", s._append_until_stop(a, tokens)))
+        p.see(tokens)
+    p.see(a.output_token_ids)
+    p.see(a.stop_reason)
+    right = ["None", [0, 1], "FINISHED_LENGTH_CAPPED", [2], [0, 1, 2], None]
+    assert subject.run(p) == right
 
 
 @many
@@ -513,6 +569,24 @@ def test_03_8_rejections_after_a_preemption(subject: Any, reference: Any) -> Non
     p.see(a.output_token_ids)
     see_plan(p, s)
     same(subject, reference, p)
+
+
+def test_03_8_bug_mini_sglang_the_last_word_of_who_is_too_long(subject: Any) -> None:
+    """A prompt that was too long was dropped without an answer. "b" never fits; "a" outgrows the
+    pool while it runs, and "c" has its room then. Each is told once why it has ended."""
+    p = Program()
+    s = scheduler(p, blocks=2)
+    s.add_request(request(p, "a", 7, max_tokens=40))
+    s.add_request(request(p, "b", 20))
+    s.add_request(request(p, "c", 2, max_tokens=1))
+    for _ in range(4):
+        see_outputs(p, s.update_from_output(s.schedule(), {"a": [7], "c": [8]}))
+    assert subject.run(p) == [
+        *(["a", "b"], [[7], []], [None, "length"], [None, "kv_capacity"]),
+        *(["a"], [[7]], [None], [None]),
+        *(["c", "a"], [[8], []], ["length", "length"], [None, "kv_capacity"]),
+        *([], [], [], []),
+    ]
 
 
 def test_03_8_bug_vllm_18485_aborts_in_every_state(subject: Any, reference: Any) -> None:
