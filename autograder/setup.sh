@@ -17,7 +17,8 @@ if ! [ -s "$base/source/phase" ]; then
 fi
 
 apt-get update
-apt-get install -y --no-install-recommends python3-pip python3-venv bubblewrap
+# No bubblewrap: this Ubuntu's is too old for the grader, which makes its own namespaces instead.
+apt-get install -y --no-install-recommends python3-pip python3-venv
 python3 -m venv "$base/uv"
 "$base/uv/bin/pip" install uv
 
@@ -28,9 +29,9 @@ python="$("$base/uv/bin/uv" python find 3.12)"
 cd "$course"
 "$python" -m labkit setup
 
-# The course is root's: hidden suites, solutions and the reference of every exercise lie in it. A user
+# All of it is root's: hidden suites, solutions and the reference of every exercise lie in it. A user
 # who may start Python and import its packages, and may read nothing else, is who the student's code
 # runs as where the machine allows no namespaces.
-chmod -R go-rwx "$course"
-chmod go+x "$course"
+chmod -R go-rwx "$base/source"
+chmod go+x "$base/source" "$course"
 chmod -R go+rX "$course/.venv" "$base/python"

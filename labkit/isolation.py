@@ -8,8 +8,9 @@
 | `plain` (any system) | all of yours | yours | open |
 
 `choose` takes the strongest rung that works here. It does not ask for a version or a flag: it
-starts a probe on the rung, which must come up, must be able to write its scratch folder, and must
-not be able to read what is secret. `plain` hides nothing and is for practice only.
+starts a probe on the rung, which must come up, must be able to write its scratch folder and to read
+what it is shown, and must not be able to read what is secret. `plain` hides nothing and is for
+practice only.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ PROBE = """
 import json, os, sys
 view = json.loads(sys.argv[1])
 open(os.path.join(view["scratch"], "probe"), "w").close()
+for path in view["shown"]:
+    if not os.access(path, os.R_OK):
+        sys.exit(path + " cannot be read")
 for top in view["secret"]:
     for folder, folders, names in os.walk(top):
         folders[:] = [f for f in folders if os.path.join(folder, f) not in view["shown"]]
@@ -139,7 +143,7 @@ class Bubblewrap(Rung):
             else:  # bwrap would take over the modes of the outside
                 options += ["--tmpfs", path] if path in view.hidden else _open_folder(path)
         options += ["--dev", "/dev", "--proc", "/proc"]
-        size = ["--perms", "1777", "--size", str(SCRATCH_MB << 20), "--tmpfs", str(view.scratch)]
+        size = ["--size", str(SCRATCH_MB << 20), "--perms", "1777", "--tmpfs", str(view.scratch)]
         options += [*size, "--chdir", str(view.scratch), "--remount-ro", "/"]
         return child.spawn([str(shutil.which("bwrap")), *options, "--", *words], env)
 

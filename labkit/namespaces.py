@@ -140,6 +140,7 @@ def become(spec: dict[str, Any], words: list[str]) -> None:
 
 def main(argv: list[str]) -> int:
     spec, words = json.loads(argv[0]), argv[2:]
+    os.umask(0o022)  # the new root's folders are made by root, for another user
     try:
         enter(spec["uid"])
         process = os.fork()

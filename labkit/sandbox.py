@@ -219,7 +219,15 @@ def build(
         shutil.copyfile(HOME / name, target)
     for name in ("scratch", "root"):
         (folder / name).mkdir()
+    _open_to_all(folder)
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let every user read what lies here: a worker may be another one, and neither the grader's
+    umask nor the modes of a checkout that is closed to others may stand in its way."""
     folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
 
 
 def environment(scratch: Path) -> dict[str, str]:
@@ -266,7 +274,7 @@ def choose_rung(
     python = python or os.path.realpath(sys.executable)
     with tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        folder.chmod(0o755)
         for part in ("engine", "tools", "scratch", "root"):
             (folder / part).mkdir()
+        _open_to_all(folder)
         return isolation.choose(view(folder, phase, python), python, wanted)

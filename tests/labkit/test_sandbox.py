@@ -497,6 +497,43 @@ def test_the_strongest_rung_is_taken_and_the_others_explained(phase: Phase) -> N
     assert all(reasons.values())
 
 
+def test_a_grader_with_closed_files_shuts_no_worker_out(
+    rung: type[Rung], phase: Phase, tmp_path: Path
+) -> None:
+    """As in a grader's image, where root keeps the course to itself: the worker may be another
+    user, and what it is shown must be readable all the same."""
+    python = python_for(rung, phase)
+    closed = make_course(tmp_path).phase("0")
+    for path in tmp_path.rglob("*"):
+        path.chmod(path.stat().st_mode & 0o700)
+    limits = child.Limits(seconds=SECONDS, memory_mb=256)
+    before = os.umask(0o077)
+    try:
+        assert sandbox.choose_rung(closed, rung.name, python)[0] is rung
+        box = Sandbox(closed, {closed.modules[0]: (ENGINE + HOSTILE).encode()}, rung, python)
+        with Worker(closed.root, {}, limits, "toy", box, SECONDS) as worker:
+            assert call(worker, "clamp", 9, 3, 4) == 3
+    finally:
+        os.umask(before)
+
+
+def test_a_rung_that_does_not_show_what_it_should_is_not_taken(
+    rung: type[Rung], open_folder: Path
+) -> None:
+    """Its probe would come up, and every worker would die without a word of help."""
+    only(rung, "other-uid", why="a rung that is the same user, or root's mount, reads it all")
+    first, second, root, packages = (open_folder / name for name in ("1", "2", "root", "packages"))
+    for folder in (first, second, root, packages):
+        folder.mkdir()
+    python = "/usr/bin/python3"
+    seen = isolation.View((Path(python).parents[1], packages), first, root)
+    if reason := isolation.why_not(rung, seen, python):
+        pytest.skip(f"not run: {rung.name} does not work here: {reason}")
+    seen = replace(seen, scratch=second)
+    packages.chmod(0o700)
+    assert isolation.why_not(rung, seen, python) == f"{packages} cannot be read"
+
+
 def test_a_rung_that_shows_a_secret_is_not_taken(
     phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
