@@ -4,6 +4,7 @@ Each engine runs in a process of its own, in turns (A B C A B C ...), on the sam
 the best round of each counts: on a shared machine the best is what the code can do, the others
 are what the neighbours did. Weights are random, prompts are random tokens, output is greedy with
 EOS ignored, prefix caching is off. Both threads of a two-core machine are used by every engine.
+An engine that needs more than ``--limit`` seconds for a round is stopped, and that is its result.
 
     python -m benchmarks.bench_offline                          all workloads
     python -m benchmarks.bench_offline --workloads tiny16 --rounds 5
@@ -16,9 +17,11 @@ import argparse
 import json
 import os
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -47,6 +50,7 @@ class Workload:
     num_prompts: int
     input_len: int
     output_len: int
+    dtype: str = "bfloat16"
 
     @property
     def output_tokens(self) -> int:
@@ -74,8 +78,8 @@ class Workload:
         return self.shape["hidden_size"] * self.shape["vocab_size"]
 
     def weight_bytes(self) -> int:
-        """Bytes in bfloat16 that every decode step must read."""
-        return 2 * num_weights(self.shape)
+        """Bytes that every decode step must read."""
+        return {"bfloat16": 2, "float32": 4}[self.dtype] * num_weights(self.shape)
 
     def flops(self) -> int:
         """Operations of all products with weights: every token but the last output goes through
@@ -90,6 +94,7 @@ WORKLOADS = {
     "tiny16": Workload(TINY, 16, 128, 64),
     "tiny256": Workload(TINY, 256, 64, 64),
     "qwen06": Workload(QWEN3_0_6B, 16, 128, 64),
+    "qwen06_float32": Workload(QWEN3_0_6B, 16, 128, 64, "float32"),
 }
 
 Run = Callable[[], float]
@@ -103,7 +108,7 @@ def prepare_mini_vllm(workload: Workload, folder: Path) -> Run:
         folder,
         skip_tokenizer_init=True,
         load_format="dummy",
-        dtype="bfloat16",
+        dtype=workload.dtype,
         max_model_len=workload.max_model_len,
         max_num_seqs=workload.num_prompts,
         max_num_batched_tokens=2048,
@@ -128,7 +133,7 @@ def prepare_hf(workload: Workload, folder: Path) -> Run:
 
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(folder)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).eval()
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, workload.dtype)).eval()
     prompts = torch.tensor(workload.prompts())
     count = workload.output_len
 
@@ -161,7 +166,7 @@ def prepare_vllm(workload: Workload, folder: Path) -> Run:
         str(folder),
         skip_tokenizer_init=True,
         load_format="dummy",
-        dtype="bfloat16",
+        dtype=workload.dtype,
         max_model_len=workload.max_model_len,
         max_num_seqs=workload.num_prompts,
         max_num_batched_tokens=2048,
@@ -218,9 +223,18 @@ def vllm_environment(python: str) -> dict[str, str]:
 
 
 class EngineProcess:
-    """An engine in a process of its own that runs the workload on demand."""
+    """An engine in a process of its own that runs the workload on demand.
 
-    def __init__(self, engine: str, name: str, python: str) -> None:
+    Args:
+        limit: seconds for a round; the first is a warm-up, and loading the model is part of it.
+
+    Raises:
+        TimeoutError: by any method, once a round has taken longer.
+    """
+
+    def __init__(self, engine: str, name: str, python: str, limit: float) -> None:
+        self.limit = limit
+        self.name = f"{engine} {name}"
         environment = os.environ | {"HF_HUB_OFFLINE": "1"}
         if engine == "vllm":
             environment |= vllm_environment(python)
@@ -243,10 +257,17 @@ class EngineProcess:
 
     def _answer(self) -> str:
         assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("BENCH "):
-                return line.split()[1]
-        raise RuntimeError(f"{' '.join(self.process.args[-2:])} ended: its errors are above")
+        clock = threading.Timer(self.limit, self.process.kill)
+        clock.start()
+        try:
+            for line in self.process.stdout:
+                if line.startswith("BENCH "):
+                    return line.split()[1]
+        finally:
+            clock.cancel()
+        if self.process.wait() == -signal.SIGKILL:
+            raise TimeoutError(f"{self.name} took longer than {self.limit:.0f} s for a round")
+        raise RuntimeError(f"{self.name} ended: its errors are above")
 
     def close(self) -> None:
         assert self.process.stdin is not None
@@ -254,20 +275,29 @@ class EngineProcess:
         self.process.wait(timeout=60)
 
 
-def measure(name: str, engines: dict[str, str], rounds: int) -> dict[str, Any]:
+def measure(name: str, engines: dict[str, str], rounds: int, limit: float) -> dict[str, Any]:
     """Run one workload on every engine in turns; ``engines`` maps names to Python interpreters."""
     seconds: dict[str, list[float]] = {engine: [] for engine in engines}
-    processes = {engine: EngineProcess(engine, name, path) for engine, path in engines.items()}
+    figures: dict[str, Any] = dict.fromkeys(engines)
+    processes: dict[str, EngineProcess] = {}
+    for engine, path in engines.items():
+        try:
+            processes[engine] = EngineProcess(engine, name, path, limit)
+        except TimeoutError:
+            figures[engine] = {"no_round_in_s": limit}
     for _ in range(rounds):
         for engine, process in processes.items():
             seconds[engine].append(process.run())
-    for process in processes.values():
-        process.close()
     tokens = WORKLOADS[name].output_tokens
-    return {
-        engine: {"best_s": min(runs), "tokens_per_s": tokens / min(runs), "rounds_s": runs}
-        for engine, runs in seconds.items()
-    }
+    for engine, process in processes.items():
+        process.close()
+        runs = seconds[engine]
+        figures[engine] = {
+            "best_s": min(runs),
+            "tokens_per_s": tokens / min(runs),
+            "rounds_s": runs,
+        }
+    return figures
 
 
 def memory_bandwidth() -> float:
@@ -301,6 +331,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--limit", type=float, default=600, help="seconds for a round")
     parser.add_argument(
         "--engines", nargs="+", choices=("mini_vllm", "hf"), default=["mini_vllm", "hf"]
     )
@@ -320,9 +351,9 @@ def main() -> None:
     bandwidth, rate = memory_bandwidth(), product_rate()
     cores = f"{platform.machine()}, {os.cpu_count()} cores"
     print(f"{cores}, reads {bandwidth / 1e9:.1f} GB/s, multiplies at {rate / 1e9:.0f} GFLOP/s\n")
-    print(f"{'workload':<10}{'engine':<12}{'best s':>9}{'tokens/s':>10}{'against hf':>12}")
+    print(f"{'workload':<16}{'engine':<12}{'best s':>9}{'tokens/s':>10}{'against hf':>12}")
     for name in args.workloads:
-        figures = measure(name, engines, args.rounds)
+        figures = measure(name, engines, args.rounds, args.limit)
         limits = machine_limits(WORKLOADS[name], bandwidth, rate)
         show(name, figures, limits)
         if args.save:
@@ -341,20 +372,18 @@ def machine_limits(workload: Workload, bandwidth: float, rate: float) -> dict[st
 
 def show(name: str, figures: dict[str, Any], limits: dict[str, float]) -> None:
     """One line for each engine, then what the machine allows."""
-    for engine, own in figures.items():
-        ratio = ""
-        if "hf" in figures:
-            ratio = f"{own['tokens_per_s'] / figures['hf']['tokens_per_s']:.2f} x"
-        print(
-            f"{name:<10}{engine:<12}{own['best_s']:>9.3f}{own['tokens_per_s']:>10.0f}{ratio:>12}",
-            flush=True,
-        )
-    if "mini_vllm" in figures:
-        ours = figures["mini_vllm"]["tokens_per_s"]
+    rates = {engine: own.get("tokens_per_s", 0.0) for engine, own in figures.items()}
+    for engine, rate in rates.items():
+        own = figures[engine]
+        ratio = f"{rate / rates['hf']:.2f} x" if rate and rates.get("hf") else ""
+        best = f"{own['best_s']:.3f}" if rate else f"> {own['no_round_in_s']:.0f}"
+        shown = f"{rate:.0f}" if rate else ""
+        print(f"{name:<16}{engine:<12}{best:>9}{shown:>10}{ratio:>12}", flush=True)
+    if ours := rates.get("mini_vllm"):
         for what, limit in zip(
             ("reading the weights once a step", "doing the products"), limits.values(), strict=True
         ):
-            print(f"{'':<10}{what} allows {limit:.0f} tokens/s: {ours / limit:.0%}")
+            print(f"{'':<16}{what} allows {limit:.0f} tokens/s: {ours / limit:.0%}")
     print()
 
 
