@@ -29,9 +29,15 @@ python="$("$base/uv/bin/uv" python find 3.12)"
 cd "$course"
 "$python" -m labkit setup
 
+# Every submission starts from this image, so what is not compiled now is compiled again for each.
+"$course/.venv/bin/python" -m labkit demo
+
 # All of it is root's: hidden suites, solutions and the reference of every exercise lie in it. A user
 # who may start Python and import its packages, and may read nothing else, is who the student's code
 # runs as where the machine allows no namespaces.
 chmod -R go-rwx "$base/source"
 chmod go+x "$base/source" "$course"
 chmod -R go+rX "$course/.venv" "$base/python"
+
+# An image that does not give the reference all points must not be built.
+LAB=reference "$course/.venv/bin/python" -m labkit grade "$(cat "$base/source/phase")"
