@@ -131,5 +131,5 @@ def main(
     found = grade_folder(chosen, folder, number, isolate)
     found.write(result)
     said = f" ({found.problem})" if found.problem else ""
-    print(f"{folder.name}: {found.earned:g} of {found.points:g} points{said}")
+    print(f"{folder.resolve().name}: {found.earned:g} of {found.points:g} points{said}")
     raise typer.Exit(1 if found.status == "error" else 0)

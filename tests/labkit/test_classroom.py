@@ -112,6 +112,7 @@ def test_a_file_that_is_no_python_is_reported_task_by_task(runner: Runner) -> No
     assert [document["status"] for document in report] == ["fail"] * 4
     assert sum(document["max_score"] for document in report) == 40
     assert "cannot import" in report[0]["tests"][0]["name"]
+    assert "repository: 0 of 40 points" in done.stdout
 
 
 @pytest.mark.slow
