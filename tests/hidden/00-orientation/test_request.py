@@ -134,6 +134,24 @@ def test_00_4_lives_match(subject: Any, reference: Any, path: list[str]) -> None
     assert subject.run(program) == reference.run(program)
 
 
+def test_00_4_a_refusal_changes_nothing(subject: Any, reference: Any) -> None:
+    """Every forbidden change raises ValueError, and the request is what it was."""
+    allowed = answers(reference, "can_become", 2)
+    pairs = [(old, new) for old in STATUSES for new in STATUSES]
+    program, right = Program(), []
+    refuses = program.new("unittest:TestCase").assertRaises
+    for (old, new), may in zip(pairs, allowed, strict=True):
+        if not may:
+            request = new_request(program, [1])
+            program.set(request, "status", status(program, old))
+            refuses(
+                program.name("builtins:ValueError"), request.transition_to, status(program, new)
+            )
+            program.see(request.status.name)
+            right.append(old)
+    assert subject.run(program) == right
+
+
 def replay(worker: Any, recorded: golden.Golden) -> str:
     """Where a replay parts from a recording; "" if it does not."""
     for step, (mine, other) in enumerate(
