@@ -232,6 +232,28 @@ def test_05_8_what_does_not_fit_is_refused(subject: Any, reference: Any, change:
     assert load(subject, config, tensors) == {"!raises": "ValueError"}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [drop(UP), put("model.layers.2.mlp.up_proj.weight", torch.ones(5, 8))],
+    ids=["no up", "a layer too many"],
+)
+def test_05_8_names_are_compared_before_the_first_copy(subject: Any, change: Change) -> None:
+    """A folder that is refused leaves the model as it was, and not half replaced."""
+    config, tensors = small()
+    change(tensors)
+    p = Program()
+    box = write(p, config, tensors, 2, "float32")
+    model = p.call(f"{LOADER}load_model", box.name, dtype="float32", load_format="dummy")
+    p.see(p.call("copy:deepcopy", p.call("builtins:dict", model.state_dict())))
+    refuse = p.new("unittest:TestCase").assertRaises
+    load_weights, folder = p.name(f"{LOADER}load_weights"), p.call("pathlib:Path", box.name)
+    refuse(p.name("builtins:ValueError"), load_weights, model, folder)
+    p.see(p.call("builtins:dict", model.state_dict()))
+    before, after = subject.run(p)
+    assert list(after) == list(before), after
+    assert [name for name in before if not np.array_equal(before[name], after[name])] == []
+
+
 def test_05_8_what_is_not_needed_does_no_harm(subject: Any) -> None:
     """Rotary frequencies of an old checkpoint, and a copy of the tied head with other values."""
     config, tensors = small()

@@ -3,7 +3,9 @@ that is remembered of a request."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
@@ -47,6 +49,64 @@ def plan(
     )  # fmt: skip
 
 
+def state(p: Program, name: str, output: Sequence[int] = ()) -> Any:
+    params = p.new("mini_vllm.sampling_params:SamplingParams")
+    return p.new(f"{BATCH}CachedRequestState", name, [5, 6], params, None, list(output))
+
+
+def seated(p: Program, names: Sequence[str | None]) -> Any:
+    """A batch of 6 rows in which these requests sit; None is a hole."""
+    batch = p.new(f"{BATCH}InputBatch", 6, 12, 4)
+    p.set(batch, "rows", [name and state(p, name) for name in names])
+    index = {name: row for row, name in enumerate(names) if name}
+    p.set(batch, "req_id_to_row", index)
+    return batch
+
+
+def test_05_1_the_lowest_row_is_taken_first(subject: Any) -> None:
+    """The first hole, then the next one, and only then a row at the end."""
+    p = Program()
+    batch = seated(p, ["ana", None, "cleo", None, "eve"])
+    for name in ("fay", "gus", "hal"):
+        p.see(batch.add_request(state(p, name), [1], 0))
+    assert subject.run(p) == [1, 3, 5]
+
+
+def test_05_1_what_is_remembered_stays_as_it_is(subject: Any) -> None:
+    """Ana is resumed after two tokens: the row holds all four, her own lists are what they were."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 2, 12, 4)
+    ana = state(p, "ana", [70, 71])
+    batch.add_request(ana, [1], 0)
+    p.see(batch.token_ids[0].tolist())
+    p.see(ana.prompt_token_ids)
+    p.see(ana.output_token_ids)
+    row, *lists = subject.run(p)
+    assert row[:4] == [5, 6, 70, 71]
+    assert lists == [[5, 6], [70, 71]]
+
+
+def test_05_2_who_moves_moves_once(subject: Any) -> None:
+    """Whichever of six rows are holes: no request moves twice, and no more move than there are
+    holes."""
+    for kept in product([True, False], repeat=6):
+        names = [f"r{row}" if here else None for row, here in enumerate(kept)]
+        p = Program()
+        batch = seated(p, names)
+        move = p.new("unittest.mock:Mock", wraps=batch._move_row)
+        p.set(batch, "_move_row", move)
+        batch.condense()
+        p.see_each(batch.rows, "req_id")
+        p.see_each(move.call_args_list, "args")
+        order, moves = subject.run(p)
+        assert set(order) == set(filter(None, names)) and len(order) == sum(kept)
+        assert sum(names[row] != name for row, name in enumerate(order)) <= names.count(None)
+        filled: set[int] = set()
+        for source, target in filter(None, moves):
+            assert source not in filled, f"{names}: a request moved twice, (from, to): {moves}"
+            filled.add(target)
+
+
 @pytest.mark.parametrize("number", [16, 17, 33, 300])
 def test_05_3_decodes_lead_in_a_large_batch(subject: Any, number: int) -> None:
     """Sorts that keep no order look as if they did up to 16 elements."""
@@ -88,23 +148,40 @@ def test_05_5_all_of_a_new_request_is_remembered(subject: Any) -> None:
     assert subject.run(p) == ["ana", [5, 6], 7, "acme", 0.5, []]
 
 
+def test_05_5_the_count_is_what_the_plan_says(subject: Any) -> None:
+    """Also if it is less than it was."""
+    p = Program()
+    runner = make_runner(p, 2)
+    prompt = range(9)
+    runner._update_states(plan(p, {"ana": 4}, [new(p, "ana", prompt, [1, 2, 3])]))
+    counts = [4, 6, 5, 0, 2]
+    for count in counts:
+        runner._update_states(plan(p, {"ana": 1}, computed={"ana": count}))
+        p.see(runner.batch.num_computed_tokens[0].item())
+    assert subject.run(p) == counts
+
+
 def mixed(p: Program) -> Any:
-    """The inputs of a step with a decode of ana, and chunks of 2 and 3 tokens of two others."""
+    """The inputs of a step with a decode of ana at her 9th token, the end of ben's prompt of 12,
+    the first 5 tokens of cleo's, and dan's prompt of 2."""
     runner = make_runner(p, 4)
-    runner._update_states(plan(p, {"ana": 1}, [new(p, "ana", [5, 6], [1])]))
-    others = [new(p, "ben", [7] * 2, [2]), new(p, "cleo", [8] * 5, [3, 4])]
-    step = plan(p, {"ben": 2, "cleo": 3, "ana": 1}, others, {"ana": 1})
+    first = [new(p, "ana", range(9), [1, 2, 3]), new(p, "ben", range(12), [4, 5, 6])]
+    runner._update_states(plan(p, {"ana": 8, "ben": 10}, first))
+    others = [new(p, "cleo", [8] * 7, [7, 8]), new(p, "dan", [7] * 2, [9])]
+    counts = {"ben": 2, "cleo": 5, "ana": 1, "dan": 2}
+    step = plan(p, counts, others, {"ana": 8, "ben": 10})
     runner._update_states(step)
     return runner._prepare_inputs(step)
 
 
 def test_05_6_the_longest_query_and_context(subject: Any) -> None:
-    """Kernels size their grids by them: one that is too small leaves tokens out."""
+    """Kernels size their grids by them: one that is too small leaves tokens out. Neither is the
+    first request's or the last one's, and they are not the same one's."""
     p = Program()
     metadata = mixed(p).metadata
     for name in ("max_query_len", "max_seq_len", "query_lens_cpu", "seq_lens_cpu"):
         p.see(getattr(metadata, name))
-    assert subject.run(p) == [3, 3, [1, 2, 3], [2, 2, 3]]
+    assert subject.run(p) == [5, 12, [1, 2, 5, 2], [9, 12, 5, 2]]
 
 
 @pytest.mark.history("vllm#26385", "vllm#27756")
@@ -155,3 +232,19 @@ def test_05_8_a_head_of_its_own_needs_a_place(subject: Any) -> None:
         found = [*names, "lm_head.weight"]
         p.see(p.call("mini_vllm.model.loader:check_names", names, found, folder, tied))
         assert subject.run(p) == right
+
+
+@pytest.mark.parametrize("kind", ["missing", "not needed"])
+def test_05_8_the_first_in_order_is_named(subject: Any, kind: str) -> None:
+    """Sets have no order: the same folder gets the same message in every run, with the number."""
+    p = Program()
+    needed = ["model.norm.weight"]
+    layers = [f"model.layers.{n}.mlp.up_proj.weight" for n in (4, 1, 6, 0, 2, 5, 3)]
+    names = (needed + layers, needed) if kind == "missing" else (needed, needed + layers)
+    folder = p.call("pathlib:Path", "checkpoint")
+    refuse = p.new("unittest:TestCase").assertRaisesRegex
+    words = rf"(?s)(?=.*\b7\b)(?=.*{re.escape(layers[3])})"
+    check = p.name("mini_vllm.model.loader:check_names")
+    refuse(p.name("builtins:ValueError"), words, check, *names, folder, False)
+    p.see("refused")
+    assert subject.run(p) == ["refused"]
