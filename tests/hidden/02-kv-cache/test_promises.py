@@ -138,6 +138,23 @@ def test_02_2_what_cannot_be_is_refused(
     assert subject.run(p) == [{"!raises": error}]
 
 
+def test_02_2_leaving_costs_the_same_in_any_queue(subject: Any) -> None:
+    """Any block can leave in O(1): attributes of blocks are read as often in a queue of 400 as in
+    one of 5. A cache of size 0 keeps nothing and counts the calls of what it wraps."""
+    p = Program()
+    counted = p.call("functools:lru_cache", 0)(p.name("builtins:object.__getattribute__"))
+    kinds = (p.name(f"{POOL}KVCacheBlock"),)
+    watched = p.call("builtins:type", "Watched", kinds, {"__getattribute__": counted})
+    for number in (5, 400):
+        blocks = [watched(i) for i in range(number)]
+        queue = p.new(f"{POOL}FreeKVCacheBlockQueue", blocks)
+        counted.cache_clear()
+        queue.remove(blocks[number // 2])
+        p.see(counted.cache_info().misses)
+    short, long = subject.run(p)
+    assert short == long
+
+
 # ------------------------------------------------------------------ 02.5 to 02.7 the manager
 
 
@@ -184,6 +201,21 @@ def test_02_5_who_must_not_look_finds_nothing(subject: Any) -> None:
     assert subject.run(p) == [[1, 2], 8, [], 0, [], 0]
 
 
+@pytest.mark.parametrize(("caching", "found"), [(True, [1, 2, 3]), (False, [])])
+def test_02_5_off_means_that_nothing_is_found(
+    subject: Any, caching: bool, found: list[int]
+) -> None:
+    """Blocks stand in the index under ana's names; with caching off nobody shares them."""
+    p = Program()
+    manager = make_manager(p, caching=caching)
+    pool, ana = manager.block_pool, hashed(p, manager, "ana", range(14))
+    pool.cache_full_blocks(pool.get_new_blocks(3), ana.block_hashes)
+    hits = manager.get_computed_blocks(ana)
+    p.see(hits[0].get_block_ids())
+    p.see(hits[1])
+    assert subject.run(p) == [found, 4 * len(found)]
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_02_6_at_least_one_token(subject: Any, number: int) -> None:
     """Slots for nothing are a mistake of the caller."""
@@ -191,6 +223,28 @@ def test_02_6_at_least_one_token(subject: Any, number: int) -> None:
     manager = make_manager(p)
     manager.allocate_slots(hashed(p, manager, "ana", range(4)), number)
     assert subject.run(p) == [{"!raises": "ValueError"}]
+
+
+def test_02_6_who_is_refused_is_not_noted(subject: Any) -> None:
+    """Two blocks are free and ana needs three: she has no table afterwards, not even an empty
+    one."""
+    p = Program()
+    manager = make_manager(p, blocks=2)
+    p.see(manager.allocate_slots(hashed(p, manager, "ana", range(12)), 12))
+    p.see(p.call("builtins:list", manager.req_to_blocks))
+    p.see(manager.num_cached_blocks)
+    assert subject.run(p) == [None, [], {}]
+
+
+@pytest.mark.parametrize(("new", "lookahead"), [(8, 3), (9, 1), (9, 60), (10, 1)])
+def test_02_6_no_slots_behind_the_models_length(subject: Any, new: int, lookahead: int) -> None:
+    """A sequence of the model's 10 tokens takes 5 blocks of 2, however far the lookahead goes."""
+    p = Program()
+    manager = p.new("mini_vllm.core.kv_cache_manager:KVCacheManager", 7, 2, 10)
+    answer = manager.allocate_slots(hashed(p, manager, "ana", range(10)), new, 0, None, lookahead)
+    p.see(answer.get_block_ids())
+    p.see(manager.num_free_blocks)
+    assert subject.run(p) == [[1, 2, 3, 4, 5], 1]
 
 
 @pytest.mark.parametrize(("blocks", "granted"), [(2, []), (1, None)])
@@ -225,6 +279,21 @@ def test_02_7_what_was_computed_stays_findable(subject: Any, valid: int, hits: i
     p.see(manager.num_cached_blocks["ana"])
     p.see(manager.get_computed_blocks(hashed(p, manager, "ben", range(14)))[1])
     assert subject.run(p) == [hits // 4, hits]
+
+
+def test_02_7_uncaching_publishes_nothing(subject: Any) -> None:
+    """One block of ana's is published when 8 of her tokens are said to be valid. It stays one, so
+    the others are published when their turn comes."""
+    p = Program()
+    manager = make_manager(p)
+    ana = hashed(p, manager, "ana", range(12))
+    manager.allocate_slots(ana, 5)
+    manager.uncache_blocks(ana, 8)
+    p.see(manager.num_cached_blocks["ana"])
+    p.set(ana, "num_computed_tokens", 5)
+    manager.allocate_slots(ana, 7)
+    p.see(manager.get_computed_blocks(hashed(p, manager, "ben", range(14)))[1])
+    assert subject.run(p) == [1, 12]
 
 
 def test_02_7_computed_again_it_is_findable_again(subject: Any) -> None:
