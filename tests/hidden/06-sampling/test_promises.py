@@ -1,5 +1,5 @@
 """What the docstrings promise for inputs that random ones hardly ever hit: numbers on a border,
-broken bytes that go on, and a last token that is no text."""
+filters whose order shows, broken bytes that go on, and a last token that is no text."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ many = settings(
 )
 REPLACEMENT = "\ufffd"
 MAX_BROKEN_WINDOW, MAX_WAITING = 96, 3
+FILTERS = "mini_vllm.sample.logits_processors:"
+SAMPLER = "mini_vllm.sample.sampler:"
 
 
 @cache
@@ -34,13 +36,46 @@ def detokenizer(p: Program, tokenizer: Tokenizer, **params: Any) -> Any:
     return p.new("mini_vllm.engine.detokenizer:IncrementalDetokenizer", sent, [], sampling)
 
 
+def tensor(p: Program, values: Any) -> Any:
+    return p.call("torch:tensor", values)
+
+
+def metadata(p: Program, vocab: int, *requests: tuple[dict[str, Any], list[int]]) -> Any:
+    """Of one row a request: its parameters, and the tokens that it has written."""
+    rows = [
+        (p.new("mini_vllm.sampling_params:SamplingParams", **params), [], output)
+        for params, output in requests
+    ]
+    rows = [p.new("mini_vllm.sample.metadata:SamplingRow", *row) for row in rows]
+    return p.call("mini_vllm.sample.metadata:make_sampling_metadata", rows, vocab)
+
+
 def test_06_1_min_p_keeps_the_token_on_the_limit(subject: Any) -> None:
     """With min_p 1 exactly the largest stay: they are at least as probable as the largest."""
     p = Program()
     logits = p.call("torch:tensor", [[2.0, 1.0, 2.0, -1.0]])
     limit = p.call("torch:tensor", [1.0])
-    p.see(p.call("mini_vllm.sample.logits_processors:apply_min_p", logits, limit).tolist())
+    p.see(p.call(f"{FILTERS}apply_min_p", logits, limit).tolist())
     assert subject.run(p) == [[[2.0, -math.inf, 2.0, -math.inf]]]
+
+
+def test_06_3_the_given_logits_stay_as_they_are(subject: Any) -> None:
+    """Each step answers with a copy: logprobs are computed from the logits that came in."""
+    p = Program()
+    logits, row, token = (tensor(p, value) for value in ([[1.0, 2.0, 3.0]], [0], [1]))
+    length, until, value = (tensor(p, value) for value in ([3], [4], [2.0]))
+    steps = {
+        "apply_allowed_token_ids": [tensor(p, [[True, False, True]])],
+        "apply_min_tokens": [row, token, until, length],
+        "apply_logit_bias": [row, token, value],
+        "apply_penalties": [row, token, p.call("torch:ones", 1, 3), value, value, value],
+    }
+    for name, args in steps.items():
+        p.see(p.call(f"{FILTERS}{name}", logits, *args)[0].tolist())
+        p.see(logits[0].tolist())
+    seen = subject.run(p)
+    assert seen[1::2] == [[1.0, 2.0, 3.0]] * 4, "the input was changed"
+    assert seen[::2] == [[1.0, changed, 3.0] for changed in (-math.inf, -math.inf, 4.0, -3.0)]
 
 
 @pytest.mark.parametrize(
@@ -62,8 +97,72 @@ def test_06_4_a_border_belongs_to_the_token_behind_it(
     p = Program()
     logits = p.call("torch:tensor", [[0.0 if w else -math.inf for w in weights]])
     numbers = p.call("torch:tensor", [uniform])
-    p.see(p.call("mini_vllm.sample.sampler:sample_from_logits", logits, numbers).tolist())
+    p.see(p.call(f"{SAMPLER}sample_from_logits", logits, numbers).tolist())
     assert subject.run(p) == [[token]]
+
+
+def test_06_4_the_largest_number_is_not_behind_the_last_token(subject: Any) -> None:
+    """The sum of a thousand probabilities ends a little off 1, and tokens that are out come last:
+    the largest number below 1 still belongs to one that is in."""
+    p = Program()
+    generator = p.new("torch:Generator").manual_seed(64)
+    logits = p.call("torch:randn", 200, 1000, generator=generator)
+    logits = p.call("torch:cat", [logits, p.call("torch:full", [200, 5], -math.inf)], dim=1)
+    numbers = p.call("torch:full", [200], 1 - 2**-24)
+    tokens = p.call(f"{SAMPLER}sample_from_logits", logits, numbers)
+    p.see(tokens.amax().item())
+    assert subject.run(p)[0] < 1000, "a token that is ruled out was drawn"
+
+
+@pytest.mark.parametrize(
+    ("weights", "params", "left"),
+    [
+        ([8, 6, 1, 1, 1, 1], {"min_p": 0.5, "top_p": 0.5}, [0]),
+        ([5, 4, 3, 2], {"top_k": 2, "top_p": 0.5}, [0]),
+        ([4, 2, 1], {"temperature": 0.5, "min_p": 0.3}, [0]),
+        ([16, 4, 1], {"temperature": 2.0, "min_p": 0.4}, [0, 1]),
+        ([64, 36, 9, 4, 1], {"temperature": 2.0, "min_p": 0.3, "top_k": 2, "top_p": 0.55}, [0]),
+    ],
+    ids=["min-p, top-p", "top-k, top-p", "cold, min-p", "hot, min-p", "all four"],
+)
+def test_06_5_each_step_sees_what_the_one_before_has_left(
+    subject: Any, weights: list[int], params: dict[str, Any], left: list[int]
+) -> None:
+    """In another order more tokens stay, or fewer. Temperature 2 takes square roots of weights."""
+    p = Program()
+    logits = tensor(p, [[math.log(weight) for weight in weights]] * 200)
+    requests = [(params | {"seed": seed}, []) for seed in range(200)]
+    batch = metadata(p, len(weights), *requests)
+    p.see(p.new(f"{SAMPLER}Sampler").sample_randomly(logits, batch).unique().tolist())
+    assert subject.run(p) == [left], "tokens that came up in 200 draws"
+
+
+def test_06_6_no_logprobs_is_not_the_same_as_0(subject: Any) -> None:
+    """0 asks for the chosen token alone; only None asks for nothing."""
+    p = Program()
+    logits = tensor(p, [[1.0, 1.0, 2.0]] * 2)
+    plain, with_0 = {"temperature": 0.0}, {"temperature": 0.0, "logprobs": 0}
+    sampler = p.new(f"{SAMPLER}Sampler")
+    p.see(sampler.forward(logits, metadata(p, 3, (plain, []), (plain, []))).logprobs)
+    logprobs = sampler.forward(logits, metadata(p, 3, (plain, []), (with_0, []))).logprobs
+    p.see(logprobs.token_ids.tolist())
+    p.see(logprobs.ranks.tolist())
+    assert subject.run(p) == [None, [[2], [2]], [1, 1]]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_06_6_a_small_bias_counts_beside_half_precision_logits(subject: Any, dtype: str) -> None:
+    """Logits of 8 in half precision cannot become 8.002; in float32 they can."""
+    p = Program()
+    logits = p.call("torch:full", [3, 4], 8.0, dtype=p.name(f"torch:{dtype}"))
+    greedy = {"temperature": 0.0, "logprobs": 1}
+    bias = greedy | {"logit_bias": {2: 0.002}}
+    presence, repetition = {"presence_penalty": -0.002}, {"repetition_penalty": 0.9998}
+    batch = metadata(p, 4, (bias, []), (greedy | presence, [3]), (greedy | repetition, [1]))
+    output = p.new(f"{SAMPLER}Sampler").forward(logits, batch)
+    p.see(output.sampled_token_ids.tolist())
+    p.see(output.logprobs.ranks.tolist())
+    assert subject.run(p) == [[2, 3, 1], [4, 4, 4]]
 
 
 @cache
@@ -177,3 +276,26 @@ def test_06_8_a_stop_token_is_no_text(subject: Any, include: bool, right: list[A
     for attribute in ("text", "stop_reason", "num_output_tokens"):
         p.see(getattr(text, attribute))
     assert subject.run(p) == right
+
+
+def test_06_8_the_order_of_the_stop_strings_decides(subject: Any) -> None:
+    """Several end inside one token: the first of the list, wherever the others begin."""
+    tokenizer = byte_level()
+    fox = tokenizer.encode("a fox").ids[-1]
+    assert tokenizer.decode([fox]) == " fox"
+    p = Program()
+    for stop in (["x", "o"], ["o", "x"], ["z", "ox", " fo"]):
+        text = detokenizer(p, tokenizer, stop=stop)
+        p.see([text.append([fox]), text.stop_reason])
+    assert subject.run(p) == [[" fo", "x"], [" f", "o"], [" f", "ox"]]
+
+
+def test_06_8_the_longest_beginning_waits(subject: Any) -> None:
+    """The end of "aa" begins "aab" twice, with one letter and with two; both must wait."""
+    tokenizer = byte_level()
+    p = Program()
+    text = detokenizer(p, tokenizer, stop=["aab"])
+    for letter in "aaab":
+        p.see(text.append([tokenizer.token_to_id(letter)]))
+    p.see([text.flush(), text.stop_reason])
+    assert subject.run(p) == ["", "", "a", "", ["", "aab"]]
