@@ -200,7 +200,7 @@ class InputBatch:
         )
 
     def condense(self) -> None:
-        """Close all holes: move the last rows into them, so that rows are dense again.
+        """Close all holes: the last rows move into them, by :meth:`_move_row`, until all is dense.
 
         ::
 

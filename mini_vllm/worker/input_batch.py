@@ -204,7 +204,7 @@ class InputBatch:
             self.rows[row] = None
 
     def condense(self) -> None:
-        """Close all holes: move the last rows into them, so that rows are dense again.
+        """Close all holes: the last rows move into them, by :meth:`_move_row`, until all is dense.
 
         ::
 

@@ -91,6 +91,26 @@ def test_01_2_a_prompt_may_be_a_tuple(subject: Any, reference: Any) -> None:
     assert len(mine[0]) == 3
 
 
+def past_eos(worker: Any, loop: str) -> Any:
+    """The length of an answer of 4 tokens on a model whose vocabulary is all EOS."""
+    p = Program()
+    model = storyteller(p)
+    every = p.call("builtins:tuple", p.call("builtins:range", 2048))
+    p.set(model, "config", p.call("dataclasses:replace", model.config, eos_token_ids=every))
+    p.see(p.call("builtins:len", p.call(loop, model, [50, 60, 70], 4)))
+    return worker.run(p)
+
+
+def test_01_1_eos_is_a_token_like_others(subject: Any) -> None:
+    """When a request ends is not this loop's matter."""
+    assert past_eos(subject, WITHOUT) == [4]
+
+
+def test_01_2_eos_is_a_token_like_others(subject: Any) -> None:
+    """When a request ends is not this loop's matter either."""
+    assert past_eos(subject, WITH) == [4]
+
+
 def passes(worker: Any, loop: str, prompt: list[int], max_tokens: int) -> Any:
     """The number of forward passes, then how many tokens each computed."""
     p = Program()

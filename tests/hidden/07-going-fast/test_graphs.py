@@ -192,3 +192,42 @@ def test_07_3_without_a_graph_there_is_no_replay(subject: Any, captured: list[in
     p.see(graphs.replay(ids, ids, mixed))
     replayed = [bucket in captured for bucket in (1, 2, 4, 4)]
     assert subject.run(p) == [*replayed, None]
+
+
+def test_07_2_tensors_stay_where_a_graph_reads_them(subject: Any) -> None:
+    """A graph knows addresses, not names: steps of any size leave each tensor in its place."""
+    p = Program()
+    names = toy(p)
+    inputs = p.new(HERE + "StaticInputs", 4, ROOM, BLOCK_SIZE, p.call("torch:device", "cpu"))
+
+    def see_places() -> None:
+        for name in ("input_ids", "positions", "slot_mapping", "seq_lens", "block_table"):
+            p.see(getattr(inputs, name).data_ptr())
+
+    see_places()
+    for number in (4, 1, 3):
+        step = names["decode"](list(range(number)), [3] * number, [[1 + r] for r in range(number)])
+        inputs.fill(step[0], step[1], step[2], 4)
+        see_places()
+    seen = subject.run(p)
+    assert len(set(seen[:5])) == 5 and seen == seen[:5] * 4
+
+
+def test_07_3_each_step_replays_its_own_smallest_graph(subject: Any) -> None:
+    """A batch that shrinks goes back to a smaller graph; the answer is that graph's own output."""
+    p = Program()
+    names = toy(p)
+    model = names["Toy"]()
+    inputs = p.new(HERE + "StaticInputs", 4, ROOM, BLOCK_SIZE, p.call("torch:device", "cpu"))
+    record = p.name(HERE + "record_eagerly")
+    graphs = p.new(HERE + "DecodeGraphs", model, inputs, [1, 2, 4], record)
+    graphs.capture()
+    sizes, buckets = [4, 3, 2, 1, 3], [4, 4, 2, 1, 4]
+    for number, bucket in zip(sizes, buckets, strict=True):
+        step = names["decode"](list(range(number)), [3] * number, [[1 + r] for r in range(number)])
+        p.see(graphs.replay(step[0], step[1], step[2]).data_ptr())
+        p.see(graphs.graphs[bucket][1].data_ptr())
+    p.see(model.rows)
+    *places, rows = subject.run(p)
+    assert places[::2] == places[1::2]
+    assert rows == [4, 2, 1, *buckets]
