@@ -13,6 +13,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from labkit.plain import snapshot
+
 LIMIT_MESSAGE = 300
 
 
@@ -63,7 +65,7 @@ class Program:
         )
 
     def see(self, value: Any) -> None:
-        """Observe a value."""
+        """Observe a value, as it is at this moment."""
         self.steps.append({"see": _express(value)})
 
     def see_each(self, ref: Ref, attribute: str) -> None:
@@ -95,22 +97,28 @@ def execute(steps: list[dict[str, Any]]) -> list[Any]:
     """In the worker: do the steps; a step that raises ends the list with {"!raises": its class}."""
     values: dict[int, Any] = {}
     seen: list[Any] = []
-    try:
-        for step in steps:
-            if "call" in step:
-                args = [_evaluate(arg, values) for arg in step["args"]]
-                kwargs = {name: _evaluate(arg, values) for name, arg in step["kwargs"].items()}
-                values[step["as"]] = _evaluate(step["call"], values)(*args, **kwargs)
-            elif "set" in step:
-                target = _evaluate(step["set"], values)
-                setattr(target, step["attribute"], _evaluate(step["value"], values))
-            else:
-                value = _evaluate(step["see"], values)
-                each = step.get("each")
-                seen.append([getattr(item, each) for item in value] if each else value)
-    except Exception as error:
-        seen.append({"!raises": type(error).__name__})
+    for step in steps:
+        try:
+            value = _do(step, values)
+        except Exception as error:
+            return [*seen, {"!raises": type(error).__name__}]
+        if "see" in step:
+            seen.append(snapshot(value))
     return seen
+
+
+def _do(step: dict[str, Any], values: dict[int, Any]) -> Any:
+    """One step; returns what is to be seen of it."""
+    if "call" in step:
+        args = [_evaluate(arg, values) for arg in step["args"]]
+        kwargs = {name: _evaluate(arg, values) for name, arg in step["kwargs"].items()}
+        values[step["as"]] = _evaluate(step["call"], values)(*args, **kwargs)
+        return None
+    if "set" in step:
+        target = _evaluate(step["set"], values)
+        return setattr(target, step["attribute"], _evaluate(step["value"], values))
+    value = _evaluate(step["see"], values)
+    return [getattr(item, step["each"]) for item in value] if "each" in step else value
 
 
 def _evaluate(expression: list[Any], values: dict[int, Any]) -> Any:

@@ -138,6 +138,21 @@ def test_a_step_that_raises_ends_the_program(worker: Worker) -> None:
     assert worker.run(program) == [1, {"!raises": "AttributeError"}]
 
 
+def test_an_observation_is_of_its_moment(worker: Worker) -> None:
+    """What is seen before a change is not what is there after it: lists, dictionaries, arrays."""
+    program = Program()
+    made = [program.call("builtins:list", [1, [2]]), program.call("builtins:dict", {"a": 1})]
+    array = program.call("numpy:zeros", 2)
+    program.see([*made, array])
+    made[0][1].append(3)
+    made[1].update({"a": 2})
+    array.fill(7)
+    program.see([*made, array])
+    before, after = worker.run(program)
+    assert (*before[:2], before[2].tolist()) == ([1, [2]], {"a": 1}, [0, 0])
+    assert (*after[:2], after[2].tolist()) == ([1, [2, 3]], {"a": 2}, [7, 7])
+
+
 def test_only_exact_builtins_come_back(worker: Worker) -> None:
     assert call(worker, "liar") == {"!type": "Liar"}
     assert call(worker, "five") == {"!type": "Five"}
