@@ -70,6 +70,7 @@ NONE_YET = {
         "test_07_3_without_a_graph_there_is_no_replay",
     ],
     NAMED: [
+        "test_00_3_lists_that_are_handed_over_stay_the_callers",
         "test_00_4_a_refusal_changes_nothing",
         "test_01_1_eos_is_a_token_like_others",
         "test_01_1_every_step_computes_all_from_position_0",

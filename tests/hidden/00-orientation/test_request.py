@@ -122,6 +122,22 @@ def test_00_3_lists_and_hashes_match(
 
 
 @FUZZ
+@given(handed=st.lists(st.lists(token_ids, min_size=1, max_size=3), min_size=2, max_size=4))
+def test_00_3_lists_that_are_handed_over_stay_the_callers(
+    subject: Any, handed: list[list[int]]
+) -> None:
+    """Later tokens grow none of the lists that earlier ones came in, nor the prompt's."""
+    program = Program()
+    lists = [program.call("builtins:list", tokens) for tokens in handed]
+    prompt = program.call("builtins:list", [7, 8])
+    request = program.new(f"{MODULE}:Request", "r0", prompt, arrival_time=0.0)
+    for tokens in lists:
+        request.append_output_token_ids(tokens)
+    program.see([prompt, *lists])
+    assert subject.run(program) == [[[7, 8], *handed]]
+
+
+@FUZZ
 @given(path=st.lists(st.sampled_from(STATUSES), min_size=1, max_size=8))
 def test_00_4_lives_match(subject: Any, reference: Any, path: list[str]) -> None:
     """A random path of changes ends, or is refused, at the same point."""
