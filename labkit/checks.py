@@ -47,6 +47,7 @@ LINT = (
 FULL = (
     Stage("phase matrix", ("-m", "labkit", "matrix")),
     Stage("mutants", ("-m", "labkit", "mutants", "--hidden")),
+    Stage("hidden suites", ("-m", "labkit", "suite-quality", "--only", "named,alternatives")),
     Stage("historic bugs", ("-m", "labkit", "history")),
     Stage("kernel corpus", ("-m", "labkit", "kernel-corpus")),
     Stage("browser tests", (*PYTEST, "-q", "tests/browser")),
