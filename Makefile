@@ -90,7 +90,7 @@ conformance: ## compare with vLLM's own scheduler, decision for decision
 suite-quality: ## measure what the hidden suites catch, phase by phase
 	$(LABKIT) suite-quality $(ARGS)
 cite-check: ## check every citation of vLLM's source
-	$(LABKIT) cite-check $(FILE) $(ARGS)
+	$(LABKIT) cite-check $(ARGS)
 clean: ## remove caches and built files; your labs and .venv stay
 	$(LABKIT) clean $(ARGS)
 help: ## list the targets
