@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit import alternatives, mutate, public, quality, source, warm
+from labkit import alternatives, mutants, mutate, public, quality, source, warm
 from labkit.manifest import Course, ManifestError, Phase, find_root
 from labkit.public import PhaseResult
 from labkit.quality import Line
@@ -242,10 +242,13 @@ ENGINE_PHASES = [phase for phase in COURSE.ready if phase.number < "08"]
 
 @pytest.mark.parametrize("phase", ENGINE_PHASES, ids=lambda phase: phase.number)
 def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
-    """Whoever changes a graded function measures its suite again."""
+    """Whoever changes a graded function or names a mistake measures the suite again."""
     rows = {name: Line(**row) for name, row in quality.recorded(phase.root)[phase.slug].items()}
-    assert rows["changes"].total == len(quality.not_equivalent(phase)) == rows["changes"].of
+    assert sorted(rows) == sorted(quality.PARTS)
     assert all(quality.passes(line) for line in rows.values())
+    assert rows["changes"].total == len(quality.not_equivalent(phase)) == rows["changes"].of
+    assert rows["named"].total == len(mutants.entries(phase))
+    assert rows["seeds"].total >= 50
 
 
 @pytest.mark.serial
