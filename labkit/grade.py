@@ -22,6 +22,7 @@ from pathlib import Path
 import typer
 
 from labkit import child, hidden, isolation, mutants, overlay, public, result, sandbox
+from labkit.hidden_suite import run_hidden
 from labkit.loop import PHASE, polite, ready_phase
 from labkit.manifest import Exercise, Phase
 from labkit.public import Test
@@ -29,10 +30,6 @@ from labkit.result import Flag, GradeResult, GroupRecord, Seed, TestRecord
 from labkit.screen import MARKS, Screen, command
 from labkit.state import State
 
-LEAST_TEST_SECONDS = 120.0
-"""For all answers of one test. An endless loop ends sooner, by the time of its one answer; this is
-for a submission that is merely slow, and must not hit a right one on a busy machine."""
-RUN_SECONDS = 1800.0
 PARSE_LIMITS = child.Limits(seconds=30, memory_mb=1024)
 FAILURES_BEFORE_REVEAL = 2
 DROPPED = ("PYTEST_", "PYTHON", "HYPOTHESIS_", "LABKIT_", "COVERAGE_")
@@ -216,7 +213,7 @@ def _run_tasks(
     judged: list[Test] = []
     left = sorted(wanted)  # the order in which pytest runs them (`labkit.hidden`)
     while left:
-        outcome = _run_pytest(phase, mapping, seed, rung, left)
+        outcome = run_hidden(phase, mapping, seed, left, rung=rung, base=_clean())
         tests = [test for test in outcome.tests if test.task in left]
         if outcome.broken or not tests:
             return [*judged, *_broken(left, outcome.broken or "no test was found")]
@@ -228,21 +225,6 @@ def _run_tasks(
                 test.outcome, test.detail = "failed", {"properties": {"kind": "crash"}}
         judged += [test for test in tests if test.task not in left]
     return judged
-
-
-def _run_pytest(
-    phase: Phase, mapping: dict[str, str], seed: int, rung: str, tasks: list[str]
-) -> public.PhaseResult:
-    options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin", f"--hypothesis-seed={seed}"]
-    extra = {
-        hidden.SUBJECT: json.dumps(mapping),
-        hidden.ISOLATION: rung,
-        hidden.TASKS: ",".join(tasks),
-        "HYPOTHESIS_PROFILE": "explore",
-        "LABKIT_TEST_SECONDS": str(max(LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
-    }
-    suite = [phase.hidden_tests]
-    return public.run_tests(phase, suite, {}, options, extra, _clean(), RUN_SECONDS)
 
 
 def _broken(tasks: list[str], why: str) -> list[Test]:

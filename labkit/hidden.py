@@ -188,8 +188,7 @@ def _subject_of(item: pytest.Item) -> Subject | None:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Only the tasks that were asked for, and the tests of one task after the other."""
-    wanted = os.environ.get(TASKS)
-    if wanted is not None:
+    if wanted := os.environ.get(TASKS):
         kept = [item for item in items if task_of(item.name) in wanted.split(",")]
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = kept

@@ -28,9 +28,10 @@ import typer
 
 from labkit import child, mutants, overlay, warm
 from labkit.files import write_text
+from labkit.hidden_suite import run_hidden
 from labkit.loop import course, polite
 from labkit.manifest import Course, ManifestError, Phase
-from labkit.quality import run_hidden, sample
+from labkit.quality import sample
 
 SEED = 1
 """Of the hidden suites' random inputs: the same in every run, so that results can be compared."""
@@ -197,7 +198,7 @@ def _import(root: Path, mapping: Mapping[str, str]) -> None:
 
 
 def _failing_hidden(phase: Phase, task: str, mapping: Mapping[str, str], only: str) -> str:
-    result = run_hidden(phase, mapping, SEED, stop=True, tasks=task, only=only.partition("[")[0])
+    result = run_hidden(phase, mapping, SEED, [task], only.partition("[")[0], stop=True)
     judged = [test for test in result.tests if test.outcome != "not run"]
     if result.broken or not judged:
         raise RuntimeError(f"the hidden suite of {task} did not run: {result.broken[-400:]}")

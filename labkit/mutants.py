@@ -21,12 +21,10 @@ from typing import Any
 
 import typer
 
-from labkit import public, pytest_report, source, warm
+from labkit import public, source, warm
 from labkit.files import write_text
+from labkit.hidden_suite import run_hidden
 from labkit.manifest import Course, ManifestError, Phase, find_root
-
-HIDDEN_FACTOR = 6
-"""A hidden suite and its tests may take so many times as long as a public one."""
 
 
 @dataclass(frozen=True)
@@ -168,23 +166,11 @@ def run(phase: Phase, mutants: list[Mutant], hidden: bool = False, jobs: int = 2
             secret = None
             if hidden:
                 exists = phase.hidden_tests.exists()
-                secret = failing(run_hidden(phase, mapping)) if exists else ()
+                secret = failing(run_hidden(phase, mapping, seed=0)) if exists else ()
         return Verdict(mutant, failed, secret)
 
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(one, mutants))
-
-
-def run_hidden(phase: Phase, mapping: dict[str, str]) -> public.PhaseResult:
-    """The hidden suite: pytest itself runs without the overlay, its worker with it. Its tests may
-    take as long as in a grade, so that a busy machine kills no mutant."""
-    extra = {
-        "LABKIT_SUBJECT": json.dumps(mapping),
-        pytest_report.SECONDS: str(HIDDEN_FACTOR * phase.test_seconds),
-    }
-    longest = HIDDEN_FACTOR * public.PHASE_SECONDS
-    options = ["-p", "labkit.hidden"]
-    return public.run_tests(phase, [phase.hidden_tests], {}, options, extra, seconds=longest)
 
 
 def failing(result: public.PhaseResult) -> tuple[str, ...]:

@@ -22,7 +22,7 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -32,9 +32,9 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from labkit import alternatives, grade, mutants, public, pytest_report, source, warm
-from labkit import hidden as hidden_plugin
+from labkit import alternatives, mutants, public, source, warm
 from labkit.files import write_text
+from labkit.hidden_suite import run_hidden
 from labkit.loop import course, polite
 from labkit.manifest import ManifestError, Phase
 from labkit.mutants import Mutant
@@ -79,7 +79,7 @@ class Line:
 
 
 def hidden(
-    phase: Phase, texts: Mapping[str, str], seed: int, stop: bool, tasks: str = ""
+    phase: Phase, texts: Mapping[str, str], seed: int, stop: bool, tasks: Sequence[str] = ()
 ) -> public.PhaseResult:
     """The hidden suite on some modules; those that are not in `texts` are the reference's.
 
@@ -92,31 +92,7 @@ def hidden(
             path = Path(folder, phase.lab_file(module).name)
             path.write_text(text, encoding="utf-8")
             mapping[module] = str(path)
-        return run_hidden(phase, mapping, seed, stop, tasks)
-
-
-def run_hidden(
-    phase: Phase, mapping: Mapping[str, str], seed: int, stop: bool, tasks: str = "", only: str = ""
-) -> public.PhaseResult:
-    """The hidden suite on some files, with as much time as in a grade.
-
-    Args:
-        mapping: module -> file; the other modules are the reference's.
-        stop: at the first failure, without looking for a smaller example of it.
-        tasks: only the tests of these, with commas between; "" = all.
-        only: only tests whose name has this in it; "" = all.
-    """
-    options = ["-p", "labkit.hidden", "-p", "_hypothesis_pytestplugin"]
-    options += [f"--hypothesis-seed={seed}", "-k", only, *(["-x"] if stop else [])]
-    extra = {hidden_plugin.TASKS: tasks} if tasks else {}
-    extra |= {
-        hidden_plugin.SUBJECT: json.dumps(mapping),
-        "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
-        pytest_report.SECONDS: str(max(grade.LEAST_TEST_SECONDS, 6 * phase.test_seconds)),
-    }
-    return public.run_tests(
-        phase, [phase.hidden_tests], {}, options, extra, seconds=grade.RUN_SECONDS
-    )
+        return run_hidden(phase, mapping, seed, tasks, stop=stop)
 
 
 def caught(result: public.PhaseResult) -> bool:
@@ -129,9 +105,7 @@ def caught(result: public.PhaseResult) -> bool:
 def noticed(phase: Phase, task: str, module: str, text: str, seed: int) -> bool:
     """Whether the hidden suite fails on a changed module: the tests of the task first, for they
     most often tell."""
-    return any(
-        caught(hidden(phase, {module: text}, seed, stop=True, tasks=tasks)) for tasks in (task, "")
-    )
+    return any(caught(hidden(phase, {module: text}, seed, True, tasks)) for tasks in ([task], []))
 
 
 def accepted(result: public.PhaseResult) -> bool:

@@ -153,7 +153,7 @@ def test_when_pytest_dies_the_running_task_is_lost_and_the_others_go_on(
     runs: list[list[str]] = []
     order = ["00.1", "00.4", "00.2", "00.3", "00.4"]
 
-    def fake(phase: Phase, mapping: Any, seed: int, rung: str, tasks: list[str]) -> PhaseResult:
+    def fake(phase: Phase, _: Any, __: int, tasks: list[str], **___: Any) -> PhaseResult:
         assert len(runs) < 3, "it makes no progress"
         runs.append(list(tasks))
         tests = [public.Test(f"{i}", f"test_{i}", t, t, "not run") for i, t in enumerate(order)]
@@ -163,7 +163,7 @@ def test_when_pytest_dies_the_running_task_is_lost_and_the_others_go_on(
                 test.outcome = "not run" if test.id == "4" or test.task not in tasks else "passed"
         return PhaseResult(phase, tests)
 
-    monkeypatch.setattr(grade, "_run_pytest", fake)
+    monkeypatch.setattr(grade, "run_hidden", fake)
     tests = grade._run_tasks(phase, {}, 1, "plain", [task.id for task in phase.exercises])
     assert runs == [["00.1", "00.2", "00.3", "00.4"], ["00.3", "00.4"]]
     assert [(t.id, t.task, t.outcome, grade._kind(t)) for t in tests] == [
@@ -180,7 +180,7 @@ def test_when_the_time_is_over_only_the_running_task_is_lost(
 ) -> None:
     runs: list[list[str]] = []
 
-    def fake(phase: Phase, mapping: Any, seed: int, rung: str, tasks: list[str]) -> PhaseResult:
+    def fake(phase: Phase, _: Any, __: int, tasks: list[str], **___: Any) -> PhaseResult:
         outcomes = {"00.1": "passed", "00.2": "passed", "00.3": "not run", "00.4": "not run"}
         if not runs:  # the first run ends in its second task
             outcomes["00.2"] = "hang"
@@ -191,7 +191,7 @@ def test_when_the_time_is_over_only_the_running_task_is_lost(
             phase, [public.Test(t, f"test_{t}", t, t, o) for t, o in outcomes.items()]
         )
 
-    monkeypatch.setattr(grade, "_run_pytest", fake)
+    monkeypatch.setattr(grade, "run_hidden", fake)
     tests = grade._run_tasks(phase, {}, 1, "plain", [task.id for task in phase.exercises])
     assert runs == [["00.1", "00.2", "00.3", "00.4"], ["00.3", "00.4"]]
     kinds = {test.task: grade._kind(test) for test in tests}
@@ -201,10 +201,10 @@ def test_when_the_time_is_over_only_the_running_task_is_lost(
 def test_a_suite_that_does_not_load_is_the_graders_fault(
     phase: Phase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def broken(*_: Any) -> PhaseResult:
+    def broken(*_: Any, **__: Any) -> PhaseResult:
         return PhaseResult(phase, [], broken="no module named oracle")
 
-    monkeypatch.setattr(grade, "_run_pytest", broken)
+    monkeypatch.setattr(grade, "run_hidden", broken)
     files = {phase.modules[0]: phase.reference_file(phase.modules[0])}
     judged = grade.judge(phase, files, seed=1, isolate="plain")
     assert (judged.result.status, judged.result.passed) == ("error", False)

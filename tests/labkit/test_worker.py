@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from labkit import child, mutants, overlay, plain
+from labkit import child, overlay, plain
+from labkit.hidden_suite import run_hidden
 from labkit.worker import Program, Worker, WorkerError
 from tests.labkit.toy_course import make_course, rewrite, solve, write
 
@@ -219,9 +220,9 @@ def test_learner_and_reference_are_two_processes(tmp_path: Path) -> None:
 
 def test_hidden_tests_judge_learner_reference_and_mutants(tmp_path: Path) -> None:
     phase = make_course(tmp_path).phase("0")
-    green = mutants.run_hidden(phase, {})
+    green = run_hidden(phase, {}, seed=0)
     assert [t.outcome for t in green.tests] == ["passed", "passed"], green
-    red = mutants.run_hidden(phase, overlay.mapping_for([phase], "labs"))
+    red = run_hidden(phase, overlay.mapping_for([phase], "labs"), seed=0)
     assert [t.outcome for t in red.tests] == ["failed", "failed"], red
 
 

@@ -33,6 +33,14 @@ def storyteller(p: Program) -> Any:
     return p.call("mini_vllm.model.loader:load_model", folder, dtype="float32")
 
 
+def watched(p: Program) -> tuple[Any, Any]:
+    """The model, and a hook that notes the arguments of every forward pass."""
+    model = storyteller(p)
+    hook = p.new("unittest.mock:Mock", return_value=None)
+    model.register_forward_pre_hook(hook)
+    return model, hook
+
+
 def generate(worker: Any, loop: str, prompt: Any, max_tokens: int) -> Any:
     """The answer's tokens with their types: a tensor of one number equals that number."""
     p = Program()
@@ -67,9 +75,7 @@ def test_01_1_a_prompt_may_be_a_tuple(subject: Any, reference: Any) -> None:
 def test_01_1_every_step_computes_all_from_position_0(subject: Any) -> None:
     """Task 2 shows what a cache saves; here nothing is kept."""
     p = Program()
-    model = storyteller(p)
-    hook = p.new("unittest.mock:Mock", return_value=None)
-    model.register_forward_pre_hook(hook)
+    model, hook = watched(p)
     p.call(WITHOUT, model, [50, 60, 70], 3)
     for index in range(3):
         p.see(hook.call_args_list[index][0][1][1].tolist())
@@ -127,9 +133,7 @@ def test_01_2_eos_is_a_token_like_others(subject: Any) -> None:
 def passes(worker: Any, loop: str, prompt: list[int], max_tokens: int) -> Any:
     """The number of forward passes, then how many tokens each computed."""
     p = Program()
-    model = storyteller(p)
-    hook = p.new("unittest.mock:Mock", return_value=None)
-    model.register_forward_pre_hook(hook)
+    model, hook = watched(p)
     p.call(loop, model, prompt, max_tokens)
     p.see(hook.call_count)
     for index in range(max_tokens):
@@ -144,9 +148,7 @@ def test_01_2_one_cache_is_as_long_as_it_must_be(
     """All passes write to the same tensors, which have no room for the last token: it is never
     computed."""
     p = Program()
-    model = storyteller(p)
-    hook = p.new("unittest.mock:Mock", return_value=None)
-    model.register_forward_pre_hook(hook)
+    model, hook = watched(p)
     p.call(WITH, model, prompt, max_tokens)
     p.see(p.call("builtins:tuple", hook.call_args_list[0][0][1][2][0].shape)[2])
     for index in range(max_tokens):

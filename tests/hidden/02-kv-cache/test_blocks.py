@@ -209,7 +209,7 @@ def play(
                 requests[chosen] = (request, length + 1)
         for other in requests:
             p.see(manager.get_block_ids(f"r{other}"))
-        p.see(p.call("builtins:dict", manager.num_cached_blocks))  # as it is now
+        p.see(manager.num_cached_blocks)
         see_pool(p, manager.block_pool)
         manager.check_integrity()
     return p
