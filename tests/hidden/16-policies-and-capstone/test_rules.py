@@ -259,9 +259,11 @@ def test_16_4_two_leave_and_come_back(subject: Any) -> None:
     seen = subject.run(p)
     assert len(seen) == 5, seen[-1:]
     gone, came, copies, room, (ana, ben) = seen
-    assert [source for source, _ in gone] == [1, 2, 3, 4]
-    assert [target for _, target in came] == ben and ana[0] == ben[0] and ana[1] != ben[1]
-    assert [list(pair) for pair in copies] == [[ben[1], ana[1]]]
+    assert sorted(source for source, _ in gone) == [1, 2, 3, 4]
+    assert ana[0] == ben[0] and ana[1] != ben[1] and len(copies) == 1
+    original, copy = copies[0]  # either of them may be the one that copies
+    assert {original, copy} == {ana[1], ben[1]}
+    assert sorted(target for _, target in came) == sorted([ana[0], original])
     assert room == [62, 2], "tokens left, and rows taken"
 
 
@@ -290,9 +292,8 @@ def test_16_4_two_groups_come_back_in_one_step(subject: Any) -> None:
     seen = subject.run(p)
     assert len(seen) == 3, seen[-1:]
     (ana, ben), pairs, (mine, yours) = seen
-    assert [list(pair) for pair in pairs] == [
-        list(pair) for pair in zip([*ana, *ben], [*mine, *yours], strict=True)
-    ]
+    wanted = zip([*ana, *ben], [*mine, *yours], strict=True)
+    assert sorted(map(tuple, pairs)) == sorted(wanted)
 
 
 def test_16_4_as_many_tokens_and_slots_as_they_need(subject: Any) -> None:
@@ -320,8 +321,8 @@ def test_16_5_tokens_count_as_room(subject: Any) -> None:
     config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64, "priority")
     cache = p.new("mini_vllm.config:CacheConfig", 4, 21, False)
     s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root")
-    for name in "ab":
-        run_on(p, s, request(p, name, [ord(name)] * 6, 2))
+    for name, arrival in (("a", 0.0), ("b", 1.0)):
+        run_on(p, s, request(p, name, [ord(name)] * 6, 2, arrival))
     s.add_request(request(p, "w", [9] * 9, 1))
     for budget in (16, 8):
         plan = s.new_plan(budget)
@@ -342,8 +343,10 @@ def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
     s = cls(config, cache, [], b"root")
     names = data.draw(st.permutations(["a", "b", "c", "0_g", "1_g"]))
     small = st.integers(0, 3)
+    pairs = st.tuples(small, small.map(float))  # who goes first among equals is not said
+    lone = data.draw(st.lists(pairs, min_size=3, max_size=3, unique=True))
     for name in names:
-        urgency = (2, 1.5) if "_" in name else (data.draw(small), float(data.draw(small)))
+        urgency = (2, 1.5) if "_" in name else lone.pop()
         run_on(p, s, request(p, name, [5] * 6 if "_" in name else [ord(name)] * 6, *urgency))
     if data.draw(st.integers(0, 5)):
         length = data.draw(st.sampled_from([1, 6, 9, 15, 28]))
@@ -353,4 +356,8 @@ def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
     p.see_each(plan.preempted, "request_id")
     p.see_each(s.running, "request_id")
     p.see(s.kv_cache_manager.num_free_blocks)
-    assert subject.run(p) == reference.run(p)
+    yours, theirs = subject.run(p), reference.run(p)
+    assert len(yours) == len(theirs), yours[-1:]
+    for seen in (yours, theirs):
+        seen[1] = [name[-1] for name in seen[1]]  # members of a group leave in any order
+    assert yours == theirs
