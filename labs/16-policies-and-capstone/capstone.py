@@ -41,7 +41,10 @@ class Capstone(Scheduler):
 
     @staticmethod
     def limits(config: SchedulerConfig) -> SchedulerConfig:
-        """The limits to run with: those of ``config``, or tighter ones. Nothing else changes."""
+        """The limits to run with: those of ``config``, or tighter ones. Nothing else changes.
+
+        Without chunked prefill a prompt must fit into one step, so the budget stays as it is.
+        """
         # TODO 16.6
         raise NotImplementedError(
             "TODO 16.6: write Capstone.limits in labs/16-policies-and-capstone/capstone.py"

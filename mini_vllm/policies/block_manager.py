@@ -114,7 +114,7 @@ class BlockManager(LateHashing):
         """
         shared = self.req_to_blocks[parent.request_id][: cdiv(num_tokens, self.block_size)]
         self.block_pool.touch(shared)
-        self.req_to_blocks[child.request_id] = list(shared)
+        self.req_to_blocks[child.request_id] = shared
         num_full = num_tokens // self.block_size
         num_cached = self.num_cached_blocks[parent.request_id]
         self.num_cached_blocks[child.request_id] = min(num_cached, num_full)

@@ -41,7 +41,12 @@ class Capstone(Scheduler):
 
     @staticmethod
     def limits(config: SchedulerConfig) -> SchedulerConfig:
-        """The limits to run with: those of ``config``, or tighter ones. Nothing else changes."""
+        """The limits to run with: those of ``config``, or tighter ones. Nothing else changes.
+
+        Without chunked prefill a prompt must fit into one step, so the budget stays as it is.
+        """
+        if not config.enable_chunked_prefill:
+            return config
         # A step of few tokens is short, so those who make tokens make them often. The price is
         # more steps for a long prompt, and what every step costs comes on top of each.
         enough = max(96, config.max_num_seqs)  # a token for everybody

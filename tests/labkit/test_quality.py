@@ -236,11 +236,7 @@ def test_only_survivors_are_asked_again(copy: Phase, monkeypatch: pytest.MonkeyP
         quality.row_of_changes_again(copy, 1, 1)
 
 
-ENGINE_PHASES = [phase for phase in COURSE.ready if phase.number < "08"]
-"""Those whose suites are measured in full; policies, in phase 16, are not yet."""
-
-
-@pytest.mark.parametrize("phase", ENGINE_PHASES, ids=lambda phase: phase.number)
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
     """Whoever changes a graded function or names a mistake measures the suite again."""
     rows = {name: Line(**row) for name, row in quality.recorded(phase.root)[phase.slug].items()}
@@ -252,7 +248,7 @@ def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
 
 
 @pytest.mark.serial
-@pytest.mark.parametrize("phase", ENGINE_PHASES, ids=lambda phase: phase.number)
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 def test_a_few_changes_are_noticed(phase: Phase) -> None:
     """All of them: `suite-quality --only changes --sample 0`."""
     with warm.children():

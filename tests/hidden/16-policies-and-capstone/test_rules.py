@@ -89,6 +89,18 @@ def test_16_1_who_can_never_fit(subject: Any, reference: Any) -> None:
     assert subject.run(p) == reference.run(p)
 
 
+def test_16_1_a_prompt_may_take_the_whole_budget(subject: Any) -> None:
+    """24 tokens are within a budget of 24, and nothing is left for the next."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 24, 4, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 21)
+    s = p.new("mini_vllm.policies.prefill_first:MinivLLM", config, cache, [], b"root")
+    for name, length in (("a", 24), ("b", 1)):
+        s.add_request(request(p, name, [5] * length))
+    p.see(s.schedule().num_scheduled_tokens)
+    assert subject.run(p) == [{"a": 24}]
+
+
 def test_16_1_admission_can_be_paused(subject: Any, reference: Any) -> None:
     """Paused, a step makes tokens though somebody waits."""
     p = Program()

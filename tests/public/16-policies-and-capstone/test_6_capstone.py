@@ -39,6 +39,9 @@ def test_16_6_limits_only_tighten() -> None:
         expect(0 < threshold <= 256, True, at=f"{at}: is your threshold, {threshold}, in 1..256?")
         for key in ("policy", "scheduler_reserve_full_isl", "num_lookahead_tokens"):
             expect(yours[key], given[key], at=f"{at}: {key}")
+    whole = SchedulerConfig(2048, 64, 2048, enable_chunked_prefill=False)
+    at = "2048 tokens per step, chunked prefill off: a prompt must fit into one step. Your budget"
+    expect(Capstone.limits(whole).max_num_batched_tokens, 2048, at=at)
 
 
 def test_16_6_every_rule_is_kept_on_documents() -> None:
