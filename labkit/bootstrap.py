@@ -36,7 +36,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 OLDEST, NEWEST = (3, 11), (3, 13)
-DEFAULT_GROUPS = ("engine", "course", "dev")
+DEFAULT_GROUPS = ("engine", "course", "dev", "serve", "structured", "vision")
 TORCH = "2.13.0"
 TORCH_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 ENTERED = "LABKIT_ENTERED"  # set for one exec, so that a broken environment cannot loop

@@ -26,8 +26,8 @@ from labkit import bootstrap
 
 ENGINE = ("engine",)
 COURSE = ("engine", "course")
-DEV = ("engine", "course", "dev")
-NOTEBOOK = ("engine", "course", "dev", "notebook")
+DEV = bootstrap.DEFAULT_GROUPS
+NOTEBOOK = (*DEV, "notebook")
 
 
 @dataclass(frozen=True)
