@@ -160,7 +160,7 @@ class RequestTimes:
 class SchedulerStats:
     """Gauges after a step.
 
-    Source: vllm/v1/metrics/stats.py#L171-L199 (SchedulerStats) @ v0.22.1
+    Source: vllm/v1/metrics/stats.py#L170-L198 (SchedulerStats) @ v0.22.1
     """
 
     num_running_reqs: int
