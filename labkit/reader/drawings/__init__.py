@@ -11,11 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.files import write_text
-from labkit.reader.drawings import roofline
+from labkit.reader.drawings import kernels, roofline
 from labkit.reader.drawings.canvas import Canvas
 
 FIGURES: dict[str, Callable[[], Canvas]] = {
     "01-one-request/figures/roofline": roofline.draw,
+    "04-attention-kernels/figures/grid-tile-mask": kernels.grid_tile_mask,
+    "04-attention-kernels/figures/reading-pages": kernels.one_program_reads_pages,
 }
 """Path below `phases/`, without ".svg" -> what draws it."""
 
