@@ -131,6 +131,7 @@ COMMANDS: dict[str, Command] = {
     "screenshots": Command(
         "labkit.reader:screenshots", "take the docs' pictures", COURSE, "Maintain"
     ),
+    "figures": Command("labkit.reader:figures", "draw the chapters' figures", COURSE, "Maintain"),
     "sync": Command("labkit.course.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
     "matrix": Command(
         "labkit.quality.matrix:main", "skeletons red, reference green", DEV, "Maintain"
