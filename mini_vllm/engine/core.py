@@ -17,7 +17,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
-from mini_vllm.model.loader import compile_model, load_model
+from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.worker.cuda_graphs import CudaRecorder
 from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
@@ -61,12 +61,12 @@ class EngineCore:
         )
         _set_num_threads(wanted.num_threads, device, model.config.hidden_size)
         _check_model_len(limits.max_model_len, model.config.max_position_embeddings)
-        num_blocks = choose_num_blocks(config, model.config, model.dtype, device)
+        num_blocks = choose_num_blocks(config, model.kv_cache_spec(), device)
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
         self.scheduler = scheduler_cls(limits, cache, extensions)
         kv_cache = KVCache(
-            model.config, num_blocks, cache.block_size, model.dtype, device, cache.num_cpu_blocks
+            model.kv_cache_spec(), num_blocks, cache.block_size, device, cache.num_cpu_blocks
         )
         self.model_runner = ModelRunner(
             model, kv_cache, limits.max_num_seqs, limits.max_model_len, cache.block_size, device
