@@ -10,12 +10,12 @@ Source: vllm/model_executor/models/llama.py#L501-L589 (LlamaForCausalLM) @ v0.22
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from mini_vllm.attention import AttentionMetadata
+from mini_vllm.attention import AttentionBackend, AttentionMetadata
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import KVCacheSpec
 from mini_vllm.model.layers import (
@@ -48,7 +48,8 @@ class LlamaAttention(nn.Module):
         self.num_heads, self.num_kv_heads, _ = (  # that are here
             size // self.head_dim for size in self.qkv_proj.output_sizes
         )
-        self.backend, self.window, self.scale = build.backend, window, self.head_dim**-0.5
+        self.backend = cast(AttentionBackend, build.backend)
+        self.window, self.scale = window, self.head_dim**-0.5
 
     def norm_qk(self, qk: Tensor) -> Tensor:
         """What happens to queries and keys `[T, Hq + Hkv, D]` before rotation: here nothing."""
