@@ -154,7 +154,7 @@ class LlamaForCausalLM(nn.Module):
     }
     supports = frozenset({"tp", "lora", "quantization", "compile"})
 
-    def __init__(self, args: ModelArgs, build: Build) -> None:
+    def __init__(self, args: ModelArgs, build: Build = PLAIN) -> None:
         super().__init__()
         self.config = args
         self.model = LlamaModel(args, build, self.attention, "model")
