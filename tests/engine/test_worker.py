@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -11,16 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_vllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
-<<<<<<< HEAD
-from mini_vllm.model.interface import KVCacheSpec
-=======
 from mini_vllm.core.scheduler_output import (
     CachedRequestData,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
 )
->>>>>>> main
+from mini_vllm.model.interface import KVCacheSpec
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.worker import kv_cache
 from mini_vllm.worker.input_batch import (
