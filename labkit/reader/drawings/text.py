@@ -10,7 +10,7 @@ from mini_vllm.sampling_params import SamplingParams
 
 TOKENS = [b"30", b" ", b"\xe2", b"\x82", b"\xac", b" sto", b"ry"]
 STOP = "stop here"
-LEFT, CHAR = 330, 17
+LEFT, CHAR = 330.0, 17.0
 
 
 class _Bytes:
@@ -23,7 +23,7 @@ class _Bytes:
 def promise() -> Canvas:
     """One row a token: what was printed, what is printed now, what waits."""
     canvas = Canvas(760, 356, "Seven tokens, and which text is certain after each")
-    for x, words in ((20, "token"), (150, "its bytes"), (LEFT, "the text, as far as it is known")):
+    for x, words in ((20.0, "token"), (150.0, "its bytes"), (LEFT, "the text, as far as it is known")):
         canvas.text(x, 26, words, bold=True)
     detokenizer = IncrementalDetokenizer(_Bytes(), [], SamplingParams(stop=[STOP]))
     for number, token in enumerate(TOKENS):
