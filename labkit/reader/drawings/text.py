@@ -23,7 +23,11 @@ class _Bytes:
 def promise() -> Canvas:
     """One row a token: what was printed, what is printed now, what waits."""
     canvas = Canvas(760, 356, "Seven tokens, and which text is certain after each")
-    for x, words in ((20.0, "token"), (150.0, "its bytes"), (LEFT, "the text, as far as it is known")):
+    for x, words in (
+        (20.0, "token"),
+        (150.0, "its bytes"),
+        (LEFT, "the text, as far as it is known"),
+    ):
         canvas.text(x, 26, words, bold=True)
     detokenizer = IncrementalDetokenizer(_Bytes(), [], SamplingParams(stop=[STOP]))
     for number, token in enumerate(TOKENS):
