@@ -212,7 +212,9 @@ class ReferenceSubject:
         both = [*skipped, *self.scheduler.waiting]
         return sorted(both) if skipped and self.config.policy == "priority" else both
 
-    def _sample(self, planned: dict[str, Any], drafts: dict[str, list[int]]) -> dict[str, list[int]]:
+    def _sample(
+        self, planned: dict[str, Any], drafts: dict[str, list[int]]
+    ) -> dict[str, list[int]]:
         """Tokens for every planned request whose tokens are all computed after this step."""
         vocab_size = self.config.vocab_size
         return {

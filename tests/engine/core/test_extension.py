@@ -212,6 +212,4 @@ def test_every_scheduler_reports_to_its_extensions(name: str) -> None:
 )
 def test_a_feature_that_is_not_there_is_refused_by_name(feature: str, phase: str) -> None:
     with pytest.raises(ValueError, match=f"arrives with phase {phase}"):
-        make_with_features(
-            SchedulerConfig(), CacheConfig(num_gpu_blocks=9), **{feature: object()}
-        )
+        make_with_features(SchedulerConfig(), CacheConfig(num_gpu_blocks=9), **{feature: object()})
