@@ -175,6 +175,9 @@ class ReferenceSubject:
         return bool(self.requests)
 
     def step(self) -> Line:
+        from mini_vllm.core.finish_step import finish_step
+        from mini_vllm.core.scheduler_output import ModelRunnerOutput
+
         output = self.scheduler.schedule()
         scheduled = dict(output.num_scheduled_tokens)
         preempted = list(output.preempted_req_ids)
@@ -182,7 +185,7 @@ class ReferenceSubject:
         planned = {i: self.requests[i] for i in scheduled if i in self.requests}
         drafts = dict(output.scheduled_spec_decode_tokens)
         lengths = {i: r.num_tokens for i, r in planned.items()}
-        self.scheduler.update_from_output(output, self._sample(planned, drafts))
+        finish_step(self.scheduler, output, ModelRunnerOutput(self._sample(planned, drafts)))
         sampled = {i: r.all_token_ids[lengths[i] :] for i, r in planned.items()}
         if self.config.num_speculative_tokens:
             self.scheduler.update_draft_token_ids(

@@ -64,33 +64,18 @@ class SchedulerExtension:
         """Entries for ``output.extra``; called once a step, when the plan is complete."""
         return {}
 
-<<<<<<< HEAD
-    def step_done(self, output: SchedulerOutput, result: Any) -> set[str]:
+    def step_done(self, output: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
         """The model has run, and ``result`` is its answer. The tokens of the requests whose ids
         are returned are thrown away."""
         return set()
 
     def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | None:
-        """Tokens that the stop rules have let pass. A reason (not None) ends the request."""
+        """Tokens that the stop rules have let pass. A reason ends their request with an error."""
         return None
 
     def limit_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
         """How much of a guess may be scheduled: ``token_ids``, or its beginning."""
         return token_ids
 
-=======
-    def failures(self) -> dict[str, str]:
-        """Waiting requests that can never be ready, with the reason; asked before every step."""
-        return {}
-
-    def step_done(self, output: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
-        """The forward pass is over. Returns the requests whose tokens are to be thrown away."""
-        return set()
-
-    def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | None:
-        """New tokens of a request, after the stop rules. A reason ends it with an error."""
-        return None
-
->>>>>>> main
     def request_freed(self, request: Request) -> None:
         """A request has finished and its blocks are free."""

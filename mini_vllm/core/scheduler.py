@@ -543,7 +543,7 @@ class Scheduler:
             request.spec_token_ids = drafts
 
     def fail_requests(
-        self, output: SchedulerOutput | None, reasons: Mapping[str, str]
+        self, output: SchedulerOutput, reasons: Mapping[str, str]
     ) -> list[EngineCoreOutput]:
         """End requests whose part of a step has failed, with FINISHED_ERROR.
 
@@ -551,8 +551,7 @@ class Scheduler:
         findable before they were computed, and nobody may find what was never written.
 
         Args:
-            output: the plan that failed, wholly or for some of its requests. None: the requests
-                are not in a plan.
+            output: the plan that failed, wholly or for some of its requests.
             reasons: what went wrong, by request id.
 
         Returns:
@@ -560,19 +559,12 @@ class Scheduler:
         """
         failed = [self.requests[i] for i in reasons if i in self.requests]
         for request in failed:
-            num_failed = output.num_scheduled_tokens[request.request_id] if output else 0
+            num_failed = output.num_scheduled_tokens[request.request_id]
             num_valid = request.num_computed_tokens - num_failed
             self.kv_cache_manager.uncache_blocks(request, num_valid)
             request.stop_reason = reasons[request.request_id]
         self._finish(dict.fromkeys(failed, RequestStatus.FINISHED_ERROR))
         return [EngineCoreOutput.last(request, [], request.status) for request in failed]
-
-    def fail_unready(self) -> list[EngineCoreOutput]:
-        """End waiting requests of which an extension knows that they can never be ready."""
-        reasons: dict[str, str] = {}
-        for extension in self.extensions:
-            reasons = extension.failures() | reasons
-        return self.fail_requests(None, reasons) if reasons else []
 
     # ------------------------------------------------------------------ questions
 

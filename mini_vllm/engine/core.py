@@ -22,6 +22,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.features import make_scheduler
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.model.config import load_config
 from mini_vllm.request import Request, RequestStatus
@@ -65,7 +66,9 @@ class EngineCore:
         executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
-        self.scheduler = scheduler_cls(config.scheduler, cache, extensions)
+        self.scheduler = make_scheduler(
+            config.scheduler, cache, scheduler_cls=scheduler_cls, extensions=extensions
+        )
         self.observers: list[StepObserver] = []
         self.times: dict[str, RequestTimes] = {}
         """Of unfinished requests."""

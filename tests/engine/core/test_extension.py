@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.finish_step import end_hopeless
 from mini_vllm.core.scheduler import Scheduler
-from mini_vllm.core.scheduler_output import SchedulerOutput
+from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.engine.features import make_scheduler as make_with_features
 from mini_vllm.policies import POLICIES
 from mini_vllm.request import Request
@@ -174,7 +175,7 @@ def test_a_waiting_request_that_can_never_be_ready_fails_alone() -> None:
 
     scheduler = make_scheduler(extensions=[Broken()])
     add(scheduler, make_request("a", 3), make_request("b", 3))
-    (output,) = scheduler.fail_unready()
+    (output,) = end_hopeless(scheduler)
     assert (output.request_id, output.finish_reason) == ("a", "error")
     assert output.stop_reason == "the grammar does not compile"
     assert step(scheduler).num_scheduled_tokens == {"b": 3}
@@ -184,7 +185,7 @@ def test_a_waiting_request_that_can_never_be_ready_fails_alone() -> None:
 def test_the_answers_of_an_extension_that_overrides_nothing() -> None:
     nothing, request = SchedulerExtension(), make_request("a", 3)
     output = make_scheduler().schedule()
-    assert nothing.failures() == {} and nothing.step_done(output, None) == set()
+    assert nothing.failures() == {} and nothing.step_done(output, ModelRunnerOutput()) == set()
     assert nothing.tokens_accepted("a", [1]) is None and nothing.limit_drafts(request, [1]) == [1]
     assert output.new_token_ids == output.rewound == output.scheduled_encoder_inputs == {}
     assert output.free_encoder_mm_hashes == [] and output.kv_connector_metadata is None
