@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
-from labkit.trace.stand_ins import Grammars
 from labkit.trace.format import (
     Abort,
     Add,
@@ -26,6 +25,7 @@ from labkit.trace.format import (
     sample_tokens,
     step_fields,
 )
+from labkit.trace.stand_ins import Grammars
 
 Line = dict[str, Any]
 
