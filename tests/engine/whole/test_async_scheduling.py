@@ -13,7 +13,7 @@ from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.sampling_params import SamplingParams
 
-CHAPTER = Path(__file__).parents[2] / "phases" / "00-orientation" / "04-the-whole-machine.md"
+CHAPTER = Path(__file__).parents[3] / "phases" / "00-orientation" / "04-the-whole-machine.md"
 
 
 def test_the_chapter_prints_what_the_command_prints() -> None:
