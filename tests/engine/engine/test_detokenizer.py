@@ -146,6 +146,22 @@ def test_many_tokens_at_once_lose_only_the_last_character(cut):
     assert "".join(stream(make(BYTE_FALLBACK), [ids])) == text[:-1]
 
 
+@settings(max_examples=150, deadline=None)
+@given(
+    runs=st.lists(
+        st.tuples(st.sampled_from([(1, 419), (1, 256), (128, 256)]), st.integers(1, 130)),
+        max_size=4,
+    ),
+    seed=st.integers(0, 1000),
+)
+def test_whole_text_equals_the_streamed_one(runs, seed):
+    """However long the run of broken bytes is."""
+    rng = random.Random(seed)
+    token_ids = [rng.randint(*ids) for ids, length in runs for _ in range(length)]
+    streamed = "".join(stream(make(), [[token_id] for token_id in token_ids]))
+    assert "".join(stream(make(), [token_ids])) == streamed
+
+
 def test_first_space_after_the_prompt_is_kept():
     the, fox = (BYTE_FALLBACK.token_to_id(word) for word in ("▁the", "▁fox"))
     assert BYTE_FALLBACK.decode([fox]) == "fox"

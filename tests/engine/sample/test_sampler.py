@@ -20,7 +20,12 @@ from mini_vllm.sample.sampler import (
     sample_from_logits,
     uniform_numbers,
 )
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import (
+    MAX_FLOAT32,
+    MIN_FLOAT32,
+    MIN_TEMPERATURE,
+    SamplingParams,
+)
 
 torch.set_num_threads(1)
 GREEDY = SamplingParams(temperature=0)
@@ -249,6 +254,24 @@ def test_one_bad_row_does_not_take_the_others_down():
         assert "relax allowed_token_ids or min_tokens" in output.invalid_rows[3]
         sampled = output.sampled_token_ids.tolist()
         assert [sampled[i] for i in (0, 4, 5)] == [good[i] for i in (0, 4, 5)]
+
+
+def test_no_extreme_number_lets_a_forbidden_token_through():
+    """Division by the temperature may overflow, and a row of NaN gives any token."""
+    logits = torch.randn(2, 128, generator=torch.Generator().manual_seed(0))
+    extremes = [
+        {"temperature": MAX_FLOAT32},
+        {"temperature": MIN_TEMPERATURE, "logit_bias": {7: MAX_FLOAT32}},
+        {"temperature": MIN_TEMPERATURE, "logit_bias": {7: -MAX_FLOAT32, 8: -MAX_FLOAT32}},
+        {"temperature": MIN_TEMPERATURE, "repetition_penalty": MIN_FLOAT32},
+        {"temperature": MIN_TEMPERATURE, "repetition_penalty": MAX_FLOAT32},
+    ]
+    for values in extremes:
+        for seed in range(5):
+            params = SamplingParams(seed=seed, allowed_token_ids=[7, 8], **values)
+            output = sample(logits, [row(params, prompt=[7, 8]), row()])
+            assert output.invalid_rows.keys() == {0} or output.sampled_token_ids[0] in (7, 8)
+            assert output.sampled_token_ids[1] == logits[1].argmax()
 
 
 def test_logits_are_not_changed():
