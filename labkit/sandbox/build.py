@@ -40,6 +40,7 @@ TOOLS = (
     "trace/format.py",
     "trace/runner.py",
     "trace/scenario.py",
+    "trace/stand_ins.py",
     "arena/__init__.py",
     "arena/scenario.py",
 )
