@@ -79,6 +79,9 @@ COMMANDS: dict[str, Command] = {
     "bench-scheduler": Command(
         "-m benchmarks.bench_scheduler", "measure one schedule() call", ENGINE, "Look"
     ),
+    "async-scheduling": Command(
+        "-m benchmarks.async_scheduling", "results one step late, the same tokens", ENGINE, "Look"
+    ),
     "upstream": Command(
         "labkit.citations.upstream:main",
         "fetch and show the pinned vLLM source",

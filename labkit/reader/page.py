@@ -23,6 +23,7 @@ CHAPTERS = {
     "01-deep-dive.md": ("deep-dive", "Deep dive"),
     "02-mini-build.md": ("build", "Build"),
     "03-labs.md": ("labs", "Labs"),
+    "04-the-whole-machine.md": ("machine", "Whole machine"),
 }
 ATTRIBUTION = (
     f'Source shown under “Upstream”: <a href="{REPOSITORY}/tree/{PIN}">vLLM {PIN}</a>, '
