@@ -10,9 +10,10 @@ from pathlib import Path
 from string import Template
 
 from labkit.citations.scan import REPOSITORY
-from labkit.citations.symbols import PIN, Upstream
+from labkit.citations.symbols import Upstream
 from labkit.course import source
 from labkit.course.manifest import Phase
+from labkit.course.root import PIN
 from labkit.course.skeleton import is_hole
 from labkit.reader import code, excerpts, markdown
 
