@@ -188,7 +188,7 @@ def stream_numbers(seeds: Tensor, index: Tensor, stream: int) -> Tensor:
         seeds, index: ``[N]`` int64, as for :func:`~mini_vllm.sample.sampler.uniform_numbers`.
         stream: :data:`ACCEPT`, :data:`RECOVER` or :data:`DRAFT`.
     """
-    return uniform_numbers(mix64(seeds + stream), index)
+    return uniform_numbers(mix64(seeds) + stream, index)
 
 
 def processed_probs(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
