@@ -1,6 +1,6 @@
 """Train drafting heads for the storyteller: small networks that guess several tokens ahead.
 
-    python -m training.heads text       # the storyteller answers questions; both heads learn from it
+    python -m training.heads text      # the storyteller answers questions: what heads learn from
     python -m training.heads medusa
     python -m training.heads eagle
 
@@ -27,7 +27,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen3Config, Qwen3Model
+from transformers import AutoModelForCausalLM, Qwen3Config, Qwen3Model
 
 from mini_vllm import bundled
 from mini_vllm.engine.llm import LLM

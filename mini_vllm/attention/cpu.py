@@ -2,8 +2,8 @@
 
 A step's requests are put into groups that need no ragged arithmetic:
 
-    short      up to 16 new tokens each: decodes, and drafts to verify; grouped by equal query length
-               and by context length within a factor of two, and padded to the longest of the group
+    short      up to 16 new tokens each: decodes, and drafts to verify; grouped by query length, and
+               by context length within a factor of two, and padded to the longest of the group
     prefills   grouped by equal query and context length, without padding
 
     4 drafts are verified with a mask like a staircase:      context x x x x x x x . . . .

@@ -7,7 +7,7 @@
 A block is one small layer, so a draft costs next to nothing; but no block knows what the ones
 before it have guessed.
 
-Source: vllm/model_executor/models/medusa.py#L21-L43 (ResidualBlock) @ v0.22.1
+Source: vllm/model_executor/models/medusa.py#L19-L38 (ResidualBlock) @ v0.22.1
 """
 
 from __future__ import annotations

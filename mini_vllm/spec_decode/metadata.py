@@ -21,11 +21,12 @@ from torch import Tensor
 from mini_vllm.sample.metadata import Penalties, SamplingMetadata, SparseBias, StopTokenBan
 from mini_vllm.sample.rejection_sampler import PLACEHOLDER_TOKEN_ID
 
+
 @dataclass(slots=True)
 class SpecDecodeMetadata:
     """Which rows of logits judge which drafts: B requests with N drafts in all.
 
-    Source: vllm/v1/spec_decode/metadata.py#L10-L67 (SpecDecodeMetadata) @ v0.22.1
+    Source: vllm/v1/spec_decode/metadata.py#L10-L66 (SpecDecodeMetadata) @ v0.22.1
     """
 
     num_draft_tokens: list[int]
@@ -205,8 +206,7 @@ def advance_ragged(metadata: SamplingMetadata, output_token_ids: Tensor) -> None
 
     Args:
         metadata: of B requests.
-        output_token_ids: ``[B, K + 1]``; :data:`~mini_vllm.sample.rejection_sampler.PLACEHOLDER_TOKEN_ID`
-            behind each one's last.
+        output_token_ids: ``[B, K + 1]``; ``PLACEHOLDER_TOKEN_ID`` behind each one's last.
     """
     valid = output_token_ids != PLACEHOLDER_TOKEN_ID
     metadata.num_output_tokens += valid.sum(dim=1)

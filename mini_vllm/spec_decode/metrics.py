@@ -80,7 +80,7 @@ class SpecDecodingStats:
 
 @dataclass(frozen=True)
 class Counter:
-    """A number that only grows. Source: vllm/v1/metrics/reader.py#L30-L34 (Counter) @ v0.22.1"""
+    """A number that only grows. Source: vllm/v1/metrics/reader.py#L24-L28 (Counter) @ v0.22.1"""
 
     name: str
     value: int
@@ -90,7 +90,7 @@ class Counter:
 class Vector:
     """Numbers that only grow, one a position.
 
-    Source: vllm/v1/metrics/reader.py#L37-L48 (Vector) @ v0.22.1
+    Source: vllm/v1/metrics/reader.py#L31-L39 (Vector) @ v0.22.1
     """
 
     name: str

@@ -91,7 +91,7 @@ class NgramProposer:
         Its text are the first ``num_tokens`` of its row in ``step.batch.token_ids``: what stands
         behind them is left from rejected drafts.
 
-        Source: vllm/v1/spec_decode/ngram_proposer.py#L132-L165 (NgramProposer.propose) @ v0.22.1
+        Source: vllm/v1/spec_decode/ngram_proposer.py#L131-L162 (NgramProposer.propose) @ v0.22.1
         """
         drafts = {}
         for row in step.rows[step.num_sampled > 0]:

@@ -59,7 +59,9 @@ def test_a_row_is_a_request_that_already_has_its_drafts() -> None:
             for _ in range(3)
         ]
         prompts, outputs, drafts = lists
-        base = make_sampling_metadata(zip(params, prompts, outputs, [()] * size, strict=True), VOCAB)
+        base = make_sampling_metadata(
+            zip(params, prompts, outputs, [()] * size, strict=True), VOCAB
+        )
         flat = torch.tensor([t for ids in drafts for t in ids], dtype=torch.int64)
         rows = expand_to_rows(base, [len(ids) for ids in drafts], flat)
         rebuilt = make_sampling_metadata(

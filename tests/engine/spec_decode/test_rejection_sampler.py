@@ -112,7 +112,10 @@ def test_nothing_counts_behind_a_rejection() -> None:
 
 def test_no_drafts_at_all() -> None:
     empty = torch.zeros(0, dtype=torch.int64)
-    assert rejection_greedy_sample(empty, [0, 0], empty, torch.tensor([5, 6])).tolist() == [[5], [6]]
+    assert rejection_greedy_sample(empty, [0, 0], empty, torch.tensor([5, 6])).tolist() == [
+        [5],
+        [6],
+    ]
 
 
 def test_residual() -> None:
