@@ -127,13 +127,47 @@ class RowMap:
         return pairs, draft_token_ids[first_draft[self.request_of_row[pairs]] + place]
 
 
+def repeat_parameters(metadata: SamplingMetadata, to_rows: RowMap) -> SamplingMetadata:
+    """Give every row the sampling parameters of its request, and its request's output so far."""
+
+    def per_row(column: Tensor | None) -> Tensor | None:
+        return None if column is None else column[to_rows.request_of_row]
+
+    bias, ban, penalties = metadata.logit_bias, metadata.stop_token_ban, metadata.penalties
+    if bias is not None:
+        entries, rows = to_rows.spread(bias.rows)
+        bias = SparseBias(rows, bias.token_ids[entries], bias.values[entries])
+    if ban is not None:
+        entries, rows = to_rows.spread(ban.rows)
+        ban = StopTokenBan(rows, ban.token_ids[entries], ban.until[entries])
+    if penalties is not None:
+        entries, rows = to_rows.spread(penalties.rows)
+        of_row = to_rows.request_of_row
+        columns = (column[of_row] for column in penalties[2:])
+        penalties = Penalties(rows, penalties.token_ids[entries], *columns)
+    return replace(
+        metadata,
+        temperature=per_row(metadata.temperature),
+        top_k=per_row(metadata.top_k),
+        top_p=per_row(metadata.top_p),
+        min_p=per_row(metadata.min_p),
+        seeds=per_row(metadata.seeds),
+        allowed=per_row(metadata.allowed),
+        num_output_tokens=metadata.num_output_tokens[to_rows.request_of_row],
+        logit_bias=bias,
+        stop_token_ban=ban,
+        penalties=penalties,
+    )
+
+
 def expand_to_rows(
     metadata: SamplingMetadata, num_draft_tokens: Sequence[int], draft_token_ids: Tensor
 ) -> SamplingMetadata:
     """Sampling metadata of B requests as that of their N + B rows of logits.
 
-    Every row has the parameters of its request. Row j of a request stands behind j of its drafts:
-    its output is j tokens longer, and penalties count these j drafts as output, no others.
+    Every row has the parameters of its request (:func:`repeat_parameters`). Row j of a request
+    stands behind j of its drafts: its output is j tokens longer, and penalties count these j
+    drafts as output, and no others.
 
     Args:
         metadata: of B requests; not changed.
@@ -145,60 +179,18 @@ def expand_to_rows(
     rows; upstream masks it by ``min_tokens`` as if no draft had been accepted.
     """
     to_rows = RowMap(num_draft_tokens, draft_token_ids.device)
-
-    def per_row(column: Tensor | None) -> Tensor | None:
-        return None if column is None else column[to_rows.request_of_row]
-
-    bias, ban = metadata.logit_bias, metadata.stop_token_ban
-    if bias is not None:
-        entries, rows = to_rows.spread(bias.rows)
-        bias = SparseBias(rows, bias.token_ids[entries], bias.values[entries])
-    if ban is not None:
-        entries, rows = to_rows.spread(ban.rows)
-        ban = StopTokenBan(rows, ban.token_ids[entries], ban.until[entries])
-    index = metadata.num_output_tokens[to_rows.request_of_row] + to_rows.num_drafts_before
-    return replace(
-        metadata,
-        temperature=per_row(metadata.temperature),
-        top_k=per_row(metadata.top_k),
-        top_p=per_row(metadata.top_p),
-        min_p=per_row(metadata.min_p),
-        seeds=per_row(metadata.seeds),
-        allowed=per_row(metadata.allowed),
-        num_output_tokens=index,
-        logit_bias=bias,
-        stop_token_ban=ban,
-        penalties=expand_penalties(metadata.penalties, to_rows, draft_token_ids),
-    )
-
-
-def expand_penalties(
-    penalties: Penalties | None, to_rows: RowMap, draft_token_ids: Tensor
-) -> Penalties | None:
-    """Penalties of B requests as those of their rows; row j also counts the drafts before it.
-
-    Args:
-        penalties: of B requests, or None if none has any; not changed.
-        to_rows: which rows belong to which request.
-        draft_token_ids: ``[N]``.
-
-    Source: vllm/v1/sample/rejection_sampler.py#L339-L372 (RejectionSampler.apply_penalties)
-    @ v0.22.1
-    """
-    if penalties is None:
-        return None
-    entries, rows = to_rows.spread(penalties.rows)
-    draft_rows, drafts = to_rows.drafts_before(draft_token_ids)
-    counts = penalties.output_counts[to_rows.request_of_row]
-    ones = torch.ones(len(drafts), device=counts.device)
-    return Penalties(
-        rows=torch.cat((rows, draft_rows)),
-        token_ids=torch.cat((penalties.token_ids[entries], drafts)),
-        output_counts=counts.index_put((draft_rows, drafts), ones, accumulate=True),
-        repetition=penalties.repetition[to_rows.request_of_row],
-        presence=penalties.presence[to_rows.request_of_row],
-        frequency=penalties.frequency[to_rows.request_of_row],
-    )
+    rows = repeat_parameters(metadata, to_rows)
+    rows.num_output_tokens = rows.num_output_tokens + to_rows.num_drafts_before
+    if rows.penalties is not None:
+        draft_rows, drafts = to_rows.drafts_before(draft_token_ids)
+        counts = rows.penalties.output_counts
+        ones = torch.ones(len(drafts), device=counts.device)
+        rows.penalties = rows.penalties._replace(
+            rows=torch.cat((rows.penalties.rows, draft_rows)),
+            token_ids=torch.cat((rows.penalties.token_ids, drafts)),
+            output_counts=counts.index_put((draft_rows, drafts), ones, accumulate=True),
+        )
+    return rows
 
 
 def advance_ragged(metadata: SamplingMetadata, output_token_ids: Tensor) -> None:

@@ -20,6 +20,29 @@ from torch import Tensor
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 
 
+def num_valid_tokens(
+    num_scheduled: NDArray[np.int32], num_drafts: NDArray[np.int32], num_sampled: NDArray[np.int32]
+) -> NDArray[np.int32]:
+    """How many of the tokens that a step computed stay: all but the rejected drafts.
+
+    A request that got s tokens has had s - 1 drafts accepted; the last of the s is the target's
+    own and is not computed yet. One without a token (inside its prompt) has no drafts either.
+
+    Args:
+        num_scheduled: ``[R]``, tokens computed in the step, drafts included.
+        num_drafts: ``[R]``, how many of them were drafts.
+        num_sampled: ``[R]``, tokens that the step gave, at most ``num_drafts + 1``.
+
+    Returns:
+        ``[R]``.
+
+    Source: vllm/v1/core/sched/scheduler.py#L1368-L1392 (Scheduler.update_from_output) @ v0.22.1,
+    which takes the same number back from ``num_computed_tokens``.
+    """
+    num_accepted = np.maximum(num_sampled - 1, 0)
+    return num_scheduled - num_drafts + num_accepted
+
+
 @dataclass(slots=True)
 class ProposerInput:
     """A step over R requests with T tokens, seen from its end: new tokens are in the batch."""
@@ -40,9 +63,8 @@ class ProposerInput:
 
     @property
     def num_valid(self) -> NDArray[np.int32]:
-        """``[R]``, tokens of the step that stay: all but the rejected drafts."""
-        accepted = np.where(self.num_sampled > 0, self.num_sampled - 1, 0)
-        return self.num_scheduled - self.num_drafts + accepted.astype(np.int32)
+        """``[R]``, tokens of the step that stay."""
+        return num_valid_tokens(self.num_scheduled, self.num_drafts, self.num_sampled)
 
     @property
     def starts(self) -> NDArray[np.int64]:
