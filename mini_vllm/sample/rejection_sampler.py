@@ -81,7 +81,7 @@ def rejection_greedy_sample(
     """
     drafts = pad_rows(draft_token_ids, num_draft_tokens, fill=PLACEHOLDER_TOKEN_ID)
     wanted = pad_rows(target_argmax, num_draft_tokens, fill=PLACEHOLDER_TOKEN_ID)
-    return assemble(drafts == wanted, wanted, num_draft_tokens, bonus_token_ids)
+    return keep_until_rejected(drafts == wanted, wanted, num_draft_tokens, bonus_token_ids)
 
 
 def recovered_probs(
@@ -144,7 +144,7 @@ def rejection_random_sample(
     q = torch.ones_like(p) if draft_probs is None else draft_probs.gather(1, places).squeeze(1)
     accepted = (q > 0) & (uniform_probs * q < p)
     tokens = torch.where(accepted, draft_token_ids, recovered_token_ids)
-    return assemble(
+    return keep_until_rejected(
         pad_rows(accepted, num_draft_tokens, fill=False),
         pad_rows(tokens, num_draft_tokens, fill=PLACEHOLDER_TOKEN_ID),
         num_draft_tokens,
@@ -158,7 +158,7 @@ def pad_rows(values: Tensor, num_draft_tokens: Sequence[int], fill: int | bool) 
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
 
 
-def assemble(
+def keep_until_rejected(
     accepted: Tensor, tokens: Tensor, num_draft_tokens: Sequence[int], bonus_token_ids: Tensor
 ) -> Tensor:
     """Tokens up to the first that was not accepted; the bonus if there is none.
@@ -331,7 +331,7 @@ class RejectionSampler(nn.Module):
         accepted = torch.rand(len(place), generator=self.generator) < rates[place]
         accepted = accepted.to(draft_token_ids.device)
         tokens = torch.where(accepted, draft_token_ids, target_token_ids)
-        return assemble(
+        return keep_until_rejected(
             pad_rows(accepted, num_draft_tokens, fill=False),
             pad_rows(tokens, num_draft_tokens, fill=PLACEHOLDER_TOKEN_ID),
             num_draft_tokens,

@@ -125,7 +125,7 @@ class DraftModelProposer:
         counts = step.num_valid + (step.num_sampled > 0)
         slots = step.batch.num_blocks[step.rows] * step.batch.block_size
         room = np.minimum(slots, self.max_model_len) - step.num_computed
-        return np.clip(counts, 0, room)
+        return np.clip(counts, 0, np.maximum(room, 0))
 
     def num_drafts(self, step: ProposerInput) -> NDArray[np.int32]:
         """How many tokens each request may draft: as many as find slots and positions.
@@ -151,28 +151,27 @@ class DraftModelProposer:
 
         The first pass reads the tokens of :meth:`first_pass_counts`; the logits of each request's
         last one give its first draft. Every further pass feeds the draft just made, at the next
-        position, for those requests that may have another (:meth:`num_drafts`).
+        position, for those requests that may have another (:meth:`num_drafts`). The last draft of
+        a request is never fed.
 
         Source: vllm/v1/spec_decode/llm_base_proposer.py#L574-L638
         (SpecDecodeBaseProposer.propose) @ v0.22.1
         """
+        self._forget(step)
         counts, limits = self.first_pass_counts(step), self.num_drafts(step)
         fed = counts > 0
-        self._forget(step)
-        if not fed.any():
-            return {}
         logits = self._run(step.batch, step.rows[fed], step.num_computed[fed], counts[fed])
-        rows, limits = step.rows[fed], limits[fed]
-        drafts: dict[str, list[int]] = {}
-        for position in range(int(limits.max(initial=0))):
-            goes_on = limits > position
-            rows, limits, logits = rows[goes_on], limits[goes_on], logits[goes_on]
+        drafting = limits[fed] > 0
+        rows, limits, logits = step.rows[fed][drafting], limits[fed][drafting], logits[drafting]
+        drafts: dict[str, list[int]] = {step.request_id(row): [] for row in rows}
+        for position in range(self.k):
             tokens = self._choose(step, rows, logits, position)
             for row, token in zip(rows, tokens.tolist(), strict=True):
-                drafts.setdefault(step.request_id(row), []).append(token)
-            if (limits > position + 1).any():
-                starts = step.batch.num_tokens[rows] + position
-                logits = self._run(step.batch, rows, starts, np.ones_like(starts), tokens)
+                drafts[step.request_id(row)].append(token)
+            more = limits > position + 1
+            rows, limits, tokens = rows[more], limits[more], tokens[more]
+            starts = step.batch.num_tokens[rows] + position
+            logits = self._run(step.batch, rows, starts, np.ones_like(starts), tokens)
         return drafts
 
     def _run(
@@ -185,10 +184,14 @@ class DraftModelProposer:
     ) -> Tensor:
         """One pass of the draft model; logits ``[R, V]`` of each request's last token.
 
+        Without requests there is no pass.
+
         Args:
             rows, starts, counts: ``[R]``, see :class:`DraftBatch`.
             tokens: ``[R]``, what to feed instead of the batch's own tokens, one a request.
         """
+        if not len(rows):
+            return torch.empty(0, 0, device=self.device)
         inputs = DraftBatch(batch, rows, starts, counts, self.device)
         input_ids = inputs.input_ids if tokens is None else tokens
         hidden = self.model(input_ids, inputs.positions, self.kv_cache.layers, inputs.metadata)
@@ -205,8 +208,8 @@ class DraftModelProposer:
         Source: vllm/v1/spec_decode/llm_base_proposer.py#L1654-L1691
         (compute_probs_and_sample_next_token) @ v0.22.1
         """
-        chosen = greedy_sample(logits)
-        if not self.probabilistic:
+        chosen = greedy_sample(logits) if len(rows) else logits.new_empty(0, dtype=torch.int64)
+        if not self.probabilistic or not len(rows):
             return chosen
         states = [step.state(row) for row in rows]
         params = [state.sampling_params for state in states]
