@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
+
+from mini_vllm.speculative_config import SpeculativeConfig as SpeculativeConfig
 
 Policy = Literal["fcfs", "priority"]
 POLICIES = ("fcfs", "priority")
@@ -137,9 +139,14 @@ class EngineConfig:
     model: ModelConfig
     cache: CacheConfig = field(default_factory=CacheConfig)
     scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    speculative: SpeculativeConfig | None = None
 
     def __post_init__(self) -> None:
         scheduler = self.scheduler
+        if self.speculative is not None:  # the method decides: not every drafter writes KV
+            num_lookahead = self.speculative.num_lookahead_tokens
+            scheduler = replace(scheduler, num_lookahead_tokens=num_lookahead)
+            object.__setattr__(self, "scheduler", scheduler)
         too_small = scheduler.max_num_batched_tokens < scheduler.max_model_len
         if too_small and not scheduler.enable_chunked_prefill:
             raise ValueError(

@@ -72,7 +72,7 @@ def make_step(requests: Sequence[dict[str, Any]], block_size: int = 4) -> Propos
     `scheduled`, `drafts`, `sampled` (how many); `blocks` (the block table); `params`.
     """
     batch = InputBatch(len(requests), 64, block_size)
-    rows = []
+    rows: list[int] = []
     for request in requests:
         params = SamplingParams(**{"temperature": 0.0} | request.get("params", {}))
         tokens, num_sampled = list(request["tokens"]), request.get("sampled", 0)

@@ -15,7 +15,13 @@ from typing import Any
 from tqdm import tqdm
 
 from mini_vllm import bundled
-from mini_vllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from mini_vllm.config import (
+    CacheConfig,
+    EngineConfig,
+    ModelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+)
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
@@ -24,6 +30,7 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.spec_decode.metrics import Counter, Vector
 
 Prompts = PromptType | Sequence[PromptType]
 """One prompt or several."""
@@ -42,6 +49,7 @@ class LLM:
         scheduler_cls: another scheduler with the interface of
             :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
+        speculative_config: keys of :class:`~mini_vllm.config.SpeculativeConfig`, as a dict.
         config: any field of :class:`~mini_vllm.config.ModelConfig`,
             :class:`~mini_vllm.config.CacheConfig` or
             :class:`~mini_vllm.config.SchedulerConfig`, by name.
@@ -134,6 +142,13 @@ class LLM:
         prompts = [self.apply_chat_template(conversation) for conversation in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
 
+    def get_metrics(self) -> list[Counter | Vector]:
+        """Counters of this engine, such as ``vllm:spec_decode_num_accepted_tokens``.
+
+        Source: vllm/entrypoints/llm.py#L846-L857 (LLM.get_metrics) @ v0.22.1
+        """
+        return self.engine.get_metrics()
+
     def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The prompt's token ids for a conversation, ready for the assistant's turn."""
         if self.tokenizer is None or self.tokenizer.chat_template is None:
@@ -187,7 +202,8 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
     Raises:
         TypeError: for an unknown argument; the message names the nearest.
     """
-    path = bundled.path(model) if str(model) in bundled.NAMES else Path(model)
+    path = bundled.folder(model)
+    speculative = SpeculativeConfig.from_value(options.pop("speculative_config", None))
     sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
     sections["model"]["model"] = str(path)
     known = {
@@ -203,7 +219,8 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
         sections[known[key]][key] = value
     limit = load_config(path).max_position_embeddings
     sections["scheduler"].setdefault("max_model_len", min(limit, SchedulerConfig.max_model_len))
-    return EngineConfig(**{name: cls(**sections[name]) for name, cls in _SECTIONS.items()})
+    made = {name: cls(**sections[name]) for name, cls in _SECTIONS.items()}
+    return EngineConfig(**made, speculative=speculative)
 
 
 def _as_list(prompts: Prompts) -> list[PromptType]:

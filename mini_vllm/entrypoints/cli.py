@@ -82,6 +82,7 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(POLICIES)} (default), or your own as path/to/file.py:ClassName",
     )
+    _add_speculative_options(parser)
     for section in (ModelConfig, CacheConfig, SchedulerConfig):
         _add_options(parser, section, "engine", skip=("model",))
 
@@ -97,6 +98,56 @@ def _add_options(
             group.add_argument(option, default=argparse.SUPPRESS, **_how_to_read(hint))
 
 
+SPECULATIVE_FLAGS = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
+"""Options that are short for a key of ``--speculative-config``."""
+
+
+def _add_speculative_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("speculative decoding")
+    group.add_argument(
+        "--speculative-config", type=_json, metavar="JSON", help="vLLM's keys, as one JSON object"
+    )
+    for option, key in SPECULATIVE_FLAGS.items():
+        kind = int if option == "spec_tokens" else str
+        name = "--" + option.replace("_", "-")
+        group.add_argument(name, type=kind, help=f"its key {key!r}")
+
+
+def _speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
+    """``--speculative-config`` and the short options as one; None without any of them.
+
+    Raises:
+        ValueError: for a key that is given twice, or JSON that is no object.
+    """
+    config = args.speculative_config
+    given = {key: getattr(args, option) for option, key in SPECULATIVE_FLAGS.items()}
+    given = {key: value for key, value in given.items() if value is not None}
+    if config is not None and not isinstance(config, dict):
+        raise ValueError(f"--speculative-config is {config!r}; it must be a JSON object, {{...}}")
+    for option, key in SPECULATIVE_FLAGS.items():
+        if key in given and key in (config or {}):
+            raise ValueError(
+                f"{key!r} is given by --{option.replace('_', '-')} and by --speculative-config; "
+                "leave one out"
+            )
+    return None if config is None and not given else (config or {}) | given
+
+
+def _json(text: str) -> Any:
+    """What an option says in JSON; an error points at the place."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        start, end = text[: error.pos], text[error.pos :]
+        raise argparse.ArgumentTypeError(
+            f"this is not JSON: {error.msg} here: {start} >>> {end}; did the shell take the quotes?"
+        ) from error
+
+
 def _how_to_read(hint: Any) -> dict[str, Any]:
     """What argparse must be told to read a field of this type, such as ``list[int] | None``."""
     kinds = typing.get_args(hint) or (hint,)
@@ -106,7 +157,7 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
     if list in origins:
         return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
     if dict in origins:
-        return {"type": json.loads, "metavar": "JSON"}
+        return {"type": _json, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)
     return {"type": kind, "metavar": kind.__name__.upper()}
 
@@ -126,6 +177,8 @@ def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
 def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The engine's options that were given, and the class that ``--scheduler`` names."""
     options = _options_of(args, ModelConfig, CacheConfig, SchedulerConfig)
+    if (speculative := _speculative_config(args)) is not None:
+        options["speculative_config"] = speculative
     if args.scheduler is not None:
         options["scheduler_cls"] = load_scheduler(args.scheduler)
     return options

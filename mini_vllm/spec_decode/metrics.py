@@ -9,7 +9,6 @@ Source: vllm/v1/spec_decode/metrics.py#L17-L45 (SpecDecodingStats) @ v0.22.1
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 
@@ -60,22 +59,13 @@ class SpecDecodingStats:
         """``[k]``, by position: share of drafts that were accepted at least that far."""
         return [count / max(self.num_drafts, 1) for count in self.num_accepted_tokens_per_pos]
 
-    def observe_step(
-        self, drafts: Mapping[str, list[int]], sampled: Mapping[str, list[int]]
-    ) -> None:
-        """Count a step: what was verified, and what came of it before stop rules cut it.
-
-        Args:
-            drafts: ``scheduled_spec_decode_tokens`` of the plan.
-            sampled: the model runner's tokens; a request without any has failed or was
-                preempted, and counts for nothing.
-
-        Source: vllm/v1/core/sched/scheduler.py#L1368-L1392 (Scheduler.update_from_output)
-        @ v0.22.1
-        """
-        for request_id, token_ids in drafts.items():
-            if tokens := sampled.get(request_id):
-                self.observe_draft(len(token_ids), len(tokens) - 1)
+    def report(self) -> str:
+        """A line for people: what was guessed, what was right, and how far right it went."""
+        rates = " ".join(f"{rate:.2f}" for rate in self.acceptance_rates)
+        return (
+            f"drafts      {self.num_accepted_tokens} of {self.num_draft_tokens} tokens accepted, "
+            f"{self.mean_acceptance_length:.2f} tokens a draft, by position {rates}"
+        )
 
 
 @dataclass(frozen=True)

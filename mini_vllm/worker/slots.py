@@ -46,8 +46,9 @@ class Connector(Protocol):
 class Speculator(Protocol):
     """Has drafts verified, and guesses the next ones."""
 
-    has_drafts: bool
-    """Whether the step in progress has drafts to verify."""
+    @property
+    def has_drafts(self) -> bool:
+        """Whether the step in progress has drafts to verify."""
 
     def write_drafts(self, plan: SchedulerOutput) -> None:
         """Put the plan's drafts behind each row's tokens, without counting them."""

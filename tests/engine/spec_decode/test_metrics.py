@@ -12,9 +12,8 @@ from mini_vllm.spec_decode.metrics import (
 
 def test_positions_count_prefixes() -> None:
     stats = SpecDecodingStats.new(4)
-    stats.observe_step(
-        {"a": [1, 2, 3, 4], "b": [1, 2], "gone": [1]}, {"a": [1, 2, 9], "b": [7], "gone": []}
-    )
+    stats.observe_draft(4, 2)
+    stats.observe_draft(2, 0)
     assert (stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens) == (2, 6, 2)
     assert stats.num_accepted_tokens_per_pos == [1, 1, 0, 0]
     assert stats.acceptance_rates == [0.5, 0.5, 0, 0]
