@@ -13,7 +13,7 @@ BACKENDS = ("auto", "native", "xgrammar")
 class StructuredOutputsConfig:
     """Structured output.
 
-    Source: vllm/config/structured_outputs.py#L18-L76 (StructuredOutputsConfig) @ v0.22.1
+    Source: vllm/config/structured_outputs.py#L18-L74 (StructuredOutputsConfig) @ v0.22.1
     """
 
     backend: str = "auto"
