@@ -101,9 +101,10 @@ class LLMEngine:
         self.output_processor.abort(request_ids)
 
     def _new_stats(self) -> EngineStats:
-        speculative = self.config.speculative
-        drafts = None if speculative is None else SpecDecodingStats.new(speculative.k)
-        return EngineStats(spec_decode=drafts)
+        if self.config.speculative is None:
+            return EngineStats()
+        k = self.config.speculative.num_speculative_tokens
+        return EngineStats(spec_decode=SpecDecodingStats.new(k))
 
     def get_metrics(self) -> list[Counter | Vector]:
         """Counters under vLLM's names; those of speculation if it is on.

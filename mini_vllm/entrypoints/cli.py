@@ -8,12 +8,13 @@ import json
 import logging
 import sys
 import time
+import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -21,6 +22,12 @@ if TYPE_CHECKING:
     from mini_vllm.engine.llm import LLM
     from mini_vllm.outputs import RequestOutput
 
+SPECULATIVE_OPTIONS = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
+"""Short options, and the key of ``--speculative-config`` that each stands for."""
 DEFAULT_MODEL = "storyteller"
 
 
@@ -82,9 +89,20 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(POLICIES)} (default), or your own as path/to/file.py:ClassName",
     )
-    _add_speculative_options(parser)
-    for section in (ModelConfig, CacheConfig, SchedulerConfig):
+    for section in FLAT_SECTIONS.values():
         _add_options(parser, section, "engine", skip=("model",))
+    features = parser.add_argument_group("engine options (features)")
+    features.add_argument(
+        "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
+    )
+    for name in WHOLE_SECTIONS:
+        option = "--" + name.replace("_", "-")
+        features.add_argument(option, default=argparse.SUPPRESS, metavar="JSON")
+    for name, key in SPECULATIVE_OPTIONS.items():
+        option = "--" + name.replace("_", "-")
+        kind = int if name == "spec_tokens" else str
+        about = f"the key {key!r} of --speculative-config"
+        features.add_argument(option, default=argparse.SUPPRESS, type=kind, help=about)
 
 
 def _add_options(
@@ -98,66 +116,17 @@ def _add_options(
             group.add_argument(option, default=argparse.SUPPRESS, **_how_to_read(hint))
 
 
-SPECULATIVE_FLAGS = {
-    "spec_method": "method",
-    "spec_model": "model",
-    "spec_tokens": "num_speculative_tokens",
-}
-"""Options that are short for a key of ``--speculative-config``."""
-
-
-def _add_speculative_options(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("speculative decoding")
-    group.add_argument(
-        "--speculative-config", type=_json, metavar="JSON", help="vLLM's keys, as one JSON object"
-    )
-    for option, key in SPECULATIVE_FLAGS.items():
-        kind = int if option == "spec_tokens" else str
-        name = "--" + option.replace("_", "-")
-        group.add_argument(name, type=kind, help=f"its key {key!r}")
-
-
-def _speculative_config(args: argparse.Namespace) -> dict[str, Any] | None:
-    """``--speculative-config`` and the short options as one; None without any of them.
-
-    Raises:
-        ValueError: for a key that is given twice, or JSON that is no object.
-    """
-    config = args.speculative_config
-    given = {key: getattr(args, option) for option, key in SPECULATIVE_FLAGS.items()}
-    given = {key: value for key, value in given.items() if value is not None}
-    if config is not None and not isinstance(config, dict):
-        raise ValueError(f"--speculative-config is {config!r}; it must be a JSON object, {{...}}")
-    for option, key in SPECULATIVE_FLAGS.items():
-        if key in given and key in (config or {}):
-            raise ValueError(
-                f"{key!r} is given by --{option.replace('_', '-')} and by --speculative-config; "
-                "leave one out"
-            )
-    return None if config is None and not given else (config or {}) | given
-
-
-def _json(text: str) -> Any:
-    """What an option says in JSON; an error points at the place."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        start, end = text[: error.pos], text[error.pos :]
-        raise argparse.ArgumentTypeError(
-            f"this is not JSON: {error.msg} here: {start} >>> {end}; did the shell take the quotes?"
-        ) from error
-
-
 def _how_to_read(hint: Any) -> dict[str, Any]:
     """What argparse must be told to read a field of this type, such as ``list[int] | None``."""
-    kinds = typing.get_args(hint) or (hint,)
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(hint) if is_union else (hint,)
     origins = [typing.get_origin(kind) for kind in kinds]
     if bool in kinds:
         return {"action": argparse.BooleanOptionalAction}
     if list in origins:
         return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
-    if dict in origins:
-        return {"type": _json, "metavar": "JSON"}
+    if dict in origins or Mapping in origins:
+        return {"type": json.loads, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)
     return {"type": kind, "metavar": kind.__name__.upper()}
 
@@ -176,12 +145,36 @@ def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
 
 def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The engine's options that were given, and the class that ``--scheduler`` names."""
-    options = _options_of(args, ModelConfig, CacheConfig, SchedulerConfig)
+    options = _options_of(args, *FLAT_SECTIONS.values())
+    whole = ("enable_lora", *WHOLE_SECTIONS)
+    options |= {name: getattr(args, name) for name in whole if hasattr(args, name)}
     if (speculative := _speculative_config(args)) is not None:
         options["speculative_config"] = speculative
     if args.scheduler is not None:
         options["scheduler_cls"] = load_scheduler(args.scheduler)
     return options
+
+
+def _speculative_config(args: argparse.Namespace) -> Any:
+    """``--speculative-config`` together with its short options; None without any of them.
+
+    Raises:
+        ValueError: for a key that is given twice, or JSON that is no object.
+    """
+    config = getattr(args, "speculative_config", None)
+    given = {name: getattr(args, name) for name in SPECULATIVE_OPTIONS if hasattr(args, name)}
+    if not given:
+        return config
+    section = dict(read_object("speculative_config", "{}" if config is None else config))
+    for name, value in given.items():
+        key = SPECULATIVE_OPTIONS[name]
+        if key in section:
+            raise ValueError(
+                f"{key!r} is given by --{name.replace('_', '-')} and by --speculative-config; "
+                "leave one of them out"
+            )
+        section[key] = value
+    return section
 
 
 def _sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:

@@ -50,7 +50,7 @@ def load_drafter(
     speculative = config.speculative
     if speculative is None:
         return None
-    _warn_of_small_budget(config, speculative.k)
+    _warn_of_small_budget(config, speculative.num_speculative_tokens)
     if speculative.method == "ngram":
         return Drafter()
     assert speculative.model is not None
@@ -101,11 +101,11 @@ def _make_proposer(
     if speculative.max_model_len is not None:
         limit = min(limit, speculative.max_model_len)
     if isinstance(drafter.model, MedusaHeads):
-        return MedusaProposer(drafter.model, runner.model, speculative.k)
+        return MedusaProposer(drafter.model, runner.model, speculative.num_speculative_tokens)
     if drafter.model is None:
         shortest, longest = speculative.prompt_lookup_min, speculative.prompt_lookup_max
         assert shortest is not None and longest is not None
-        return NgramProposer(shortest, longest, speculative.k, limit)
+        return NgramProposer(shortest, longest, speculative.num_speculative_tokens, limit)
     positions = drafter.model.config.max_position_embeddings
     if positions < limit:
         logger.info(
@@ -117,7 +117,7 @@ def _make_proposer(
     return DraftModelProposer(
         drafter.model,
         cache,
-        speculative.k,
+        speculative.num_speculative_tokens,
         min(limit, positions),
         runner.device,
         probabilistic=speculative.draft_sample_method == "probabilistic",
@@ -125,10 +125,11 @@ def _make_proposer(
 
 
 def _check_num_heads(speculative: SpeculativeConfig, num_heads: int) -> None:
-    if speculative.k > num_heads:
+    k = speculative.num_speculative_tokens
+    if k > num_heads:
         raise ValueError(
-            f"num_speculative_tokens is {speculative.k}, but {speculative.model!r} has {num_heads} "
-            f"heads, one for each draft; use at most {num_heads}"
+            f"num_speculative_tokens is {k}, but {speculative.model!r} has {num_heads} heads, one "
+            f"for each draft; use at most {num_heads}"
         )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+
+from mini_vllm.config.checks import require_at_least, require_one_of
 
 METHODS = ("ngram", "draft_model", "medusa", "eagle")
 METHODS_WITH_KV = ("draft_model", "eagle")
@@ -28,7 +27,7 @@ class SpeculativeConfig:
     Source: vllm/config/speculative.py#L74-L1130 (SpeculativeConfig) @ v0.22.1
     """
 
-    num_speculative_tokens: int | None = None
+    num_speculative_tokens: int
     """k, the most drafts that a request gets in a step."""
     method: str | None = None
     """Who guesses: "ngram" (the text itself), "draft_model", "medusa" or "eagle". None: "ngram" if
@@ -52,22 +51,27 @@ class SpeculativeConfig:
     synthetic_acceptance_length: float | None = None
     """Of "synthetic", in place of the rates: mean tokens a step, between 1 and k + 1."""
     draft_tensor_parallel_size: int | None = None
-    """Ranks of the drafter: 1, each target rank has the whole of it."""
+    """Ranks of the drafter: 1, for it is small and each of the model's ranks has all of it."""
+    tensor_parallel_size: int | None = None
+    """Of the model, not of the drafter: refused here, as a likely slip."""
 
     def __post_init__(self) -> None:
         self._check_num_tokens()
         self._resolve_method()
         self._resolve_lookup()
-        for name, allowed in (
-            ("draft_sample_method", DRAFT_SAMPLE_METHODS),
-            ("rejection_sample_method", REJECTION_SAMPLE_METHODS),
-        ):
-            if (value := getattr(self, name)) not in allowed:
-                raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(allowed)}")
+        require_one_of("draft_sample_method", self.draft_sample_method, DRAFT_SAMPLE_METHODS)
+        require_one_of(
+            "rejection_sample_method", self.rejection_sample_method, REJECTION_SAMPLE_METHODS
+        )
         if self.draft_sample_method == "probabilistic" and self.method != "draft_model":
             raise ValueError(
                 f"draft_sample_method is 'probabilistic', but method {self.method!r} chooses its "
                 "drafts; only 'draft_model' can draw them; leave the key out"
+            )
+        if self.tensor_parallel_size is not None:
+            raise ValueError(
+                "speculative_config has tensor_parallel_size, which is the model's; the drafter's "
+                "is draft_tensor_parallel_size; leave both out"
             )
         if self.draft_tensor_parallel_size not in (None, 1):
             raise ValueError(
@@ -75,7 +79,7 @@ class SpeculativeConfig:
                 "small and not split; leave the key out"
             )
         if self.max_model_len is not None:
-            _check_whole("max_model_len", self.max_model_len, 1)
+            require_at_least("max_model_len", self.max_model_len, 1, "or leave it out")
         self._resolve_synthetic()
 
     @property
@@ -84,13 +88,7 @@ class SpeculativeConfig:
 
         Source: vllm/v1/core/sched/scheduler.py#L211-L220 (Scheduler.__init__) @ v0.22.1
         """
-        return self.k if self.method in METHODS_WITH_KV else 0
-
-    @property
-    def k(self) -> int:
-        """``num_speculative_tokens``, which is there."""
-        assert self.num_speculative_tokens is not None
-        return self.num_speculative_tokens
+        return self.num_speculative_tokens if self.method in METHODS_WITH_KV else 0
 
     @property
     def conditional_acceptance_rates(self) -> list[float] | None:
@@ -101,46 +99,12 @@ class SpeculativeConfig:
         before = [1.0, *rates[:-1]]
         return [p / q if q > 0 else 0.0 for p, q in zip(rates, before, strict=True)]
 
-    @classmethod
-    def from_value(cls, value: Mapping[str, Any] | SpeculativeConfig | None) -> Any:
-        """What a caller has given, as a configuration; None stays None.
-
-        Raises:
-            ValueError: for another type, or an unknown key; the message names the nearest.
-        """
-        if value is None or isinstance(value, SpeculativeConfig):
-            return value
-        if not isinstance(value, Mapping):
-            raise ValueError(
-                f"speculative_config is {value!r}; it must be a dict such as "
-                '{"method": "ngram", "num_speculative_tokens": 4}'
-            )
-        known = [field.name for field in fields(cls)]
-        for key in value:
-            if key == "tensor_parallel_size":
-                raise ValueError(
-                    "speculative_config has the key 'tensor_parallel_size', which is the target's; "
-                    "the drafter's is 'draft_tensor_parallel_size'"
-                )
-            if key not in known:
-                nearest = difflib.get_close_matches(str(key), known, n=1)
-                hint = (
-                    f"did you mean {nearest[0]!r}?" if nearest else f"known are {', '.join(known)}"
-                )
-                raise ValueError(f"speculative_config has an unknown key {key!r}; {hint}")
-        return cls(**value)
-
     def _check_num_tokens(self) -> None:
-        if self.num_speculative_tokens is None:
+        k = self.num_speculative_tokens
+        require_at_least("num_speculative_tokens", k, 1, "or leave speculative_config out")
+        if k > MAX_SPEC_LEN:
             raise ValueError(
-                "speculative_config has no num_speculative_tokens; say how many tokens to draft, "
-                "for example 4"
-            )
-        _check_whole("num_speculative_tokens", self.num_speculative_tokens, 1)
-        if self.num_speculative_tokens > MAX_SPEC_LEN:
-            raise ValueError(
-                f"num_speculative_tokens is {self.num_speculative_tokens}; it must be at most "
-                f"{MAX_SPEC_LEN}; 3 to 5 are usual"
+                f"num_speculative_tokens is {k}; it must be at most {MAX_SPEC_LEN}; 4 is usual"
             )
 
     def _resolve_method(self) -> None:
@@ -152,8 +116,7 @@ class SpeculativeConfig:
                     f"{', '.join(METHODS)}, or the folder of a draft model"
                 )
             method = "ngram" if self.model in ("ngram", "[ngram]") else "draft_model"
-        if method not in METHODS:
-            raise ValueError(f"method is {method!r}; it must be one of {', '.join(METHODS)}")
+        require_one_of("method", method, METHODS)
         if method == "ngram" and self.model not in (None, "ngram", "[ngram]"):
             raise ValueError(
                 f"model is {self.model!r}, but method 'ngram' drafts from the text itself; leave "
@@ -179,8 +142,8 @@ class SpeculativeConfig:
         longest = longest if longest is not None else shortest
         longest = DEFAULT_LOOKUP if longest is None else longest
         shortest = longest if shortest is None else shortest
-        _check_whole("prompt_lookup_max", longest, 1)
-        _check_whole("prompt_lookup_min", shortest, 1)
+        for name, value in (("prompt_lookup_max", longest), ("prompt_lookup_min", shortest)):
+            require_at_least(name, value, 1, "a single token is the shortest n-gram")
         if shortest > longest:
             raise ValueError(
                 f"prompt_lookup_min is {shortest} and prompt_lookup_max is {longest}; the shortest "
@@ -205,15 +168,16 @@ class SpeculativeConfig:
                 "rejection_sample_method 'synthetic' needs exactly one of "
                 "synthetic_acceptance_rates and synthetic_acceptance_length"
             )
+        k = self.num_speculative_tokens
         if length is not None:
-            if not 1 <= length <= self.k + 1:
+            if not 1 <= length <= k + 1:
                 raise ValueError(
-                    f"synthetic_acceptance_length is {length}; with num_speculative_tokens="
-                    f"{self.k} it must be between 1 and {self.k + 1}"
+                    f"synthetic_acceptance_length is {length}; with num_speculative_tokens={k} it "
+                    f"must be between 1 and {k + 1}"
                 )
-            rates = _rates_of_length(length, self.k)
+            rates = _rates_of_length(length, k)
         assert rates is not None
-        _check_rates(rates, self.k)
+        _check_rates(rates, k)
         object.__setattr__(self, "synthetic_acceptance_rates", list(rates))
 
 
@@ -222,13 +186,6 @@ _BUNDLED = {
     "medusa": "storyteller-medusa",
     "eagle": "storyteller-eagle",
 }
-
-
-def _check_whole(name: str, value: object, minimum: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} is {value!r}; it must be a whole number")
-    if value < minimum:
-        raise ValueError(f"{name} is {value}; it must be at least {minimum}; raise it")
 
 
 def _rates_of_length(length: float, k: int) -> list[float]:
