@@ -24,7 +24,7 @@ class SpeculativeConfig:
     Raises:
         ValueError: for a value out of range, or a key that the method does not read.
 
-    Source: vllm/config/speculative.py#L74-L1130 (SpeculativeConfig) @ v0.22.1
+    Source: vllm/config/speculative.py#L74-L1088 (SpeculativeConfig) @ v0.22.1
     """
 
     num_speculative_tokens: int
@@ -191,7 +191,7 @@ _BUNDLED = {
 def _rates_of_length(length: float, k: int) -> list[float]:
     """Rates by position whose sum is ``length - 1``: first some ones, then the rest.
 
-    Source: vllm/config/speculative.py#L207-L216 (SpeculativeConfig._acceptance_length_to_rates)
+    Source: vllm/config/speculative.py#L211-L219 (SpeculativeConfig._acceptance_length_to_rates)
     @ v0.22.1
     """
     return [min(max(length - 1 - position, 0.0), 1.0) for position in range(k)]
