@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from numbers import Integral, Real
 from typing import Any
 
@@ -24,6 +25,22 @@ MAX_LOGPROBS = 20
 """Most alternatives whose log probability can be returned per position (vLLM's default limit)."""
 MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
+
+
+
+class RequestOutputKind(IntEnum):
+    """What an online engine hands over each time a request has grown.
+
+    Source: vllm/sampling_params.py#L151-L157 (RequestOutputKind) @ v0.22.1
+    """
+
+    CUMULATIVE = 0
+    """All there is so far."""
+    DELTA = 1
+    """Only what is new."""
+    FINAL_ONLY = 2
+    """Nothing before the end."""
+
 
 # Every scalar parameter: name, kind, may it be None, is the value legal, the limit, the fix.
 # A comparison with NaN is false, so NaN fails every range.
@@ -86,6 +103,7 @@ class SamplingParams:
         logit_bias: token id -> number added to its logit.
         allowed_token_ids: only these tokens may be sampled.
         extra_args: free for extensions; the engine does not read it.
+        output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 
     n: int = 1
@@ -110,6 +128,7 @@ class SamplingParams:
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     extra_args: dict[str, Any] | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
         """Refuse an unknown keyword with a better message than the generated `__init__` has."""
@@ -139,6 +158,7 @@ class SamplingParams:
         # The OpenAI chat API spells "the sampled token and one more" as True.
         self.logprobs = 1 if self.logprobs is True else self.logprobs
         self.prompt_logprobs = 1 if self.prompt_logprobs is True else self.prompt_logprobs
+        self.output_kind = RequestOutputKind(self.output_kind)
         if isinstance(self.logit_bias, Mapping):
             # The keys of a JSON object are strings.
             self.logit_bias = {_token_id_key(key): bias for key, bias in self.logit_bias.items()}

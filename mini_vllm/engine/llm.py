@@ -67,7 +67,7 @@ class LLM:
         **config: Any,
     ) -> None:
         self.config = make_engine_config(model, **config)
-        tokenizer = None if skip_tokenizer_init else _load_tokenizer(self.config.model)
+        tokenizer = None if skip_tokenizer_init else load_tokenizer(self.config.model)
         self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
         self._ids = itertools.count()
 
@@ -204,7 +204,7 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
     return EngineConfig(**{name: cls(**sections[name]) for name, cls in _SECTIONS.items()})
 
 
-def _load_tokenizer(config: ModelConfig) -> Any:
+def load_tokenizer(config: ModelConfig) -> Any:
     """The tokenizer of a local folder; never asks a hub."""
     from transformers import AutoTokenizer  # takes seconds, so only when needed
 

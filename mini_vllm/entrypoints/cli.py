@@ -52,7 +52,7 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         _add_engine_options(command)
         if samples:
-            _add_options(command, SamplingParams, "sampling", skip=("seed",))
+            _add_options(command, SamplingParams, "sampling", skip=("seed", "output_kind"))
         return command
 
     generate = add_command(run_generate, "complete one or more prompts", samples=True)
