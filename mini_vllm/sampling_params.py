@@ -27,7 +27,6 @@ MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
 
 
-
 class RequestOutputKind(IntEnum):
     """What an online engine hands over each time a request has grown.
 

@@ -98,7 +98,7 @@ class AsyncEngineArgs:
 
 @dataclass(slots=True)
 class Stream:
-    """One caller's request: a prompt, with all its completions; see :meth:`AsyncLLM.add_request`."""
+    """One caller's request: a prompt, with all its completions."""
 
     external_id: str
     live: RequestOutput
@@ -213,10 +213,6 @@ class AsyncLLM:
                 output = stream.collector.get_nowait() or await stream.collector.get()
                 finished = output.finished
                 yield output
-        except (EngineDeadError, ValueError, asyncio.CancelledError, GeneratorExit):
-            raise
-        except Exception as error:
-            raise EngineGenerateError(f"{type(error).__name__}: {error}") from error
         finally:
             self.close_stream(stream)
 
@@ -250,7 +246,7 @@ class AsyncLLM:
         token_ids = await self.tokenize(prompt)
         self.limits.check(token_ids)
         self.admission.check(params.n, params.n * len(token_ids))
-        self._start_handler()
+        self.start()
         stream = self._make_stream(request_id, prompt, token_ids, params)
         requests = []
         for child_id, child_params in child_requests(stream.live.request_id, params):
@@ -316,8 +312,8 @@ class AsyncLLM:
 
     # ------------------------------------------------------------------ the output handler
 
-    def _start_handler(self) -> None:
-        """Start the one task that serves all; here, because only now there is a running loop."""
+    def start(self) -> None:
+        """Start the one task that serves all, once; it needs a running loop."""
         if self._handler is None:
             loop = asyncio.get_running_loop()
             self._handler = asyncio.create_task(self._handle_outputs())
@@ -343,8 +339,11 @@ class AsyncLLM:
                 self.stats.step_done(message.stats)
         except asyncio.CancelledError:
             raise
-        except Exception as error:
+        except EngineDeadError as error:
             self._fail(error)
+        except Exception as error:
+            self._fail(EngineGenerateError(f"{type(error).__name__}: {error}"))
+            raise
 
     def _process(self, outputs: list[Any], message: EngineCoreOutputs) -> None:
         for output in outputs:
@@ -363,11 +362,15 @@ class AsyncLLM:
         if output is not None:
             stream.collector.put(output)
 
-    def _fail(self, error: Exception) -> None:
-        """Tell every caller, for there is nobody left who could serve them."""
+    def fail_all(self, error: Exception) -> None:
+        """End every request with ``error``."""
         for stream in self._streams.values():
             if not stream.live.finished:
                 stream.collector.put(error)
+
+    def _fail(self, error: Exception) -> None:
+        """Tell every caller, for there is nobody left who could serve them."""
+        self.fail_all(error)
         self.client.fail_calls(error)
 
     # ------------------------------------------------------------------ the engine as a whole
@@ -392,7 +395,7 @@ class AsyncLLM:
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of the engine by name."""
-        self._start_handler()
+        self.start()
         return await self.client.call(method, *args)
 
     async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:

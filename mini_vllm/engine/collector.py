@@ -84,7 +84,11 @@ class OutputCutter:
     """
 
     def __init__(
-        self, live: RequestOutput, request_id: str, kind: RequestOutputKind, stream_interval: int = 1
+        self,
+        live: RequestOutput,
+        request_id: str,
+        kind: RequestOutputKind,
+        stream_interval: int = 1,
     ) -> None:
         self.live, self.request_id, self.kind = live, request_id, kind
         self.stream_interval = stream_interval
@@ -107,7 +111,7 @@ class OutputCutter:
     def _cut_completion(self, place: int, child: CompletionOutput) -> CompletionOutput | None:
         num_chars, num_tokens, ended = self._sent[place]
         num_new = len(child.token_ids) - num_tokens
-        is_due = 0 < num_new and (num_tokens == 0 or num_new >= self.stream_interval)
+        is_due = num_new > 0 and (num_tokens == 0 or num_new >= self.stream_interval)
         if ended or not (is_due or child.finished):
             return None
         self._sent[place] = (len(child.text), len(child.token_ids), child.finished)

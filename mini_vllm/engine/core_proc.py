@@ -257,9 +257,7 @@ class EngineCoreProc:
 # ---------------------------------------------------------------------- the process
 
 
-def run_engine_core(
-    make_core: Callable[[], EngineCore], input_path: str, output_path: str
-) -> None:
+def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output_path: str) -> None:
     """What the engine's process runs, from its start to its end.
 
     Args:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -69,6 +70,9 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
+    serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
+    serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
+    add_serve_options(serve)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
 
@@ -218,6 +222,17 @@ def run_bench(args: argparse.Namespace) -> int:
         print(f"{throughput:.1f} output tokens/s over {seconds:.2f} s of wall time")
         print(llm.engine.stats.report())
     return 0
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve HTTP until SIGTERM."""
+    from mini_vllm.entrypoints.serve import run_serve as serve
+
+    options = _options_of(args, ModelConfig, CacheConfig, SchedulerConfig)
+    if args.scheduler is not None:
+        load_scheduler(args.scheduler)  # what is wrong with it is said here
+        options["scheduler"] = args.scheduler
+    return serve(args, options)
 
 
 def run_info(args: argparse.Namespace) -> int:
