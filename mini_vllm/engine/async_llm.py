@@ -28,11 +28,12 @@ from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.limits import PromptLimits
-from mini_vllm.engine.llm import load_tokenizer, make_engine_config
+from mini_vllm.engine.llm import make_engine_config
 from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.observability.metrics import ServiceStats
 from mini_vllm.outputs import RequestOutput
@@ -56,7 +57,7 @@ class AsyncEngineArgs:
         max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
         options: every other argument that ``LLM`` takes.
 
-    Source: vllm/engine/arg_utils.py#L2297-L2338 (AsyncEngineArgs) @ v0.22.1
+    Source: vllm/engine/arg_utils.py#L2567-L2593 (AsyncEngineArgs) @ v0.22.1
     """
 
     model: str
@@ -160,7 +161,8 @@ class AsyncLLM:
     @classmethod
     def from_engine_args(cls, args: AsyncEngineArgs) -> AsyncLLM:
         config = args.create_engine_config()
-        tokenizer = None if args.skip_tokenizer_init else load_tokenizer(config.model)
+        folder = config.model.tokenizer or config.model.model
+        tokenizer = None if args.skip_tokenizer_init else load_tokenizer(folder)
         return cls(
             config,
             tokenizer,
@@ -294,7 +296,7 @@ class AsyncLLM:
     async def abort(self, request_id: str | Iterable[str]) -> None:
         """End every request that its callers named so; their iterators end with "abort".
 
-        Source: vllm/v1/engine/async_llm.py#L717-L728 (AsyncLLM.abort) @ v0.22.1
+        Source: vllm/v1/engine/async_llm.py#L709-L721 (AsyncLLM.abort) @ v0.22.1
         """
         names = {request_id} if isinstance(request_id, str) else set(request_id)
         for stream in [s for s in self._streams.values() if s.external_id in names]:

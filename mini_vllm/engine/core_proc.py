@@ -2,10 +2,10 @@
 
 ::
 
-            socket ─► input thread ─► input_queue ─► ┌───────────┐ ─► output_queue ─► output thread ─► socket
-                      decodes                        │ busy loop │                    encodes
-                                                     └───────────┘
-                                             the only one that touches the scheduler
+    socket ─► input thread ─► input_queue  ─► ┌───────────┐   the only one that
+              decodes                         │ busy loop │   touches the scheduler
+    socket ◄─ output thread ◄─ output_queue ◄─ └───────────┘
+              encodes
 
 The threads wait for sockets and turn bytes into objects, both of which release Python's lock, so
 that they overlap with the forward pass. The loop never waits for a client.

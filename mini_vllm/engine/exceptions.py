@@ -1,6 +1,6 @@
 """What goes wrong with an engine as a whole, not with one request.
 
-Source: vllm/v1/engine/exceptions.py#L4-L18 (EngineGenerateError, EngineDeadError) @ v0.22.1
+Source: vllm/v1/engine/exceptions.py#L1-L18 (EngineGenerateError, EngineDeadError) @ v0.22.1
 """
 
 from __future__ import annotations

@@ -30,9 +30,7 @@ def render_chat(
         ValueError: for a message without a role, content of a wrong type, or no template.
     """
     if tokenizer is None:
-        raise ValueError(
-            "messages need a tokenizer, and none is loaded; send a prompt of token ids"
-        )
+        raise ValueError("messages need a tokenizer, and none is loaded; send token ids instead")
     if template is None and tokenizer.chat_template is None:
         raise ValueError(
             "the tokenizer has no chat template; start the server with --chat-template FILE, or "

@@ -6,7 +6,7 @@
                                 │                        └── time is up: each is told, then exit 0
                                 └── the engine dies: every request gets an error ─► exit 1
 
-Source: vllm/entrypoints/launcher.py#L33-L166 (serve_http) @ v0.22.1
+Source: vllm/entrypoints/launcher.py#L26-L141 (serve_http) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -126,9 +126,8 @@ async def _serve(
         loop.add_signal_handler(number, ask)
     state.engine.start()
     task = asyncio.create_task(server.serve(sockets=[sock]))
-    print(
-        f"mini_vllm: {state.model_name} at {described(args, sock.getsockname())}", file=sys.stderr
-    )
+    where = described(args, sock.getsockname())
+    print(f"mini_vllm: {state.model_name} at {where}", file=sys.stderr, flush=True)
     watch = asyncio.create_task(_until_dead(state))
     stop = asyncio.create_task(asked.wait())
     await asyncio.wait({task, watch, stop}, return_when=asyncio.FIRST_COMPLETED)

@@ -19,13 +19,11 @@ if TYPE_CHECKING:
 def add_serve_options(parser: argparse.ArgumentParser) -> None:
     """The options of the server itself; those of the engine are added elsewhere.
 
-    Source: vllm/entrypoints/openai/cli_args.py#L75-L330 (FrontendArgs) @ v0.22.1
+    Source: vllm/entrypoints/openai/cli_args.py#L224-L337 (FrontendArgs) @ v0.22.1
     """
     server = parser.add_argument_group("server options")
     add = server.add_argument
-    add(
-        "--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1: this machine)"
-    )
+    add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
     add("--port", type=int, default=8000)
     add("--uds", metavar="PATH", help="listen on a Unix socket instead")
     add("--served-model-name", nargs="+", metavar="NAME", help="default: the model's own name")
@@ -62,9 +60,7 @@ def check(args: argparse.Namespace) -> None:
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
     if any(not key.strip() for key in api_keys(args)):
-        raise ValueError(
-            "--api-key is empty, so anybody would be let in; give a key or leave it out"
-        )
+        raise ValueError("--api-key is empty and would let anybody in; give a key or leave it out")
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port is {args.port}; it must be between 0 and 65535")
     if args.shutdown_timeout < 0:
@@ -123,7 +119,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
 def recommended_params(folder: Path) -> dict[str, Any]:
     """Sampling parameters from the model's `generation_config.json`.
 
-    Source: vllm/config/model.py#L1439-L1497 (ModelConfig.get_diff_sampling_param) @ v0.22.1
+    Source: vllm/config/model.py#L1465-L1518 (ModelConfig.get_diff_sampling_param) @ v0.22.1
     """
     path = folder / "generation_config.json"
     if not path.is_file():

@@ -1,6 +1,6 @@
 """The routes, and what every request passes on its way to them.
 
-Source: vllm/entrypoints/openai/api_server.py#L160-L420 (build_app) @ v0.22.1
+Source: vllm/entrypoints/openai/api_server.py#L157-L307 (build_app) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _names(state: ServerState) -> list[str]:
 
 
 def _model_card(state: ServerState, name: str) -> dict[str, Any]:
-    """Source: vllm/entrypoints/openai/models/protocol.py#L15-L27 (ModelCard) @ v0.22.1"""
+    """Source: vllm/entrypoints/openai/engine/protocol.py#L85-L95 (ModelCard) @ v0.22.1"""
     adapter = state.loras.get(name)
     root = state.engine.config.model.model if adapter is None else adapter.lora_path
     return {

@@ -1,6 +1,6 @@
 """``POST /v1/chat/completions``: a conversation in, the assistant's turn out.
 
-Source: vllm/entrypoints/openai/chat_completion/serving.py#L88-L1700 (OpenAIServingChat) @ v0.22.1
+Source: vllm/entrypoints/openai/chat_completion/serving.py#L85-L1598 (OpenAIServingChat) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -245,7 +245,7 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
     The first event of each choice says who speaks. The last token and the reason of the end share
     one. With ``include_usage`` one more follows, which has no choices.
 
-    Source: vllm/entrypoints/openai/chat_completion/serving.py#L420-L900
+    Source: vllm/entrypoints/openai/chat_completion/serving.py#L400-L1004
     (OpenAIServingChat.chat_completion_stream_generator) @ v0.22.1
     """
     state, request = answer.state, answer.request

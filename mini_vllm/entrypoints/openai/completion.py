@@ -217,7 +217,7 @@ def _choice(
     """Text and logprobs of a completion's news, with the prompt's before them if it is echoed."""
     text = "" if answer.hides_token else completion.text
     token_ids = [] if answer.hides_token else completion.token_ids
-    entries: list[dict[int, Logprob] | None] = list(completion.logprobs or [])[: len(token_ids)]
+    entries: list[dict[int, Logprob] | None] = [*(completion.logprobs or [])[: len(token_ids)]]
     if answer.request.echo and first:
         text = _prompt_text(output, tokenizer) + text
         token_ids = output.prompt_token_ids + token_ids

@@ -1,6 +1,6 @@
 """``POST /v1/responses``: OpenAI's newer interface, for text, as a thin layer over a chat.
 
-Source: vllm/entrypoints/openai/responses/serving.py#L140-L1900 (OpenAIServingResponses) @ v0.22.1
+Source: vllm/entrypoints/openai/responses/serving.py#L140-L1576 (OpenAIServingResponses) @ v0.22.1
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """``POST /tokenize`` and ``POST /detokenize``: what the model sees of a text.
 
-Source: vllm/entrypoints/serve/tokenize/serving.py#L33-L170 (OpenAIServingTokenization) @ v0.22.1
+Source: vllm/entrypoints/serve/tokenize/serving.py#L30-L158 (OpenAIServingTokenization) @ v0.22.1
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def partial_tag_overlap(text: str, tag: str) -> int:
     >>> partial_tag_overlap("so <tool", "<tool_call>")
     5
 
-    Source: vllm/tool_parsers/utils.py#L29-L39 (partial_tag_overlap) @ v0.22.1
+    Source: vllm/tool_parsers/utils.py#L34-L44 (partial_tag_overlap) @ v0.22.1
     """
     for length in range(min(len(text), len(tag) - 1), 0, -1):
         if text.endswith(tag[:length]):
@@ -127,7 +127,7 @@ class HermesToolParser:
         Content is what stands before the first tag, less what may be the beginning of one. Of
         each call the name comes first, with its id, then the arguments as they grow.
 
-        Source: vllm/tool_parsers/hermes_tool_parser.py#L171-L273
+        Source: vllm/tool_parsers/hermes_tool_parser.py#L203-L273
         (Hermes2ProToolParser.extract_tool_calls_streaming) @ v0.22.1
         """
         self.text += delta
@@ -179,7 +179,7 @@ def tool_schema(tools: list[dict[str, Any]], choice: Any) -> dict[str, Any] | No
     "required": an array of ``{"name": ..., "parameters": ...}``. A named tool: its own
     parameters.
 
-    Source: vllm/tool_parsers/utils.py#L151-L228 (get_json_schema_from_tools) @ v0.22.1
+    Source: vllm/tool_parsers/utils.py#L220-L253 (get_json_schema_from_tools) @ v0.22.1
     """
     functions = {tool["function"]["name"]: tool["function"] for tool in tools}
     if isinstance(choice, dict):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 few = settings(
     max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
@@ -30,7 +30,7 @@ def _warm(subject: Any, reference: Any) -> None:
 
 def storyteller(p: Program) -> Any:
     folder = p.call("mini_vllm.bundled:path", "storyteller")
-    return p.call("mini_vllm.model.loader:load_model", folder, dtype="float32")
+    return p.call("mini_vllm.model.build:load_model", folder, dtype="float32")
 
 
 def watched(p: Program) -> tuple[Any, Any]:

@@ -1,0 +1,258 @@
+"""Loading checkpoints: what is read, and what each broken folder is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mini_vllm.model.build import load_model, resolve_dtype
+from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.loader import checkpoint_names, weight_targets
+
+CONFIG: dict[str, Any] = dict(
+    architectures=["Qwen3ForCausalLM"],
+    vocab_size=40,
+    hidden_size=16,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=64,
+    tie_word_embeddings=False,
+    dtype="float32",
+    eos_token_id=3,
+)
+QKV = "model.layers.0.self_attn.{}_proj.weight"
+
+
+def write_config(folder: Path, **changes: Any) -> None:
+    config = {key: value for key, value in {**CONFIG, **changes}.items() if value is not None}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def random_tensors(folder: Path) -> dict[str, Tensor]:
+    """What a checkpoint for the folder's config holds, under the checkpoint's names."""
+    model = load_model(folder, load_format="dummy")
+    torch.manual_seed(0)
+    return {name: torch.randn(view.shape) for name, view in weight_targets(model).items()}
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    write_config(tmp_path)
+    save_file(random_tensors(tmp_path), tmp_path / "model.safetensors")
+    return tmp_path
+
+
+def change_tensors(folder: Path, changes: dict[str, Tensor | None]) -> None:
+    tensors = {**load_file(folder / "model.safetensors"), **changes}
+    kept = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+    save_file(kept, folder / "model.safetensors")
+
+
+def shard(folder: Path) -> dict[str, str]:
+    """Split `model.safetensors` into two files with an index; returns its weight map."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    weight_map = {name: f"part-{i % 2}.safetensors" for i, name in enumerate(sorted(tensors))}
+    for file in sorted(set(weight_map.values())):
+        save_file({n: t for n, t in tensors.items() if weight_map[n] == file}, folder / file)
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return weight_map
+
+
+def error_of(folder: Path, **options: Any) -> str:
+    with pytest.raises((ValueError, FileNotFoundError)) as caught:
+        load_model(folder, **options)
+    return str(caught.value)
+
+
+def test_checkpoint_names() -> None:
+    assert checkpoint_names("a.mlp.gate_up_proj.weight") == [
+        "a.mlp.gate_proj.weight",
+        "a.mlp.up_proj.weight",
+    ]
+    assert checkpoint_names("a.self_attn.qkv_proj.bias") == [
+        f"a.self_attn.{part}_proj.bias" for part in "qkv"
+    ]
+    assert checkpoint_names("model.norm.weight") == ["model.norm.weight"]
+
+
+def test_projections_are_stacked_in_order(checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    attention = load_model(checkpoint).model.layers[0].self_attn
+    expected = torch.cat([tensors[QKV.format(part)] for part in "qkv"])
+    assert attention.qkv_proj.output_sizes == [32, 16, 16]
+    assert torch.equal(attention.qkv_proj.weight, expected)
+
+
+def test_sharded_checkpoint_loads_the_same(checkpoint: Path) -> None:
+    whole = load_model(checkpoint).state_dict()
+    shard(checkpoint)
+    sharded = load_model(checkpoint).state_dict()
+    assert whole.keys() == sharded.keys()
+    assert all(torch.equal(whole[name], sharded[name]) for name in whole)
+
+
+def test_tied_head_uses_the_embedding(checkpoint: Path) -> None:
+    """With or without a copy of it in the file."""
+    write_config(checkpoint, tie_word_embeddings=True)
+    hidden = torch.randn(3, 16)
+    for changes in ({}, {"lm_head.weight": None}):
+        change_tensors(checkpoint, changes)
+        model = load_model(checkpoint)
+        expected = hidden @ model.model.embed_tokens.weight.T
+        torch.testing.assert_close(model.compute_logits(hidden), expected)
+
+
+def test_old_rotary_frequencies_are_ignored(checkpoint: Path) -> None:
+    change_tensors(checkpoint, {"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(4)})
+    load_model(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
+def test_dtype(name: str, checkpoint: Path) -> None:
+    write_config(checkpoint, dtype=name)
+    assert load_model(checkpoint).dtype == getattr(torch, name)  # auto
+    assert load_model(checkpoint, dtype="float32").dtype == torch.float32
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_dummy_weights_follow_the_seed(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    states = [load_model(tmp_path, load_format="dummy", seed=s).state_dict() for s in (1, 1, 2)]
+    name = "model.layers.1.mlp.down_proj.weight"
+    assert torch.equal(states[0][name], states[1][name])
+    assert not torch.equal(states[0][name], states[2][name])
+    assert all(torch.isfinite(tensor).all() for tensor in states[0].values())
+
+
+def test_both_spellings_of_rope(tmp_path: Path) -> None:
+    scaling = {"factor": 2.0, "original_max_position_embeddings": 32}
+    new = {**CONFIG, "rope_parameters": {"rope_type": "yarn", "rope_theta": 77.0, **scaling}}
+    old = {**CONFIG, "rope_theta": 77.0, "rope_scaling": {"type": "yarn", **scaling}}
+    assert ModelArgs.from_dict(new) == ModelArgs.from_dict(old)
+
+
+def test_eos_ids_of_both_files_are_joined(tmp_path: Path) -> None:
+    write_config(tmp_path)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [5, 3]}))
+    args = load_config(tmp_path)
+    assert args.eos_token_ids == (3, 5) and args.eos_token_id == 3
+
+
+def test_missing_folder_and_files(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    assert error_of(nowhere) == f"model folder {str(nowhere)!r} does not exist"
+    assert error_of(tmp_path) == (
+        f"{str(tmp_path)!r} has no config.json; give the folder of a Hugging Face checkpoint"
+    )
+    write_config(tmp_path)
+    assert error_of(tmp_path) == f"{str(tmp_path)!r} has no .safetensors file"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            dict(architectures=["GPT2LMHeadModel"]),
+            "architecture ['GPT2LMHeadModel'] is not supported; supported are "
+            "['LlamaForCausalLM', 'Qwen2ForCausalLM', 'Qwen3ForCausalLM']",
+        ),
+        (dict(architectures=[]), "architecture [] is not supported"),
+        (dict(hidden_size=None), "config.json: hidden_size is None; it must be an integer"),
+        (dict(vocab_size=0), "config.json: vocab_size is 0; it must be an integer of at least 1"),
+        (dict(hidden_act="gelu"), "config.json: hidden_act is 'gelu'; only 'silu' is supported"),
+        (
+            dict(num_key_value_heads=3),
+            "num_attention_heads 4 is not a multiple of num_key_value_heads 3",
+        ),
+        (
+            dict(rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
+            "rope_type 'dynamic' is not supported; use default, linear, llama3 or yarn",
+        ),
+        (dict(rope_scaling={"rope_type": "linear"}), "rope_type 'linear' needs 'factor'"),
+        (dict(dtype="int8"), "dtype 'int8' is not supported; choose 'auto' or one of"),
+    ],
+)
+def test_bad_config(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    write_config(tmp_path, **changes)
+    assert message in error_of(tmp_path, load_format="dummy")
+
+
+def test_config_that_is_not_json(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    assert re.search(r"config\.json is not valid JSON: .*line 1", error_of(tmp_path))
+
+
+def test_index_without_a_map(checkpoint: Path) -> None:
+    index = checkpoint / "model.safetensors.index.json"
+    index.write_text("{}")
+    assert error_of(checkpoint) == f"{index} has no 'weight_map'"
+    index.write_text("nonsense")
+    assert f"{index} is not valid JSON" in error_of(checkpoint)
+
+
+def test_bad_options(checkpoint: Path) -> None:
+    assert "choose 'auto' or 'dummy'" in error_of(checkpoint, load_format="gguf")
+    with pytest.raises(ValueError, match="dtype 'float8' is not supported"):
+        resolve_dtype("float8", load_config(checkpoint))
+
+
+def test_missing_tensor(checkpoint: Path) -> None:
+    name = QKV.format("k")
+    change_tensors(checkpoint, {name: None})
+    assert f"1 tensor(s) missing from {str(checkpoint)!r}, first {name!r}" in error_of(checkpoint)
+
+
+def test_unexpected_tensor(checkpoint: Path) -> None:
+    change_tensors(checkpoint, {"model.layers.9.mlp.up_proj.weight": torch.ones(1)})
+    message = error_of(checkpoint)
+    assert "that this model does not have, first 'model.layers.9.mlp.up_proj.weight'" in message
+
+
+def test_wrong_shape(checkpoint: Path) -> None:
+    name = QKV.format("v")
+    change_tensors(checkpoint, {name: torch.ones(15, 16)})
+    message = error_of(checkpoint)
+    assert message == (
+        f"{name!r} in {checkpoint / 'model.safetensors'} has shape [15, 16]; "
+        "config.json asks for [16, 16]"
+    )
+
+
+@pytest.mark.parametrize("keep", [0, 5, 100, -1])
+def test_truncated_file(keep: int, checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    content = file.read_bytes()
+    file.write_bytes(content[:keep])
+    message = error_of(checkpoint)
+    assert str(file) in message and f"the file has {len(content[:keep])}" in message
+    if keep == -1:
+        assert f"its header describes {len(content)} bytes" in message
+
+
+def test_corrupt_header(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[8] = ord("!")
+    file.write_bytes(content)
+    assert f"{file} is corrupt: its header is not JSON" in error_of(checkpoint)
+
+
+def test_index_that_names_an_absent_file(checkpoint: Path) -> None:
+    shard(checkpoint)
+    (checkpoint / "part-1.safetensors").unlink()
+    assert error_of(checkpoint) == (
+        f"{checkpoint / 'model.safetensors.index.json'} names 'part-1.safetensors', "
+        "which is not in the folder"
+    )

@@ -1,0 +1,187 @@
+"""Our logits equal those of transformers, whatever the way through the paged cache."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from torch import Tensor
+
+from mini_vllm.attention import AttentionMetadata, get_backend
+from mini_vllm.model import layers
+from mini_vllm.model.build import load_model
+from mini_vllm.model.llama import LlamaForCausalLM
+
+SHAPE = dict(
+    vocab_size=97,
+    hidden_size=48,
+    intermediate_size=80,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=64,
+)
+
+
+def rope(rope_type: str, **more: Any) -> dict[str, Any]:
+    return {"rope_parameters": {"rope_type": rope_type, "rope_theta": 5000.0, **more}}
+
+
+LLAMA3 = rope(
+    "llama3",
+    factor=8.0,
+    low_freq_factor=1.0,
+    high_freq_factor=4.0,
+    original_max_position_embeddings=16,
+)
+YARN = rope("yarn", factor=4.0, original_max_position_embeddings=16)
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("Qwen3", dict(head_dim=16)),
+    "qwen3-tied": ("Qwen3", dict(head_dim=20, tie_word_embeddings=True)),
+    "qwen3-gqa4-bias": ("Qwen3", dict(head_dim=8, num_key_value_heads=1, attention_bias=True)),
+    "qwen3-window": (
+        "Qwen3",
+        dict(head_dim=16, use_sliding_window=True, sliding_window=5, max_window_layers=1),
+    ),
+    "qwen3-yarn": ("Qwen3", dict(head_dim=16, **YARN)),
+    "llama": ("Llama", dict()),
+    "llama-mha-bias": ("Llama", dict(num_key_value_heads=4, attention_bias=True, mlp_bias=True)),
+    "llama-gqa4-head20": ("Llama", dict(num_key_value_heads=1, head_dim=20)),
+    "llama-tied-llama3": ("Llama", dict(tie_word_embeddings=True, **LLAMA3)),
+    "llama-linear": ("Llama", rope("linear", factor=4.0)),
+    "llama-yarn": ("Llama", dict(**YARN, rms_norm_eps=1e-3)),
+    "qwen2": ("Qwen2", dict()),
+}
+
+
+def save_random_model(family: str, overrides: dict[str, Any], folder: Path) -> Any:
+    """A transformers model whose every weight, norms and biases too, matters; also saved."""
+    config = getattr(transformers, f"{family}Config")(**{**SHAPE, **overrides})
+    torch.manual_seed(0)
+    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    for parameter in model.parameters():
+        parameter.data.normal_(1.0 if parameter.dim() == 1 else 0.0, 0.2)
+    model.save_pretrained(folder)
+    return model
+
+
+def paged_logits(
+    model: LlamaForCausalLM, prompts: list[Tensor], steps: list[list[int]], block_size: int
+) -> list[Tensor]:
+    """Feed each prompt in chunks: step s gives prompt i `steps[s][i]` tokens. All its logits."""
+    config = model.config
+    needed = [-(-len(prompt) // block_size) for prompt in prompts]
+    free = random.Random(0).sample(range(1, sum(needed) + 1), sum(needed))
+    tables = [[free.pop() for _ in range(n)] for n in needed]
+    shape = (2, sum(needed) + 1, block_size, config.num_key_value_heads, config.head_dim)
+    caches = [torch.zeros(shape, dtype=model.dtype) for _ in range(config.num_hidden_layers)]
+    done, logits = [0] * len(prompts), [[] for _ in prompts]
+    for counts in steps:
+        order = sorted((i for i, n in enumerate(counts) if n), key=lambda i: counts[i] != 1)
+        spans = [(i, done[i], done[i] + counts[i]) for i in order]
+        metadata = AttentionMetadata.from_lists(
+            [counts[i] for i in order],
+            [end for _, _, end in spans],
+            [tables[i][: -(-end // block_size)] for i, _, end in spans],
+            block_size,
+        )
+        hidden = model(
+            torch.cat([prompts[i][start:end] for i, start, end in spans]),
+            torch.cat([torch.arange(start, end) for _, start, end in spans]),
+            caches,
+            metadata,
+        )
+        rows = model.compute_logits(hidden).split([counts[i] for i in order])
+        for i, part in zip(order, rows, strict=True):
+            logits[i].append(part)
+            done[i] += counts[i]
+    assert done == [len(prompt) for prompt in prompts]
+    return [torch.cat(parts) for parts in logits]
+
+
+def make_prompts(lens: list[int]) -> list[Tensor]:
+    torch.manual_seed(1)
+    return [torch.randint(97, (n,)) for n in lens]
+
+
+# Three prompts of 20, 9 and 13 tokens, three ways to compute them.
+SCHEDULES = {
+    "whole prompts": [[20, 9, 13]],
+    "chunks": [[7, 7, 0], [9, 2, 5], [4, 0, 8]],
+    "decodes beside prefills": [[12, 8, 0], [1, 1, 6], [6, 0, 1], [1, 0, 6]],
+}
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+@pytest.mark.parametrize("name", MODELS)
+@torch.inference_mode()
+def test_logits_equal_transformers(name: str, backend: str, tmp_path: Path) -> None:
+    expected_model = save_random_model(*MODELS[name], tmp_path)
+    model = load_model(tmp_path, backend=get_backend("cpu", backend))
+    prompts = make_prompts([20, 9, 13])
+    expected = [expected_model(prompt[None]).logits[0] for prompt in prompts]
+    for block_size, steps in zip([1, 4, 16], SCHEDULES.values(), strict=True):
+        for actual, wanted in zip(
+            paged_logits(model, prompts, steps, block_size), expected, strict=True
+        ):
+            assert actual.dtype == torch.float32
+            torch.testing.assert_close(actual, wanted, rtol=1e-4, atol=1e-4 * float(wanted.std()))
+
+
+@pytest.fixture(params=["converted", "native"])
+def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """Pretend that the CPU has no half precision arithmetic, or that it has."""
+    native = request.param == "native"
+    capabilities = {"avx512_bf16": native, "avx512_fp16": native}
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    layers.compute_dtype.cache_clear()
+    yield request.param
+    layers.compute_dtype.cache_clear()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.05), ("float16", 0.01)])
+@torch.inference_mode()
+def test_half_precision_is_near_float32(
+    dtype: str, tolerance: float, arithmetic: str, tmp_path: Path
+) -> None:
+    """Rounded weights and cache, and if native activations, move logits by a little."""
+    expected_model = save_random_model("Qwen3", dict(head_dim=16), tmp_path)
+    model = load_model(tmp_path, dtype=dtype)
+    prompts = make_prompts([20, 9, 13])
+    steps = SCHEDULES["decodes beside prefills"]
+    hidden_dtype = model.lm_head.weight.dtype
+    assert hidden_dtype == (getattr(torch, dtype) if arithmetic == "native" else torch.float32)
+    for prompt, actual in zip(prompts, paged_logits(model, prompts, steps, 4), strict=True):
+        wanted = expected_model(prompt[None]).logits[0]
+        assert actual.dtype == torch.float32
+        assert float((actual - wanted).std() / wanted.std()) < tolerance
+
+
+@pytest.mark.parametrize("tokens", [1, 16, 600])
+@torch.inference_mode()
+def test_packed_linear_equals_plain(tokens: int) -> None:
+    """Large weights are packed, small ones are not; 600 tokens take the unpacked way."""
+    torch.manual_seed(0)
+    linear = layers.Linear(1000, [700, 350], bias=True)
+    for parameter in linear.parameters():
+        parameter.data.normal_()
+    x = torch.randn(tokens, 1000)
+    expected = torch.nn.functional.linear(x, linear.weight, linear.bias)
+    linear.process_weights_after_loading()
+    assert linear.packed is not None or not layers.can_pack(torch.float32)
+    torch.testing.assert_close(linear(x), expected, rtol=1e-4, atol=1e-3)
+
+
+def test_bfloat16_values_survive_the_compute_dtype(tmp_path: Path) -> None:
+    """The multiplied weight holds exactly the bfloat16 values, in whatever dtype."""
+    original = save_random_model("Llama", dict(tie_word_embeddings=True), tmp_path)
+    model = load_model(tmp_path, dtype="bfloat16")
+    assert model.dtype == torch.bfloat16
+    wanted = original.lm_head.weight.bfloat16()
+    assert torch.equal(model.lm_head.weight.bfloat16(), wanted)
+    assert torch.equal(model.model.embed_tokens.weight, wanted)
