@@ -42,6 +42,7 @@ TOOLS = (
     "trace/__init__.py",
     "trace/format.py",
     "trace/runner.py",
+    "trace/stand_ins.py",
 )
 """All of labkit that a worker gets. None of it knows an answer."""
 KERNEL_TOOLS = (

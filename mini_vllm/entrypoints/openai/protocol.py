@@ -126,7 +126,7 @@ class GenerationRequest(Lenient):
                 )
         if not wanted:
             return {}
-        from mini_vllm.sampling_params import StructuredOutputsParams
+        from mini_vllm.sampling_params import StructuredOutputsParams  # type: ignore[attr-defined]
 
         return {"structured_outputs": StructuredOutputsParams(**wanted)}
 
