@@ -1,6 +1,7 @@
 """``POST /v1/load_lora_adapter`` and ``/v1/unload_lora_adapter``: fine-tunes that come and go.
 
-Source: vllm/entrypoints/openai/models/serving.py#L160-L237 (OpenAIServingModels.load_lora_adapter) @ v0.22.1
+Source: vllm/entrypoints/openai/models/serving.py#L160-L237
+(OpenAIServingModels.load_lora_adapter) @ v0.22.1
 """
 
 from __future__ import annotations
