@@ -28,7 +28,6 @@ from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.limits import PromptLimits
-from mini_vllm.engine.llm import make_engine_config
 from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
@@ -94,7 +93,7 @@ class AsyncEngineArgs:
 
     def create_engine_config(self) -> EngineConfig:
         """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
-        return make_engine_config(self.model, **self.options)
+        return EngineConfig.from_kwargs(self.model, **self.options)
 
 
 @dataclass(slots=True)
