@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import EngineConfig, combinations
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless, finish_step
@@ -18,6 +18,7 @@ from mini_vllm.core.kv_cache_manager import PrefixCacheStats
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import (
     EngineCoreOutput,
+    ModelRunnerOutput,
     RequestTimes,
     SchedulerOutput,
     SchedulerStats,
@@ -26,6 +27,7 @@ from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.model.config import load_config
+from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.request import Request, RequestStatus
 
 if TYPE_CHECKING:
@@ -58,6 +60,8 @@ class EngineCore:
         scheduler_cls: type[Scheduler] = Scheduler,
     ) -> None:
         self.model_args = load_config(config.model.model)
+        supports = resolve_model_class(self.model_args.architectures).supports
+        combinations.check(config, self.model_args, supports, scheduler_cls)
         _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
         self.executor = executor = UniProcExecutor(config)
         executor.call("init_device")
@@ -145,10 +149,11 @@ class EngineCore:
         except BaseException:  # Ctrl-C between writing and computing: nobody may find the blocks
             self.scheduler.fail_requests(plan, dict.fromkeys(plan.num_scheduled_tokens, ""))
             raise
+        drafts = accepted_drafts(plan, result)  # before the stop rules cut
         outputs = hopeless + finish_step(self.scheduler, plan, result)
         self._stamp(plan, outputs, scheduled_at)
         if self.observers:
-            stats = self.make_stats()
+            stats = replace(self.make_stats(), drafts=drafts)
             for observer in self.observers:
                 observer(plan, outputs, time.perf_counter() - start, stats)
         return outputs
@@ -194,6 +199,20 @@ class EngineCore:
     def shutdown(self) -> None:
         """Let go of the workers."""
         self.executor.shutdown()
+
+
+def accepted_drafts(plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[str, tuple[int, int]]:
+    """By request: drafts that a step has verified, and how many of them were accepted.
+
+    A request without a token has failed, and its drafts count for nothing.
+
+    Source: vllm/v1/core/sched/scheduler.py#L1368-L1392 (Scheduler.update_from_output) @ v0.22.1
+    """
+    return {
+        request_id: (len(drafts), len(tokens) - 1)
+        for request_id, drafts in plan.scheduled_spec_decode_tokens.items()
+        if (tokens := result.sampled_token_ids.get(request_id))
+    }
 
 
 def call_utility(core: EngineCore, method: str, *args: Any) -> Any:
