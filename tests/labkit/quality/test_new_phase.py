@@ -51,7 +51,7 @@ def test_the_template_is_a_valid_phase_whose_tests_are_to_be_written(planned: Ph
     result = public.judge(phase, {})
     assert [test.outcome for test in result.tests] == ["failed", "failed"]
     assert all("WRITE" in test.detail["message"] for test in result.tests)
-    assert result.answers == (1, 1), result.notebook
+    assert result.answers == (4, 4), result.notebook
     found = matrix.run(Course(planned.root), [phase])[phase.slug]
     problems = [problem for some in found.values() for problem in some]
     unwritten = ("to_be_written", "no test test_01_", "mistakes")
