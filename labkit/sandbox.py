@@ -54,6 +54,7 @@ KERNEL_TOOLS = (
             "__init__",
             "cases",
             "cases_attention",
+            "cases_lora",
             "cases_pointwise",
             "crosscompile",
             "extract",

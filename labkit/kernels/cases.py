@@ -2,6 +2,7 @@
 
     cases_attention.py   for the kernels of `attention/triton_paged.py`
     cases_pointwise.py   for the kernels of `kernels/fused.py`
+    cases_lora.py        for the kernels of `lora/triton_ops.py`
 
 A case is drawn from a seed, in the child that runs it and again in the parent that judges it, so
 only its name and its seed travel. What must be hit exactly (one, a block, a block and one) is
@@ -22,10 +23,12 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.rules import CaseRules
-from mini_vllm.kernels import attention, pointwise
+from mini_vllm.kernels import attention, lora, pointwise
 from mini_vllm.kernels.launch import KernelSpec
 
-SPECS: dict[str, KernelSpec] = {spec.name: spec for spec in attention.SPECS + pointwise.SPECS}
+SPECS: dict[str, KernelSpec] = {
+    spec.name: spec for spec in attention.SPECS + pointwise.SPECS + lora.SPECS
+}
 PRIMES = (5, 7, 11, 13)
 FAR = 2**30
 
@@ -116,9 +119,9 @@ def cases_of(spec: str) -> tuple[Case, ...]:
     Raises:
         ValueError: there is no such spec; the message lists those that exist.
     """
-    from labkit.kernels import cases_attention, cases_pointwise
+    from labkit.kernels import cases_attention, cases_lora, cases_pointwise
 
-    known = cases_attention.CASES | cases_pointwise.CASES
+    known = cases_attention.CASES | cases_pointwise.CASES | cases_lora.CASES
     if spec not in known:
         raise ValueError(f"there is no kernel {spec!r}; the kernels are: {', '.join(SPECS)}")
     return known[spec]

@@ -1,0 +1,253 @@
+"""Adapters in host memory, some of them in slots on the device.
+
+::
+
+    disk                     host: max_cpu_loras, least recently used goes      device: max_loras slots
+    adapters/pirate  ─load─► pirate@9291  json@07ce  polite@5f3a  ...  ─copy─►   0: json@07ce
+                                                                                1: pirate@9291
+
+An adapter comes from disk when a request brings it, and into a slot when a step needs it. The
+scheduler's gate sees to it that no step needs more than there are slots.
+
+Source: vllm/lora/model_manager.py#L1167-L1258 (LRUCacheLoRAModelManager) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from mini_vllm.config import LoRAConfig
+from mini_vllm.lora.checkpoint import LoRAModel, LoRATarget
+from mini_vllm.lora.layers import LinearLoRA
+from mini_vllm.lora.mapping import LoRAKernelMeta
+from mini_vllm.model.layers import Linear, compute_dtype
+from mini_vllm.model.loader import checkpoint_names
+
+logger = logging.getLogger(__name__)
+
+
+class LoRAModelManager:
+    """Owns the adapters of one rank and the slots of all its layers.
+
+    Args:
+        model: its Linears get slots, all but the head.
+        max_num_tokens: most tokens in a step.
+
+    Attributes:
+        cpu_cache: loaded adapters by key, the least recently used first.
+        slots: key of the adapter in each slot, None for an empty one.
+        last_used: keys of the adapters in slots, the least recently used first.
+        pinned: keys of adapters that are never thrown out.
+        paths: folder of every adapter that may have to be loaded again.
+        num_loads, num_activations: how often an adapter was read from disk, and copied to a slot.
+    """
+
+    def __init__(
+        self, model: nn.Module, lora_config: LoRAConfig, max_num_tokens: int, device: torch.device
+    ) -> None:
+        self.config = lora_config
+        self.dtype = slot_dtype(lora_config.lora_dtype, model.dtype, device)
+        self.targets: dict[str, LoRATarget] = {}
+        self.layers: dict[str, LinearLoRA] = {}
+        self.meta = LoRAKernelMeta(lora_config.max_loras, max_num_tokens, device)
+        self._wrap(model, device)
+        self.cpu_cache: OrderedDict[str, LoRAModel] = OrderedDict()
+        self.slots: list[str | None] = [None] * lora_config.max_loras
+        self.last_used: OrderedDict[str, None] = OrderedDict()
+        self.pinned: set[str] = set()
+        self.paths: dict[str, str] = {}
+        self.num_loads = self.num_activations = 0
+
+    def _wrap(self, model: nn.Module, device: torch.device) -> None:
+        """Give every Linear of the decoder its slots, and note which projections it holds."""
+        for name, module in model.named_modules():
+            if not isinstance(module, Linear) or name == "lm_head":
+                continue
+            layer = LinearLoRA(
+                module.input_size,
+                module.output_sizes,
+                self.config.max_loras,
+                self.config.max_lora_rank,
+                self.meta,
+                self.dtype,
+                device,
+            )
+            self.layers[name] = module.adapters = layer
+            names = checkpoint_names(f"{name}.weight")
+            wholes, parts = module.whole_parts, module.parts
+            for index, (part_name, whole, part) in enumerate(zip(names, wholes, parts, strict=True)):
+                target = LoRATarget(name, index, len(parts), whole, part)
+                self.targets[part_name.removesuffix(".weight")] = target
+
+    @property
+    def num_bytes(self) -> int:
+        """What all slots take up on the device, used or not."""
+        return sum(layer.num_bytes for layer in self.layers.values())
+
+    # ------------------------------------------------------------ host memory
+    def add_adapter(self, key: str, path: str) -> None:
+        """Make an adapter ready: loaded into host memory, if it is not there already.
+
+        It becomes the most recently used one. If there are more than ``max_cpu_loras`` then, the
+        least recently used adapters that are not pinned go, also from their slots; never the new
+        one. It is loaded *before* anybody goes, so that a bad adapter costs nobody its place.
+
+        Raises:
+            ValueError: see :meth:`LoRAModel.from_local_checkpoint`. Nothing has changed then.
+
+        Source: vllm/lora/worker_manager.py#L273-L307 (LRUCacheWorkerLoRAManager.add_adapter)
+        @ v0.22.1
+        """
+        if key not in self.cpu_cache:
+            self.cpu_cache[key] = self._load(key, path)
+        self.paths[key] = path
+        self.cpu_cache.move_to_end(key)
+        for old in list(self.cpu_cache)[:-1]:
+            if len(self.cpu_cache) <= self.config.max_cpu_loras:
+                break
+            if old not in self.pinned:
+                self._drop(old)
+
+    def _load(self, key: str, path: str) -> LoRAModel:
+        self.num_loads += 1
+        return LoRAModel.from_local_checkpoint(key, path, self.targets, self.config, self.dtype)
+
+    def _drop(self, key: str) -> None:
+        """Forget the weights of an adapter, in host memory and on the device."""
+        self.cpu_cache.pop(key, None)
+        self.pinned.discard(key)
+        if key in self.last_used:
+            self._empty(self.slots.index(key))
+
+    def remove_adapter(self, key: str) -> bool:
+        """Throw an adapter out, pinned or not; False if it is not here.
+
+        A request that still runs with it loads it anew, unless :meth:`forget` is called.
+        """
+        found = key in self.cpu_cache
+        self._drop(key)
+        return found
+
+    def forget(self, in_use: Collection[str]) -> None:
+        """Forget the folders of adapters that are neither loaded nor among ``in_use``."""
+        self.paths = {k: p for k, p in self.paths.items() if k in self.cpu_cache or k in in_use}
+
+    def pin_adapter(self, key: str) -> None:
+        """Keep an adapter in host memory and in a slot until it is removed.
+
+        Raises:
+            ValueError: if it is not loaded, or every slot is pinned to another one.
+        """
+        if key not in self.cpu_cache:
+            raise ValueError(f"adapter {key!r} is not loaded; add it before you pin it")
+        if self.activate(key, needed=()) is None:
+            raise ValueError(
+                f"adapter {key!r} cannot be pinned: all {len(self.slots)} slots are pinned to "
+                f"{', '.join(sorted(self.pinned))}; remove one of them, or raise max_loras"
+            )
+        self.pinned.add(key)
+
+    # ------------------------------------------------------------ slots
+    def _choose_slot(self, needed: Collection[str]) -> int | None:
+        """The slot that the next adapter may have.
+
+        An empty one, the first, if there is any. Else that of the adapter that was used least
+        recently, of those that are neither ``needed`` in this step nor pinned. None if there is
+        no such one.
+
+        Args:
+            needed: keys of the adapters that this step uses.
+
+        Source: vllm/lora/model_manager.py#L285-L324 (LoRAModelManager.activate_adapter),
+        #L1208-L1220 (LRUCacheLoRAModelManager.activate_adapter) @ v0.22.1
+        """
+        if None in self.slots:
+            return self.slots.index(None)
+        for key in self.last_used:
+            if key not in needed and key not in self.pinned:
+                return self.slots.index(key)
+        return None
+
+    def activate(self, key: str, needed: Collection[str]) -> int | None:
+        """The slot of an adapter, which is copied into one if it has none; None if none is free.
+
+        *Every* layer's slot is written: a layer that the adapter leaves alone must not keep what
+        the adapter before had there.
+        """
+        if key not in self.last_used:
+            slot = self._choose_slot(needed)
+            if slot is None:
+                return None
+            self._empty(slot)
+            adapter = self.cpu_cache[key]
+            for name, layer in self.layers.items():
+                if name in adapter.weights:
+                    layer.set_lora(slot, adapter.weights[name])
+            self.slots[slot] = key
+            self.num_activations += 1
+        self.last_used[key] = None
+        self.last_used.move_to_end(key)
+        return self.slots.index(key)
+
+    def _empty(self, slot: int) -> None:
+        key = self.slots[slot]
+        if key is not None:
+            for layer in self.layers.values():
+                layer.reset_lora(slot)
+            del self.last_used[key]
+            self.slots[slot] = None
+
+    # ------------------------------------------------------------ a step
+    def map(self, names: Sequence[str | None], num_tokens: Sequence[int]) -> dict[str, str]:
+        """Give the adapters of a step their slots, and the step's tokens their mapping.
+
+        Args:
+            names: ``[R]``, the key of each request's adapter; None: the base.
+            num_tokens: ``[R]``, tokens of each in this step; they lie one after another.
+
+        Returns:
+            Why an adapter cannot be served, by key. The tokens of its requests are computed with
+            the base alone, and must be thrown away.
+
+        Source: vllm/lora/worker_manager.py#L258-L271 (LRUCacheWorkerLoRAManager._apply_adapters)
+        @ v0.22.1
+        """
+        needed = list(dict.fromkeys(name for name in names if name is not None))
+        failed: dict[str, str] = {}
+        slot_of: dict[str | None, int] = {None: -1}
+        for key in needed:
+            slot_of[key], reason = self._prepare(key, needed)
+            if reason is not None:
+                failed[key] = reason
+        slots = np.array([slot_of[name] for name in names], dtype=np.int32)
+        self.meta.update(np.repeat(slots, num_tokens))
+        return failed
+
+    def _prepare(self, key: str, needed: Collection[str]) -> tuple[int, str | None]:
+        """The slot of an adapter and None, or -1 and why it has none."""
+        try:
+            if key not in self.last_used:  # perhaps it was thrown out since it was added
+                if key not in self.paths:
+                    return -1, f"adapter {key!r} was removed"
+                self.add_adapter(key, self.paths[key])
+        except (ValueError, OSError) as error:
+            logger.warning("adapter %r cannot be loaded again: %s", key, error)
+            return -1, str(error)
+        slot = self.activate(key, needed)
+        if slot is None:
+            return -1, f"adapter {key!r} can have no slot: all {len(self.slots)} are taken"
+        if key in self.cpu_cache:
+            self.cpu_cache.move_to_end(key)
+        return slot, None
+
+
+def slot_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of slots: that of the activations, which "auto" means."""
+    wanted = model_dtype if name == "auto" else getattr(torch, name)
+    return compute_dtype(wanted, device.type)
