@@ -83,9 +83,11 @@ def measure_engine() -> dict[str, Any]:
     llm.engine.reset_stats()
     waste: list[float] = []
 
-    def watch(engine: Any, plan: Any, outputs: Any, seconds: float) -> None:
-        manager = engine.scheduler.kv_cache_manager
-        held = [(len(manager.get_block_ids(r.request_id)), r) for r in engine.scheduler.running]
+    scheduler = llm.engine.core.scheduler
+
+    def watch(plan: Any, outputs: Any, seconds: float, stats: Any) -> None:
+        manager = scheduler.kv_cache_manager
+        held = [(len(manager.get_block_ids(r.request_id)), r) for r in scheduler.running]
         slots = sum(count for count, _ in held) * SETTINGS["block_size"]
         if slots:
             waste.append(1 - sum(r.num_computed_tokens for _, r in held) / slots)

@@ -109,6 +109,7 @@ COMMANDS: dict[str, Command] = {
     "screenshots": Command(
         "labkit.reader:screenshots", "take the docs' pictures", COURSE, "Maintain"
     ),
+    "figures": Command("labkit.reader:figures", "draw the chapters' figures", COURSE, "Maintain"),
     "sync": Command("labkit.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
     "matrix": Command("labkit.matrix:main", "skeletons red, reference green", DEV, "Maintain"),
     "mutants": Command("labkit.mutants:main", "named mistakes must be caught", DEV, "Maintain"),

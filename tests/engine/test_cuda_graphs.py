@@ -18,7 +18,7 @@ from mini_vllm.worker.cuda_graphs import (
     make_buckets,
     record_eagerly,
 )
-from mini_vllm.worker.model_runner import StepInputs
+from mini_vllm.worker.step_inputs import StepInputs
 
 BLOCK_SIZE = 4
 

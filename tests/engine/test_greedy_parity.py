@@ -170,7 +170,7 @@ def test_greedy_tokens_equal_hf(case: Case, block_size: int, tight: bool) -> Non
         outputs = _generate_in_random_order(llm, case, seed=number)
         excused += _num_excused(case, outputs)
         preempted += llm.engine.stats.num_preemptions
-        hits += llm.engine.stats.prefix_cache.hits
+        hits += llm.engine.stats.prefix_hits
         llm.engine.core.scheduler.check_integrity()
         assert llm.engine.core.scheduler.kv_cache_manager.usage == 0
     print(f"excused {excused} of {8 * NUM_PROMPTS}; {preempted} preemptions, {hits} cached tokens")

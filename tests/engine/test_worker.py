@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mini_vllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from mini_vllm.core.scheduler_output import (
+    CachedRequestData,
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.worker import kv_cache
 from mini_vllm.worker.input_batch import (
@@ -151,3 +159,20 @@ def test_available_memory_is_measured() -> None:
     free = kv_cache.available_memory(torch.device("cpu"), 0.9)
     assert 2**24 < free < 2**50
     assert kv_cache.available_memory(torch.device("cpu"), 0.1) < free
+
+
+def test_bug_minivllm_72dd681_a_step_without_tokens() -> None:
+    """A plan that only tells who has finished runs no model, and the batch forgets them."""
+    from mini_vllm.worker.model_runner import ModelRunner
+
+    def plan(new: list[NewRequestData], finished: set[str]) -> SchedulerOutput:
+        known = CachedRequestData([], [], set(), {})
+        counts = {request.req_id: 1 for request in new}
+        return SchedulerOutput(new, known, counts, len(new), {}, {}, [], finished)
+
+    model, cache = Mock(), Mock()
+    runner = ModelRunner(model, cache, 2, 32, 4, torch.device("cpu"))
+    runner._update_states(plan([NewRequestData("r0", [5], SamplingParams(), None, [1], 0)], set()))
+    result = runner.execute(plan([], {"r0"}))
+    assert not model.mock_calls and not runner.requests and not runner.batch.req_id_to_row
+    assert result == ModelRunnerOutput()
