@@ -41,7 +41,7 @@ def read_adapter(path: str | Path) -> AdapterFiles:
     """The files of the adapter in folder ``path``.
 
     Raises:
-        ValueError: if folder or file is not there; the message has the full path.
+        ValueError: if folder or file is not there or cannot be read; the message has the full path.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -54,7 +54,10 @@ def read_adapter(path: str | Path) -> AdapterFiles:
             old = sorted(file.name for file in folder.glob("adapter_model.*"))
             hint = f"it has {old[0]}: convert that to safetensors" if old else "is it an adapter?"
             raise ValueError(f"the adapter folder {str(folder.absolute())!r} has no {name}; {hint}")
-    return AdapterFiles((folder / CONFIG_FILE).read_bytes(), (folder / WEIGHTS_FILE).read_bytes())
+    try:
+        return AdapterFiles(*((folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)))
+    except OSError as error:
+        raise ValueError(f"the adapter in {str(folder.absolute())!r} cannot be read: {error}") from error
 
 
 class Adapter(NamedTuple):

@@ -14,7 +14,6 @@ Source: vllm/lora/model_manager.py#L1167-L1258 (LRUCacheLoRAModelManager) @ v0.2
 
 from __future__ import annotations
 
-import logging
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 
@@ -28,9 +27,6 @@ from mini_vllm.lora.layers import LinearLoRA
 from mini_vllm.lora.mapping import LoRAKernelMeta
 from mini_vllm.model.layers import Linear, compute_dtype
 from mini_vllm.model.loader import checkpoint_names
-
-logger = logging.getLogger(__name__)
-
 
 class LoRAModelManager:
     """Owns the adapters of one rank and the slots of all its layers.
@@ -52,6 +48,7 @@ class LoRAModelManager:
         self, model: nn.Module, lora_config: LoRAConfig, max_num_tokens: int, device: torch.device
     ) -> None:
         self.config = lora_config
+        self.max_cpu_loras = lora_config.max_cpu_loras or lora_config.max_loras
         self.dtype = slot_dtype(lora_config.lora_dtype, model.dtype, device)
         self.targets: dict[str, LoRATarget] = {}
         self.layers: dict[str, LinearLoRA] = {}
@@ -91,12 +88,17 @@ class LoRAModelManager:
         return sum(layer.num_bytes for layer in self.layers.values())
 
     # ------------------------------------------------------------ host memory
-    def add_adapter(self, key: str, path: str) -> None:
-        """Make an adapter ready: loaded into host memory, if it is not there already.
+    def add_adapter(self, key: str, path: str, keep: Collection[str] = ()) -> None:
+        """Make an adapter ready: load it into host memory, if it is not there already.
 
-        It becomes the most recently used one. If there are more than ``max_cpu_loras`` then, the
-        least recently used adapters that are not pinned go, also from their slots; never the new
-        one. It is loaded *before* anybody goes, so that a bad adapter costs nobody its place.
+        It becomes the most recently used one. While there are more than ``max_cpu_loras`` then,
+        the least recently used of the others goes, also from its slot, unless it is pinned or to
+        be kept. It is loaded *before* anybody goes, so that a bad adapter costs nobody its place.
+
+        Args:
+            key: its identity, ``name@digest``.
+            path: its folder, which is remembered in ``paths``.
+            keep: keys of adapters that must stay, for requests are using them.
 
         Raises:
             ValueError: see :meth:`LoRAModel.from_local_checkpoint`. Nothing has changed then.
@@ -109,30 +111,26 @@ class LoRAModelManager:
         self.paths[key] = path
         self.cpu_cache.move_to_end(key)
         for old in list(self.cpu_cache)[:-1]:
-            if len(self.cpu_cache) <= self.config.max_cpu_loras:
+            if len(self.cpu_cache) <= self.max_cpu_loras:
                 break
-            if old not in self.pinned:
-                self._drop(old)
+            if old not in self.pinned and old not in keep:
+                self.remove_adapter(old)
 
     def _load(self, key: str, path: str) -> LoRAModel:
         self.num_loads += 1
         return LoRAModel.from_local_checkpoint(key, path, self.targets, self.config, self.dtype)
 
-    def _drop(self, key: str) -> None:
-        """Forget the weights of an adapter, in host memory and on the device."""
-        self.cpu_cache.pop(key, None)
+    def remove_adapter(self, key: str) -> bool:
+        """Throw an adapter out of host memory and its slot, pinned or not; False if it is not here.
+
+        A request that still runs with it has it loaded anew, unless :meth:`forget` came between.
+        """
+        if self.cpu_cache.pop(key, None) is None:
+            return False
         self.pinned.discard(key)
         if key in self.last_used:
             self._empty(self.slots.index(key))
-
-    def remove_adapter(self, key: str) -> bool:
-        """Throw an adapter out, pinned or not; False if it is not here.
-
-        A request that still runs with it loads it anew, unless :meth:`forget` is called.
-        """
-        found = key in self.cpu_cache
-        self._drop(key)
-        return found
+        return True
 
     def forget(self, in_use: Collection[str]) -> None:
         """Forget the folders of adapters that are neither loaded nor among ``in_use``."""
@@ -222,29 +220,31 @@ class LoRAModelManager:
         failed: dict[str, str] = {}
         slot_of: dict[str | None, int] = {None: -1}
         for key in needed:
-            slot_of[key], reason = self._prepare(key, needed)
-            if reason is not None:
-                failed[key] = reason
+            try:
+                slot_of[key] = self._prepare(key, needed)
+            except ValueError as error:
+                slot_of[key], failed[key] = -1, str(error)
         slots = np.array([slot_of[name] for name in names], dtype=np.int32)
         self.meta.update(np.repeat(slots, num_tokens))
         return failed
 
-    def _prepare(self, key: str, needed: Collection[str]) -> tuple[int, str | None]:
-        """The slot of an adapter and None, or -1 and why it has none."""
-        try:
-            if key not in self.last_used:  # perhaps it was thrown out since it was added
-                if key not in self.paths:
-                    return -1, f"adapter {key!r} was removed"
-                self.add_adapter(key, self.paths[key])
-        except (ValueError, OSError) as error:
-            logger.warning("adapter %r cannot be loaded again: %s", key, error)
-            return -1, str(error)
+    def _prepare(self, key: str, needed: Collection[str]) -> int:
+        """The slot of an adapter that the step needs; it may have been thrown out meanwhile.
+
+        Raises:
+            ValueError: if it can no longer be loaded, or no slot is free.
+        """
+        if key not in self.cpu_cache and key not in self.paths:
+            raise ValueError(f"adapter {key!r} was removed")
+        self.add_adapter(key, self.paths[key], keep=needed)
         slot = self.activate(key, needed)
         if slot is None:
-            return -1, f"adapter {key!r} can have no slot: all {len(self.slots)} are taken"
-        if key in self.cpu_cache:
-            self.cpu_cache.move_to_end(key)
-        return slot, None
+            taken = ", ".join(key for key in self.slots if key)
+            raise ValueError(
+                f"adapter {key!r} can have no slot: all {len(self.slots)} are taken by {taken}; "
+                "raise max_loras"
+            )
+        return slot
 
 
 def slot_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
