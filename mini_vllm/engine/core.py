@@ -22,6 +22,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.model.config import load_config
 from mini_vllm.request import Request, RequestStatus
@@ -66,6 +67,12 @@ class EngineCore:
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
         self.scheduler = scheduler_cls(config.scheduler, cache, extensions)
+        self.limits = PromptLimits(
+            self.model_args.vocab_size,
+            config.scheduler.max_model_len,
+            self.scheduler.kv_cache_manager.block_pool.num_usable_blocks,
+            cache.block_size,
+        )
         self.observers: list[StepObserver] = []
         self.times: dict[str, RequestTimes] = {}
         """Of unfinished requests."""
@@ -102,29 +109,7 @@ class EngineCore:
             ValueError: for an empty prompt, a token outside the vocabulary, a prompt that leaves
                 no room for a token of output, or an id that is in use.
         """
-        prompt = request.prompt_token_ids
-        vocab_size = self.model_args.vocab_size
-        max_model_len = self.config.scheduler.max_model_len
-        capacity = self.scheduler.kv_cache_manager.capacity_in_tokens
-        if not prompt:
-            raise ValueError("the prompt is empty; it must have at least 1 token")
-        if not 0 <= min(prompt) <= max(prompt) < vocab_size:
-            bad = next(token for token in prompt if not 0 <= token < vocab_size)
-            raise ValueError(
-                f"the prompt has token id {bad}; the vocabulary ends at {vocab_size - 1}; was it "
-                "made with another tokenizer?"
-            )
-        if len(prompt) >= max_model_len:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens; with max_model_len={max_model_len} at most "
-                f"{max_model_len - 1} leave room for output; shorten it or raise max_model_len"
-            )
-        if len(prompt) > capacity:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens; the KV cache holds {capacity} "
-                f"({self.scheduler.kv_cache_manager.block_pool.num_usable_blocks} blocks of "
-                f"{self.config.cache.block_size}); shorten it or raise num_gpu_blocks"
-            )
+        self.limits.check(request.prompt_token_ids)
         self.scheduler.add_request(request)
         self.times[request.request_id] = RequestTimes(queued=time.monotonic())
 
