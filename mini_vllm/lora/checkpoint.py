@@ -91,7 +91,7 @@ class LoRAModel:
             tensors: by the checkpoint's names, complete pairs, all of them in ``targets``.
             targets: where each projection is kept.
 
-        Source: vllm/lora/lora_model.py#L77-L139 (LoRAModel.from_lora_tensors) @ v0.22.1
+        Source: vllm/lora/lora_model.py#L116-L164 (LoRAModel.from_lora_tensors) @ v0.22.1
         """
         weights: dict[str, list[LoRAPair | None]] = {}
         for name, (a, b) in pair_tensors(tensors).items():

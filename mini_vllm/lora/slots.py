@@ -9,7 +9,7 @@
 An adapter comes from disk when a request brings it, and into a slot when a step needs it. The
 scheduler's gate sees to it that no step needs more than there are slots.
 
-Source: vllm/lora/model_manager.py#L1167-L1258 (LRUCacheLoRAModelManager) @ v0.22.1
+Source: vllm/lora/model_manager.py#L1163-L1247 (LRUCacheLoRAModelManager) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -162,8 +162,8 @@ class LoRAModelManager:
         Args:
             needed: keys of the adapters that this step uses.
 
-        Source: vllm/lora/model_manager.py#L285-L324 (LoRAModelManager.activate_adapter),
-        #L1208-L1220 (LRUCacheLoRAModelManager.activate_adapter) @ v0.22.1
+        Source: vllm/lora/model_manager.py#L1208-L1220
+        (LRUCacheLoRAModelManager.activate_adapter) @ v0.22.1
         """
         if None in self.slots:
             return self.slots.index(None)
@@ -177,6 +177,8 @@ class LoRAModelManager:
 
         *Every* layer's slot is written: a layer that the adapter leaves alone must not keep what
         the adapter before had there.
+
+        Source: vllm/lora/model_manager.py#L285-L324 (LoRAModelManager.activate_adapter) @ v0.22.1
         """
         if key not in self.last_used:
             slot = self._choose_slot(needed)
