@@ -14,8 +14,8 @@ from labkit.citations.moves import propose
 from labkit.citations.reading import claims_of, record, screen, unread, wanted
 from labkit.citations.scan import Citation, Problem, module_owners, phase_of, scan_project
 from labkit.citations.symbols import DEFAULT_ROOT, ROOT_VARIABLE, Upstream, upstream_root
-from labkit.files import write_text
-from labkit.manifest import find_root
+from labkit.course.files import write_text
+from labkit.course.manifest import find_root
 
 
 def main(argv: list[str]) -> int:

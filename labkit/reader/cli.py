@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from labkit.citations.symbols import DEFAULT_ROOT, Upstream, upstream_root
-from labkit.manifest import Course, ManifestError, find_root
+from labkit.course.manifest import Course, ManifestError, find_root
 from labkit.reader.book import build_all, build_one
 from labkit.reader.browser import BrowserError, find_browser
 from labkit.reader.screenshots import take

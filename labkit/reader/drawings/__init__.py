@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from labkit.files import write_text
+from labkit.course.files import write_text
 from labkit.reader.drawings import roofline
 from labkit.reader.drawings.canvas import Canvas
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 PLAN = "mini_vllm.core.scheduler_output:"
 
