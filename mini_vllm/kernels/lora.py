@@ -11,9 +11,9 @@ MIN_DOT = 16
 """No side of a tile that `tl.dot` multiplies may be shorter."""
 
 
-def rows_tile(num_tokens: int) -> int:
-    """Rows of a tile: 16 for decodes, more where a segment can be long."""
-    return min(max(next_power_of_2(num_tokens), MIN_DOT), 64)
+def rows_tile(num_tokens: int, num_segments: int) -> int:
+    """Rows of a tile: what a segment has if all are equal, from 16 to 64."""
+    return min(max(next_power_of_2(num_tokens // num_segments), MIN_DOT), 64)
 
 
 def users_of(num_tokens: Tensor, lora_ids: Tensor) -> list[tuple[int, int]]:
@@ -38,7 +38,7 @@ def plan_lora_shrink(
     room for all T tokens in every segment.
     """
     _, num_slices, rank, in_size = lora_a.shape
-    row_tile = rows_tile(len(x))
+    row_tile = rows_tile(len(x), len(lora_ids))
     launch = Launch(
         "lora_shrink_kernel",
         grid=(-(-len(x) // row_tile), num_slices, len(lora_ids)),
@@ -111,7 +111,7 @@ def plan_lora_expand(
     has. Slices are as unequal as queries and keys are.
     """
     num_slices, total_tokens, rank = hidden.shape
-    row_tile = rows_tile(total_tokens)
+    row_tile = rows_tile(total_tokens, len(lora_ids))
     out_tile = 64
     launch = Launch(
         "lora_expand_kernel",
