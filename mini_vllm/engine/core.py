@@ -23,7 +23,10 @@ from mini_vllm.core.scheduler_output import (
     SchedulerStats,
 )
 from mini_vllm.engine.limits import PromptLimits
+from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.executor.uniproc import UniProcExecutor
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.lora.scheduling import LoRASchedulerExtension
 from mini_vllm.model.config import load_config
 from mini_vllm.request import Request, RequestStatus
 
@@ -66,7 +69,11 @@ class EngineCore:
         executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
+        gate = LoRASchedulerExtension(config.lora) if config.lora is not None else None
+        if gate is not None:
+            extensions = (gate, *extensions)
         self.scheduler = scheduler_cls(config.scheduler, cache, extensions)
+        self.adapters = EngineAdapters(executor, gate) if gate is not None else None
         self.limits = PromptLimits(
             self.model_args.vocab_size,
             config.scheduler.max_model_len,
@@ -100,7 +107,48 @@ class EngineCore:
             arrival_time=request.arrival_time,
             eos_token_id=request.eos_token_id,
             cache_salt=request.cache_salt,
+            lora_name=self._adapter_of(request),
         )
+
+    def _adapter_of(self, request: EngineCoreRequest) -> str | None:
+        """The key of the request's adapter, which is loaded now if it was not.
+
+        Raises:
+            ValueError: if there is no such adapter, or it cannot be served.
+        """
+        if request.lora_request is None:
+            return None
+        return self._adapters(request.lora_request).resolve(request.lora_request)
+
+    def _adapters(self, wanted: Any = None) -> EngineAdapters:
+        if self.adapters is None:
+            given = f"lora_request {wanted.lora_name!r} was given, but " if wanted else ""
+            raise ValueError(f"{given}the engine runs without adapters; pass enable_lora=True")
+        return self.adapters
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True.
+
+        Raises:
+            ValueError: if it cannot be served; the message says why.
+        """
+        return self._adapters(lora_request).add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return self._adapters().remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return self._adapters().list()
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True.
+
+        Raises:
+            ValueError: if there is none of that number, or every slot is pinned.
+        """
+        return self._adapters().pin(lora_id)
 
     def add_request(self, request: Request) -> None:
         """Queue a request, unless the model or the cache can never serve it.

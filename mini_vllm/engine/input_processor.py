@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_vllm.core.engine_request import EngineCoreRequest
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.sampling_params import SamplingParams, derive_seed
 
@@ -62,6 +63,7 @@ class InputProcessor:
         priority: int = 0,
         arrival_time: float | None = None,
         cache_salt: str | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> EngineCoreRequest:
         """Build the request for a tokenized prompt.
 
@@ -90,4 +92,5 @@ class InputProcessor:
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,
             priority=priority,
             cache_salt=cache_salt,
+            lora_request=lora_request,
         )

@@ -21,6 +21,7 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.config import load_config
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -29,6 +30,8 @@ Prompts = PromptType | Sequence[PromptType]
 """One prompt or several."""
 Params = SamplingParams | Sequence[SamplingParams] | None
 """For all prompts, or one for each; vLLM's defaults if left out."""
+LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
+"""The adapter of all prompts, or of each; None: the base."""
 
 _SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig}
 
@@ -74,6 +77,11 @@ class LLM:
         self._ids = itertools.count()
 
     @property
+    def llm_engine(self) -> LLMEngine:
+        """vLLM's name of ``engine``."""
+        return self.engine
+
+    @property
     def tokenizer(self) -> Any:
         return self.engine.tokenizer
 
@@ -84,6 +92,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """Complete every prompt.
 
@@ -92,6 +101,7 @@ class LLM:
             sampling_params: for all prompts, or one for each; vLLM's defaults if left out.
             use_tqdm: show a progress bar.
             priority: one number per prompt, for the "priority" policy; smaller goes first.
+            lora_request: the adapter of all prompts, or one (or None) for each.
 
         Returns:
             One output per prompt, in the order of the prompts. In a batch, a prompt that cannot
@@ -101,16 +111,22 @@ class LLM:
             ValueError: if none of the prompts can be served, or the lists' lengths differ.
             KeyboardInterrupt: on Ctrl-C, after all requests were aborted.
         """
-        outputs = self._add_all(prompts, sampling_params, priority, stream=False)
+        outputs = self._add_all(prompts, sampling_params, priority, lora_request, stream=False)
         with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
             progress.update(sum(output.finished for output in outputs))
             for changed in self._run():
                 progress.update(sum(output.finished for output in changed))
         return outputs
 
-    def stream(self, prompts: Prompts, sampling_params: Params = None) -> Iterator[RequestOutput]:
+    def stream(
+        self,
+        prompts: Prompts,
+        sampling_params: Params = None,
+        *,
+        lora_request: LoRARequests = None,
+    ) -> Iterator[RequestOutput]:
         """Like :meth:`generate`, but yields each output every time it has grown."""
-        outputs = self._add_all(prompts, sampling_params, None, stream=True)
+        outputs = self._add_all(prompts, sampling_params, None, lora_request, stream=True)
         yield from (output for output in outputs if output.finished)
         for changed in self._run():
             yield from changed
@@ -121,6 +137,7 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, in the format of the model's chat template.
 
@@ -132,7 +149,9 @@ class LLM:
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.apply_chat_template(conversation) for conversation in conversations]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(
+            prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request
+        )
 
     def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The prompt's token ids for a conversation, ready for the assistant's turn."""
@@ -146,21 +165,29 @@ class LLM:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _add_all(
-        self, prompts: Prompts, params: Params, priority: Sequence[int] | None, stream: bool
+        self,
+        prompts: Prompts,
+        params: Params,
+        priority: Sequence[int] | None,
+        lora_request: LoRARequests,
+        stream: bool,
     ) -> list[RequestOutput]:
         prompts = _as_list(prompts)
         params = _per_prompt(prompts, params)
+        loras = _loras_per_prompt(prompts, lora_request)
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
             raise ValueError(
                 f"{len(prompts)} prompts but {len(priorities)} priorities; pass one each"
             )
         outputs, errors = [], []
-        for prompt, one_params, one_priority in zip(prompts, params, priorities, strict=True):
+        for prompt, one_params, one_priority, lora in zip(
+            prompts, params, priorities, loras, strict=True
+        ):
             request_id = str(next(self._ids))
             try:
                 output = self.engine.add_request(
-                    request_id, prompt, one_params, one_priority, stream
+                    request_id, prompt, one_params, one_priority, stream, lora
                 )
             except ValueError as error:
                 errors.append(error)
@@ -223,6 +250,19 @@ def _per_prompt(prompts: Sequence[PromptType], params: Params) -> list[SamplingP
             "for each"
         )
     return list(params)
+
+
+def _loras_per_prompt(
+    prompts: Sequence[PromptType], lora_request: LoRARequests
+) -> list[LoRARequest | None]:
+    if lora_request is None or isinstance(lora_request, LoRARequest):
+        return [lora_request] * len(prompts)
+    if len(lora_request) != len(prompts):
+        raise ValueError(
+            f"{len(prompts)} prompts but {len(lora_request)} lora_requests; pass one for all, or "
+            "one for each (None: the base)"
+        )
+    return list(lora_request)
 
 
 def _failed_output(request_id: str, prompt: PromptType, error: str) -> RequestOutput:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config import EngineConfig
@@ -17,6 +18,7 @@ from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -56,11 +58,13 @@ class LLMEngine:
         params: SamplingParams,
         priority: int = 0,
         stream: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> RequestOutput:
         """Queue a prompt; with ``params.n > 1``, one request for each completion.
 
         Args:
             stream: keep the text up to date at every step, not only at the end.
+            lora_request: the adapter to use; None: the base.
 
         Returns:
             The output object that later steps fill.
@@ -72,13 +76,15 @@ class LLMEngine:
         token_ids = self.input_processor.tokenize(prompt)
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
         text = prompt if isinstance(prompt, str) else None
-        output = RequestOutput(request_id, text, token_ids, outputs=[])
+        output = RequestOutput(request_id, text, token_ids, outputs=[], lora_request=lora_request)
         # The children differ in their seeds only: if the first is not refused, none is.
         for index, (child_id, child_params) in enumerate(child_requests(request_id, params)):
             request = self.input_processor.process(
-                child_id, token_ids, child_params, priority, arrival_time, salt
+                child_id, token_ids, child_params, priority, arrival_time, salt, lora_request
             )
             self.client.add_request(request)
+            if lora_request is not None and lora_request.load_inplace:  # once is enough
+                lora_request = replace(lora_request, load_inplace=False)
             self.output_processor.add_request(request, output, index, stream)
         return output
 
@@ -98,6 +104,26 @@ class LLMEngine:
             request_ids = list(self.output_processor.completions)
         self.client.abort_requests(request_ids)
         self.output_processor.abort(request_ids)
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True. ValueError if it cannot be served.
+
+        Source: vllm/v1/engine/llm_engine.py#L394-L396 (LLMEngine.add_lora) @ v0.22.1
+        """
+        return self.client.call("add_lora", lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return self.client.call("remove_lora", lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return set(self.client.call("list_loras"))
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True. ValueError for an unknown number,
+        or if every slot is pinned."""
+        return self.client.call("pin_lora", lora_id)
 
     def reset_stats(self) -> None:
         """Start counting afresh, for the run that comes next."""

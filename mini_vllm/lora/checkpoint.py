@@ -25,8 +25,8 @@ from torch import Tensor
 from mini_vllm.config import LoRAConfig
 from mini_vllm.lora.peft import PEFTHelper, parse_fine_tuned_lora_name
 from mini_vllm.lora.registry import WEIGHTS_FILE, AdapterFiles, read_adapter
+from mini_vllm.model.checkpoint import read_shapes
 from mini_vllm.model.layout import Part
-from mini_vllm.model.loader import read_shapes
 
 
 class LoRAPair(NamedTuple):

@@ -26,13 +26,12 @@ from mini_vllm.lora.checkpoint import LoRAModel, LoRATarget
 from mini_vllm.lora.layers import LinearLoRA
 from mini_vllm.lora.mapping import LoRAKernelMeta
 from mini_vllm.model.layers import Linear, compute_dtype
-from mini_vllm.model.loader import checkpoint_names
 
 class LoRAModelManager:
     """Owns the adapters of one rank and the slots of all its layers.
 
     Args:
-        model: its Linears get slots, all but the head.
+        model: the Linears of its decoder get slots; embedding and head do not.
         max_num_tokens: most tokens in a step.
 
     Attributes:
@@ -64,7 +63,7 @@ class LoRAModelManager:
     def _wrap(self, model: nn.Module, device: torch.device) -> None:
         """Give every Linear of the decoder its slots, and note which projections it holds."""
         for name, module in model.named_modules():
-            if not isinstance(module, Linear) or name == "lm_head":
+            if not isinstance(module, Linear) or not name.startswith("model.layers."):
                 continue
             layer = LinearLoRA(
                 module.input_size,
@@ -76,11 +75,12 @@ class LoRAModelManager:
                 device,
             )
             self.layers[name] = module.adapters = layer
-            names = checkpoint_names(f"{name}.weight")
-            wholes, parts = module.whole_parts, module.parts
-            for index, (part_name, whole, part) in enumerate(zip(names, wholes, parts, strict=True)):
-                target = LoRATarget(name, index, len(parts), whole, part)
-                self.targets[part_name.removesuffix(".weight")] = target
+            block, _, last = name.rpartition(".")
+            parts = model.stacked.get(last, [last])
+            for index, part in enumerate(parts):
+                whole, here = module.whole_parts[index], module.parts[index]
+                target = LoRATarget(name, index, len(parts), whole, here)
+                self.targets[model.checkpoint_prefix(f"{block}.{part}")] = target
 
     @property
     def num_bytes(self) -> int:
@@ -204,6 +204,14 @@ class LoRAModelManager:
             self.slots[slot] = None
 
     # ------------------------------------------------------------ a step
+    def prepare_capture(self) -> None:
+        """Let the next steps launch the kernels although no token has an adapter.
+
+        A recorded graph repeats what was launched, so it must have been launched once.
+        """
+        self.meta.update(np.full(0, -1, dtype=np.int32))
+        self.meta.no_lora = False
+
     def map(self, names: Sequence[str | None], num_tokens: Sequence[int]) -> dict[str, str]:
         """Give the adapters of a step their slots, and the step's tokens their mapping.
 
