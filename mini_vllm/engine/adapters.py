@@ -6,6 +6,7 @@ adapter that cannot be served is refused at the door, and nobody else notices.
 
 from __future__ import annotations
 
+from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.executor.base import Executor
 from mini_vllm.lora.registry import Adapter, AdapterRegistry
 from mini_vllm.lora.request import LoRARequest
@@ -26,6 +27,13 @@ class EngineAdapters:
     def __init__(self, executor: Executor, gate: LoRASchedulerExtension) -> None:
         self.executor, self.gate = executor, gate
         self.registry = AdapterRegistry()
+
+    @classmethod
+    def of(cls, scheduler: Scheduler, executor: Executor) -> EngineAdapters | None:
+        """For a scheduler with a gate; None for one without."""
+        gates = (e for e in scheduler.extensions if isinstance(e, LoRASchedulerExtension))
+        gate = next(gates, None)
+        return None if gate is None else cls(executor, gate)
 
     def resolve(self, request: LoRARequest) -> str:
         """The key of the adapter that a request wants; it is loaded if it is not.

@@ -22,11 +22,11 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.lora.request import LoRARequest
-from mini_vllm.lora.scheduling import LoRASchedulerExtension
 from mini_vllm.model.config import load_config
 from mini_vllm.request import Request, RequestStatus
 
@@ -69,11 +69,14 @@ class EngineCore:
         executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
-        gate = LoRASchedulerExtension(config.lora) if config.lora is not None else None
-        if gate is not None:
-            extensions = (gate, *extensions)
-        self.scheduler = scheduler_cls(config.scheduler, cache, extensions)
-        self.adapters = EngineAdapters(executor, gate) if gate is not None else None
+        self.scheduler = make_scheduler(
+            config.scheduler,
+            cache,
+            lora=config.lora,
+            scheduler_cls=scheduler_cls,
+            extensions=extensions,
+        )
+        self.adapters = EngineAdapters.of(self.scheduler, executor)
         self.limits = PromptLimits(
             self.model_args.vocab_size,
             config.scheduler.max_model_len,
