@@ -94,7 +94,9 @@ def exchange(rng: Random) -> corpus.Exchange:
 def document(name: str, rng: Random) -> corpus.Document:
     """A chat of one turn, answered in the manner of the adapter; only the answer is trained."""
     turn = exchange(rng)
-    question = f"{corpus.IM_START}user\n{turn.question}{corpus.IM_END}\n{corpus.IM_START}assistant\n"
+    question = (
+        f"{corpus.IM_START}user\n{turn.question}{corpus.IM_END}\n{corpus.IM_START}assistant\n"
+    )
     return [
         corpus.Segment(question, False),
         corpus.Segment(REWRITES[name](turn.answer) + corpus.IM_END, True),

@@ -99,7 +99,7 @@ class ReferenceSubject:
     """
 
     def __init__(self, config: TraceConfig, scheduler_class: Callable[..., Any] | None = None):
-        from mini_vllm.config import CacheConfig, SchedulerConfig
+        from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
         from mini_vllm.engine.features import make_scheduler
 
         self.config = config
@@ -123,7 +123,7 @@ class ReferenceSubject:
                 num_gpu_blocks=config.num_gpu_blocks,
                 enable_prefix_caching=config.enable_prefix_caching,
             ),
-            lora=config.max_loras or None,
+            lora=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
             connector=config.connector,
             scheduler_cls=scheduler_class,  # type: ignore[arg-type]
         )

@@ -23,5 +23,7 @@ def path(name: str) -> Path:
 def adapter_path(name: str) -> Path:
     """Return the folder of a bundled LoRA adapter; ValueError for an unknown name."""
     if name not in ADAPTERS:
-        raise ValueError(f"there is no bundled adapter {name!r}; choose one of {', '.join(ADAPTERS)}")
+        raise ValueError(
+            f"there is no bundled adapter {name!r}; choose one of {', '.join(ADAPTERS)}"
+        )
     return Path(__file__).parent / "adapters" / name

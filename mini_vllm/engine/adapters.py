@@ -50,7 +50,7 @@ class EngineAdapters:
         self._load(adapter)
         old = self.registry.adapters.get(request.lora_int_id)
         self.registry.adapters[request.lora_int_id] = adapter
-        if old is not None and old.key not in self.registry.keys():
+        if old is not None and old.key not in self.registry.keys:
             self._replace(old, adapter)
         return adapter.key
 
@@ -72,7 +72,7 @@ class EngineAdapters:
         adapter = self.registry.adapters.pop(lora_id, None)
         if adapter is None:
             return False
-        if adapter.key not in self.registry.keys():
+        if adapter.key not in self.registry.keys:
             self._forget(adapter)
         return True
 

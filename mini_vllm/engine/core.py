@@ -22,9 +22,9 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
-from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.config import load_config

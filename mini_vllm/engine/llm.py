@@ -20,8 +20,8 @@ from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
-from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -149,9 +149,7 @@ class LLM:
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.apply_chat_template(conversation) for conversation in conversations]
-        return self.generate(
-            prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request
-        )
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The prompt's token ids for a conversation, ready for the assistant's turn."""
@@ -214,6 +212,12 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
     Raises:
         TypeError: for an unknown argument; the message names the nearest.
     """
+    from mini_vllm.config import LoRAConfig
+
+    lora = None
+    if options.pop("enable_lora", False):
+        names = [f.name for f in dataclasses.fields(LoRAConfig)]
+        lora = LoRAConfig(**{n: options.pop(n) for n in names if n in options})
     path = bundled.path(model) if str(model) in bundled.NAMES else Path(model)
     sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
     sections["model"]["model"] = str(path)
@@ -230,7 +234,9 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
         sections[known[key]][key] = value
     limit = load_config(path).max_position_embeddings
     sections["scheduler"].setdefault("max_model_len", min(limit, SchedulerConfig.max_model_len))
-    return EngineConfig(**{name: cls(**sections[name]) for name, cls in _SECTIONS.items()})
+    return EngineConfig(
+        **{name: cls(**sections[name]) for name, cls in _SECTIONS.items()}, lora=lora
+    )
 
 
 def _as_list(prompts: Prompts) -> list[PromptType]:

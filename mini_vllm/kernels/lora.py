@@ -112,7 +112,7 @@ def plan_lora_expand(
     """
     num_slices, total_tokens, rank = hidden.shape
     row_tile = rows_tile(total_tokens, len(lora_ids))
-    out_tile = 64
+    out_tile = 128
     launch = Launch(
         "lora_expand_kernel",
         grid=(

@@ -38,7 +38,8 @@ class LoRAPair(NamedTuple):
     """``[out, r]``"""
 
 
-class LoRATarget(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class LoRATarget:
     """Where the base keeps a projection that an adapter may change."""
 
     module: str

@@ -2,7 +2,7 @@
 
 ::
 
-    token_lora_mapping                 0   0  -1   1   1   1  -1   0      slot of each token, -1 = base
+    token_lora_mapping                 0   0  -1   1   1   1  -1   0      slot of each token
     token_indices_sorted_by_lora_ids   2   6 | 0   1   7 | 3   4   5      tokens, one segment a slot
     active_lora_ids                   -1       0           1              whose segment it is
     num_tokens_per_lora                2       3           3

@@ -71,7 +71,9 @@ class PEFTHelper:
             if isinstance(value, bool) or not isinstance(value, kind) or value <= 0:
                 shown = repr(value) if name in config else "missing"
                 wanted = "whole number" if name == "r" else "number"
-                raise ValueError(f"adapter_config.json: {name} is {shown}; it must be a {wanted} > 0")
+                raise ValueError(
+                    f"adapter_config.json: {name} is {shown}; it must be a {wanted} > 0"
+                )
         return cls(
             r=config["r"],
             lora_alpha=config["lora_alpha"],

@@ -57,7 +57,9 @@ def read_adapter(path: str | Path) -> AdapterFiles:
     try:
         return AdapterFiles(*((folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)))
     except OSError as error:
-        raise ValueError(f"the adapter in {str(folder.absolute())!r} cannot be read: {error}") from error
+        raise ValueError(
+            f"the adapter in {str(folder.absolute())!r} cannot be read: {error}"
+        ) from error
 
 
 class Adapter(NamedTuple):
@@ -106,5 +108,7 @@ class AdapterRegistry:
         digest = read_adapter(request.lora_path).digest
         return Adapter(f"{request.lora_name}@{digest}", request.lora_name, request.lora_path)
 
+    @property
     def keys(self) -> set[str]:
+        """Of all adapters that have a number."""
         return {adapter.key for adapter in self.adapters.values()}

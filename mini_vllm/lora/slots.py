@@ -2,9 +2,9 @@
 
 ::
 
-    disk                     host: max_cpu_loras, least recently used goes      device: max_loras slots
-    adapters/pirate  ─load─► pirate@9291  json@07ce  polite@5f3a  ...  ─copy─►   0: json@07ce
-                                                                                1: pirate@9291
+    disk                     host: max_cpu_loras adapters                device: max_loras slots
+    adapters/pirate  ─load─► pirate@9291  json@07ce  polite@5f3a  ─copy─►   0: json@07ce
+                                                                            1: pirate@9291
 
 An adapter comes from disk when a request brings it, and into a slot when a step needs it. The
 scheduler's gate sees to it that no step needs more than there are slots.
@@ -26,6 +26,7 @@ from mini_vllm.lora.checkpoint import LoRAModel, LoRATarget
 from mini_vllm.lora.layers import LinearLoRA
 from mini_vllm.lora.mapping import LoRAKernelMeta
 from mini_vllm.model.layers import Linear, compute_dtype
+
 
 class LoRAModelManager:
     """Owns the adapters of one rank and the slots of all its layers.

@@ -65,9 +65,7 @@ class Worker:
         _set_num_threads(wanted.num_threads, self.device, self.model.config.hidden_size)
         if self.config.lora is not None:  # before memory is counted: slots take some of it
             max_num_tokens = self.config.scheduler.max_num_batched_tokens
-            self.lora = LoRAModelManager(
-                self.model, self.config.lora, max_num_tokens, self.device
-            )
+            self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
 
     def num_blocks_that_fit(self) -> int:
         """KV blocks for this rank, the null block included.

@@ -80,7 +80,9 @@ def rules_of(mapping: Tensor, num_slots: int, rows: str, weights: str) -> dict[s
         "starts": TensorRule(axes=("segment",)),
         weights: TensorRule(
             readable=used.view(-1, *[1] * (3 if weights == "lora_a" else 2)),
-            axes=("slot", "slice", "rank", "in") if weights == "lora_a" else ("slot", "rank", "out"),
+            axes=("slot", "slice", "rank", "in")
+            if weights == "lora_a"
+            else ("slot", "rank", "out"),
             why=TENANT,
         ),
     }
@@ -147,7 +149,8 @@ SHRINK = (
     Case("segments", "segments of 1, 15, 16 and 17 rows", "float32",
          shrink([1, 15, 16, 17], 6, 64, 16)),
     Case("base", "rows of the base only", "float32", shrink([0, 0], 5, 32, 16, padding=2)),
-    Case("odd", "97 features, rank 8, three slices", "bfloat16", shrink([None, 0, None], 2, 97, 8, 3)),
+    Case("odd", "97 features, rank 8, three slices", "bfloat16",
+         shrink([None, 0, None], 2, 97, 8, 3)),
     Case("long", "one adapter with 70 rows", "float16", shrink([0, 70], 3, 48, 16)),
     Case("padded", "rank 1 in slots of 16", "float32", shrink([3, 4], 1, 40, 16, 2, only_rank=1)),
     Case("rank-40", "a rank that is no power of two", "float32", shrink([5, 0, 9], 4, 130, 40)),
@@ -226,7 +229,8 @@ EXPAND = (
          expand([None, 0, None], 3, [256, 128, 128], 16)),
     Case("uneven", "slices of 65, 1 and 40", "bfloat16", expand([None, None], 2, [65, 1, 40], 8)),
     Case("long", "one adapter with 70 rows", "float16", expand([0, 70], 3, [96], 16)),
-    Case("rank-40", "a rank that is no power of two", "float32", expand([5, 0, 9], 4, [70, 70], 40)),
+    Case("rank-40", "a rank that is no power of two", "float32",
+         expand([5, 0, 9], 4, [70, 70], 40)),
     Case("sliced", "y is a slice of a wider matrix", "float16",
          expand([None, None], 3, [64], 16, strided=True)),
     Case("far-rows", "rows of y 2^30 elements apart", "float16",

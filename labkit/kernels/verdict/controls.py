@@ -225,21 +225,12 @@ BUGS = (
     ),
     Bug(
         "lora_shrink", "rows behind the segment are taken along",
-        "    in_segment = position < num_rows\n        start = tl.load(starts_ptr + segment)\n"
-        "        row = tl.load(order_ptr + start + position, mask=in_segment, other=0).to(tl.int64)\n"
-        "        rank = tl.arange(0, RANK_TILE)\n        in_rank = rank < RANK\n        x_row_ptr",
-        "    in_segment = position < ROW_TILE\n        start = tl.load(starts_ptr + segment)\n"
-        "        row = tl.load(order_ptr + start + position, mask=in_segment, other=0).to(tl.int64)\n"
-        "        rank = tl.arange(0, RANK_TILE)\n        in_rank = rank < RANK\n        x_row_ptr",
-        "oob", "segments",
+        "in_segment = position < num_rows", "in_segment = position < ROW_TILE", "race", "segments",
     ),
     Bug(
         "lora_shrink", "rows are taken in order, not through the list",
-        "row = tl.load(order_ptr + start + position, mask=in_segment, other=0).to(tl.int64)\n"
-        "        rank = tl.arange(0, RANK_TILE)\n        in_rank = rank < RANK\n        x_row_ptr",
-        "row = (start + position).to(tl.int64)\n"
-        "        rank = tl.arange(0, RANK_TILE)\n        in_rank = rank < RANK\n        x_row_ptr",
-        "values", "segments",
+        "row = tl.load(order_ptr + start + position, mask=in_segment, other=0)",
+        "row = (start + position)", "values", "segments",
     ),
     Bug(
         "lora_shrink", "products of TF32", 'tl.dot(x, a.to(x.dtype), acc, input_precision="ieee")',

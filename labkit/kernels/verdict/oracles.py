@@ -9,6 +9,7 @@ normalised row takes the dtype of x) does the oracle round too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -145,7 +146,7 @@ def lora_expand(problem: Problem) -> dict[str, Tensor]:
     y, starts = problem["y"].double().clone(), problem["slice_starts"].tolist()
     for row, slot in adapters(problem):
         b = problem["lora_b"][slot].double()
-        for index, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for index, (begin, end) in enumerate(pairwise(starts)):
             y[row, begin:end] += problem["hidden"][index, row].double() @ b[:, begin:end]
     return {"y": y}
 

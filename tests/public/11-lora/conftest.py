@@ -1,10 +1,11 @@
-"""Builders for the tests of phase 11. The story: three customers have a fine-tune each, a pirate, one
-that writes JSON, and a polite one; ben uses the base as it is. Their base has layers of a few numbers.
+"""Builders for the tests of phase 11. The story: three customers have a fine-tune each, a pirate,
+one that writes JSON, and a polite one; ben uses the base as it is. Layers have a few numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -142,7 +143,7 @@ class Rows:
         draw = torch.Generator().manual_seed(11)
         self.slots, self.widths = list(slots), list(widths)
         ends = torch.tensor([0, *widths]).cumsum(0).tolist()
-        self.columns = [slice(a, b) for a, b in zip(ends, ends[1:], strict=False)]
+        self.columns = [slice(a, b) for a, b in pairwise(ends)]
         self.x = torch.randn(len(slots), in_size, generator=draw)
         self.y = torch.randn(len(slots), sum(widths), generator=draw)
         self.lora_a = torch.randn(num_slots, len(widths), rank, in_size, generator=draw)

@@ -83,7 +83,13 @@ def test_11_1_the_prefix_is_cut_once() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["fc.lora_A.default.weight", "fc.weight", "fc.lora_embedding_A", "fc.lora_A.bias", "lora_A.weight"],
+    [
+        "fc.lora_A.default.weight",
+        "fc.weight",
+        "fc.lora_embedding_A",
+        "fc.lora_A.bias",
+        "lora_A.weight",
+    ],
 )
 def test_11_1_other_names_are_refused(name: str) -> None:
     """What is no half of a pair is an error that names the tensor."""

@@ -73,7 +73,9 @@ def test_11_2_each_projection_has_its_own_rank(lab: Any) -> None:
 
 def test_11_2_the_pattern_of_the_projection(lab: Any) -> None:
     """Patterns are asked for the checkpoint's name, not for that of the stacked matrix."""
-    pairs = {f"{BLOCK}.{name}": lab.pair(8, 2, size) for name, size in (("q_proj", 4), ("k_proj", 2))}
+    pairs = {
+        f"{BLOCK}.{name}": lab.pair(8, 2, size) for name, size in (("q_proj", 4), ("k_proj", 2))
+    }
     found = weights_of(lab, lab.file_of(pairs), alpha_pattern={"k_proj": 8})[lab.QKV]
     expect(found[0][1][0][0], 20.0, at="q_proj: 10 times 16 / 8")
     expect(found[1][1][0][0], 10.0, at="k_proj: 10 times 8 / 8")

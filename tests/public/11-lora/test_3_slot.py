@@ -39,7 +39,9 @@ def test_11_3_slices_of_unequal_width(lab: Any) -> None:
     layer = lab.make_layer()
     pairs = [lab.pair(3, 2, 4), lab.pair(3, 2, 2, 2.0), lab.pair(3, 2, 2, 3.0)]
     layer.set_lora(0, pairs)
-    for index, (part, pair) in enumerate(zip((slice(0, 4), slice(4, 6), slice(6, 8)), pairs, strict=True)):
+    for index, (part, pair) in enumerate(
+        zip((slice(0, 4), slice(4, 6), slice(6, 8)), pairs, strict=True)
+    ):
         expect(layer.lora_a[0, index].tolist(), pair.a.tolist(), at=f"A of slice {index}")
         expect(layer.lora_b[0, :, part].tolist(), pair.b.T.tolist(), at=f"B of slice {index}")
 

@@ -40,7 +40,7 @@ def test_11_4_load_before_anybody_goes(lab: Any) -> None:
     manager = shelf(lab)
     with pytest.raises(ValueError, match="there is no adapter"):
         manager.add_adapter("broken", "/broken")
-    expect(list(manager.cpu_cache), list(DISK[:3]), at="a broken adapter was added to a full memory")
+    expect(list(manager.cpu_cache), list(DISK[:3]), at="a broken adapter was added")
     expect(sorted(manager.paths), sorted(DISK[:3]), at="paths")
     manager.add_adapter("french-small", "/f")
     expect(manager.log, ["load french-small", "remove pirate"], at="the order of a good one")
@@ -84,7 +84,7 @@ def test_11_4_whom_the_step_needs_stays(lab: Any) -> None:
     manager = shelf(lab)
     manager.activate("pirate", ["pirate"])
     manager.activate("json", ["json"])
-    expect(manager.activate("polite", ["polite", "pirate"]), 1, at="the step needs polite and pirate")
+    expect(manager.activate("polite", ["polite", "pirate"]), 1, at="polite and pirate are needed")
     expect(manager.slots, ["pirate", "polite"], at="slots")
 
 

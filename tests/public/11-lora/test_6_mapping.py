@@ -53,7 +53,12 @@ def test_11_6_tokens_of_a_slot_keep_their_order(lab: Any) -> None:
 def test_11_6_nothing_is_left_of_the_step_before(lab: Any, second: list[int]) -> None:
     """A smaller step after a larger one: what lies behind its end is -1 or 0."""
     found, fresh = lab.meta_of([0, 1, 2, -1, 2, 2], second), lab.meta_of(second)
-    for name in ("token_lora_mapping", "active_lora_ids", "num_tokens_per_lora", "lora_token_start_loc"):
+    for name in (
+        "token_lora_mapping",
+        "active_lora_ids",
+        "num_tokens_per_lora",
+        "lora_token_start_loc",
+    ):
         at = f"{name} after a step of 6 tokens and one of {len(second)}"
         expect(getattr(found, name).tolist(), getattr(fresh, name).tolist(), at=at, slots=second)
 

@@ -73,8 +73,8 @@ def test_11_7_into_a_slice_of_a_wider_matrix(lab: Any, way: Any) -> None:
     wide = torch.full((3, 20), 9.0)
     wide[:, 5:13] = rows.y
     expected, rows.y = rows.expected(), wide[:, 5:13]
-    apply = apply_dense if way is dense else apply_grouped
-    apply(rows.x, rows.y, rows.lora_a, rows.lora_b, rows.columns, rows.foreign if way is dense else rows.groups)
+    apply, who = (apply_dense, rows.foreign) if way is dense else (apply_grouped, rows.groups)
+    apply(rows.x, rows.y, rows.lora_a, rows.lora_b, rows.columns, who)
     near = torch.allclose(wide[:, 5:13], expected, atol=1e-5)
     expect(near, True, at="the view has the deltas")
     rest = bool((wide[:, :5] == 9).all() and (wide[:, 13:] == 9).all())

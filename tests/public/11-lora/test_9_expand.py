@@ -26,12 +26,12 @@ def test_11_9_a_segment_longer_than_a_tile(lab: Any) -> None:
 
 
 def test_11_9_more_columns_than_a_tile(lab: Any) -> None:
-    """150 columns in tiles of 64: the last has 22."""
+    """150 columns in tiles of 128: the last has 22."""
     lab.check_expand("150 columns", [2, 1], 0, widths=[150])
 
 
 def test_11_9_slices_of_unequal_width(lab: Any) -> None:
-    """Queries of 80 columns, keys and values of 24: each slice has its own h and its own columns."""
+    """Queries of 80 columns, keys and values of 24: each slice has its own h."""
     lab.check_expand("slices of 80, 24, 24", [2, 3], 1, widths=[80, 24, 24])
 
 
