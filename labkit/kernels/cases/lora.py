@@ -190,6 +190,7 @@ def expand(
         total, out_size = len(mapping), sum(widths)
         used = [slot for slot, count in enumerate(users) if count]
         lora_b = slots_of(draw, dtype, used, (rank, out_size), len(users) + 1)
+        lora_b[used] *= 0.25  # so that what is added is about as large as y
         hidden = unfilled(len(widths), total, rank, dtype=torch.float32)
         rows = mapping >= 0
         hidden[:, rows] = draw.normal(len(widths), int(rows.sum()), rank)
