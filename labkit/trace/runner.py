@@ -117,6 +117,9 @@ class ReferenceSubject:
                 scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
                 uncache_refunded_blocks=config.uncache_refunded_blocks,
                 num_lookahead_tokens=lookahead,
+                encoder_cache_size=config.encoder_cache_size or None,
+                max_num_encoder_input_tokens=config.max_num_encoder_input_tokens or None,
+                disable_chunked_mm_input=config.disable_chunked_mm_input,
             ),
             CacheConfig(
                 block_size=config.block_size,
@@ -125,10 +128,9 @@ class ReferenceSubject:
             ),
             lora=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
             connector=config.connector,
+            kv_load_failure_policy=config.kv_load_failure_policy,
             scheduler_cls=scheduler_class,  # type: ignore[arg-type]
         )
-        if config.encoder_cache_size:
-            raise ValueError("images arrive with phase 13; leave encoder_cache_size out until then")
 
     def add(self, event: Add, prompt_token_ids: list[int]) -> None:
         from mini_vllm.request import Request
