@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from mini_vllm import bundled
 
 
 @dataclass(frozen=True)
@@ -37,3 +40,26 @@ class LoRARequest:
             raise ValueError("lora_name is empty; give the adapter a name")
         if not self.lora_path:
             raise ValueError(f"lora_path of {self.lora_name!r} is empty; name the adapter's folder")
+
+
+def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:
+    """Adapters by name, numbered from 1, from the words of ``--lora-modules``.
+
+    Args:
+        modules: ``NAME=PATH`` each, or the name of a bundled adapter.
+
+    Raises:
+        ValueError: for a name without a path that is not bundled, or a name that comes twice.
+    """
+    found: dict[str, LoRARequest] = {}
+    for number, module in enumerate(modules, 1):
+        name, _, path = module.partition("=")
+        if name in found:
+            raise ValueError(f"--lora-modules has {name!r} twice; give each adapter its own name")
+        if not path and name not in bundled.ADAPTERS:
+            raise ValueError(
+                f"--lora-modules has {module!r}; write NAME=PATH, or a bundled adapter: "
+                f"{', '.join(bundled.ADAPTERS)}"
+            )
+        found[name] = LoRARequest(name, number, path or str(bundled.adapter_path(name)))
+    return found
