@@ -12,7 +12,6 @@ from labkit.trace.coverage import features
 from labkit.trace.generate import (
     ALL_PROFILES,
     FEATURE_PROFILES,
-    PROFILES,
     deliberate_difference,
     generate,
 )
