@@ -11,11 +11,13 @@ from pathlib import Path
 
 NAMES = ("storyteller", "storyteller-draft")
 ADAPTERS = ("pirate", "json", "polite")
+HEADS = ("storyteller-medusa", "storyteller-eagle")
+"""Small networks that guess tokens from the storyteller's hidden states; no models of their own."""
 
 
 def path(name: str) -> Path:
     """Return the folder of a bundled model; ValueError for an unknown name."""
-    if name not in NAMES:
+    if name not in (*NAMES, *HEADS):
         raise ValueError(f"there is no bundled model {name!r}; choose one of {', '.join(NAMES)}")
     return Path(__file__).parent / name
 
@@ -27,3 +29,8 @@ def adapter_path(name: str) -> Path:
             f"there is no bundled adapter {name!r}; choose one of {', '.join(ADAPTERS)}"
         )
     return Path(__file__).parent / "adapters" / name
+
+
+def folder(name: str | Path) -> Path:
+    """The folder that a user means: a bundled model by its name, or any path."""
+    return path(str(name)) if str(name) in (*NAMES, *HEADS) else Path(name)

@@ -22,6 +22,7 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.spec_decode.metrics import Counter, SpecDecodingStats, Vector, metrics_of
 
 
 class LLMEngine:
@@ -48,7 +49,7 @@ class LLMEngine:
             tokenizer, self.core.model_args, config.scheduler.max_model_len, config.model.seed
         )
         self.output_processor = OutputProcessor(tokenizer)
-        self.stats = EngineStats()
+        self.stats = self._new_stats()
         self.client.observers.append(lambda *step: self.stats.record_step(*step))
 
     def add_request(
@@ -125,9 +126,23 @@ class LLMEngine:
         or if every slot is pinned."""
         return self.client.call("pin_lora", lora_id)
 
+    def _new_stats(self) -> EngineStats:
+        if self.config.speculative is None:
+            return EngineStats()
+        k = self.config.speculative.num_speculative_tokens
+        return EngineStats(spec_decode=SpecDecodingStats.new(k))
+
+    def get_metrics(self) -> list[Counter | Vector]:
+        """Counters under vLLM's names; those of speculation if it is on.
+
+        Source: vllm/v1/metrics/reader.py#L70-L145 (get_metrics_snapshot) @ v0.22.1
+        """
+        drafts = self.stats.spec_decode
+        return [] if drafts is None else metrics_of(drafts)
+
     def reset_stats(self) -> None:
         """Start counting afresh, for the run that comes next."""
-        self.stats = EngineStats()
+        self.stats = self._new_stats()
         self.client.call("reset_stats")
 
     def has_unfinished_requests(self) -> bool:

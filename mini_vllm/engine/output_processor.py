@@ -112,6 +112,7 @@ class OutputProcessor:
         stop_string = detokenizer.stop_reason
         if stop_string is not None:
             child.finish_reason, child.stop_reason = "stop", stop_string
+            cut(child, detokenizer.num_output_tokens)
         if child.finished:
             metrics.finished_time = now
             if not completion.text_as_it_grows:
@@ -147,3 +148,16 @@ class OutputProcessor:
                 completion.metrics.finished_time = time.monotonic()
                 parent = completion.parent
                 parent.finished = all(child.finished for child in parent.outputs)
+
+
+def cut(completion: CompletionOutput, num_tokens: int) -> None:
+    """End a completion after ``num_tokens``: a step of several tokens may reach past its stop.
+
+    Upstream keeps the surplus token ids; here a text that was guessed ahead ends where it would
+    have ended token by token.
+    """
+    del completion.token_ids[num_tokens:]
+    if completion.logprobs is not None:
+        del completion.logprobs[num_tokens:]
+        pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+        completion.cumulative_logprob = sum(entry[token].logprob for token, entry in pairs)

@@ -15,6 +15,7 @@ from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, Sc
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
 from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
@@ -44,6 +45,7 @@ class Worker:
     device: torch.device
     backend: AttentionBackend
     model: LlamaForCausalLM
+    drafter: Drafter | None
     model_runner: ModelRunner
     lora: LoRAModelManager | None = None
 
@@ -62,6 +64,7 @@ class Worker:
         self.model = load_model(
             wanted.model, wanted.dtype, self.device, self.backend, wanted.load_format, wanted.seed
         )
+        self.drafter = load_drafter(self.config, self.model, self.device)
         _set_num_threads(wanted.num_threads, self.device, self.model.config.hidden_size)
         if self.config.lora is not None:  # before memory is counted: slots take some of it
             max_num_tokens = self.config.scheduler.max_num_batched_tokens
@@ -73,7 +76,8 @@ class Worker:
         Raises:
             ValueError: if memory does not suffice for one request of full length.
         """
-        return choose_num_blocks(self.config, self.model.kv_cache_spec(), self.device)
+        drafter_spec = self.drafter.kv_cache_spec if self.drafter is not None else None
+        return choose_num_blocks(self.config, self.model.kv_cache_spec(), self.device, drafter_spec)
 
     def initialize(self, num_blocks: int) -> None:
         """Allocate the KV cache and make the runner."""
@@ -95,6 +99,9 @@ class Worker:
         )
         if self.lora is not None:
             self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner.requests)
+        if self.drafter is not None:
+            runner = self.model_runner
+            runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
 
     def warm_up(self) -> None:
         """Compile what is to be compiled; on a GPU, record the decode graphs."""
