@@ -5,6 +5,8 @@ Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
@@ -100,6 +102,10 @@ class Worker:
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
         return self.model_runner.sample_tokens(masks)
+
+    def restart(self, req_ids: Sequence[str]) -> None:
+        """Forget all rows, and all requests but these: an interrupted step was undone."""
+        self.model_runner.restart(req_ids)
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""
