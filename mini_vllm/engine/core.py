@@ -24,6 +24,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.model.config import load_config
@@ -88,7 +89,13 @@ class EngineCore:
         executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
-        self._new_scheduler = lambda: scheduler_cls(config.scheduler, cache, extensions)
+        self._new_scheduler = functools.partial(
+            make_scheduler,
+            config.scheduler,
+            cache,
+            scheduler_cls=scheduler_cls,
+            extensions=extensions,
+        )
         self.scheduler = self._new_scheduler()
         self.checkpoint = Checkpoint({})
         self.limits = PromptLimits(
