@@ -242,6 +242,8 @@ class OutputProcessor:
         """
         if not parent.outputs:
             return []  # it never came that far
+        if len(parent.outputs) > 1:
+            self.children.pop(parent.request_id, None)
         ids = [i for i, completion in self.completions.items() if completion.parent is parent]
         for request_id in ids:
             del self.completions[request_id]
