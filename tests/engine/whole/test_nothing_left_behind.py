@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.engine.whole.interrupts import strike
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.outputs import RequestOutput
+from tests.engine.whole.interrupts import strike
 
 PREFIX = list(range(20, 36))
 GREEDY = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
