@@ -68,6 +68,10 @@ class LLM:
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
         self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
         self._ids = itertools.count()
+        self._open: set[str] = set()
+        """Ids of the requests whose call is not over."""
+        self._changed: dict[str, RequestOutput] = {}
+        """What has changed in a step, until the call that waits for it has yielded it."""
 
     @property
     def tokenizer(self) -> Any:
@@ -106,7 +110,7 @@ class LLM:
                     progress.update(output.finished)
             return outputs
         finally:
-            self.engine.abort_requests(ids)
+            self._leave(ids)
 
     def stream(self, prompts: Prompts, sampling_params: Params = None) -> Iterator[RequestOutput]:
         """Like :meth:`generate`, but yields each output every time it has grown.
@@ -119,7 +123,7 @@ class LLM:
             yield from (output for output in outputs if output.finished)
             yield from self._run(outputs)
         finally:
-            self.engine.abort_requests(ids)
+            self._leave(ids)
 
     def chat(
         self,
@@ -173,6 +177,7 @@ class LLM:
         for prompt, one_params, one_priority in zip(prompts, all_params, priorities, strict=True):
             request_id = str(next(self._ids))
             ids.append(request_id)
+            self._open.add(request_id)
             try:
                 output = self.engine.add_request(
                     request_id, prompt, one_params, one_priority, stream
@@ -185,17 +190,25 @@ class LLM:
             raise errors[0]
         return outputs
 
+    def _leave(self, ids: list[str]) -> None:
+        """A call is over: what it has not finished is aborted."""
+        self.engine.abort_requests(ids)
+        for request_id in ids:
+            self._open.discard(request_id)
+            self._changed.pop(request_id, None)
+
     def _run(self, outputs: Sequence[RequestOutput]) -> Iterator[RequestOutput]:
         """Step until these are finished, and yield each of them when it has changed.
 
         Other requests advance as well. What changed of them is left to whoever waits for it.
         """
-        changed = self.engine.output_processor.changed
+        changed = self._changed
         unfinished = {output.request_id: output for output in outputs if not output.finished}
         while unfinished:
             request_id = next((i for i in changed if i in unfinished), None)
             if request_id is None:
-                self.engine.advance()
+                stepped = {output.request_id: output for output in self.engine.step()}
+                changed |= {i: stepped[i] for i in stepped if i in self._open}
                 if changed.keys().isdisjoint(unfinished):  # somebody may have aborted them
                     changed |= {i: o for i, o in unfinished.items() if o.finished}
                 continue

@@ -94,24 +94,12 @@ class LLMEngine:
             raise
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; returns the outputs that it changed."""
-        changed = self.output_processor.changed
-        outputs: dict[str, RequestOutput] = {}
-        try:
-            self.advance()
-            outputs |= changed
-            changed.clear()
-            return list(outputs.values())
-        except BaseException:  # nobody has heard of these yet
-            changed |= outputs
-            raise
+        """Run one step; returns the outputs that it changed.
 
-    def advance(self) -> None:
-        """Run one step; what it changed stays in ``output_processor.changed``.
-
-        After an interrupt the next call goes on where this one stopped.
+        If anything stops it, the next call goes on where this one stopped.
         """
         processor = self.output_processor
+        outputs: dict[str, RequestOutput] = {}
         try:
             if not processor.inbox:
                 processor.inbox.extend(self.client.get_outputs())
@@ -122,7 +110,11 @@ class LLMEngine:
                 self.client.abort_requests(processed.ids_to_end)
             for output in processed.finished:
                 self.stats.record_request(output)
+            outputs |= processor.changed
+            processor.changed.clear()
+            return list(outputs.values())
         except BaseException:
+            processor.changed |= outputs  # nobody has heard of these yet
             self._agree()
             raise
 

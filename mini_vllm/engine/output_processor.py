@@ -65,7 +65,7 @@ class OutputProcessor:
         self.inbox: deque[EngineCoreOutput] = deque()
         """What the engine has sent and is not taken in."""
         self.changed: dict[str, RequestOutput] = {}
-        """Prompts that made progress, until somebody takes them out."""
+        """Prompts that made progress, until a step has told of them."""
 
     def add_requests(
         self, requests: Sequence[EngineCoreRequest], parent: RequestOutput, stream: bool = True
