@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS
+from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -53,7 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         _add_engine_options(command)
         if samples:
-            _add_options(command, SamplingParams, "sampling", skip=("seed",))
+            _add_options(command, SamplingParams, "sampling", skip=("seed", "output_kind"))
         return command
 
     generate = add_command(run_generate, "complete one or more prompts", samples=True)
@@ -70,6 +71,9 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
+    serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
+    serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
+    add_serve_options(serve)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
 
@@ -229,6 +233,16 @@ def run_bench(args: argparse.Namespace) -> int:
         print(f"{throughput:.1f} output tokens/s over {seconds:.2f} s of wall time")
         print(llm.engine.stats.report())
     return 0
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve HTTP until SIGTERM."""
+    from mini_vllm.entrypoints.serve import run_serve as serve
+
+    options = _engine_options(args)
+    if options.pop("scheduler_cls", None) is not None:
+        options["scheduler"] = args.scheduler  # a class cannot be sent to another process
+    return serve(args, options)
 
 
 def run_info(args: argparse.Namespace) -> int:
