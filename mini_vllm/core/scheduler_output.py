@@ -191,6 +191,9 @@ class SchedulerStats:
     prefix_cache_queries: int
     """Tokens looked up in the prefix cache since the counters were reset, and those found."""
     prefix_cache_hits: int
+    drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of this step, by request: drafts that were verified, and how many of them were accepted. A
+    stop rule may have cut accepted ones from the output."""
 
 
 @dataclass(slots=True)

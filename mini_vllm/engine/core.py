@@ -20,6 +20,7 @@ from mini_vllm.core.restart import Checkpoint, restart
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import (
     EngineCoreOutput,
+    ModelRunnerOutput,
     RequestTimes,
     SchedulerOutput,
     SchedulerStats,
@@ -189,10 +190,11 @@ class EngineCore:
             for request_id in plan.num_scheduled_tokens
             if (request := self.scheduler.requests.get(request_id)) is not None
         }
+        drafts = accepted_drafts(plan, result)  # before the stop rules cut
         outputs = hopeless + finish_step(self.scheduler, plan, result)
         self._stamp(plan, outputs, scheduled_at)
         if self.observers:
-            stats = self.make_stats()
+            stats = replace(self.make_stats(), drafts=drafts)
             for observer in self.observers:
                 observer(plan, outputs, time.perf_counter() - start, stats)
         return outputs
@@ -246,6 +248,20 @@ class EngineCore:
     def shutdown(self) -> None:
         """Let go of the workers."""
         self.executor.shutdown()
+
+
+def accepted_drafts(plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[str, tuple[int, int]]:
+    """By request: drafts that a step has verified, and how many of them were accepted.
+
+    A request without a token has failed, and its drafts count for nothing.
+
+    Source: vllm/v1/core/sched/scheduler.py#L1368-L1392 (Scheduler.update_from_output) @ v0.22.1
+    """
+    return {
+        request_id: (len(drafts), len(tokens) - 1)
+        for request_id, drafts in plan.scheduled_spec_decode_tokens.items()
+        if (tokens := result.sampled_token_ids.get(request_id))
+    }
 
 
 def call_utility(core: EngineCore, method: str, *args: Any) -> Any:

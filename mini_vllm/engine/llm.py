@@ -22,6 +22,7 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.spec_decode.metrics import Counter, Vector
 
 Prompts = PromptType | Sequence[PromptType]
 """One prompt or several."""
@@ -143,6 +144,13 @@ class LLM:
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.apply_chat_template(conversation) for conversation in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+
+    def get_metrics(self) -> list[Counter | Vector]:
+        """Counters of this engine, such as ``vllm:spec_decode_num_accepted_tokens``.
+
+        Source: vllm/entrypoints/llm.py#L846-L857 (LLM.get_metrics) @ v0.22.1
+        """
+        return self.engine.get_metrics()
 
     def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> list[int]:
         """The prompt's token ids for a conversation, ready for the assistant's turn."""

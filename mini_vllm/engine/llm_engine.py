@@ -20,6 +20,7 @@ from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.spec_decode.metrics import Counter, SpecDecodingStats, Vector, metrics_of
 
 
 class LLMEngine:
@@ -46,7 +47,7 @@ class LLMEngine:
             tokenizer, self.core.model_args, config.scheduler.max_model_len, config.model.seed
         )
         self.output_processor = OutputProcessor(tokenizer)
-        self.stats = EngineStats()
+        self.stats = self._new_stats()
         self.client.observers.append(lambda *step: self.stats.record_step(*step))
 
     def add_request(
@@ -106,8 +107,8 @@ class LLMEngine:
                 if not processor.inbox and not self.client.call("has_requests"):
                     self._agree()  # somebody has aborted requests behind our back
             processed = processor.process()
-            if processed.ids_to_end:
-                self.client.abort_requests(processed.ids_to_end)
+            if over := processed.stop_string_ids + processed.unwatched_ids:
+                self.client.abort_requests(over)
             for output in processed.finished:
                 self.stats.record_request(output)
             outputs |= processor.changed
@@ -143,9 +144,23 @@ class LLMEngine:
         told = {output.request_id for output in processor.inbox}
         processor.abort([request_id for request_id in gone if request_id not in told])
 
+    def _new_stats(self) -> EngineStats:
+        if self.config.speculative is None:
+            return EngineStats()
+        k = self.config.speculative.num_speculative_tokens
+        return EngineStats(spec_decode=SpecDecodingStats.new(k))
+
+    def get_metrics(self) -> list[Counter | Vector]:
+        """Counters under vLLM's names; those of speculation if it is on.
+
+        Source: vllm/v1/metrics/reader.py#L70-L145 (get_metrics_snapshot) @ v0.22.1
+        """
+        drafts = self.stats.spec_decode
+        return [] if drafts is None else metrics_of(drafts)
+
     def reset_stats(self) -> None:
         """Start counting afresh, for the run that comes next."""
-        self.stats = EngineStats()
+        self.stats = self._new_stats()
         self.client.call("reset_stats")
 
     def has_unfinished_requests(self) -> bool:

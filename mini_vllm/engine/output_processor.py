@@ -40,9 +40,10 @@ class ProcessedOutputs:
 
     finished: list[RequestOutput]
     """Prompts whose last completion has ended."""
-    ids_to_end: list[str]
-    """Requests that the engine does not know to be over: a stop string has ended them, or nobody
-    watches them any more."""
+    stop_string_ids: list[str]
+    """Requests that a stop string has ended: the engine does not know of it yet."""
+    unwatched_ids: list[str]
+    """Requests that go on although nobody watches them any more."""
 
 
 class OutputProcessor:
@@ -131,7 +132,7 @@ class OutputProcessor:
     def process(self) -> ProcessedOutputs:
         """Take in what is in the inbox; finished completions are no longer watched."""
         finished = []
-        ids_to_end = []
+        stop_string_ids, unwatched_ids = [], []
         now = time.monotonic()
         while self.inbox:
             output = self.inbox[0]
@@ -147,9 +148,16 @@ class OutputProcessor:
                 if ended.finished:
                     del self.completions[output.request_id]
             if output.finish_reason is None and output.request_id not in self.completions:
-                ids_to_end.append(output.request_id)
+                ids = unwatched_ids if completion is None else stop_string_ids
+                ids.append(output.request_id)
             self.inbox.popleft()
-        return ProcessedOutputs(finished, ids_to_end)
+        return ProcessedOutputs(finished, stop_string_ids, unwatched_ids)
+
+    def take_changed(self) -> list[RequestOutput]:
+        """The prompts that made progress since somebody asked last."""
+        changed = list(self.changed.values())
+        self.changed.clear()
+        return changed
 
     def _advance(self, completion: _Completion, output: EngineCoreOutput, now: float) -> None:
         """Add a step's tokens to a completion."""
@@ -175,6 +183,7 @@ class OutputProcessor:
                 parent.error = str(output.stop_reason)
         if detokenizer.stop_reason is not None:
             child.finish_reason, child.stop_reason = "stop", detokenizer.stop_reason
+            cut(child, detokenizer.num_output_tokens)
         if child.finished:
             metrics.finished_time = now
             if not completion.text_as_it_grows:
@@ -248,3 +257,16 @@ class OutputProcessor:
         for request_id in ids:
             del self.completions[request_id]
         return ids
+
+
+def cut(completion: CompletionOutput, num_tokens: int) -> None:
+    """End a completion after ``num_tokens``: a step of several tokens may reach past its stop.
+
+    Upstream keeps the surplus token ids; here a text that was guessed ahead ends where it would
+    have ended token by token.
+    """
+    del completion.token_ids[num_tokens:]
+    if completion.logprobs is not None:
+        del completion.logprobs[num_tokens:]
+        pairs = zip(completion.token_ids, completion.logprobs, strict=True)
+        completion.cumulative_logprob = sum(entry[token].logprob for token, entry in pairs)
