@@ -19,21 +19,22 @@ class EngineAdapters:
     Args:
         executor: reaches the workers, each of which has a
             :class:`~mini_vllm.lora.slots.LoRAModelManager`.
-        gate: knows which adapters unfinished requests use.
+        scheduler: its gate knows which adapters unfinished requests use.
 
     Source: vllm/v1/engine/llm_engine.py#L394-L408 (LLMEngine.add_lora) @ v0.22.1
     """
 
-    def __init__(self, executor: Executor, gate: LoRASchedulerExtension) -> None:
-        self.executor, self.gate = executor, gate
+    def __init__(self, executor: Executor, scheduler: Scheduler) -> None:
+        self.executor = executor
         self.registry = AdapterRegistry()
+        self.pinned: set[str] = set()
+        self.attach(scheduler)
 
-    @classmethod
-    def of(cls, scheduler: Scheduler, executor: Executor) -> EngineAdapters | None:
-        """For a scheduler with a gate; None for one without."""
+    def attach(self, scheduler: Scheduler) -> None:
+        """Work with the gate of this scheduler, which may be a new one."""
         gates = (e for e in scheduler.extensions if isinstance(e, LoRASchedulerExtension))
-        gate = next(gates, None)
-        return None if gate is None else cls(executor, gate)
+        self.gate = next(gates)
+        self.gate.pinned = self.pinned
 
     def resolve(self, request: LoRARequest) -> str:
         """The key of the adapter that a request wants; it is loaded if it is not.
@@ -93,7 +94,7 @@ class EngineAdapters:
             raise ValueError(f"there is no adapter {lora_id}; known are {known}; add it first")
         self._load(adapter)
         self._call("pin_lora", adapter.key)
-        self.gate.pinned.add(adapter.key)
+        self.pinned.add(adapter.key)
         return True
 
     def _load(self, adapter: Adapter) -> None:
@@ -107,13 +108,13 @@ class EngineAdapters:
 
     def _replace(self, old: Adapter, new: Adapter) -> None:
         """An adapter has new weights; a pin stays with its number."""
-        pinned = old.key in self.gate.pinned
+        pinned = old.key in self.pinned
         if pinned or old.key not in self.in_use:
             self._forget(old)
         if pinned:
             self._call("pin_lora", new.key)
-            self.gate.pinned.add(new.key)
+            self.pinned.add(new.key)
 
     def _forget(self, adapter: Adapter) -> None:
-        self.gate.pinned.discard(adapter.key)
+        self.pinned.discard(adapter.key)
         self.executor.call("remove_lora", adapter.key)

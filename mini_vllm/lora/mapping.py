@@ -69,11 +69,12 @@ class LoRAKernelMeta:
         """
         if self._token_slots is not None and np.array_equal(token_slots, self._token_slots):
             return
-        self._token_slots = token_slots
+        self._token_slots = None  # until all is written: Ctrl-C may strike in between
         self.no_lora = bool((token_slots < 0).all())
         if self.device.type == "cpu":
             self._plan(token_slots)
         self.prepare_tensors(token_slots)
+        self._token_slots = token_slots
 
     def prepare_tensors(self, token_slots: NDArray[np.int32]) -> None:
         """Write the mapping of a step into the five static tensors, in place.

@@ -49,6 +49,9 @@ class LoRASchedulerExtension(SchedulerExtension):
     def request_freed(self, request: Request) -> None:
         self.names.pop(request.request_id, None)
 
+    def reset(self) -> None:
+        self.names.clear()
+
     def failures(self) -> dict[str, str]:
         """Requests that would wait for ever, since every slot is pinned to another adapter."""
         if len(self.pinned) < self.max_loras:

@@ -129,8 +129,8 @@ class LoRAModelManager:
         if self.cpu_cache.pop(key, None) is None:
             return False
         self.pinned.discard(key)
-        if key in self.last_used:
-            self._empty(self.slots.index(key))
+        if key in self.slots:
+            self._release(self.slots.index(key))
         return True
 
     def forget(self, in_use: Collection[str]) -> None:
@@ -176,33 +176,37 @@ class LoRAModelManager:
     def activate(self, key: str, needed: Collection[str]) -> int | None:
         """The slot of an adapter, which is copied into one if it has none; None if none is free.
 
-        *Every* layer's slot is written: a layer that the adapter leaves alone must not keep what
-        the adapter before had there.
+        The slot is nobody's while it is written. *Every* layer of it is: one that the adapter
+        leaves alone is emptied, for the adapter before may have had something there.
+
+        Args:
+            key: of an adapter in ``cpu_cache``; now the most recently used one.
+            needed: keys of the adapters that this step uses.
 
         Source: vllm/lora/model_manager.py#L285-L324 (LoRAModelManager.activate_adapter) @ v0.22.1
         """
-        if key not in self.last_used:
+        if key not in self.slots:
             slot = self._choose_slot(needed)
             if slot is None:
                 return None
-            self._empty(slot)
-            adapter = self.cpu_cache[key]
+            self._release(slot)
+            weights = self.cpu_cache[key].weights
             for name, layer in self.layers.items():
-                if name in adapter.weights:
-                    layer.set_lora(slot, adapter.weights[name])
+                if name in weights:
+                    layer.set_lora(slot, weights[name])
+                else:
+                    layer.reset_lora(slot)
             self.slots[slot] = key
             self.num_activations += 1
         self.last_used[key] = None
         self.last_used.move_to_end(key)
         return self.slots.index(key)
 
-    def _empty(self, slot: int) -> None:
-        key = self.slots[slot]
+    def _release(self, slot: int) -> None:
+        """The slot is nobody's from now on; what is in it is overwritten by the next one."""
+        key, self.slots[slot] = self.slots[slot], None
         if key is not None:
-            for layer in self.layers.values():
-                layer.reset_lora(slot)
-            del self.last_used[key]
-            self.slots[slot] = None
+            self.last_used.pop(key, None)
 
     # ------------------------------------------------------------ a step
     def prepare_capture(self) -> None:

@@ -98,7 +98,7 @@ class Worker:
             self.device,
         )
         if self.lora is not None:
-            self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner.requests)
+            self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
         if self.drafter is not None:
             runner = self.model_runner
             runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
@@ -155,6 +155,10 @@ class Worker:
     def _adapters(self) -> LoRAModelManager:
         assert self.lora is not None, "the engine runs without adapters"
         return self.lora
+
+    def restart(self, req_ids: Sequence[str]) -> None:
+        """Forget all rows, and all requests but these: an interrupted step was undone."""
+        self.model_runner.restart(req_ids)
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""
