@@ -84,6 +84,12 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--input-len", type=int, default=128)
     bench.add_argument("--output-len", type=int, default=64)
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
+    bench.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the run that opens in Perfetto",
+    )
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
@@ -285,6 +291,8 @@ def run_bench(args: argparse.Namespace) -> int:
     """Random prompts of one length, one fixed number of output tokens, greedy."""
     import random
 
+    from mini_vllm.observability.profile import profiled
+
     llm = _load(args, enable_prefix_caching=False)
     vocab_size = llm.engine.core.model_args.vocab_size
     draw = random.Random(0)
@@ -294,9 +302,10 @@ def run_bench(args: argparse.Namespace) -> int:
     params = SamplingParams(temperature=0, max_tokens=args.output_len, ignore_eos=True)
     llm.generate(prompts[:2], params, use_tqdm=False)  # warm up
     llm.engine.reset_stats()
-    start = time.perf_counter()
-    llm.generate(prompts, params, use_tqdm=False)
-    seconds = time.perf_counter() - start
+    with profiled(args.profile):
+        start = time.perf_counter()
+        llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
     throughput = args.num_prompts * args.output_len / seconds
     if args.json:
         figures = {"wall_seconds": seconds, "wall_output_tokens_per_s": throughput}
