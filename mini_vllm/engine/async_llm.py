@@ -278,8 +278,8 @@ class AsyncLLM:
     ) -> None:
         """Register a request and its completions with everyone who will hear of them."""
         reads_text = kind != RequestOutputKind.FINAL_ONLY
-        for index, request in enumerate(requests):
-            self.output_processor.add_request(request, stream.live, index, reads_text)
+        self.output_processor.add_requests(requests, stream.live, reads_text)
+        for request in requests:
             self.stats.request_added(request, len(requests))
             stream.child_ids.append(request.request_id)
         stream.cutter.expect(len(requests))
@@ -349,11 +349,12 @@ class AsyncLLM:
     def _process(self, outputs: list[Any], message: EngineCoreOutputs) -> None:
         for output in outputs:
             self.stats.output_arrived(output, message.timestamp)
-        processed = self.output_processor.process(outputs)
+        self.output_processor.inbox.extend(outputs)
+        processed = self.output_processor.process()
         if processed.stop_string_ids:
             self.stats.requests_stopped(processed.stop_string_ids)
             self.client.abort_requests(processed.stop_string_ids)
-        for live in processed.request_outputs:
+        for live in self.output_processor.take_changed():
             stream = self._streams.get(live.request_id)
             if stream is not None:
                 self._deliver(stream)
