@@ -150,7 +150,8 @@ class EngineCore:
         """
         if request.lora_request is None:
             return None
-        return self._adapters(request.lora_request).resolve(request.lora_request)
+        lora_request = LoRARequest.of(request.lora_request)
+        return self._adapters(lora_request).resolve(lora_request)
 
     def _adapters(self, wanted: Any = None) -> EngineAdapters:
         if self.adapters is None:
@@ -164,6 +165,7 @@ class EngineCore:
         Raises:
             ValueError: if it cannot be served; the message says why.
         """
+        lora_request = LoRARequest.of(lora_request)
         return self._adapters(lora_request).add(lora_request)
 
     def remove_lora(self, lora_id: int) -> bool:

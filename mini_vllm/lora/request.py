@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mini_vllm import bundled
 
@@ -29,6 +30,11 @@ class LoRARequest:
     lora_int_id: int = field(compare=False)
     lora_path: str = field(compare=False)
     load_inplace: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of(cls, value: LoRARequest | Mapping[str, Any]) -> LoRARequest:
+        """What another process has sent: there it was one, here it is a mapping."""
+        return value if isinstance(value, LoRARequest) else cls(**value)
 
     def __post_init__(self) -> None:
         if type(self.lora_int_id) is not int or self.lora_int_id < 1:
