@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
 from mini_vllm.entrypoints.serve import add_serve_options
+from mini_vllm.errors import show
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -71,9 +72,9 @@ def build_parser() -> argparse.ArgumentParser:
     chat = add_command(run_chat, "talk to the model", samples=True)
     chat.add_argument("--system", help="the system message")
     bench = add_command(run_bench, "offline throughput on random prompts")
-    bench.add_argument("--num-prompts", type=int, default=16)
-    bench.add_argument("--input-len", type=int, default=128)
-    bench.add_argument("--output-len", type=int, default=64)
+    bench.add_argument("--num-prompts", type=_positive, default=16)
+    bench.add_argument("--input-len", type=_positive, default=128)
+    bench.add_argument("--output-len", type=_positive, default=64)
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
@@ -82,6 +83,12 @@ def build_parser() -> argparse.ArgumentParser:
     add_serve_options(serve)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"it is {number}; it must be at least 1")
+    return number
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -187,10 +194,14 @@ def _sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParam
 
 def run_generate(args: argparse.Namespace) -> int:
     """Complete prompts; a single one is printed while it grows."""
-    from mini_vllm.observability.timeline import record_timeline
+    from mini_vllm.observability.timeline import check_timeline_path, record_timeline
 
     params = _sampling_params(args, max_tokens=128)
     prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    if not prompts:
+        raise ValueError("there is no prompt: none is given, and stdin is empty; give PROMPT")
+    if args.timeline is not None:
+        check_timeline_path(args.timeline)
     llm = _load(args)
     with record_timeline(llm.engine.core, args.timeline):
         if len(prompts) == 1 and params.n == 1 and not args.json:
@@ -221,7 +232,7 @@ def _print_stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> 
 
 def _as_text(output: RequestOutput) -> str:
     if output.error:
-        return f"--- {output.prompt!r}\nerror: {output.error}"
+        return f"--- {show(output.prompt)}\nerror: {output.error}"
     texts = [completion.text.strip() for completion in output.outputs]
     return "\n".join([f"--- {output.prompt!r}", *texts])
 
@@ -248,6 +259,14 @@ def run_bench(args: argparse.Namespace) -> int:
     """Random prompts of one length, one fixed number of output tokens, greedy."""
     import random
 
+    from mini_vllm.worker.kv_cache import host_memory
+
+    num_bytes = 8 * args.num_prompts * (args.input_len + args.output_len)
+    if num_bytes > host_memory():
+        raise ValueError(
+            f"{args.num_prompts} prompts of {args.input_len} + {args.output_len} tokens take "
+            f"{num_bytes / 2**30:.0f} GiB; {host_memory() / 2**30:.0f} GiB are free; ask for fewer"
+        )
     llm = _load(args, enable_prefix_caching=False)
     vocab_size = llm.engine.core.model_args.vocab_size
     draw = random.Random(0)
