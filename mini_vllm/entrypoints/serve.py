@@ -86,6 +86,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
     from mini_vllm.entrypoints.openai.state import ServerState
     from mini_vllm.observability.metrics import PrometheusRecorder
 
+    template = read_template(args.chat_template)
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             args.model,
@@ -105,7 +106,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         metrics,
         list(names),
         default_params=recommended_params(Path(engine.config.model.model)),
-        chat_template=read_template(args.chat_template),
+        chat_template=template,
         trust_request_chat_template=args.trust_request_chat_template,
         response_role=args.response_role,
         enable_auto_tool_choice=args.enable_auto_tool_choice,
