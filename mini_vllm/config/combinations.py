@@ -13,9 +13,7 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
 
 ARRIVES = {
-    "speculative_config": 8,
     "several workers": 10,
-    "enable_lora": 11,
     "structured_outputs_config": 12,
     "images": 13,
     "kv_transfer_config": 15,

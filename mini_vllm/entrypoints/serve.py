@@ -6,11 +6,11 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.entrypoints.openai.tool_parser import PARSERS
+from mini_vllm.lora.request import parse_lora_modules
 
 if TYPE_CHECKING:
     from mini_vllm.entrypoints.openai.state import ServerState
@@ -105,6 +105,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         engine,
         metrics,
         list(names),
+        loras=parse_lora_modules(args.lora_modules),
         default_params=recommended_params(Path(engine.config.model.model)),
         chat_template=template,
         trust_request_chat_template=args.trust_request_chat_template,
@@ -159,11 +160,3 @@ def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
         args.root_path,
     )
     return serve_http(app, state, socket, args)
-
-
-def described(args: argparse.Namespace, address: Sequence[Any] | str) -> str:
-    """Where the server listens, as a URL that can be clicked."""
-    if args.uds:
-        return f"unix:{args.uds}"
-    scheme = "https" if args.ssl_certfile else "http"
-    return f"{scheme}://{address[0]}:{address[1]}"
