@@ -28,12 +28,15 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_scheduler import machine
-from labkit import batch, child, grade, mutants, result, sandbox
-from labkit.files import write_text
-from labkit.isolation import LADDER
-from labkit.manifest import Course, Phase, find_root
-from labkit.skeleton import skeleton
-from labkit.worker import Worker
+from labkit.course.files import write_text
+from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.skeleton import skeleton
+from labkit.grading import batch, grade, result
+from labkit.inside import child
+from labkit.process.worker import Worker
+from labkit.quality import mutants
+from labkit.sandbox import build as sandbox
+from labkit.sandbox.isolation import LADDER
 
 ROOT = find_root()
 SAVED = ROOT / "benchmarks" / "results" / "grading.json"

@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.end_to_end import SHAPE as QWEN3_0_6B
-from labkit.end_to_end import num_weights, write_model
+from labkit.gpu.workload import SHAPE as QWEN3_0_6B
+from labkit.gpu.workload import num_weights, write_model
 
 TINY = {
     "num_hidden_layers": 4,

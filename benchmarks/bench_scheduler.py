@@ -25,7 +25,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from labkit.files import write_text
+from labkit.course.files import write_text
 from labkit.trace import oracle
 from labkit.trace.format import Add, Prompt, TraceConfig, prompt_tokens
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from labkit import bootstrap
+from labkit.setup import bootstrap
 
 ENGINE = ("engine",)
 COURSE = ("engine", "course")
@@ -43,24 +43,28 @@ class Command:
 
 COMMANDS: dict[str, Command] = {
     # Start
-    "setup": Command("labkit.bootstrap:main", "install what is needed", (), "Start", True),
-    "doctor": Command("labkit.doctor:main", "check this machine line by line", (), "Start", True),
+    "setup": Command("labkit.setup.bootstrap:main", "install what is needed", (), "Start", True),
+    "doctor": Command(
+        "labkit.setup.doctor:main", "check this machine line by line", (), "Start", True
+    ),
     "demo": Command("-m mini_vllm demo", "watch the engine answer", ENGINE, "Start"),
     # Learn
-    "lab": Command("labkit.loop:lab", "judge your answers of one phase"),
-    "watch": Command("labkit.loop:watch", "judge again at every save", DEV),
-    "hint": Command("labkit.loop:hint", "the next hint of a phase"),
-    "diff": Command("labkit.loop:diff", "compare with the solution, function by function", DEV),
-    "reset": Command("labkit.loop:reset", "restore a skeleton, keeping a backup", DEV),
-    "progress": Command("labkit.loop:progress", "everything done so far"),
-    "run": Command("labkit.loop:run", "run the engine with your modules in it"),
+    "lab": Command("labkit.learner.commands:lab", "judge your answers of one phase"),
+    "watch": Command("labkit.learner.commands:watch", "judge again at every save", DEV),
+    "hint": Command("labkit.learner.commands:hint", "the next hint of a phase"),
+    "diff": Command(
+        "labkit.learner.commands:diff", "compare with the solution, function by function", DEV
+    ),
+    "reset": Command("labkit.learner.commands:reset", "restore a skeleton, keeping a backup", DEV),
+    "progress": Command("labkit.learner.commands:progress", "everything done so far"),
+    "run": Command("labkit.learner.commands:run", "run the engine with your modules in it"),
     "trace-diff": Command(
-        "labkit.loop:trace_diff", "first step where you and the reference differ"
+        "labkit.learner.commands:trace_diff", "first step where you and the reference differ"
     ),
     "read": Command("labkit.reader:read", "read a phase beside vLLM's source"),
     "book": Command("labkit.reader:book", "build the whole course as a site"),
-    "notebook": Command("labkit.loop:notebook", "open a phase's notebook", NOTEBOOK),
-    "update": Command("labkit.loop:update", "merge new skeletons into your labs", DEV),
+    "notebook": Command("labkit.learner.commands:notebook", "open a phase's notebook", NOTEBOOK),
+    "update": Command("labkit.learner.commands:update", "merge new skeletons into your labs", DEV),
     # Look inside
     "trace": Command(
         "labkit.trace.cli:app", "replay a schedule and print every step", COURSE, "Look"
@@ -74,31 +78,49 @@ COMMANDS: dict[str, Command] = {
         "-m benchmarks.bench_scheduler", "measure one schedule() call", ENGINE, "Look"
     ),
     "upstream": Command(
-        "labkit.upstream:main", "fetch and show the pinned vLLM source", COURSE, "Look", True
+        "labkit.citations.upstream:main",
+        "fetch and show the pinned vLLM source",
+        COURSE,
+        "Look",
+        True,
     ),
     # Judge
     "check-kernel": Command(
         "labkit.kernels.command:main", "judge one Triton kernel", COURSE, "Judge"
     ),
     "gpu-report": Command(
-        "labkit.gpu_report:main", "measure the engine on this GPU", (), "Judge", True
+        "labkit.gpu.report:main", "measure the engine on this GPU", (), "Judge", True
     ),
-    "grade": Command("labkit.grade:main", "run the hidden suite of a phase", COURSE, "Judge"),
+    "grade": Command(
+        "labkit.grading.grade:main", "run the hidden suite of a phase", COURSE, "Judge"
+    ),
     "grade-submission": Command(
-        "labkit.submission:main", "grade one handed-in folder", COURSE, "Judge"
+        "labkit.grading.submission:main", "grade one handed-in folder", COURSE, "Judge"
     ),
-    "grade-class": Command("labkit.batch:main", "grade a folder of submissions", COURSE, "Judge"),
-    "export": Command("labkit.exports:main", "render a result for another system", COURSE, "Judge"),
-    "student-dist": Command("labkit.student_dist:main", "the tree to hand out", DEV, "Judge"),
-    "unseal": Command("labkit.student_dist:open_pack", "open the hidden pack", DEV, "Judge"),
+    "grade-class": Command(
+        "labkit.grading.batch:main", "grade a folder of submissions", COURSE, "Judge"
+    ),
+    "export": Command(
+        "labkit.grading.exports:main", "render a result for another system", COURSE, "Judge"
+    ),
+    "student-dist": Command(
+        "labkit.grading.student_dist:main", "the tree to hand out", DEV, "Judge"
+    ),
+    "unseal": Command(
+        "labkit.grading.student_dist:open_pack", "open the hidden pack", DEV, "Judge"
+    ),
     "suite-quality": Command(
-        "labkit.quality:main", "measure what the hidden suites catch", DEV, "Maintain"
+        "labkit.quality.survey:main", "measure what the hidden suites catch", DEV, "Maintain"
     ),
     # Keep the house
-    "test": Command("labkit.checks:test", "every check of the project", DEV, "Maintain", True),
-    "lint": Command("labkit.checks:lint", "the checks that run no code", DEV, "Maintain", True),
+    "test": Command(
+        "labkit.quality.checks:test", "every check of the project", DEV, "Maintain", True
+    ),
+    "lint": Command(
+        "labkit.quality.checks:lint", "the checks that run no code", DEV, "Maintain", True
+    ),
     "conformance": Command(
-        "labkit.conformance:main", "compare with vLLM's own scheduler", DEV, "Maintain", True
+        "labkit.trace.conformance:main", "compare with vLLM's own scheduler", DEV, "Maintain", True
     ),
     "cite-check": Command(
         "labkit.citations:main", "check every citation of vLLM", COURSE, "Maintain", True
@@ -109,17 +131,26 @@ COMMANDS: dict[str, Command] = {
     "screenshots": Command(
         "labkit.reader:screenshots", "take the docs' pictures", COURSE, "Maintain"
     ),
-    "sync": Command("labkit.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
-    "matrix": Command("labkit.matrix:main", "skeletons red, reference green", DEV, "Maintain"),
-    "mutants": Command("labkit.mutants:main", "named mistakes must be caught", DEV, "Maintain"),
-    "history": Command("labkit.history:main", "historic bugs must be caught", DEV, "Maintain"),
+    "figures": Command("labkit.reader:figures", "draw the chapters' figures", COURSE, "Maintain"),
+    "sync": Command("labkit.course.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
+    "matrix": Command(
+        "labkit.quality.matrix:main", "skeletons red, reference green", DEV, "Maintain"
+    ),
+    "mutants": Command(
+        "labkit.quality.mutants:main", "named mistakes must be caught", DEV, "Maintain"
+    ),
+    "history": Command(
+        "labkit.quality.history:main", "historic bugs must be caught", DEV, "Maintain"
+    ),
     "kernel-corpus": Command(
-        "labkit.kernels.corpus_command:main",
+        "labkit.kernels.proof.corpus_command:main",
         "what the kernel checker must tell apart",
         COURSE,
         "Maintain",
     ),
-    "clean": Command("labkit.checks:clean", "remove caches and built files", (), "Maintain", True),
+    "clean": Command(
+        "labkit.quality.checks:clean", "remove caches and built files", (), "Maintain", True
+    ),
     "help": Command("labkit.cli:make_help", "list the make targets", (), "Maintain", True),
 }
 

@@ -8,9 +8,10 @@ import subprocess
 import sys
 from typing import Any
 
-from labkit import bootstrap, overlay
-from labkit.manifest import Course, Phase, find_root
-from labkit.state import State
+from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.state import State
+from labkit.process import overlay
+from labkit.setup import bootstrap
 from labkit.testing import same
 
 _started: list[Phase] = []

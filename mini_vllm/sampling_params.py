@@ -13,8 +13,10 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
-from numbers import Integral, Real
+from numbers import Integral, Rational, Real
 from typing import Any
+
+from mini_vllm.errors import show
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +27,11 @@ MAX_LOGPROBS = 20
 MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
 
+MAX_INT64 = 2**63 - 1
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+MIN_FLOAT32 = 2.0**-126
+"""What the sampler's tensors hold: one row's number outside would end the whole step."""
+
 # Every scalar parameter: name, kind, may it be None, is the value legal, the limit, the fix.
 # A comparison with NaN is false, so NaN fails every range.
 _SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = (
@@ -34,18 +41,20 @@ _SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = 
      "between -2 and 2", "0 switches it off"),
     ("frequency_penalty", Real, False, lambda v: -2 <= v <= 2,
      "between -2 and 2", "0 switches it off"),
-    ("repetition_penalty", Real, False, lambda v: 0 < v < float("inf"),
-     "finite and above 0", "1 switches it off"),
-    ("temperature", Real, False, lambda v: 0 <= v < float("inf"),
+    ("repetition_penalty", Real, False, lambda v: MIN_FLOAT32 <= v <= MAX_FLOAT32,
+     f"finite and above 0, at least {MIN_FLOAT32:.2g}", "1 switches it off"),
+    ("temperature", Real, False, lambda v: 0 <= v <= MAX_FLOAT32,
      "finite and at least 0", "0 means greedy"),
     ("top_p", Real, False, lambda v: 0 < v <= 1, "above 0 and at most 1", "1 switches it off"),
-    ("top_k", Integral, False, lambda v: v >= -1, "at least 1", "0 or -1 switches it off"),
+    ("top_k", Integral, False, lambda v: -1 <= v <= MAX_INT64,
+     "at least 1", "0 or -1 switches it off"),
     ("min_p", Real, False, lambda v: 0 <= v <= 1, "between 0 and 1", "0 switches it off"),
     ("seed", Integral, True, lambda v: -(2**63) <= v < 2**64,
      "between -2**63 and 2**64 - 1", "leave it out for an unseeded request"),
-    ("max_tokens", Integral, True, lambda v: v >= 1,
+    ("max_tokens", Integral, True, lambda v: 1 <= v <= MAX_INT64,
      "at least 1", "leave it out for the default of 16, or None for as many as fit"),
-    ("min_tokens", Integral, False, lambda v: v >= 0, "at least 0", "0 switches it off"),
+    ("min_tokens", Integral, False, lambda v: 0 <= v <= MAX_INT64,
+     "at least 0", "0 switches it off"),
     ("logprobs", Integral, True, lambda v: 0 <= v <= MAX_LOGPROBS,
      f"between 0 and {MAX_LOGPROBS}", "leave it out for none"),
     ("prompt_logprobs", Integral, True, lambda v: 0 <= v <= MAX_LOGPROBS,
@@ -120,10 +129,11 @@ class SamplingParams:
     def __post_init__(self) -> None:
         self._normalise()
         for name, kind, optional, legal, limit, fix in _SCALARS:
-            _check_scalar(name, getattr(self, name), kind, optional, legal, limit, fix)
+            value = _check_scalar(name, getattr(self, name), kind, optional, legal, limit, fix)
+            setattr(self, name, value)
         for name in _FLAGS:
             if not isinstance(value := getattr(self, name), bool):
-                raise ValueError(f"{name} is {value!r}; it must be True or False")
+                raise ValueError(f"{name} is {show(value)}; it must be True or False")
         self._check_lists()
         self._check_combinations()
         self._settle_temperature()
@@ -144,12 +154,18 @@ class SamplingParams:
             self.logit_bias = {_token_id_key(key): bias for key, bias in self.logit_bias.items()}
 
     def _check_lists(self) -> None:
-        _check_list("stop", self.stop, str, "strings")
-        _check_list("stop_token_ids", self.stop_token_ids, Integral, "token ids")
-        if any(not text for text in self.stop or []):
-            raise ValueError("stop holds an empty string, which is in every text; remove it")
+        self.stop = _check_list("stop", self.stop, str, "strings")
+        self.stop_token_ids = _check_token_ids("stop_token_ids", self.stop_token_ids)
+        for text in self.stop:
+            if not text:
+                raise ValueError("stop holds an empty string, which is in every text; remove it")
+            if not is_text(text):
+                raise ValueError(
+                    f"stop holds {show(text)}, half of a surrogate pair, which is in no text; "
+                    "remove it"
+                )
         if self.allowed_token_ids is not None:
-            _check_list("allowed_token_ids", self.allowed_token_ids, Integral, "token ids")
+            self.allowed_token_ids = _check_token_ids("allowed_token_ids", self.allowed_token_ids)
             if not self.allowed_token_ids:
                 raise ValueError(
                     "allowed_token_ids is empty, so no token could be sampled; "
@@ -157,12 +173,15 @@ class SamplingParams:
                 )
         for name in ("logit_bias", "extra_args"):
             if not isinstance(value := getattr(self, name), dict | None):
-                raise ValueError(f"{name} is {value!r}; it must be a dict or None")
-        for token_id, bias in (self.logit_bias or {}).items():
-            _check_scalar(
-                f"logit_bias[{token_id}]", bias, Real, False,
-                lambda v: -float("inf") < v < float("inf"), "finite", "-100 bans a token",
-            )  # fmt: skip
+                raise ValueError(f"{name} is {show(value)}; it must be a dict or None")
+        if self.logit_bias is not None:
+            self.logit_bias = {
+                token_id: _check_scalar(
+                    f"logit_bias[{token_id}]", bias, Real, False,
+                    lambda v: abs(v) <= MAX_FLOAT32, "finite", "-100 bans a token",
+                )
+                for token_id, bias in self.logit_bias.items()
+            }  # fmt: skip
 
     def _check_combinations(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
@@ -232,6 +251,18 @@ class SamplingParams:
         return self.prompt_logprobs is not None
 
 
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can write it: half of a surrogate pair is a character of `str`, but no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_PYTHONS_OWN: dict[bool, Callable[[Any], float]] = {True: int, False: float}
+
+
 def _check_scalar(
     name: str,
     value: Any,
@@ -240,30 +271,46 @@ def _check_scalar(
     legal: Callable[[Any], bool],
     limit: str,
     fix: str,
-) -> None:
-    """Raise a `ValueError` unless `value` is of `kind` (never a bool) and inside its limit."""
+) -> Any:
+    """`value` as an int or a float of Python's own.
+
+    Raises a `ValueError` unless it is of `kind` (never a bool, a fraction or the like) and inside
+    its limit.
+    """
     if value is None and optional:
-        return
-    if isinstance(value, bool) or not isinstance(value, kind):
-        noun = "an integer" if kind is Integral else "a number"
+        return value
+    is_integer, is_fraction = isinstance(value, Integral), isinstance(value, Rational)
+    if isinstance(value, bool) or not isinstance(value, kind) or is_fraction > is_integer:
+        noun = "an integer" if kind is Integral else "a number, int or float"
         raise ValueError(
-            f"{name} is {value!r} ({type(value).__name__}); it must be {noun} ({limit}); {fix}"
+            f"{name} is {show(value)} ({type(value).__name__}); it must be {noun} ({limit}); {fix}"
         )
-    if not legal(value):
-        raise ValueError(f"{name} is {value}; it must be {limit}; {fix}")
+    plain = _PYTHONS_OWN[is_integer](value)
+    if not legal(plain):
+        too_big = abs(plain) > (MAX_INT64 if kind is Integral else MAX_FLOAT32)
+        holder = "int64" if kind is Integral else "float32"
+        limit += f", and {holder} must hold it" if too_big else ""
+        raise ValueError(f"{name} is {show(plain)}; it must be {limit}; {fix}")
+    return plain
 
 
-def _check_list(name: str, values: Any, kind: type, noun: str) -> None:
+def _check_list(name: str, values: Any, kind: type, noun: str) -> list[Any]:
     if not isinstance(values, list) or not all(
         isinstance(value, kind) and not isinstance(value, bool) for value in values
     ):
-        raise ValueError(f"{name} is {values!r}; it must be a list of {noun}")
+        raise ValueError(f"{name} is {show(values)}; it must be a list of {noun}")
+    return list(values)
+
+
+def _check_token_ids(name: str, values: Any) -> list[int]:
+    return [int(token_id) for token_id in _check_list(name, values, Integral, "token ids")]
 
 
 def _token_id_key(key: Any) -> int:
-    if isinstance(key, Integral) or (isinstance(key, str) and key.isdecimal()):
+    is_integer = isinstance(key, Integral) and not isinstance(key, bool)
+    if is_integer or (isinstance(key, str) and key.isdecimal()):
         return int(key)
-    raise ValueError(f"logit_bias has the key {key!r}; keys must be token ids")
+    raise ValueError(f"logit_bias has the key {show(key)}; keys must be token ids")
 
 
 def _unknown_names(cls: type[SamplingParams], names: Collection[str]) -> str | None:

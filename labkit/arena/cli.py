@@ -21,7 +21,7 @@ from labkit.arena.contest import BASELINE, CHILD_SECONDS, ENTRANTS, Match, Outco
 from labkit.arena.cost import DEFAULT, CostModel, load_model
 from labkit.arena.score import score as play_for_score
 from labkit.arena.workloads import WORKLOADS, find_workload
-from labkit.bootstrap import ROOT
+from labkit.setup.bootstrap import ROOT
 
 app = typer.Typer(
     add_completion=False,
@@ -257,7 +257,7 @@ def _save_speed(facts: dict[str, object]) -> None:
     import json
 
     from labkit.arena.measure import machine
-    from labkit.files import write_text
+    from labkit.course.files import write_text
 
     path = ROOT / "benchmarks/results/arena/speed.json"
     write_text(path, json.dumps(facts | {"machine": machine()}, indent=1) + "\n")
@@ -277,7 +277,7 @@ def docs(
             console.print("\n".join(wrong) or f"{_short(page.PAGE)} is up to date")
             raise typer.Exit(1 if wrong else 0)
         from labkit.arena.plots import save_all
-        from labkit.files import write_text
+        from labkit.course.files import write_text
 
         write_text(page.PAGE, page.fill(page.PAGE.read_text(encoding="utf-8"), parts))
         for path in (page.PAGE, *save_all(outcomes, page.PICTURES)):

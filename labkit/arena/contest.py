@@ -18,13 +18,14 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from labkit import child, overlay
 from labkit.arena.cost import load_model
 from labkit.arena.metrics import Figures, figures
 from labkit.arena.referee import RuleBroken
 from labkit.arena.simulator import Run, Sample, Served, simulate
 from labkit.arena.workloads import WORKLOADS
-from labkit.bootstrap import ROOT
+from labkit.inside import child
+from labkit.process import overlay
+from labkit.setup.bootstrap import ROOT
 from mini_vllm.core.interface import NoProgressError
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies import POLICIES, load_scheduler

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labkit.files import write_text
+from labkit.course.files import write_text
 from mini_vllm.core.scheduler_output import SchedulerOutput
 
 DEFAULT = Path(__file__).resolve().parents[2] / "benchmarks/results/arena/cost_model.json"

@@ -15,8 +15,8 @@ from typing import Any
 
 from labkit.arena.contest import Outcome
 from labkit.arena.cost import load_model
-from labkit.bootstrap import ROOT
-from labkit.files import write_text
+from labkit.course.files import write_text
+from labkit.setup.bootstrap import ROOT
 
 FILE = ROOT / "benchmarks/results/arena/leaderboard.json"
 KEY = ("workload", "seed", "requests", "cost_model", "policy", "source")

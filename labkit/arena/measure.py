@@ -118,7 +118,7 @@ def run_scene(engine: Any, scene: Scene) -> list[Timed]:
     steps: list[Timed] = []
     begin = 0.0
 
-    def observe(_: Any, plan: SchedulerOutput, *__: Any) -> None:
+    def observe(plan: SchedulerOutput, *_: Any) -> None:
         if plan.num_scheduled_tokens:
             steps.append(Timed(step_load(plan), time.thread_time() - begin))
 

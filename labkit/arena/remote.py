@@ -2,7 +2,7 @@
 
 ::
 
-    simulator, clock, referee, SLO   (here)          labkit.scenarios.drive   (there)
+    simulator, clock, referee, SLO   (here)          labkit.inside.basic.drive   (there)
                  arrivals, sampled tokens  ────────►  the scheduler that is judged
                                      plan  ◄────────
 
@@ -18,7 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from labkit.arena.referee import RuleBroken
-from labkit.worker import Worker
+from labkit.process.worker import Worker
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.scheduler_output import (
     CachedRequestData,
@@ -74,7 +74,7 @@ class RemoteScheduler:
 
         Raises:
             RuleBroken: it is no plan, or the requests that ended are not those that should have.
-            labkit.worker.WorkerError: the other side raised, hangs or has died.
+            labkit.process.worker.WorkerError: the other side raised, hangs or has died.
         """
         data = self._drive(arrivals=self._arrivals, sampled=self._sampled)["plan"]
         self._arrivals = []

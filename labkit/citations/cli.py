@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections import Counter
 from pathlib import Path
 
 from labkit.citations.check import GET_SOURCE, Report, check_project, updated_lock
 from labkit.citations.drift import DriftError, by_phase, fetch_release, report, version_of
 from labkit.citations.lock import LOCK, read_lock, write_lock
 from labkit.citations.moves import propose
-from labkit.citations.scan import Citation, Problem, module_owners, scan_project
+from labkit.citations.reading import claims_of, record, screen, unread, wanted
+from labkit.citations.scan import Citation, Problem, module_owners, phase_of, scan_project
 from labkit.citations.symbols import DEFAULT_ROOT, ROOT_VARIABLE, Upstream, upstream_root
-from labkit.files import write_text
-from labkit.manifest import find_root
+from labkit.course.files import write_text
+from labkit.course.manifest import find_root
 
 
 def main(argv: list[str]) -> int:
@@ -21,17 +24,20 @@ def main(argv: list[str]) -> int:
     project = options.project or find_root()
     root = upstream_root(project, options.source)
     upstream = Upstream(root) if root else None
-    if (options.fix or options.update) and upstream is None:
-        print(f"--fix and --update read upstream's source, which is not here: {GET_SOURCE}")
+    if (options.fix or options.update or options.read) and upstream is None:
+        print(f"--fix, --update and --read need upstream's source, not here: {GET_SOURCE}")
         return 2
     if options.update and upstream:
         _update(project, upstream)
+    if options.read and upstream:
+        return _read(project, upstream, options.read, options.all, options.record)
     found = check_project(project, upstream)
     for problem in found.problems:
         print(problem)
         if options.fix and upstream:
             _print_proposals(problem, found, project, upstream)
     print(_summary(found))
+    print(_to_read(project))
     return 1 if found.problems else 0
 
 
@@ -39,6 +45,13 @@ def _check_options(argv: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser("labkit cite-check", description=main.__doc__)
     parser.add_argument("--fix", action="store_true", help="propose where a citation should point")
     parser.add_argument("--update", action="store_true", help=f"rewrite {LOCK.as_posix()}")
+    parser.add_argument(
+        "--read",
+        metavar="NN",
+        help='each citing sentence of a phase, of "notes" or of a path above the lines it cites',
+    )
+    parser.add_argument("--all", action="store_true", help="with --read: those read before, too")
+    parser.add_argument("--record", action="store_true", help="with --read: all shown were read")
     source_help = f"folder with upstream's vllm/ (default: ${ROOT_VARIABLE} or {DEFAULT_ROOT})"
     parser.add_argument("--source", type=Path, help=source_help)
     parser.add_argument("--project", type=Path, help=argparse.SUPPRESS)
@@ -51,6 +64,41 @@ def _update(project: Path, upstream: Upstream) -> None:
     write_lock(project, lock)
     regions = sum(len(file.regions) for file in lock.values())
     print(f"wrote {LOCK.as_posix()}: {regions} regions of {len(lock)} files")
+
+
+def _read(project: Path, upstream: Upstream, what: str, everything: bool, take: bool) -> int:
+    """Show the sentences one by one; at a terminal, ask after each whether it is true."""
+    lock = read_lock(project)
+    claims = wanted(claims_of(project) if everything else unread(project, lock), what)
+    read = []
+    for number, claim in enumerate(claims, 1):
+        print(screen(claim, upstream, f"({number} of {len(claims)})"))
+        if take:
+            read.append(claim)
+        elif sys.stdin.isatty():
+            answer = input("Enter: true.  n: not true, or not now.  q: stop here.  ").strip()
+            if answer == "q":
+                break
+            read += [] if answer else [claim]
+    if read:
+        known = record(project, lock, read)
+        print(f"recorded {len(read)} readings; {known} sentences of the course are read")
+    elif not claims:
+        print(f"every citing sentence of {what} was read since it last changed")
+    return 0
+
+
+def _to_read(project: Path) -> str:
+    """How many citing sentences wait for a reader, phase by phase."""
+    waiting = unread(project, read_lock(project))
+    if not waiting:
+        return "every citing sentence was read since it last changed"
+    places = Counter(phase_of(claim.where, {}) for claim in waiting)
+    shown = ", ".join(f"{name} {count}" for name, count in sorted(places.items()))
+    return (
+        f"{len(waiting)} citing sentences are new, or changed since they were read ({shown}): "
+        "cite-check --read NN, or --read notes"
+    )
 
 
 def _print_proposals(problem: Problem, found: Report, project: Path, upstream: Upstream) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from labkit.citations.scan import Citation
 from labkit.citations.symbols import PIN, SourceFile, Span, Upstream, digest
-from labkit.files import write_text
+from labkit.course.files import write_text
 
 LOCK = Path("upstream_notes") / "citations.lock"
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.citations.symbols import PIN
-from labkit.manifest import Course
+from labkit.course.manifest import Course
 
 REPOSITORY = "https://github.com/vllm-project/vllm"
 PLACES = (

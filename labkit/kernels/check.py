@@ -29,17 +29,20 @@ from typing import Any
 
 import torch
 
-from labkit import overlay
-from labkit.kernels import controls, gpu, verdict
-from labkit.kernels.cases import SPECS, Case, build, cases_of
-from labkit.kernels.crosscompile import CompileReport, CompileRequest, compile_request
-from labkit.kernels.extract import Submission, extract, reference_source
-from labkit.kernels.findings import Finding
-from labkit.kernels.observation import Observation
-from labkit.kernels.report import CaseReport, CheckResult, Stage
-from labkit.kernels.sandbox import Sandbox
-from labkit.manifest import Course, find_root
-from labkit.worker import Launcher
+from labkit.course.manifest import Course, find_root
+from labkit.kernels.cases import SPECS, build, cases_of
+from labkit.kernels.cases.draw import Case
+from labkit.kernels.measure import gpu
+from labkit.kernels.verdict import controls
+from labkit.kernels.verdict import numbers as verdict
+from labkit.kernels.verdict.report import CaseReport, CheckResult, Stage
+from labkit.kernels.watch.crosscompile import CompileReport, CompileRequest, compile_request
+from labkit.kernels.watch.extract import Submission, extract, reference_source
+from labkit.kernels.watch.findings import Finding
+from labkit.kernels.watch.observation import Observation
+from labkit.kernels.watch.sandbox import Sandbox
+from labkit.process import overlay
+from labkit.process.worker import Launcher
 from mini_vllm.kernels.launch import KernelSpec
 
 CAPABILITIES = (80, 90)

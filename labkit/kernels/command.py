@@ -7,14 +7,14 @@ from pathlib import Path
 
 import typer
 
-from labkit.files import write_text
+from labkit.course.files import write_text
 from labkit.kernels.cases import SPECS
 from labkit.kernels.check import Checker
-from labkit.kernels.report import CheckResult
-from labkit.kernels.roofline import DATASHEETS, draw, points_of
+from labkit.kernels.measure.roofline import DATASHEETS, draw, points_of
 from labkit.kernels.screen import show_result
-from labkit.loop import course, polite
-from labkit.screen import Screen
+from labkit.kernels.verdict.report import CheckResult
+from labkit.learner.commands import course, polite
+from labkit.learner.screen import Screen
 
 KERNEL = typer.Argument("", help="a kernel's name, or `all`; without one: the list of them")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from labkit.kernels.extract import Submission, extract
-from labkit.kernels.findings import Finding
-from labkit.kernels.observation import Observation
-from labkit.kernels.rules import CaseRules
+from labkit.kernels.cases.rules import CaseRules
+from labkit.kernels.watch.extract import Submission, extract
+from labkit.kernels.watch.findings import Finding
+from labkit.kernels.watch.observation import Observation
 from labkit.testing import Divergence
 from mini_vllm.kernels.launch import KernelSpec, Problem
 
@@ -59,7 +59,7 @@ def solve(
         NotImplementedError, KernelFault: as `submission_of`; KernelFault also if the run itself
             broke a rule.
     """
-    from labkit.kernels.monitor import run_monitored
+    from labkit.kernels.watch.monitor import run_monitored
 
     submission = submission_of(spec, probe)
     seen = run_monitored(submission, spec, problem, rules or CaseRules())

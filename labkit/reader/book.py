@@ -9,8 +9,8 @@ from pathlib import Path
 from string import Template
 
 from labkit.citations.symbols import Upstream
-from labkit.files import write_text
-from labkit.manifest import Course, Phase
+from labkit.course.files import write_text
+from labkit.course.manifest import Course, Phase
 from labkit.reader import page
 from labkit.reader.page import Page
 

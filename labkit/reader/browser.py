@@ -20,6 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from labkit.reader.pictures import VISIBLE, labelled
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
     "--headless",
@@ -181,10 +183,10 @@ class Browser:
         return float(sum(process["cpuTime"] for process in processes))
 
     def screenshot(self, path: Path) -> None:
-        """Save what the window shows as PNG."""
-        data = self.call("Page.captureScreenshot", format="png")["data"]
+        """Save what the window shows as PNG; the file carries the words in it, too."""
+        data = base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(base64.b64decode(data))
+        path.write_bytes(labelled(data, self.evaluate(VISIBLE)))
 
     def call(self, method: str, **parameters: Any) -> dict[str, Any]:
         """One command of the protocol and its answer; events in between are noted or dropped."""

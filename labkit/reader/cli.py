@@ -1,4 +1,4 @@
-"""The commands `read`, `book` and `screenshots`."""
+"""The commands `read`, `book`, `screenshots` and `figures`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from labkit.citations.symbols import DEFAULT_ROOT, Upstream, upstream_root
-from labkit.manifest import Course, ManifestError, find_root
+from labkit.course.manifest import Course, ManifestError, find_root
 from labkit.reader.book import build_all, build_one
 from labkit.reader.browser import BrowserError, find_browser
 from labkit.reader.screenshots import take
@@ -58,6 +58,24 @@ def screenshots(
     except BrowserError as error:
         typer.echo(str(error))
         raise typer.Exit(1) from None
+
+
+def figures(
+    check: Annotated[bool, typer.Option("--check", help="Only say which are stale.")] = False,
+    project: Root = None,
+) -> None:
+    """Draw the chapters' figures again, from the code whose numbers they show."""
+    from labkit.reader.drawings import FIGURES, draw_all, stale
+
+    root = project or find_root()
+    changed = stale(root)
+    for path in changed:
+        typer.echo(path.relative_to(root).as_posix())
+    if check:
+        typer.echo(f"{len(changed)} of {len(FIGURES)} figures are stale")
+        raise typer.Exit(1 if changed else 0)
+    draw_all(root)
+    typer.echo(f"drew {len(FIGURES)} figures, {len(changed)} of them changed")
 
 
 def _upstream(project: Path) -> Upstream | None:

@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from string import Template
 
-from labkit import source
 from labkit.citations.scan import REPOSITORY
 from labkit.citations.symbols import PIN, Upstream
-from labkit.manifest import Phase
+from labkit.course import source
+from labkit.course.manifest import Phase
+from labkit.course.skeleton import is_hole
 from labkit.reader import code, excerpts, markdown
-from labkit.skeleton import is_hole
 
 ASSETS = Path(__file__).parent / "assets"
 CHAPTERS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from labkit.manifest import Course
+from labkit.course.manifest import Course
 from labkit.reader.book import OUTPUT
 from labkit.reader.browser import Browser
 

@@ -140,8 +140,8 @@ def _replay_vllm(trace: Trace) -> Iterator[Line]:
 
 def _replay_labs(file: Path, labs: str) -> Iterator[Line]:
     """Replay with the learner's modules of some phases, such as "02,03"."""
-    from labkit.manifest import Course, ManifestError
-    from labkit.overlay import mapping_for
+    from labkit.course.manifest import Course, ManifestError
+    from labkit.process.overlay import mapping_for
 
     course = Course(ROOT)
     try:
@@ -153,7 +153,7 @@ def _replay_labs(file: Path, labs: str) -> Iterator[Line]:
 
 def replay_overlaid(file: Path, mapping: dict[str, str]) -> Iterator[Line]:
     """Replay in a child process in which other files stand in for some of the engine's modules."""
-    from labkit.overlay import environment
+    from labkit.process.overlay import environment
 
     command = [sys.executable, "-m", "labkit", "trace", "run", str(file.resolve())]
     env = environment(ROOT, mapping) | {"PYTHONUNBUFFERED": "1"}  # keep the lines before a hang

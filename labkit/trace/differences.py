@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from labkit.files import write_text
+from labkit.course.files import write_text
 from labkit.trace.format import Step, Trace, dump_line, parse_trace
 from labkit.trace.oracle import Answer
 

@@ -31,6 +31,7 @@ from mini_vllm.sample.logits_processors import (
     apply_top_k_top_p,
 )
 from mini_vllm.sample.metadata import SamplingMetadata
+from mini_vllm.sampling_params import MAX_FLOAT32, MIN_TEMPERATURE
 
 GOLDEN_RATIO = -0x61C8864680B583EB
 """2**64 divided by the golden ratio, as a signed number: splitmix64's step between counters."""
@@ -38,11 +39,14 @@ GOLDEN_RATIO = -0x61C8864680B583EB
 BROKEN_LOGITS = -1
 NO_TOKEN_LEFT = -2
 ERRORS = {
-    BROKEN_LOGITS: "the model produced NaN or infinite logits; check the weights and the dtype",
+    BROKEN_LOGITS: "the model produced NaN or infinite logits, or logit_bias or repetition_penalty "
+    "made them too large to sample from; check the weights, the dtype and these two",
     NO_TOKEN_LEFT: "no token is left to sample: the largest logit is -inf; "
     "relax allowed_token_ids or min_tokens",
 }
 """What stands in place of a sampled token when a row failed, and why it failed."""
+MAX_LOGIT = MAX_FLOAT32 * MIN_TEMPERATURE
+"""A larger one could become infinite when the temperature divides it, and two infinite ones NaN."""
 
 
 class LogprobsTensors(NamedTuple):
@@ -243,7 +247,7 @@ def mark_failed_rows(logits: Tensor, sampled: Tensor) -> Tensor:
     """Replace the token of each failed row by the code of its error.
 
     The largest logit of a row tells: it is NaN if any logit is, +inf if any is, and -inf only if
-    all are.
+    all are. A finite one may still be too large, on either side, to survive the temperature.
 
     Args:
         logits: [B, V] after the masks.
@@ -254,7 +258,7 @@ def mark_failed_rows(logits: Tensor, sampled: Tensor) -> Tensor:
     """
     largest = logits.amax(dim=-1)
     error = torch.where(largest == -float("inf"), NO_TOKEN_LEFT, BROKEN_LOGITS)
-    return torch.where(largest.isfinite(), sampled, error)
+    return torch.where(largest.abs() <= MAX_LOGIT, sampled, error)
 
 
 def compute_logprobs(logits: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.request import Request
 
 if TYPE_CHECKING:
-    from mini_vllm.core.scheduler_output import SchedulerOutput
+    from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
 
 
 class SchedulerExtension:
@@ -35,6 +35,18 @@ class SchedulerExtension:
     def batch_inputs(self, output: SchedulerOutput) -> dict[str, Any]:
         """Entries for ``output.extra``; called once a step, when the plan is complete."""
         return {}
+
+    def failures(self) -> dict[str, str]:
+        """Waiting requests that can never be ready, with the reason; asked before every step."""
+        return {}
+
+    def step_done(self, output: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
+        """The forward pass is over. Returns the requests whose tokens are to be thrown away."""
+        return set()
+
+    def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | None:
+        """New tokens of a request, after the stop rules. A reason ends it with an error."""
+        return None
 
     def request_freed(self, request: Request) -> None:
         """A request has finished and its blocks are free."""

@@ -9,7 +9,7 @@ Source: vllm/v1/core/sched/output.py#L180-L255 (SchedulerOutput) @ v0.22.1
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
@@ -93,8 +93,89 @@ class SchedulerOutput:
 
 
 @dataclass(slots=True)
+class GrammarOutput:
+    """Which tokens the grammars of a step let through, one bit a token.
+
+    Made after the forward pass was started, so that the CPU works while the device does.
+
+    Source: vllm/v1/core/sched/output.py#L259-L263 (GrammarOutput) @ v0.22.1
+    """
+
+    rows: dict[str, tuple[int, int]]
+    """Request to (first row, number of rows); a request with k drafts has k + 1 rows."""
+    words: bytes
+    """``[rows, ceil(V / 32)]`` int32, little-endian; bit t % 32 of word t // 32 is token t."""
+
+
+class LogprobsEntry(NamedTuple):
+    """The candidates for one position: the sampled (or prompt) token, then the most likely."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    rank: int
+    """Of the first token."""
+
+    def top(self, num_logprobs: int) -> LogprobsEntry:
+        """The same with at most ``num_logprobs`` of the most likely tokens."""
+        end = num_logprobs + 1
+        return LogprobsEntry(self.token_ids[:end], self.logprobs[:end], self.rank)
+
+
+@dataclass(slots=True)
+class ModelRunnerOutput:
+    """What one forward pass brought. Plain data: it may come from another process.
+
+    Source: vllm/v1/outputs.py#L230-L280 (ModelRunnerOutput) @ v0.22.1
+    """
+
+    sampled_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    """New tokens; requests whose prompt is not fully computed are absent."""
+    logprobs: dict[str, list[LogprobsEntry]] = field(default_factory=dict)
+    """One entry per new token, where asked for."""
+    prompt_logprobs: dict[str, list[LogprobsEntry]] = field(default_factory=dict)
+    """The same for the prompt tokens after those computed in this step."""
+    draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    """What a proposer guesses will come next."""
+    failed: dict[str, str] = field(default_factory=dict)
+    """Requests that got no token because something went wrong, with the reason."""
+    kv_connector_output: Any = None
+    """What the worker's side of a KV connector has to tell the scheduler's side."""
+
+
+@dataclass(slots=True)
+class RequestTimes:
+    """When things happened to a request inside the engine, in seconds of one monotonic clock.
+
+    Source: vllm/v1/metrics/stats.py#L202-L220 (RequestStateStats) @ v0.22.1
+    """
+
+    queued: float
+    """It entered the scheduler."""
+    scheduled: float | None = None
+    """A step computed tokens of it for the first time."""
+    first_token: float | None = None
+
+
+@dataclass(slots=True)
+class SchedulerStats:
+    """Gauges after a step.
+
+    Source: vllm/v1/metrics/stats.py#L170-L198 (SchedulerStats) @ v0.22.1
+    """
+
+    num_running_reqs: int
+    num_waiting_reqs: int
+    kv_cache_usage: float
+    """Share of the pool's blocks that requests hold."""
+    prefix_cache_queries: int
+    """Tokens looked up in the prefix cache since the counters were reset, and those found."""
+    prefix_cache_hits: int
+
+
+@dataclass(slots=True)
 class EngineCoreOutput:
-    """What one step brought for one request.
+    """What one step brought for one request: all that a front end needs, which may live in
+    another process and never sees the :class:`~mini_vllm.request.Request`.
 
     Source: vllm/v1/engine/__init__.py#L168-L198 (EngineCoreOutput) @ v0.22.1
     """
@@ -105,15 +186,26 @@ class EngineCoreOutput:
     """ "stop", "length", "abort" or "error" once the request has finished."""
     stop_reason: int | str | None = None
     """See :attr:`~mini_vllm.request.Request.stop_reason`; after an error, what went wrong."""
-    logprobs: list[Any] | None = None
-    """One entry per new token, as the sampler made it; None if nobody asked."""
-    prompt_logprobs: list[Any] | None = None
+    logprobs: list[LogprobsEntry] | None = None
+    """One entry per new token; None if nobody asked."""
+    prompt_logprobs: list[LogprobsEntry] | None = None
     """Entries for prompt tokens computed in this step."""
+    num_cached_tokens: int = 0
+    """Prompt tokens whose KV the prefix cache supplied at the first admission."""
+    num_preemptions: int = 0
+    times: RequestTimes | None = None
+    """With the first token, and when the request has finished."""
 
     @classmethod
     def last(
         cls, request: Request, token_ids: list[int], status: RequestStatus
     ) -> EngineCoreOutput:
         """What a request that has just finished hands over, with the reason why it has."""
-        finish_reason = RequestStatus.get_finished_reason(status)
-        return cls(request.request_id, token_ids, finish_reason, request.stop_reason)
+        return cls(
+            request.request_id,
+            token_ids,
+            RequestStatus.get_finished_reason(status),
+            request.stop_reason,
+            num_cached_tokens=request.num_cached_tokens,
+            num_preemptions=request.num_preemptions,
+        )

@@ -5,38 +5,41 @@ Source: vllm/v1/engine/core.py#L428-L457 (EngineCore.step) @ v0.22.1
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from mini_vllm.attention import get_backend
 from mini_vllm.config import EngineConfig
+from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.finish_step import end_hopeless, finish_step
+from mini_vllm.core.kv_cache_manager import PrefixCacheStats
 from mini_vllm.core.scheduler import Scheduler
-from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
-from mini_vllm.model.loader import compile_model, load_model
+from mini_vllm.core.scheduler_output import (
+    EngineCoreOutput,
+    RequestTimes,
+    SchedulerOutput,
+    SchedulerStats,
+)
+from mini_vllm.engine.limits import PromptLimits
+from mini_vllm.executor.uniproc import UniProcExecutor
+from mini_vllm.model.config import load_config
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.worker.cuda_graphs import CudaRecorder
-from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
-from mini_vllm.worker.model_runner import ModelRunner, ModelRunnerOutput
 
-logger = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from mini_vllm.model.llama import LlamaForCausalLM
+    from mini_vllm.worker.model_runner import ModelRunner
 
-SMALL_HIDDEN_SIZE = 512
-"""Models narrower than this run on one CPU thread unless told otherwise."""
-
-StepObserver = Callable[["EngineCore", SchedulerOutput, list[EngineCoreOutput], float], None]
-"""Called after every step with the engine, its plan, its outputs and its duration in seconds."""
+StepObserver = Callable[[SchedulerOutput, list[EngineCoreOutput], float, SchedulerStats], None]
+"""Called after every step with its plan, its outputs, its duration in seconds, and gauges."""
 
 
 class EngineCore:
-    """A model, a KV cache, a scheduler, and the loop that drives them.
+    """A scheduler, workers behind an executor, and the loop that drives them.
 
     It works on token ids; text is the business of
-    :class:`~mini_vllm.engine.llm_engine.LLMEngine`.
+    :class:`~mini_vllm.engine.llm_engine.LLMEngine`. It holds no model: that is a worker's.
 
     Args:
         config: model, cache and scheduler. ``max_model_len`` must not exceed what the model's
@@ -53,30 +56,51 @@ class EngineCore:
         extensions: Sequence[SchedulerExtension] = (),
         scheduler_cls: type[Scheduler] = Scheduler,
     ) -> None:
-        wanted, limits = config.model, config.scheduler
-        self.device = device = _pick_device(wanted.device)
-        backend = get_backend(device, wanted.attention_backend)
-        self.model = model = load_model(
-            wanted.model, wanted.dtype, device, backend, wanted.load_format, wanted.seed
-        )
-        _set_num_threads(wanted.num_threads, device, model.config.hidden_size)
-        _check_model_len(limits.max_model_len, model.config.max_position_embeddings)
-        num_blocks = choose_num_blocks(config, model.config, model.dtype, device)
+        self.model_args = load_config(config.model.model)
+        _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
+        self.executor = executor = UniProcExecutor(config)
+        executor.call("init_device")
+        executor.call("load_model")
+        num_blocks = min(executor.call("num_blocks_that_fit"))
+        executor.call("initialize", num_blocks)
+        executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
-        self.scheduler = scheduler_cls(limits, cache, extensions)
-        kv_cache = KVCache(
-            model.config, num_blocks, cache.block_size, model.dtype, device, cache.num_cpu_blocks
-        )
-        self.model_runner = ModelRunner(
-            model, kv_cache, limits.max_num_seqs, limits.max_model_len, cache.block_size, device
+        self.scheduler = scheduler_cls(config.scheduler, cache, extensions)
+        self.limits = PromptLimits(
+            self.model_args.vocab_size,
+            config.scheduler.max_model_len,
+            self.scheduler.kv_cache_manager.block_pool.num_usable_blocks,
+            cache.block_size,
         )
         self.observers: list[StepObserver] = []
-        if wanted.compile_model:
-            compile_model(model, backend)
-        if device.type == "cuda":
-            record = None if wanted.enforce_eager else CudaRecorder()
-            self.model_runner.warm_up(limits.max_num_batched_tokens, record)
+        self.times: dict[str, RequestTimes] = {}
+        """Of unfinished requests."""
+
+    @property
+    def model_runner(self) -> ModelRunner:
+        """The runner of the worker in this process, for those who look inside."""
+        return self.executor.worker.model_runner
+
+    @property
+    def model(self) -> LlamaForCausalLM:
+        """The model of the worker in this process."""
+        return self.executor.worker.model
+
+    def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
+        """The engine's own request for what a front end has sent.
+
+        Source: vllm/v1/engine/core.py#L794-L818 (EngineCore.preprocess_add_request) @ v0.22.1
+        """
+        return Request(
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling_params,
+            priority=request.priority,
+            arrival_time=request.arrival_time,
+            eos_token_id=request.eos_token_id,
+            cache_salt=request.cache_salt,
+        )
 
     def add_request(self, request: Request) -> None:
         """Queue a request, unless the model or the cache can never serve it.
@@ -85,34 +109,16 @@ class EngineCore:
             ValueError: for an empty prompt, a token outside the vocabulary, a prompt that leaves
                 no room for a token of output, or an id that is in use.
         """
-        prompt = request.prompt_token_ids
-        vocab_size = self.model.config.vocab_size
-        max_model_len = self.config.scheduler.max_model_len
-        capacity = self.scheduler.kv_cache_manager.capacity_in_tokens
-        if not prompt:
-            raise ValueError("the prompt is empty; it must have at least 1 token")
-        if not 0 <= min(prompt) <= max(prompt) < vocab_size:
-            bad = next(token for token in prompt if not 0 <= token < vocab_size)
-            raise ValueError(
-                f"the prompt has token id {bad}; the vocabulary ends at {vocab_size - 1}; was it "
-                "made with another tokenizer?"
-            )
-        if len(prompt) >= max_model_len:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens; with max_model_len={max_model_len} at most "
-                f"{max_model_len - 1} leave room for output; shorten it or raise max_model_len"
-            )
-        if len(prompt) > capacity:
-            raise ValueError(
-                f"the prompt has {len(prompt)} tokens; the KV cache holds {capacity} "
-                f"({self.scheduler.kv_cache_manager.block_pool.num_usable_blocks} blocks of "
-                f"{self.config.cache.block_size}); shorten it or raise num_gpu_blocks"
-            )
+        self.limits.check(request.prompt_token_ids)
         self.scheduler.add_request(request)
+        self.times[request.request_id] = RequestTimes(queued=time.monotonic())
 
     def abort_requests(self, request_ids: Sequence[str]) -> list[str]:
         """End requests early; returns the ids of those that were unfinished."""
-        return self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+        aborted = self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+        for request_id in aborted:
+            self.times.pop(request_id, None)
+        return aborted
 
     def has_requests(self) -> bool:
         return self.scheduler.has_requests()
@@ -127,55 +133,71 @@ class EngineCore:
             NoProgressError: see :meth:`~mini_vllm.core.scheduler.Scheduler.schedule`.
         """
         start = time.perf_counter()
+        hopeless = end_hopeless(self.scheduler)
         plan = self.scheduler.schedule()
+        scheduled_at = time.monotonic()
         try:
-            result = self.model_runner.execute_model(plan)
-        except Exception as error:
-            logger.exception("the forward pass failed; its requests end with an error")
-            reason = f"the forward pass failed: {error}"
-            outputs = self.scheduler.fail_requests(
-                plan, dict.fromkeys(plan.num_scheduled_tokens, reason)
-            )
+            self.executor.execute_model(plan)
+            result = self.executor.sample_tokens(None).result()
         except BaseException:  # Ctrl-C between writing and computing: nobody may find the blocks
             self.scheduler.fail_requests(plan, dict.fromkeys(plan.num_scheduled_tokens, ""))
             raise
-        else:
-            outputs = self._update(plan, result)
-        for observer in self.observers:
-            observer(self, plan, outputs, time.perf_counter() - start)
+        outputs = hopeless + finish_step(self.scheduler, plan, result)
+        self._stamp(plan, outputs, scheduled_at)
+        if self.observers:
+            stats = self.make_stats()
+            for observer in self.observers:
+                observer(plan, outputs, time.perf_counter() - start, stats)
         return outputs
 
-    def _update(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> list[EngineCoreOutput]:
-        failed = self.scheduler.fail_requests(plan, result.failed) if result.failed else []
-        outputs = self.scheduler.update_from_output(plan, result.sampled_token_ids)
-        if result.logprobs:
-            for output in outputs:
-                output.logprobs = result.logprobs.get(output.request_id)
-        prompts = [  # first, for the same step may end the request
-            EngineCoreOutput(request_id, [], prompt_logprobs=entries)
-            for request_id, entries in result.prompt_logprobs.items()
-        ]
-        return prompts + failed + outputs
+    def _stamp(
+        self, plan: SchedulerOutput, outputs: list[EngineCoreOutput], scheduled_at: float
+    ) -> None:
+        """Write down when requests were first scheduled and sampled, and tell with the outputs."""
+        now = time.monotonic()
+        for new in plan.scheduled_new_reqs:
+            if new.req_id in self.times:
+                self.times[new.req_id].scheduled = scheduled_at
+        for output in outputs:
+            times = self.times.get(output.request_id)
+            if times is None:
+                continue
+            if times.first_token is None and output.new_token_ids:
+                times.first_token = now
+                output.times = times
+            if output.finish_reason is not None:
+                output.times = self.times.pop(output.request_id)
 
-
-def _pick_device(name: str) -> torch.device:
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(
-            f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
-            "CUDA build of torch"
+    def make_stats(self) -> SchedulerStats:
+        """Gauges of this moment."""
+        scheduler = self.scheduler
+        manager = scheduler.kv_cache_manager
+        return SchedulerStats(
+            num_running_reqs=len(scheduler.running),
+            num_waiting_reqs=len(scheduler.requests) - len(scheduler.running),
+            kv_cache_usage=manager.usage,
+            prefix_cache_queries=manager.prefix_cache_stats.queries,
+            prefix_cache_hits=manager.prefix_cache_stats.hits,
         )
-    return torch.device(name)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached KV; False, with nothing done, while requests hold blocks."""
+        return self.scheduler.reset_prefix_cache()
+
+    def reset_stats(self) -> None:
+        """Count prefix cache hits afresh."""
+        self.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
+
+    def shutdown(self) -> None:
+        """Let go of the workers."""
+        self.executor.shutdown()
 
 
-def _set_num_threads(wanted: int | None, device: torch.device, hidden_size: int) -> None:
-    """Threads that wait for each other after every small product cost more than they compute,
-    and many times more when another program uses one of the cores."""
-    if wanted is None and hidden_size < SMALL_HIDDEN_SIZE:
-        wanted = 1
-    if wanted is not None and device.type == "cpu":
-        torch.set_num_threads(wanted)
+def call_utility(core: EngineCore, method: str, *args: Any) -> Any:
+    """Call a public method of the engine by name, as a front end in another process does."""
+    if method.startswith("_") or not hasattr(EngineCore, method):
+        raise AttributeError(f"the engine has no method {method!r} to call")
+    return getattr(core, method)(*args)
 
 
 def _check_model_len(max_model_len: int, max_positions: int) -> None:

@@ -130,7 +130,16 @@ class IncrementalDetokenizer:
         return released
 
     def _decode(self, token_ids: Sequence[int]) -> str:
-        return "" if self._window is None else self._window.append(token_ids)
+        """New text, the same however many tokens come at once.
+
+        Only a window that overflows with broken bytes shows what it has, and so depends on where
+        it is asked. There the tokens go in one by one, as for somebody who reads along.
+        """
+        if self._window is None:
+            return ""
+        if self._window.overflows_with(token_ids):
+            return "".join(self._window.append([token_id]) for token_id in token_ids)
+        return self._window.append(token_ids)
 
     def _search_stop(self, new_text: str) -> str:
         """Pass on the text of one new token, up to a stop string or to what could begin one.
@@ -196,6 +205,11 @@ class TokenWindow:
             self._chunk_start, self._chunk_end = self._chunk_end, num_complete
         self._slide(num_complete)
         return new_text
+
+    def overflows_with(self, token_ids: Sequence[int]) -> bool:
+        """Whether these tokens make the window too long without a complete character at its end."""
+        tokens = [*self._tokens, *token_ids]
+        return len(tokens) > MAX_BROKEN_WINDOW and complete_text(tokens, self.decode)[0] == 0
 
     def _slide(self, num_complete: int) -> None:
         """Forget old tokens when there are many; keep the last chunk as context for the next."""

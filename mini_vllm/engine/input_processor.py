@@ -1,15 +1,16 @@
-"""From what a caller passes in to a :class:`~mini_vllm.request.Request`.
+"""From what a caller passes in to an :class:`~mini_vllm.core.engine_request.EngineCoreRequest`.
 
 Source: vllm/v1/engine/input_processor.py#L300-L430 (InputProcessor) @ v0.22.1
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams, derive_seed
 
 PromptType = str | Sequence[int] | Mapping[str, Any]
@@ -61,7 +62,7 @@ class InputProcessor:
         priority: int = 0,
         arrival_time: float | None = None,
         cache_salt: str | None = None,
-    ) -> Request:
+    ) -> EngineCoreRequest:
         """Build the request for a tokenized prompt.
 
         ``max_tokens=None`` becomes the room that the model's length leaves. Further EOS tokens
@@ -81,12 +82,12 @@ class InputProcessor:
         self._num_requests += 1
         if not params.ignore_eos:
             params.stop_token_ids = [*(params.stop_token_ids or ()), *self.model.eos_token_ids[1:]]
-        return Request(
+        return EngineCoreRequest(
             request_id,
             token_ids,
             params,
-            priority=priority,
-            arrival_time=arrival_time,
             eos_token_id=self.model.eos_token_id,
+            arrival_time=time.monotonic() if arrival_time is None else arrival_time,
+            priority=priority,
             cache_salt=cache_salt,
         )

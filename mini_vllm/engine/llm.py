@@ -20,6 +20,7 @@ from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -67,7 +68,8 @@ class LLM:
         **config: Any,
     ) -> None:
         self.config = make_engine_config(model, **config)
-        tokenizer = None if skip_tokenizer_init else _load_tokenizer(self.config.model)
+        folder = self.config.model.tokenizer or self.config.model.model
+        tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
         self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
         self._ids = itertools.count()
 
@@ -202,20 +204,6 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
     limit = load_config(path).max_position_embeddings
     sections["scheduler"].setdefault("max_model_len", min(limit, SchedulerConfig.max_model_len))
     return EngineConfig(**{name: cls(**sections[name]) for name, cls in _SECTIONS.items()})
-
-
-def _load_tokenizer(config: ModelConfig) -> Any:
-    """The tokenizer of a local folder; never asks a hub."""
-    from transformers import AutoTokenizer  # takes seconds, so only when needed
-
-    folder = config.tokenizer or config.model
-    try:
-        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError) as error:
-        raise ValueError(
-            f"no tokenizer could be loaded from {folder}: {error}; pass tokenizer=FOLDER, or "
-            "skip_tokenizer_init=True to work on token ids"
-        ) from error
 
 
 def _as_list(prompts: Prompts) -> list[PromptType]:

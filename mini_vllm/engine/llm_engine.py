@@ -11,15 +11,14 @@ from typing import Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.extension import SchedulerExtension
-from mini_vllm.core.kv_cache_manager import PrefixCacheStats
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.engine.client import InprocClient
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.request import RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -40,14 +39,15 @@ class LLMEngine:
         scheduler_cls: type[Scheduler] = Scheduler,
     ) -> None:
         self.core = EngineCore(config, extensions, scheduler_cls)
+        self.client = InprocClient(self.core)
         self.config = self.core.config
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(
-            tokenizer, self.core.model.config, config.scheduler.max_model_len, config.model.seed
+            tokenizer, self.core.model_args, config.scheduler.max_model_len, config.model.seed
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = EngineStats()
-        self.core.observers.append(lambda *step: self.stats.record_step(*step))
+        self.client.observers.append(lambda *step: self.stats.record_step(*step))
 
     def add_request(
         self,
@@ -78,17 +78,15 @@ class LLMEngine:
             request = self.input_processor.process(
                 child_id, token_ids, child_params, priority, arrival_time, salt
             )
-            self.core.add_request(request)
+            self.client.add_request(request)
             self.output_processor.add_request(request, output, index, stream)
         return output
 
     def step(self) -> list[RequestOutput]:
         """Run one step; returns the outputs that it changed."""
-        processed = self.output_processor.process(self.core.step())
+        processed = self.output_processor.process(self.client.get_outputs())
         if processed.stop_string_ids:
-            self.core.scheduler.finish_requests(
-                processed.stop_string_ids, RequestStatus.FINISHED_STOPPED
-            )
+            self.client.abort_requests(processed.stop_string_ids)
         for output in processed.request_outputs:
             if output.finished:
                 self.stats.record_request(output)
@@ -98,13 +96,13 @@ class LLMEngine:
         """End requests early, all of them by default."""
         if request_ids is None:
             request_ids = list(self.output_processor.completions)
-        self.core.abort_requests(request_ids)
+        self.client.abort_requests(request_ids)
         self.output_processor.abort(request_ids)
 
     def reset_stats(self) -> None:
         """Start counting afresh, for the run that comes next."""
         self.stats = EngineStats()
-        self.core.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
+        self.client.call("reset_stats")
 
     def has_unfinished_requests(self) -> bool:
-        return self.core.scheduler.has_unfinished_requests() or bool(self.core.scheduler.capped)
+        return bool(self.output_processor.completions)

@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
-from mini_vllm.request import Request
 
 
 @dataclass(slots=True)
 class _Completion:
     """One of a prompt's completions while it runs."""
 
-    request: Request
     output: CompletionOutput
     detokenizer: IncrementalDetokenizer
     parent: RequestOutput
@@ -51,7 +50,7 @@ class OutputProcessor:
         self.completions: dict[str, _Completion] = {}
 
     def add_request(
-        self, request: Request, parent: RequestOutput, index: int, stream: bool = True
+        self, request: EngineCoreRequest, parent: RequestOutput, index: int, stream: bool = True
     ) -> None:
         """Watch ``request``, the ``index``-th completion of ``parent``.
 
@@ -70,7 +69,7 @@ class OutputProcessor:
         parent.outputs.append(output)
         detokenizer = IncrementalDetokenizer(self.tokenizer, request.prompt_token_ids, params)
         self.completions[request.request_id] = _Completion(
-            request, output, detokenizer, parent, metrics, stream or bool(params.stop)
+            output, detokenizer, parent, metrics, stream or bool(params.stop)
         )
 
     def process(self, outputs: Sequence[EngineCoreOutput]) -> ProcessedOutputs:
@@ -98,6 +97,8 @@ class OutputProcessor:
         stopped = output.finish_reason == "stop"  # by its last token, which the text leaves out
         if output.prompt_logprobs is not None and parent.prompt_logprobs is not None:
             parent.prompt_logprobs += [self._to_dict(entry) for entry in output.prompt_logprobs]
+        parent.num_cached_tokens = max(parent.num_cached_tokens, output.num_cached_tokens)
+        metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         if output.new_token_ids:
             metrics.first_token_time = metrics.first_token_time or now
             child.token_ids += output.new_token_ids
@@ -108,9 +109,6 @@ class OutputProcessor:
             child.finish_reason, child.stop_reason = output.finish_reason, output.stop_reason
             if output.finish_reason == "error":
                 parent.error = str(output.stop_reason)
-            request = completion.request
-            parent.num_cached_tokens = max(parent.num_cached_tokens, request.num_cached_tokens)
-            metrics.num_preemptions = request.num_preemptions
         stop_string = detokenizer.stop_reason
         if stop_string is not None:
             child.finish_reason, child.stop_reason = "stop", stop_string

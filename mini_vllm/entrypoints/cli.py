@@ -199,7 +199,7 @@ def run_bench(args: argparse.Namespace) -> int:
     import random
 
     llm = _load(args, enable_prefix_caching=False)
-    vocab_size = llm.engine.core.model.config.vocab_size
+    vocab_size = llm.engine.core.model_args.vocab_size
     draw = random.Random(0)
     prompts = [
         [draw.randrange(vocab_size) for _ in range(args.input_len)] for _ in range(args.num_prompts)
@@ -237,7 +237,7 @@ def run_info(args: argparse.Namespace) -> int:
         "mini_vllm": mini_vllm.__version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "device": str(core.device),
+        "device": str(core.model_runner.device),
         "threads": torch.get_num_threads(),
         "model": core.config.model.model,
         "architecture": type(model).__name__,

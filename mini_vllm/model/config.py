@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from mini_vllm.errors import show
+from mini_vllm.model.config_schema import GENERATION_CONFIG, check_config, check_entries
 
 
 @dataclass(frozen=True)
@@ -37,39 +40,33 @@ class ModelArgs:
         return self.eos_token_ids[0] if self.eos_token_ids else None
 
     @classmethod
-    def from_dict(cls, config: Mapping[str, Any]) -> ModelArgs:
-        """Build from a parsed `config.json`. Raises ValueError naming a missing or bad entry."""
-        architectures = tuple(config.get("architectures") or ())
+    def from_dict(cls, config: Mapping[str, Any], source: str = "config.json") -> ModelArgs:
+        """Build from a parsed `config.json`.
+
+        Raises ValueError that names `source`, the key, its value and what is allowed.
+        """
+        check_config(config, source)
+        architectures = tuple(config.get("architectures", ()))
         is_qwen2 = "Qwen2ForCausalLM" in architectures  # biases on q, k, v, and only there
-        heads = _required(config, "num_attention_heads")
-        hidden_size = _required(config, "hidden_size")
+        heads, hidden_size = config["num_attention_heads"], config["hidden_size"]
         default_head_dim = 128 if "Qwen3ForCausalLM" in architectures else hidden_size // heads
-        kv_heads = config.get("num_key_value_heads") or heads
-        activation = config.get("hidden_act", "silu")
-        if activation != "silu":
-            raise ValueError(f"config.json: hidden_act is {activation!r}; only 'silu' is supported")
-        if heads % kv_heads:
-            raise ValueError(
-                f"config.json: num_attention_heads {heads} is not a multiple of "
-                f"num_key_value_heads {kv_heads}"
-            )
-        attention_bias = bool(config.get("attention_bias", False))
+        attention_bias = config.get("attention_bias", False)
         return cls(
             architectures=architectures,
-            vocab_size=_required(config, "vocab_size"),
+            vocab_size=config["vocab_size"],
             hidden_size=hidden_size,
-            intermediate_size=_required(config, "intermediate_size"),
-            num_hidden_layers=_required(config, "num_hidden_layers"),
+            intermediate_size=config["intermediate_size"],
+            num_hidden_layers=config["num_hidden_layers"],
             num_attention_heads=heads,
-            num_key_value_heads=kv_heads,
+            num_key_value_heads=config.get("num_key_value_heads") or heads,
             head_dim=config.get("head_dim") or default_head_dim,
             max_position_embeddings=config.get("max_position_embeddings", 2048),
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
             rope_parameters=_rope_parameters(config),
-            tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+            tie_word_embeddings=config.get("tie_word_embeddings", False),
             qkv_bias=is_qwen2 or attention_bias,
             o_bias=attention_bias and not is_qwen2,
-            mlp_bias=bool(config.get("mlp_bias", False)),
+            mlp_bias=config.get("mlp_bias", False),
             sliding_windows=_sliding_windows(config),
             eos_token_ids=tuple(dict.fromkeys(_as_list(config.get("eos_token_id")))),
             dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
@@ -89,11 +86,14 @@ def load_config(folder: str | Path) -> ModelArgs:
         raise FileNotFoundError(
             f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
         )
-    config = read_json(path)
+    args = ModelArgs.from_dict(read_json(path), str(path))
     generation = folder / "generation_config.json"
-    more_eos = read_json(generation).get("eos_token_id") if generation.is_file() else None
-    eos = [*_as_list(config.get("eos_token_id")), *_as_list(more_eos)]
-    return ModelArgs.from_dict({**config, "eos_token_id": eos})
+    if not generation.is_file():
+        return args
+    more = read_json(generation)
+    check_entries(more, GENERATION_CONFIG, str(generation))
+    eos = (*args.eos_token_ids, *_as_list(more.get("eos_token_id")))
+    return replace(args, eos_token_ids=tuple(dict.fromkeys(eos)))
 
 
 def _rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -110,20 +110,14 @@ def _rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _sliding_windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
     """The window of each layer: Qwen's `use_sliding_window` from layer `max_window_layers` on."""
-    num_layers = _required(config, "num_hidden_layers")
+    num_layers = config["num_hidden_layers"]
     window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
-    first = config.get("max_window_layers", 28)
+    first = config.get("max_window_layers")
+    first = 28 if first is None else first
     kinds = config.get("layer_types") or [
         "sliding_attention" if i >= first else "full_attention" for i in range(num_layers)
     ]
     return tuple(window if kind == "sliding_attention" else None for kind in kinds)
-
-
-def _required(config: Mapping[str, Any], key: str) -> int:
-    value = config.get(key)
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"config.json: {key} is {value!r}; it must be an integer of at least 1")
-    return value
 
 
 def _as_list(value: int | list[int] | None) -> list[int]:
@@ -133,6 +127,9 @@ def _as_list(value: int | list[int] | None) -> list[int]:
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises ValueError that names the file if it is not one."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8")))
-    except ValueError as error:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} holds {show(value)}; it must be a JSON object, {{...}}")
+    return value

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.core.kv_cache_manager import PrefixCacheStats
-from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
+from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput, SchedulerStats
 from mini_vllm.outputs import RequestOutput
-
-if TYPE_CHECKING:
-    from mini_vllm.engine.core import EngineCore
 
 
 @dataclass
@@ -33,25 +28,25 @@ class EngineStats:
     kv_usages: list[float] = field(default_factory=list)
     ttft: list[float] = field(default_factory=list)
     tpot: list[float] = field(default_factory=list)
-    prefix_cache: PrefixCacheStats = field(default_factory=PrefixCacheStats)
+    prefix_queries: int = 0
+    prefix_hits: int = 0
 
     def record_step(
         self,
-        engine: EngineCore,
         plan: SchedulerOutput,
         outputs: list[EngineCoreOutput],
         seconds: float,
+        stats: SchedulerStats,
     ) -> None:
-        """An observer of :class:`~mini_vllm.engine.core.EngineCore`."""
-        manager = engine.scheduler.kv_cache_manager
+        """An observer of the engine's steps."""
         self.num_steps += 1
         self.seconds += seconds
         self.num_computed_tokens += plan.total_num_scheduled_tokens
         self.num_output_tokens += sum(len(output.new_token_ids) for output in outputs)
         self.num_preemptions += len(plan.preempted_req_ids)
         self.batch_sizes.append(len(plan.num_scheduled_tokens))
-        self.kv_usages.append(manager.usage)
-        self.prefix_cache = manager.prefix_cache_stats
+        self.kv_usages.append(stats.kv_cache_usage)
+        self.prefix_queries, self.prefix_hits = stats.prefix_cache_queries, stats.prefix_cache_hits
 
     def record_request(self, output: RequestOutput) -> None:
         """Count a finished prompt."""
@@ -80,7 +75,9 @@ class EngineStats:
             "computed_tokens_per_s": self.num_computed_tokens / self.seconds,
             "batch_mean": sum(self.batch_sizes) / self.num_steps,
             "batch_max": max(self.batch_sizes),
-            "prefix_hit_rate": self.prefix_cache.hit_rate,
+            "prefix_hit_rate": self.prefix_hits / self.prefix_queries
+            if self.prefix_queries
+            else 0.0,
             "preemptions": self.num_preemptions,
             "kv_usage_max": max(self.kv_usages),
         }

@@ -14,12 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
-
-if TYPE_CHECKING:
-    from mini_vllm.engine.core import EngineCore
+from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput, SchedulerStats
 
 _STATUS_NAMES = {
     "stop": "FINISHED_STOPPED",
@@ -28,26 +26,34 @@ _STATUS_NAMES = {
 }
 
 
-class Timeline:
-    """An observer of :class:`~mini_vllm.engine.core.EngineCore` that collects step records."""
+class Observed(Protocol):
+    """What can be recorded: steps that are told to observers, and the scheduler that plans them."""
 
-    def __init__(self) -> None:
+    scheduler: Scheduler
+    observers: list[Any]
+
+
+class Timeline:
+    """An observer that collects a record of every step of an engine with this scheduler."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
         self.records: list[dict[str, Any]] = []
         self._unfinished: set[str] = set()
 
     def record_step(
         self,
-        engine: EngineCore,
         plan: SchedulerOutput,
         outputs: list[EngineCoreOutput],
         seconds: float,
+        stats: SchedulerStats,
     ) -> None:
         """Append the record of one step.
 
         A request that was there and is gone without having finished in the step was ended from
         outside, by its caller or by a stop string: it is listed as aborted.
         """
-        scheduler = engine.scheduler
+        scheduler = self.scheduler
         finished = [
             [o.request_id, _STATUS_NAMES[o.finish_reason], o.stop_reason or o.finish_reason]
             for o in outputs
@@ -73,7 +79,7 @@ class Timeline:
                 "free_blocks": scheduler.kv_cache_manager.num_free_blocks,
                 "added": added,
             }
-            | ({} if self.records else {"config": _limits(engine)})
+            | ({} if self.records else {"config": _limits(scheduler)})
         )
 
     def write(self, path: Path) -> None:
@@ -83,19 +89,19 @@ class Timeline:
         os.replace(temporary, path)
 
 
-def _limits(engine: EngineCore) -> dict[str, Any]:
+def _limits(scheduler: Scheduler) -> dict[str, Any]:
     """The limits under which the engine schedules, by the names of the command line's options."""
     return {
-        "scheduler": type(engine.scheduler).__name__,
-        **asdict(engine.config.scheduler),
-        **asdict(engine.config.cache),
+        "scheduler": type(scheduler).__name__,
+        **asdict(scheduler.scheduler_config),
+        **asdict(scheduler.cache_config),
     }
 
 
 @contextmanager
-def record_timeline(engine: EngineCore, path: Path | None) -> Iterator[Timeline]:
+def record_timeline(engine: Observed, path: Path | None) -> Iterator[Timeline]:
     """Record the steps that ``engine`` makes inside the block, into ``path`` at its end."""
-    timeline = Timeline()
+    timeline = Timeline(engine.scheduler)
     engine.observers.append(timeline.record_step)
     try:
         yield timeline

@@ -171,7 +171,7 @@ def run_together(core, tokenizer, stories, max_tokens):
     requests = [Request(f"r{i}", tokenizer.encode(text), params) for i, text in enumerate(stories)]
     rows = []
 
-    def watch(engine, plan, outputs, seconds):
+    def watch(plan, outputs, seconds, stats):
         row = {}
         for request in requests:
             scheduled = plan.num_scheduled_tokens.get(request.request_id, 0)

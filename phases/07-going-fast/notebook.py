@@ -24,6 +24,7 @@ os.environ["TRITON_INTERPRET"] = "0"  # this notebook measures: nothing may be i
 import time
 import warnings
 from collections import Counter
+from operator import attrgetter
 
 import matplotlib.pyplot as plt
 import torch
@@ -68,7 +69,7 @@ PARTS = {  # what we call it: where it lives
     "prepare": ("model_runner", "_prepare_inputs"),
     "forward": ("model_runner", "_forward"),
     "logits": ("model", "compute_logits"),
-    "sample": ("model_runner", "_sample"),
+    "sample": ("model_runner.sample_step", "sample"),
     "update": ("scheduler", "update_from_output"),
 }
 
@@ -90,7 +91,7 @@ def clocked(core) -> Counter:
         setattr(owner, method, timed)
 
     for name, (owner, method) in PARTS.items():
-        wrap(getattr(core, owner), method, name)
+        wrap(attrgetter(owner)(core), method, name)
     wrap(core, "step", "whole")
     return seconds
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from labkit.citations.symbols import Upstream, upstream_root
-from labkit.manifest import Course
+from labkit.course.manifest import Course
 from labkit.reader.book import OUTPUT, build_all
 from labkit.reader.browser import Browser
 from tests.labkit.reading_course import CLOSE, STEP_3, STEP_40, make_reading_course, make_upstream

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.conformance import compare, replay_ours
+from labkit.trace.conformance import compare, replay_ours
 from labkit.trace.diff import render
 from labkit.trace.differences import FOLDER, DeliberateDifference, load, load_all
 from labkit.trace.generate import deliberate_difference

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from labkit.citations.upstream import COMMIT, VERSION
 from labkit.trace import golden
 from labkit.trace.coverage import features
 from labkit.trace.generate import PROFILES, deliberate_difference, generate
-from labkit.upstream import COMMIT, VERSION
 
 GOLDENS = golden.select()
 

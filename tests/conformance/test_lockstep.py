@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from labkit import conformance
-from labkit.conformance import Case, Mismatch, Tally, endless_cases, replay_ours, run_cases, until
+from labkit.trace import conformance
+from labkit.trace.conformance import (
+    Case,
+    Mismatch,
+    Tally,
+    endless_cases,
+    replay_ours,
+    run_cases,
+    until,
+)
 from labkit.trace.differences import load_all, record_theirs
 from labkit.trace.format import Trace, load_trace
 from labkit.trace.generate import PROFILES

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import upstream
+from labkit.citations import upstream
 from labkit.citations.symbols import DEFAULT_ROOT
-from labkit.upstream import UpstreamError, ensure, main, verify
+from labkit.citations.upstream import UpstreamError, ensure, main, verify
 
 SOURCE = "class Request:\n    pass\n"
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from decimal import Decimal
+from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from mini_vllm.sampling_params import MIN_TEMPERATURE, SamplingParams, derive_seed
@@ -49,12 +52,51 @@ NAN, INF = float("nan"), float("inf")
         ({"logit_bias": [1]}, "logit_bias is [1]; it must be a dict"),
         ({"extra_args": 1}, "extra_args is 1"),
         ({"n": 2, "temperature": 0}, "n is 2 with temperature 0"),
+        ({"stop": "\ud800"}, "stop holds '\\ud800', half of a surrogate pair"),
+        ({"logit_bias": {True: 1}}, "logit_bias has the key True"),
+        # What int64 or float32 cannot hold would end the step of everybody.
+        ({"min_tokens": 2**63, "max_tokens": None}, "at least 0, and int64 must hold it"),
+        ({"max_tokens": 2**63}, "max_tokens is 9223372036854775808; it must be at least 1, and"),
+        (
+            {"top_k": 10**5000},
+            "top_k is an integer of 16610 bits; it must be at least 1, and int64",
+        ),
+        (
+            {"temperature": 1e39},
+            "temperature is 1e+39; it must be finite and at least 0, and float",
+        ),
+        ({"temperature": Fraction(1, 2)}, "temperature is Fraction(1, 2) (Fraction); it must be"),
+        ({"temperature": Decimal("0.5")}, "temperature is Decimal('0.5') (Decimal); it must be"),
+        ({"top_p": Fraction(1, 2)}, "top_p is Fraction(1, 2) (Fraction); it must be a number"),
+        ({"temperature": 10**400}, "temperature is an integer of 1329 bits; it must be finite"),
+        ({"repetition_penalty": 1e-46}, "repetition_penalty is 1e-46; it must be finite and above"),
+        ({"repetition_penalty": 1e39}, "repetition_penalty is 1e+39; it must be finite and above"),
+        ({"logit_bias": {1: 1e39}}, "logit_bias[1] is 1e+39; it must be finite, and float32 must"),
+        ({"logit_bias": {1: 10**400}}, "logit_bias[1] is an integer of 1329 bits; it must be"),
+        ({"logit_bias": {1: Fraction(1, 2)}}, "logit_bias[1] is Fraction(1, 2) (Fraction)"),
+        (
+            {"stop_token_ids": list(range(10**5)) + ["x"]},
+            "stop_token_ids is [0, 1, 2, 3, 4, 5, ...]",
+        ),
     ],
 )
 def test_bad_value(values, words):
     with pytest.raises(ValueError) as error:
         SamplingParams(**values)
     assert words in str(error.value)
+    assert len(str(error.value)) < 300
+
+
+def test_numbers_of_numpy_become_pythons_own():
+    """They cross process boundaries and end up in tensors together with others."""
+    params = SamplingParams(
+        temperature=np.float32(0.5), top_k=np.int64(3), stop_token_ids=[np.int32(7)],
+        allowed_token_ids=[np.uint8(1)], logit_bias={np.int64(2): np.float16(1.5)},
+    )  # fmt: skip
+    assert (params.temperature, params.top_k) == (0.5, 3)
+    found = [params.temperature, params.top_k, params.stop_token_ids[0]]
+    found += [params.allowed_token_ids[0], *params.logit_bias, *params.logit_bias.values()]
+    assert [type(value) for value in found] == [float, int, int, int, int, float]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from labkit import alarm
-from labkit.hidden import (
+from labkit.inside import alarm
+from labkit.judge.hidden import (
     KERNEL_SECONDS,
     pytest_runtest_call,
     pytest_runtest_setup,

@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 
 from labkit.citations.symbols import PIN, Upstream
-from labkit.manifest import Course
-from labkit.skeleton import skeleton
+from labkit.course.manifest import Course
+from labkit.course.skeleton import skeleton
 
 QUEUE = "vllm/v1/core/queue.py"
 BLOB = f"https://github.com/vllm-project/vllm/blob/{PIN}/{QUEUE}"

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import bootstrap, checks, cli
+from labkit import cli
+from labkit.quality import checks
+from labkit.setup import bootstrap
 
 
 def test_a_command_that_is_not_built_says_so_and_exits_2(
@@ -23,7 +25,9 @@ def test_a_command_that_is_not_built_says_so_and_exits_2(
 def test_a_missing_function_counts_as_not_built(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setitem(cli.COMMANDS, "soon", cli.Command("labkit.checks:nothing", "later", ()))
+    monkeypatch.setitem(
+        cli.COMMANDS, "soon", cli.Command("labkit.quality.checks:nothing", "later", ())
+    )
     assert cli.main(["soon"]) == 2
     assert "not built yet" in capsys.readouterr().out
 

@@ -8,8 +8,8 @@ import tomllib
 
 from benchmarks import bench_grading
 from labkit.cli import COMMANDS
-from labkit.isolation import LADDER
-from labkit.manifest import find_root
+from labkit.course.manifest import find_root
+from labkit.sandbox.isolation import LADDER
 
 ROOT = find_root()
 GUIDE = (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
@@ -23,7 +23,7 @@ def test_every_command_of_the_guide_exists() -> None:
 
 def test_every_option_of_the_guide_exists() -> None:
     """Somewhere in the tools: a renamed option must be renamed here too."""
-    tools = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("labkit/*.py"))
+    tools = "\n".join(path.read_text(encoding="utf-8") for path in ROOT.glob("labkit/**/*.py"))
     bench = (ROOT / "benchmarks" / "bench_grading.py").read_text(encoding="utf-8")
     of_others = {"--build-arg"}
     for option in set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", GUIDE)) - of_others:
@@ -38,8 +38,10 @@ def test_the_figures_are_those_that_were_saved() -> None:
 
 
 def test_the_number_of_cheats_is_right() -> None:
-    table = tomllib.loads((ROOT / "tests" / "cheats" / "cheats.toml").read_text(encoding="utf-8"))
-    assert f"`tests/cheats` holds {len(table['cheats'])} ways" in GUIDE
+    table = tomllib.loads(
+        (ROOT / "tests" / "corpora" / "cheats" / "cheats.toml").read_text(encoding="utf-8")
+    )
+    assert f"`tests/corpora/cheats` holds {len(table['cheats'])} ways" in GUIDE
 
 
 def test_every_rung_is_explained() -> None:

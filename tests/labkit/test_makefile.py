@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.bootstrap import ROOT
 from labkit.cli import COMMANDS
+from labkit.setup.bootstrap import ROOT
 
 PROMISED = """setup demo test lint test-full lab-% trace-diff-% watch-% hint-% diff-% reset-% read-%
     notebook-% run-% grade-% progress doctor check-kernel upstream cite-check conformance arena

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from labkit import source
-from labkit.bootstrap import ROOT
 from labkit.cli import COMMANDS
-from labkit.manifest import Course, Phase
+from labkit.course import source
+from labkit.course.manifest import Course, Phase
+from labkit.setup.bootstrap import ROOT
 
 COURSE = Course(ROOT)
 GUIDES = [phase.folder / "00-guide.md" for phase in COURSE.ready]
 TOP = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/*.md"))]
 DOCUMENTS = [*TOP, *GUIDES, *sorted(ROOT.glob("upstream_notes/*.md"))]
-"""`labkit.chapters` and test_reader.py look into the chapters more closely."""
+"""`labkit.quality.chapters` and test_reader.py look into the chapters more closely."""
 README = TOP[0].read_text(encoding="utf-8")
 each_document = pytest.mark.parametrize(
     "document", DOCUMENTS, ids=lambda path: path.relative_to(ROOT).as_posix()
@@ -40,7 +40,7 @@ def test_the_table_of_phases_is_that_of_the_manifests(phase: Phase) -> None:
 
 @pytest.mark.parametrize("phase", COURSE.phases, ids=lambda phase: phase.number)
 def test_the_tour_ends_with_the_phases_of_today(phase: Phase) -> None:
-    """Else `python -m labkit.tour` records it anew."""
+    """Else `python -m labkit.quality.tour` records it anew."""
     tour = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
     [line] = re.findall(rf"(?m)^[ ✓] {phase.number} {re.escape(phase.title)} .*", tour)
     points = sum(exercise.points for exercise in phase.exercises)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from labkit import sync
-from labkit.manifest import Course
+from labkit.course import sync
+from labkit.course.manifest import Course
 
 ENGINE = '''
 """A queue and a clamp."""
@@ -132,7 +132,7 @@ def test_00_2_drain_in_order():
 '''
 
 HIDDEN = """
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 
 def test_00_1_clamp_matches(subject, reference):
@@ -244,7 +244,7 @@ def make_course(root: Path) -> Course:
     write(root, "phases/00-toy/02-mini-build.md", CHAPTER)
     write(root, "tests/public/00-toy/test_toy.py", TESTS)
     write(root, "tests/hidden/00-toy/test_toy_hidden.py", HIDDEN)
-    write(root, "tests/mutants/00-toy.toml", MUTANTS)
+    write(root, "tests/corpora/mutants/00-toy.toml", MUTANTS)
     course = Course(root)
     sync.sync(course)
     return course
@@ -256,7 +256,7 @@ def lab(course: Course) -> Path:
 
 def solve(course: Course, *names: str) -> None:
     """Copy functions of the engine into the lab file: all of them if none is named."""
-    from labkit import source
+    from labkit.course import source
 
     reference = (course.root / "toy/fifo.py").read_text(encoding="utf-8")
     text = lab(course).read_text(encoding="utf-8")
@@ -268,7 +268,7 @@ def solve(course: Course, *names: str) -> None:
 
 def rewrite(course: Course, name: str, body: str) -> None:
     """Give one function of the lab file another body."""
-    from labkit import source
+    from labkit.course import source
 
     text = lab(course).read_text(encoding="utf-8")
     lab(course).write_text(source.replace_body(text, name, body), encoding="utf-8")

@@ -45,7 +45,7 @@ def run(llm: LLM, params: SamplingParams) -> tuple[list[list[int]], Counter[str]
     """The tokens of all completions, and what the plans did besides."""
     counts: Counter[str] = Counter()
 
-    def watch(engine: object, plan: SchedulerOutput, *rest: object) -> None:
+    def watch(plan: SchedulerOutput, *rest: object) -> None:
         llm.engine.core.scheduler.check_integrity()
         counts["preempted"] += len(plan.preempted_req_ids)
         counts["swapped out"] += len(plan.blocks_to_swap_out)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from labkit.program import Ref
+from labkit.inside.program import Ref
+from labkit.process.worker import Program
 from labkit.trace import golden
 from labkit.trace.diff import differing_fields
 from labkit.trace.generate import generate
-from labkit.worker import Program
 
 MODULE = "mini_vllm.request"
 STATUSES = (

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 few = settings(
     max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)

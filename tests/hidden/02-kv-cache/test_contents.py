@@ -12,7 +12,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 many = settings(
     max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck)

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 many = settings(
     max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)

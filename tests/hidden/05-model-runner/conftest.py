@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 many = settings(
     max_examples=25,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 PLAN = "mini_vllm.core.scheduler_output:"
 
@@ -29,7 +29,7 @@ def test_05_5_bug_minivllm_72dd681_a_step_without_tokens(subject: Any) -> None:
     new = p.new(f"{PLAN}NewRequestData", "r0", [5], params, None, [1], 0)
     runner._update_states(plan(p, [new], set()))
     p.see(p.call("builtins:list", runner.requests))
-    result = runner.execute_model(plan(p, [], {"r0"}))
+    result = runner.execute(plan(p, [], {"r0"}))
     p.see(result.sampled_token_ids)
     p.see(runner.requests)
     p.see(runner.batch.req_id_to_row)

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 many = settings(
     max_examples=20,

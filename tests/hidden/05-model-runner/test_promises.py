@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 
 BATCH = "mini_vllm.worker.input_batch:"
 PLAN = "mini_vllm.core.scheduler_output:"

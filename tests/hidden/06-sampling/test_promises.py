@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 from mini_vllm import bundled
 
 many = settings(

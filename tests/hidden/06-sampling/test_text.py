@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models
 
-from labkit.worker import Program
+from labkit.process.worker import Program
 from mini_vllm import bundled
 
 many = settings(

@@ -13,7 +13,7 @@ import pytest
 
 from labkit.arena.referee import Referee, RuleBroken
 from labkit.arena.remote import RemoteScheduler
-from labkit.worker import Worker
+from labkit.process.worker import Worker
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.request import Request

@@ -13,7 +13,7 @@ from labkit.arena.metrics import Figures, figures
 from labkit.arena.remote import RemoteScheduler
 from labkit.arena.simulator import simulate
 from labkit.arena.workloads import WORKLOADS
-from labkit.worker import Program
+from labkit.process.worker import Program
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.scheduler import Scheduler
 

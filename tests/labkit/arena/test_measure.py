@@ -40,7 +40,7 @@ def test_blocks_move_and_no_request_notices() -> None:
         engine = make_engine(scheduler_cls)
         moved = 0
 
-        def count(_: object, plan: object, *__: object) -> None:
+        def count(plan: object, *_: object) -> None:
             nonlocal moved
             moved += len(plan.blocks_to_swap_in + plan.blocks_to_copy)  # type: ignore[attr-defined]
 

@@ -7,14 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from labkit import child
 from labkit.arena.cost import load_model
 from labkit.arena.referee import RuleBroken
 from labkit.arena.remote import RemoteScheduler
 from labkit.arena.simulator import Run, simulate
 from labkit.arena.workloads import WORKLOADS
-from labkit.bootstrap import ROOT
-from labkit.worker import Worker
+from labkit.inside import child
+from labkit.process.worker import Worker
+from labkit.setup.bootstrap import ROOT
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0
 

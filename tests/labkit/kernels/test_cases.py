@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from labkit.kernels import cases, oracles, tolerances, verdict
+from labkit.kernels import cases
 from labkit.kernels.cases import SPECS, build, cases_of
-from labkit.kernels.controls import BUGS
-from labkit.kernels.extract import reference_source
+from labkit.kernels.verdict import numbers as verdict
+from labkit.kernels.verdict import oracles, tolerances
+from labkit.kernels.verdict.controls import BUGS
+from labkit.kernels.watch.extract import reference_source
 
 ALL = [(spec, case.name) for spec in SPECS for case in cases_of(spec)]
 ATTENTION = ("paged_decode", "split_decode", "paged_prefill")

@@ -10,15 +10,17 @@ from pathlib import Path
 import pytest
 
 from labkit import cli
-from labkit.kernels import check, controls, tolerances, verdict
+from labkit.course.manifest import Course, find_root
+from labkit.kernels import check
 from labkit.kernels.cases import SPECS, cases_of, find_case
 from labkit.kernels.check import Checker, default_file, sampled
-from labkit.kernels.extract import reference_source
-from labkit.kernels.report import CheckResult, Stage, check_schema
-from labkit.kernels.roofline import DATASHEETS, draw, points_of
+from labkit.kernels.measure.roofline import DATASHEETS, draw, points_of
 from labkit.kernels.screen import conclusion, show_result, tiers
-from labkit.manifest import Course, find_root
-from labkit.screen import Screen
+from labkit.kernels.verdict import controls, tolerances
+from labkit.kernels.verdict import numbers as verdict
+from labkit.kernels.verdict.report import CheckResult, Stage, check_schema
+from labkit.kernels.watch.extract import reference_source
+from labkit.learner.screen import Screen
 
 ROOT = find_root()
 H200 = DATASHEETS["H200"]

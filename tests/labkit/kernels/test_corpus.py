@@ -12,13 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from labkit.kernels import corpus, corpus_command, selftest
+from labkit.course.manifest import find_root
 from labkit.kernels.cases import SPECS
 from labkit.kernels.check import Checker
-from labkit.kernels.corpus import Bench, Cheat, Fault
-from labkit.kernels.extract import Submission, extract
-from labkit.kernels.report import STAGES
-from labkit.manifest import find_root
+from labkit.kernels.proof import corpus, corpus_command, selftest
+from labkit.kernels.proof.corpus import Bench, Cheat, Fault
+from labkit.kernels.verdict.report import STAGES
+from labkit.kernels.watch.extract import Submission, extract
 
 CHEATS = corpus.cheats()
 FILES = {cheat.name: cheat for cheat in CHEATS if cheat.name}
@@ -131,5 +131,7 @@ def test_a_check_that_is_missed_and_one_that_is_not(tmp_path: Path) -> None:
         shutil.copytree(find_root() / package, tmp_path / package)
     known = {entry.about: entry for entry in corpus_command.weakened()}
     assert corpus_command.unnoticed(tmp_path, known["NaN is accepted"]) == ""
-    useless = corpus_command.Weakened("nothing", "verdict.py", "BITS = {", "BITS = {", ("nan",))
+    useless = corpus_command.Weakened(
+        "nothing", "verdict/numbers.py", "BITS = {", "BITS = {", ("nan",)
+    )
     assert "1 of 1 are found" in corpus_command.unnoticed(tmp_path, useless)

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit.child import Limits
+from labkit.inside.child import Limits
 from labkit.kernels.cases import build
-from labkit.kernels.crosscompile import (
+from labkit.kernels.watch.crosscompile import (
     CompileReport,
     CompileRequest,
     compile_request,
     load_widths,
 )
-from labkit.kernels.extract import Submission, extract, reference_source
-from labkit.kernels.findings import Finding
-from labkit.kernels.observation import Observation, Traffic
-from labkit.kernels.sandbox import Sandbox, finding_from
-from labkit.worker import WorkerError
+from labkit.kernels.watch.extract import Submission, extract, reference_source
+from labkit.kernels.watch.findings import Finding
+from labkit.kernels.watch.observation import Observation, Traffic
+from labkit.kernels.watch.sandbox import Sandbox, finding_from
+from labkit.process.worker import WorkerError
 from mini_vllm.kernels.attention import PAGED_DECODE, PAGED_PREFILL, STORE_KV
 from mini_vllm.kernels.launch import KernelSpec, Launch
 from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from labkit import overlay
 from labkit.kernels.direct import KernelFault, describe, expect_close, submission_of
-from labkit.kernels.findings import Finding
+from labkit.kernels.watch.findings import Finding
+from labkit.process import overlay
 from labkit.testing import Divergence
 from mini_vllm.kernels.attention import STORE_KV
 

@@ -8,8 +8,8 @@ import traceback
 
 import pytest
 
-from labkit.kernels.extract import Submission, extract, reference_source
-from labkit.kernels.findings import Finding, Findings
+from labkit.kernels.watch.extract import Submission, extract, reference_source
+from labkit.kernels.watch.findings import Finding, Findings
 from mini_vllm.kernels import attention, pointwise
 from mini_vllm.kernels.launch import KernelSpec, Work
 

@@ -11,13 +11,14 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from labkit.kernels import gpu, large, oracles, timing
-from labkit.kernels.cases import SPECS, build, cases_of
-from labkit.kernels.controls import BUGS
-from labkit.kernels.extract import extract, reference_source
-from labkit.kernels.guard import BAND_BYTES, Guarded, guard_all
-from labkit.kernels.large import LARGE
-from labkit.manifest import find_root
+from labkit.course.manifest import find_root
+from labkit.kernels.cases import SPECS, build, cases_of, large
+from labkit.kernels.cases.large import LARGE
+from labkit.kernels.measure import gpu, timing
+from labkit.kernels.measure.guard import BAND_BYTES, Guarded, guard_all
+from labkit.kernels.verdict import oracles
+from labkit.kernels.verdict.controls import BUGS
+from labkit.kernels.watch.extract import extract, reference_source
 
 
 def around(guarded: Guarded) -> torch.Tensor:
@@ -129,9 +130,9 @@ def test_a_time_below_the_floor_or_with_work_elsewhere_is_not_believed() -> None
 
 CASE_ON_CPU = """
 import json, sys
-from labkit.kernels import gpu
+from labkit.kernels.measure import gpu
 from labkit.kernels.cases import SPECS, find_case
-from labkit.kernels.extract import extract
+from labkit.kernels.watch.extract import extract
 gpu.DEVICE, gpu.WARPS, gpu.STAGES, gpu.REPEATS = "cpu", (1, 4), (2,), 3
 gpu.torch.cuda.synchronize = lambda: None
 spec, case = SPECS[sys.argv[1]], find_case(*sys.argv[1:3])

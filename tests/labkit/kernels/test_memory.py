@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases import far_apart
-from labkit.kernels.memory import DENSE, PAGE_BITS, Mask, Memory, Region, span_of
-from labkit.kernels.rules import CaseRules, TensorRule
+from labkit.kernels.cases.draw import far_apart
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+from labkit.kernels.watch.memory import DENSE, PAGE_BITS, Mask, Memory, Region, span_of
 from mini_vllm.kernels.launch import KernelSpec, Work
 
 SPEC = KernelSpec(

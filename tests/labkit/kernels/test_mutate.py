@@ -7,8 +7,8 @@ import difflib
 
 import pytest
 
-from labkit.kernels.corpus import changes
-from labkit.kernels.mutate import mutations
+from labkit.kernels.proof.corpus import changes
+from labkit.kernels.proof.mutate import mutations
 
 KERNEL = '''"""A file."""
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from labkit.manifest import Course
-from labkit.public import PhaseResult, Test
-from labkit.screen import kernel_tasks, tiers
+from labkit.course.manifest import Course
+from labkit.judge.public import PhaseResult, Test
+from labkit.learner.screen import kernel_tasks, tiers
 
 PHASE = Course(Path(__file__).parents[3]).phase("04")
 

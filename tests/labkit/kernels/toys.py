@@ -19,9 +19,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.extract import Submission, extract
-from labkit.kernels.monitor import run_monitored
-from labkit.kernels.rules import CaseRules, TensorRule
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+from labkit.kernels.watch.extract import Submission, extract
+from labkit.kernels.watch.monitor import run_monitored
 from mini_vllm.kernels.launch import KernelSpec, Launch, Work
 
 

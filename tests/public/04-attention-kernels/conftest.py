@@ -13,9 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from labkit.kernels import cases_attention, oracles
-from labkit.kernels.cases import Draw
+from labkit.kernels.cases import attention as cases_attention
+from labkit.kernels.cases.draw import Draw
 from labkit.kernels.direct import expect_close, solve
+from labkit.kernels.verdict import oracles
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.kernels.attention import PAGED_DECODE, PAGED_PREFILL
 from mini_vllm.kernels.launch import KernelSpec

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels import oracles
 from labkit.kernels.direct import expect_close, solve
+from labkit.kernels.verdict import oracles
 from labkit.testing import expect
 from mini_vllm.kernels.attention import PAGED_DECODE
 from mini_vllm.kernels.launch import KernelSpec, Launch, Work

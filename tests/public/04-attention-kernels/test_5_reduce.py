@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from labkit.kernels import oracles
 from labkit.kernels.direct import expect_close
+from labkit.kernels.verdict import oracles
 from mini_vllm.kernels.attention import REDUCE_SPLITS
 
 NONE = float("-inf")

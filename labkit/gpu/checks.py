@@ -1,0 +1,229 @@
+"""What only a GPU can show about the engine, as plain functions: they need torch and the engine.
+
+`gpu-report` runs them on a machine that may have no pytest; `tests/engine/whole/test_gpu.py` runs
+the same functions where pytest is. Each takes a device, returns in a few words what it saw, and
+raises AssertionError where that is wrong. On the device "cpu", under TRITON_INTERPRET=1, all but
+those in `NEED_CUDA` say something too, so that they are tested without a GPU.
+
+    python -m labkit.gpu.checks NAME [DEVICE]     one JSON object: {"saw": ...} or {"wrong": ...}
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+PROMPTS = ("Once upon a time", "The capital", "One day, a small fox found", "A")
+BOUNDS = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+"""Largest relative L2 error against plain torch in float32."""
+Tokens = list[list[int]]
+
+
+def relative_error(ours: torch.Tensor, right: torch.Tensor) -> float:
+    """L2 norm of the difference over that of `right`, in float64."""
+    ours, right = ours.double().cpu(), right.double().cpu()
+    return float((ours - right).norm() / right.norm().clamp(min=1e-12))
+
+
+def expect_close(what: str, ours: torch.Tensor, right: torch.Tensor) -> float:
+    """The error, if it is within the bound of the dtype of `ours`."""
+    error, bound = relative_error(ours, right), BOUNDS[ours.dtype]
+    assert error <= bound, f"{what}: relative error {error:.1e}, at most {bound:.0e} is rounding"
+    return error
+
+
+def tokens_of(device: str, sampling: dict[str, Any] | None = None, /, **config: Any) -> Tokens:
+    """Tokens of `PROMPTS` by the bundled draft model in float32, 8 of each."""
+    from mini_vllm import LLM, SamplingParams
+
+    small = {"max_model_len": 64, "max_num_seqs": 4, "num_gpu_blocks": 33, "dtype": "float32"}
+    llm = LLM("storyteller-draft", device=device, **small | config)
+    params = {"temperature": 0.0, "max_tokens": 8, "ignore_eos": True} | (sampling or {})
+    outputs = llm.generate(list(PROMPTS), SamplingParams(**params), use_tqdm=False)
+    return [list(output.outputs[0].token_ids) for output in outputs]
+
+
+def expect_equal(what: str, ours: Tokens, right: Tokens) -> None:
+    for prompt, mine, expected in zip(PROMPTS, ours, right, strict=True):
+        assert mine == expected, f"{what}: {prompt!r} goes on with {mine}, expected {expected}"
+
+
+# ---------------------------------------------------------------- attention and layers
+def attention_equals_plain_torch(device: str) -> str:
+    """A ragged batch of decodes and prefills through the Triton backend, in each dtype."""
+    from mini_vllm.attention import AttentionMetadata, get_backend
+    from mini_vllm.attention.reference import ReferenceAttention
+
+    errors = []
+    for dtype in list(BOUNDS)[: None if device == "cuda" else 2]:
+        # Triton's interpreter does not multiply bfloat16 matrices rightly.
+        torch.manual_seed(0)
+        query_lens, seq_lens = [1, 1, 1, 7, 40], [1, 17, 70, 30, 40]
+        tables = [[5 * i + j + 1 for j in range(-(-n // 16))] for i, n in enumerate(seq_lens)]
+        step = AttentionMetadata.from_lists(query_lens, seq_lens, tables, 16)
+        there = AttentionMetadata.from_lists(query_lens, seq_lens, tables, 16, device)
+        query = torch.randn(sum(query_lens), 8, 64).to(dtype)
+        cache = torch.randn(2, 27, 16, 2, 64).to(dtype)
+        for window in (None, 9):
+            right = ReferenceAttention.forward(query.float(), cache.float(), step, 0.125, window)
+            backend = get_backend(device, "triton")
+            ours = backend.forward(query.to(device), cache.to(device), there, 0.125, window)
+            errors.append(expect_close(f"{dtype}, window {window}", ours, right))
+    return f"largest relative error {max(errors):.1e}"
+
+
+def fused_layers_equal_plain_torch(device: str) -> str:
+    """Norm with residual, rotation and activation, in each dtype."""
+    from mini_vllm.model.layers import add_rms_norm, silu_mul
+    from mini_vllm.model.rope import apply_rope
+
+    errors = []
+    for dtype in BOUNDS:
+        torch.manual_seed(1)
+        x, residual, weight = (torch.randn(*shape).to(dtype) for shape in ((9, 96), (9, 96), (96,)))
+        total = (x.float() + residual.float()).to(dtype).float()
+        right = total * torch.rsqrt(total.pow(2).mean(-1, keepdim=True) + 1e-6) * weight.float()
+        ours = add_rms_norm(x.to(device), residual.to(device), weight.to(device), 1e-6)
+        errors += [expect_close(f"norm, {dtype}", ours[0], right),
+                   expect_close(f"residual, {dtype}", ours[1], total)]  # fmt: skip
+        gate_up = torch.randn(5, 400).to(dtype)
+        gate, up = gate_up.float().chunk(2, -1)
+        silu = torch.nn.functional.silu(gate) * up
+        errors.append(expect_close(f"silu, {dtype}", silu_mul(gate_up.to(device)), silu))
+        heads, angles = torch.randn(5, 3, 32).to(dtype), torch.randn(5, 1, 16)
+        cos = torch.cat([angles.cos()] * 2, -1).to(dtype)
+        sin = torch.cat([-angles.sin(), angles.sin()], -1).to(dtype)
+        turned = heads.float() * cos.float() + heads.float().roll(16, -1) * sin.float()
+        ours_turned = apply_rope(heads.to(device), cos.to(device), sin.to(device))
+        errors.append(expect_close(f"rope, {dtype}", ours_turned, turned))
+    return f"largest relative error {max(errors):.1e}"
+
+
+# ---------------------------------------------------------------- the engine
+def the_engine_uses_the_kernels(device: str) -> str:
+    """Without being asked, an engine on this device attends with Triton."""
+    from mini_vllm.attention import get_backend
+
+    name = type(get_backend(device)).__name__
+    assert name == "TritonAttention", f"the backend on {device} is {name}"
+    return name
+
+
+def greedy_tokens_equal_those_of_plain_torch(device: str) -> str:
+    """The same text as the engine with plain torch attention on the CPU."""
+    right = tokens_of("cpu", attention_backend="reference", enforce_eager=True)
+    expect_equal("greedy", tokens_of(device), right)
+    return f"{sum(map(len, right))} tokens"
+
+
+def schedules_change_no_token(device: str) -> str:
+    """Chunks, a pool that forces preemption, one request at a time: one and the same text."""
+    right = tokens_of(device)
+    for what, config in (
+        ("chunks of 3 tokens", {"max_num_batched_tokens": 4}),
+        ("one request at a time", {"max_num_seqs": 1}),
+        ("a pool of 5 blocks of 4 tokens", {"num_gpu_blocks": 6, "block_size": 4}),
+    ):
+        expect_equal(what, tokens_of(device, **config), right)
+    return "3 schedules"
+
+
+def seeds_draw_the_numbers_of_the_cpu(device: str) -> str:
+    """Numbers of seeds and indices, bit for bit; and a seeded text repeats itself."""
+    from mini_vllm.sample.sampler import uniform_numbers
+
+    seeds = torch.arange(-500, 500) * 0x9E3779B97F4A7C1 % 2**62
+    index = torch.arange(1000) % 37
+    ours = uniform_numbers(seeds.to(device), index.to(device)).cpu()
+    assert torch.equal(ours, uniform_numbers(seeds, index)), "numbers differ from the CPU's"
+    first = tokens_of(device, {"temperature": 1.0, "seed": 3})
+    expect_equal("seed 3 again", tokens_of(device, {"temperature": 1.0, "seed": 3}), first)
+    return "1,000 numbers"
+
+
+# ---------------------------------------------------------------- graphs
+def graphs_change_no_token(device: str) -> str:
+    """Launched one by one, or replayed from graphs: one and the same text."""
+    launched = tokens_of(device, enforce_eager=True)
+    expect_equal("replayed", tokens_of(device, enforce_eager=False), launched)
+    return f"{sum(map(len, launched))} tokens"
+
+
+def every_batch_size_has_a_graph(device: str) -> str:
+    """An engine of 20 requests records its buckets, the limit among them."""
+    from mini_vllm import LLM
+
+    llm = LLM("storyteller-draft", device=device, max_num_seqs=20, max_model_len=64,
+              num_gpu_blocks=81, dtype="float32")  # fmt: skip
+    graphs = llm.engine.core.model_runner.graphs
+    assert graphs is not None, "the engine recorded no graphs"
+    assert sorted(graphs.graphs) == [1, 2, 4, 8, 16, 20], sorted(graphs.graphs)
+    return f"{len(graphs.graphs)} graphs"
+
+
+def a_step_waits_for_the_gpu_once(device: str) -> str:
+    """Input preparation and forward pass never wait; only reading the sampled tokens does."""
+    from mini_vllm import LLM, SamplingParams
+
+    llm = LLM("storyteller-draft", device=device, max_num_seqs=4, max_model_len=64,
+              num_gpu_blocks=33, dtype="float32")  # fmt: skip
+    runner = llm.engine.core.model_runner
+    for name in ("_prepare_inputs", "_forward"):
+        setattr(runner, name, _that_must_not_wait(getattr(runner, name)))
+    params = SamplingParams(temperature=0.0, max_tokens=8, ignore_eos=True)
+    outputs = llm.generate(list(PROMPTS), params, use_tqdm=False)
+    errors = [output.error for output in outputs if output.error]
+    assert not errors, errors[0]
+    return "2 parts of the step never wait"
+
+
+def _that_must_not_wait(inner: Callable[..., Any]) -> Callable[..., Any]:
+    def guarded(*args: Any) -> Any:
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            return inner(*args)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return guarded
+
+
+CHECKS: dict[str, Callable[[str], str]] = {
+    check.__name__: check
+    for check in (
+        the_engine_uses_the_kernels,
+        attention_equals_plain_torch,
+        fused_layers_equal_plain_torch,
+        greedy_tokens_equal_those_of_plain_torch,
+        schedules_change_no_token,
+        seeds_draw_the_numbers_of_the_cpu,
+        graphs_change_no_token,
+        every_batch_size_has_a_graph,
+        a_step_waits_for_the_gpu_once,
+    )
+}
+NEED_CUDA = (
+    "graphs_change_no_token",
+    "every_batch_size_has_a_graph",
+    "a_step_waits_for_the_gpu_once",
+)
+"""On another device there is no graph to record, or nothing to wait for."""
+
+
+def run(name: str, device: str = "cuda") -> dict[str, str]:
+    """{"saw": what} if the check holds, else {"wrong": why}."""
+    try:
+        return {"saw": CHECKS[name](device)}
+    except Exception as error:  # the report names it, and goes on with the next check
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        place = "" if isinstance(error, AssertionError) else f" ({where.filename}:{where.lineno})"
+        return {"wrong": f"{type(error).__name__}: {error}{place}"}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(*sys.argv[1:])))

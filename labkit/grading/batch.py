@@ -1,0 +1,217 @@
+"""Grade a class: a folder that holds a folder for each student.
+
+    python -m labkit grade-class 03 submissions/ --out results/
+
+Writes `results/NAME.json` for each, and `results/class.csv`. Each submission is graded by a process
+of its own, so that one that breaks the grader costs the others nothing. A second run skips what is
+done: a result counts while submission, hidden suite and seed are what they were. Everybody meets
+the same random inputs: the class has one seed, kept in `results/class.toml`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from labkit.course.files import write_text
+from labkit.course.manifest import Phase
+from labkit.grading import exports, submission
+from labkit.grading.grade import ISOLATE
+from labkit.grading.result import (
+    GradeResult,
+    ResultError,
+    commitment,
+    fresh_seed,
+    hash_submission,
+    hash_suite,
+    load,
+)
+from labkit.grading.submission import Problem
+from labkit.inside import child
+from labkit.learner.commands import PHASE, polite, ready_phase
+from labkit.process import overlay
+from labkit.sandbox import build as sandbox
+from labkit.sandbox import isolation
+
+SECONDS = 3600.0
+"""For one submission, its hidden suite included; a grader that takes longer is stopped."""
+BREAKS = {"endless loop", "timeout", "crash", "memory", "garbage", "cannot import", "missing file"}
+"""Kinds of failure after which a human should look, not only the student."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One student's folder, where its result goes, what was promised about the inputs, and the
+    rung of isolation."""
+
+    phase: Phase
+    folder: Path
+    out: Path
+    seed: int
+    isolate: str = isolation.AUTO
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+
+def find_jobs(
+    phase: Phase, folder: Path, out: Path, seed: int, isolate: str = isolation.AUTO
+) -> list[Job]:
+    """One for each folder in `folder`, by name; hidden ones are left out.
+
+    Raises:
+        ValueError: there is none.
+    """
+    names = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    if not names:
+        raise ValueError(f"{folder} holds no folders; it must hold one for each student")
+    return [Job(phase, path, out / f"{path.name}.json", seed, isolate) for path in names]
+
+
+def finished(job: Job) -> GradeResult | None:
+    """The result of an earlier run, if it is still true of this submission, suite and seed."""
+    try:
+        found = load(job.out)
+    except (OSError, ResultError):
+        return None
+    files = submission.find_files(job.phase, job.folder)
+    now = hash_submission({path.name: path for path in files.values()})
+    same = found.submission == now and found.suite == hash_suite(job.phase.hidden_tests)
+    promised = found.phase == job.phase.slug and found.seed.commitment == commitment(job.seed)
+    return found if same and promised and found.status == "graded" else None
+
+
+def grade(job: Job) -> GradeResult:
+    """Grade one submission in a process of its own; whatever happens to it, there is a result."""
+    job.out.unlink(missing_ok=True)
+    words = ["-m", "labkit", "grade-submission", job.phase.number, str(job.folder.resolve())]
+    words += ["--result", str(job.out.resolve()), "--seed", str(job.seed)]
+    words += ["--isolation", job.isolate]
+    env = overlay.environment(job.phase.root, {}) | {"LABKIT_ROOT": str(job.phase.root)}
+    done = child.run(words, env, child.Limits(SECONDS, memory_mb=0), job.phase.root)
+    try:
+        return load(job.out)
+    except (OSError, ResultError):
+        files = submission.find_files(job.phase, job.folder)
+        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+        said = lines[-1][:300] if lines else "nothing"
+        ended = f"exit code {done.code}" if done.code is not None else f"stopped at {SECONDS:g} s"
+        problem = Problem("not run", f"the grader ended without a result: {ended}; it said: {said}")
+        empty = submission.refuse(job.phase, files, job.seed, problem)
+        failed = replace(empty, status="error")
+        failed.write(job.out)
+        return failed
+
+
+def run(
+    jobs: list[Job], workers: int, grader: Callable[[Job], GradeResult] = grade
+) -> Iterator[tuple[Job, GradeResult]]:
+    """Grade some submissions side by side; gives each as it ends."""
+    with ThreadPoolExecutor(workers) as pool:
+        futures = {pool.submit(grader, job): job for job in jobs}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
+def why_broken(result: GradeResult) -> str:
+    """What a human should look at: the grader's problem, or the first task that did more than
+    answer wrongly; "" if nothing is."""
+    if result.problem:
+        return result.problem
+    odd = [group for group in result.groups if group.kind in BREAKS]
+    if odd:
+        return f"{odd[0].id}: {odd[0].kind}"
+    nothing_runs = result.groups and all(group.kind == "error" for group in result.groups)
+    return "every task ends in an error" if nothing_runs else ""
+
+
+def class_seed(out: Path, wanted: int | None) -> int:
+    """The seed of this class: the wanted one, the one of the first run, or a fresh one; kept.
+
+    Raises:
+        ValueError: the file that keeps it holds none.
+    """
+    path = out / "class.toml"
+    if wanted is None and path.exists():
+        try:
+            return int(tomllib.loads(path.read_text(encoding="utf-8"))["seed"])
+        except (tomllib.TOMLDecodeError, KeyError, TypeError, ValueError):
+            raise ValueError(f"{path} holds no seed; write `seed = 1`, or remove it") from None
+    seed = fresh_seed() if wanted is None else wanted
+    write_text(path, f"seed = {seed} # secret until the class is graded\n")
+    return seed
+
+
+def show(phase: Phase, results: dict[str, GradeResult], out: Path, console: Console) -> None:
+    """How many passed, who is broken and why, whose every function is the reference's, and where
+    the table is."""
+    passed = sum(result.passed for result in results.values())
+    broken = {name: why for name, r in sorted(results.items()) if (why := why_broken(r))}
+    holes = sum(len(phase.holes(module)) for module in phase.modules)
+    flagged = {name: len(result.flags) for name, result in sorted(results.items()) if result.flags}
+    whole = [name for name, number in flagged.items() if number >= holes]
+    console.print(
+        f"{len(results)} submissions: {passed} passed, {len(broken)} broken", style="bold"
+    )
+    for name, why in broken.items():
+        console.print(f"  {name}: {why}", markup=False, soft_wrap=True)
+    rungs = {r.isolation: r.unavailable for r in results.values() if r.isolation != "none"}
+    for name, unavailable in rungs.items():
+        words = isolation.spoken(name, unavailable)
+        console.print(f"isolation: {words}", markup=False, soft_wrap=True)
+    if whole:
+        console.print(f"every function is the reference's: {', '.join(whole)}", markup=False)
+    if some := len(flagged) - len(whole):
+        console.print(f"some functions are: {some} more, in the column `flags`", markup=False)
+    console.print(f"table: {out / 'class.csv'}", markup=False, soft_wrap=True)
+
+
+@polite
+def main(
+    phase: str = PHASE,
+    folder: Path = typer.Argument(help="holds one folder for each student", file_okay=False),
+    out: Path = typer.Option(Path("results"), help="results go here; run again to go on"),
+    seed: int = typer.Option(None, help="of the random inputs; default: one for the class"),
+    jobs: int = typer.Option(max(1, (os.cpu_count() or 1) // 2), help="submissions at a time"),
+    again: bool = typer.Option(False, "--again", help="grade also what is done"),
+    isolate: str = ISOLATE,
+) -> None:
+    """Grade every submission in a folder; exit code 1 if the grader failed on one."""
+    chosen = ready_phase(phase)
+    if not folder.is_dir():
+        raise ValueError(f"{folder} is no folder; it must hold one folder for each student")
+    sandbox.choose_rung(chosen, isolate)  # say now, and once, that a rung does not work
+    todo = find_jobs(chosen, folder, out, class_seed(out, seed), isolate)
+    console = Console(highlight=False)
+    results = {} if again else {job.name: old for job in todo if (old := finished(job))}
+    if results:
+        console.print(f"{len(results)} of {len(todo)} are done already")
+    todo = [job for job in todo if job.name not in results]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        bar = progress.add_task(f"grade-{chosen.number}", total=len(todo))
+        for job, result in run(todo, jobs):
+            results[job.name] = result
+            progress.advance(bar)
+            if not console.is_terminal:
+                points = f"{result.earned:g} of {result.points:g}"
+                print(f"{job.name}: {points} points  {why_broken(result)}".rstrip(), flush=True)
+    write_text(out / "class.csv", exports.table(results))
+    show(chosen, results, out, console)
+    if any(result.status == "error" for result in results.values()):
+        print("The grader failed on some; run again to grade only those.", file=sys.stderr)
+        raise typer.Exit(1)

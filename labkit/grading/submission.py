@@ -1,0 +1,136 @@
+"""One submission: find the files that a phase asks for in whatever folder a student handed in, and
+grade them.
+
+    python -m labkit grade-submission 03 handed-in/ada --result ada.json
+
+A submission is data. Nothing of it is imported or parsed here; the grader runs it in a sandbox.
+Files that the phase does not ask for are never looked at.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from labkit.course.manifest import Phase
+from labkit.grading import grade
+from labkit.grading.grade import ISOLATE
+from labkit.grading.result import (
+    GradeResult,
+    GroupRecord,
+    Seed,
+    commitment,
+    fresh_seed,
+    hash_submission,
+    hash_suite,
+    now,
+    tool_versions,
+)
+from labkit.learner.commands import PHASE, polite, ready_phase
+from labkit.sandbox import isolation
+
+SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "__MACOSX", "mini_vllm", "solutions"}
+"""Folders that are never searched: a whole checkout holds the reference under the same name."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a submission cannot run at all: one of `result.KINDS`, and a sentence for the student."""
+
+    kind: str
+    text: str
+
+
+def find_files(phase: Phase, folder: Path) -> dict[str, Path]:
+    """Module -> the submitted file, where it was found or where it should be.
+
+    It may lie in `labs/NN-slug/`, in `NN-slug/`, at the top, or anywhere else if it is there once.
+    """
+    return {module: _find(phase, folder, phase.lab_file(module).name) for module in phase.modules}
+
+
+def _find(phase: Phase, folder: Path, name: str) -> Path:
+    usual = [folder / "labs" / phase.slug / name, folder / phase.slug / name, folder / name]
+    for path in usual:
+        if path.is_file() or path.is_symlink():
+            return path
+    others = [
+        path
+        for path in folder.rglob(name)
+        if not SKIPPED & set(path.relative_to(folder).parts[:-1])
+    ]
+    return others[0] if len(others) == 1 else folder / name
+
+
+def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
+    """A reason why these files are not this student's own, or None.
+
+    Whether they are there, plain files and Python is the grader's to say (`grade.judge`).
+    """
+    for path in files.values():
+        if os.path.lexists(path) and not path.resolve().is_relative_to(folder.resolve()):
+            return Problem("missing file", f"{path.name} is a link; hand in the file itself")
+    return None
+
+
+def refuse(phase: Phase, files: Mapping[str, Path], seed: int, problem: Problem) -> GradeResult:
+    """The result of a submission that cannot run: every task failed, and why."""
+    hint = "Your files must be there, as plain files that Python can read."
+    return GradeResult(
+        phase=phase.slug,
+        title=phase.title,
+        submission=hash_submission({path.name: path for path in files.values()}),
+        suite=hash_suite(phase.hidden_tests),
+        seed=Seed(commitment(seed), seed),
+        isolation="none",
+        tools=tool_versions(),
+        groups=[
+            GroupRecord(task.id, task.title, "failed", task.points, kind=problem.kind, hint=hint)
+            for task in phase.exercises
+        ],
+        problem=problem.text,
+        started=now(),
+    )
+
+
+def grade_folder(
+    phase: Phase, folder: Path, seed: int, isolate: str = isolation.AUTO
+) -> GradeResult:
+    """Grade what a student handed in.
+
+    Raises:
+        ValueError: the hidden suite is not in this checkout, so nothing can be judged; or
+            `isolate` is no rung, or does not work here.
+    """
+    grade.need_suite(phase)
+    files = find_files(phase, folder)
+    problem = check_files(folder, files)
+    if problem:
+        return refuse(phase, files, seed, problem)
+    return grade.grade_files(phase, files, seed, isolate)
+
+
+@polite
+def main(
+    phase: str = PHASE,
+    folder: Path = typer.Argument(help="what the student handed in", file_okay=False),
+    result: Path = typer.Option(help="write the result file here"),
+    seed: int = typer.Option(None, help="of the random inputs; default: a fresh one"),
+    isolate: str = ISOLATE,
+) -> None:
+    """Grade one folder and write its result file; exit code 0 if it could be judged."""
+    chosen = ready_phase(phase)
+    if not folder.is_dir():
+        print(f"{folder} is no folder; give the one that the student handed in", file=sys.stderr)
+        raise typer.Exit(2)
+    number = fresh_seed() if seed is None else seed
+    found = grade_folder(chosen, folder, number, isolate)
+    found.write(result)
+    said = f" ({found.problem})" if found.problem else ""
+    print(f"{folder.resolve().name}: {found.earned:g} of {found.points:g} points{said}")
+    raise typer.Exit(1 if found.status == "error" else 0)

@@ -1,0 +1,197 @@
+"""Child processes with limits: time, memory, processes, file size and output. A hang comes back
+with the stack it hung in.
+
+Nothing here trusts the child to behave, and nothing protects a secret from it: isolation is added
+by the grader (`labkit.sandbox.isolation`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import faulthandler
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+LIMITS = "LABKIT_LIMITS"
+OUTPUT_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one child may use.
+
+    Attributes:
+        seconds: wall time of the whole process.
+        memory_mb: private memory; 0 = no limit. On Linux this is RLIMIT_DATA, which leaves out
+            mapped libraries and the address space that CUDA reserves; elsewhere it is RLIMIT_AS.
+        file_mb: size of any file it writes.
+        mapped_mb: address space (RLIMIT_AS), which counts shared memory too; 0 = no limit. Never
+            set it for a process that uses CUDA.
+        cpu_seconds: CPU time of each process; 0 = no limit.
+        tasks: processes and threads that its user may have, those of other programs included
+            (RLIMIT_NPROC, which does not bind root); 0 = no limit.
+    """
+
+    seconds: float = 60.0
+    memory_mb: int = 4096
+    file_mb: int = 64
+    mapped_mb: int = 0
+    cpu_seconds: int = 0
+    tasks: int = 0
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a child ended: exit code (None if it was killed for time), and its output, cut to 256
+    KiB."""
+
+    code: int | None
+    stdout: str
+    stderr: str
+    seconds: float
+
+    @property
+    def timed_out(self) -> bool:
+        return self.code is None
+
+
+def prepare_from_environment() -> None:
+    """In the child: apply the limits and let SIGUSR1 print every thread's stack to stderr."""
+    limits = os.environ.get(LIMITS)
+    if limits is None:
+        return
+    faulthandler.enable()
+    if hasattr(signal, "SIGUSR1"):
+        # A duplicate: pytest puts a file of its own behind descriptor 2 while a test runs.
+        faulthandler.register(signal.SIGUSR1, file=os.dup(2))
+    try:
+        import resource
+    except ImportError:  # Windows has no such limits
+        return
+    wanted = Limits(**json.loads(limits))
+    memory = resource.RLIMIT_DATA if sys.platform == "linux" else resource.RLIMIT_AS
+    for which, value in (
+        (memory, wanted.memory_mb << 20),
+        (resource.RLIMIT_AS, wanted.mapped_mb << 20),
+        (resource.RLIMIT_CPU, wanted.cpu_seconds),
+        (resource.RLIMIT_NPROC, wanted.tasks),
+    ):
+        if value:
+            _lower(which, value)
+    _lower(resource.RLIMIT_FSIZE, wanted.file_mb << 20)
+    _lower(resource.RLIMIT_CORE, 0)
+
+
+def be_killed_first() -> None:
+    """If the machine runs out of memory, the kernel ends this process and not the grader."""
+    try:
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    except OSError:  # not Linux, or no /proc here
+        return
+
+
+def _lower(which: int, value: int) -> None:
+    import resource
+
+    hard = resource.getrlimit(which)[1]
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    try:
+        resource.setrlimit(which, (value, value))
+    except (ValueError, OSError):  # some systems refuse a limit
+        return
+
+
+def start(
+    command: Sequence[str], env: Mapping[str, str], limits: Limits, cwd: Path | None = None
+) -> subprocess.Popen[bytes]:
+    """Start a Python child in its own process group, with pipes on all three streams."""
+    return spawn([sys.executable, *command], dict(env) | variable(limits), cwd)
+
+
+def variable(limits: Limits) -> dict[str, str]:
+    """How limits travel to a child, which applies them to itself before it runs anything else."""
+    return {LIMITS: json.dumps(dataclasses.asdict(limits))}
+
+
+def spawn(
+    words: Sequence[str], env: Mapping[str, str], cwd: Path | None = None, uid: int | None = None
+) -> subprocess.Popen[bytes]:
+    """Any program in its own process group, with pipes; as another user if `uid` is given."""
+    identity: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid}
+    if uid is not None:
+        identity["extra_groups"] = []
+    return subprocess.Popen(
+        words, env=dict(env), cwd=cwd, start_new_session=True, **identity,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+class Tail:
+    """Reads a stream in a thread so that the child never blocks, and keeps its first 256 KiB."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._data = bytearray()
+        self._stream = stream
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while chunk := self._stream.read1(65536):  # type: ignore[attr-defined]
+            self._data += chunk[: OUTPUT_BYTES - len(self._data)]
+
+    def text(self, wait: float = 2.0) -> str:
+        self._thread.join(wait)
+        return bytes(self._data).decode("utf-8", "replace")
+
+    def close(self, wait: float = 1.0) -> None:
+        """Close the stream once it has ended. A grandchild that got away may hold its other end
+        open; then it is left to the thread, for closing it here would wait for that process."""
+        self._thread.join(wait)
+        if not self._thread.is_alive():
+            self._stream.close()
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """Ask where it hangs, then kill it with all of its children."""
+    if process.poll() is None and hasattr(signal, "SIGUSR1"):
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.2)
+    kill_group(process)
+    process.wait()
+
+
+def kill_group(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        process.kill()
+
+
+def run(
+    command: Sequence[str], env: Mapping[str, str], limits: Limits, cwd: Path | None = None
+) -> Finished:
+    """Run `python command…` to its end or to its limit."""
+    begin = time.monotonic()
+    process = start(command, env, limits, cwd)
+    assert process.stdin and process.stdout and process.stderr
+    process.stdin.close()
+    out, err = Tail(process.stdout), Tail(process.stderr)
+    try:
+        code: int | None = process.wait(limits.seconds)
+        kill_group(process)
+    except subprocess.TimeoutExpired:
+        code = None
+        stop(process)
+    except BaseException:
+        stop(process)
+        raise
+    return Finished(code, out.text(), err.text(), time.monotonic() - begin)

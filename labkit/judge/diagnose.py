@@ -1,0 +1,185 @@
+"""From what happened to what a learner can do about it: one sentence for each typical mistake."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.course import source
+from labkit.course.files import git
+from labkit.course.manifest import Exercise, Phase
+from labkit.judge.public import Test
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a phase cannot be judged at all: what is wrong, where, and what to do."""
+
+    what: str
+    lines: tuple[str, ...]
+    todo: str
+
+
+def before(phase: Phase) -> Problem | None:
+    """Look at the learner's files before anything runs: missing, not Python, or a function gone."""
+    for module in phase.modules:
+        path, shown = phase.lab_file(module), phase.lab_path(module)
+        if not path.exists():
+            return Problem(
+                f"{shown} is missing.",
+                ("Your backups, if any, lie in .labkit/backups/.",),
+                f"make reset-{phase.number} puts the skeleton back",
+            )
+        try:
+            text = path.read_text(encoding="utf-8")
+            known = source.functions(text, shown)
+        except UnicodeDecodeError as error:
+            return Problem(f"{shown} is not UTF-8 text.", (str(error),), f"save {shown} as UTF-8")
+        except SyntaxError as error:
+            return _syntax_problem(error, shown, phase)
+        for name, exercise in phase.holes(module).items():
+            if name not in known:
+                number = exercise.number
+                return Problem(
+                    f"{shown} has no {name} any more; task {exercise.id} needs it.",
+                    ("Was it renamed, deleted, or moved by a change of indentation?",),
+                    f"bring it back, or: python -m labkit reset {phase.number} --task {number}",
+                )
+    if phase.notebook and not (phase.labs / "lab.ipynb").exists():
+        return Problem(
+            f"labs/{phase.slug}/lab.ipynb is missing.",
+            (),
+            f"make reset-{phase.number} puts the notebook back (your modules are backed up first)",
+        )
+    return None
+
+
+def _syntax_problem(error: SyntaxError, shown: str, phase: Phase) -> Problem:
+    line = error.lineno or 1
+    lines = [f"{type(error).__name__}: {error.msg}"]
+    if error.text:
+        code = error.text.rstrip("\n")
+        lines += [f"  {code}", "  " + " " * ((error.offset or 1) - 1) + "^"]
+    if "<<<<<<<" in (error.text or ""):
+        lines.append("These marks come from `update`: keep one of the two sides and delete them.")
+    return Problem(
+        f"{shown}:{line} is not Python yet.",
+        tuple(lines),
+        f"mend line {line} (or the one above it), then make lab-{phase.number}",
+    )
+
+
+def notices(phase: Phase) -> list[str]:
+    """Edits in the wrong place: the engine or the solutions instead of the lab file."""
+    paths = [phase.reference_file(m).relative_to(phase.root).as_posix() for m in phase.modules]
+    solutions = phase.solutions.relative_to(phase.root).as_posix()
+    changed = git(phase.root, "status", "--porcelain", "--", *paths, solutions) or ""
+    found = []
+    for line in changed.splitlines():
+        name = line[3:].strip()
+        lab = next(
+            (phase.lab_path(m) for m, p in zip(phase.modules, paths, strict=True) if p == name), ""
+        )
+        if lab:
+            found.append(
+                f"{name} is edited, but your file is {lab}: edits in {name} change nothing here."
+                f" Move them, then undo with: git checkout -- {name}"
+            )
+        elif line[:2].strip() != "??":
+            found.append(f"{name} is edited; it is only there to compare with.")
+    return found
+
+
+def import_problem(phase: Phase, text: str) -> Problem:
+    """The tests could not be loaded: most often the learner's file fails while it is imported."""
+    lines = text.strip().splitlines()
+    last = next(
+        (line for line in reversed(lines) if re.search(r"\w+(Error|Exception)\b", line)), ""
+    )
+    last = re.sub(r"^E\s+", "", last).strip() or (lines[-1].strip() if lines else "no message")
+    place = ""
+    for module in phase.modules:
+        shown = phase.lab_path(module)
+        hits = re.findall(rf"{re.escape(shown)}\D{{1,8}}(\d+)", text)
+        if hits:
+            place = f"{shown}:{hits[-1]}"
+    what = f"{place or f'labs/{phase.slug}'} fails while it is imported, so no test could run."
+    return Problem(what, (last,), f"mend {place or 'that'}, then make lab-{phase.number}")
+
+
+def place_of(test: Test, phase: Phase) -> tuple[str, int, str] | None:
+    """The innermost line of the learner's files in the traceback: (path, line, function)."""
+    labs = str(phase.labs)
+    for file, line, function in reversed(test.detail.get("frames", [])):
+        if file.startswith(labs):
+            return Path(file).relative_to(phase.root).as_posix(), line, function
+    return None
+
+
+def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, int, str] | None:
+    """The innermost line of the traceback in a function of the task, or in a helper of the
+    learner's own. Given code and other tasks only pass on what this task got wrong."""
+    others: set[str] = set()
+    for module in phase.modules:
+        others |= source.functions(phase.reference_file(module).read_text(encoding="utf-8")).keys()
+    others -= set(exercise.functions)
+    for file, line, function in reversed(test.detail.get("frames", [])):
+        if file.startswith(str(phase.labs)) and function.partition(".<locals>")[0] not in others:
+            return Path(file).relative_to(phase.root).as_posix(), line, function
+    return None
+
+
+def test_line(test: Test, phase: Phase) -> str:
+    """Where the test stood when it failed: "tests/public/03-scheduler/test_clamp.py:41". A line of
+    the test itself comes before one of the helpers that it called."""
+    name, folder = test.name.partition("[")[0], str(phase.root / "tests")
+    frames = [frame for frame in test.detail.get("frames", []) if frame[0].startswith(folder)]
+    own = [frame for frame in frames if frame[2] == name]
+    for file, line, _ in (own or frames)[-1:]:
+        return f"{Path(file).relative_to(phase.root).as_posix()}:{line}"
+    return test.id.partition("::")[0]
+
+
+def _source_line(path: Path, line: int) -> str:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return lines[line - 1].strip() if line <= len(lines) else ""
+
+
+def explain(test: Test, phase: Phase) -> list[str]:
+    """What most probably went wrong, in sentences; [] if the comparison says it all."""
+    detail, place = test.detail, place_of(test, phase)
+    error = detail.get("error", "")
+    where = f"{place[0]}:{place[1]} in {place[2]}" if place else ""
+    found = []
+    if test.outcome == "hang":
+        code = f": {_source_line(phase.root / place[0], place[1])}" if place else ""
+        found.append(
+            f"Still running after {phase.test_seconds:g} s, so it was stopped (endless loop?)."
+        )
+        found.append(f"It was at {where}{code}" if where else "It was not in your file.")
+    elif error == "RecursionError":
+        calls = Counter(f for file, _, f in detail["frames"] if file.startswith(str(phase.labs)))
+        name = calls.most_common(1)[0][0] if calls else "a function"
+        found.append(f"{name} calls itself without an end. Which case should stop it?")
+    elif error == "MemoryError":
+        found.append(f"Out of memory at {phase.memory_mb} MB: does a list grow in a loop? {where}")
+    elif error == "OSError" and "File too large" in detail.get("message", ""):
+        found.append(f"It printed without an end, so it was stopped. {where}")
+    returned = detail.get("returned")
+    if returned and returned["type"] == "NoneType":
+        found.append(
+            f"{returned['function']} returned None; its signature promises {returned['promised']}."
+            " Is a `return` missing on some path?"
+        )
+    elif returned:
+        found.append(
+            f"{returned['function']} returned a {returned['type']};"
+            f" its signature promises {returned['promised']}."
+        )
+    if detail.get("printed_lines", 0) > 20:
+        found.append(
+            f"Your code printed {detail['printed_lines']} lines; the first are shown below."
+        )
+    return found

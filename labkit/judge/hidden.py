@@ -1,0 +1,244 @@
+"""Pytest plugin of the hidden suites: `subject` is what is judged, `reference` is what is right.
+
+Tests never import a learner's module: both fixtures are children (`labkit.process.worker.Worker`).
+The subject lives in a sandbox (`labkit.sandbox.build`), in a fresh one for each task: a task whose
+code hangs, dies or answers with garbage is lost as a whole, and the next task begins as if nothing
+had happened.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.course.manifest import Course, Phase
+from labkit.inside import child
+from labkit.inside.alarm import EndlessLoop
+from labkit.judge import counterexample
+from labkit.judge.public import task_of
+from labkit.process import overlay
+from labkit.process.worker import Worker, WorkerError
+from labkit.sandbox import build as sandbox
+from labkit.sandbox import isolation
+from labkit.sandbox.build import Sandbox
+
+SUBJECT = "LABKIT_SUBJECT"
+ISOLATION = "LABKIT_ISOLATION"
+TASKS = "LABKIT_TASKS"
+ANSWER_SECONDS = 10.0
+FIRST_SECONDS = 20.0
+"""What the first answer of a fresh worker has on top: it imports the engine."""
+WARM_SECONDS = 60.0
+KERNEL_SECONDS = 300.0
+"""For all cases of one kernel, compilers included; each case has a limit of its own in
+`labkit.kernels.watch.sandbox`."""
+WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
+SANDBOX = "sandbox"
+"""The kind of failure that is the grader's own."""
+LOST = {"hang": "endless loop", "died": "crash", "garbage": "garbage"}
+RAISED = {
+    "NotImplementedError": "open TODO",
+    "MemoryError": "memory",
+    "ImportError": "cannot import",
+    "ModuleNotFoundError": "cannot import",
+    "SyntaxError": "cannot import",
+}
+
+
+class TaskLost(BaseException):
+    """The subject gave no answer, so its task is over. Not an Exception: Hypothesis must not try
+    again with other inputs."""
+
+
+class SandboxBroken(Exception):
+    """The sandbox did not come up, before any code of the learner ran."""
+
+
+class Observed(Worker):
+    """A worker that remembers what it was asked last, and what came of it.
+
+    Attributes:
+        asked: scenario and arguments of the last request.
+        seen: its answer, as far as there is one.
+        raised: name of the exception that ended it, or "".
+    """
+
+    asked: tuple[str, dict[str, Any]] = ("", {})
+    seen: Any = None
+    raised: str = ""
+
+    def call(self, scenario: str, **args: Any) -> Any:
+        self.asked, self.seen, self.raised = (scenario, args), None, ""
+        try:
+            self.seen = super().call(scenario, **args)
+        except WorkerError as error:
+            self.raised = error.detail["type"] if error.kind == "error" else ""
+            raise
+        last = self.seen[-1] if isinstance(self.seen, list) and self.seen else None
+        if isinstance(last, dict) and isinstance(last.get("!raises"), str):
+            self.raised = last["!raises"]
+        return self.seen
+
+
+class Subject(Observed):
+    """What is judged: one sandboxed worker a task.
+
+    Attributes:
+        task: whose tests run now, "03.2".
+        lost: tasks that are over -> why, one of `labkit.grading.result.KINDS`.
+    """
+
+    def __init__(self, phase: Phase, launcher: Sandbox) -> None:
+        limits = child.Limits(ANSWER_SECONDS, phase.memory_mb)
+        super().__init__(phase.root, {}, limits, "subject", launcher)
+        self.task = ""
+        self.lost: dict[str, str] = {}
+        self.packages = sandbox.heavy_packages(phase)
+
+    def enter(self, task: str) -> None:
+        """From now on tests of `task` run; another task's worker ends."""
+        if task != self.task:
+            if self.task:  # before the first test, a fixture may have asked already
+                self.close()
+            self.task = task
+
+    def lose(self, why: str) -> None:
+        self.lost.setdefault(self.task, why)
+        self.close()
+
+    def _start(self) -> None:
+        """Import the big packages first, under a limit of their own: their time is not the
+        learner's."""
+        super()._start()
+        usual, self.limits = self.limits, replace(self.limits, seconds=WARM_SECONDS)
+        try:
+            for _ in super()._exchange("warm", {"packages": self.packages}):
+                pass
+        except WorkerError as error:
+            raise SandboxBroken(str(error)) from None
+        finally:
+            self.limits = usual
+        self._extra = FIRST_SECONDS
+
+    def _exchange(self, scenario: str, args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        if self.task in self.lost:
+            raise TaskLost(self.lost[self.task])
+        try:
+            yield from super()._exchange(scenario, args)
+        except WorkerError as error:
+            if error.kind == "error":
+                raise
+            self.lose(LOST[error.kind])
+            raise TaskLost(LOST[error.kind]) from None
+
+
+def _phase_of(path: Path) -> Phase:
+    """The phase of a hidden test, from where it lies: tests/hidden/NN-slug/."""
+    for folder in path.parents:
+        if folder.parent.name == "hidden" and folder.parent.parent.name == "tests":
+            return Course(folder.parents[2]).phase(folder.name)
+    raise pytest.UsageError(f"{path} does not lie below tests/hidden/NN-slug/")
+
+
+@pytest.fixture(scope="module")
+def subject(request: pytest.FixtureRequest) -> Observed:
+    """The learner's modules (LAB=labs, the default), the reference, or a mutant."""
+    return _worker(request, "subject", _make_subject)
+
+
+@pytest.fixture(scope="module")
+def reference(request: pytest.FixtureRequest) -> Observed:
+    """The engine as it is."""
+
+    def make(phase: Phase) -> Observed:
+        limits = child.Limits(WARM_SECONDS, phase.memory_mb)
+        return Observed(phase.root, {}, limits, "reference")
+
+    return _worker(request, "reference", make)
+
+
+def _worker(
+    request: pytest.FixtureRequest, name: str, make: Callable[[Phase], Observed]
+) -> Observed:
+    """One worker of a name for each phase of the session, for tests of several files in turn."""
+    phase = _phase_of(request.path)
+    workers = request.config.stash.setdefault(WORKERS, {})
+    if (phase.slug, name) not in workers:
+        workers[phase.slug, name] = worker = make(phase)
+        request.session.addfinalizer(worker.close)
+    return workers[phase.slug, name]
+
+
+def _make_subject(phase: Phase) -> Subject:
+    given = os.environ.get(SUBJECT)
+    mapping = json.loads(given) if given is not None else overlay.mapping_for([phase])
+    files = {m: Path(mapping.get(m) or phase.reference_file(m)) for m in phase.modules}
+    submission = {module: path.read_bytes() for module, path in files.items()}
+    rung = isolation.LADDER[os.environ.get(ISOLATION, "plain")]
+    return Subject(phase, Sandbox(phase, submission, rung))
+
+
+def _subject_of(item: pytest.Item) -> Subject | None:
+    found = getattr(item, "funcargs", {}).get("subject")
+    return found if isinstance(found, Subject) else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Only the tasks that were asked for, and the tests of one task after the other."""
+    if wanted := os.environ.get(TASKS):
+        kept = [item for item in items if task_of(item.name) in wanted.split(",")]
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = kept
+    items.sort(key=lambda item: task_of(item.name))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Each task has a worker of its own."""
+    for worker in item.config.stash.get(WORKERS, {}).values():
+        if isinstance(worker, Subject):
+            worker.enter(task_of(item.name))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    """A module's first test makes the workers only while it is set up."""
+    pytest_runtest_setup(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> None:
+    """Tell the grader what sort of failure it was, and for which inputs."""
+    found = _subject_of(item)
+    if found is None or call.excinfo is None or call.when == "teardown":
+        return
+    right = item.funcargs.get("reference")  # type: ignore[attr-defined]
+    kind = kind_of(found, right, call.excinfo.value)
+    text = counterexample.text(*found.asked, found.seen)
+    item.user_properties += [("kind", kind), ("counterexample", text)]
+
+
+def kind_of(subject: Subject, reference: Any, error: BaseException) -> str:
+    """What sort of failure ended a hidden test: one of `labkit.grading.result.KINDS`, or `SANDBOX`.
+
+    Args:
+        reference: the worker that was asked beside the subject, if any.
+        error: what the test raised.
+    """
+    if isinstance(error, SandboxBroken):
+        return SANDBOX
+    if isinstance(error, EndlessLoop):
+        subject.lose("timeout")
+    kind = subject.lost.get(subject.task) or RAISED.get(subject.raised, "")
+    if isinstance(error, NotImplementedError):  # the kernel checker saw a TODO, and ran nothing
+        kind = kind or "open TODO"
+    if not kind and subject.raised and subject.raised != getattr(reference, "raised", ""):
+        kind = "error"
+    return kind or "wrong result"

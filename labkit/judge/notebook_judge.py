@@ -1,0 +1,119 @@
+"""Judge a learner's notebook answers without Jupyter: `python -m labkit.judge.notebook_judge ROOT
+NN REPORT`.
+
+Runs the setup, todo and check cells in one plain namespace, each with a time limit. Setup and check
+cells come from the course's source, the answers from `labs/NN-slug/lab.ipynb`. Cells are found by
+their task, so their order may change.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import linecache
+import os
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from labkit import notebook
+from labkit.course import notebook_source
+from labkit.course.manifest import Course, Phase
+from labkit.course.skeleton import is_todo
+from labkit.inside import alarm
+from labkit.inside.alarm import EndlessLoop, shorten
+
+
+def answers(phase: Phase) -> dict[str, str]:
+    """Task -> source of the learner's cell; tasks whose cell is gone are left out.
+
+    Raises:
+        FileNotFoundError: there is no lab.ipynb.
+        ValueError: it is not a notebook.
+    """
+    document = json.loads((phase.labs / "lab.ipynb").read_text(encoding="utf-8"))
+    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
+        raise ValueError("lab.ipynb is not a notebook: it has no list of cells")
+    found = {}
+    for cell in document["cells"]:
+        metadata = cell.get("metadata", {})
+        if cell.get("cell_type") == "code" and "todo" in metadata.get("tags", []):
+            found[metadata.get("task", "")] = "".join(cell["source"])
+    return found
+
+
+def judge(phase: Phase, solved: bool = False) -> list[dict[str, Any]]:
+    """One record a task: {"task", "title", "outcome": passed|failed|todo|missing|hang, "message",
+    "line"}."""
+    book = notebook_source.read(phase)
+    if solved:
+        given = {c.task: notebook_source.solved_source(c) for c in book.cells if c.tag == "todo"}
+    else:
+        given = answers(phase)
+    space: dict[str, Any] = {"__name__": "__main__"}
+    space |= {name: getattr(notebook, name) for name in ("check", "check_close", "check_that")}
+    results: dict[str, dict[str, Any]] = {}
+    for cell in book.cells:
+        if cell.kind != "code" or cell.tag not in ("setup", "todo", "check"):
+            continue
+        text = given.get(cell.task) if cell.tag == "todo" else cell.source
+        if text is None:
+            results[cell.task] = {"outcome": "missing", "message": "its cell is gone"}
+        elif cell.task not in results or results[cell.task]["outcome"] == "passed":
+            name = f"lab.ipynb, cell {cell.task or 'setup'}"
+            found = run_cell(text, name, space, phase.test_seconds)
+            if cell.task:
+                results[cell.task] = found
+            elif found["outcome"] != "passed":
+                results |= {task: found for task in book.tasks}
+    return [{"task": t, "title": book.tasks[t]} | results[t] for t in book.tasks]
+
+
+def run_cell(text: str, name: str, space: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Execute one cell and say how it ended."""
+    text = re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.MULTILINE)
+    linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
+    alarm.arm(seconds)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(text, name, "exec"), space)
+    except EndlessLoop as error:
+        line = _line(error, name)
+        return {
+            "outcome": "hang",
+            "message": f"still running after {seconds:g} s",
+            "line": line,
+        }
+    except NotImplementedError as error:
+        if is_todo(str(error)) or str(error).startswith("TODO"):
+            return {"outcome": "todo", "message": str(error)}
+        return {"outcome": "failed", "message": f"NotImplementedError: {error}"}
+    except BaseException as error:
+        kind = "" if isinstance(error, notebook.CheckFailed) else f"{type(error).__name__}: "
+        line = error.lineno if isinstance(error, SyntaxError) else _line(error, name)
+        return {"outcome": "failed", "message": shorten(f"{kind}{error}", 600), "line": line}
+    finally:
+        alarm.arm(0)
+    return {"outcome": "passed", "message": ""}
+
+
+def _line(error: BaseException, name: str) -> int | None:
+    trace, line = error.__traceback__, None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == name:
+            line = trace.tb_lineno
+        trace = trace.tb_next
+    return line
+
+
+def main(root: str, number: str, report: str) -> None:
+    alarm.install()
+    phase = Course(Path(root)).phase(number)
+    solved = os.environ.get("LAB") == "reference"
+    Path(report).write_text(json.dumps(judge(phase, solved)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

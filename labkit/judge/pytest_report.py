@@ -1,0 +1,143 @@
+"""A pytest plugin: one JSON line a test, a time limit for each, and what a failing function
+returned.
+
+Loaded by `labkit.judge.public` with `-p labkit.judge.pytest_report`; the file and the limit come in
+the environment. A test that runs beyond its limit is interrupted where it stands, so the line of an
+endless loop is known.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.inside import alarm
+from labkit.inside.alarm import EndlessLoop, shorten
+from labkit.judge.return_types import wrong_return
+from labkit.testing import Divergence
+
+REPORT, SECONDS, WATCH = "LABKIT_REPORT", "LABKIT_TEST_SECONDS", "LABKIT_WATCH"
+MAX_HANGS = 3
+MAX_TEXT = 4000
+
+
+class Reporter:
+    """Writes the lines; knows how many tests hung."""
+
+    def __init__(self, path: str, seconds: float) -> None:
+        self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as pytest
+        self.seconds, self.hangs = seconds, 0
+        self.watched: dict[str, dict[str, str]] = json.loads(os.environ.get(WATCH, "{}"))
+        self.extra: dict[str, dict[str, Any]] = {}
+        self.looked_at: set[str] = set()
+
+    def write(self, record: dict[str, Any]) -> None:
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        for item in items:
+            doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""
+            title = doc.strip().partition("\n")[0] or item.name
+            self.write({"event": "collected", "id": item.nodeid, "name": item.name, "title": title})
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.write(
+                {"event": "broken", "id": report.nodeid, "text": str(report.longrepr)[-MAX_TEXT:]}
+            )
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        begin = time.perf_counter()
+        alarm.arm(self.seconds)
+        try:
+            return (yield)
+        except BaseException as error:
+            alarm.arm(0)
+            frames = _frames(error)
+            self.extra[item.nodeid] = _describe(error, frames)
+            if isinstance(error, EndlessLoop):
+                self.hangs += 1
+            elif self._worth_a_second_run(item, error):
+                alarm.arm(self.seconds)
+                self.extra[item.nodeid]["returned"] = wrong_return(item, self.watched)
+            raise
+        finally:
+            alarm.arm(0)
+            self.extra.setdefault(item.nodeid, {})["seconds"] = time.perf_counter() - begin
+
+    def _worth_a_second_run(self, item: pytest.Item, error: BaseException) -> bool:
+        """Once a task: the first failure is the one that the screen explains."""
+        task = "_".join(item.name.split("_")[:3])
+        silent = NotImplementedError | MemoryError | RecursionError
+        if not self.watched or isinstance(error, silent) or task in self.looked_at:
+            return False
+        self.looked_at.add(task)
+        return True
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call" and report.passed:
+            return
+        record: dict[str, Any] = {
+            "event": "done",
+            "id": report.nodeid,
+            "outcome": report.outcome,
+            "when": report.when,
+            "properties": dict(report.user_properties),
+        }
+        if report.failed and report.when != "call":
+            record["message"] = str(report.longrepr)[-MAX_TEXT:]
+        printed = report.capstdout + report.capstderr
+        record["printed_lines"] = printed.count("\n")
+        record["printed"] = printed[:MAX_TEXT]
+        self.write(record | self.extra.pop(report.nodeid, {}))
+
+    def pytest_runtest_teardown(self, item: pytest.Item) -> None:
+        if self.hangs >= MAX_HANGS:
+            item.session.shouldstop = f"{MAX_HANGS} tests did not end"
+
+
+def _frames(error: BaseException) -> list[tuple[str, int, str]]:
+    """(file, line, function) of the traceback without pytest's and our own frames; of a deep
+    recursion the first and last twenty."""
+    found, trace = [], error.__traceback__
+    ours = str(Path(__file__).parents[1])
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if "site-packages" not in code.co_filename and not code.co_filename.startswith(ours):
+            found.append((code.co_filename, trace.tb_lineno, code.co_qualname))
+        trace = trace.tb_next
+    return found if len(found) <= 40 else found[:20] + found[-20:]
+
+
+def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[str, Any]:
+    described: dict[str, Any] = {"error": type(error).__name__, "frames": frames}
+    if isinstance(error, Divergence):
+        described |= {
+            "at": error.at,
+            "yours": shorten(error.yours, 400),
+            "expected": shorten(error.expected, 400),
+            "types": [type(error.yours).__name__, type(error.expected).__name__],
+            "state": {name: shorten(value, 200) for name, value in error.state.items()},
+        }
+    described["message"] = shorten(str(error))
+    return described
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path = os.environ.get(REPORT)
+    if path is None:
+        return
+    alarm.install()
+    sys.path.insert(0, str(Path.cwd()))
+    config.pluginmanager.register(
+        Reporter(path, float(os.environ.get(SECONDS, "5"))), "labkit-report"
+    )

@@ -1,0 +1,56 @@
+"""The cases that a kernel is judged by: small problems, each hard in one way.
+
+    draw.py        what a case is, and its random numbers
+    attention.py   for the kernels of `attention/triton_paged.py`
+    pointwise.py   for the kernels of `kernels/fused.py`
+    rules.py       what the tensors of a case obey
+    large.py       problems of the size that an engine meets, for timing on a GPU
+
+A case is drawn from a seed, in the child that runs it and again in the parent that judges it, so
+only its name and its seed travel. What must be hit exactly (one, a block, a block and one) is
+fixed; what a kernel could learn by heart (contents, order of blocks, some lengths) is drawn.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from labkit.kernels.cases.attention import CASES as ATTENTION_CASES
+from labkit.kernels.cases.draw import Case, Draw, Setup
+from labkit.kernels.cases.pointwise import CASES as POINTWISE_CASES
+from mini_vllm.kernels.attention import SPECS as ATTENTION_SPECS
+from mini_vllm.kernels.launch import KernelSpec
+from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
+
+SPECS: dict[str, KernelSpec] = {spec.name: spec for spec in ATTENTION_SPECS + POINTWISE_SPECS}
+CASES = ATTENTION_CASES | POINTWISE_CASES
+
+
+def cases_of(spec: str) -> tuple[Case, ...]:
+    """All cases of a spec, the simplest first.
+
+    Raises:
+        ValueError: there is no such spec; the message lists those that exist.
+    """
+    if spec not in CASES:
+        raise ValueError(f"there is no kernel {spec!r}; the kernels are: {', '.join(SPECS)}")
+    return CASES[spec]
+
+
+def find_case(spec: str, name: str) -> Case:
+    """One case by its name.
+
+    Raises:
+        ValueError: there is none; the message lists those that exist.
+    """
+    for case in cases_of(spec):
+        if case.name == name:
+            return case
+    names = ", ".join(case.name for case in cases_of(spec))
+    raise ValueError(f"{spec} has no case {name!r}; its cases are: {names}")
+
+
+def build(spec: str, case: str, seed: int) -> Setup:
+    """Draw the problem of a case, with the rules that its tensors obey."""
+    chosen = find_case(spec, case)
+    return chosen.make(Draw(seed, spec, case), getattr(torch, chosen.dtype))

@@ -1,0 +1,97 @@
+"""The vocabulary of the cases: a case, its random numbers, and tensors in awkward places."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.cases.rules import CaseRules
+
+PRIMES = (5, 7, 11, 13)
+FAR = 2**30
+
+Setup = tuple[dict[str, Any], CaseRules]
+
+
+class Draw:
+    """Random numbers of one case: the same seed and case give the same numbers anywhere."""
+
+    def __init__(self, seed: int, spec: str, case: str) -> None:
+        digest = hashlib.sha256(f"{seed}:{spec}:{case}".encode()).digest()
+        self._random = random.Random(digest)
+        self._generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
+
+    def normal(self, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Standard normal numbers, rounded to `dtype`."""
+        return torch.randn(shape, generator=self._generator).to(dtype)
+
+    def integer(self, low: int, high: int) -> int:
+        """From low to high, both included."""
+        return self._random.randint(low, high)
+
+    def prime(self) -> int:
+        return self._random.choice(PRIMES)
+
+    def order(self, items: Sequence[int]) -> list[int]:
+        """The items in another order."""
+        return self._random.sample(items, len(items))
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem.
+
+    Attributes:
+        name: short, in kebab case.
+        about: what is hard about it, as the learner reads it.
+        dtype: "float32", "float16" or "bfloat16".
+        make: draws the problem and its rules.
+        graded: whether bytes and FLOPs are compared with the least possible. Its sizes are fixed.
+    """
+
+    name: str
+    about: str
+    dtype: str
+    make: Callable[[Draw, torch.dtype], Setup]
+    graded: bool = False
+
+
+def lazy_zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+    """Zeros that take up memory only where they are touched, so that 2^31 of them are cheap.
+
+    Pages that could be shared do not count as a process's data, which graders limit.
+    """
+    size = torch.Size(shape).numel() * dtype.itemsize
+    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=dtype).view(shape)
+
+
+def unfilled(*shape: int, dtype: torch.dtype) -> Tensor:
+    """An output before its kernel: NaN, which no sum hides."""
+    return torch.full(shape, float("nan"), dtype=dtype)
+
+
+def inside_wider(tensor: Tensor, before: int, after: int) -> Tensor:
+    """The same numbers as a slice of a wider matrix, as q is of qkv; all else of it is NaN.
+
+    `tensor` is `[T, ...]`; a row of the matrix has `before` and `after` more elements.
+    """
+    rows = tensor.flatten(1)
+    wide = unfilled(len(rows), before + rows.shape[1] + after, dtype=tensor.dtype)
+    part = wide[:, before : before + rows.shape[1]]
+    part.copy_(rows)
+    return part.view(tensor.shape)
+
+
+def far_apart(tensor: Tensor) -> Tensor:
+    """The same rows 2^30 elements apart: the offset of the third takes more than 31 bits."""
+    size = (len(tensor) - 1) * FAR + tensor[0].numel()
+    strides = (FAR, *tensor.contiguous().stride()[1:])
+    return lazy_zeros(size, dtype=tensor.dtype).as_strided(tensor.shape, strides).copy_(tensor)

@@ -1,0 +1,203 @@
+"""Cases for the fused kernels: awkward rows, slices of wider matrices, extreme numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from labkit.kernels.cases.draw import (
+    Case,
+    Draw,
+    Setup,
+    far_apart,
+    inside_wider,
+    lazy_zeros,
+    unfilled,
+)
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+
+ROW_AXES = {2: ("token", "feature"), 3: ("token", "head", "feature")}
+
+
+# ---------------------------------------------------------------- rms_norm
+def norm(
+    tokens: int | None,
+    size: int,
+    heads: int = 0,
+    residual: bool = False,
+    sliced: bool = False,
+    far: bool = False,
+    scale: float = 1.0,
+    loud: float = 0.0,
+    zero_row: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` rows (None: a prime number) of `size`; with `heads` one row a head.
+
+    `scale` multiplies x; its square need not fit into float16. `loud` is added to one number a
+    row, at a place that is drawn. `far` rows lie 2^30 elements apart.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        shape = (count, heads, size) if heads else (count, size)
+        x = (draw.normal(*shape) * scale).to(dtype)
+        if loud:
+            for row in x.view(-1, size):
+                row[draw.integer(0, size - 1)] += loud
+        if zero_row:
+            x[count // 2] = 0.0
+        rest = draw.normal(*shape, dtype=dtype) if residual else None
+        if zero_row and rest is not None:
+            rest[count // 2] = 0.0
+        if sliced or far:
+            x = far_apart(x) if far else inside_wider(x, size, 2 * size)
+        problem = dict(
+            x=x,
+            weight=(1 + draw.normal(*shape[1:]) / 4).to(dtype),
+            output=unfilled(*shape, dtype=dtype),
+            eps=1e-6,
+            residual=rest,
+        )
+        axes = ROW_AXES[len(shape)]
+        rules = {name: TensorRule(axes=axes) for name in ("x", "output", "residual")}
+        if residual:
+            everything = torch.ones((1,) * len(shape), dtype=torch.bool)
+            rules["residual"] = TensorRule(required=everything, axes=axes)
+        return problem, CaseRules(rules)
+
+    return make
+
+
+RMS_NORM = (
+    Case("one", "one token of one feature", "float32", norm(1, 1)),
+    Case("row", "a row of 64", "float32", norm(3, 64)),
+    Case("almost", "a row of 63", "float16", norm(None, 63)),
+    Case("over", "a row of 65, with a residual", "bfloat16", norm(None, 65, residual=True)),
+    Case("prime", "a row of 1031, with a residual", "float32", norm(3, 1031, residual=True)),
+    Case("heads", "3 heads with a weight each, slices of qkv", "float16",
+         norm(None, 80, heads=3, sliced=True)),
+    Case("zero", "a row of zeros", "float32", norm(5, 128, residual=True, zero_row=True)),
+    Case("large", "numbers whose squares do not fit into float16", "float16",
+         norm(4, 96, scale=1000.0)),
+    Case("small", "numbers whose squares are near eps", "bfloat16", norm(4, 96, scale=1e-3)),
+    Case("loud", "one large number in each row", "float32", norm(None, 300, loud=3000.0)),
+    Case("far", "rows 2^30 elements apart", "float16", norm(3, 512, residual=True, far=True)),
+    Case("traffic", "16 rows of 1024, with a residual", "bfloat16",
+         norm(16, 1024, residual=True), graded=True),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- rope
+def rope(
+    tokens: int | None,
+    heads: int,
+    dim: int,
+    sliced: bool = False,
+    first: int = 0,
+    far: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` consecutive positions from `first`; `far` tokens lie 2^30 elements apart."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        x = draw.normal(count, heads, dim, dtype=dtype)
+        speed = 10_000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
+        angles = (first + torch.arange(count, dtype=torch.float64))[:, None, None] * speed
+        cos, sin = angles.cos(), angles.sin()
+        if sliced or far:
+            x = far_apart(x) if far else inside_wider(x, 0, 2 * dim)
+        problem = dict(
+            x=x,
+            cos=torch.cat((cos, cos), -1).to(dtype),
+            sin=torch.cat((-sin, sin), -1).to(dtype),
+        )
+        axes = ("token", "head", "feature")
+        everything = torch.ones(1, 1, 1, dtype=torch.bool)
+        rules = {name: TensorRule(axes=axes) for name in ("cos", "sin")}
+        rules["x"] = TensorRule(required=everything, axes=axes)
+        return problem, CaseRules(rules)
+
+    return make
+
+
+ROPE = (
+    Case("one", "one token, at position 0: nothing turns", "float32", rope(1, 1, 2)),
+    Case("head", "one head of 32", "float32", rope(3, 1, 32, first=7)),
+    Case("odd-heads", "3 heads of 80", "float16", rope(None, 3, 80, first=100)),
+    Case("sliced", "heads are a slice of qkv", "bfloat16", rope(None, 2, 64, True, first=5)),
+    Case("far", "positions beyond 100,000", "float32", rope(5, 2, 64, first=100_003)),
+    Case("wide", "8 heads of 128", "float16", rope(None, 8, 128, first=1)),
+    Case("narrow", "5 heads of 6", "float32", rope(None, 5, 6, True, first=31)),
+    Case("apart", "tokens 2^30 elements apart", "float16", rope(3, 2, 32, first=9, far=True)),
+    Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128), graded=True),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- silu_mul
+LOUD_GATES = (-1e4, -100.0, 100.0, 1e4)
+
+
+def silu(
+    tokens: int | None, size: int, scale: float = 1.0, loud: bool = False
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` rows of `size` gates and `size` ups; `scale` multiplies the gates.
+
+    With `loud` one gate a row, at a place that is drawn, is so large that exp does not survive it.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        gate_up = draw.normal(count, 2 * size)
+        gate_up[:, :size] *= scale
+        if scale > 1.0:  # what exp does not survive, and what is exactly nothing
+            special = torch.tensor([-1e4, 1e4, -88.8, 88.8, 0.0])[: min(size, 5)]
+            gate_up[0, : len(special)] = special
+        for row in range(count if loud else 0):
+            gate_up[row, draw.integer(0, size - 1)] = LOUD_GATES[row % len(LOUD_GATES)]
+        problem = dict(gate_up=gate_up.to(dtype), output=unfilled(count, size, dtype=dtype))
+        axes = ("token", "feature")
+        rules = {name: TensorRule(axes=axes) for name in problem}
+        return problem, CaseRules(rules)
+
+    return make
+
+
+def long_silu(size: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many rows that the last begins behind the 2^31st number; the first and the last run."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = 2**31 // (2 * size) + 2
+        programs = (0, count - 1)
+        gate_up = lazy_zeros(count, 2 * size, dtype=dtype)
+        for row in programs:
+            gate_up[row] = draw.normal(2 * size, dtype=dtype)
+        rows = torch.zeros(count, 1, dtype=torch.bool)
+        rows[list(programs)] = True
+        axes = ("token", "feature")
+        rules = {
+            "gate_up": TensorRule(readable=rows, axes=axes, why="its program does not run here"),
+            "output": TensorRule(writable=rows, required=rows, axes=axes),
+        }
+        output = lazy_zeros(count, size, dtype=dtype)
+        return dict(gate_up=gate_up, output=output), CaseRules(rules, programs)
+
+    return make
+
+
+SILU_MUL = (
+    Case("one", "one token of one feature", "float32", silu(1, 1)),
+    Case("row", "rows of 64", "float32", silu(3, 64)),
+    Case("almost", "rows of 1023", "float16", silu(2, 1023)),
+    Case("tile", "rows of 1024", "bfloat16", silu(2, 1024)),
+    Case("over", "rows of 1025: a second tile with one element", "float32", silu(2, 1025)),
+    Case("loud", "one large gate among small ones", "float32", silu(None, 300, loud=True)),
+    Case("long", "more than 2^31 numbers", "float16", long_silu(3072)),
+    Case("prime", "rows of 97", "bfloat16", silu(None, 97)),
+    Case("extreme", "gates of +-1e4", "float32", silu(3, 130, scale=30.0)),
+    Case("half-extreme", "gates of +-1e4 in float16", "float16", silu(None, 50, scale=30.0)),
+    Case("traffic", "8 rows of 3072", "bfloat16", silu(8, 3072), graded=True),
+    Case("traffic-odd", "8 rows of 1100", "bfloat16", silu(8, 1100), graded=True),
+)  # fmt: skip
+
+CASES = {"rms_norm": RMS_NORM, "rope": ROPE, "silu_mul": SILU_MUL}

@@ -1,0 +1,195 @@
+"""Judge what a run brought back: numbers against the oracle, traffic against the least possible.
+
+Runs in the parent, which has built the problem itself from the case's seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.cases import SPECS, build
+from labkit.kernels.cases.draw import Case
+from labkit.kernels.verdict import controls, oracles, tolerances
+from labkit.kernels.verdict.report import CaseReport
+from labkit.kernels.watch.findings import Finding
+from labkit.kernels.watch.observation import Observation
+
+BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far one output is from the oracle.
+
+    Attributes:
+        error: relative L2 error of the whole tensor; inf where it is not finite or not that shape.
+        limit: the largest that is accepted.
+        element: index of the element that is worst.
+        got, want: the numbers there.
+        why: what is wrong, or "".
+    """
+
+    error: float
+    limit: float
+    element: tuple[int, ...] = ()
+    got: float = 0.0
+    want: float = 0.0
+    why: str = ""
+
+
+def differ(got: Tensor, want: Tensor, bound: tolerances.Bound) -> Difference:
+    """Compare one output with float64. A row (the last axis) may be `ROW_FACTOR` times as far off.
+
+    With a limit of 0 the bits must be equal.
+    """
+    if got.shape != want.shape:
+        return Difference(
+            torch.inf, bound.limit, why=f"has shape {list(got.shape)}, not {list(want.shape)}"
+        )
+    if bound.limit == 0.0:
+        return _differ_in_bits(got, want)
+    off = (got.double() - want.double()).abs()
+    error = float(off.norm() / want.double().norm().clamp(min=1e-300))
+    if not got.isfinite().all():
+        off = torch.where(got.isfinite(), 0.0, torch.inf)
+        return _at_worst(off, got, want, torch.inf, bound.limit, "is not finite")
+    if error > bound.limit:
+        return _at_worst(off, got, want, error, bound.limit, "is wrong")
+    rows = off.flatten(0, -2).norm(dim=-1) if off.dim() > 1 else off
+    sizes = want.double().flatten(0, -2).norm(dim=-1) if off.dim() > 1 else want.double().abs()
+    floor = 1e-3 * want.double().norm() / max(rows.numel(), 1) ** 0.5
+    if (rows > tolerances.ROW_FACTOR * bound.limit * sizes.clamp(min=floor)).any():
+        return _at_worst(off, got, want, error, bound.limit, "is wrong in one row")
+    return Difference(error, bound.limit)
+
+
+def _differ_in_bits(got: Tensor, want: Tensor) -> Difference:
+    bits = BITS[got.itemsize]
+    off = (got.contiguous().view(bits) != want.contiguous().view(bits)).double()
+    share = float(off.mean()) if off.numel() else 0.0
+    return _at_worst(off, got, want, share, 0.0, "differs") if share else Difference(0.0, 0.0)
+
+
+def _at_worst(
+    off: Tensor, got: Tensor, want: Tensor, error: float, limit: float, why: str
+) -> Difference:
+    place = int(off.nan_to_num(torch.inf).argmax())
+    element = tuple(int(i) for i in torch.unravel_index(torch.tensor(place), off.shape))
+    return Difference(error, limit, element, float(got[element]), float(want[element]), why)
+
+
+class Judge:
+    """One case with its expected outputs, drawn once and used for every run of the case."""
+
+    def __init__(self, spec: str, case: Case, seed: int) -> None:
+        self.spec, self.case, self.seed = SPECS[spec], case, seed
+        self.problem, self.rules = build(spec, case.name, seed)
+        self.expected = oracles.expected(spec, self.problem, self.rules.programs)
+        work = self.spec.work(**self.problem)
+        self.minimum = {"bytes": work.num_bytes, "flops": work.flops}
+
+    def differences(self, outputs: Mapping[str, Tensor]) -> dict[str, Difference]:
+        """Each judged output beside the oracle's."""
+        judged = oracles.judged(self.spec.name, outputs)
+        bound = tolerances.bound(self.spec.name, self.case.dtype)
+        return {name: differ(judged[name], want, bound) for name, want in self.expected.items()}
+
+    def report(self, observation: Observation) -> CaseReport:
+        """The findings of the monitor, then those of the comparison."""
+        differences = self.differences(observation.outputs)
+        values = [self._finding(name, d) for name, d in differences.items() if d.why]
+        return CaseReport(
+            **self._fields(),
+            errors={name: d.error for name, d in differences.items()},
+            bounds={name: d.limit for name, d in differences.items()},
+            traffic=observation.traffic.plain(),
+            findings=(*observation.findings, *values),
+        )
+
+    def without_run(self, finding: Finding) -> CaseReport:
+        """The case's report if the run gave no observation."""
+        return CaseReport(**self._fields(), findings=(finding,))
+
+    def _fields(self) -> dict[str, Any]:
+        case = self.case
+        return dict(
+            name=case.name, about=case.about, dtype=case.dtype, graded=case.graded,
+            minimum=self.minimum,
+        )  # fmt: skip
+
+    def _finding(self, name: str, difference: Difference) -> Finding:
+        axes = self.rules.rule(name).axes
+        index = ", ".join(
+            f"{axis} {i}" for axis, i in zip(axes, difference.element, strict=False)
+        ) or ", ".join(map(str, difference.element))
+        where = f"{name}[{index}]" if difference.element else name
+        message = f"{where} {difference.why}"
+        if difference.element:
+            message = (
+                f"{where} {difference.why}: {difference.got:.6g}, and float64 says"
+                f" {difference.want:.6g}"
+            )
+            if difference.limit and difference.error != torch.inf:
+                message += (
+                    f" (relative L2 error of {name} {difference.error:.1e}, at most"
+                    f" {difference.limit:.1e})"
+                )
+        kernel = self.spec.kernels[-1]
+        return Finding("values", message, kernel, tensor=name, element=difference.element or None)
+
+    def wrong_answers(self) -> dict[str, bool]:
+        """Wrong answers to all outputs at once, and whether this case would accept them.
+
+        One case may accept one (zeros, where the answer is zeros); all cases together may not.
+        """
+        tried: dict[str, list[bool]] = {}
+        bound = tolerances.bound(self.spec.name, self.case.dtype)
+        for want in self.expected.values():
+            dtype = want.dtype if bound.limit == 0.0 else getattr(torch, self.case.dtype)
+            for answer, tensor in controls.wrong_answers(want, self.problem).items():
+                accepted = not differ(tensor.to(dtype), want, bound).why
+                tried.setdefault(answer, []).append(accepted)
+        return {answer: all(accepted) for answer, accepted in tried.items()}
+
+
+def efficiency(spec: str, reports: list[CaseReport]) -> tuple[list[Finding], float, float]:
+    """What the graded cases say: findings, the share of points, and the worst traffic ratio."""
+    findings: list[Finding] = []
+    points, worst = 1.0, 0.0
+    for report in reports:
+        ratio = report.traffic_ratio
+        if not report.graded or ratio is None:
+            continue
+        limit = tolerances.limits(spec, report.name)
+        worst = max(worst, ratio)
+        points = min(points, tolerances.share(ratio, limit.traffic))
+        if ratio > limit.traffic:
+            findings.append(_too_many("traffic", "bytes", spec, report, ratio, limit.traffic))
+        flops = report.flops_ratio
+        if flops is not None and limit.flops is not None:
+            points = min(points, tolerances.share(flops, limit.flops))
+            if flops > limit.flops:
+                findings.append(_too_many("flops", "FLOPs", spec, report, flops, limit.flops))
+    return findings, points, worst
+
+
+def _too_many(
+    kind: str, unit: str, spec: str, report: CaseReport, ratio: float, limit: float
+) -> Finding:
+    traffic = report.traffic or {}
+    count = f"{ratio:.2f} times the least possible {unit}, and {limit:.2f} times is enough"
+    lines = {int(line): size for line, size in traffic.get("by_line", {}).items()}
+    line = max(lines, key=lambda n: lines[n]) if lines and kind == "traffic" else None
+    message = f"{report.about}: it {'moves' if kind == 'traffic' else 'computes'} {count}"
+    if line:
+        message += f"; this line moves {lines[line]:,} of {sum(lines.values()):,} bytes"
+        by_tensor = traffic.get("read_by_tensor", {})
+        message += (
+            " (" + ", ".join(f"{name} {size:,}" for name, size in by_tensor.items()) + " read)"
+        )
+    return Finding(kind, message, SPECS[spec].kernels[-1], line)

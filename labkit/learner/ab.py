@@ -1,0 +1,269 @@
+"""Your module inside the whole engine, and beside it the reference: same tokens? how fast?
+
+Each side is a process of its own. The numbers are of a small run on this machine, the better of
+two: they show where time and memory go, they are no benchmark.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from labkit.course.manifest import Course, Phase
+from labkit.course.skeleton import todo_in
+from labkit.inside import child
+from labkit.learner.screen import Screen, command
+from labkit.process import overlay
+from labkit.process.worker import Worker, WorkerError
+
+SHARED = "Once upon a time there was a small fox who lived at the edge of a big forest. "
+PROMPTS = (
+    "One day the fox met a bear",
+    "The fox wanted to learn to swim",
+    "In the winter",
+    "His best friend was a rabbit, and together they",
+    "A story about",
+    "The moon",
+)
+SETTINGS: dict[str, Any] = {
+    "block_size": 16,
+    "num_gpu_blocks": 24,
+    "max_num_batched_tokens": 48,
+    "max_num_seqs": 6,
+    "max_model_len": 256,
+    "dtype": "float32",
+}
+MAX_TOKENS = 48
+SMALL: dict[str, Any] = {
+    "block_size": 16,
+    "num_gpu_blocks": 12,
+    "max_model_len": 64,
+    "max_num_seqs": 2,
+    "dtype": "float32",
+}
+KERNEL_TOKENS = 4
+RUN_SECONDS = 120.0
+ROUNDS = 2
+
+
+def run_command(course: Course, phases: Sequence[Phase], words: Sequence[str]) -> int:
+    """`run --labs 02,03 -- -m mini_vllm …`: a Python command with the learner's modules in
+    place."""
+    env = overlay.environment(course.root, overlay.mapping_for(phases))
+    return subprocess.call([sys.executable, *words], env=env)
+
+
+def measure(workload: str, modules: Sequence[str]) -> dict[str, Any]:
+    """In a worker: run a workload and measure it.
+
+    Returns:
+        tokens: one list of token ids a prompt. names: what these lists are. rows: [title, value]
+        for the screen. seconds: of the measured part. errors: of requests that failed. used: those
+        of `modules` that took part.
+    """
+    import torch
+
+    torch.set_num_threads(1)
+    result = WORKLOADS[workload]()
+    return result | {"used": [module for module in modules if module in sys.modules]}
+
+
+def measure_engine() -> dict[str, Any]:
+    """The whole engine on a pool that is a little too small. KV waste is the share of allocated
+    slots that hold no token, averaged over the steps."""
+    from mini_vllm import LLM, SamplingParams
+
+    llm = LLM("storyteller", **SETTINGS)
+    prompts = [SHARED + prompt for prompt in PROMPTS]
+    params = SamplingParams(temperature=0.0, max_tokens=MAX_TOKENS, ignore_eos=True)
+    llm.generate(prompts[:1], params, use_tqdm=False)
+    llm.engine.reset_stats()
+    waste: list[float] = []
+
+    scheduler = llm.engine.core.scheduler
+
+    def watch(plan: Any, outputs: Any, seconds: float, stats: Any) -> None:
+        manager = scheduler.kv_cache_manager
+        held = [(len(manager.get_block_ids(r.request_id)), r) for r in scheduler.running]
+        slots = sum(count for count, _ in held) * SETTINGS["block_size"]
+        if slots:
+            waste.append(1 - sum(r.num_computed_tokens for _, r in held) / slots)
+
+    llm.engine.core.observers.append(watch)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    figures = llm.engine.stats.summary()
+    rows = [[title, form.format(figures.get(key, 0) * factor)] for title, key, factor, form in ROWS]
+    rows.append(["KV waste", f"{sum(waste) / max(len(waste), 1):.1%}"])
+    return {
+        "tokens": [list(output.outputs[0].token_ids) for output in outputs],
+        "names": [f"prompt {i}" for i in range(len(outputs))],
+        "errors": [str(output.error) for output in outputs if output.error],
+        "rows": rows,
+        "seconds": figures["seconds"],
+    }
+
+
+def measure_kernels() -> dict[str, Any]:
+    """The smallest model, with attention in plain torch and as Triton kernels. Without a GPU the
+    kernels are interpreted, so it computes few tokens."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"  # before the engine imports Triton
+    from mini_vllm import LLM, SamplingParams
+
+    params = SamplingParams(temperature=0.0, max_tokens=KERNEL_TOKENS, ignore_eos=True)
+    tokens, names, errors, seconds = [], [], [], {}
+    for backend in ("reference", "triton"):
+        llm = LLM("storyteller-draft", **SMALL, attention_backend=backend)
+        begin = time.perf_counter()
+        outputs = llm.generate(list(PROMPTS[:2]), params, use_tqdm=False)
+        seconds[backend] = time.perf_counter() - begin
+        tokens += [list(output.outputs[0].token_ids) for output in outputs]
+        names += [f"prompt {i}, attention backend {backend}," for i in range(len(outputs))]
+        errors += [str(output.error) for output in outputs if output.error]
+    rows = [[f"seconds, {backend}", f"{took:.2f}"] for backend, took in seconds.items()]
+    result = {"tokens": tokens, "names": names, "errors": errors, "rows": rows}
+    return result | {"seconds": sum(seconds.values())}
+
+
+def measure_naive() -> dict[str, Any]:
+    """One request through the two loops of phase 01, without a cache and with one."""
+    from transformers import AutoTokenizer
+
+    from mini_vllm import bundled
+    from mini_vllm.engine import naive
+    from mini_vllm.model.loader import load_model
+
+    model = load_model(bundled.path("storyteller"), dtype="float32")
+    tokenizer = AutoTokenizer.from_pretrained(bundled.path("storyteller"))
+    prompt = tokenizer.encode(SHARED + PROMPTS[0])
+    loops = {"no cache": naive.greedy_without_cache, "cache": naive.greedy_with_cache}
+    tokens, seconds = [], {}
+    for name, loop in loops.items():
+        loop(model, prompt, 2)
+        begin = time.perf_counter()
+        tokens.append([int(token) for token in loop(model, prompt, MAX_TOKENS)])
+        seconds[name] = time.perf_counter() - begin
+    rows = [[f"tokens/s, {name}", f"{MAX_TOKENS / took:.1f}"] for name, took in seconds.items()]
+    rows.append(["cache is faster", f"{seconds['no cache'] / seconds['cache']:.1f}x"])
+    result = {"tokens": tokens, "names": [f"the loop with {n}" for n in loops], "errors": []}
+    return result | {"rows": rows, "seconds": sum(seconds.values())}
+
+
+WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
+    "engine": measure_engine,
+    "kernels": measure_kernels,
+    "naive": measure_naive,
+}
+ABOUT = {
+    "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
+    "kernels": f"2 prompts, {KERNEL_TOKENS} tokens each, greedy, attention in torch and in kernels",
+    "naive": f"1 prompt, {MAX_TOKENS} tokens, greedy, through each of the two loops",
+}
+ROWS = (
+    ("tokens/s", "output_tokens_per_s", 1.0, "{:.1f}"),
+    ("TTFT, median", "ttft_p50", 1e3, "{:.1f} ms"),
+    ("TPOT, median", "tpot_p50", 1e3, "{:.2f} ms"),
+    ("steps", "steps", 1.0, "{:.0f}"),
+    ("preemptions", "preemptions", 1.0, "{:.0f}"),
+    ("prefix hits", "prefix_hit_rate", 100.0, "{:.1f} %"),
+)
+
+
+def compare(phase: Phase) -> int:
+    """`run NN`: the same workload twice, and the two results beside each other; 0 if the tokens are
+    the same."""
+    out, mapping = Screen(), overlay.mapping_for([phase])
+    out.line(f"run-{phase.number} · {phase.title} inside the engine", "bold")
+    out.line(ABOUT[phase.run], "dim")
+    if not mapping:
+        out.line("LAB=reference: both sides are the reference", "dim")
+    try:
+        yours, reference = _best_of(phase, mapping)
+    except WorkerError as error:
+        return show_unfinished(out, phase, error)
+    return show_results(out, phase, yours, reference)
+
+
+def _best_of(phase: Phase, mapping: dict[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both sides in turn, each ROUNDS times; of each the fastest run, for a busy machine only ever
+    makes a run slower."""
+    limits = child.Limits(RUN_SECONDS, 0)
+    runs: dict[str, list[dict[str, Any]]] = {"yours": [], "reference": []}
+    mine = Worker(phase.root, mapping, limits, "yours")
+    theirs = Worker(phase.root, {}, limits, "reference")
+    with mine, theirs:
+        for _ in range(ROUNDS):
+            for worker in (mine, theirs):
+                modules = list(phase.modules)
+                runs[worker.name].append(
+                    worker.call("workload", workload=phase.run, modules=modules)
+                )
+    yours, reference = (min(side, key=lambda run: run["seconds"]) for side in runs.values())
+    return yours, reference
+
+
+def show_unfinished(out: Screen, phase: Phase, error: WorkerError) -> int:
+    """It raised, hung or died; a hole that is still open is no accident."""
+    todo = todo_in(error.detail["message"]) if error.kind == "error" else ""
+    if todo:
+        return show_todo(out, phase, todo)
+    out.line("✗ The run did not finish.", "red")
+    out.line(str(error), indent=2)
+    out.line(f"next: {command(phase, 'lab')} judges it piece by piece", "bold")
+    return 1
+
+
+def show_todo(out: Screen, phase: Phase, todo: str) -> int:
+    out.line("○ It stopped at a function that is not written yet:", "yellow")
+    out.line(todo, indent=2)
+    out.line(f"next: write it, then {command(phase, 'lab')}", "bold")
+    return 1
+
+
+def show_results(
+    out: Screen, phase: Phase, yours: dict[str, Any], reference: dict[str, Any]
+) -> int:
+    todo = next(filter(None, map(todo_in, yours["errors"])), "")
+    if todo:
+        return show_todo(out, phase, todo)
+    idle = [phase.lab_path(module) for module in phase.modules if module not in yours["used"]]
+    same = yours["tokens"] == reference["tokens"] and not yours["errors"]
+    out.line()
+    out.line(f"{'':16}{'yours':>14}{'reference':>14}", "dim")
+    for (title, mine), (_, theirs) in zip(yours["rows"], reference["rows"], strict=True):
+        out.line(f"{title:16}{mine:>14}{theirs:>14}")
+    out.line()
+    for path in idle:
+        out.line(f"{path} took no part in this run", "yellow")
+    if len(idle) == len(phase.modules):
+        return 1
+    if same:
+        out.line("✓ the same tokens, every one of them", "green")
+        return 0
+    show_difference(out, yours, reference)
+    if phase.run == "engine":
+        out.line(f"next: make trace-diff-{phase.number} finds the step where it begins", "bold")
+    else:
+        out.line(f"next: {command(phase, 'lab')} judges it piece by piece", "bold")
+    return 1
+
+
+def show_difference(out: Screen, yours: dict[str, Any], reference: dict[str, Any]) -> None:
+    """What went wrong in requests, and the first token that is another."""
+    for error in dict.fromkeys(yours["errors"]):
+        out.line(f"✗ {error}", "red")
+    sides = zip(yours["names"], yours["tokens"], reference["tokens"], strict=False)
+    for name, mine, theirs in sides:
+        if mine != theirs:
+            at = next((i for i, (a, b) in enumerate(zip(mine, theirs, strict=False)) if a != b), -1)
+            at = min(len(mine), len(theirs)) if at < 0 else at
+            out.line(f"✗ {name} differs from output token {at} on:", "red")
+            out.pair("yours", str(mine[at : at + 8]), "red", 4)
+            out.pair("expected", str(theirs[at : at + 8]), "green", 4)
+            return

@@ -1,0 +1,375 @@
+"""The learner's loop: lab, watch, hint, diff, reset, progress, notebook, update.
+
+Each public function is one command of `labkit.cli`; the words in its signature are its options.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import datetime
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from labkit.course import source, sync
+from labkit.course.files import backup, write_text
+from labkit.course.manifest import HINT_LEVELS, Course, Exercise, ManifestError, Phase, find_root
+from labkit.course.skeleton import open_holes, skeleton
+from labkit.course.state import State
+from labkit.judge import diagnose, public
+from labkit.learner import screen
+from labkit.learner.screen import Screen, command
+from labkit.process import overlay
+from labkit.quality import mutants
+
+PHASE = typer.Argument(help="a phase: 3, 03 or 03-scheduler")
+TASK = typer.Argument("", help="a task: 2 or 03.2; default: the first that is not green")
+
+
+def course() -> Course:
+    """The checkout that the commands work on: LABKIT_ROOT, or where labkit itself lies."""
+    root = os.environ.get("LABKIT_ROOT")
+    return Course(Path(root).resolve() if root else find_root())
+
+
+def polite(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a wrong argument or manifest into one line on stderr and exit code 2."""
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except (ManifestError, source.SourceError, ValueError) as error:
+            print(error, file=sys.stderr)
+            raise typer.Exit(2) from None
+
+    return wrapped
+
+
+def ready_phase(name: str) -> Phase:
+    """The phase, or what is coming in it and exit code 1."""
+    phase = course().phase(name)
+    if phase.ready:
+        return phase
+    out = Screen()
+    out.line(f"Phase {phase.number}, {phase.title}, is not built yet.", "bold")
+    out.line(phase.question)
+    out.line("It will bring:")
+    for item in phase.coming:
+        out.line(f"- {item}", indent=2)
+    raise typer.Exit(1)
+
+
+@polite
+def lab(
+    phase: str = PHASE,
+    labs: str = typer.Option("", help="use your modules of these phases too: 02,03"),
+) -> None:
+    """Judge your answers of one phase: public tests and notebook. Exit code 0 only if all pass."""
+    raise typer.Exit(0 if judge_and_show(ready_phase(phase), labs) else 1)
+
+
+def phases_in(labs: str, phase: Phase | None = None) -> list[Phase]:
+    """The phases named in "02,03", and `phase`."""
+    known = course()
+    chosen = [known.phase(name.strip()) for name in labs.split(",") if name.strip()]
+    if phase and phase.slug not in [other.slug for other in chosen]:
+        chosen.append(phase)
+    return chosen
+
+
+def judge_and_show(phase: Phase, labs: str = "") -> bool:
+    """One round of the loop on the screen; True if everything is green."""
+    out = Screen()
+    chosen = phases_in(labs, phase)
+    mapping = overlay.mapping_for(chosen)
+    folders = ", ".join(f"labs/{other.slug}" for other in chosen)
+    whose = f"yours, {folders}" if mapping else "the reference (LAB=reference)"
+    screen.show_header(out, phase, whose)
+    problem = next(filter(None, map(diagnose.before, chosen)), None) if mapping else None
+    if problem:
+        screen.show_problem(out, phase, problem)
+        show_notices(out, phase)
+        return False
+    result = public.judge(phase, mapping)
+    if result.broken:
+        screen.show_problem(out, phase, diagnose.import_problem(phase, result.broken))
+        show_notices(out, phase)
+        return False
+    holes = open_holes(phase) if mapping else {}
+    if mapping:
+        remember(phase, result)
+    if len(holes) == len(phase.exercises) and not result.answers[0]:
+        screen.show_untouched(out, result)
+    else:
+        match = mutants.match(result) if mapping else None
+        screen.show_tasks(out, result, set(holes), match)
+        screen.show_notebook(out, result)
+        screen.show_end(out, result, next_step(result, holes, match))
+    show_notices(out, phase)
+    return result.green and not holes
+
+
+def show_notices(out: Screen, phase: Phase) -> None:
+    for notice in diagnose.notices(phase):
+        out.line(f"note: {notice}", "yellow")
+
+
+def remember(phase: Phase, result: public.PhaseResult) -> None:
+    """Store what `progress`, `hint` and `diff` ask for."""
+    record = {
+        "passed": [task.id for task in phase.exercises if result.task_passed(task)],
+        "public": list(result.public),
+        "notebook": list(result.answers),
+        "green": result.green,
+        "when": datetime.now().isoformat(timespec="seconds"),
+    }
+    State(phase.root).put("phases", phase.slug, record)
+
+
+def next_step(
+    result: public.PhaseResult,
+    holes: dict[str, list[source.Function]],
+    mutant: mutants.Mutant | None = None,
+) -> str:
+    """What to type or edit now."""
+    phase = result.phase
+    keys = f"   [{command(phase, 'hint')} | {command(phase, 'diff')} | {command(phase, 'reset')}]"
+    for exercise in phase.exercises:
+        failed = [t for t in result.of_task(exercise) if t.outcome in ("failed", "hang")]
+        if exercise.id in holes or failed:
+            where = place_to_edit(phase, exercise, failed, holes.get(exercise.id, []), mutant)
+            return f"edit {where}, then {command(phase, 'lab')}{keys}"
+    if not all(test.passed for test in result.tests):
+        return f"{command(phase, 'lab')} again; some tests did not run"
+    done, total = result.answers
+    if done < total:
+        return f"{command(phase, 'notebook')} and answer the rest, then {command(phase, 'lab')}"
+    return (
+        f"{command(phase, 'run')} puts your module into the engine;"
+        f" {command(phase, 'diff')} compares; {command(phase, 'grade')} runs the hidden suite"
+    )
+
+
+def place_to_edit(
+    phase: Phase,
+    exercise: Exercise,
+    failed: list[public.Test],
+    holes: list[source.Function],
+    mutant: mutants.Mutant | None,
+) -> str:
+    """The function of the first task that is not green that most probably needs work: one still
+    open, one of a known mistake, one that returned the wrong type, one in the traceback; else all
+    that it may be."""
+    if holes:
+        return screen.where_to_edit(phase, exercise, holes[0].name)
+    if mutant and mutant.exercise == exercise.id:
+        return screen.where_to_edit(phase, exercise, mutant.function)
+    for test in failed:
+        returned = (test.detail.get("returned") or {}).get("function")
+        if returned in exercise.functions:
+            return screen.where_to_edit(phase, exercise, returned)
+        place = diagnose.place_in_task(test, phase, exercise)
+        if place:
+            return f"{place[0]}:{place[1]} ({place[2]})"
+    return screen.where_to_edit(phase, exercise, *exercise.functions)
+
+
+@polite
+def watch(phase: str = PHASE) -> None:
+    """Judge again each time a file of the phase's lab is saved; Ctrl-C ends it."""
+    from watchfiles import watch as changes
+
+    chosen = ready_phase(phase)
+    judge_and_show(chosen)
+    print(f"\nwatching labs/{chosen.slug} (Ctrl-C ends)")
+    for _ in changes(chosen.labs, debounce=300):
+        Screen().console.clear()
+        judge_and_show(chosen)
+        print(f"\nwatching labs/{chosen.slug} (Ctrl-C ends)")
+
+
+def current_task(phase: Phase, task: str) -> Exercise:
+    """The named task, or the first that was not green in the last run."""
+    if task:
+        return phase.exercise(task)
+    passed = State(phase.root).passed(phase.slug)
+    return next((e for e in phase.exercises if e.id not in passed), phase.exercises[-1])
+
+
+@polite
+def hint(phase: str = PHASE, task: str = TASK) -> None:
+    """Show the next hint of a task: concept, invariant, where, nearly the code."""
+    chosen = ready_phase(phase)
+    exercise, state, out = current_task(chosen, task), State(chosen.root), Screen()
+    shown = min(int(state.get("hints", exercise.id, 0)) + 1, len(HINT_LEVELS))
+    state.put("hints", exercise.id, shown)
+    out.line(f"{exercise.id} {exercise.title}", "bold")
+    for level in range(shown):
+        style = "" if level == shown - 1 else "dim"
+        out.line(f"{level + 1} of 4, {HINT_LEVELS[level]}: {exercise.hints[level]}", style)
+    out.line()
+    again = f"{command(chosen, 'hint')} shows the next one"
+    if shown == len(HINT_LEVELS):
+        again = f"that was the last; {command(chosen, 'diff')} compares with the solution"
+    out.line(f"edit {screen.where_to_edit(chosen, exercise)}; {again}", "dim")
+
+
+@polite
+def diff(
+    phase: str = PHASE,
+    task: str = TASK,
+    yes: bool = typer.Option(False, "--yes", help="do not ask, even if it is not green yet"),
+) -> None:
+    """Compare your functions with the solution's, one by one; asks first for what is not green."""
+    chosen, out = ready_phase(phase), Screen()
+    passed = State(chosen.root).passed(chosen.slug)
+    for exercise in [chosen.exercise(task)] if task else chosen.exercises:
+        out.line(f"{exercise.id} {exercise.title}", "bold")
+        if exercise.id not in passed and not yes:
+            question = f"{exercise.id} is not green yet. Show its solution?"
+            if not sys.stdin.isatty() or not typer.confirm(question):
+                out.line(f"not shown; `--yes` shows it, {command(chosen, 'hint')} helps", "dim", 2)
+                continue
+        for name in exercise.functions:
+            show_diff(out, chosen, exercise, name)
+
+
+def show_diff(out: Screen, phase: Phase, exercise: Exercise, name: str) -> None:
+    texts: list[list[str]] = []
+    for path in (phase.lab_file(exercise.module), phase.reference_file(exercise.module)):
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        function = source.functions(text, path.name).get(name)
+        texts.append(source.function_text(text, function).splitlines() if function else [])
+    theirs = phase.reference_file(exercise.module).relative_to(phase.root).as_posix()
+    mine = phase.lab_path(exercise.module)
+    before, after = texts
+    lines = list(
+        difflib.unified_diff(before, after, f"{mine} {name}", f"{theirs} {name}", n=99, lineterm="")
+    )
+    if not lines:
+        out.line(f"{name}: the same, line for line", "green", 2)
+    for line in lines:
+        style = {"+": "green", "-": "red", "@": "dim"}.get(line[0], "")
+        if not line.startswith("@@"):
+            out.line(line, style, 2)
+
+
+@polite
+def reset(
+    phase: str = PHASE,
+    task: str = typer.Option("", help="only the functions of this task"),
+    notebook_only: bool = typer.Option(False, "--notebook", help="only lab.ipynb"),
+) -> None:
+    """Restore the skeleton of a phase or of one task; your files are copied to .labkit/backups/."""
+    chosen = ready_phase(phase)
+    if task:
+        fresh = reset_task(chosen, chosen.exercise(task))
+    else:
+        fresh = sync.generated(chosen)
+        if notebook_only:
+            fresh = {path: text for path, text in fresh.items() if path.suffix == ".ipynb"}
+    kept = backup(chosen.root, list(fresh))
+    for path, text in fresh.items():
+        write_text(path, text)
+        print(f"restored {path.relative_to(chosen.root).as_posix()}")
+    if kept:
+        print(f"your version is in {kept.relative_to(chosen.root).as_posix()}")
+
+
+def reset_task(phase: Phase, exercise: Exercise) -> dict[Path, str]:
+    """The lab file with the functions of one task as in the skeleton, all else as it is."""
+    path = phase.lab_file(exercise.module)
+    shown, blank = phase.lab_path(exercise.module), skeleton(phase, exercise.module)
+    try:
+        text = path.read_text(encoding="utf-8")
+        for name in exercise.functions:
+            hole = source.function_text(blank, source.find(blank, name))
+            text = source.replace_function(text, name, hole, shown)
+    except (OSError, SyntaxError, source.SourceError) as error:
+        raise source.SourceError(
+            f"{shown} cannot be reset task by task ({error});"
+            f" reset all of it: {command(phase, 'reset')}"
+        ) from None
+    return {path: text}
+
+
+@polite
+def progress() -> None:
+    """Every phase: points earned in public tests, notebook answers, hints used."""
+    known, out = course(), Screen()
+    state = State(known.root)
+    earned = total = 0
+    for phase in known.phases:
+        if not phase.ready:
+            out.line(f"  {phase.number} {phase.title:32} not built yet", "dim")
+            continue
+        passed, record = state.passed(phase.slug), state.get("phases", phase.slug) or {}
+        points = sum(e.points for e in phase.exercises)
+        mine = sum(e.points for e in phase.exercises if e.id in passed)
+        earned, total = earned + mine, total + points
+        bar = "█" * round(10 * mine / points) + "░" * (10 - round(10 * mine / points))
+        done, tests = record.get("public", ["-", "-"])
+        answers, questions = record.get("notebook", ["-", "-"])
+        hints = sum(state.get("hints", e.id, 0) for e in phase.exercises)
+        mark = "✓" if record.get("green") else " "
+        out.line(
+            f"{mark} {phase.number} {phase.title:32} {bar} {mine:3}/{points:3} points"
+            f" · public {done}/{tests} · notebook {answers}/{questions} · hints {hints}",
+            "green" if record.get("green") else "",
+        )
+    out.line(f"{earned} of {total} points in public tests; hidden suites: make grade-NN")
+
+
+@polite
+def notebook(phase: str = PHASE) -> None:
+    """Open the phase's notebook in JupyterLab."""
+    chosen = ready_phase(phase)
+    path = chosen.labs / "lab.ipynb"
+    if not path.exists():
+        raise ManifestError(
+            f"{path.relative_to(chosen.root)} is missing; {command(chosen, 'reset')}"
+        )
+    raise typer.Exit(subprocess.call([sys.executable, "-m", "jupyterlab", str(path)]))
+
+
+@polite
+def update(pull: bool = typer.Option(True, help="run `git pull` first")) -> None:
+    """Fetch a newer course and merge its new skeletons into your files; backups are kept."""
+    changes = sync.update(course(), pull)
+    for change in changes:
+        print(change)
+    print("Nothing of yours was lost: see .labkit/backups/." if changes else "Nothing to do.")
+    raise typer.Exit(1 if any(c.kind in ("wrong", "conflict") for c in changes) else 0)
+
+
+@polite
+def run(
+    words: list[str] = typer.Argument(None, help="a phase, or after `--` a python command"),
+    labs: str = typer.Option("", help="your modules of these phases: 02,03"),
+) -> None:
+    """Your module inside the whole engine: `run 03`, or `run --labs 02,03 -- -m mini_vllm …`."""
+    from labkit.learner import ab
+
+    if labs and words:
+        raise typer.Exit(ab.run_command(course(), phases_in(labs), words))
+    if not words or len(words) > 1:
+        raise ManifestError("say which phase: run 03; or give a command: run --labs 02,03 -- -m …")
+    raise typer.Exit(ab.compare(ready_phase(words[0])))
+
+
+@polite
+def trace_diff(
+    phase: str = PHASE,
+    traces: list[str] = typer.Argument(None, help="trace files; default: the phase's own"),
+) -> None:
+    """Replay traces on your modules and the reference, and stop at the first difference."""
+    from labkit.learner import divergence
+
+    raise typer.Exit(divergence.show(ready_phase(phase), traces or []))

@@ -1,0 +1,191 @@
+"""Where two schedulers part: replay one trace on both, step by step, and stop at the first
+difference.
+
+What is shown is the state before that step, while both still agreed, and both decisions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from labkit.course.manifest import Phase, find_root
+from labkit.inside import child
+from labkit.learner.screen import Screen
+from labkit.process import overlay
+from labkit.process.worker import Worker, WorkerError
+from labkit.testing import Divergence
+from labkit.trace.diff import differing_fields
+from labkit.trace.format import load_trace
+from labkit.trace.generate import PROFILES, generate
+
+SEED = 1
+STEP_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first step that differs.
+
+    Attributes:
+        step: its number.
+        fields: names of what differs, in the trace format's order.
+        before: the state before the step (`labkit.inside.basic.snapshot`).
+        yours: the learner's line; {"error": …} if the code raised or hung.
+        expected: the reference's line.
+    """
+
+    step: int
+    fields: tuple[str, ...]
+    before: dict[str, Any]
+    yours: dict[str, Any]
+    expected: dict[str, Any]
+
+    def as_divergence(self) -> Divergence:
+        """The same, as a failed comparison of a test."""
+        fields = self.fields
+        yours = {f: self.yours.get(f) for f in fields} | _error_of(self.yours)
+        expected = {f: self.expected.get(f) for f in fields}
+        state = dict(row.split("  ", 1) for row in state_rows(self.before))
+        return Divergence(
+            f"step {self.step} of the trace: {', '.join(fields)}", yours, expected, state
+        )
+
+
+def _error_of(line: dict[str, Any]) -> dict[str, Any]:
+    return {"error": line["error"]} if "error" in line else {}
+
+
+def compare(subject: Worker, reference: Worker, trace: dict[str, Any]) -> Parting | None:
+    """Replay on both; None if every step is the same."""
+    pairs = zip_longest(_lines(subject, trace), _lines(reference, trace))
+    for number, (mine, theirs) in enumerate(pairs):
+        yours, expected = _line_of(mine), _line_of(theirs)
+        fields = ("error",) if "error" in yours else differing_fields(yours, expected)
+        if fields:
+            before = (theirs or mine or {}).get("before", {})
+            return Parting(number, fields, before, yours, expected)
+    return None
+
+
+def _line_of(answer: dict[str, Any] | None) -> dict[str, Any]:
+    """What a side says of one step: its line, its error, or that it has none left."""
+    if answer is None:
+        return {"error": "the replay had ended"}
+    line: dict[str, Any] = answer.get("line", answer)
+    return line
+
+
+def _lines(worker: Worker, trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Lines with states; a worker that gives up ends them with {"error": why}."""
+    try:
+        yield from worker.stream("trace", trace=trace, states=True)
+    except WorkerError as error:
+        yield {"error": _reason(error)}
+
+
+def _reason(error: WorkerError) -> str:
+    """What a learner needs of it: the exception and the innermost line of a lab file."""
+    if error.kind != "error":
+        return str(error)
+    text = f"{error.detail['type']}: {error.detail['message']}"
+    for file, line, function in reversed(error.detail["frames"]):
+        if f"{os.sep}labs{os.sep}" in file:
+            return f"{text}  (labs{file.rpartition(f'{os.sep}labs')[2]}:{line} in {function})"
+    return text
+
+
+def expect_same_trace(trace: dict[str, Any]) -> None:
+    """For tests and notebooks: the modules of this process against the reference in a child.
+
+    Raises:
+        Divergence: with the state before the first step that differs.
+    """
+    __tracebackhide__ = True
+    root, mapping = find_root(), json.loads(os.environ.get(overlay.VARIABLE, "{}"))
+    limits = child.Limits(STEP_SECONDS)
+    with Worker(root, mapping, limits, "yours") as mine, Worker(root, {}, limits, "ref") as theirs:
+        parting = compare(mine, theirs, trace)
+    if parting:
+        raise parting.as_divergence()
+
+
+def state_rows(before: dict[str, Any]) -> list[str]:
+    """The state as the rows of a small table."""
+    if not before:
+        return []
+    rows = []
+    for queue in ("running", "waiting"):
+        for index, request in enumerate(before[queue]):
+            name = f"{queue}[{index}]"
+            blocks = " ".join(map(str, request["blocks"])) or "-"
+            done = f"{request['computed']}/{request['tokens']} tokens computed"
+            rows.append(f"{name:11}  {request['id']:6} {done:26} blocks {blocks}")
+        if not before[queue]:
+            rows.append(f"{queue:11}  -")
+    following = " ".join(map(str, before["next_free"])) or "-"
+    rows.append(f"{'free':11}  {before['free_blocks']} blocks, next out: {following}")
+    rows.append(f"{'budget':11}  {before['budget']} tokens a step, {before['block_size']} a block")
+    return rows
+
+
+def show_parting(out: Screen, name: str, parting: Parting) -> None:
+    out.line(
+        f"✗ {name}: first difference in step {parting.step}: {', '.join(parting.fields)}", "red"
+    )
+    out.line("before the step, both agree:", "dim", 2)
+    for row in state_rows(parting.before):
+        out.line(row, indent=4)
+    width = max(len(field) for field in parting.fields)
+    for field in parting.fields:
+        missing = "(no such field)" if field != "error" else "no error"
+        out.pair("yours", f"{field:{width}}  {parting.yours.get(field, missing)}", "red", 2)
+        out.pair("expected", f"{field:{width}}  {parting.expected.get(field, missing)}", "green", 2)
+
+
+def _next_step(parting: Parting) -> str:
+    if "NotImplementedError: TODO" in parting.yours.get("error", ""):
+        return "that function is not written yet; write it"
+    return "mend that step"
+
+
+def traces_of(phase: Phase, files: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The named files, else the phase's, else generated ones that are the same every time."""
+    for name in files or phase.traces:
+        path = Path(name) if Path(name).exists() else phase.root / name
+        yield name, load_trace(path).to_dict()
+    if not files and not phase.traces:
+        for profile in PROFILES:
+            yield f"{profile}, seed {SEED}", generate(profile, SEED).to_dict()
+
+
+def takes_part(phase: Phase) -> bool:
+    """Whether a trace exercises any module of the phase."""
+    return any(m == "mini_vllm.request" or ".core." in m for m in phase.modules)
+
+
+def show(phase: Phase, files: list[str]) -> int:
+    """`trace-diff NN`: 0 if every trace is the same step by step."""
+    out, mapping = Screen(), overlay.mapping_for([phase])
+    if not takes_part(phase) and not files:
+        out.line(f"Phase {phase.number}'s modules take no part in scheduling; nothing to compare.")
+        return 0
+    limits = child.Limits(STEP_SECONDS, phase.memory_mb)
+    mine = Worker(phase.root, mapping, limits, "yours")
+    theirs = Worker(phase.root, {}, limits, "reference")
+    with mine, theirs:
+        for name, trace in traces_of(phase, files):
+            parting = compare(mine, theirs, trace)
+            if parting:
+                show_parting(out, name, parting)
+                out.line(
+                    f"next: {_next_step(parting)}, then make trace-diff-{phase.number}", "bold"
+                )
+                return 1
+            out.line(f"✓ {name}: the same, step by step", "green")
+    return 0

@@ -1,0 +1,246 @@
+"""What `make lab-NN` shows: task by task, the first difference, where to read, what to type
+next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.text import Text
+
+from labkit.course import source
+from labkit.course.manifest import Exercise, Phase
+from labkit.course.skeleton import kernels, left_todo
+from labkit.judge import diagnose
+from labkit.judge.diagnose import Problem
+from labkit.judge.public import PhaseResult, Test
+from labkit.quality.mutants import Mutant
+
+MARKS = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "waiting": ("…", "yellow"),
+    "open": ("○", "dim"),
+}
+SHOWN_PRINTS = 8
+SHOWN_NAMES = 3
+
+
+class Screen:
+    """Writes lines; colours only where there is a terminal."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+
+    def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
+        for row in text.split("\n"):
+            self.console.print(Text(" " * indent + row, style=style), soft_wrap=True)
+
+    def pair(
+        self, name: str, value: str, style: str = "", indent: int = 8, width: int = 10
+    ) -> None:
+        self.console.print(
+            Text(" " * indent) + Text(f"{name:<{width}} ", "dim") + Text(value, style),
+            soft_wrap=True,
+        )
+
+
+def command(phase: Phase, verb: str) -> str:
+    return f"make {verb}-{phase.number}"
+
+
+def some(names: Sequence[str], word: str = "and") -> str:
+    """ "a", "a, b", "a, b, c and 8 more": at most three, so that a line stays a line."""
+    if len(names) > SHOWN_NAMES:
+        return f"{', '.join(names[:SHOWN_NAMES])} {word} {len(names) - SHOWN_NAMES} more"
+    return ", ".join(names)
+
+
+def where_to_edit(phase: Phase, exercise: Exercise, *functions: str) -> str:
+    """ "labs/03-scheduler/scheduler.py:42 (Scheduler._clamp_new_tokens)"; of several functions,
+    the line of the first and all their names. Default: the task's first function."""
+    names = functions or exercise.functions[:1]
+    shown = phase.lab_path(exercise.module)
+    try:
+        text = phase.lab_file(exercise.module).read_text(encoding="utf-8")
+        line = f":{source.find(text, names[0], shown).line}"
+    except (OSError, SyntaxError, source.SourceError):
+        line = ""
+    label = " or ".join(names) if len(names) <= SHOWN_NAMES else some(names, "or")
+    return f"{shown}{line} ({label})"
+
+
+def kernel_tasks(phase: Phase) -> set[str]:
+    """Tasks in which a learner writes a kernel."""
+    return {task.id for task in kernels(phase).values()}
+
+
+def tiers(result: PhaseResult) -> str:
+    """The status line: what ran, what did not, what does not apply. A skip is never green."""
+    passed, total = result.public
+    parts = [f"public {passed}/{total}"]
+    if result.notebook is not None:
+        done, questions = result.answers
+        parts.append(f"notebook {done}/{questions}")
+    parts.append("hidden not run" if result.phase.hidden_tests.exists() else "hidden n/a")
+    tasks = kernel_tasks(result.phase)
+    tests = [test for test in result.tests if test.task in tasks]
+    if not tasks:
+        parts += ["interpreter n/a", "GPU n/a"]
+    elif result.phase.environment.get("TRITON_INTERPRET") == "1":
+        parts += [f"interpreter {sum(test.passed for test in tests)}/{len(tests)}", "GPU not run"]
+    else:
+        parts += ["interpreter not run", "GPU not run"]
+    return " · ".join(parts)
+
+
+def show_header(screen: Screen, phase: Phase, whose: str) -> None:
+    screen.line(f"lab-{phase.number} · {phase.title}", "bold")
+    screen.line(f"judged: {whose}", "dim")
+    screen.line()
+
+
+def show_problem(screen: Screen, phase: Phase, problem: Problem) -> None:
+    """Nothing could be judged: say why, and what to do."""
+    screen.line(f"✗ {problem.what}", "red")
+    for line in problem.lines:
+        screen.line(line, indent=2)
+    screen.line()
+    screen.line("public not run · notebook not run · hidden not run")
+    screen.line(f"next: {problem.todo}", "bold")
+
+
+def show_untouched(screen: Screen, result: PhaseResult) -> None:
+    """A fresh skeleton: red is where everybody starts."""
+    phase, first = result.phase, result.phase.exercises[0]
+    screen.line("Nothing is written yet, so everything is still red. That is how it should be.")
+    screen.line()
+    for exercise in phase.exercises:
+        names = some(exercise.functions)
+        screen.line(f"○ {exercise.id} {exercise.title}  ({names})", "dim", 2)
+    screen.line()
+    screen.pair("read", f"phases/{phase.slug}/00-guide.md, then {first.read}", "", 0, 6)
+    screen.pair("edit", where_to_edit(phase, first), "", 0, 6)
+    screen.pair("then", command(phase, "lab"), "", 0, 6)
+    screen.pair("stuck?", command(phase, "hint"), "", 0, 6)
+    screen.line()
+    screen.line(tiers(result), "bold")
+
+
+def show_tasks(
+    screen: Screen, result: PhaseResult, open_tasks: set[str], mutant: Mutant | None
+) -> None:
+    """One line a task; the first failing one in full."""
+    explained = False
+    for exercise in result.phase.exercises:
+        tests = result.of_task(exercise)
+        bad = next((t for t in tests if t.outcome in ("failed", "hang")), None)
+        waiting = next((t for t in tests if t.outcome == "todo"), None)
+        passed = sum(test.passed for test in tests)
+        status = _status(result, exercise, open_tasks)
+        mark, style = MARKS[status]
+        line = f"{mark} {exercise.id} {exercise.title}  ({passed} of {len(tests)})"
+        if status == "open":
+            line = f"{mark} {exercise.id} {exercise.title}  (not written yet)"
+        elif status == "waiting" and waiting:
+            itself = waiting.waits_for == exercise.id
+            line += "  still ends in its TODO" if itself else f"  waits for {waiting.waits_for}"
+        screen.line(line, style, 2)
+        left = left_todo(result.phase, exercise) if status in ("open", "waiting") else ""
+        if left:
+            screen.line(f"delete the TODO below your code: {left}", "yellow", 6)
+        if bad and status == "failed" and not explained:
+            fits = mutant if mutant and mutant.exercise == exercise.id else None
+            show_failure(screen, result.phase, exercise, bad, fits)
+            explained = True
+    for test in result.tests:
+        if not test.task and not test.passed:
+            screen.line(f"✗ {test.name}: {test.detail.get('message', test.outcome)}", "red", 2)
+
+
+def _status(result: PhaseResult, exercise: Exercise, open_tasks: set[str]) -> str:
+    if result.task_passed(exercise) and exercise.id not in open_tasks:
+        return "passed"
+    if exercise.id in open_tasks:
+        return "open"
+    outcomes = {test.outcome for test in result.of_task(exercise)}
+    return "waiting" if outcomes <= {"passed", "todo"} and "todo" in outcomes else "failed"
+
+
+def show_failure(
+    screen: Screen, phase: Phase, exercise: Exercise, test: Test, mutant: Mutant | None
+) -> None:
+    """The first difference in the learner's terms, then where to read and what to ask for."""
+    detail = test.detail
+    screen.line(f"✗ {test.title}", "red", 6)
+    if "at" in detail:
+        screen.line(f"first difference: {detail['at']}", indent=8)
+        width = max([8, *(len(name) for name in detail["state"])])
+        for name, value in detail["state"].items():
+            screen.pair(name, value, width=width)
+        yours, expected = detail["types"]
+        kinds = (f"  ({yours})", f"  ({expected})") if yours != expected else ("", "")
+        screen.pair("yours", detail["yours"] + kinds[0], "red", width=width)
+        screen.pair("expected", detail["expected"] + kinds[1], "green", width=width)
+    elif test.outcome != "hang":
+        for line in _short_message(detail):
+            screen.line(line, indent=8)
+    for line in diagnose.explain(test, phase):
+        screen.line(line, "yellow", 8)
+    place = diagnose.place_of(test, phase)
+    if place and test.outcome != "hang":
+        screen.line(f"in {place[2]}, {place[0]}:{place[1]}", indent=8)
+    _show_prints(screen, detail)
+    if mutant:
+        screen.line(f"this looks like a known mistake: {mutant.misconception}", "yellow", 8)
+    screen.pair("test", diagnose.test_line(test, phase), width=5)
+    upstream = f" · upstream {exercise.upstream}" if exercise.upstream else ""
+    screen.pair("read", f"phases/{phase.slug}/{exercise.read}{upstream}", width=5)
+    screen.pair("hint", f"{command(phase, 'hint')}", width=5)
+
+
+def _short_message(detail: dict[str, object]) -> list[str]:
+    error, message = str(detail.get("error", "")), str(detail.get("message", ""))
+    lines = message.splitlines() or [""]
+    if error not in ("AssertionError", ""):
+        lines[0] = f"{error}: {lines[0]}"
+    return [line for line in lines if line.strip()][:8]
+
+
+def _show_prints(screen: Screen, detail: dict[str, object]) -> None:
+    printed = str(detail.get("printed", "")).splitlines()
+    for line in printed[:SHOWN_PRINTS]:
+        screen.line(f"│ {line[:120]}", "dim", 8)
+    if len(printed) > SHOWN_PRINTS:
+        screen.line(f"│ … {detail.get('printed_lines', len(printed))} lines", "dim", 8)
+
+
+def show_notebook(screen: Screen, result: PhaseResult) -> None:
+    """One line an answer; what is wrong with each that is wrong."""
+    if not result.notebook:
+        return
+    screen.line(f"notebook labs/{result.phase.slug}/lab.ipynb", indent=2)
+    for record in result.notebook:
+        mark, style = MARKS.get(record["outcome"], MARKS["failed"])
+        line = f"{mark} {record['task']} {record['title']}"
+        if record["outcome"] == "todo":
+            mark, style = MARKS["open"]
+            line = f"{mark} {record['task']} {record['title']}  (not answered yet)"
+        elif record["outcome"] == "missing":
+            line += (
+                "  (its cell is gone: undo the deletion, or restore the whole notebook with"
+                f" `python -m labkit reset {result.phase.number} --notebook`, which keeps a backup)"
+            )
+        elif record["outcome"] != "passed":
+            place = f" (line {record['line']} of the cell)" if record.get("line") else ""
+            line += f"\n    {record['message']}{place}"
+        screen.line(line, style, 4)
+
+
+def show_end(screen: Screen, result: PhaseResult, next_step: str) -> None:
+    screen.line()
+    if result.stack:
+        screen.line("The run was stopped as a whole; it stood here:", "yellow")
+        screen.line("\n".join(result.stack.splitlines()[:12]), "dim", 2)
+    screen.line(tiers(result), "bold green" if result.green else "bold")
+    screen.line(f"next: {next_step}", "bold")

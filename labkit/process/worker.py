@@ -1,0 +1,290 @@
+"""One protocol for all code that is not trusted or must not meet other code: a child process.
+
+The parent sends one JSON line, {"id", "scenario", "args"}; the child answers {"id", "item"} any
+number of times and then {"id", "end"} or {"id", "error"}. Only plain builtins and arrays of numbers
+come back (`labkit.inside.plain`); the clock, the seeds and the comparison stay in the parent. A
+child that hangs is asked where, and killed; the next request starts a fresh one.
+
+Whatever the child writes, the parent holds a bounded piece of it in memory; whatever it does not
+read or does not close, the parent does not wait for.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from labkit.inside import child, plain
+from labkit.inside.program import Program
+from labkit.process import overlay
+
+__all__ = ["Program", "Worker", "WorkerError"]
+
+MAX_LINE = 16 << 20
+MAX_ANSWER = 64 << 20
+WAITING_LINES = 4
+
+
+class WorkerError(Exception):
+    """The child did not give an answer.
+
+    Attributes:
+        kind: "error" (the scenario raised), "hang", "died" or "garbage".
+        detail: for "error" its type, message and frames; else what is known as text.
+    """
+
+    def __init__(self, kind: str, detail: Any, name: str) -> None:
+        self.kind, self.detail = kind, detail
+        text = detail
+        if kind == "error":
+            text = f"{detail['type']}: {detail['message']}"
+            if detail["frames"]:
+                file, line, function = detail["frames"][-1]
+                text += f" (in {function}, {file}:{line})"
+        super().__init__(f"{name}: {kind}: {text}")
+
+
+class Launcher(Protocol):
+    """Starts the child's side of the protocol, and ends it."""
+
+    def start(self, limits: child.Limits) -> subprocess.Popen[bytes]:
+        """A process that runs `labkit.inside.worker_child` on its stdin and stdout."""
+
+    def ask(self, process: subprocess.Popen[bytes]) -> None:
+        """Let a process that hangs write to stderr where it stands, and end it."""
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill the process and all of its children."""
+
+
+class Overlaid:
+    """The launcher of trusted and of the learner's own runs: this interpreter, with some modules
+    replaced by an overlay. It limits, but it hides nothing."""
+
+    def __init__(self, root: Path, mapping: Mapping[str, str]) -> None:
+        self.root, self.mapping = root, dict(mapping)
+
+    def start(self, limits: child.Limits) -> subprocess.Popen[bytes]:
+        env = overlay.environment(self.root, self.mapping)
+        return child.start(["-m", "labkit.inside.worker_child"], env, limits, self.root)
+
+    def ask(self, process: subprocess.Popen[bytes]) -> None:
+        child.stop(process)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        child.kill_group(process)
+
+
+class Worker:
+    """A child process that runs scenarios with some modules replaced.
+
+    Args:
+        root: the checkout whose engine it imports.
+        mapping: module -> file, the overlay; {} = the reference.
+        limits: for the child; `seconds` is the time for each answer, not for its life.
+        name: how messages call it.
+        launcher: how it is started; default: with an overlay in this interpreter.
+        start_seconds: added to the time of the first answer, which imports everything.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        mapping: Mapping[str, str],
+        limits: child.Limits | None = None,
+        name: str = "worker",
+        launcher: Launcher | None = None,
+        start_seconds: float = 0.0,
+    ) -> None:
+        self.name = name
+        self.limits = limits or child.Limits(seconds=20)
+        self.launcher: Launcher = launcher or Overlaid(root, mapping)
+        self.start_seconds = start_seconds
+        self._process: Any = None
+        self._count = 0
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _start(self) -> None:
+        self._process = self.launcher.start(self.limits)
+        self._stderr = child.Tail(self._process.stderr)
+        self._outbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._lines: queue.Queue[bytes] = queue.Queue(WAITING_LINES)
+        self._reader = threading.Thread(
+            target=_pump, args=(self._process.stdout, self._lines), daemon=True
+        )
+        self._reader.start()
+        threading.Thread(
+            target=_feed, args=(self._outbox, self._process.stdin), daemon=True
+        ).start()
+        self._extra = self.start_seconds
+
+    def close(self) -> None:
+        """End the child and all of its children."""
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        self.launcher.end(process)
+        process.wait()
+        self._outbox.put(b"")
+        _drain(self._reader, self._lines)
+        self._stderr.close()
+
+    def call(self, scenario: str, **args: Any) -> Any:
+        """Run a scenario and return its result, or the list of what it yields.
+
+        Raises:
+            WorkerError: it raised, hung, died, or answered with garbage.
+        """
+        items: list[Any] = []
+        for kind, value in self._exchange(scenario, args):
+            if kind == "end":
+                return items if value is None and items else value
+            items.append(value)
+        raise AssertionError("an exchange ends with its end or an error")
+
+    def stream(self, scenario: str, **args: Any) -> Iterator[Any]:
+        """Run a scenario that yields; gives each value as it comes.
+
+        Raises:
+            WorkerError: as `call`.
+        """
+        for kind, value in self._exchange(scenario, args):
+            if kind == "item":
+                yield value
+
+    def run(self, program: Program) -> list[Any]:
+        """Do what a program wrote down; its observations.
+
+        Raises:
+            WorkerError: as `call`.
+        """
+        seen = self.call("program", steps=program.steps)
+        if type(seen) is not list:
+            raise WorkerError("garbage", f"{type(seen).__name__} for a list", self.name)
+        return seen
+
+    def trace(self, trace: dict[str, Any], scheduler: str = "") -> list[dict[str, Any]]:
+        """Replay a trace; one line for each step.
+
+        Raises:
+            WorkerError: as `call`.
+        """
+        lines = self.call("trace", trace=trace, scheduler=scheduler) or []
+        if type(lines) is not list or not all(type(line) is dict for line in lines):
+            raise WorkerError("garbage", "no list of lines", self.name)
+        return lines
+
+    def _exchange(self, scenario: str, args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+        if self._process is None:
+            self._start()
+        number = self._send(scenario, args)
+        self._left = MAX_ANSWER
+        finished = False
+        try:
+            while True:
+                message = self._receive(number)
+                if "error" in message:
+                    finished = True
+                    raise WorkerError("error", message["error"], self.name)
+                kind = "end" if "end" in message else "item"
+                value = plain.decode(message.get(kind))
+                finished = kind == "end"
+                yield kind, value
+                if finished:
+                    return
+        except (plain.PlainError, RecursionError) as error:
+            raise WorkerError("garbage", str(error), self.name) from None
+        finally:
+            if not finished:
+                self.close()
+
+    def _send(self, scenario: str, args: dict[str, Any]) -> int:
+        self._count += 1
+        message = {"id": self._count, "scenario": scenario, "args": plain.encode(args)}
+        self._outbox.put(json.dumps(message).encode() + b"\n")
+        return self._count
+
+    def _receive(self, number: int) -> dict[str, Any]:
+        raw = self._next_line()
+        self._left -= len(raw)
+        if len(raw) >= MAX_LINE or self._left < 0:
+            raise WorkerError("garbage", f"more than {MAX_ANSWER >> 20} MiB", self.name)
+        try:
+            message = json.loads(raw)
+        except (ValueError, RecursionError):
+            message = None
+        if not isinstance(message, dict) or message.get("id") != number:
+            raise WorkerError("garbage", raw[:200].decode("utf-8", "replace"), self.name)
+        error = message.get("error")
+        if error is not None and not _is_error(error):
+            raise WorkerError("garbage", "an error without its parts", self.name)
+        return message
+
+    def _next_line(self) -> bytes:
+        """What the child wrote next.
+
+        Raises:
+            WorkerError: nothing in time, or it has ended.
+        """
+        seconds, self._extra = self.limits.seconds + self._extra, 0.0
+        try:
+            raw = self._lines.get(timeout=seconds)
+        except queue.Empty:
+            self.launcher.ask(self._process)
+            stack = self._stderr.text()[-3000:]
+            text = f"no answer after {seconds:g} s; it stood here:\n{stack}"
+            raise WorkerError("hang", text, self.name) from None
+        if raw:
+            return raw
+        self.launcher.end(self._process)  # it may have closed its end and live on
+        code = self._process.wait()
+        raise WorkerError("died", f"exit code {code}\n{self._stderr.text()[-3000:]}", self.name)
+
+
+def _is_error(error: Any) -> bool:
+    return (
+        isinstance(error, dict)
+        and all(isinstance(error.get(key), str) for key in ("type", "message"))
+        and isinstance(error.get("frames"), list)
+        and all(isinstance(f, list) and len(f) == 3 for f in error["frames"])
+    )
+
+
+def _pump(stream: IO[bytes], lines: queue.Queue[bytes]) -> None:
+    """Read answers in a thread; b"" says that the child has closed its end. A full queue stops the
+    reading, and so the child."""
+    while raw := stream.readline(MAX_LINE):
+        lines.put(raw)
+    lines.put(b"")
+    stream.close()
+
+
+def _feed(requests: queue.SimpleQueue[bytes], stream: IO[bytes]) -> None:
+    """Write requests in a thread: a child that does not read must not stop the parent."""
+    try:
+        with stream:
+            while raw := requests.get():
+                stream.write(raw)
+                stream.flush()
+    except OSError:
+        pass  # it died: the answer will say so
+
+
+def _drain(reader: threading.Thread, lines: queue.Queue[bytes], seconds: float = 1.0) -> None:
+    """Let the reader come to the end of what a dead child wrote. If a grandchild that got away
+    holds the pipe open, the reader is left behind."""
+    while reader.is_alive() and seconds > 0:
+        try:
+            lines.get(timeout=0.02)
+        except queue.Empty:
+            seconds -= 0.02

@@ -1,0 +1,40 @@
+"""The figures of the chapters: drawn by functions, so that a number in one of them is never copied.
+
+`python -m labkit figures` draws them all again; with `--check` it says which are not what they
+would be drawn as. A figure is a function without arguments that returns a `Canvas`; its file is
+`phases/NN-slug/figures/NAME.svg`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from labkit.course.files import write_text
+from labkit.reader.drawings import roofline
+from labkit.reader.drawings.canvas import Canvas
+
+FIGURES: dict[str, Callable[[], Canvas]] = {
+    "01-one-request/figures/roofline": roofline.draw,
+}
+"""Path below `phases/`, without ".svg" -> what draws it."""
+
+
+def path_of(name: str, root: Path) -> Path:
+    """Where a figure is kept."""
+    return root / "phases" / f"{name}.svg"
+
+
+def stale(root: Path) -> list[Path]:
+    """Figures that are missing, or whose file differs from what is drawn today."""
+    return [
+        path
+        for name, draw in FIGURES.items()
+        if not (path := path_of(name, root)).is_file() or path.read_text("utf-8") != str(draw())
+    ]
+
+
+def draw_all(root: Path) -> None:
+    """Write every figure's file."""
+    for name, draw in FIGURES.items():
+        write_text(path_of(name, root), str(draw()))

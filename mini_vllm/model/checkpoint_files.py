@@ -1,0 +1,175 @@
+"""The other files of a checkpoint folder, checked before a library reads them.
+
+A damaged file would surface as whatever exception the library happens to raise. Here each is a
+ValueError that names the file, the entry, its value and what is allowed.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path, PurePosixPath
+from typing import Any, TypeGuard
+
+from mini_vllm.errors import show
+from mini_vllm.model.config import read_json
+from mini_vllm.model.config_schema import (
+    NUMBER,
+    OBJECT,
+    STRING,
+    Rule,
+    check_entries,
+    is_integer,
+    list_of,
+)
+
+ITEM_SIZES = {
+    "F64": 8, "F32": 4, "F16": 2, "BF16": 2, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1,
+    "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4, "U16": 2, "U8": 1, "BOOL": 1,
+}  # fmt: skip
+"""Bytes of one number of each type that a safetensors file may hold."""
+
+TOKENIZER = {
+    "model": Rule(OBJECT.legal, "it must be an object with the tokenizer's vocabulary", True),
+    "added_tokens": list_of(OBJECT, "objects").or_null(),
+}
+TOKENIZER_MODEL = {
+    "vocab": Rule(
+        lambda value: bool(value) and isinstance(value, dict | list),
+        "it must be an object with an id for each token, or a list of tokens with their scores",
+        True,
+    ),
+    "merges": list_of(Rule(lambda value: len(_merged(value)) == 2, "a pair"), "pairs of tokens"),
+    "continuing_subword_prefix": STRING.or_null(),
+}
+TOKENIZER_CONFIG = {"model_max_length": NUMBER.or_null()}
+
+
+def check_header(header: Any, file: Path) -> int:
+    """How many bytes the tensors of a safetensors file take, by its parsed header.
+
+        {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [0, 12]}, ...}
+
+    Raises ValueError that names the file, the tensor and the entry, unless every tensor is as
+    long as its shape says and begins where another ends.
+    """
+    if not isinstance(header, dict):
+        raise ValueError(
+            f"{file} is corrupt: its header is {show(header)}; it must be an object with an entry "
+            "for each tensor; download it again"
+        )
+    spans = [
+        (*_check_tensor(file, name, entry), name)
+        for name, entry in header.items()
+        if name != "__metadata__"
+    ]
+    end = 0
+    for begin, next_end, name in sorted(spans):
+        if begin != end:
+            raise ValueError(
+                f"{file} is corrupt: data_offsets of {show(name)} begin at {begin}; the tensors "
+                f"before it end at {end}; download it again"
+            )
+        end = next_end
+    return end
+
+
+def _check_tensor(file: Path, name: str, value: Any) -> tuple[int, int]:
+    """First byte of a tensor and the one after its last, counted from the end of the header."""
+
+    def refuse(key: str, found: Any, allowed: str) -> ValueError:
+        return ValueError(
+            f"{file} is corrupt: {key} of {show(name)} is {show(found)}; it must be {allowed}; "
+            "download it again"
+        )
+
+    if not isinstance(value, dict):
+        raise refuse("the entry", value, "an object with dtype, shape and data_offsets")
+    dtype, shape, offsets = (value.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not isinstance(dtype, str) or dtype not in ITEM_SIZES:
+        raise refuse("dtype", dtype, f"one of {', '.join(ITEM_SIZES)}")
+    if not _is_counts(shape):
+        raise refuse("shape", shape, "a list of integers of at least 0")
+    if not (_is_counts(offsets) and len(offsets) == 2 and offsets[0] <= offsets[1]):
+        raise refuse("data_offsets", offsets, "two byte counts [begin, end], begin first")
+    needed = math.prod(shape) * ITEM_SIZES[dtype]
+    if offsets[1] - offsets[0] != needed:
+        raise refuse("data_offsets", offsets, f"{needed} bytes apart for {shape} of {dtype}")
+    return offsets[0], offsets[1]
+
+
+def _is_counts(value: Any) -> TypeGuard[list[int]]:
+    return isinstance(value, list) and all(is_integer(item) and item >= 0 for item in value)
+
+
+def check_weight_map(weight_map: Any, index: Path) -> dict[str, str]:
+    """The `weight_map` of a `model.safetensors.index.json`: the file name of each tensor.
+
+    Raises ValueError for one that is something else, or that names a file outside its folder.
+    """
+    if not isinstance(weight_map, dict):
+        raise ValueError(
+            f"{index}: weight_map is {show(weight_map)}; it must be an object with the file name "
+            "of each tensor"
+        )
+    for name, file in weight_map.items():
+        if not isinstance(file, str) or not file or PurePosixPath(file).name != file:
+            raise ValueError(
+                f"{index}: weight_map[{show(name)}] is {show(file)}; it must be the name of a "
+                "file in the same folder"
+            )
+    return weight_map
+
+
+def check_tokenizer_files(folder: Path) -> None:
+    """Raise ValueError for a `tokenizer.json` or `tokenizer_config.json` that cannot be one.
+
+    This is what the library lets through or dies of; the rest it refuses itself.
+    """
+    config = folder / "tokenizer_config.json"
+    if config.is_file():
+        check_entries(read_json(config), TOKENIZER_CONFIG, str(config))
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return
+    tokenizer = read_json(path)
+    check_entries(tokenizer, TOKENIZER, str(path))
+    model = tokenizer["model"]
+    check_entries(model, TOKENIZER_MODEL, str(path), prefix="model.")
+    prefix = model.get("continuing_subword_prefix")
+    for merge in model.get("merges", ()) if prefix else ():
+        if not _merged(merge)[1].startswith(prefix):
+            raise ValueError(
+                f"{path}: model.continuing_subword_prefix is {show(prefix)}; the second part of "
+                f"every merge must begin with it, and that of {show(merge)} does not"
+            )
+
+
+def _merged(merge: Any) -> list[str]:
+    """The two tokens of a merge, which old files write as one string; [] if it is no such thing."""
+    pair = merge.split(" ") if isinstance(merge, str) else merge
+    is_pair = isinstance(pair, list) and len(pair) == 2 and all(isinstance(t, str) for t in pair)
+    return pair if is_pair else []
+
+
+def load_tokenizer(folder: str | Path) -> Any:
+    """The tokenizer of a local folder, of the `transformers` kind; never asks a hub.
+
+    Raises ValueError that names the folder and what is wrong, whatever the library raised.
+    """
+    from transformers import AutoTokenizer  # takes seconds, so only when needed
+
+    try:
+        check_tokenizer_files(Path(folder))
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # the library promises none in particular
+        raise ValueError(
+            f"no tokenizer could be loaded from {folder}: {_describe(error)}; pass "
+            "tokenizer=FOLDER, or skip_tokenizer_init=True to work on token ids"
+        ) from error
+
+
+def _describe(error: Exception) -> str:
+    """The message; a bare `'vocab'` says too little without the kind of the error."""
+    if isinstance(error, ValueError | OSError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,243 @@
+"""What each entry of a `config.json` may be: one table, checked once, before anything is built.
+
+A damaged or foreign file would otherwise fail somewhere deep in the model, or, worse, run with
+another meaning: a sliding window of 0, a rope factor of "2", an end token of "2". So every entry
+that is known here is checked, those that inference does not read too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.errors import show
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which values an entry may have, and how an error message says so."""
+
+    legal: Callable[[Any], bool]
+    says: str
+    required: bool = False
+
+    def or_null(self) -> Rule:
+        """The same for an entry that may also be null, which means its default."""
+        return Rule(lambda value: value is None or self.legal(value), f"{self.says}, or null")
+
+
+def is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> bool:
+    return is_integer(value) or isinstance(value, float)
+
+
+def integer(low: int, high: int, required: bool = False) -> Rule:
+    return Rule(
+        lambda value: is_integer(value) and low <= value <= high,
+        f"it must be an integer of at least {low} and at most {high}",
+        required,
+    )
+
+
+def number(low: float, high: float) -> Rule:
+    """Both ends are allowed. A comparison with NaN is false, so NaN is in no range."""
+    return Rule(
+        lambda value: is_number(value) and low <= value <= high,
+        f"it must be a number of at least {low:g} and at most {high:g}",
+    )
+
+
+def one_of(*values: str) -> Rule:
+    names = ", ".join(map(repr, values))
+    return Rule(lambda value: isinstance(value, str) and value in values, f"choose from {names}")
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def list_of(rule: Rule, noun: str) -> Rule:
+    return Rule(
+        lambda value: isinstance(value, list) and all(map(rule.legal, value)),
+        f"it must be a list of {noun}",
+    )
+
+
+BOOLEAN = Rule(lambda value: isinstance(value, bool), "it must be true or false")
+NUMBER = Rule(is_number, "it must be a number")
+STRING = Rule(lambda value: isinstance(value, str), "it must be a string")
+OBJECT = Rule(lambda value: isinstance(value, dict), "it must be an object")
+
+
+MAX_SIZE = 2**24
+"""Nothing in a model is wider; what is, would be taken for a size and eat all memory."""
+MAX_LAYERS = 1024
+MAX_POSITIONS = 2**31 - 1
+
+_SIZE = integer(1, MAX_SIZE)
+_NEEDED_SIZE = integer(1, MAX_SIZE, required=True)
+_TOKEN_ID = integer(0, MAX_SIZE)
+_TOKEN_IDS = Rule(
+    lambda value: value is None or all(map(_TOKEN_ID.legal, _as_list(value))),
+    "it must be a token id, a list of token ids, or null",
+)
+_LAYER_TYPE = one_of("full_attention", "sliding_attention")
+_THETA = number(1.0001, 1e30)
+
+CONFIG: dict[str, Rule] = {
+    "architectures": list_of(STRING, "class names"),
+    "vocab_size": _NEEDED_SIZE,
+    "hidden_size": _NEEDED_SIZE,
+    "intermediate_size": _NEEDED_SIZE,
+    "num_hidden_layers": integer(1, MAX_LAYERS, required=True),
+    "num_attention_heads": _NEEDED_SIZE,
+    "num_key_value_heads": _SIZE.or_null(),
+    "head_dim": integer(2, MAX_SIZE).or_null(),
+    "max_position_embeddings": integer(1, MAX_POSITIONS),
+    "original_max_position_embeddings": integer(1, MAX_POSITIONS).or_null(),
+    "hidden_act": Rule(lambda value: value == "silu", "only 'silu' is supported"),
+    "rms_norm_eps": number(1e-30, 1),
+    "rope_theta": _THETA,
+    "rope_parameters": OBJECT.or_null(),
+    "rope_scaling": OBJECT.or_null(),
+    "tie_word_embeddings": BOOLEAN,
+    "attention_bias": BOOLEAN,
+    "mlp_bias": BOOLEAN,
+    "use_sliding_window": BOOLEAN.or_null(),
+    "sliding_window": integer(1, MAX_POSITIONS).or_null(),
+    "max_window_layers": integer(0, MAX_SIZE).or_null(),
+    "layer_types": list_of(_LAYER_TYPE, "'full_attention' and 'sliding_attention'").or_null(),
+    "eos_token_id": _TOKEN_IDS,
+    "dtype": STRING.or_null(),
+    "torch_dtype": STRING.or_null(),
+    "quantization_config": OBJECT.or_null(),
+    # Inference does not read these. A wrong type still says that the file is damaged.
+    "model_type": STRING,
+    "bos_token_id": _TOKEN_IDS,
+    "pad_token_id": Rule(
+        lambda value: _TOKEN_IDS.legal(value) or (is_integer(value) and value == -1),
+        "it must be a token id, -1, or null",
+    ),
+    "attention_dropout": number(0, 1),
+    "initializer_range": number(0, 1e30),
+    "transformers_version": STRING.or_null(),
+    "use_cache": BOOLEAN,
+}
+
+ROPE: dict[str, Rule] = {
+    "rope_type": STRING,
+    "type": STRING,
+    "rope_theta": _THETA,
+    "factor": number(1, 1e30),
+    "low_freq_factor": number(1e-6, 1e6),
+    "high_freq_factor": number(1e-6, 1e6),
+    "original_max_position_embeddings": integer(1, MAX_POSITIONS).or_null(),
+    "beta_fast": number(1e-6, 1e6).or_null(),
+    "beta_slow": number(1e-6, 1e6).or_null(),
+    "attention_factor": number(1e-6, 1e6).or_null(),
+    "mscale": number(0, 1e6).or_null(),
+    "mscale_all_dim": number(0, 1e6).or_null(),
+    "truncate": BOOLEAN,
+}
+
+NEEDED_BY_ROPE_TYPE: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+    "yarn": (),
+}
+_RAMPS = {
+    "llama3": (("low_freq_factor", 1), ("high_freq_factor", 4)),
+    "yarn": (("beta_slow", 1), ("beta_fast", 32)),
+}
+"""Where the blend between scaled and unscaled frequencies begins and ends, with the defaults."""
+
+GENERATION_CONFIG: dict[str, Rule] = {"eos_token_id": _TOKEN_IDS}
+
+
+def check_entries(
+    entries: Mapping[str, Any], rules: Mapping[str, Rule], source: str, prefix: str = ""
+) -> None:
+    """Raise ValueError for the first entry that breaks its rule. Unknown entries are let through.
+
+    Args:
+        source: the file, for the message.
+        prefix: what stands before the key in the message, such as "rope_scaling.".
+    """
+    for key, rule in rules.items():
+        if (key in entries or rule.required) and not rule.legal(entries.get(key)):
+            raise ValueError(f"{source}: {prefix}{key} is {show(entries.get(key))}; {rule.says}")
+
+
+def check_config(config: Mapping[str, Any], source: str) -> None:
+    """Raise ValueError that names the file, the key, its value and what is allowed."""
+    check_entries(config, CONFIG, source)
+    for key in ("rope_parameters", "rope_scaling"):
+        if config.get(key):
+            _check_rope(config[key], source, key)
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    if heads % kv_heads:
+        raise ValueError(
+            f"{source}: num_attention_heads {heads} is not a multiple of "
+            f"num_key_value_heads {kv_heads}"
+        )
+    _check_head_dim(config, source)
+    kinds = config.get("layer_types")
+    if kinds is not None and len(kinds) != config["num_hidden_layers"]:
+        raise ValueError(
+            f"{source}: layer_types has {len(kinds)} entries; it must have one for each of the "
+            f"num_hidden_layers {config['num_hidden_layers']}"
+        )
+
+
+def _check_head_dim(config: Mapping[str, Any], source: str) -> None:
+    """Rotation turns pairs of features, so a head has an even number of them."""
+    head_dim, heads = config.get("head_dim"), config["num_attention_heads"]
+    has_default = "Qwen3ForCausalLM" in config.get("architectures", ())
+    if head_dim is None and not has_default and config["hidden_size"] % (2 * heads):
+        raise ValueError(
+            f"{source}: hidden_size is {config['hidden_size']}; without a head_dim it must be a "
+            f"multiple of 2 * num_attention_heads, which is {2 * heads}"
+        )
+    if head_dim is not None and head_dim % 2:
+        raise ValueError(f"{source}: head_dim is {head_dim}; it must be even")
+
+
+def _check_rope(rope: Mapping[str, Any], source: str, where: str) -> None:
+    check_entries(rope, ROPE, source, prefix=f"{where}.")
+    nested = [key for key, value in rope.items() if isinstance(value, dict)]
+    if nested:
+        raise ValueError(
+            f"{source}: {where}.{nested[0]} is {show(rope[nested[0]])}; rope parameters by layer "
+            "type are not supported; it must be a number or a string"
+        )
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    if kind not in NEEDED_BY_ROPE_TYPE:
+        raise ValueError(
+            f"{source}: {where}: rope_type {show(kind)} is not supported; use "
+            f"{_listed(NEEDED_BY_ROPE_TYPE)}"
+        )
+    for key in NEEDED_BY_ROPE_TYPE[kind]:
+        if key not in rope:
+            raise ValueError(
+                f"{source}: {where} lacks {key!r}; rope_type {kind!r} needs {key!r}; "
+                f"{ROPE[key].says}"
+            )
+    if kind in _RAMPS:
+        (low, low_default), (high, high_default) = _RAMPS[kind]
+        start, end = rope.get(low) or low_default, rope.get(high) or high_default
+        if not start < end:
+            raise ValueError(
+                f"{source}: {where}.{high} is {end}; it must be above {low}, which is {start}"
+            )
+
+
+def _listed(names: Collection[str]) -> str:
+    """`default, linear, llama3 or yarn`."""
+    *others, last = names
+    return f"{', '.join(others)} or {last}"

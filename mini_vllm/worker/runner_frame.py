@@ -1,0 +1,219 @@
+"""The frame of a forward pass: what happens around the batch's own bookkeeping, and in which order.
+
+::
+
+    execute_model   plan ─► rows ─► images, KV loads ─► T tokens ─► model ─► logits of B rows
+    sample_tokens   grammar masks ─► sampler or verification ─► new tokens ─► drafts
+
+The bookkeeping itself, rows and flattening, is
+:class:`~mini_vllm.worker.model_runner.ModelRunner`'s.
+
+Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_model) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
+from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
+from mini_vllm.worker.kv_cache import KVCache
+from mini_vllm.worker.sample_step import SampleStep, prompt_logprob_entries
+from mini_vllm.worker.slots import Adapters, Connector, Images, Speculator
+from mini_vllm.worker.step_inputs import StepInputs
+
+
+@dataclass(slots=True)
+class StepState:
+    """What lies between the two halves of a step."""
+
+    plan: SchedulerOutput
+    result: ModelRunnerOutput
+    inputs: StepInputs | None = None
+    """None if the plan has no tokens."""
+    hidden: Tensor | None = None
+    """``[T, H]``."""
+
+
+class RunnerFrame(ABC):
+    """Runs the model over the batch and the KV cache, and samples.
+
+    Args:
+        model: maps ``(input_ids [T], positions [T], kv_caches, metadata)`` to hidden states
+            ``[T, H]``, and ``compute_logits`` maps ``[B, H]`` to ``[B, V]``.
+        kv_cache: blocks for all layers.
+        max_num_seqs, max_model_len, block_size: the size of the batch's rows.
+        device: where the model lives.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        kv_cache: KVCache,
+        max_num_seqs: int,
+        max_model_len: int,
+        block_size: int,
+        device: torch.device,
+    ) -> None:
+        self.model = model
+        self.kv_cache = kv_cache
+        self.device = device
+        self.requests: dict[str, CachedRequestState] = {}
+        self.batch = InputBatch(max_num_seqs, max_model_len, block_size)
+        self.sample_step = SampleStep(device)
+        self.graphs: DecodeGraphs | None = None
+        self.images: Images | None = None
+        self.lora: Adapters | None = None
+        self.connector: Connector | None = None
+        self.speculator: Speculator | None = None
+        self._state: StepState | None = None
+
+    @abstractmethod
+    def _update_states(self, output: SchedulerOutput) -> None:
+        """Bring the batch's rows in line with the plan."""
+
+    @abstractmethod
+    def _prepare_inputs(self, output: SchedulerOutput) -> StepInputs:
+        """The tensors of one forward pass."""
+
+    def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
+        """Both halves of a step, for those who have nothing to do in between."""
+        self.execute_model(plan)
+        return self.sample_tokens(None)
+
+    @torch.inference_mode()
+    def execute_model(self, plan: SchedulerOutput) -> None:
+        """The forward pass of a plan, up to the hidden states that :meth:`sample_tokens` needs.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_model)
+        @ v0.22.1
+        """
+        self._update_states(plan)
+        self._move_blocks(plan)
+        self._state = state = StepState(plan, ModelRunnerOutput())
+        if self.images is not None:
+            self.images.update(plan)
+        if self.connector is not None:
+            self.connector.begin(plan)
+        if plan.num_scheduled_tokens:
+            if self.speculator is not None:
+                self.speculator.write_drafts(plan)
+            inputs = self._prepare_inputs(plan)
+            if self.images is not None:
+                self.images.apply(inputs)
+            if self.lora is not None:
+                self.lora.map(inputs, state.result)
+            state.inputs, state.hidden = inputs, self._forward(inputs)
+            self._add_prompt_logprobs(inputs, state.hidden, state.result)
+            if self.speculator is not None:
+                self.speculator.spread_rows(plan, inputs)
+        if self.connector is not None:
+            self.connector.end(plan, state.result)
+
+    @torch.inference_mode()
+    def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
+        """The second half of a step: new tokens for the requests whose turn it is.
+
+        Args:
+            masks: the tokens that grammars let through, for requests that have one.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L4320-L4588 (GPUModelRunner.sample_tokens)
+        @ v0.22.1
+        """
+        assert self._state is not None, "execute_model comes first"
+        state, self._state = self._state, None
+        result, inputs, hidden = state.result, state.inputs, state.hidden
+        if inputs is None or hidden is None or not len(inputs.sample_rows):
+            return result
+        logits = self.model.compute_logits(hidden[inputs.logits_indices])
+        states = [self._state_in_row(row) for row in inputs.sample_rows]
+        token_ids = self.sample_step.sample(states, logits, result)
+        self.batch.append_tokens(inputs.sample_rows, token_ids.numpy())
+        if result.failed:
+            self.kv_cache.scrub()
+        return result
+
+    def _forward(self, inputs: StepInputs) -> Tensor:
+        """Hidden states ``[T, H]``: by replaying a CUDA graph if there is one for this step."""
+        step = (inputs.input_ids, inputs.positions, inputs.metadata)
+        if self.graphs is not None and not inputs.extra:
+            hidden = self.graphs.replay(*step)
+            if hidden is not None:
+                return hidden
+        return self.run_model(*step, **inputs.extra)
+
+    def run_model(
+        self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata, **extra: Tensor
+    ) -> Tensor:
+        """Hidden states ``[T, H]``, computed launch by launch; fills the KV cache."""
+        return self.model(input_ids, positions, self.kv_cache.layers, metadata, **extra)
+
+    @torch.inference_mode()
+    def warm_up(self, num_tokens: int, record: Recorder | None) -> None:
+        """Run a prompt of ``num_tokens`` (at least 2) that leaves no trace, then record graphs.
+
+        The run compiles kernels and makes the allocator reserve what the largest step needs, so
+        that no request has to wait for either.
+
+        Args:
+            record: for the decode graphs; None: no graphs.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L6373-L6461 (GPUModelRunner.capture_model)
+        @ v0.22.1
+        """
+        batch = self.batch
+        max_num_reqs, max_model_len = batch.token_ids.shape
+        null_blocks = [0] * batch.block_table.shape[1]
+        num_tokens = min(num_tokens, max_model_len)
+        metadata = AttentionMetadata.from_lists(
+            [num_tokens], [num_tokens], [null_blocks], batch.block_size, self.device
+        )
+        metadata.slot_mapping.fill_(-1)
+        positions = torch.arange(num_tokens, device=self.device)
+        hidden = self.run_model(torch.zeros_like(positions), positions, metadata)
+        self.model.compute_logits(hidden[-1:])
+        if record is not None:
+            inputs = StaticInputs(max_num_reqs, max_model_len, batch.block_size, self.device)
+            graphs = DecodeGraphs(self.run_model, inputs, make_buckets(max_num_reqs), record)
+            graphs.capture()
+            self.graphs = graphs
+
+    def _move_blocks(self, output: SchedulerOutput) -> None:
+        """Copy blocks between device and host, and on the device, before anything is read."""
+        self.kv_cache.swap_out(output.blocks_to_swap_out)
+        self.kv_cache.swap_in(output.blocks_to_swap_in)
+        self.kv_cache.copy(output.blocks_to_copy)
+
+    def _state_in_row(self, row: int) -> CachedRequestState:
+        state = self.batch.rows[row]
+        assert state is not None
+        return state
+
+    def _add_prompt_logprobs(
+        self, inputs: StepInputs, hidden: Tensor, result: ModelRunnerOutput
+    ) -> None:
+        """Log probabilities of the prompt tokens that follow those computed in this step.
+
+        Source: vllm/v1/worker/gpu_model_runner.py#L5338-L5440
+        (GPUModelRunner._get_prompt_logprobs_dict) @ v0.22.1
+        """
+        start = 0
+        metadata = inputs.metadata
+        for req_id, num_tokens, seq_len in zip(
+            inputs.req_ids, metadata.query_lens_cpu, metadata.seq_lens_cpu, strict=True
+        ):
+            state = self.requests[req_id]
+            num_logprobs = state.sampling_params.prompt_logprobs
+            first = seq_len - num_tokens + 1
+            targets = state.prompt_token_ids[first : seq_len + 1]
+            if num_logprobs is not None and targets:
+                logits = self.model.compute_logits(hidden[start : start + len(targets)])
+                entries = prompt_logprob_entries(logits, targets, num_logprobs)
+                result.prompt_logprobs[req_id] = entries
+            start += num_tokens

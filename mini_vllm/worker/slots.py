@@ -1,0 +1,57 @@
+"""Where later features plug into the runner: four named slots, empty unless a feature is on.
+
+They are called in one order that can be read in
+:meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model`. A list of hooks would hide it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from torch import Tensor
+
+from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.worker.step_inputs import StepInputs
+
+
+class Images(Protocol):
+    """Encodes the images of a step and mixes them into its embeddings."""
+
+    def update(self, plan: SchedulerOutput) -> None:
+        """Forget what the scheduler has freed, then encode what it has scheduled."""
+
+    def apply(self, inputs: StepInputs) -> None:
+        """Put ``inputs_embeds`` and image positions into ``inputs.extra``."""
+
+
+class Adapters(Protocol):
+    """Tells the layers which adapter each token uses."""
+
+    def map(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
+        """Write the token-to-slot mapping; requests that cannot be served go to ``failed``."""
+
+
+class Connector(Protocol):
+    """Moves KV in and out of the cache around a forward pass."""
+
+    def begin(self, plan: SchedulerOutput) -> None:
+        """Save what preemption is about to free, start loads; also for a plan without tokens."""
+
+    def end(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        """Wait for saves, and report in ``result`` what has arrived, left or failed."""
+
+
+class Speculator(Protocol):
+    """Has drafts verified, and guesses the next ones."""
+
+    def write_drafts(self, plan: SchedulerOutput) -> None:
+        """Put the plan's drafts behind each row's tokens, without counting them."""
+
+    def spread_rows(self, plan: SchedulerOutput, inputs: StepInputs) -> None:
+        """Ask for the logits of m + 1 tokens of each request with m drafts, not only the last."""
+
+    def verify(self, plan: SchedulerOutput, inputs: StepInputs, logits: Tensor) -> Tensor:
+        """Token ids ``[B]`` of the spread rows; -1 behind the first that was not accepted."""
+
+    def propose(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[str, list[int]]:
+        """Drafts for the next step, by request."""

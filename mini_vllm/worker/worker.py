@@ -1,0 +1,129 @@
+"""One rank: a device, its part of the model, its part of the KV cache, and a runner for both.
+
+Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import torch
+
+from mini_vllm.attention import AttentionBackend, get_backend
+from mini_vllm.config import EngineConfig
+from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.loader import compile_model, load_model
+from mini_vllm.worker.cuda_graphs import CudaRecorder
+from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
+from mini_vllm.worker.model_runner import ModelRunner
+
+SMALL_HIDDEN_SIZE = 512
+"""Models narrower than this run on one CPU thread unless told otherwise."""
+
+
+class Worker:
+    """Made ready in this order, for each step needs what the one before has left::
+
+        init_device()          which device, how many threads
+        load_model()           weights, on the device
+        num_blocks_that_fit()  what memory is left, in KV blocks
+        initialize(n)          the KV cache and the runner
+        warm_up()              kernels compiled, graphs recorded
+
+    The number of blocks goes up to the engine and comes down again, because all ranks must have
+    the same.
+
+    Args:
+        config: of the whole engine.
+        rank: which of its workers this is.
+    """
+
+    device: torch.device
+    backend: AttentionBackend
+    model: LlamaForCausalLM
+    model_runner: ModelRunner
+
+    def __init__(self, config: EngineConfig, rank: int = 0) -> None:
+        self.config = config
+        self.rank = rank
+
+    def init_device(self) -> None:
+        """Raises ValueError if there is no such device."""
+        wanted = self.config.model
+        self.device = _pick_device(wanted.device)
+        self.backend = get_backend(self.device, wanted.attention_backend)
+
+    def load_model(self) -> None:
+        wanted = self.config.model
+        self.model = load_model(
+            wanted.model, wanted.dtype, self.device, self.backend, wanted.load_format, wanted.seed
+        )
+        _set_num_threads(wanted.num_threads, self.device, self.model.config.hidden_size)
+
+    def num_blocks_that_fit(self) -> int:
+        """KV blocks for this rank, the null block included.
+
+        Raises:
+            ValueError: if memory does not suffice for one request of full length.
+        """
+        return choose_num_blocks(self.config, self.model.config, self.model.dtype, self.device)
+
+    def initialize(self, num_blocks: int) -> None:
+        """Allocate the KV cache and make the runner."""
+        cache, limits = self.config.cache, self.config.scheduler
+        kv_cache = KVCache(
+            self.model.config,
+            num_blocks,
+            cache.block_size,
+            self.model.dtype,
+            self.device,
+            cache.num_cpu_blocks,
+        )
+        self.model_runner = ModelRunner(
+            self.model,
+            kv_cache,
+            limits.max_num_seqs,
+            limits.max_model_len,
+            cache.block_size,
+            self.device,
+        )
+
+    def warm_up(self) -> None:
+        """Compile what is to be compiled; on a GPU, record the decode graphs."""
+        wanted = self.config.model
+        if wanted.compile_model:
+            compile_model(self.model, self.backend)
+        if self.device.type == "cuda":
+            record = None if wanted.enforce_eager else CudaRecorder()
+            self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
+
+    def execute_model(self, plan: SchedulerOutput) -> None:
+        self.model_runner.execute_model(plan)
+
+    def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
+        return self.model_runner.sample_tokens(masks)
+
+    def check_health(self) -> None:
+        """Returns if the worker still answers."""
+
+    def shutdown(self) -> None:
+        """Nothing to let go of: memory goes with the objects."""
+
+
+def _pick_device(name: str) -> torch.device:
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
+            "CUDA build of torch"
+        )
+    return torch.device(name)
+
+
+def _set_num_threads(wanted: int | None, device: torch.device, hidden_size: int) -> None:
+    """Threads that wait for each other after every small product cost more than they compute,
+    and many times more when another program uses one of the cores."""
+    if wanted is None and hidden_size < SMALL_HIDDEN_SIZE:
+        wanted = 1
+    if wanted is not None and device.type == "cpu":
+        torch.set_num_threads(wanted)

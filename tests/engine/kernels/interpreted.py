@@ -1,0 +1,134 @@
+"""Run in a child with TRITON_INTERPRET=1: kernels against plain torch, one JSON line of errors.
+
+TRITON_INTERPRET=1 python tests/engine/kernels/interpreted.py kernels|engine
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import torch
+
+from mini_vllm import LLM, SamplingParams
+from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.reference import ReferenceAttention
+from mini_vllm.attention.triton_backend import TritonAttention
+from mini_vllm.kernels.attention import SPLIT_DECODE
+from mini_vllm.model.layers import add_rms_norm, rms_norm, silu_mul
+from mini_vllm.model.rope import apply_rope
+from mini_vllm.worker.cuda_graphs import record_eagerly
+
+CASES = {  # dtype, block_size, Hkv, group, D, window, [(query_len, seq_len)], decodes first
+    "fp32": (torch.float32, 4, 2, 1, 32, None, [(1, 1), (1, 17), (9, 12), (70, 70)]),
+    "fp16-gqa4": (torch.float16, 16, 2, 4, 64, None, [(1, 40), (2, 48), (33, 70)]),
+    "window-odd-dim": (torch.float32, 1, 1, 8, 80, 5, [(1, 20), (1, 3), (7, 19)]),
+    "gqa3-only-decodes": (torch.float32, 16, 2, 3, 24, 7, [(1, 5), (1, 64), (1, 33)]),
+    "inert-row": (torch.float32, 16, 2, 2, 32, None, [(1, 0), (1, 20)]),
+}
+
+
+def batch(dtype: torch.dtype, block_size: int, heads: int, group: int, dim: int, lens: Any) -> Any:
+    torch.manual_seed(0)
+    counts = [-(-seq_len // block_size) for _, seq_len in lens]
+    ids = (torch.randperm(sum(counts) + 2) + 1).tolist()
+    tables = [[ids.pop() for _ in range(count)] or [0] for count in counts]
+    cache = torch.randn(2, sum(counts) + 3, block_size, heads, dim).to(dtype)
+    query_lens, seq_lens = zip(*lens, strict=True)
+    visible = [max(seq_len, 1) for seq_len in seq_lens]
+    metadata = AttentionMetadata.from_lists(query_lens, visible, tables, block_size)
+    metadata.seq_lens = torch.tensor(seq_lens, dtype=torch.int32)
+    query = torch.randn(sum(query_lens), heads * group, dim).to(dtype)
+    return query, cache, metadata
+
+
+def attention_errors() -> dict[str, float]:
+    """Largest difference between the Triton backend and the reference, case by case."""
+    errors = {}
+    for name, (dtype, block_size, heads, group, dim, window, lens) in CASES.items():
+        query, cache, metadata = batch(dtype, block_size, heads, group, dim, lens)
+        expected = ReferenceAttention.forward(query, cache, metadata, dim**-0.5, window)
+        expected[: metadata.num_decode_reqs][metadata.seq_lens[: metadata.num_decode_reqs] == 0] = 0
+        actual = TritonAttention().forward(query, cache, metadata, dim**-0.5, window)
+        errors[name] = (actual.float() - expected.float()).abs().max().item()
+    return errors
+
+
+def split_errors() -> dict[str, float]:
+    """Decoding in 2, 3 and 8 splits, some of them empty, against the reference."""
+    lens = [(1, 1), (1, 64), (1, 300)]
+    query, cache, metadata = batch(torch.float32, 16, 2, 2, 32, lens)
+    expected = ReferenceAttention.forward(query, cache, metadata, 0.2)
+    errors = {}
+    for splits in (2, 3, 8):
+        output = torch.full_like(query, torch.nan)
+        partial = torch.full((*query.shape[:2], splits, 32), torch.nan)
+        lse = torch.full((*query.shape[:2], splits), torch.nan)
+        SPLIT_DECODE.run(
+            query=query, key_cache=cache[0], value_cache=cache[1], scale=0.2, output=output,
+            block_table=metadata.block_table, seq_lens=metadata.seq_lens, partial=partial, lse=lse,
+        )  # fmt: skip
+        errors[f"splits-{splits}"] = (output - expected).abs().max().item()
+    return errors
+
+
+def store_errors() -> dict[str, float]:
+    """Two of four tokens are stored, from slices of a wider matrix; nothing else changes."""
+    wide = torch.randn(4, 3, 24)
+    key, value = wide[:, :1], wide[:, 1:2]
+    caches = torch.full((2, 2, 3, 4, 1, 24), 7.0)
+    slots = torch.tensor([5, -1, 2, -1])
+    TritonAttention().store(key, value, caches[0], slots)
+    ReferenceAttention.store(key, value, caches[1], slots)
+    return {"store": (caches[0] - caches[1]).abs().max().item()}
+
+
+def pointwise_errors() -> dict[str, float]:
+    """The fused layers against their definitions."""
+    wide, weight = torch.randn(5, 100), torch.randn(80)
+    x, residual = wide[:, :80], torch.randn(5, 80)
+    total = x + residual
+
+    def norm(t: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return t * torch.rsqrt(t.pow(2).mean(-1, keepdim=True) + 1e-5) * w
+
+    heads, head_weight = torch.randn(5, 6, 24)[:, :4], torch.randn(4, 24)
+    normed, stream = add_rms_norm(x, residual.clone(), weight, 1e-5)
+    gate_up = torch.randn(3, 2 * 1500)
+    gate, up = gate_up.chunk(2, -1)
+    angles = torch.randn(5, 1, 12)
+    cos = torch.cat([angles.cos()] * 2, -1)
+    sin = torch.cat([-angles.sin(), angles.sin()], -1)
+    rotated = torch.addcmul(heads * cos, heads.roll(12, dims=-1), sin)
+    pairs = {
+        "norm": (rms_norm(x, weight, 1e-5), norm(x, weight)),
+        "norm-heads": (rms_norm(heads, head_weight, 1e-5), norm(heads, head_weight)),
+        "add-norm": (normed, norm(total, weight)),
+        "stream": (stream, total),
+        "silu-mul": (silu_mul(gate_up), gate / (1 + torch.exp(-gate)) * up),
+        "rope": (apply_rope(heads.clone(), cos, sin), rotated),
+    }
+    return {name: (ours - theirs).abs().max().item() for name, (ours, theirs) in pairs.items()}
+
+
+def engine() -> dict[str, list[list[int]]]:
+    """Greedy tokens of the bundled draft model through the kernels, launched and replayed."""
+    params = SamplingParams(temperature=0, max_tokens=4)
+    result = {}
+    for name in ("launched", "replayed"):
+        llm = LLM("storyteller-draft", dtype="float32", max_model_len=64, max_num_seqs=3)
+        runner = llm.engine.core.model_runner
+        if name == "replayed":
+            runner.warm_up(8, record_eagerly)
+            assert runner.graphs is not None and runner.graphs.buckets == [1, 2, 3]
+        outputs = llm.generate(["Once upon a time", "The capital"], params, use_tqdm=False)
+        result[name] = [list(output.outputs[0].token_ids) for output in outputs]
+    return result
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "engine":
+        print(json.dumps(engine()))
+    else:
+        print(json.dumps(attention_errors() | split_errors() | store_errors() | pointwise_errors()))

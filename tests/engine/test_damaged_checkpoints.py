@@ -1,0 +1,305 @@
+"""Damaged checkpoints, made by rule: every entry with wrong values, every file with wrong contents.
+
+Each is a ValueError that names the file, the entry and the value. None loads quietly, and none
+shows an exception of somebody else.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_vllm import bundled
+from mini_vllm.errors import show
+from mini_vllm.model.checkpoint_files import check_header, check_weight_map, load_tokenizer
+from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.config_schema import CONFIG, ROPE
+
+NAN, HUGE = float("nan"), 10**30
+
+WRONG: dict[str, list[Any]] = {
+    "size": [None, "8", -2, 0, 2.0, True, [1], HUGE],
+    "optional size": ["8", -2, 0, 2.0, True, [1], HUGE],
+    "bool": [None, "true", 0, 1, [True]],
+    "optional bool": ["true", 0, 1, [True], {}],
+    "positive": [None, "0.5", 0, -1, NAN, HUGE * HUGE, True, [1.0]],
+    "optional positive": ["0.5", -1, NAN, HUGE * HUGE, True, [1.0]],
+    "factor": [None, "2", 0, 0.5, -4.0, NAN, [2.0]],
+    "share": [None, "0", -0.1, NAN, [0.0]],
+    "string": [None, 1, True, ["float32"], {}],
+    "optional string": [1, True, 2.5, ["float32"], {}],
+    "object": ["yarn", 1, True, [], [["rope_type", "linear"]]],
+    "token ids": ["2", -2, 2.0, True, [None], ["2"], {"2": 2}],
+    "activation": [None, "gelu", 1, ["silu"], {}],
+    "layer types": ["full_attention", ["full_attention"], ["chunked_attention"] * 2, [1, 2], {}],
+    "classes": [None, "Qwen3ForCausalLM", 1, [1], {"Qwen3ForCausalLM": 1}],
+}
+
+CONFIG_KINDS = {
+    "architectures": "classes",
+    "vocab_size": "size",
+    "hidden_size": "size",
+    "intermediate_size": "size",
+    "num_hidden_layers": "size",
+    "num_attention_heads": "size",
+    "num_key_value_heads": "optional size",
+    "head_dim": "optional size",
+    "max_position_embeddings": "size",
+    "original_max_position_embeddings": "optional size",
+    "hidden_act": "activation",
+    "rms_norm_eps": "positive",
+    "rope_theta": "positive",
+    "rope_parameters": "object",
+    "rope_scaling": "object",
+    "tie_word_embeddings": "bool",
+    "attention_bias": "bool",
+    "mlp_bias": "bool",
+    "use_sliding_window": "optional bool",
+    "sliding_window": "optional size",
+    "max_window_layers": "optional size",
+    "layer_types": "layer types",
+    "eos_token_id": "token ids",
+    "dtype": "optional string",
+    "torch_dtype": "optional string",
+    "quantization_config": "object",
+    "model_type": "string",
+    "bos_token_id": "token ids",
+    "pad_token_id": "token ids",
+    "attention_dropout": "share",
+    "initializer_range": "share",
+    "transformers_version": "optional string",
+    "use_cache": "bool",
+}
+LEGAL_ZERO = {"max_window_layers", "attention_dropout", "initializer_range"}
+
+ROPE_KINDS = {
+    "rope_type": "string",
+    "type": "string",
+    "rope_theta": "positive",
+    "factor": "factor",
+    "low_freq_factor": "positive",
+    "high_freq_factor": "positive",
+    "original_max_position_embeddings": "optional size",
+    "beta_fast": "optional positive",
+    "beta_slow": "optional positive",
+    "attention_factor": "optional positive",
+    "mscale": "optional positive",
+    "mscale_all_dim": "optional positive",
+    "truncate": "bool",
+}
+
+
+def cases(kinds: dict[str, str]) -> list[tuple[str, Any]]:
+    return [
+        (key, value)
+        for key, kind in kinds.items()
+        for value in WRONG[kind]
+        if not (value == 0 and not isinstance(value, bool) and key in LEGAL_ZERO)
+    ]
+
+
+def write(folder: Path, content: Any, name: str = "config.json") -> Path:
+    text = content if isinstance(content, str) else json.dumps(content)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+@pytest.fixture
+def config() -> dict[str, Any]:
+    return json.loads((bundled.path("storyteller-draft") / "config.json").read_text())
+
+
+def refused(folder: Path) -> str:
+    with pytest.raises(ValueError) as error:
+        load_config(folder)
+    return str(error.value)
+
+
+def test_every_entry_has_a_kind(config: dict[str, Any]) -> None:
+    """Whoever lets a new entry into the schema says here what is wrong for it."""
+    assert CONFIG_KINDS.keys() == CONFIG.keys() and ROPE_KINDS.keys() == ROPE.keys()
+    assert config.keys() <= CONFIG.keys(), "the bundled model has an entry that nothing checks"
+    assert all(len(values) >= 5 for values in WRONG.values())
+
+
+@pytest.mark.parametrize(("key", "value"), cases(CONFIG_KINDS), ids=show)
+def test_wrong_entry(key: str, value: Any, config: dict[str, Any], tmp_path: Path) -> None:
+    path = write(tmp_path, {**config, key: value})
+    message = refused(tmp_path)
+    assert message.startswith(f"{path}: {key} ")
+    assert f"{key} is {show(value)}; " in message or "layer_types has 1 entries" in message
+
+
+@pytest.mark.parametrize(("key", "value"), cases(ROPE_KINDS), ids=show)
+@pytest.mark.parametrize("where", ["rope_parameters", "rope_scaling"])
+def test_wrong_rope_entry(
+    key: str, value: Any, where: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    del config["rope_parameters"]
+    path = write(tmp_path, {**config, where: {"rope_type": "yarn", "factor": 2.0, key: value}})
+    assert refused(tmp_path).startswith(f"{path}: {where}.{key} is {show(value)}; ")
+
+
+@pytest.mark.parametrize("key", [key for key, rule in CONFIG.items() if rule.required])
+def test_missing_entry(key: str, config: dict[str, Any], tmp_path: Path) -> None:
+    del config[key]
+    path = write(tmp_path, config)
+    assert refused(tmp_path).startswith(f"{path}: {key} is None; it must be an integer")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"head_dim": 7}, "head_dim is 7; it must be even"),
+        ({"num_key_value_heads": 3}, "num_attention_heads 2 is not a multiple of"),
+        (
+            {"head_dim": None, "hidden_size": 130, "architectures": ["LlamaForCausalLM"]},
+            "hidden_size is 130; without a head_dim it must be a multiple of",
+        ),
+        ({"layer_types": ["full_attention"] * 3}, "layer_types has 3 entries; it must have one"),
+        ({"rope_parameters": {"rope_type": "linear"}}, "rope_parameters lacks 'factor'"),
+        ({"rope_parameters": {"rope_type": "spiral"}}, "rope_type 'spiral' is not supported; use"),
+        (
+            {"rope_parameters": {"full_attention": {"rope_theta": 5.0}}},
+            "rope_parameters.full_attention is {'rope_theta': 5.0}; rope parameters by layer",
+        ),
+        (
+            {"rope_scaling": {"rope_type": "llama3", "factor": 8, "low_freq_factor": 4.0,
+                              "high_freq_factor": 1.0}, "rope_parameters": None},
+            "rope_scaling.high_freq_factor is 1.0; it must be above low_freq_factor, which is 4.0",
+        ),
+        (
+            {"rope_parameters": {"rope_type": "yarn", "beta_fast": 1, "beta_slow": 32}},
+            "rope_parameters.beta_fast is 1; it must be above beta_slow, which is 32",
+        ),
+    ],
+)  # fmt: skip
+def test_entries_that_contradict_each_other(
+    changes: dict[str, Any], words: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    path = write(tmp_path, {**config, **changes})
+    message = refused(tmp_path)
+    assert str(path) in message and words in message
+
+
+@pytest.mark.parametrize("value", WRONG["token ids"], ids=show)
+def test_wrong_generation_config(value: Any, config: dict[str, Any], tmp_path: Path) -> None:
+    write(tmp_path, config)
+    path = write(tmp_path, {"eos_token_id": value}, "generation_config.json")
+    assert refused(tmp_path).startswith(f"{path}: eos_token_id is {show(value)}; ")
+
+
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "null", "[1]", "[]", "3", '"text"', "[" * 100_000, '{"a": \udcff}']
+)
+def test_file_that_holds_no_object(
+    text: str, name: str, config: dict[str, Any], tmp_path: Path
+) -> None:
+    write(tmp_path, config)
+    (tmp_path / name).write_bytes(text.encode(errors="surrogateescape"))
+    assert str(tmp_path / name) in refused(tmp_path)
+
+
+def test_unknown_entries_are_let_through(config: dict[str, Any]) -> None:
+    assert ModelArgs.from_dict({**config, "new_idea": [1]}) == ModelArgs.from_dict(config)
+
+
+# ---- the other files ------------------------------------------------------------------------
+
+TENSOR = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (None, "its header is None; it must be an object"),
+        ([1], "its header is [1]; it must be an object"),
+        ({"w": None}, "the entry of 'w' is None; it must be an object"),
+        ({"w": {}}, "dtype of 'w' is None; it must be one of F64, F32"),
+        ({"w": {**TENSOR, "dtype": "F31"}}, "dtype of 'w' is 'F31'"),
+        ({"w": {**TENSOR, "dtype": ["F32"]}}, "dtype of 'w' is ['F32']"),
+        ({"w": {**TENSOR, "shape": "2,3"}}, "shape of 'w' is '2,3'; it must be a list"),
+        ({"w": {**TENSOR, "shape": [2, -3]}}, "shape of 'w' is [2, -3]"),
+        ({"w": {**TENSOR, "shape": [2.0, 3]}}, "shape of 'w' is [2.0, 3]"),
+        ({"w": {**TENSOR, "data_offsets": None}}, "data_offsets of 'w' is None; it must be two"),
+        ({"w": {**TENSOR, "data_offsets": [24]}}, "data_offsets of 'w' is [24]"),
+        ({"w": {**TENSOR, "data_offsets": [24, 0]}}, "data_offsets of 'w' is [24, 0]"),
+        ({"w": {**TENSOR, "data_offsets": [0, 23]}}, "it must be 24 bytes apart for [2, 3] of F32"),
+        ({"w": {**TENSOR, "data_offsets": [8, 32]}}, "begin at 8; the tensors before it end at 0"),
+        ({"v": TENSOR, "w": TENSOR}, "data_offsets of 'w' begin at 0; the tensors before it end"),
+    ],
+)
+def test_wrong_safetensors_header(header: Any, words: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError) as error:
+        check_header(header, tmp_path)
+    assert str(tmp_path) in str(error.value) and words in str(error.value)
+
+
+def test_right_safetensors_header(tmp_path: Path) -> None:
+    after = {**TENSOR, "data_offsets": [24, 48]}
+    header = {"__metadata__": {"format": "pt"}, "w": after, "v": TENSOR}
+    assert check_header(header, tmp_path) == 48
+
+
+@pytest.mark.parametrize(
+    "weight_map",
+    [None, [], "model.safetensors", 1, {"w": None}, {"w": 1}, {"w": "../x"}, {"w": ""}],
+)
+def test_wrong_weight_map(weight_map: Any, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"weight_map.* it must be "):
+        check_weight_map(weight_map, tmp_path)
+
+
+@pytest.fixture
+def tokenizer(tmp_path: Path) -> Path:
+    """A folder with the bundled tokenizer."""
+    for file in bundled.path("storyteller-draft").iterdir():
+        if file.name.startswith(("token", "config")):
+            shutil.copy(file, tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("tokenizer.json", "{", "is not valid JSON"),
+        ("tokenizer.json", "null", "holds None; it must be a JSON object"),
+        ("tokenizer.json", {}, "model is None; it must be an object with"),
+        ("tokenizer.json", {"model": []}, "model is []; it must be an object with"),
+        ("tokenizer.json", {"model": {}}, "model.vocab is None; it must be an object with"),
+        ("tokenizer.json", {"model": {"vocab": {}}}, "model.vocab is {}; it must be"),
+        ("tokenizer.json", {"model": {"vocab": {"a": 0}}, "added_tokens": 1}, "added_tokens is 1;"),
+        ("tokenizer_config.json", "[1]", "holds [1]; it must be a JSON object"),
+    ],
+)
+def test_wrong_tokenizer_file(name: str, content: Any, words: str, tokenizer: Path) -> None:
+    path = write(tokenizer, content, name)
+    with pytest.raises(ValueError) as error:
+        load_tokenizer(tokenizer)
+    assert str(path) in str(error.value) and words in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "tokenizer_config.json"])
+def test_wrong_entry_of_a_tokenizer(name: str, tokenizer: Path) -> None:
+    """What the library lets through may work; the rest is a ValueError that names the folder."""
+    good = json.loads((tokenizer / name).read_text())
+    paths: list[tuple[str, ...]] = [(key,) for key in good]
+    paths += [(key, inner) for key in good if isinstance(good[key], dict) for inner in good[key]]
+    num_refused = 0
+    for *outer, key in paths:
+        for value in (None, "x", -1, [1], {"a": 1}):
+            broken = json.loads(json.dumps(good))
+            entries = broken[outer[0]] if outer else broken
+            entries[key] = value
+            write(tokenizer, broken, name)
+            try:
+                load_tokenizer(tokenizer).encode("a story")
+            except ValueError as error:
+                num_refused += 1
+                assert str(tokenizer) in str(error) and len(str(error)) < 1000
+    assert num_refused > 5

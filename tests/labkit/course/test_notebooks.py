@@ -1,0 +1,141 @@
+"""Notebooks run as they are: solved ones to their end, students' to the first open answer; and
+their first cell finds the course wherever it is."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from nbclient.exceptions import CellExecutionError
+
+from labkit import notebook
+from labkit.course import notebook_source, sync
+from labkit.course.manifest import Course, find_root
+from labkit.setup import bootstrap
+
+COURSE = Course(find_root())
+SLUGS = [phase.slug for phase in COURSE.ready if phase.notebook]
+FIRST, *OTHERS = SLUGS
+EACH = [FIRST, *(pytest.param(slug, marks=pytest.mark.slow) for slug in OTHERS)]
+
+
+@pytest.fixture(autouse=True)
+def _the_reference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel must not depend on what somebody wrote in labs/."""
+    monkeypatch.setenv("LAB", "reference")
+    monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
+
+
+@pytest.mark.parametrize("slug", EACH)
+def test_a_solved_notebook_runs_to_its_end(slug: str) -> None:
+    text = sync.execute(COURSE.phase(slug))
+    assert '"output_type": "error"' not in text
+    assert "image/png" in text or slug == "00-orientation", "it shows no plot"
+
+
+@pytest.mark.parametrize("slug", EACH)
+def test_a_students_notebook_stops_at_the_first_open_answer(slug: str) -> None:
+    phase = COURSE.phase(slug)
+    cells = notebook_source.read(phase).cells
+    first = next(cell.task for cell in cells if cell.tag in ("todo", "predict"))
+    with pytest.raises(CellExecutionError, match=f"TODO {first}"):
+        sync.execute(phase, solved=False)
+
+
+# ------------------------------------------------------------------ the first cell
+
+LABKIT = "def start(*a, **k): print('started', __file__)\ncheck = check_close = check_that = 0\n"
+
+
+def a_course(folder: Path) -> Path:
+    """Just enough of a checkout for the first cell."""
+    (folder / "labkit").mkdir(parents=True)
+    text = LABKIT + "predict = score = 0\n"
+    (folder / "labkit" / "notebook.py").write_text(text, encoding="utf-8")
+    return folder
+
+
+def first_cell(here: Path, address: str = "") -> subprocess.CompletedProcess[str]:
+    here.mkdir(parents=True, exist_ok=True)
+    code = notebook_source.FIRST_CELL.format(url=address, arguments='"00"')
+    command = [sys.executable, "-I", "-c", code]
+    return subprocess.run(command, cwd=here, capture_output=True, text=True)
+
+
+def starts_from(done: subprocess.CompletedProcess[str], folder: Path) -> None:
+    assert done.returncode == 0, done.stderr
+    assert f"started {folder.resolve()}" in done.stdout
+
+
+def test_the_checkout_above_is_found(tmp_path: Path) -> None:
+    a_course(tmp_path)
+    starts_from(first_cell(tmp_path / "labs" / "00-toy"), tmp_path)
+
+
+def test_a_folder_beside_the_notebook_is_found(tmp_path: Path) -> None:
+    a_course(tmp_path / "course")
+    starts_from(first_cell(tmp_path), tmp_path / "course")
+
+
+def test_an_uploaded_zip_is_unpacked(tmp_path: Path) -> None:
+    a_course(tmp_path / "packed" / "course-main")
+    here = tmp_path / "content"
+    shutil.make_archive(str(here / "upload"), "zip", tmp_path / "packed")
+    shutil.make_archive(str(here / "other"), "zip", tmp_path / "packed" / "course-main" / "labkit")
+    starts_from(first_cell(here), here / "upload" / "course-main")
+    assert not (here / "other").exists(), "a zip without the course is left alone"
+    starts_from(first_cell(here), here / "upload" / "course-main")
+
+
+def test_the_address_of_the_metadata_is_cloned(tmp_path: Path) -> None:
+    origin = a_course(tmp_path / "origin")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "course"]):
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        subprocess.run(["git", *who, *words], cwd=origin, check=True)
+    here = tmp_path / "content"
+    starts_from(first_cell(here, origin.as_uri()), here / "mini-vllm")
+
+
+@pytest.mark.parametrize("address", ["", "file:///nowhere/at/all"])
+def test_without_a_course_it_says_what_to_do(tmp_path: Path, address: str) -> None:
+    done = first_cell(tmp_path, address)
+    assert done.returncode != 0
+    for words in ("The course is not here", str(tmp_path), "upload", "run this cell again"):
+        assert words in done.stderr
+
+
+def test_the_address_comes_from_the_metadata(tmp_path: Path) -> None:
+    phase = Course(find_root()).phase("00")
+    pretended = replace(phase, root=tmp_path)
+    assert 'ADDRESS = ""' in notebook_source.first_cell(pretended, solved=False)
+    metadata = '[project.urls]\nRepository = "https://example.org/course.git"\n'
+    (tmp_path / "pyproject.toml").write_text(metadata, encoding="utf-8")
+    cell = notebook_source.first_cell(pretended, solved=False)
+    assert 'ADDRESS = "https://example.org/course.git"' in cell
+
+
+def test_on_colab_what_is_missing_or_too_old_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = bootstrap.requirements(("engine", "course"))
+    have = {need.name: dict(need.bounds)[">="] for need in wanted} | {"typer": "0.1"}
+    del have["rich"]
+    commands: list[list[str]] = []
+    monkeypatch.setattr(bootstrap, "installed", lambda names: have)
+    monkeypatch.setattr(notebook.subprocess, "run", lambda words, **_: commands.append(words))
+    notebook._install_missing()
+    (command,) = commands
+    assert [word.partition(">")[0] for word in command[5:]] == ["typer", "rich"]
+
+
+def test_start_installs_on_colab_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop() -> None:
+        raise InterruptedError
+
+    monkeypatch.setitem(sys.modules, "google.colab", ModuleType("google.colab"))
+    monkeypatch.setattr(notebook, "_install_missing", stop)
+    with pytest.raises(InterruptedError):
+        notebook.start("00")

@@ -1,0 +1,232 @@
+"""A class: one broken submission stops nobody, and a second run does only what is left."""
+
+from __future__ import annotations
+
+import csv
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from labkit.course.files import write_text
+from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.skeleton import skeleton
+from labkit.grading import batch, submission
+from labkit.grading.batch import Job
+from labkit.grading.result import Flag, GradeResult, load
+
+ROOT = find_root()
+PHASE = Course(ROOT).phase("00")
+REFERENCE = (ROOT / "mini_vllm" / "request.py").read_text(encoding="utf-8")
+HOLE = "        return status > RequestStatus.PREEMPTED\n"
+
+
+def with_body(body: str) -> str:
+    """The reference with another body for is_finished."""
+    assert HOLE in REFERENCE
+    return REFERENCE.replace(HOLE, f"        {body}\n")
+
+
+CLASS: dict[str, str | bytes | None] = {
+    "ada": REFERENCE,
+    "bob": skeleton(PHASE, "mini_vllm.request"),
+    "cid": with_body("return False"),
+    "dan": "def broken(:\n",
+    "eve": with_body("while True: pass"),
+    "fay": None,
+    "gus": b"\x7fELF\x00\x01\x02\xff\xfe",
+    "hal": with_body("__import__('os')._exit(0)"),
+    "ida": "import no_such_module\n",
+    "jon": with_body("return [0] * 10**11"),
+    "kim": "",
+    "lea": REFERENCE + "\n\nprint('hello ' * 100000)\n",
+}
+"""A student's request.py; None: the file is missing."""
+BROKEN = {"dan", "eve", "fay", "gus", "hal", "ida", "jon", "kim"}
+
+
+def hand_in(folder: Path, students: Mapping[str, str | bytes | None]) -> Path:
+    for name, content in students.items():
+        (folder / name).mkdir(parents=True)
+        if content is not None:
+            data = content.encode() if isinstance(content, str) else content
+            (folder / name / "request.py").write_bytes(data)
+    return folder
+
+
+def fake(job: Job) -> GradeResult:
+    """A grader that judges at once."""
+    files = submission.find_files(job.phase, job.folder)
+    refused = submission.refuse(job.phase, files, job.seed, submission.Problem("", ""))
+    result = replace(refused, isolation="plain", problem="")
+    result.write(job.out)
+    return result
+
+
+# ---------------------------------------------------------------- what is done already
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    hand_in(tmp_path / "in", {"ada": "x = 1\n"})
+    (job,) = batch.find_jobs(PHASE, tmp_path / "in", tmp_path / "out", seed=7)
+    fake(job)
+    return job
+
+
+def test_a_result_of_the_same_is_done(job: Job) -> None:
+    assert batch.finished(job) == load(job.out)
+
+
+def test_another_submission_is_graded_again(job: Job) -> None:
+    (job.folder / "request.py").write_text("x = 2\n", encoding="utf-8")
+    assert batch.finished(job) is None
+
+
+def test_another_seed_is_graded_again(job: Job) -> None:
+    assert batch.finished(replace(job, seed=8)) is None
+
+
+def test_another_phase_is_graded_again(job: Job) -> None:
+    assert batch.finished(replace(job, phase=Course(ROOT).phase("02"))) is None
+
+
+@pytest.mark.parametrize("status", ["partial", "error"])
+def test_what_was_not_judged_is_graded_again(job: Job, status: str) -> None:
+    replace(load(job.out), status=status).write(job.out)
+    assert batch.finished(job) is None
+
+
+def test_another_suite_is_graded_again(job: Job) -> None:
+    replace(load(job.out), suite="of last year").write(job.out)
+    assert batch.finished(job) is None
+
+
+def test_half_a_file_is_graded_again(job: Job) -> None:
+    job.out.write_text(job.out.read_text(encoding="utf-8")[:99], encoding="utf-8")
+    assert batch.finished(job) is None
+
+
+# ---------------------------------------------------------------- the class
+def test_every_folder_is_a_student(tmp_path: Path) -> None:
+    hand_in(tmp_path, {"zoe": "", "ada": "", ".git": ""})
+    (tmp_path / "notes.txt").write_text("not a student", encoding="utf-8")
+    names = [job.name for job in batch.find_jobs(PHASE, tmp_path, tmp_path, 7)]
+    assert names == ["ada", "zoe"]
+    with pytest.raises(ValueError, match="holds no folders; it must hold one for each student"):
+        batch.find_jobs(PHASE, tmp_path / "ada", tmp_path, 7)
+
+
+def test_the_class_keeps_its_seed(tmp_path: Path) -> None:
+    first = batch.class_seed(tmp_path, None)
+    assert batch.class_seed(tmp_path, None) == first
+    assert batch.class_seed(tmp_path, 5) == 5
+    assert batch.class_seed(tmp_path, None) == 5
+    write_text(tmp_path / "class.toml", "sead = 1\n")
+    with pytest.raises(ValueError, match=r"class\.toml holds no seed; write `seed = 1`"):
+        batch.class_seed(tmp_path, None)
+
+
+def test_side_by_side_every_job_gives_a_result(tmp_path: Path) -> None:
+    names = [f"student-{number:02}" for number in range(20)]
+    hand_in(tmp_path / "in", dict.fromkeys(names, ""))
+    jobs = batch.find_jobs(PHASE, tmp_path / "in", tmp_path / "out", 7)
+    assert sorted(job.name for job, _ in batch.run(jobs, 4, fake)) == names
+
+
+def test_a_grader_that_dies_is_an_error_of_the_grader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is named, costs the student nothing for good, and is tried again."""
+    hand_in(tmp_path / "in", {"ada": "x = 1\n"})
+    (job,) = batch.find_jobs(PHASE, tmp_path / "in", tmp_path / "out", 7)
+    real = batch.child.run
+    dies = ["-c", "import os, sys; print('no space', file=sys.stderr, flush=True); os.abort()"]
+    monkeypatch.setattr(batch.child, "run", lambda words, *rest: real(dies, *rest))
+    result = batch.grade(job)
+    assert result.status == "error"
+    assert "ended without a result: exit code -6; it said: " in result.problem
+    assert load(job.out) == result
+    assert batch.finished(job) is None
+
+
+def test_the_summary_names_whose_every_function_is_the_references(job: Job) -> None:
+    """In a class nearly everybody writes one short function as the reference does."""
+    one = Flag("same as the reference", "request.py: f")
+    holes = len(PHASE.holes(PHASE.modules[0]))
+    flags = {"ada": holes * [one], "bob": [one], "cid": [one], "dan": []}
+    results = {name: replace(load(job.out), flags=own) for name, own in flags.items()}
+    console = Console(record=True, width=100)
+    batch.show(PHASE, results, job.out.parent, console)
+    text = console.export_text()
+    assert "every function is the reference's: ada\n" in text
+    assert "some functions are: 2 more, in the column `flags`" in text
+
+
+def test_the_rung_of_isolation_reaches_the_grader(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(batch, "load", lambda path: "found")
+    monkeypatch.setattr(batch.child, "run", lambda words, *rest: seen.extend(words))
+    batch.grade(replace(job, isolate="namespaces"))
+    assert seen[seen.index("--isolation") + 1] == "namespaces"
+
+
+def test_an_earlier_result_is_never_taken_for_a_new_one(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = batch.child.run
+    monkeypatch.setattr(batch.child, "run", lambda words, *rest: real(["-c", "pass"], *rest))
+    assert batch.grade(job).status == "error"
+
+
+def grade_class(folder: Path, out: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "labkit", "grade-class", "00", str(folder), "--out", str(out)]
+    return subprocess.run(
+        [*command, *words], cwd=ROOT, env=os.environ, capture_output=True, text=True, timeout=580
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.serial
+def test_twelve_submissions_of_which_eight_are_broken(tmp_path: Path) -> None:
+    folder, out = hand_in(tmp_path / "in", CLASS), tmp_path / "out"
+    done = grade_class(folder, out, "--seed", "7")
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = {path.stem: load(path) for path in out.glob("*.json")}
+    assert set(results) == set(CLASS)
+    assert {name for name, r in results.items() if r.passed} == {"ada", "lea"}
+    assert {name for name, r in results.items() if batch.why_broken(r)} == BROKEN
+    assert all(result.status == "graded" for result in results.values())
+    assert "12 submissions: 2 passed, 8 broken" in done.stdout
+    for name in BROKEN:
+        assert f"  {name}: " in done.stdout
+    assert results["cid"].earned < results["ada"].earned == 40
+    with open(out / "class.csv", encoding="utf-8") as file:
+        rows = {row["name"]: row for row in csv.DictReader(file)}
+    assert rows["ada"]["earned"] == "40"
+    assert "request.py" in rows["dan"]["problem"]
+
+    begun = time.monotonic()
+    shutil.rmtree(folder / "ada")
+    hand_in(folder, {"ada": with_body("return True")})
+    again = grade_class(folder, out)
+    assert "11 of 12 are done already" in again.stdout
+    assert not load(out / "ada.json").passed
+    assert load(out / "ada.json").seed.value == 7
+    assert time.monotonic() - begun < 60
+
+
+def test_a_phase_without_its_suite_is_refused(tmp_path: Path) -> None:
+    """In a student's tree the suites are sealed: nothing may be graded as if they had run."""
+    hand_in(tmp_path / "in", {"ada": REFERENCE})
+    copied = replace(PHASE, root=tmp_path)
+    assert isinstance(copied, Phase)
+    with pytest.raises(ValueError, match="hidden suite of phase 00 is not here"):
+        submission.grade_folder(copied, tmp_path / "in" / "ada", 7)

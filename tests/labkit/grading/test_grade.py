@@ -1,0 +1,278 @@
+"""`labkit grade`: what is judged, what is written down, and what a learner gets to see."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.course.manifest import Phase
+from labkit.course.skeleton import skeleton
+from labkit.grading import grade, likeness, result
+from labkit.judge import public
+from labkit.judge.public import PhaseResult
+from labkit.learner.commands import course
+from labkit.quality import mutants
+from labkit.sandbox import isolation
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def phase() -> Phase:
+    return course().phase("00")
+
+
+def run(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "labkit", "grade", *words],
+        cwd=ROOT,
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+def submit(phase: Phase, folder: Path, text: str) -> dict[str, Path]:
+    """A submission of phase 00: its one file."""
+    file = folder / "request.py"
+    file.write_text(text, encoding="utf-8")
+    return {phase.modules[0]: file}
+
+
+def test_the_reference_gets_all_points_and_is_flagged_as_itself(tmp_path: Path) -> None:
+    file = tmp_path / "result.json"
+    done = run("00", "--seed", "7", "--result", str(file), LAB="reference")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "seed 7" in done.stdout
+    assert "hidden 14/14 · 40 of 40 points" in done.stdout
+    graded = result.load(file)
+    assert (graded.passed, graded.problem, graded.seed.value) == (True, "", 7)
+    assert graded.seed.commitment == result.commitment(7)
+    assert {flag.where for flag in graded.flags if flag.kind == "same as the reference"} == {
+        f"request.py: {name}" for name in course().phase("00").holes("mini_vllm.request")
+    }
+
+
+def test_a_skeleton_gets_none_and_hears_why(
+    phase: Phase, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = submit(phase, tmp_path, skeleton(phase, phase.modules[0]))
+    judged = grade.judge(phase, files, seed=71717)
+    graded = judged.result
+    assert [g.kind for g in graded.groups] == ["open TODO"] * 4
+    assert [g.hint for g in graded.groups] == [task.hints[0] for task in phase.exercises]
+    assert (graded.earned, len(graded.tests), graded.flags) == (0, 14, [])
+
+    grade.show(phase, judged, reveal=False)
+    sealed = capsys.readouterr().out
+    assert "a TODO is still open" in sealed
+    assert graded.groups[0].hint in sealed
+    assert "71717" not in sealed and "RequestStatus" not in sealed, "no seed, no inputs"
+
+    grade.show(phase, judged, reveal=True)
+    shown = capsys.readouterr().out
+    assert "--seed 71717" in shown
+    assert "request.RequestStatus.is_finished(request.RequestStatus.WAITING)" in shown
+    assert "# yours raised NotImplementedError" in shown
+
+
+def test_a_machine_without_isolation_says_so_and_flags_nobody(
+    phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    """As on a runner whose user may neither make namespaces nor change its uid."""
+    for rung in (isolation.Bubblewrap, isolation.Namespaces, isolation.OtherUid):
+        monkeypatch.setattr(rung, "missing", lambda self: f"{self.name} is forbidden here")
+    files = submit(phase, tmp_path, skeleton(phase, phase.modules[0]))
+    judged = grade.judge(phase, files, seed=7, tasks=["00.1"])
+    graded = judged.result
+    assert (graded.isolation, graded.flags) == ("plain", [])
+    assert list(graded.unavailable) == ["container", "namespaces", "other-uid"]
+    assert [group.kind for group in graded.groups] == ["open TODO"]
+    grade.show(phase, judged, reveal=False)
+    shown = capsys.readouterr().out
+    assert "isolation: plain, which hides nothing: for practice only" in shown
+    assert "namespaces: namespaces is forbidden here" in shown
+
+
+def test_a_known_mistake_is_answered_with_its_misconception(phase: Phase, tmp_path: Path) -> None:
+    mutant = next(m for m in mutants.load(phase) if m.exercise == "00.2")
+    files = submit(phase, tmp_path, mutant.text)
+    judged = grade.judge(phase, files, seed=3, tasks=["00.2"])
+    (group,) = judged.result.groups
+    assert (group.status, group.kind) == ("failed", "wrong result")
+    assert group.hint in {m.misconception for m in mutants.load(phase)} | {
+        phase.exercise("00.2").hints[0]
+    }
+    title, lines = judged.inputs["00.2"]
+    assert title and "# yours: " in lines
+    expected = "num_tokens_with_spec"
+    assert expected in lines
+
+
+@pytest.mark.parametrize(
+    ("make", "problem", "kind"),
+    [
+        (lambda file: None, "request.py is missing", "missing file"),
+        (lambda file: file.mkdir(), "request.py is a link or no file", "cannot import"),
+        (
+            lambda file: file.symlink_to(ROOT / "mini_vllm" / "request.py"),
+            "request.py is a link or no file",
+            "cannot import",
+        ),
+        (lambda file: os.mkfifo(file), "request.py is a link or no file", "cannot import"),
+        (lambda file: file.write_bytes(b"#" * (2 << 20)), "has 2097152 bytes", "cannot import"),
+        (
+            lambda file: file.write_text("x = 1\ndef (:\n"),
+            "request.py: SyntaxError, line 2",
+            "cannot import",
+        ),
+        (lambda file: file.write_bytes(b"\x00\xff"), "request.py: ", "cannot import"),
+        (lambda file: file.write_text("-" * 300_000 + "1"), "", "cannot import"),
+    ],
+    ids=["missing", "folder", "link", "fifo", "large", "syntax", "bytes", "deep"],
+)
+def test_what_cannot_be_taken_is_named_and_nothing_runs(
+    phase: Phase, tmp_path: Path, make: Any, problem: str, kind: str
+) -> None:
+    file = tmp_path / "request.py"
+    make(file)
+    graded = grade.grade_files(phase, {phase.modules[0]: file}, seed=1, isolate="plain")
+    assert graded.problem and problem in graded.problem
+    assert (graded.status, graded.earned, graded.tests) == ("graded", 0, [])
+    assert {group.kind for group in graded.groups} == {kind}
+
+
+def test_when_pytest_dies_the_running_task_is_lost_and_the_others_go_on(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The report names all tests in the files' order, also those that this run leaves out."""
+    runs: list[list[str]] = []
+    order = ["00.1", "00.4", "00.2", "00.3", "00.4"]
+
+    def fake(phase: Phase, _: Any, __: int, tasks: list[str], **___: Any) -> PhaseResult:
+        assert len(runs) < 3, "it makes no progress"
+        runs.append(list(tasks))
+        tests = [public.Test(f"{i}", f"test_{i}", t, t, "not run") for i, t in enumerate(order)]
+        for test in tests:
+            test.outcome = "passed" if test.task in tasks and test.task < "00.2" else test.outcome
+            if tasks[0] > "00.2":  # it dies in 00.2, and again in the second test of 00.4
+                test.outcome = "not run" if test.id == "4" or test.task not in tasks else "passed"
+        return PhaseResult(phase, tests)
+
+    monkeypatch.setattr(grade, "run_hidden", fake)
+    tests = grade._run_tasks(phase, {}, 1, "plain", [task.id for task in phase.exercises])
+    assert runs == [["00.1", "00.2", "00.3", "00.4"], ["00.3", "00.4"]]
+    assert [(t.id, t.task, t.outcome, grade._kind(t)) for t in tests] == [
+        ("0", "00.1", "passed", ""),
+        ("2", "00.2", "failed", "crash"),
+        ("1", "00.4", "passed", ""),
+        ("3", "00.3", "passed", ""),
+        ("4", "00.4", "failed", "crash"),
+    ]
+
+
+def test_when_the_time_is_over_only_the_running_task_is_lost(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[list[str]] = []
+
+    def fake(phase: Phase, _: Any, __: int, tasks: list[str], **___: Any) -> PhaseResult:
+        outcomes = {"00.1": "passed", "00.2": "passed", "00.3": "not run", "00.4": "not run"}
+        if not runs:  # the first run ends in its second task
+            outcomes["00.2"] = "hang"
+        else:
+            outcomes = dict.fromkeys(outcomes, "passed")
+        runs.append(list(tasks))
+        return PhaseResult(
+            phase, [public.Test(t, f"test_{t}", t, t, o) for t, o in outcomes.items()]
+        )
+
+    monkeypatch.setattr(grade, "run_hidden", fake)
+    tests = grade._run_tasks(phase, {}, 1, "plain", [task.id for task in phase.exercises])
+    assert runs == [["00.1", "00.2", "00.3", "00.4"], ["00.3", "00.4"]]
+    kinds = {test.task: grade._kind(test) for test in tests}
+    assert kinds == {"00.1": "", "00.2": "timeout", "00.3": "", "00.4": ""}
+
+
+def test_a_suite_that_does_not_load_is_the_graders_fault(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: Any, **__: Any) -> PhaseResult:
+        return PhaseResult(phase, [], broken="no module named oracle")
+
+    monkeypatch.setattr(grade, "run_hidden", broken)
+    files = {phase.modules[0]: phase.reference_file(phase.modules[0])}
+    judged = grade.judge(phase, files, seed=1, isolate="plain")
+    assert (judged.result.status, judged.result.passed) == ("error", False)
+    assert "no module named oracle" in judged.result.problem
+    grade.show(phase, judged, reveal=False)
+    shown = capsys.readouterr().out
+    assert "no fault of your code" in shown and "no module named oracle" in shown
+    assert "your code raised" not in shown
+
+
+def test_without_its_suite_a_phase_is_not_judged(phase: Phase, tmp_path: Path) -> None:
+    """As in a student's tree, where the suites are sealed."""
+    moved = replace(phase, root=tmp_path)
+    with pytest.raises(ValueError, match="hidden suite of phase 00 is not here; `labkit unseal"):
+        grade.judge(moved, {}, seed=1)
+
+
+def test_two_failures_open_the_seed_and_a_pass_closes_it_again(
+    phase: Phase, tmp_path: Path
+) -> None:
+    moved = replace(phase, root=tmp_path)
+    failed = result.GradeResult(
+        phase.slug, "", {}, "", result.Seed("c", 1), "plain", {}, [
+            result.GroupRecord("00.1", "", "failed", 5, kind="error")
+        ],
+    )  # fmt: skip
+    passed = replace(failed, groups=[result.GroupRecord("00.1", "", "passed", 5, 5)])
+    graded = [failed, failed, passed, failed, replace(failed, status="error")]
+    assert [grade.remember(moved, one) for one in graded] == [1, 2, 0, 1, 1]
+
+
+def test_seeds_are_fresh_and_promised(phase: Phase, tmp_path: Path) -> None:
+    file = {phase.modules[0]: tmp_path / "request.py"}
+    seeds = [grade.grade_files(phase, file, isolate="plain").seed for _ in range(3)]
+    assert len({seed.value for seed in seeds}) == 3
+    assert all(result.commitment(seed.value or 0) == seed.commitment for seed in seeds)
+
+
+def test_likeness_looks_at_the_tree_not_at_the_text(phase: Phase, tmp_path: Path) -> None:
+    text = phase.reference_file(phase.modules[0]).read_text(encoding="utf-8")
+    (tmp_path / "request.py").write_text(text.replace("return ", "return  "), encoding="utf-8")
+    whole = {row[1] for row in likeness.compare(phase, tmp_path)["same"]}
+    assert whole == set(phase.holes(phase.modules[0]))
+    one = mutants.load(phase)[0]
+    (tmp_path / "request.py").write_text(one.text, encoding="utf-8")
+    assert {row[1] for row in likeness.compare(phase, tmp_path)["same"]} == whole - {one.function}
+
+
+def test_variables_that_steer_pytest_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONSTARTUP", "HYPOTHESIS_PROFILE"):
+        monkeypatch.setenv(name, "anything")
+    assert not [name for name in grade._clean() if name.startswith(("PYTEST_", "HYPOTHESIS_"))]
+    assert grade._clean()["PYTHONSAFEPATH"] == "1"
+
+
+def test_a_planned_phase_says_what_is_coming() -> None:
+    done = run("08")
+    assert done.returncode == 1
+    assert "not built yet" in done.stdout
+
+
+def test_an_unknown_rung_is_named(phase: Phase) -> None:
+    with pytest.raises(ValueError, match="isolation is 'vault'; it must be one of auto, container"):
+        grade.grade_files(phase, {}, seed=1, isolate="vault")
+
+
+def test_a_test_belongs_to_a_task() -> None:
+    assert public.task_of("test_00_2_counts_match") == "00.2"

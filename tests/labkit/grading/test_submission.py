@@ -1,0 +1,114 @@
+"""One handed-in folder: which files count, and what is refused before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from labkit.course.manifest import Course, Phase, find_root
+from labkit.grading import submission
+from labkit.grading.result import GradeResult
+
+COURSE = Course(find_root())
+
+
+@pytest.fixture
+def phase() -> Phase:
+    return COURSE.phase("03")
+
+
+def hand_in(folder: Path, files: Mapping[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        data = content.encode() if isinstance(content, str) else content
+        path.write_bytes(data)
+    return folder
+
+
+def found(phase: Phase, folder: Path) -> dict[str, str]:
+    files = submission.find_files(phase, folder)
+    return {p.name: p.relative_to(folder).as_posix() for p in files.values() if p.exists()}
+
+
+@pytest.mark.parametrize(
+    ("where", "expected"),
+    [
+        ("labs/03-scheduler", "labs/03-scheduler"),
+        ("03-scheduler", "03-scheduler"),
+        (".", ""),
+        ("hw3-final/src", "hw3-final/src"),
+    ],
+)
+def test_files_are_found_where_students_put_them(
+    phase: Phase, tmp_path: Path, where: str, expected: str
+) -> None:
+    hand_in(tmp_path / where, {"scheduler.py": "x = 1\n", "request_queue.py": "y = 1\n"})
+    names = {"scheduler.py", "request_queue.py"}
+    assert found(phase, tmp_path) == {n: f"{expected}/{n}".lstrip("/") for n in names}
+
+
+def test_the_reference_in_a_whole_checkout_is_never_taken(phase: Phase, tmp_path: Path) -> None:
+    """A student hands in everything but the lab: the engine's file has the same name."""
+    hand_in(
+        tmp_path, {"mini_vllm/core/scheduler.py": "", "solutions/03-scheduler/scheduler.py": ""}
+    )
+    assert found(phase, tmp_path) == {}
+
+
+def test_a_name_that_is_there_twice_is_not_guessed(phase: Phase, tmp_path: Path) -> None:
+    hand_in(tmp_path, {"old/scheduler.py": "", "new/scheduler.py": "", "request_queue.py": ""})
+    assert found(phase, tmp_path) == {"request_queue.py": "request_queue.py"}
+
+
+def test_a_link_is_refused(phase: Phase, tmp_path: Path) -> None:
+    """A link to the reference would be the reference."""
+    hand_in(tmp_path, {"request_queue.py": ""})
+    target = phase.reference_file("mini_vllm.core.scheduler")
+    (tmp_path / "scheduler.py").symlink_to(target)
+    problem = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
+    assert problem == submission.Problem(
+        "missing file", "scheduler.py is a link; hand in the file itself"
+    )
+
+
+def test_a_linked_folder_is_refused(phase: Phase, tmp_path: Path) -> None:
+    outside = hand_in(tmp_path / "outside", {"scheduler.py": "", "request_queue.py": ""})
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "03-scheduler").symlink_to(outside)
+    problem = submission.check_files(mine, submission.find_files(phase, mine))
+    assert problem is not None
+    assert "is a link" in problem.text
+
+
+def test_a_refused_submission_has_a_whole_result(phase: Phase, tmp_path: Path) -> None:
+    hand_in(tmp_path, {"request_queue.py": ""})
+    (tmp_path / "scheduler.py").symlink_to(phase.reference_file("mini_vllm.core.scheduler"))
+    result = submission.grade_folder(phase, tmp_path, seed=7)
+    assert [group.id for group in result.groups] == [task.id for task in phase.exercises]
+    assert (result.earned, result.isolation, result.status) == (0, "none", "graded")
+    assert result.points == sum(task.points for task in phase.exercises)
+    assert set(result.submission) == {"scheduler.py", "request_queue.py"}
+    assert not result.passed
+
+
+def test_what_can_run_goes_to_the_grader(
+    phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand_in(tmp_path, {"scheduler.py": "x = 1\n", "request_queue.py": "y = 1\n"})
+    seen: list[tuple[Mapping[str, Path], int, str]] = []
+
+    def grader(phase: Phase, files: Mapping[str, Path], seed: int, isolate: str) -> GradeResult:
+        seen.append((files, seed, isolate))
+        refused = submission.refuse(phase, files, seed, submission.Problem("crash", ""))
+        return replace(refused, isolation="plain")
+
+    monkeypatch.setattr(submission.grade, "grade_files", grader)
+    result = submission.grade_folder(phase, tmp_path, 7, "namespaces")
+    assert result.isolation == "plain"
+    names = ("request_queue", "scheduler")
+    assert seen == [({f"mini_vllm.core.{n}": tmp_path / f"{n}.py" for n in names}, 7, "namespaces")]

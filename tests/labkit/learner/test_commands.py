@@ -1,0 +1,437 @@
+"""The learner's loop on the toy course: every typical mistake gets a message that leads back."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+import time
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import typer
+
+from labkit.course import sync
+from labkit.course.manifest import Course
+from labkit.course.state import State
+from labkit.judge import diagnose, public
+from labkit.learner import commands as loop
+from labkit.learner.screen import some
+from labkit.quality import mutants
+from tests.labkit.toy_course import ENGINE, lab, make_course, rewrite, solve, write
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    monkeypatch.delenv("LAB", raising=False)
+    return make_course(tmp_path)
+
+
+def screen(course: Course, labs: str = "") -> tuple[str, bool]:
+    """What `make lab-00` prints, and whether all is green."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        green = loop.judge_and_show(course.phase("0"), labs)
+    return out.getvalue(), green
+
+
+def says(text: str, *words: str) -> None:
+    for word in words:
+        assert word in text, f"{word!r} is not in:\n{text}"
+
+
+def answer_notebook(course: Course) -> None:
+    path = course.root / "labs/00-toy/lab.ipynb"
+    text = path.read_text()
+    text = text.replace(
+        r"raise NotImplementedError(\"TODO N00.1: Blocks of a request\")",
+        "return -(-tokens // size)",
+    )
+    path.write_text(text.replace("waste = ...", "waste = 15"))
+
+
+def test_an_untouched_skeleton_is_met_calmly(toy: Course) -> None:
+    text, green = screen(toy)
+    assert not green
+    says(
+        text, "Nothing is written yet", "That is how it should be", "labs/00-toy/fifo.py:8 (clamp)"
+    )
+    says(text, "make lab-00", "make hint-00", "public 0/5 · notebook 0/2 · hidden not run")
+    assert "✗" not in text
+
+
+def test_all_green_needs_tests_and_notebook(toy: Course) -> None:
+    solve(toy)
+    text, green = screen(toy)
+    assert not green
+    says(text, "✓ 00.1", "✓ 00.2", "public 5/5 · notebook 0/2", "○ N00.1", "make notebook-00")
+    answer_notebook(toy)
+    text, green = screen(toy)
+    assert green, text
+    says(
+        text,
+        "public 5/5 · notebook 2/2 · hidden not run · interpreter n/a · GPU n/a",
+        "make run-00",
+    )
+
+
+def test_the_reference_is_green(toy: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAB", "reference")
+    text, green = screen(toy)
+    assert green, text
+    says(text, "the reference (LAB=reference)")
+    assert not (toy.root / ".labkit/state.json").exists(), "the reference earns a learner nothing"
+
+
+def test_a_failure_shows_yours_expected_state_and_where_to_read(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "return max(min(wanted, limit), 0)")
+    text, green = screen(toy)
+    assert not green
+    says(text, "✗ 00.1 Clamp  (1 of 3)", "✗ The budget bounds what fits.", "✓ 00.2")
+    says(
+        text,
+        "first difference: 10 wanted, 4 in the budget",
+        "yours    8",
+        "expected 4",
+        "budget   4",
+    )
+    says(text, "tests/public/00-toy/test_toy.py:", "phases/00-toy/02-mini-build.md#task-1")
+    says(text, "scheduler.py#L1-L2", "next: edit labs/00-toy/fifo.py:8 (clamp), then make lab-00")
+
+
+def test_a_long_list_of_functions_is_cut_and_a_short_one_is_not() -> None:
+    assert some(["a", "b", "c"]) == "a, b, c"
+    assert some(list("abcdefghijk")) == "a, b, c and 8 more"
+
+
+def test_next_names_the_functions_of_the_first_failing_task(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "return [self.items.popleft()]")
+    says(screen(toy)[0], "next: edit labs/00-toy/fifo.py:27 (Fifo.head or Fifo.drain), then")
+
+
+def test_next_points_past_given_code_and_at_helpers_of_your_own(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "self.push(item=1, to=2)\nreturn []")
+    says(screen(toy)[0], "(Fifo.drain), then make lab-00")
+    rewrite(toy, "Fifo.drain", "return [self.push([][number])]")
+    says(screen(toy)[0], "next: edit labs/00-toy/fifo.py:35 (Fifo.drain)")
+    text = lab(toy).read_text()
+    lab(toy).write_text(text + "\n\ndef helper(number: int) -> int:\n    return 1 // 0\n")
+    rewrite(toy, "Fifo.drain", "return [helper(number)]")
+    says(screen(toy)[0], "(helper), then make lab-00")
+
+
+def test_next_points_at_given_codes_caller(toy: Course) -> None:
+    solve(toy)
+    text = lab(toy).read_text()
+    lab(toy).write_text(text.replace("self.items.append(item)", "self.items.append(item + 0)"))
+    rewrite(toy, "Fifo.drain", "self.push('no number')\nreturn []")
+    text, _ = screen(toy)
+    says(text, "in Fifo.push, labs/00-toy/fifo.py:", "(Fifo.drain), then make lab-00")
+
+
+def test_next_points_at_an_open_function_first(toy: Course) -> None:
+    solve(toy, "clamp", "Fifo.head")
+    says(screen(toy)[0], "○ 00.2", "next: edit labs/00-toy/fifo.py:33 (Fifo.drain)")
+
+
+def test_next_points_at_the_function_of_a_known_mistake(toy: Course) -> None:
+    phase = toy.phase("0")
+    mutants.write_vectors(phase, mutants.run(phase, mutants.load(phase)))
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "return [self.items.pop() for _ in range(number) if self.items]")
+    text, _ = screen(toy)
+    says(text, "Your queue is a stack", "(Fifo.drain), then make lab-00")
+
+
+def test_a_known_mistake_is_named(toy: Course) -> None:
+    phase = toy.phase("0")
+    mutants.write_vectors(phase, mutants.run(phase, mutants.load(phase)))
+    solve(toy, "clamp")
+    rewrite(toy, "clamp", "return max(min(wanted, limit), 0)")
+    text, _ = screen(toy)
+    says(text, "known mistake: Your clamp obeys the limit but forgets the budget.", "○ 00.2")
+    rewrite(toy, "clamp", "return 12345")
+    assert "known mistake" not in screen(toy)[0]
+
+
+def test_a_task_that_reaches_another_hole_waits_for_it(toy: Course) -> None:
+    solve(toy, "Fifo.head", "Fifo.drain")
+    says(screen(toy)[0], "○ 00.1 Clamp  (not written yet)", "… 00.2", "(1 of 2)  waits for 00.1")
+
+
+def test_a_syntax_error_is_shown_with_its_line(toy: Course) -> None:
+    lab(toy).write_text(lab(toy).read_text().replace("def clamp(", "def clamp(("))
+    text, green = screen(toy)
+    assert not green
+    says(text, "labs/00-toy/fifo.py:8 is not Python yet", "SyntaxError", "^", "mend line 8")
+
+
+def test_a_forgotten_return_is_named(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "smallest = max(min(wanted, budget, limit), 0)")
+    says(screen(toy)[0], "clamp returned None; its signature promises int. Is a `return` missing")
+
+
+def test_a_wrong_return_type_is_named(toy: Course) -> None:
+    solve(toy)
+    rewrite(
+        toy,
+        "Fifo.drain",
+        "return tuple(self.items.popleft() for _ in range(min(number, len(self.items))))",
+    )
+    text, _ = screen(toy)
+    says(
+        text,
+        "Fifo.drain returned a tuple; its signature promises list",
+        "(1, 2)  (tuple)",
+        "(list)",
+    )
+
+
+def test_infinite_recursion_is_named(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "return self.drain(number)")
+    says(screen(toy)[0], "Fifo.drain calls itself without an end", "labs/00-toy/fifo.py:")
+
+
+def test_an_endless_loop_is_reported_with_its_line_and_the_rest_still_runs(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "while self.items:\n    number -= 1\nreturn []")
+    text, _ = screen(toy)
+    says(text, "Still running after 1 s", "in Fifo.drain: ", "✓ 00.1")
+    assert "number -= 1" in text or "while self.items:" in text
+
+
+# Python 3.11 raises at the instruction *before* the loop's first one: `turns = 0` keeps that
+# instruction, too, inside the `try`.
+CATCHES_EVERYTHING = """
+while True:
+    try:
+        turns = 0
+        while True:
+            turns += 1
+    except BaseException:
+        pass
+""".strip()
+
+
+def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", CATCHES_EVERYTHING)
+    begin = time.monotonic()
+    text, _ = screen(toy)
+    assert time.monotonic() - begin < 30, "it was only ended by the limit of the whole run"
+    says(text, "stopped as a whole; it stood here", "in clamp")
+    says(text, "✗ 00.1", "Still running after 1 s", "(clamp), then make lab-00")
+    assert "in clamp: turns += 1" in text or "in clamp: while True:" in text, text
+
+
+def test_a_cell_that_catches_everything_is_named(toy: Course) -> None:
+    solve(toy)
+    answer_notebook(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    document = json.loads(path.read_text())
+    (cell,) = [c for c in document["cells"] if "waste = 15" in "".join(c["source"])]
+    cell["source"] = CATCHES_EVERYTHING.splitlines(keepends=True)
+    path.write_text(json.dumps(document))
+    begin = time.monotonic()
+    text, _ = screen(toy)
+    assert time.monotonic() - begin < 18, "it was only ended by the limit of all answers"
+    says(text, "✗ N00.2 Waste", "still running after 1 s (line ")
+    says(text, "N00.1", "did not run", "public 5/5 · notebook 0/2")
+
+
+def test_print_spam_is_cut(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "for i in range(3000):\n    print('here', i)\nreturn -1")
+    text, _ = screen(toy)
+    says(text, "Your code printed 3000 lines", "│ here 0", "│ … 3000 lines")
+    assert text.count("\n") < 60
+
+
+def test_a_memory_bomb_is_reported(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "return len(bytearray(1 << 44))")
+    says(screen(toy)[0], "Out of memory")
+
+
+def test_an_import_error_is_shown_with_its_line(toy: Course) -> None:
+    solve(toy)
+    text = lab(toy).read_text()
+    lab(toy).write_text(text.replace("class Fifo:", "LIMIT = undefined_name\n\n\nclass Fifo:"))
+    says(
+        screen(toy)[0],
+        "labs/00-toy/fifo.py:15 fails while it is imported",
+        "NameError",
+        "undefined_name",
+    )
+
+
+def test_a_deleted_lab_file_is_named_with_the_way_back(toy: Course) -> None:
+    lab(toy).unlink()
+    says(
+        screen(toy)[0],
+        "labs/00-toy/fifo.py is missing.",
+        "next: make reset-00 puts the skeleton back",
+    )
+
+
+def test_a_renamed_function_is_named(toy: Course) -> None:
+    lab(toy).write_text(lab(toy).read_text().replace("def clamp", "def clip"))
+    says(
+        screen(toy)[0], "labs/00-toy/fifo.py has no clamp any more; task 00.1", "reset 00 --task 1"
+    )
+
+
+def test_editing_the_engine_instead_of_the_lab_is_noticed(toy: Course) -> None:
+    root = str(toy.root)
+    subprocess.run(["git", "-C", root, "init", "-q"], check=True)
+    subprocess.run(["git", "-C", root, "add", "."], check=True)
+    subprocess.run(
+        ["git", "-C", root, "-c", "user.name=t", "-c", "user.email=t@t", "commit", "-qm", "x"],
+        check=True,
+    )
+    assert "note:" not in screen(toy)[0]
+    write(toy.root, "toy/fifo.py", ENGINE + "# mine\n")
+    says(
+        screen(toy)[0],
+        "toy/fifo.py is edited, but your file is labs/00-toy/fifo.py",
+        "git checkout",
+    )
+
+
+def test_a_removed_notebook_cell_is_named(toy: Course) -> None:
+    solve(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    document = json.loads(path.read_text())
+    document["cells"] = [c for c in document["cells"] if c["metadata"].get("task") != "N00.2"]
+    path.write_text(json.dumps(document))
+    text, green = screen(toy)
+    assert not green
+    says(text, "✗ N00.2 Waste", "its cell is gone", "reset 00 --notebook")
+
+
+def test_a_deleted_or_broken_notebook_is_named(toy: Course) -> None:
+    solve(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text("not json")
+    says(screen(toy)[0], "lab.ipynb", "Expecting value")
+    path.unlink()
+    says(screen(toy)[0], "labs/00-toy/lab.ipynb is missing", "make reset-00")
+
+
+def test_a_wrong_notebook_answer_says_why(toy: Course) -> None:
+    solve(toy)
+    answer_notebook(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text(path.read_text().replace("waste = 15", "waste = 16"))
+    says(screen(toy)[0], "✗ N00.2 Waste", "yours is 16, expected is 15: two blocks hold 32 tokens")
+    path.write_text(path.read_text().replace("waste = 16", r"while True:\n    pass"))
+    says(screen(toy)[0], "still running after 1 s (line 1")
+
+
+def test_hints_go_from_concept_to_code_and_are_remembered(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for level, words in enumerate(
+        ["Two bounds.", "Never above either.", "In clamp.", "min, then max"]
+    ):
+        loop.hint("00", "")
+        text = capsys.readouterr().out
+        says(text, f"{level + 1} of 4", words)
+    says(text, "make diff-00")
+    assert State(toy.root).get("hints", "00.1") == 4
+    solve(toy, "clamp")
+    screen(toy)
+    loop.hint("00", "")
+    says(capsys.readouterr().out, "00.2 Leave in order")
+
+
+def test_diff_asks_before_it_shows_what_is_not_green(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    solve(toy, "clamp")
+    screen(toy)
+    loop.diff("00", "", yes=False)
+    text = capsys.readouterr().out
+    says(text, "clamp: the same, line for line", "not shown")
+    assert "popleft" not in text
+    loop.diff("00", "2", yes=True)
+    says(
+        capsys.readouterr().out,
+        "+         taken.append(self.items.popleft())".replace("         ", "        "),
+    )
+
+
+def test_reset_of_one_task_keeps_the_others_and_a_backup(toy: Course) -> None:
+    solve(toy)
+    loop.reset("00", task="2", notebook_only=False)
+    text = lab(toy).read_text()
+    assert "min(wanted, budget, limit)" in text
+    assert "popleft" not in text
+    (kept,) = toy.root.glob(".labkit/backups/*/labs/00-toy/fifo.py")
+    assert "popleft" in kept.read_text()
+    loop.reset("00", task="", notebook_only=False)
+    assert [c.path for c in sync.check(toy, strict=True) if "solutions" not in c.path] == []
+
+
+def test_progress_counts_points_and_shows_planned_phases(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    solve(toy, "clamp")
+    screen(toy)
+    loop.progress()
+    says(capsys.readouterr().out, "5/ 15 points", "public 3/5", "not built yet", "5 of 15 points")
+
+
+def test_a_planned_phase_says_what_comes_and_fails(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit) as stop:
+        loop.lab("1", labs="")
+    assert stop.value.exit_code == 1
+    says(capsys.readouterr().out, "not built yet", "a clock", "a calendar")
+
+
+def test_exit_codes_and_plain_output_of_the_command(toy: Course) -> None:
+    command = [sys.executable, "-c", "import sys; from labkit import cli;"
+               "sys.exit(cli.call('lab', cli.COMMANDS['lab'], sys.argv[1:]))", "00"]  # fmt: skip
+    red = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (red.returncode, "\x1b" in red.stdout) == (1, False), red.stderr
+    solve(toy)
+    answer_notebook(toy)
+    green = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert green.returncode == 0, green.stdout + green.stderr
+    wrong = subprocess.run([*command[:-1], "77"], capture_output=True, text=True, timeout=60)
+    assert (wrong.returncode, "no phase '77'" in wrong.stderr) == (2, True)
+
+
+def test_a_broken_state_file_is_no_obstacle(toy: Course) -> None:
+    write(toy.root, ".labkit/state.json", "{broken")
+    says(screen(toy)[0], "Nothing is written yet")
+
+
+def test_a_todo_left_below_the_code_is_named(toy: Course) -> None:
+    code = lab(toy).read_text(encoding="utf-8")
+    todo = code[code.index("    raise NotImplementedError") : code.index(")\n\n") + 2]
+    solve(toy)
+    code, last = lab(toy).read_text(encoding="utf-8"), "    return max(smallest, 0)\n"
+    lab(toy).write_text(code.replace(last, todo), encoding="utf-8")
+    text = screen(toy)[0]
+    says(text, "still ends in its TODO", "delete the TODO below your code: labs/00-toy/fifo.py:")
+
+
+def test_the_tests_own_line_is_named_before_its_helpers(toy: Course) -> None:
+    phase = toy.phase("0")
+    test, helpers = (str(phase.public_tests / name) for name in ("test_toy.py", "conftest.py"))
+    failed = public.Test(f"{test}::test_00_1_a[4]", "test_00_1_a[4]", "", "00.1")
+    failed.detail["frames"] = [[test, 12, "test_00_1_a"], [test, 5, "run"], [helpers, 3, "solve"]]
+    assert diagnose.test_line(failed, phase) == "tests/public/00-toy/test_toy.py:12"
+    failed.detail["frames"] = failed.detail["frames"][1:]  # a fixture failed
+    assert diagnose.test_line(failed, phase) == "tests/public/00-toy/conftest.py:3"

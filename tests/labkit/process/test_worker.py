@@ -1,0 +1,270 @@
+"""The worker: plain observations from a child, whatever the child does."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from labkit.inside import child, plain
+from labkit.judge.hidden_suite import run_hidden
+from labkit.process import overlay
+from labkit.process.worker import Program, Worker, WorkerError
+from tests.labkit.toy_course import make_course, rewrite, solve, write
+
+ODD = '''
+"""Things that a worker must survive."""
+
+import os
+import sys
+import time
+
+import numpy as np
+
+
+class Liar:
+    def __eq__(self, other):
+        return True
+
+
+class Five(int):
+    pass
+
+
+def liar():
+    return Liar()
+
+
+def five():
+    return Five(5)
+
+
+def spin():
+    while True:
+        pass
+
+
+def leave():
+    os._exit(0)
+
+
+def shout():
+    print('{"id": 1, "end": "forged"}', flush=True)
+    sys.__stdout__.write("more\\n")
+    os.write(1, b"raw\\n")
+    return "honest"
+
+
+def forge():
+    for number in range(3, 20):
+        try:
+            os.write(number, b'not json\\n')
+        except OSError:
+            pass
+    return "done"
+
+
+def hoard():
+    return bytearray(8 << 30)
+
+
+def array(n):
+    return np.arange(n, dtype=np.float32).reshape(2, -1), n
+
+
+def deep():
+    items = []
+    items.append(items)
+    return items
+
+
+def read():
+    return sys.stdin.read()
+
+
+def fork():
+    if os.fork() == 0:
+        time.sleep(60)
+    return "forked"
+'''
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("toy")
+    make_course(folder)
+    write(folder, "toy/odd.py", ODD)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def worker(root: Path) -> Iterator[Worker]:
+    limits = child.Limits(seconds=1.5, memory_mb=1024)
+    with Worker(root, {}, limits, "toy") as made:
+        yield made
+
+
+def call(worker: Worker, name: str, *args: Any) -> Any:
+    program = Program()
+    program.see(program.call(f"toy.odd:{name}", *args))
+    return worker.run(program)[0]
+
+
+def test_a_program_gives_its_observations_in_order(worker: Worker) -> None:
+    program = Program()
+    fifo = program.new("toy.fifo:Fifo")
+    for item in (4, 5, 6):
+        fifo.push(item)
+    program.see(fifo.head)
+    program.see(fifo.drain(number=2))
+    program.see(fifo.items[0])
+    program.see([fifo.head, (fifo.head, {"head": fifo.head})])
+    program.see_each([program.name("os:curdir"), "x"], "__class__")
+    assert worker.run(program)[:4] == [4, [4, 5], 6, [6, (6, {"head": 6})]]
+
+
+def test_a_step_that_raises_ends_the_program(worker: Worker) -> None:
+    program = Program()
+    fifo = program.new("toy.fifo:Fifo")
+    program.see(1)
+    fifo.no_such_method()
+    program.see(2)
+    assert worker.run(program) == [1, {"!raises": "AttributeError"}]
+
+
+def test_an_observation_is_of_its_moment(worker: Worker) -> None:
+    """What is seen before a change is not what is there after it: lists, dictionaries, arrays."""
+    program = Program()
+    made = [program.call("builtins:list", [1, [2]]), program.call("builtins:dict", {"a": 1})]
+    array = program.call("numpy:zeros", 2)
+    program.see([*made, array])
+    made[0][1].append(3)
+    made[1].update({"a": 2})
+    array.fill(7)
+    program.see([*made, array])
+    before, after = worker.run(program)
+    assert (*before[:2], before[2].tolist()) == ([1, [2]], {"a": 1}, [0, 0])
+    assert (*after[:2], after[2].tolist()) == ([1, [2, 3]], {"a": 2}, [7, 7])
+
+
+def test_only_exact_builtins_come_back(worker: Worker) -> None:
+    assert call(worker, "liar") == {"!type": "Liar"}
+    assert call(worker, "five") == {"!type": "Five"}
+    assert call(worker, "hoard") in ({"!raises": "MemoryError"}, {"!type": "bytearray"})
+
+
+def test_arrays_travel_both_ways(worker: Worker) -> None:
+    matrix, size = call(worker, "array", 6)
+    assert (matrix.dtype, matrix.shape, size) == (np.float32, (2, 3), 6)
+    program = Program()
+    program.see(program.call("numpy:sum", np.ones(7, dtype=np.int64)).item())
+    assert worker.run(program) == [7]
+
+
+def test_prints_and_forged_answers_are_not_answers(worker: Worker) -> None:
+    assert call(worker, "shout") == "honest"
+    assert call(worker, "read") == ""
+    with pytest.raises(WorkerError) as caught:
+        call(worker, "forge")
+        call(worker, "shout")
+    assert caught.value.kind in ("garbage", "died")
+    assert call(worker, "shout") == "honest", "the next request gets a fresh child"
+
+
+def test_a_hang_is_reported_with_its_stack_and_not_waited_for(worker: Worker) -> None:
+    begin = time.monotonic()
+    with pytest.raises(WorkerError, match=r"hang.*no answer after 1.5 s") as caught:
+        call(worker, "spin")
+    assert "in spin" in str(caught.value)
+    assert time.monotonic() - begin < 6
+    assert call(worker, "five") == {"!type": "Five"}
+
+
+def test_a_child_that_leaves_is_reported(worker: Worker) -> None:
+    with pytest.raises(WorkerError, match="died: exit code 0"):
+        call(worker, "leave")
+
+
+def test_a_value_that_holds_itself_is_an_error_not_a_crash(worker: Worker) -> None:
+    with pytest.raises(WorkerError, match="PlainError: nested deeper"):
+        call(worker, "deep")
+
+
+def test_grandchildren_end_with_the_worker(root: Path) -> None:
+    with Worker(root, {}, child.Limits(5), "parent") as made:
+        assert call(made, "fork") == "forked"
+        group = made._process.pid
+    with pytest.raises(ProcessLookupError):
+        for _ in range(50):
+            os.killpg(group, 0)
+            time.sleep(0.1)
+
+
+def test_learner_and_reference_are_two_processes(tmp_path: Path) -> None:
+    course = make_course(tmp_path)
+    solve(course)
+    rewrite(course, "clamp", "return 99")
+    program = Program()
+    program.see(program.call("toy.fifo:clamp", 5, 3, 4))
+    mapping = overlay.mapping_for(course.ready, "labs")
+    with Worker(tmp_path, mapping, name="labs") as labs, Worker(tmp_path, {}, name="ref") as ref:
+        assert (labs.run(program), ref.run(program)) == ([99], [3])
+
+
+def test_hidden_tests_judge_learner_reference_and_mutants(tmp_path: Path) -> None:
+    phase = make_course(tmp_path).phase("0")
+    green = run_hidden(phase, {}, seed=0)
+    assert [t.outcome for t in green.tests] == ["passed", "passed"], green
+    red = run_hidden(phase, overlay.mapping_for([phase], "labs"), seed=0)
+    assert [t.outcome for t in red.tests] == ["failed", "failed"], red
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text()
+    | st.binary()
+    | st.floats(allow_nan=False),
+    lambda inner: (
+        st.lists(inner)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text() | st.integers(), inner)
+    ),
+    max_leaves=20,
+)
+
+
+@settings(deadline=None, max_examples=100, derandomize=True)
+@given(JSON)
+def test_plain_data_survives_the_journey(value: Any) -> None:
+    assert plain.decode(json.loads(json.dumps(plain.encode(value)))) == value
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"!array": ["|O", [1], "AAAAAAAAAAA="]}, "numbers only"),
+        ({"!array": ["<f4", [3], "AAAAAA=="]}, "wrong data: cannot reshape"),
+        ({"!array": ["<f4", [10**15], ""]}, "wrong data"),
+        ({"!array": "nonsense"}, "wrong data"),
+        ({"!tuple": 5}, "wrong data"),
+        ({"!bytes": ["ff"]}, "wrong data"),
+        ({"!set": [[]]}, "unhashable"),
+    ],
+)
+def test_marks_without_their_data_are_refused(data: Any, message: str) -> None:
+    with pytest.raises(plain.PlainError, match=message):
+        plain.decode(data)
+
+
+def test_an_array_of_objects_is_only_a_name() -> None:
+    assert plain.encode(np.array([object()], dtype=object)) == {"!type": "ndarray"}

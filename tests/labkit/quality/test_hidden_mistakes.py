@@ -1,0 +1,159 @@
+"""Mistakes for the hidden suites alone: a hidden test that none of them fails might as well be
+missing, for all that it is known to catch the public tests catch too."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from labkit.course.manifest import Course, Phase, find_root
+from labkit.judge import public
+from labkit.quality import mutants
+from labkit.quality.mutants import Verdict
+from tests.labkit.toy_course import make_course
+
+COURSE = Course(find_root())
+STATED = "the public tests state the same rules; no mistake is known that only these cases show"
+CHANGES = "a change made by rule got through without it: `make suite-quality` looks for those"
+NAMED = "without it a named mistake got a green grade that the public tests catch"
+WHOLE = "whole runs beside the reference or a recording: a net for what nobody has thought of"
+NONE_YET = {
+    "the public tests ask for all twelve statuses too": [
+        "test_00_1_every_status",
+        "test_00_4_every_status",
+    ],
+    STATED: [
+        "test_01_1_any_prompt_without_a_cache",
+        "test_02_2_any_order_of_leaving_and_coming",
+        "test_02_6_the_gate_knows_the_hits",
+        "test_03_6_blocked_requests_wait_beside_the_line",
+        "test_05_1_table_entries_that_nobody_uses_are_zero",
+        "test_05_3_decodes_lead_in_any_batch",
+        "test_05_3_flat_is_what_a_loop_makes",
+        "test_05_4_sampled_tokens_reach_their_rows",
+        "test_05_4_who_is_sampled",
+        "test_05_5_a_full_batch_changes_hands",
+        "test_05_5_an_id_that_comes_back",
+        "test_05_8_half_precision_is_widened",
+        "test_05_8_the_last_bytes_count",
+        "test_05_8_what_is_not_needed_does_no_harm",
+        "test_06_1_min_p_of_every_row",
+        "test_06_1_top_k_of_every_row",
+        "test_06_2_a_large_flat_vocabulary",
+        "test_06_2_top_k_and_top_p_together",
+        "test_06_2_top_p_of_every_row",
+        "test_06_3_bans_by_row_token_and_length",
+        "test_06_3_bias_on_many_pairs",
+        "test_06_4_the_number_of_any_seed_and_index",
+        "test_06_4_the_stretch_in_which_the_number_lies",
+        "test_06_6_failed_rows_among_sound_ones",
+        "test_06_6_half_precision_logits",
+        "test_06_6_logprobs_against_the_reference",
+        "test_06_7_any_text_comes_back",
+        "test_06_7_any_tokens_of_a_byte_level_vocabulary",
+        "test_06_7_byte_fallback",
+        "test_06_7_complete_text_of_any_bytes",
+        "test_06_7_special_tokens",
+        "test_06_8_find_and_hold_back",
+        "test_06_8_one_letter_a_token",
+        "test_06_8_tokens_of_several_letters",
+    ],
+    CHANGES: [
+        "test_01_2_one_cache_is_as_long_as_it_must_be",
+        "test_03_5_the_answer_is_yes_or_no",
+        "test_03_5_what_the_cache_supplied_is_noted_once",
+        "test_03_6_nobody_has_a_turn_when_the_budget_is_spent",
+        "test_03_6_the_smaller_head_has_its_turn",
+        "test_07_3_without_a_graph_there_is_no_replay",
+        "test_16_1_a_prompt_may_take_the_whole_budget",
+    ],
+    NAMED: [
+        "test_00_3_lists_that_are_handed_over_stay_the_callers",
+        "test_00_4_a_refusal_changes_nothing",
+        "test_01_1_eos_is_a_token_like_others",
+        "test_01_1_every_step_computes_all_from_position_0",
+        "test_01_2_eos_is_a_token_like_others",
+        "test_05_8_names_are_compared_before_the_first_copy",
+        "test_07_2_tensors_stay_where_a_graph_reads_them",
+    ],
+    WHOLE: [
+        "test_02_6_random_stories",
+        "test_02_6_random_stories_without_caching",
+        "test_02_6_recordings_without_caching",
+        "test_03_4_recordings_of_vllm_under_pressure",
+        "test_03_8_any_answers",
+        "test_05_6_the_engine_answers_the_same",
+        "test_06_5_batches_of_all_kinds",
+        "test_06_5_the_distribution_of_long_runs",
+        "test_06_8_the_engine_writes_the_reference_text",
+    ],
+}
+"""Hidden tests that no named mistake fails which the public tests let pass, by the reason. Whoever
+adds a hidden test names such a mistake (`hidden_only = true`) and records it with
+`python -m labkit mutants NN --hidden-only --write`, or lists the test here."""
+
+
+def hidden_tests(phase: Phase) -> set[str]:
+    """Names of the hidden suite's tests, without parameters. Others are accounted for elsewhere:
+    those named after a bug in `tests/corpora/history`, and those of `test_promises.py`, which catch
+    changes made by rule, in `make suite-quality`."""
+    paths = [p for p in phase.hidden_tests.glob("test_*.py") if p.name != "test_promises.py"]
+    texts = [path.read_text(encoding="utf-8") for path in paths]
+    names = {name for text in texts for name in re.findall(r"(?m)^def (test_\w+)", text)}
+    return {name for name in names if "_bug_" not in name}
+
+
+def caught(phase: Phase) -> set[str]:
+    """Those that fail on a mistake which its own task's public tests let pass, as recorded."""
+    hidden = json.loads(mutants.vectors_file(phase).read_text(encoding="utf-8"))["hidden"]
+    return {
+        failed.partition("[")[0]
+        for entry in mutants.entries(phase)
+        if "hidden_only" in entry
+        for failed in hidden[entry["name"]]
+    }
+
+
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
+def test_every_hidden_test_catches_what_the_public_ones_do_not(phase: Phase) -> None:
+    listed = {name for names in NONE_YET.values() for name in names}
+    known = caught(phase)
+    assert hidden_tests(phase) - known <= listed, "neither a mistake nor a reason"
+    assert not listed & known, "there is a mistake now: take it off the list"
+
+
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
+def test_a_mistake_for_the_hidden_suite_passes_its_tasks_public_tests(phase: Phase) -> None:
+    vectors = json.loads(mutants.vectors_file(phase).read_text(encoding="utf-8"))
+    for entry in mutants.entries(phase):
+        if "hidden_only" in entry:
+            open_ones = map(public.task_of, vectors["public"][entry["name"]])
+            secret = map(public.task_of, vectors["hidden"][entry["name"]])
+            assert entry["exercise"] not in open_ones, entry["name"]
+            assert entry["exercise"] in secret, entry["name"]
+
+
+def test_what_did_not_run_stays_recorded(tmp_path: Path) -> None:
+    phase = make_course(tmp_path).phase("0")
+    first, second, *_ = mutants.load(phase)
+
+    def recorded() -> dict[str, dict[str, list[str]]]:
+        return dict(json.loads(mutants.vectors_file(phase).read_text(encoding="utf-8")))
+
+    mutants.write_vectors(phase, [Verdict(first, ("a",), ("h",)), Verdict(second, ("b",), ())])
+    assert recorded() == {
+        "public": {first.name: ["a"], second.name: ["b"]},
+        "hidden": {first.name: ["h"]},
+    }
+    mutants.write_vectors(phase, [Verdict(first, ("c",), None)])
+    assert recorded()["public"] == {first.name: ["c"], second.name: ["b"]}
+    assert recorded()["hidden"] == {first.name: ["h"]}
+    mutants.write_vectors(phase, [Verdict(first, (), ())])
+    assert recorded()["hidden"] == {}
+    file = mutants.mutants_file(phase)
+    file.write_text(file.read_text().replace(f'"{second.name}"', '"another"'))
+    mutants.write_vectors(phase, [])
+    assert second.name not in recorded()["public"]
