@@ -193,8 +193,16 @@ class Pushdown:
 
 
 # ---------------------------------------------------------------- from rules
-def compile_rules(rules: Rules, root: str = "root", max_states: int = MAX_STATES) -> Machine:
+def compile_rules(
+    rules: Rules,
+    root: str = "root",
+    max_states: int = MAX_STATES,
+    can_write: np.ndarray | None = None,
+) -> Machine:
     """Make every rule an automaton, and check that the grammar can be followed.
+
+    Args:
+        can_write: [256] bool, the bytes that the vocabulary has; moves by others are left out.
 
     Raises:
         TooLarge: if a rule, or all together, need more than `max_states` states.
@@ -209,9 +217,15 @@ def compile_rules(rules: Rules, root: str = "root", max_states: int = MAX_STATES
             where = "" if name == root else f"rule {name!r} "
             raise TooLarge(f"{where}{error} (limit for all rules: {max_states:,})") from None
         room -= len(dfas[name])
+    if root in empty_rules(dfas):
+        raise ValueError("cannot be satisfied: no text matches")
+    if can_write is not None:
+        for dfa in dfas.values():
+            dfa.table[:, ~can_write] = DEAD
     empty = empty_rules(dfas)
     if root in empty:
-        raise ValueError("no text matches")
+        lacking = ", ".join(f"0x{byte:02X}" for byte in np.flatnonzero(~can_write)[:8])
+        raise ValueError(f"cannot be written: the vocabulary has no token with byte {lacking}")
     dfas = {
         name: minimise(remove_dead_states(dfa, empty))
         for name, dfa in dfas.items()

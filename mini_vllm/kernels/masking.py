@@ -1,0 +1,49 @@
+"""How the kernel of `kernels/bitmask.py` is launched, and the least work it can do."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, tensor_bytes
+
+MODULE = "mini_vllm.kernels.bitmask"
+
+
+def plan_apply_token_bitmask(logits: Tensor, bitmask: Tensor, indices: Tensor) -> list[Launch]:
+    """`logits` `[B, V]` and `bitmask` `[N, W]` int32 with free row strides; `indices` `[N]`."""
+    num_rows, num_words = bitmask.shape
+    vocab_size = logits.shape[1]
+    tile = min(next_power_of_2(-(-vocab_size // 32)), 32)
+    launch = Launch(
+        "apply_token_bitmask_kernel",
+        grid=(num_rows, -(-vocab_size // (32 * tile))),
+        args={
+            "logits_ptr": logits,
+            "bitmask_ptr": bitmask,
+            "indices_ptr": indices,
+            "logits_stride": logits.stride(0),
+            "bitmask_stride": bitmask.stride(0),
+            "vocab_size": vocab_size,
+            "num_words": num_words,
+        },
+        constexprs={"WORDS": tile},
+    )
+    return [launch]
+
+
+def work_apply_token_bitmask(logits: Tensor, bitmask: Tensor, indices: Tensor) -> Work:
+    """Every word is read once; at most every logit of the rows is written."""
+    written = bitmask.shape[0] * logits.shape[1] * logits.itemsize
+    return Work(tensor_bytes(bitmask, indices), written, flops=0)
+
+
+APPLY_TOKEN_BITMASK = KernelSpec(
+    name="apply_token_bitmask",
+    module=MODULE,
+    kernels=("apply_token_bitmask_kernel",),
+    plan=plan_apply_token_bitmask,
+    work=work_apply_token_bitmask,
+    updates=("logits",),
+)
+
+SPECS = (APPLY_TOKEN_BITMASK,)
