@@ -137,7 +137,7 @@ def measure_naive() -> dict[str, Any]:
 
     from mini_vllm import bundled
     from mini_vllm.engine import naive
-    from mini_vllm.model.loader import load_model
+    from mini_vllm.model.build import load_model
 
     model = load_model(bundled.path("storyteller"), dtype="float32")
     tokenizer = AutoTokenizer.from_pretrained(bundled.path("storyteller"))

@@ -232,7 +232,7 @@ def run_info(args: argparse.Namespace) -> int:
     core = _load(args).engine.core
     model, cache, manager = core.model, core.config.cache, core.scheduler.kv_cache_manager
     num_weights = sum(weight.numel() for weight in model.parameters())
-    block_bytes = bytes_per_block(model.config, cache.block_size, model.dtype)
+    block_bytes = bytes_per_block(model.kv_cache_spec(), cache.block_size)
     figures = {
         "mini_vllm": mini_vllm.__version__,
         "python": platform.python_version(),

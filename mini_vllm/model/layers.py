@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mini_vllm.attention import AttentionBackend
 from mini_vllm.kernels import can_launch
 from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL
+from mini_vllm.model.layout import SINGLE, WHOLE, Layout, Parallel, ParamSpec
 
 # Below this many elements a call costs more than the product, and plain calls cost less.
 MIN_PACKED_ELEMENTS = 1 << 20
@@ -115,15 +119,113 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
-class Embedding(nn.Module):
-    """One row of `weight` for each token id: `[T] -> [T, hidden]`."""
+class LinearMethod(Protocol):
+    """How a linear layer's numbers are held, and how one multiplies by them.
 
-    def __init__(self, vocab_size: int, hidden_size: int) -> None:
+    Source: vllm/model_executor/layers/linear.py#L141-L179 (LinearMethodBase) @ v0.22.1.
+    """
+
+    def create_weights(self, layer: Linear) -> None:
+        """Register the parameters of `layer`, empty, each with a `spec`: its `ParamSpec`."""
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        """Bring them into the form that is fastest to multiply. Called once."""
+
+    def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x @ weight^T + bias, `[T, in] -> [T, sum(out)]`."""
+
+
+class Adapters(Protocol):
+    """What is added to a linear layer's result."""
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """`y` `[T, sum(out)]`, which may be changed in place, with what `x` `[T, in]` adds."""
+
+
+class QuantConfig(Protocol):
+    """What a checkpoint says about how its numbers are held."""
+
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        """The method of the layer called `prefix`, or None if it is not quantised."""
+
+
+@dataclass(frozen=True)
+class Build:
+    """What every layer of a model is told when it is built.
+
+    Args:
+        backend: computes attention; None where there is none.
+        quant: how numbers are held; None: all in the model's dtype.
+        parallel: which part of each layer is here.
+    """
+
+    backend: AttentionBackend | None = None
+    quant: QuantConfig | None = None
+    parallel: Parallel = SINGLE
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether all of every matrix is here, in the model's dtype."""
+        return self.quant is None and self.parallel is SINGLE
+
+    def method(self, layer: Linear, prefix: str) -> LinearMethod:
+        method = self.quant.get_quant_method(layer, prefix) if self.quant else None
+        return method or UNQUANTIZED
+
+
+class UnquantizedLinearMethod:
+    """The weight in the model's dtype; on a CPU in the form that is fastest to multiply.
+
+    Source: vllm/model_executor/layers/linear.py#L182-L228 (UnquantizedLinearMethod) @ v0.22.1.
+    """
+
+    def create_weights(self, layer: Linear) -> None:
+        layer.packed = None
+        layer.weight = nn.Parameter(torch.empty(sum(layer.output_sizes), layer.input_size))
+        layer.weight.spec = ParamSpec(out_dim=0, in_dim=1)
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        if layer.weight.device.type != "cpu":
+            return
+        weight = to_compute_dtype(layer.weight)
+        if weight.numel() >= MIN_PACKED_ELEMENTS and can_pack(weight.dtype):
+            layer.packed, layer.weight = pack(weight), None
+        else:  # a new parameter: a tied embedding keeps the old one
+            layer.weight = nn.Parameter(weight, requires_grad=False)
+
+    def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+        if layer.packed is None:
+            return F.linear(x, layer.weight, bias)
+        if len(x) >= MIN_UNPACKED_TOKENS and x.dtype == torch.float32:
+            return F.linear(x, layer.packed.to_dense(), bias)
+        return packed_linear(x, layer.packed, bias)
+
+
+UNQUANTIZED = UnquantizedLinearMethod()
+PLAIN = Build()
+
+
+class Embedding(nn.Module):
+    """One row of `weight` for each token id: `[T] -> [T, hidden]`.
+
+    Where only some rows are here, the other ids give zeros, and the layout adds the parts.
+    """
+
+    def __init__(self, vocab_size: int, hidden_size: int, layout: Layout = WHOLE) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(vocab_size, hidden_size))
+        self.layout, self.parts = layout, layout.parts(hidden_size, [vocab_size])
+        self.whole_parts = WHOLE.parts(hidden_size, [vocab_size])
+        self.rows = self.parts[0].out
+        self.is_whole = self.rows == slice(0, vocab_size)
+        self.weight = nn.Parameter(torch.empty(self.parts[0].output_size, hidden_size))
+        self.weight.spec = ParamSpec(out_dim=0)
 
     def forward(self, input_ids: Tensor) -> Tensor:
-        return F.embedding(input_ids, self.weight)
+        if self.is_whole:
+            return F.embedding(input_ids, self.weight)
+        here = (input_ids >= self.rows.start) & (input_ids < self.rows.stop)
+        vectors = F.embedding((input_ids - self.rows.start) * here, self.weight)
+        return self.layout.finish(vectors * here[:, None])
 
 
 class Linear(nn.Module):
@@ -131,43 +233,75 @@ class Linear(nn.Module):
 
     Several projections of the same input are one matrix whose rows are stacked; `output_sizes`
     says how many rows each has. One product instead of three costs less than three small ones.
+
+    Three strategies, none of which knows the others: `method` (how numbers are held), `layout`
+    (which part is here) and `adapters` (what is added; None, or set after loading).
+
+    Args:
+        input_size: of the whole matrix; the attribute is that of the part that is here.
+        output_sizes: the same.
+        bias: whether there is one.
+        build: chooses the method.
+        layout: the part that is here.
+        prefix: the layer's name in the model, by which a quantised checkpoint lists layers.
+
     Source: vllm/model_executor/layers/linear.py#L607-L972 (MergedColumnParallelLinear) @ v0.22.1.
     """
 
-    def __init__(self, input_size: int, output_sizes: int | Sequence[int], bias: bool) -> None:
+    def __init__(
+        self,
+        input_size: int,
+        output_sizes: int | Sequence[int],
+        bias: bool,
+        build: Build = PLAIN,
+        layout: Layout = WHOLE,
+        prefix: str = "",
+    ) -> None:
         super().__init__()
-        self.output_sizes = [output_sizes] if isinstance(output_sizes, int) else list(output_sizes)
-        self.weight = nn.Parameter(torch.empty(sum(self.output_sizes), input_size))
+        sizes = [output_sizes] if isinstance(output_sizes, int) else list(output_sizes)
+        self.layout, self.prefix = layout, prefix
+        self.parts, self.whole_parts = (each.parts(input_size, sizes) for each in (layout, WHOLE))
+        self.input_size = self.parts[0].input_size
+        self.output_sizes = [part.output_size for part in self.parts]
+        self.adapters: Adapters | None = None
+        self.method = build.method(self, prefix)
+        self.method.create_weights(self)
         self.bias = nn.Parameter(torch.empty(sum(self.output_sizes))) if bias else None
-        self.packed: Tensor | None = None
+        if self.bias is not None:
+            self.bias.spec = ParamSpec(out_dim=0)
 
     def process_weights_after_loading(self) -> None:
-        """On a CPU, bring the weight into the form that is fastest to multiply."""
-        if self.weight.device.type != "cpu":
-            return
-        weight = to_compute_dtype(self.weight)
         if self.bias is not None:
             self.bias.data = to_compute_dtype(self.bias)
-        if weight.numel() >= MIN_PACKED_ELEMENTS and can_pack(weight.dtype):
-            self.packed, self.weight = pack(weight), None
-        else:  # a new parameter: a tied embedding keeps the old one
-            self.weight = nn.Parameter(weight, requires_grad=False)
+        self.method.process_weights_after_loading(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.packed is None:
-            return F.linear(x, self.weight, self.bias)
-        if len(x) >= MIN_UNPACKED_TOKENS and x.dtype == torch.float32:
-            return F.linear(x, self.packed.to_dense(), self.bias)
-        return packed_linear(x, self.packed, self.bias)
+        y = self.method.apply(self, x, self.bias if self.layout.adds_bias else None)
+        if self.adapters is not None:  # before the parts meet: a delta is a partial sum, too
+            y = self.adapters(x, y)
+        return self.layout.finish(y)
 
 
 class GatedMLP(nn.Module):
     """down(silu(gate(x)) * up(x)), with gate and up stacked in one matrix."""
 
-    def __init__(self, hidden_size: int, intermediate_size: int, bias: bool) -> None:
+    def __init__(
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        bias: bool,
+        build: Build = PLAIN,
+        prefix: str = "",
+    ) -> None:
         super().__init__()
-        self.gate_up_proj = Linear(hidden_size, [intermediate_size] * 2, bias)
-        self.down_proj = Linear(intermediate_size, hidden_size, bias)
+        column, row = build.parallel.column(), build.parallel.row()
+        sizes = [intermediate_size] * 2
+        self.gate_up_proj = Linear(
+            hidden_size, sizes, bias, build, column, f"{prefix}.gate_up_proj"
+        )
+        self.down_proj = Linear(
+            intermediate_size, hidden_size, bias, build, row, f"{prefix}.down_proj"
+        )
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(silu_mul(self.gate_up_proj(x)))

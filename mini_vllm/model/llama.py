@@ -9,26 +9,47 @@ Source: vllm/model_executor/models/llama.py#L501-L589 (LlamaForCausalLM) @ v0.22
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
 import torch
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend, AttentionMetadata
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.model.layers import Embedding, GatedMLP, Linear, RMSNorm, to_compute_dtype
+from mini_vllm.model.interface import KVCacheSpec
+from mini_vllm.model.layers import (
+    PLAIN,
+    Build,
+    Embedding,
+    GatedMLP,
+    Linear,
+    RMSNorm,
+    to_compute_dtype,
+)
 from mini_vllm.model.rope import RotaryEmbedding, apply_rope
 
 
 class LlamaAttention(nn.Module):
     """Grouped-query attention over the paged cache, with one matrix for q, k and v."""
 
-    def __init__(self, args: ModelArgs, backend: AttentionBackend, window: int | None) -> None:
+    def __init__(self, args: ModelArgs, build: Build, window: int | None, prefix: str) -> None:
         super().__init__()
+        heads, kv_heads = args.num_attention_heads, args.num_key_value_heads
+        sizes = [n * args.head_dim for n in (heads, kv_heads, kv_heads)]
+        column, row = build.parallel.qkv(heads, kv_heads), build.parallel.row()
+        self.qkv_proj = Linear(
+            args.hidden_size, sizes, args.qkv_bias, build, column, f"{prefix}.qkv_proj"
+        )
+        self.o_proj = Linear(
+            sizes[0], args.hidden_size, args.o_bias, build, row, f"{prefix}.o_proj"
+        )
         self.head_dim = args.head_dim
-        self.num_heads, self.num_kv_heads = args.num_attention_heads, args.num_key_value_heads
-        q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        self.qkv_proj = Linear(args.hidden_size, [q_size, kv_size, kv_size], args.qkv_bias)
-        self.o_proj = Linear(q_size, args.hidden_size, args.o_bias)
-        self.backend, self.window, self.scale = backend, window, self.head_dim**-0.5
+        self.num_heads, self.num_kv_heads, _ = (  # that are here
+            size // self.head_dim for size in self.qkv_proj.output_sizes
+        )
+        self.backend = cast(AttentionBackend, build.backend)
+        self.window, self.scale = window, self.head_dim**-0.5
 
     def norm_qk(self, qk: Tensor) -> Tensor:
         """What happens to queries and keys `[T, Hq + Hkv, D]` before rotation: here nothing."""
@@ -55,12 +76,16 @@ class DecoderLayer(nn.Module):
     Source: vllm/model_executor/models/llama.py#L316-L333 (LlamaDecoderLayer.forward) @ v0.22.1.
     """
 
-    def __init__(self, args: ModelArgs, self_attn: LlamaAttention) -> None:
+    def __init__(
+        self, args: ModelArgs, build: Build, self_attn: LlamaAttention, prefix: str
+    ) -> None:
         super().__init__()
         self.input_layernorm = RMSNorm(args.hidden_size, args.rms_norm_eps)
         self.self_attn = self_attn
         self.post_attention_layernorm = RMSNorm(args.hidden_size, args.rms_norm_eps)
-        self.mlp = GatedMLP(args.hidden_size, args.intermediate_size, args.mlp_bias)
+        self.mlp = GatedMLP(
+            args.hidden_size, args.intermediate_size, args.mlp_bias, build, f"{prefix}.mlp"
+        )
 
     def forward(
         self,
@@ -87,13 +112,15 @@ class LlamaModel(nn.Module):
     """The decoder without its head."""
 
     def __init__(
-        self, args: ModelArgs, backend: AttentionBackend, attention: type[LlamaAttention]
+        self, args: ModelArgs, build: Build, attention: type[LlamaAttention], prefix: str
     ) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(args.vocab_size, args.hidden_size)
-        self.layers = nn.ModuleList(
-            DecoderLayer(args, attention(args, backend, window)) for window in args.sliding_windows
-        )
+        self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, build.parallel.embedding())
+        self.layers = nn.ModuleList()
+        for index, window in enumerate(args.sliding_windows):
+            name = f"{prefix}.layers.{index}"
+            self_attn = attention(args, build, window, f"{name}.self_attn")
+            self.layers.append(DecoderLayer(args, build, self_attn, name))
         self.norm = RMSNorm(args.hidden_size, args.rms_norm_eps)
         self.rotary = RotaryEmbedding(args)
 
@@ -103,8 +130,10 @@ class LlamaModel(nn.Module):
         positions: Tensor,
         kv_caches: list[Tensor],
         metadata: AttentionMetadata,
+        inputs_embeds: Tensor | None = None,
     ) -> Tensor:
-        x = to_compute_dtype(self.embed_tokens(input_ids))
+        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        x = to_compute_dtype(x)
         rope = self.rotary(positions, x.dtype)
         residual = None
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
@@ -113,22 +142,50 @@ class LlamaModel(nn.Module):
 
 
 class LlamaForCausalLM(nn.Module):
-    """A decoder with a language-model head; also what Qwen2 is, with biases on q, k and v."""
+    """A decoder with a language-model head; also what Qwen2 is, with biases on q, k and v.
+
+    It fulfils :class:`~mini_vllm.model.interface.DecoderModel`.
+    """
 
     attention: type[LlamaAttention] = LlamaAttention
+    stacked: Mapping[str, Sequence[str]] = {
+        "qkv_proj": ["q_proj", "k_proj", "v_proj"],
+        "gate_up_proj": ["gate_proj", "up_proj"],
+    }
+    supports = frozenset({"tp", "lora", "quantization", "compile"})
 
-    def __init__(self, args: ModelArgs, backend: AttentionBackend) -> None:
+    def __init__(self, args: ModelArgs, build: Build = PLAIN) -> None:
         super().__init__()
         self.config = args
-        self.model = LlamaModel(args, backend, self.attention)
-        self.lm_head = Linear(args.hidden_size, args.vocab_size, bias=False)
-        if args.tie_word_embeddings:
+        self.model = LlamaModel(args, build, self.attention, "model")
+        tied = args.tie_word_embeddings  # the head then is held as the embedding is
+        self.lm_head = Linear(
+            args.hidden_size,
+            args.vocab_size,
+            bias=False,
+            build=PLAIN if tied else build,
+            layout=build.parallel.vocab(),
+            prefix="lm_head",
+        )
+        if tied:
             self.lm_head.weight = self.model.embed_tokens.weight
 
     @property
     def dtype(self) -> torch.dtype:
-        """What weights and the KV cache are kept in."""
+        """What unquantised weights and the KV cache are kept in."""
         return self.model.embed_tokens.weight.dtype
+
+    def checkpoint_prefix(self, name: str) -> str:
+        """`name`, a parameter or module of ours, with what a checkpoint writes before it."""
+        return name
+
+    def kv_cache_spec(self) -> KVCacheSpec:
+        first = self.model.layers[0].self_attn
+        return KVCacheSpec(len(self.model.layers), first.num_kv_heads, first.head_dim, self.dtype)
+
+    def embed(self, input_ids: Tensor) -> Tensor:
+        """Embeddings `[T, H]` of `[T]` tokens, for a caller who replaces some of them."""
+        return self.model.embed_tokens(input_ids)
 
     def forward(
         self,
@@ -136,13 +193,15 @@ class LlamaForCausalLM(nn.Module):
         positions: Tensor,
         kv_caches: list[Tensor],
         metadata: AttentionMetadata,
+        **extra: Any,
     ) -> Tensor:
         """Hidden states `[T, H]` of the flat batch; keys and values are written into `kv_caches`.
 
         `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor a layer,
-        `[2, num_blocks, block_size, Hkv, D]`.
+        `[2, num_blocks, block_size, Hkv, D]`. `extra` may hold `inputs_embeds` `[T, H]`, which
+        then take the place of the embedded `input_ids`.
         """
-        return self.model(input_ids, positions, kv_caches, metadata)
+        return self.model(input_ids, positions, kv_caches, metadata, **extra)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         """Logits `[B, vocab_size]` in float32 of the rows `[B, H]` that are to be sampled."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from mini_vllm.attention import AttentionBackend
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.model.layers import RMSNorm, rms_norm, to_compute_dtype
+from mini_vllm.model.layers import Build, RMSNorm, rms_norm, to_compute_dtype
 from mini_vllm.model.llama import LlamaAttention, LlamaForCausalLM
 
 
 class Qwen3Attention(LlamaAttention):
-    def __init__(self, args: ModelArgs, backend: AttentionBackend, window: int | None) -> None:
-        super().__init__(args, backend, window)
+    def __init__(self, args: ModelArgs, build: Build, window: int | None, prefix: str) -> None:
+        super().__init__(args, build, window, prefix)
         self.q_norm = RMSNorm(self.head_dim, args.rms_norm_eps)
         self.k_norm = RMSNorm(self.head_dim, args.rms_norm_eps)
 

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.kv_cache_manager import cdiv
-from mini_vllm.model.config import ModelArgs
+from mini_vllm.model.interface import KVCacheSpec
 
 
-def bytes_per_block(model: ModelArgs, block_size: int, dtype: torch.dtype) -> int:
+def bytes_per_block(spec: KVCacheSpec, block_size: int) -> int:
     """Bytes of one block over all layers: keys and values of ``block_size`` tokens."""
-    per_token = 2 * model.num_key_value_heads * model.head_dim * dtype.itemsize
-    return model.num_hidden_layers * block_size * per_token
+    per_token = 2 * spec.num_kv_heads * spec.width * spec.dtype.itemsize
+    return spec.num_layers * block_size * per_token
 
 
 def available_memory(device: torch.device, utilization: float) -> int:
@@ -34,9 +34,7 @@ def available_memory(device: torch.device, utilization: float) -> int:
     return int(free * min(utilization, 0.5))
 
 
-def choose_num_blocks(
-    config: EngineConfig, model: ModelArgs, dtype: torch.dtype, device: torch.device
-) -> int:
+def choose_num_blocks(config: EngineConfig, spec: KVCacheSpec, device: torch.device) -> int:
     """The number of blocks to allocate, the null block included.
 
     A number in the configuration is taken as it is. Otherwise: as many as fit the memory, but
@@ -51,7 +49,7 @@ def choose_num_blocks(
         return config.cache.num_gpu_blocks
     blocks_per_request = cdiv(config.scheduler.max_model_len, config.cache.block_size)
     most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
-    block_bytes = bytes_per_block(model, config.cache.block_size, dtype)
+    block_bytes = bytes_per_block(spec, config.cache.block_size)
     memory = available_memory(device, config.cache.gpu_memory_utilization)
     num_blocks = min(memory // block_bytes, most_useful)
     if num_blocks < 1 + blocks_per_request:
@@ -68,26 +66,27 @@ class KVCache:
     """The KV tensors of all layers on the device, and of swapped-out blocks on the host.
 
     Args:
-        model: its KV shape.
+        spec: the model's KV shape.
         num_blocks: blocks on the device, the null block included.
         num_host_blocks: blocks in host memory to swap to; V1 needs none.
     """
 
     def __init__(
         self,
-        model: ModelArgs,
+        spec: KVCacheSpec,
         num_blocks: int,
         block_size: int,
-        dtype: torch.dtype,
         device: torch.device,
         num_host_blocks: int = 0,
     ) -> None:
-        shape = (block_size, model.num_key_value_heads, model.head_dim)
-        layers = range(model.num_hidden_layers)
+        shape = (block_size, spec.num_kv_heads, spec.width)
+        layers = range(spec.num_layers)
         self.layers = [
-            torch.zeros(2, num_blocks, *shape, dtype=dtype, device=device) for _ in layers
+            torch.zeros(2, num_blocks, *shape, dtype=spec.dtype, device=device) for _ in layers
         ]
-        self.host_layers = [torch.zeros(2, num_host_blocks, *shape, dtype=dtype) for _ in layers]
+        self.host_layers = [
+            torch.zeros(2, num_host_blocks, *shape, dtype=spec.dtype) for _ in layers
+        ]
 
     def scrub(self) -> None:
         """Replace NaN and infinities by 0.

@@ -10,8 +10,8 @@ import torch
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.llama import LlamaForCausalLM
-from mini_vllm.model.loader import compile_model, load_model
 from mini_vllm.worker.cuda_graphs import CudaRecorder
 from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
 from mini_vllm.worker.model_runner import ModelRunner
@@ -65,16 +65,15 @@ class Worker:
         Raises:
             ValueError: if memory does not suffice for one request of full length.
         """
-        return choose_num_blocks(self.config, self.model.config, self.model.dtype, self.device)
+        return choose_num_blocks(self.config, self.model.kv_cache_spec(), self.device)
 
     def initialize(self, num_blocks: int) -> None:
         """Allocate the KV cache and make the runner."""
         cache, limits = self.config.cache, self.config.scheduler
         kv_cache = KVCache(
-            self.model.config,
+            self.model.kv_cache_spec(),
             num_blocks,
             cache.block_size,
-            self.model.dtype,
             self.device,
             cache.num_cpu_blocks,
         )

@@ -75,7 +75,7 @@ guess = predict("P1", 10, "256 tokens out: how many times as long does it take w
 import torch
 
 from mini_vllm.engine.naive import ContiguousKVCache, greedy_with_cache, greedy_without_cache
-from mini_vllm.model.loader import load_model
+from mini_vllm.model.build import load_model
 
 torch.set_num_threads(1)
 model = load_model(bundled_path("storyteller"), dtype="float32")

@@ -187,11 +187,11 @@ guess = predict("P1", 14, "16 x 128 tokens instead of 143: by which factor is th
 # %%
 from mini_vllm import bundled
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.model.loader import load_model
+from mini_vllm.model.build import load_model
 from mini_vllm.worker.kv_cache import KVCache
 
 model = load_model(bundled.path("storyteller"), dtype="float32")
-cache = KVCache(model.config, 16 * 8 + 1, 16, torch.float32, CPU)
+cache = KVCache(model.kv_cache_spec(), 16 * 8 + 1, 16, CPU)
 TABLES = [list(range(1 + 8 * r, 9 + 8 * r)) for r in range(16)]
 
 

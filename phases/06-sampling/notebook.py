@@ -152,7 +152,7 @@ check_close(entropy_bits([0.5, 0.25, 0.25, 0.0]), 1.5, "0 * log(0) counts as 0")
 # %%
 from mini_vllm import LLM
 from mini_vllm.engine.naive import ContiguousKVCache, next_token_logits
-from mini_vllm.model.loader import load_model
+from mini_vllm.model.build import load_model
 
 llm = LLM("storyteller", max_num_seqs=8, num_gpu_blocks=256, max_model_len=256, dtype="float32")
 model = load_model(bundled_path("storyteller"), dtype="float32")

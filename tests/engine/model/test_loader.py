@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import ModelArgs, load_config
-from mini_vllm.model.loader import checkpoint_names, load_model, resolve_dtype, weight_targets
+from mini_vllm.model.loader import checkpoint_names, weight_targets
 
 CONFIG: dict[str, Any] = dict(
     architectures=["Qwen3ForCausalLM"],

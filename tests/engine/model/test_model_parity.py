@@ -14,8 +14,8 @@ from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata, get_backend
 from mini_vllm.model import layers
+from mini_vllm.model.build import load_model
 from mini_vllm.model.llama import LlamaForCausalLM
-from mini_vllm.model.loader import load_model
 
 SHAPE = dict(
     vocab_size=97,

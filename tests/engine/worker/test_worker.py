@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from unittest.mock import Mock
 
 import numpy as np
@@ -17,6 +18,7 @@ from mini_vllm.core.scheduler_output import (
     NewRequestData,
     SchedulerOutput,
 )
+from mini_vllm.model.interface import KVCacheSpec
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.worker import kv_cache
 from mini_vllm.worker.input_batch import (
@@ -26,11 +28,8 @@ from mini_vllm.worker.input_batch import (
     flatten_tokens,
 )
 
-
-class Shape:
-    num_hidden_layers = 2
-    num_key_value_heads = 2
-    head_dim = 4
+SPEC = KVCacheSpec(num_layers=2, num_kv_heads=2, head_dim=4, dtype=torch.float32)
+HALF = replace(SPEC, dtype=torch.float16)
 
 
 def state(req_id: str, prompt: list[int], output: list[int] | None = None) -> CachedRequestState:
@@ -109,7 +108,7 @@ def test_append_tokens_reaches_rows_and_states() -> None:
 
 
 def test_swapping_moves_bytes() -> None:
-    cache = kv_cache.KVCache(Shape(), 4, 2, torch.float32, torch.device("cpu"), num_host_blocks=3)
+    cache = kv_cache.KVCache(SPEC, 4, 2, torch.device("cpu"), num_host_blocks=3)
     for number, layer in enumerate(cache.layers):
         layer.copy_(torch.arange(layer.numel()).view_as(layer) + 1000 * number)
     before = [layer.clone() for layer in cache.layers]
@@ -126,7 +125,7 @@ def test_swapping_moves_bytes() -> None:
 
 
 def test_scrubbing_leaves_only_finite_numbers() -> None:
-    cache = kv_cache.KVCache(Shape(), 3, 2, torch.float32, torch.device("cpu"), num_host_blocks=1)
+    cache = kv_cache.KVCache(SPEC, 3, 2, torch.device("cpu"), num_host_blocks=1)
     cache.layers[0].fill_(2.0)
     cache.layers[0][0, 1] = float("nan")
     cache.host_layers[1][1, 0] = float("-inf")
@@ -143,9 +142,9 @@ def config(**limits: int) -> EngineConfig:
 
 
 def test_pool_is_sized_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    block = kv_cache.bytes_per_block(Shape(), 16, torch.float16)
+    block = kv_cache.bytes_per_block(HALF, 16)
     assert block == 2 * 16 * (2 * 2 * 4 * 2)
-    arguments = (config(max_model_len=64), Shape(), torch.float16, torch.device("cpu"))
+    arguments = (config(max_model_len=64), HALF, torch.device("cpu"))
     monkeypatch.setattr(kv_cache, "available_memory", lambda *_: 9 * block + 1)
     assert kv_cache.choose_num_blocks(*arguments) == 9
     monkeypatch.setattr(kv_cache, "available_memory", lambda *_: 1000 * block)

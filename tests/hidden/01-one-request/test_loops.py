@@ -30,7 +30,7 @@ def _warm(subject: Any, reference: Any) -> None:
 
 def storyteller(p: Program) -> Any:
     folder = p.call("mini_vllm.bundled:path", "storyteller")
-    return p.call("mini_vllm.model.loader:load_model", folder, dtype="float32")
+    return p.call("mini_vllm.model.build:load_model", folder, dtype="float32")
 
 
 def watched(p: Program) -> tuple[Any, Any]:

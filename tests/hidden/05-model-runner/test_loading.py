@@ -23,6 +23,7 @@ many = settings(
     suppress_health_check=list(HealthCheck),
 )
 LOADER = "mini_vllm.model.loader:"
+LOAD_MODEL = "mini_vllm.model.build:load_model"
 STACKS = {"qkv": "qkv", "gate_up": ("gate", "up")}
 
 shapes = st.fixed_dictionaries(
@@ -143,7 +144,7 @@ def load(
         size = p.call("os.path:getsize", file)
         p.call("os:truncate", file, p.call("operator:sub", size, cut))
     p.see("written")
-    model = p.call(f"{LOADER}load_model", box.name, dtype="float32")
+    model = p.call(LOAD_MODEL, box.name, dtype="float32")
     p.see(p.call("builtins:dict", model.state_dict()))
     written, seen = subject.run(p)
     assert written == "written"
@@ -243,7 +244,7 @@ def test_05_8_names_are_compared_before_the_first_copy(subject: Any, change: Cha
     change(tensors)
     p = Program()
     box = write(p, config, tensors, 2, "float32")
-    model = p.call(f"{LOADER}load_model", box.name, dtype="float32", load_format="dummy")
+    model = p.call(LOAD_MODEL, box.name, dtype="float32", load_format="dummy")
     p.see(p.call("copy:deepcopy", p.call("builtins:dict", model.state_dict())))
     refuse = p.new("unittest:TestCase").assertRaises
     load_weights, folder = p.name(f"{LOADER}load_weights"), p.call("pathlib:Path", box.name)

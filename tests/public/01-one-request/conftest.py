@@ -17,8 +17,8 @@ import torch
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.bundled import path as bundled_path
 from mini_vllm.engine.naive import ContiguousKVCache
+from mini_vllm.model.build import load_model
 from mini_vllm.model.config import ModelArgs, load_config
-from mini_vllm.model.loader import load_model
 
 TINY = {
     "architectures": ["Qwen3ForCausalLM"],

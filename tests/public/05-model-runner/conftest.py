@@ -162,7 +162,7 @@ CONFIG: dict[str, Any] = dict(
 def new_model(**changes: Any) -> Any:
     """An empty model of 2 layers: hidden size 16, 4 query heads, 2 key/value heads of 8."""
     args = ModelArgs.from_dict(CONFIG | changes)
-    model = resolve_model_class(args.architectures)(args, None)  # type: ignore[arg-type]
+    model = resolve_model_class(args.architectures)(args)
     for parameter in model.parameters():
         parameter.requires_grad_(False).fill_(-1.0)
     return model

@@ -1,0 +1,115 @@
+"""Build a model from a folder: shape, layers, weights, and the form they are multiplied in.
+
+config.json -> layers without values -> values from the files -> the form for this device
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from mini_vllm.attention import AttentionBackend, get_backend
+from mini_vllm.model.checkpoint import check_dtype, read_header, weight_files
+from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.layers import PLAIN, Build, QuantConfig
+from mini_vllm.model.layout import SINGLE, Parallel
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.loader import load_weights
+from mini_vllm.model.registry import resolve_model_class
+from mini_vllm.model.sharded_loader import load_parts
+
+__all__ = ["PLAIN", "Build", "compile_model", "load_model", "resolve_dtype"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load_model(
+    path: str | Path,
+    dtype: str | torch.dtype = "auto",
+    device: str | torch.device = "cpu",
+    backend: AttentionBackend | None = None,
+    load_format: str = "auto",
+    seed: int = 0,
+    quant: QuantConfig | None = None,
+    parallel: Parallel = SINGLE,
+) -> LlamaForCausalLM:
+    """Load the model in folder `path`, ready to run; its shape is `model.config`.
+
+    `dtype` "auto" takes the checkpoint's own; `load_format="dummy"` needs only a `config.json` and
+    fills the weights with random numbers from `seed`. `quant` says how numbers are held, and
+    `parallel` which part of each layer is this rank's. Raises FileNotFoundError for what is not
+    there, ValueError for what cannot be used; each message names the file or tensor.
+    """
+    args = load_config(path)
+    model_class = resolve_model_class(args.architectures)
+    build = Build(backend or get_backend(device), quant, parallel)
+    with torch.device(device), default_dtype(resolve_dtype(dtype, args)):
+        model = model_class(args, build).requires_grad_(False).eval()
+    if load_format == "dummy":
+        fill_with_random(model, seed)
+    elif load_format == "auto" and build.is_plain:
+        check_floating(Path(path))
+        load_weights(model, Path(path))
+    elif load_format == "auto":
+        load_parts(model, Path(path))
+    else:
+        raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
+    for module in model.modules():
+        if hasattr(module, "process_weights_after_loading"):
+            module.process_weights_after_loading()
+    return model
+
+
+def check_floating(folder: Path) -> None:
+    """Raise ValueError if the folder holds numbers that only a quantised model understands."""
+    for file in weight_files(folder):
+        for name, info in read_header(file).items():
+            check_dtype(info, torch.float32, name, file)
+
+
+def compile_model(model: LlamaForCausalLM, backend: AttentionBackend) -> None:
+    """Let `torch.compile` fuse the model's operations, in place. Attention is left out.
+
+    The model is traced around the two calls of the backend, which read lengths as plain numbers
+    and would be traced anew for each. Sizes are dynamic, so that one compilation serves all steps.
+    """
+    for name in ("store", "forward"):
+        setattr(backend, name, torch.compiler.disable(getattr(backend, name)))
+    model.model.compile(dynamic=True)
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Create parameters in `dtype` inside the `with` block."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def resolve_dtype(dtype: str | torch.dtype, args: ModelArgs) -> torch.dtype:
+    """The torch dtype of a name; "auto" means what the checkpoint's config says."""
+    if isinstance(dtype, torch.dtype):
+        dtype = str(dtype).removeprefix("torch.")
+    name = args.dtype if dtype == "auto" else dtype
+    if name not in DTYPES:
+        raise ValueError(f"dtype {name!r} is not supported; choose 'auto' or one of {list(DTYPES)}")
+    return DTYPES[name]
+
+
+def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:
+    """Random weights with a standard deviation of 0.02; norms are 1 and biases 0."""
+    for name, parameter in model.named_parameters():
+        if "norm" in name:
+            parameter.data.fill_(1.0)
+        elif name.endswith("bias"):
+            parameter.data.zero_()
+        else:
+            generator = torch.Generator(parameter.device).manual_seed(seed)
+            parameter.data.normal_(0.0, 0.02, generator=generator)
+            seed += 1

@@ -1,0 +1,101 @@
+"""What lies in a checkpoint folder: its safetensors files, and what their headers say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from mini_vllm.model.config import read_json
+
+FLOATS = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+}
+OTHERS = {
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor of a file: its dtype as safetensors spells it ("BF16", "I32"), and its shape."""
+
+    dtype: str
+    shape: list[int]
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The checkpoint's files: those its index names, or `model.safetensors`."""
+    index = folder / "model.safetensors.index.json"
+    if not index.is_file():
+        files = sorted(folder.glob("*.safetensors"))
+        if not files:
+            raise FileNotFoundError(f"{str(folder)!r} has no .safetensors file")
+        return files
+    weight_map = read_json(index).get("weight_map")
+    if not weight_map:
+        raise ValueError(f"{index} has no 'weight_map'")
+    names = sorted(set(weight_map.values()))
+    for name in names:
+        if not (folder / name).is_file():
+            raise FileNotFoundError(f"{index} names {name!r}, which is not in the folder")
+    return [folder / name for name in names]
+
+
+def read_header(file: Path) -> dict[str, TensorInfo]:
+    """What a safetensors file says about each of its tensors, after checking that it is whole.
+
+        8 bytes: n | n bytes: JSON {name: {dtype, shape, data_offsets}} | tensors, one after another
+
+    Raises ValueError that names the file, the bytes expected and the bytes found.
+    """
+    actual = file.stat().st_size
+    with file.open("rb") as stream:
+        header_size = int.from_bytes(stream.read(8), "little")
+        if actual < 8 or actual < 8 + header_size:
+            raise ValueError(
+                f"{file} is cut off or corrupt: its header alone should take "
+                f"{8 + header_size} bytes, the file has {actual}; download it again"
+            )
+        try:
+            header = json.loads(stream.read(header_size))
+        except ValueError as error:
+            raise ValueError(f"{file} is corrupt: its header is not JSON ({error})") from error
+    header.pop("__metadata__", None)
+    expected = 8 + header_size + max((t["data_offsets"][1] for t in header.values()), default=0)
+    if actual != expected:
+        raise ValueError(
+            f"{file} is cut off or corrupt: its header describes {expected} bytes, "
+            f"the file has {actual}; download it again"
+        )
+    return {name: TensorInfo(entry["dtype"], entry["shape"]) for name, entry in header.items()}
+
+
+def read_shapes(file: Path) -> dict[str, list[int]]:
+    """The name and shape of each tensor in a safetensors file. Raises what `read_header` does."""
+    return {name: info.shape for name, info in read_header(file).items()}
+
+
+def check_dtype(info: TensorInfo, wanted: torch.dtype, name: str, file: Path) -> None:
+    """Raise ValueError unless converting to `wanted` keeps what the numbers mean.
+
+    One floating point type may become another. Integers and 8-bit floats are a quantised tensor's:
+    they mean nothing without their scales, and as weights they would be noise.
+    """
+    if wanted in FLOATS.values() and info.dtype in FLOATS:
+        return
+    if OTHERS.get(info.dtype) != wanted:
+        raise ValueError(
+            f"{name!r} in {file} has dtype {info.dtype}; the model holds it as {wanted}. Is "
+            "'quantization_config' in config.json missing, or another checkpoint's?"
+        )

@@ -1,0 +1,107 @@
+"""Load the parts of a checkpoint that are here, of numbers held in any way.
+
+`loader.load_weights` copies whole tensors into rows, which is all that a whole model in its own
+dtype needs. This loader serves the rest: of each tensor in the file it reads only the slice that
+the layer's `Part` and the parameter's `ParamSpec` name, and puts it where its projection lies.
+
+    k_proj.qweight in the file [in / 8, out]      rank 1 of 2, rows 32 .. 64 of the matrix
+    out_dim = 1, in_dim = 0, in_pack = 8       -> columns 32 .. 64, behind those of q_proj
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from mini_vllm.model.checkpoint import TensorInfo, check_dtype, read_header, weight_files
+from mini_vllm.model.layout import ParamSpec
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.loader import check_names, checkpoint_names, copy_weight
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a tensor of the checkpoint goes.
+
+    Args:
+        view: of our parameter.
+        cuts: for each dimension that is cut, the entries of the tensor that are here.
+        shape: of the whole tensor.
+        optional: the checkpoint may leave it out.
+    """
+
+    view: Tensor
+    cuts: dict[int, slice]
+    shape: list[int]
+    optional: bool = False
+
+
+def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
+    """For each name in the checkpoint, where its part goes."""
+    targets: dict[str, Target] = {}
+    for name, parameter in model.named_parameters():
+        module = model.get_submodule(name.rpartition(".")[0])
+        names = checkpoint_names(model.checkpoint_prefix(name))
+        targets.update(zip(names, _targets_of(module, parameter), strict=True))
+    return targets
+
+
+def _targets_of(module: nn.Module, parameter: nn.Parameter) -> Iterator[Target]:
+    """A target for each projection that `parameter` holds, in their order."""
+    spec: ParamSpec | None = getattr(parameter, "spec", None)
+    if spec is None:  # a norm: whole, wherever it is
+        yield Target(parameter.data, {}, list(parameter.shape))
+        return
+    start = 0
+    for index, (part, whole) in enumerate(zip(module.parts, module.whole_parts, strict=True)):
+        cuts, extents = spec.entries(part), spec.entries(whole)
+        view = parameter.data
+        if spec.per_part:
+            view = view[index]
+        elif spec.out_dim is not None:
+            length = cuts[spec.out_dim].stop - cuts[spec.out_dim].start
+            view = view.narrow(spec.out_dim, start, length)
+            start += length
+        shape = [extents[dim].stop if dim in extents else n for dim, n in enumerate(view.shape)]
+        yield Target(view, cuts, shape, spec.optional)
+
+
+def load_parts(model: LlamaForCausalLM, folder: Path) -> None:
+    """Copy this model's part of every tensor of the folder's safetensors files.
+
+    Raises ValueError for a missing or unexpected tensor, a wrong shape or dtype, or a damaged file.
+    """
+    targets = part_targets(model)
+    infos = {file: read_header(file) for file in weight_files(folder)}
+    found = {name for header in infos.values() for name in header}
+    needed = [name for name, target in targets.items() if name in found or not target.optional]
+    check_names(needed, found, folder, tied=model.config.tie_word_embeddings)
+    for file, header in infos.items():
+        with safe_open(file, framework="pt") as tensors:
+            for name in targets.keys() & header.keys():
+                _copy_part(targets[name], tensors, header[name], name, file)
+
+
+def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: Path) -> None:
+    check_dtype(info, target.view.dtype, name, file)
+    shape = [] if info.shape == [1] and not target.shape else info.shape  # one number, both ways
+    if shape != target.shape:
+        raise ValueError(
+            f"{name!r} in {file} has shape {info.shape}; config.json asks for {target.shape}"
+        )
+    if not target.cuts:
+        copy_weight(target.view, tensors.get_tensor(name).reshape(shape), name, file)
+        return
+    index = [slice(None)] * len(shape)
+    for dim, cut in target.cuts.items():
+        index[dim] = slice(min(cut.start, shape[dim]), min(cut.stop, shape[dim]))
+    tensor = tensors.get_slice(name)[tuple(index)]
+    if tensor.shape != target.view.shape:  # a padded vocabulary: zeros behind its end
+        target.view.zero_()
+    room = target.view[tuple(slice(0, size) for size in tensor.shape)]
+    copy_weight(room, tensor, name, file)
