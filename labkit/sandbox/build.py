@@ -51,7 +51,7 @@ KERNEL_TOOLS = (
     "kernels/__init__.py",
     *(
         f"kernels/cases/{name}.py"
-        for name in ("__init__", "attention", "draw", "pointwise", "rules")
+        for name in ("__init__", "attention", "draw", "masking", "pointwise", "rules")
     ),
     *(
         f"kernels/watch/{name}.py"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch import Tensor
 
 from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, tensor_bytes
@@ -32,9 +33,12 @@ def plan_apply_token_bitmask(logits: Tensor, bitmask: Tensor, indices: Tensor) -
 
 
 def work_apply_token_bitmask(logits: Tensor, bitmask: Tensor, indices: Tensor) -> Work:
-    """Every word is read once; at most every logit of the rows is written."""
-    written = bitmask.shape[0] * logits.shape[1] * logits.itemsize
-    return Work(tensor_bytes(bitmask, indices), written, flops=0)
+    """Each word that has a token is read once, each forbidden logit written once."""
+    vocab_size = logits.shape[1]
+    words = bitmask[:, : -(-vocab_size // 32)].contiguous()
+    bits = np.unpackbits(words.cpu().numpy().view(np.uint8), axis=1, bitorder="little")
+    num_forbidden = len(words) * vocab_size - int(bits[:, :vocab_size].sum())
+    return Work(tensor_bytes(words, indices), num_forbidden * logits.itemsize, flops=0)
 
 
 APPLY_TOKEN_BITMASK = KernelSpec(

@@ -28,8 +28,8 @@ StructuredOutputKey = tuple[StructuredOutputOptions, str]
 class StructuredOutputGrammar(ABC):
     """How far one request has come in its grammar.
 
-    It has *terminated* once a stop token was accepted. Before, a row of `fill_bitmask` has a bit for
-    each token that may come next, and stop tokens only where the text may end; afterwards none.
+    It has *terminated* once a stop token was accepted. Before, a row of `fill_bitmask` has a bit
+    for each token that may come next, and stop tokens only where the text may end; then none.
     """
 
     @abstractmethod
@@ -81,5 +81,6 @@ class StructuredOutputBackend(ABC):
     def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
         """[max_num_seqs, ceil(V / 32)] int32 on the CPU, all tokens allowed."""
 
+    @abstractmethod
     def destroy(self) -> None:
         """Let go of what is compiled."""
