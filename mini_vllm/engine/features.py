@@ -19,7 +19,7 @@ def make_scheduler(
     cache_config: CacheConfig,
     *,
     lora: Any = None,
-    structured: Any = None,
+    structured: SchedulerExtension | None = None,
     connector: Any = None,
     kv_load_failure_policy: str = "recompute",
     hash_root: bytes | None = None,
@@ -44,7 +44,7 @@ def make_scheduler(
     if lora is not None:
         raise _not_yet("LoRA", 11)
     if structured is not None:
-        raise _not_yet("structured output", 12)
+        features.append(structured)
     if connector is not None:
         raise _not_yet("a KV connector", 15)
     return (scheduler_cls or Scheduler)(

@@ -19,6 +19,7 @@ Source: vllm/v1/structured_output/__init__.py#L36-L375 (StructuredOutputManager)
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -34,7 +35,8 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputGrammar,
     StructuredOutputKey,
 )
-from mini_vllm.structured_output.choose import choose_backend, make_backend
+from mini_vllm.structured_output.choose import backends_for, make_backend
+from mini_vllm.structured_output.regex_automaton import TooLarge
 from mini_vllm.structured_output.request import StructuredOutputRequest
 from mini_vllm.structured_output.token_index import BITS, TokenTable, set_bits
 
@@ -62,6 +64,7 @@ class StructuredOutputManager(SchedulerExtension):
         self._load_tokens = load_tokens
         self._tokens: TokenTable | None = None
         self._backends: dict[str, StructuredOutputBackend] = {}
+        self._lock = threading.RLock()
         self._pool: ThreadPoolExecutor | None = None
         self._compiling: dict[StructuredOutputKey, Future[StructuredOutputGrammar]] = {}
         self.requests: dict[str, Request] = {}
@@ -71,9 +74,10 @@ class StructuredOutputManager(SchedulerExtension):
     # ------------------------------------------------------------ vocabulary and backends
     @property
     def tokens(self) -> TokenTable:
-        if self._tokens is None:
-            self._tokens = self._load_tokens()
-        return self._tokens
+        with self._lock:
+            if self._tokens is None:
+                self._tokens = self._load_tokens()
+            return self._tokens
 
     @property
     def backend(self) -> StructuredOutputBackend:
@@ -84,9 +88,12 @@ class StructuredOutputManager(SchedulerExtension):
 
     def backend_named(self, name: str) -> StructuredOutputBackend:
         """Made when it is first needed, and kept; each request gets the one it needs."""
-        if name not in self._backends:
-            self._backends[name] = make_backend(name, self.tokens, self.stop_token_ids, self.config)
-        return self._backends[name]
+        with self._lock:  # threads of the pool may ask for it at the same time
+            if name not in self._backends:
+                self._backends[name] = make_backend(
+                    name, self.tokens, self.stop_token_ids, self.config
+                )
+            return self._backends[name]
 
     def clear_backend(self) -> None:
         """Let go of compiled grammars and threads."""
@@ -137,8 +144,15 @@ class StructuredOutputManager(SchedulerExtension):
         """In a thread of the pool."""
         if earlier is not None:
             wait([earlier])
-        name = choose_backend(self.config, *key)
-        return self.backend_named(name).compile_grammar(*key)
+        names = backends_for(self.config, key[0])
+        for name in names[:-1]:
+            try:
+                return self.backend_named(name).compile_grammar(*key)
+            except TooLarge:
+                raise
+            except ValueError:
+                continue
+        return self.backend_named(names[-1]).compile_grammar(*key)
 
     def _forget(self, key: StructuredOutputKey, done: Future[StructuredOutputGrammar]) -> None:
         if self._compiling.get(key) is done:

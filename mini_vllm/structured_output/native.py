@@ -168,7 +168,7 @@ class NativeBackend(StructuredOutputBackend):
             try:
                 machine = compile_rules(rules, can_write=self.tokens.can_write)
             except ValueError as error:
-                raise ValueError(f"{request_type.value} {error}") from None
+                raise type(error)(f"{request_type.value} {error}") from None
             index = TokenIndex(Pushdown(machine), self.tokens)
             with self._lock:
                 self._indexes[key] = index

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
@@ -133,6 +134,8 @@ class RunnerFrame(ABC):
             return result
         logits = self.model.compute_logits(hidden[inputs.logits_indices])
         states = [self._state_in_row(row) for row in inputs.sample_rows]
+        if masks is not None:
+            apply_grammar_bitmask(logits, masks, [s.req_id for s in states], [1] * len(states))
         token_ids = self.sample_step.sample(states, logits, result)
         self.batch.append_tokens(inputs.sample_rows, token_ids.numpy())
         if result.failed:

@@ -220,11 +220,12 @@ BUGS = (
     # ------------------------------------------------------------ apply_token_bitmask
     Bug(
         "apply_token_bitmask", "allowed and forbidden are exchanged", "& 1) == 0", "& 1) == 1",
-        "oob", "word",
+        "input_changed", "word",
     ),
     Bug(
         "apply_token_bitmask", "bits are counted from the top", "words[:, None] >> bit[None, :]",
-        "words[:, None] >> (31 - bit[None, :])", "oob", "word",
+        "words[:, None] >> (31 - bit[None, :])",
+        "input_changed", "word",
     ),
     Bug(
         "apply_token_bitmask", "tokens behind the vocabulary are written too",
@@ -232,7 +233,8 @@ BUGS = (
     ),
     Bug(
         "apply_token_bitmask", "masks are applied in the order of the batch",
-        "tl.load(indices_ptr + row).to(tl.int64)", "row.to(tl.int64)", "oob", "rows",
+        "tl.load(indices_ptr + row).to(tl.int64)", "row.to(tl.int64)",
+        "input_changed", "rows",
     ),
     Bug(
         "apply_token_bitmask", "tokens without a word are allowed",
