@@ -148,7 +148,7 @@ class Request:
 
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
-        """What ended the request: a stop token, "kv_capacity", or what went wrong."""
+        """A stop token, "kv_capacity" or "grammar_end", or what went wrong."""
 
         self.structured_output_request: Any = None
         """The request's constraint and its grammar, of

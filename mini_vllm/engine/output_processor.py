@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.core.engine_request import EngineCoreRequest
-from mini_vllm.core.scheduler_output import EngineCoreOutput
+from mini_vllm.core.scheduler_output import GRAMMAR_END, EngineCoreOutput
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 
@@ -94,7 +94,8 @@ class OutputProcessor:
         """Add a step's tokens to a completion; True if a stop string has just ended it."""
         parent, child, metrics = completion.parent, completion.output, completion.metrics
         detokenizer = completion.detokenizer
-        stopped = output.finish_reason == "stop"  # by its last token, which the text leaves out
+        # By its last token, which the text leaves out, unless a grammar was complete without one.
+        stopped = output.finish_reason == "stop" and output.stop_reason != GRAMMAR_END
         if output.prompt_logprobs is not None and parent.prompt_logprobs is not None:
             parent.prompt_logprobs += [self._to_dict(entry) for entry in output.prompt_logprobs]
         parent.num_cached_tokens = max(parent.num_cached_tokens, output.num_cached_tokens)

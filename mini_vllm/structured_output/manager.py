@@ -28,7 +28,7 @@ import numpy as np
 
 from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.extension import SchedulerExtension
-from mini_vllm.core.scheduler_output import GrammarOutput, SchedulerOutput
+from mini_vllm.core.scheduler_output import GRAMMAR_END, GrammarOutput, SchedulerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
@@ -323,6 +323,7 @@ class StructuredOutputManager(SchedulerExtension):
         if not grammar.accept_tokens(request_id, text):
             return f"the grammar does not allow the tokens {token_ids}"
         if grammar.is_terminated() or (not ends and self._is_stuck(request, grammar)):
+            request.stop_reason = GRAMMAR_END
             return RequestStatus.FINISHED_STOPPED
         return None
 
