@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import EngineConfig, combinations
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless, finish_step
@@ -27,6 +27,7 @@ from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
+from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.manager import StructuredOutputManager
 from mini_vllm.structured_output.token_index import TokenTable, token_bytes
@@ -64,6 +65,8 @@ class EngineCore:
         scheduler_cls: type[Scheduler] = Scheduler,
     ) -> None:
         self.model_args = load_config(config.model.model)
+        supports = resolve_model_class(self.model_args.architectures).supports
+        combinations.check(config, self.model_args, supports, scheduler_cls)
         _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
         self.executor = executor = UniProcExecutor(config)
         executor.call("init_device")

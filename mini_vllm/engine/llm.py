@@ -5,8 +5,6 @@ Source: vllm/entrypoints/llm.py#L120-L600 (LLM) @ v0.22.1
 
 from __future__ import annotations
 
-import dataclasses
-import difflib
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,8 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mini_vllm import bundled
-from mini_vllm.config import CacheConfig, EngineConfig, ModelConfig, SchedulerConfig
+from mini_vllm.config import EngineConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
@@ -30,8 +27,6 @@ Prompts = PromptType | Sequence[PromptType]
 Params = SamplingParams | Sequence[SamplingParams] | None
 """For all prompts, or one for each; vLLM's defaults if left out."""
 
-_SECTIONS = {"model": ModelConfig, "cache": CacheConfig, "scheduler": SchedulerConfig}
-
 
 class LLM:
     """A model that generates text for batches of prompts.
@@ -42,9 +37,9 @@ class LLM:
         scheduler_cls: another scheduler with the interface of
             :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
-        config: any field of :class:`~mini_vllm.config.ModelConfig`,
-            :class:`~mini_vllm.config.CacheConfig` or
-            :class:`~mini_vllm.config.SchedulerConfig`, by name.
+        config: see :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
+            sections by name, and ``speculative_config``, ``structured_outputs_config`` and
+            ``kv_transfer_config`` as dicts.
 
     Raises:
         ValueError: for a value out of range.
@@ -180,30 +175,14 @@ class LLM:
 
 
 def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
-    """Sort keyword arguments into the sections of an :class:`EngineConfig`.
-
-    ``max_model_len`` defaults to the model's own limit, at most 2048.
+    """:meth:`EngineConfig.from_kwargs`, for a model that is there.
 
     Raises:
-        TypeError: for an unknown argument; the message names the nearest.
+        FileNotFoundError: if there is no such model.
     """
-    path = bundled.path(model) if str(model) in bundled.NAMES else Path(model)
-    sections: dict[str, dict[str, Any]] = {name: {} for name in _SECTIONS}
-    sections["model"]["model"] = str(path)
-    known = {
-        field.name: name
-        for name, section in _SECTIONS.items()
-        for field in dataclasses.fields(section)
-    }
-    for key, value in options.items():
-        if key not in known:
-            nearest = difflib.get_close_matches(key, known, n=1)
-            hint = f"did you mean {nearest[0]}?" if nearest else f"known are {', '.join(known)}"
-            raise TypeError(f"unknown argument {key!r}; {hint}")
-        sections[known[key]][key] = value
-    limit = load_config(path).max_position_embeddings
-    sections["scheduler"].setdefault("max_model_len", min(limit, SchedulerConfig.max_model_len))
-    return EngineConfig(**{name: cls(**sections[name]) for name, cls in _SECTIONS.items()})
+    config = EngineConfig.from_kwargs(model, **options)
+    load_config(config.model.model)
+    return config
 
 
 def _as_list(prompts: Prompts) -> list[PromptType]:

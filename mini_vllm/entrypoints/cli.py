@@ -8,12 +8,13 @@ import json
 import logging
 import sys
 import time
+import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config import CacheConfig, ModelConfig, SchedulerConfig
+from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -82,8 +83,15 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(POLICIES)} (default), or your own as path/to/file.py:ClassName",
     )
-    for section in (ModelConfig, CacheConfig, SchedulerConfig):
+    for section in FLAT_SECTIONS.values():
         _add_options(parser, section, "engine", skip=("model",))
+    features = parser.add_argument_group("engine options (features)")
+    features.add_argument(
+        "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
+    )
+    for name in WHOLE_SECTIONS:
+        option = "--" + name.replace("_", "-")
+        features.add_argument(option, default=argparse.SUPPRESS, metavar="JSON")
 
 
 def _add_options(
@@ -99,13 +107,14 @@ def _add_options(
 
 def _how_to_read(hint: Any) -> dict[str, Any]:
     """What argparse must be told to read a field of this type, such as ``list[int] | None``."""
-    kinds = typing.get_args(hint) or (hint,)
+    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+    kinds = typing.get_args(hint) if is_union else (hint,)
     origins = [typing.get_origin(kind) for kind in kinds]
     if bool in kinds:
         return {"action": argparse.BooleanOptionalAction}
     if list in origins:
         return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
-    if dict in origins:
+    if dict in origins or Mapping in origins:
         return {"type": json.loads, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)
     return {"type": kind, "metavar": kind.__name__.upper()}
@@ -125,7 +134,9 @@ def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
 
 def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The engine's options that were given, and the class that ``--scheduler`` names."""
-    options = _options_of(args, ModelConfig, CacheConfig, SchedulerConfig)
+    options = _options_of(args, *FLAT_SECTIONS.values())
+    whole = ("enable_lora", *WHOLE_SECTIONS)
+    options |= {name: getattr(args, name) for name in whole if hasattr(args, name)}
     if args.scheduler is not None:
         options["scheduler_cls"] = load_scheduler(args.scheduler)
     return options

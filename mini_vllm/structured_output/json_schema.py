@@ -54,6 +54,8 @@ from mini_vllm.structured_output.schema_algebra import (
 
 MAX_SCHEMA_BYTES = 200_000
 MAX_RULES = 2_000
+MAX_VALUES = 2_000
+"""Most values of an enum."""
 MAX_INDENT = 20
 """Most spaces or tabs in one place."""
 
@@ -208,6 +210,10 @@ class _Compiler:
                 "values that it forbids",
             )  # fmt: skip
         values = schema.get("enum", [schema.get("const")])
+        if len(values) > MAX_VALUES:
+            raise SchemaError(
+                place, f"enum has {len(values):,} values; at most {MAX_VALUES:,} are compiled"
+            )
         if "const" in schema:
             values = [value for value in values if _key(value) == _key(schema["const"])]
         types = schema.get("type", list(TYPES))

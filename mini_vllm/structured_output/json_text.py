@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from decimal import Decimal
+from functools import lru_cache
 
 from mini_vllm.structured_output.patterns import (
     EMPTY,
@@ -38,12 +39,12 @@ EXPONENT = parse_regex("[eE][+-]?[0-9]+")
 INTEGER = concat(optional(concat("-")), NATURAL)
 NUMBER = concat(INTEGER, optional(FRACTION), optional(EXPONENT))
 
-_BARE = ((0x20, 0x21), (0x23, 0x5B), (0x5D, 0x7E))  # ASCII that json.dumps writes as it is
+_RAW = ((0x20, 0x21), (0x23, 0x5B), (0x5D, MAX_CODE_POINT))  # what needs no escape
 _SHORT_ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
-_ASCII = ((0x00, 0x7E),)
 
 
 # ---------------------------------------------------------------- strings
+@lru_cache(maxsize=4096)
 def json_char(ranges: tuple[Range, ...], free: bool = False) -> Pattern:
     r"""How one character out of `ranges` may be written between quotes.
 
@@ -58,23 +59,22 @@ def json_char(ranges: tuple[Range, ...], free: bool = False) -> Pattern:
     That is: as `json.dumps` writes it, with `ensure_ascii` or without. A free string may use
     every escape of JSON. Half a pair is never legal.
     """
-    choices: list[Pattern] = [
-        Chars(intersection(ranges, _BARE)),
-        any_but([(0, 0x7E), *any_but(ranges).ranges]),
-    ]
+    raw = chars(intersection(ranges, _RAW))
+    choices: list[Pattern] = [raw] if raw.ranges else []
     short = dict(_SHORT_ESCAPES) | ({"/": "/"} if free else {})
     letters = [
         (ord(letter), ord(letter))
         for char, letter in short.items()
         if intersection(ranges, [(ord(char), ord(char))])
     ]
-    choices.append(concat("\\", chars(letters)))
+    if letters:
+        choices.append(concat("\\", chars(letters)))
     plain = {ord(char) for char in _SHORT_ESCAPES} | set(range(0x20, 0x7F))
     for low, high in ranges if free else _less(ranges, plain):
         for first, last in ((low, min(high, 0xD7FF)), (max(low, 0xE000), min(high, 0xFFFF))):
             choices += [concat("\\u", digits) for digits in _digit_ranges(first, last, 16, 4)]
         choices += _surrogate_pairs(max(low, 0x10000), high)
-    return Union(tuple(choices))
+    return choices[0] if len(choices) == 1 else Union(tuple(choices))
 
 
 def json_string_of(pattern: Pattern) -> Pattern:

@@ -18,6 +18,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+MAX_LENGTH = 20_000
+"""Most characters of a regular expression."""
 MAX_CODE_POINT = 0x10FFFF
 SURROGATES = (0xD800, 0xDFFF)
 """Code points that only serve UTF-16 and occur in no text."""
@@ -154,6 +156,11 @@ def parse_regex(pattern: str) -> Pattern:
         ValueError: if `re` refuses it, or it uses flags, lookarounds, word borders,
             backreferences, or anything after `$`.
     """
+    if len(pattern) > MAX_LENGTH:
+        raise ValueError(
+            f"regex {_short(pattern)} has {len(pattern):,} characters; at most {MAX_LENGTH:,} are "
+            "compiled; shorten it"
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of sets that a later Python may read otherwise

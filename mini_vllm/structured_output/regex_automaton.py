@@ -36,7 +36,7 @@ from mini_vllm.structured_output.patterns import (
 )
 
 DEAD = -1
-MAX_STATES = 10_000
+MAX_STATES = 20_000
 """Most states of one automaton before it is made small."""
 MAX_NFA_STATES = 200_000
 MAX_WORK = 2_000_000
@@ -196,13 +196,15 @@ def check_size(pattern: Pattern, limit: int = MAX_NFA_STATES) -> int:
         case Chars(ranges):
             size = 2 + 2 * len(ranges)
         case Concat(parts) | Union(parts):
-            size = 2 + sum(check_size(part, limit) for part in parts)
+            size = 2
+            for part in parts:
+                size += check_size(part, limit - size)
         case Repeat(part, low, high):
             size = 3 + check_size(part, limit) * max(low + 1 if high is None else high, 1)
         case _:
             size = 2
     if size > limit:
-        raise TooLarge(f"needs more than {limit:,} states; shorten its counted repeats")
+        raise TooLarge(f"needs more than {MAX_NFA_STATES:,} states; shorten it")
     return size
 
 

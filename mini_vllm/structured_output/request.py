@@ -25,13 +25,11 @@ class StructuredOutputRequest:
     Attributes:
         params: the constraint.
         submitted: seconds on the monotonic clock when its compilation was asked for.
-        num_accepted: output tokens that the grammar has followed.
     """
 
     params: StructuredOutputsParams
     future: Future[StructuredOutputGrammar] | None = None
     submitted: float = 0.0
-    num_accepted: int = 0
 
     @staticmethod
     def from_sampling_params(params: SamplingParams | None) -> StructuredOutputRequest | None:

@@ -11,10 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.course.files import write_text
-from labkit.reader.drawings import graphs, kernels, queues, roofline, text
+from labkit.reader.drawings import graphs, kernels, machine, queues, roofline, text
 from labkit.reader.drawings.canvas import Canvas
 
 FIGURES: dict[str, Callable[[], Canvas]] = {
+    "00-orientation/figures/processes": machine.processes,
+    "00-orientation/figures/overlap": machine.overlap,
     "01-one-request/figures/roofline": roofline.draw,
     "04-attention-kernels/figures/grid-tile-mask": kernels.grid_tile_mask,
     "04-attention-kernels/figures/reading-pages": kernels.one_program_reads_pages,

@@ -1,7 +1,8 @@
-"""Schemas: nothing invalid can be written, everything valid can, and the rest is refused by name."""
+"""Schemas: nothing invalid can be written, all that is valid can, the rest is refused by name."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import re
@@ -75,7 +76,11 @@ def test_objects_with_properties_are_closed_unless_told_otherwise() -> None:
 
 
 def test_a_name_cannot_be_written_twice_to_get_round_its_schema() -> None:
-    schema = {"properties": {"a": {"type": "integer"}}, "additionalProperties": True, "type": "object"}
+    schema = {
+        "properties": {"a": {"type": "integer"}},
+        "additionalProperties": True,
+        "type": "object",
+    }
     walk = automaton(compile_schema(schema))
     assert accepts(walk, '{"a": 1, "b": 2}') and not accepts(walk, '{"a": 1, "a": "x"}')
     assert not accepts(walk, '{"a": 1, "\\u0061": "x"}')
@@ -132,7 +137,7 @@ def test_pydantic_models() -> None:
 
 
 @pytest.mark.serial
-def test_bombs_are_refused_within_a_second() -> None:
+def test_bombs_are_compiled_or_refused_within_a_second() -> None:
     def nested(levels: int) -> dict[str, Any]:
         defs: dict[str, Any] = {"s0": {"type": "string", "maxLength": 3}}
         for level in range(1, levels):
@@ -145,7 +150,7 @@ def test_bombs_are_refused_within_a_second() -> None:
         deep = {"items": deep, "type": "array"}
     ring = {"$defs": {f"r{i}": {"$ref": f"#/$defs/r{(i + 1) % 500}"} for i in range(500)}}
     bombs: list[Any] = [
-        nested(14) | {"maxLength": 1},
+        nested(40) | {"maxLength": 1},
         {"enum": [f"choice number {i}" for i in range(20_000)]},
         {"type": "string", "maxLength": 100_000},
         {"type": "object", "properties": {f"p{i}": {} for i in range(2_000)}},
@@ -156,6 +161,7 @@ def test_bombs_are_refused_within_a_second() -> None:
     ]
     for bomb in bombs:
         start = time.process_time()
-        with pytest.raises(ValueError):
+        with contextlib.suppress(ValueError):
             compile_rules(compile_schema(bomb))
+            assert bomb is bombs[0], "only the first can be compiled, by merging"
         assert time.process_time() - start < 1.0, str(bomb)[:60]

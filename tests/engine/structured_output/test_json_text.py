@@ -35,9 +35,7 @@ def test_integer_ranges() -> None:
     rng = random.Random(1)
     edges = [None, 0, -1, 9, 10, 98, 99, 1203, -5, -100]
     for _ in range(150):
-        low, high = (
-            rng.choice([rng.choice(edges), rng.randint(-1300, 1300)]) for _ in range(2)
-        )
+        low, high = (rng.choice([rng.choice(edges), rng.randint(-1300, 1300)]) for _ in range(2))
         automaton = smallest(integer_range_pattern(low, high))
         near = [n + e for n in (low, high) if n is not None for e in (-1, 0, 1)]
         for n in [*range(-20, 21), *near, *(rng.randint(-20000, 20000) for _ in range(60))]:
@@ -67,7 +65,9 @@ def test_number_ranges() -> None:
         texts = [number() for _ in range(40)]
         for limit in (low, high):
             if limit:
-                texts += [limit[0] + e * Decimal("0.001") * k for e in (-1, 0, 1) for k in (1, 10, 999)]
+                texts += [
+                    limit[0] + e * Decimal("0.001") * k for e in (-1, 0, 1) for k in (1, 10, 999)
+                ]
         for value in texts:
             text = f"{value:f}"
             if text.startswith("-") and value == 0:
@@ -91,7 +91,16 @@ def test_every_character_can_be_written_raw_and_escaped() -> None:
             written = json.dumps(chr(code), ensure_ascii=ascii_only)[1:-1].encode()
             assert matches(free, written) and matches(plain, written), hex(code)
     assert matches(free, b"\\/") and matches(free, b"\\u0041") and not matches(plain, b"\\u0041")
-    for wrong in (b'"', b"\\", b"\n", b"\\x41", b"\\ud83d", b"\\ude00\\ud83d", b"\\ud83dx", b"\xff"):
+    for wrong in (
+        b'"',
+        b"\\",
+        b"\n",
+        b"\\x41",
+        b"\\ud83d",
+        b"\\ude00\\ud83d",
+        b"\\ud83dx",
+        b"\xff",
+    ):
         assert not matches(free, wrong), wrong
 
 
@@ -116,7 +125,8 @@ def test_a_string_but_some_names() -> None:
 
 
 @pytest.mark.parametrize("name, read, right, wrong", [
-    ("date", date.fromisoformat, ["2024-02-29", "1999-12-31"], ["2023-02-29", "2024-04-31", "0000-01-01"]),
+    ("date", date.fromisoformat, ["2024-02-29", "1999-12-31"],
+     ["2023-02-29", "2024-04-31", "0000-01-01"]),
     ("date-time", datetime.fromisoformat, ["2024-02-29T23:59:59Z", "1999-12-31T00:00:00.123+02:00"],
      ["2024-02-29 23:59:59Z", "2024-02-29T24:00:00Z", "2024-02-29T23:59:59"]),
     ("uuid", UUID, ["123e4567-e89b-12d3-a456-426614174000"], ["123e4567e89b12d3a456426614174000"]),

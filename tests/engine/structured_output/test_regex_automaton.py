@@ -10,7 +10,6 @@ import pytest
 
 from mini_vllm.structured_output.patterns import parse_regex
 from mini_vllm.structured_output.regex_automaton import (
-    TooLarge,
     compile_pattern,
     determinise,
     matches,
@@ -46,8 +45,9 @@ def test_only_well_formed_utf8_matches() -> None:
     assert matches(anything, "\x00é日\U0010ffff".encode())
 
 
-@pytest.mark.parametrize("low, high", [(0, 0x10FFFF), (0x41, 0xE9), (0x7FF, 0x801), (0xD000, 0xE100),
-                                       (0xFFFE, 0x10001), (0x3041, 0x3093), (5, 4)])  # fmt: skip
+@pytest.mark.parametrize("low, high", [
+    (0, 0x10FFFF), (0x41, 0xE9), (0x7FF, 0x801), (0xD000, 0xE100), (0xFFFE, 0x10001), (5, 4),
+])  # fmt: skip
 def test_utf8_ranges_spell_exactly_the_interval(low: int, high: int) -> None:
     ranges = utf8_ranges(low, high)
     spelled = set()
@@ -56,13 +56,17 @@ def test_utf8_ranges_spell_exactly_the_interval(low: int, high: int) -> None:
             continue
         data = chr(code).encode()
         for run in ranges:
-            if len(run) == len(data) and all(a <= b <= c for b, (a, c) in zip(data, run)):
+            if len(run) == len(data) and all(
+                a <= b <= c for b, (a, c) in zip(data, run, strict=True)
+            ):
                 spelled.add(code)
         assert (code in spelled) == (low <= code <= high), hex(code)
 
 
-@pytest.mark.parametrize("pattern, states", [("(a|b)*a(a|b){3}", 16), ("(ab|ac)*", 2), ("", 1),
-                                             (r"\d{4}-\d\d-\d\d", 11), ("[a-z]{1,200}", 201)])  # fmt: skip
+@pytest.mark.parametrize("pattern, states", [
+    ("(a|b)*a(a|b){3}", 16), ("(ab|ac)*", 2), ("", 1), (r"\d{4}-\d\d-\d\d", 11),
+    ("[a-z]{1,200}", 201),
+])  # fmt: skip
 def test_the_automaton_is_the_smallest(pattern: str, states: int) -> None:
     assert len(compile_pattern(parse_regex(pattern))) == states
 
@@ -104,6 +108,6 @@ def test_a_pattern_without_texts_is_refused() -> None:
 ])  # fmt: skip
 def test_bombs_are_refused_within_a_second(pattern: str) -> None:
     start = time.process_time()
-    with pytest.raises(TooLarge):
+    with pytest.raises(ValueError, match=r"needs more|too ambiguous|characters"):
         compile_pattern(parse_regex(pattern))
     assert time.process_time() - start < 1.0

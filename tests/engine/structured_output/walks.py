@@ -50,7 +50,9 @@ def cut(text: bytes, tokens: TokenTable, rng: random.Random, how: str) -> list[i
     longest = max(map(len, ids))
     result, at = [], 0
     while at < len(text):
-        fits = [n for n in range(1, longest + 1) if text[at : at + n] in ids and at + n <= len(text)]
+        fits = [
+            n for n in range(1, longest + 1) if text[at : at + n] in ids and at + n <= len(text)
+        ]
         size = {"longest": fits[-1], "bytes": fits[0], "random": rng.choice(fits)}[how]
         result.append(ids[text[at : at + size]])
         at += size

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 
 PHASES = ROOT / "phases"
 ATTENTION = PHASES / "04-attention-kernels" / "00-guide.md"
