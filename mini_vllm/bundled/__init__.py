@@ -9,10 +9,17 @@ from __future__ import annotations
 from pathlib import Path
 
 NAMES = ("storyteller", "storyteller-draft")
+HEADS = ("storyteller-medusa", "storyteller-eagle")
+"""Small networks that guess tokens from the storyteller's hidden states; no models of their own."""
 
 
 def path(name: str) -> Path:
     """Return the folder of a bundled model; ValueError for an unknown name."""
-    if name not in NAMES:
+    if name not in (*NAMES, *HEADS):
         raise ValueError(f"there is no bundled model {name!r}; choose one of {', '.join(NAMES)}")
     return Path(__file__).parent / name
+
+
+def folder(name: str | Path) -> Path:
+    """The folder that a user means: a bundled model by its name, or any path."""
+    return path(str(name)) if str(name) in (*NAMES, *HEADS) else Path(name)

@@ -13,7 +13,6 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
 
 ARRIVES = {
-    "speculative_config": 8,
     "several workers": 10,
     "enable_lora": 11,
     "images": 13,

@@ -14,7 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS
+from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
+from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
     from mini_vllm.engine.llm import LLM
     from mini_vllm.outputs import RequestOutput
 
+SPECULATIVE_OPTIONS = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
+"""Short options, and the key of ``--speculative-config`` that each stands for."""
 DEFAULT_MODEL = "storyteller"
 
 
@@ -53,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         _add_engine_options(command)
         if samples:
-            _add_options(command, SamplingParams, "sampling", skip=("seed",))
+            _add_options(command, SamplingParams, "sampling", skip=("seed", "output_kind"))
         return command
 
     generate = add_command(run_generate, "complete one or more prompts", samples=True)
@@ -70,6 +77,9 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
+    serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
+    serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
+    add_serve_options(serve)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
 
@@ -92,6 +102,11 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     for name in WHOLE_SECTIONS:
         option = "--" + name.replace("_", "-")
         features.add_argument(option, default=argparse.SUPPRESS, metavar="JSON")
+    for name, key in SPECULATIVE_OPTIONS.items():
+        option = "--" + name.replace("_", "-")
+        kind = int if name == "spec_tokens" else str
+        about = f"the key {key!r} of --speculative-config"
+        features.add_argument(option, default=argparse.SUPPRESS, type=kind, help=about)
 
 
 def _add_options(
@@ -137,9 +152,33 @@ def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     options = _options_of(args, *FLAT_SECTIONS.values())
     whole = ("enable_lora", *WHOLE_SECTIONS)
     options |= {name: getattr(args, name) for name in whole if hasattr(args, name)}
+    if (speculative := _speculative_config(args)) is not None:
+        options["speculative_config"] = speculative
     if args.scheduler is not None:
         options["scheduler_cls"] = load_scheduler(args.scheduler)
     return options
+
+
+def _speculative_config(args: argparse.Namespace) -> Any:
+    """``--speculative-config`` together with its short options; None without any of them.
+
+    Raises:
+        ValueError: for a key that is given twice, or JSON that is no object.
+    """
+    config = getattr(args, "speculative_config", None)
+    given = {name: getattr(args, name) for name in SPECULATIVE_OPTIONS if hasattr(args, name)}
+    if not given:
+        return config
+    section = dict(read_object("speculative_config", "{}" if config is None else config))
+    for name, value in given.items():
+        key = SPECULATIVE_OPTIONS[name]
+        if key in section:
+            raise ValueError(
+                f"{key!r} is given by --{name.replace('_', '-')} and by --speculative-config; "
+                "leave one of them out"
+            )
+        section[key] = value
+    return section
 
 
 def _sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:
@@ -229,6 +268,16 @@ def run_bench(args: argparse.Namespace) -> int:
         print(f"{throughput:.1f} output tokens/s over {seconds:.2f} s of wall time")
         print(llm.engine.stats.report())
     return 0
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve HTTP until SIGTERM."""
+    from mini_vllm.entrypoints.serve import run_serve as serve
+
+    options = _engine_options(args)
+    if options.pop("scheduler_cls", None) is not None:
+        options["scheduler"] = args.scheduler  # a class cannot be sent to another process
+    return serve(args, options)
 
 
 def run_info(args: argparse.Namespace) -> int:

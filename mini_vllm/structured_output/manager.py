@@ -106,12 +106,21 @@ class StructuredOutputManager(SchedulerExtension):
 
     # ------------------------------------------------------------ waiting for the grammar
     def request_added(self, request: Request) -> None:
-        """Begin to compile, and let the request wait for it."""
-        constraint = StructuredOutputRequest.from_sampling_params(request.sampling_params)
+        """Begin to compile, and let the request wait for it.
+
+        A request that comes back after an interrupted step keeps its grammar, which goes over
+        the output again.
+        """
+        constraint = request.structured_output_request
+        if constraint is None or constraint.future.cancelled():
+            constraint = StructuredOutputRequest.from_sampling_params(request.sampling_params)
         if constraint is None:
             return
         request.structured_output_request = constraint
         self.requests[request.request_id] = request
+        if constraint.grammar is not None:
+            constraint.grammar.reset()
+            constraint.grammar.accept_tokens(request.request_id, request.output_token_ids)
         self.grammar_init(request)
         request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
 
@@ -350,6 +359,11 @@ class StructuredOutputManager(SchedulerExtension):
         constraint = request.structured_output_request
         if constraint is not None and constraint.future is not None:
             constraint.future.cancel()
+
+    def reset(self) -> None:
+        """Forget all requests; those that go on are added again."""
+        self.requests.clear()
+        self._broken.clear()
 
     def _grammar(self, request: Request) -> StructuredOutputGrammar:
         constraint = request.structured_output_request

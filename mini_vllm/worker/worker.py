@@ -5,6 +5,8 @@ Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
@@ -12,6 +14,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.cuda_graphs import CudaRecorder
 from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
 from mini_vllm.worker.model_runner import ModelRunner
@@ -40,6 +43,7 @@ class Worker:
     device: torch.device
     backend: AttentionBackend
     model: LlamaForCausalLM
+    drafter: Drafter | None
     model_runner: ModelRunner
 
     def __init__(self, config: EngineConfig, rank: int = 0) -> None:
@@ -57,6 +61,7 @@ class Worker:
         self.model = load_model(
             wanted.model, wanted.dtype, self.device, self.backend, wanted.load_format, wanted.seed
         )
+        self.drafter = load_drafter(self.config, self.model, self.device)
         _set_num_threads(wanted.num_threads, self.device, self.model.config.hidden_size)
 
     def num_blocks_that_fit(self) -> int:
@@ -65,7 +70,8 @@ class Worker:
         Raises:
             ValueError: if memory does not suffice for one request of full length.
         """
-        return choose_num_blocks(self.config, self.model.kv_cache_spec(), self.device)
+        drafter_spec = self.drafter.kv_cache_spec if self.drafter is not None else None
+        return choose_num_blocks(self.config, self.model.kv_cache_spec(), self.device, drafter_spec)
 
     def initialize(self, num_blocks: int) -> None:
         """Allocate the KV cache and make the runner."""
@@ -85,6 +91,9 @@ class Worker:
             cache.block_size,
             self.device,
         )
+        if self.drafter is not None:
+            runner = self.model_runner
+            runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
 
     def warm_up(self) -> None:
         """Compile what is to be compiled; on a GPU, record the decode graphs."""
@@ -100,6 +109,10 @@ class Worker:
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
         return self.model_runner.sample_tokens(masks)
+
+    def restart(self, req_ids: Sequence[str]) -> None:
+        """Forget all rows, and all requests but these: an interrupted step was undone."""
+        self.model_runner.restart(req_ids)
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""

@@ -28,6 +28,21 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     "no reserve": lambda rng: {"scheduler_reserve_full_isl": False},
     "priorities": lambda rng: {"policy": "priority"},
     "lookahead slots": lambda rng: {"num_lookahead_tokens": rng.choice((1, 4))},
+    "n-gram drafts": lambda rng: {
+        "speculative_config": {
+            "method": "ngram",
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 3,
+            "num_speculative_tokens": rng.choice((1, 4)),
+        }
+    },
+    "draft model": lambda rng: {
+        "speculative_config": {
+            "method": "draft_model",
+            "model": "storyteller-draft",
+            "num_speculative_tokens": rng.choice((1, 3)),
+        }
+    },
     "another scheduler": lambda rng: {
         "scheduler_cls": POLICIES[rng.choice(sorted(POLICIES))],
         "num_cpu_blocks": 64,
