@@ -124,6 +124,33 @@ def test_scheduling_changes_no_token(llm: LLM, options: dict[str, Any]) -> None:
     assert [output.outputs[0].token_ids for output in run(other, wanted)] == expected
 
 
+DRAFTERS = [
+    {
+        "method": "ngram",
+        "prompt_lookup_min": 1,
+        "prompt_lookup_max": 3,
+        "num_speculative_tokens": 4,
+    },
+    {"method": "draft_model", "model": "storyteller-draft", "num_speculative_tokens": 3},
+]
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS, ids=lambda drafter: drafter["method"])
+def test_drafts_change_no_greedy_token(llm: LLM, drafter: dict[str, Any]) -> None:
+    wanted = [
+        params(0, 0.0, 60, json=CLOSED), params(0, 0.0, 20), params(0, 0.0, json=PERSON),
+        params(0, 0.0, regex="(ab c){9}"), params(0, 0.0, choice=["green green green", "blue"]),
+    ]  # fmt: skip
+    expected = [output.outputs[0].token_ids for output in run(llm, wanted)]
+    other = LLM("storyteller", num_gpu_blocks=400, speculative_config=drafter)
+    outputs = run(other, wanted)
+    assert [output.outputs[0].token_ids for output in outputs] == expected
+    drawn = run(other, [params(seed, json=CLOSED) for seed in range(8)])
+    for output in drawn:
+        if output.outputs[0].finish_reason == "stop":
+            assert Draft202012Validator(CLOSED).is_valid(json.loads(output.outputs[0].text))
+
+
 def test_both_backends_write_the_same() -> None:
     pytest.importorskip("xgrammar")
     wanted = [params(seed, json=CLOSED) for seed in range(4)] + [params(choice=["a", "bc"])]
