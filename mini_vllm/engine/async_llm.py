@@ -32,6 +32,7 @@ from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.observability.metrics import ServiceStats
@@ -179,7 +180,7 @@ class AsyncLLM:
         sampling_params: SamplingParams,
         request_id: str,
         *,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """Complete a prompt; yields as ``sampling_params.output_kind`` says.
@@ -228,7 +229,7 @@ class AsyncLLM:
         prompt: PromptType,
         params: SamplingParams,
         *,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> Stream:
         """Check a prompt, watch for its outputs, and only then send it to the engine.
@@ -254,7 +255,7 @@ class AsyncLLM:
             salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
             requests.append(
                 self.input_processor.process(
-                    child_id, token_ids, child_params, priority, arrival_time, salt
+                    child_id, token_ids, child_params, priority, arrival_time, salt, lora_request
                 )
             )
         self._watch(stream, requests, params.output_kind)

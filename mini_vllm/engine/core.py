@@ -25,9 +25,11 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.registry import resolve_model_class
@@ -106,11 +108,13 @@ class EngineCore:
             make_scheduler,
             config.scheduler,
             cache,
+            lora=config.lora,
             structured=self.structured_output_manager,
             scheduler_cls=scheduler_cls,
             extensions=extensions,
         )
         self.scheduler = self._new_scheduler()
+        self.adapters = EngineAdapters(executor, self.scheduler) if config.lora else None
         self.checkpoint = Checkpoint({})
         self.limits = PromptLimits(
             self.model_args.vocab_size,
@@ -151,7 +155,50 @@ class EngineCore:
             arrival_time=request.arrival_time,
             eos_token_id=request.eos_token_id,
             cache_salt=request.cache_salt,
+            lora_name=self._adapter_of(request),
         )
+
+    def _adapter_of(self, request: EngineCoreRequest) -> str | None:
+        """The key of the request's adapter, which is loaded now if it was not.
+
+        Raises:
+            ValueError: if there is no such adapter, or it cannot be served.
+        """
+        if request.lora_request is None:
+            return None
+        lora_request = LoRARequest.of(request.lora_request)
+        return self._adapters(lora_request).resolve(lora_request)
+
+    def _adapters(self, wanted: Any = None) -> EngineAdapters:
+        if self.adapters is None:
+            given = f"lora_request {wanted.lora_name!r} was given, but " if wanted else ""
+            raise ValueError(f"{given}the engine runs without adapters; pass enable_lora=True")
+        return self.adapters
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True.
+
+        Raises:
+            ValueError: if it cannot be served; the message says why.
+        """
+        lora_request = LoRARequest.of(lora_request)
+        return self._adapters(lora_request).add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return self._adapters().remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return self._adapters().list()
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True.
+
+        Raises:
+            ValueError: if there is none of that number, or every slot is pinned.
+        """
+        return self._adapters().pin(lora_id)
 
     def add_request(self, request: Request) -> None:
         """Queue a request, unless the model or the cache can never serve it.
@@ -221,6 +268,8 @@ class EngineCore:
     def undo(self) -> None:
         """Go back to the last checkpoint; see :mod:`~mini_vllm.core.restart`."""
         restart(self.scheduler, self._new_scheduler(), self.checkpoint)
+        if self.adapters is not None:
+            self.adapters.attach(self.scheduler)
         for request_id, request in self.scheduler.requests.items():
             self.times.setdefault(request_id, RequestTimes(queued=request.arrival_time))
         self.executor.call("restart", list(self.scheduler.requests))

@@ -13,6 +13,7 @@ from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from mini_vllm.config.combinations import ARRIVES, not_yet
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.lora.scheduling import LoRASchedulerExtension
 
 
 def make_scheduler(
@@ -51,7 +52,10 @@ def make_scheduler(
     for name, feature in wanted.items():
         if feature is not None and name in ARRIVES:
             raise not_yet(name, ARRIVES[name])
-    features += [feature for feature in (structured,) if feature is not None]
+    if lora is not None:
+        features.append(LoRASchedulerExtension(lora))
+    if structured is not None:
+        features.append(structured)
     return (scheduler_cls or Scheduler)(
         scheduler_config, cache_config, (*features, *extensions), hash_root
     )

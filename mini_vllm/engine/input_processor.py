@@ -12,6 +12,7 @@ from typing import Any
 from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.errors import show
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.sampling_params import MAX_INT64, SamplingParams, derive_seed, is_text
 from mini_vllm.structured_output.choose import check_constraint
@@ -99,6 +100,7 @@ class InputProcessor:
         priority: int = 0,
         arrival_time: float | None = None,
         cache_salt: str | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> EngineCoreRequest:
         """Build the request for a tokenized prompt.
 
@@ -130,6 +132,7 @@ class InputProcessor:
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,
             priority=priority,
             cache_salt=cache_salt,
+            lora_request=lora_request,
         )
 
     def _check_constraint(self, params: SamplingParams) -> None:

@@ -1,7 +1,6 @@
 """What a grammar backend must be able to do. The names are vLLM's.
 
-Source: vllm/v1/structured_output/backend_types.py#L20-L143 (StructuredOutputOptions,
-StructuredOutputGrammar, StructuredOutputBackend) @ v0.22.1
+Source: vllm/v1/structured_output/backend_types.py#L99-L136 (StructuredOutputBackend) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -30,6 +29,8 @@ class StructuredOutputGrammar(ABC):
 
     It has *terminated* once a stop token was accepted. Before, a row of `fill_bitmask` has a bit
     for each token that may come next, and stop tokens only where the text may end; then none.
+
+    Source: vllm/v1/structured_output/backend_types.py#L31-L96 (StructuredOutputGrammar) @ v0.22.1
     """
 
     @abstractmethod

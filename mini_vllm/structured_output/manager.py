@@ -13,7 +13,7 @@
 A grammar's place belongs to the request, not to the blocks: preemption, recomputation and hits in
 the prefix cache do not touch it.
 
-Source: vllm/v1/structured_output/__init__.py#L36-L375 (StructuredOutputManager) @ v0.22.1
+Source: vllm/v1/structured_output/__init__.py#L36-L374 (StructuredOutputManager) @ v0.22.1
 """
 
 from __future__ import annotations

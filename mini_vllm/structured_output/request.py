@@ -1,7 +1,6 @@
 """The constraint of one request, and where its compilation stands.
 
-Source: vllm/v1/structured_output/request.py#L21-L98 (StructuredOutputRequest,
-get_structured_output_key) @ v0.22.1
+Source: vllm/v1/structured_output/request.py#L22-L74 (StructuredOutputRequest) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -64,7 +63,10 @@ class StructuredOutputRequest:
 
 
 def get_structured_output_key(params: StructuredOutputsParams) -> StructuredOutputKey:
-    """The kind of constraint and its text; a schema given as a dict is written out first."""
+    """The kind of constraint and its text; a schema given as a dict is written out first.
+
+    Source: vllm/v1/structured_output/request.py#L77-L98 (get_structured_output_key) @ v0.22.1
+    """
     if params.json is not None:
         spec = params.json if isinstance(params.json, str) else json.dumps(params.json)
         return StructuredOutputOptions.JSON, spec

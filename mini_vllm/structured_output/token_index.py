@@ -156,7 +156,7 @@ def pack_bits(allowed: np.ndarray) -> np.ndarray:
     Returns:
         [ceil(V / 32)] int32. Bits past V are 0.
 
-    Source: vllm/v1/structured_output/backend_xgrammar.py#L118-L119
+    Source: vllm/v1/structured_output/backend_xgrammar.py#L124-L125
     (XgrammarBackend.allocate_token_bitmask) @ v0.22.1, for the layout.
     """
     padded = np.zeros(-(-len(allowed) // BITS) * BITS, dtype=bool)

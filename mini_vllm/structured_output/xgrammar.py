@@ -4,8 +4,7 @@ It runs behind the same strict reading of the constraint as ours, since it drops
 JSON Schema in silence. And it is given our vocabulary: made from the tokenizer by itself, it would
 let special tokens through as text.
 
-Source: vllm/v1/structured_output/backend_xgrammar.py#L34-L203 (XgrammarBackend,
-XgrammarGrammar) @ v0.22.1
+Source: vllm/v1/structured_output/backend_xgrammar.py#L35-L128 (XgrammarBackend) @ v0.22.1
 """
 
 from __future__ import annotations

@@ -237,6 +237,8 @@ class RunnerFrame(ABC):
         )
         metadata.slot_mapping.fill_(-1)
         positions = torch.arange(num_tokens, device=self.device)
+        if self.lora is not None:
+            self.lora.prepare_capture()
         hidden = self.run_model(torch.zeros_like(positions), positions, metadata)
         self.model.compute_logits(hidden[-1:])
         if record is not None:
