@@ -270,7 +270,7 @@ class _Compiler:
         least = None if low is None else math.floor(low[0]) + 1 if low[1] else math.ceil(low[0])
         most = None if high is None else math.ceil(high[0]) - 1 if high[1] else math.floor(high[0])
         if least is not None and most is not None and least > most:
-            raise SchemaError(place, f"there is no integer between {low[0]} and {high[0]}")
+            raise SchemaError(place, f"no integer is at least {least} and at most {most}")
         return integer_range_pattern(least, most)
 
     def number(self, schema: dict[str, Any], place: str) -> Pattern:

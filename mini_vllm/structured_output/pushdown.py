@@ -219,12 +219,12 @@ def compile_rules(
         room -= len(dfas[name])
     if root in empty_rules(dfas):
         raise ValueError("cannot be satisfied: no text matches")
-    if can_write is not None:
-        for dfa in dfas.values():
-            dfa.table[:, ~can_write] = DEAD
+    lacking_bytes = [] if can_write is None else np.flatnonzero(~can_write).tolist()
+    for dfa in dfas.values():
+        dfa.table[:, lacking_bytes] = DEAD
     empty = empty_rules(dfas)
     if root in empty:
-        lacking = ", ".join(f"0x{byte:02X}" for byte in np.flatnonzero(~can_write)[:8])
+        lacking = ", ".join(f"0x{byte:02X}" for byte in lacking_bytes[:8])
         raise ValueError(f"cannot be written: the vocabulary has no token with byte {lacking}")
     dfas = {
         name: minimise(remove_dead_states(dfa, empty))

@@ -146,7 +146,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}, "no text matches"),
     ({"allOf": [{"$ref": "#"}]}, "go in a circle"), (False, "no text matches"),
     ({"enum": []}, "no value is left"), ({"type": "integer", "minimum": 5, "maximum": 3}, "above"),
-    ({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}, "no integer between"),
+    ({"type": "integer", "exclusiveMinimum": 1, "exclusiveMaximum": 2}, "no integer is"),
     ({"minLength": 5, "maxLength": 3}, "minLength 5 is above maxLength 3"),
     ({"type": "array", "minItems": 2, "maxItems": 1}, "minItems 2 is above maxItems 1"),
     ({"required": ["a"], "additionalProperties": False}, "required and forbidden"),
