@@ -8,12 +8,18 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from mini_vllm.sampling_params import SamplingParams
 
-if TYPE_CHECKING:
-    from mini_vllm.core.block_hash import BlockHasher
+
+class BlockHasher(Protocol):
+    """What a request asks for the hashes of its full blocks (``core/block_hash.py`` has one)."""
+
+    block_size: int
+
+    def __call__(self, request: Request) -> list[bytes]:
+        """The hashes of full blocks that ``request.block_hashes`` does not hold yet, in order."""
 
 
 class RequestStatus(enum.IntEnum):
