@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable
@@ -367,10 +366,10 @@ class AsyncLLM:
             stream.collector.put(output)
 
     def fail_all(self, error: Exception) -> None:
-        """End every request with ``error``, each with a copy: raising one grows its traceback."""
+        """End every request with ``error``."""
         for stream in self._streams.values():
             if not stream.live.finished:
-                stream.collector.put(copy.copy(error))
+                stream.collector.put(error)
 
     def _fail(self, error: Exception) -> None:
         """Tell every caller, for there is nobody left who could serve them."""
