@@ -149,7 +149,7 @@ class AsyncLLM:
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
         )
         self.input_processor = InputProcessor(
-            tokenizer, self.model_args, info.max_model_len, config.model.seed
+            tokenizer, self.model_args, info.max_model_len, config.model.seed, config.structured
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()

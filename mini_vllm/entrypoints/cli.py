@@ -166,7 +166,7 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if list in origins:
         return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
-    if dict in origins or Mapping in origins:
+    if dict in origins or Mapping in origins or any(map(dataclasses.is_dataclass, kinds)):
         return {"type": json.loads, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)
     return {"type": kind, "metavar": kind.__name__.upper()}
