@@ -29,12 +29,13 @@ from typing import Any
 
 from benchmarks.bench_scheduler import machine
 from labkit.course.files import write_text
-from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
 from labkit.grading import batch, grade, result
 from labkit.inside import child
+from labkit.judge import mistakes
 from labkit.process.worker import Worker
-from labkit.quality import mutants
 from labkit.sandbox import build as sandbox
 from labkit.sandbox.isolation import LADDER
 
@@ -134,7 +135,7 @@ def starts(phase: Phase) -> dict[str, float]:
             begin = time.monotonic()
             box = sandbox.Sandbox(phase, files, rung)
             with Worker(phase.root, {}, child.Limits(60), "bench", box) as worker:
-                worker.call("ping")
+                worker.call("labkit.inside.basic:ping")
                 taken.append(time.monotonic() - begin)
         found[name] = round(min(taken), 2)
     return found
@@ -179,7 +180,7 @@ def students(phase: Phase, number: int) -> dict[str, str | bytes | None]:
         if kind in BODIES:
             content = reference.replace(BODY, f"        {content}\n")
         made[f"broken-{kind}"] = content
-    others = [reference, skeleton(phase, module), *(m.text for m in mutants.load(phase))]
+    others = [reference, skeleton(phase, module), *(m.text for m in mistakes.load(phase))]
     for index in range(number - len(made)):
         made[f"student-{index:03}"] = others[index % len(others)]
     return made

@@ -26,10 +26,10 @@ from pathlib import Path
 from typing import Any
 
 from labkit.course.files import write_text
+from labkit.course.root import ROOT
 from labkit.trace import oracle
 from labkit.trace.format import Add, Prompt, TraceConfig, prompt_tokens
 
-ROOT = Path(__file__).resolve().parents[1]
 PROMPT_LEN = 100
 WARM_UP = 32
 """Steps before the clock starts: two blocks are filled by then."""

@@ -22,11 +22,13 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from labkit.course.root import ROOT
 from labkit.setup import bootstrap
+from labkit.setup.requirements import DEFAULT_GROUPS, SetupError
 
 ENGINE = ("engine",)
 COURSE = ("engine", "course")
-DEV = bootstrap.DEFAULT_GROUPS
+DEV = DEFAULT_GROUPS
 NOTEBOOK = (*DEV, "notebook")
 
 
@@ -76,6 +78,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "bench-scheduler": Command(
         "-m benchmarks.bench_scheduler", "measure one schedule() call", ENGINE, "Look"
+    ),
+    "async-scheduling": Command(
+        "-m benchmarks.async_scheduling", "results one step late, the same tokens", ENGINE, "Look"
     ),
     "upstream": Command(
         "labkit.citations.upstream:main",
@@ -174,7 +179,7 @@ def main(argv: list[str]) -> int:
         bootstrap.require_python(argv)
         bootstrap.enter(command.needs, argv)
         return call(name, command, rest)
-    except bootstrap.SetupError as error:
+    except SetupError as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -249,7 +254,7 @@ def usage() -> str:
 def make_help(argv: list[str]) -> int:
     """Print the Makefile's targets from their `##` comments; `##@` starts a section."""
     print("usage: make TARGET      NN is a phase: 00, 01, 02 ...")
-    for line in (bootstrap.ROOT / "Makefile").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "Makefile").read_text(encoding="utf-8").splitlines():
         if line.startswith("##@"):
             print(f"\n{line[3:].strip()}")
         elif ":" in line and "## " in line and not line.startswith(("\t", "#")):

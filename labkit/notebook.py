@@ -8,10 +8,11 @@ import subprocess
 import sys
 from typing import Any
 
-from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.process import overlay
-from labkit.setup import bootstrap
+from labkit.setup.requirements import installed, missing, requirements
 from labkit.testing import same
 
 _started: list[Phase] = []
@@ -49,10 +50,10 @@ def start(number: str, lab: str | None = None) -> None:
 
 def _install_missing() -> None:
     """On Colab: install the packages of `pyproject.toml` that the machine lacks, or has too old."""
-    wanted = bootstrap.requirements(("engine", "course"))
-    missing = bootstrap.missing(wanted, bootstrap.installed([need.name for need in wanted]))
-    if missing:
-        words = [need.text for need in missing]
+    wanted = requirements(("engine", "course"))
+    lacking = missing(wanted, installed([need.name for need in wanted]))
+    if lacking:
+        words = [need.text for need in lacking]
         print(f"installing {', '.join(words)}")
         subprocess.run([sys.executable, "-m", "pip", "install", "-q", *words], check=True)
 

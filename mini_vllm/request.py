@@ -22,9 +22,9 @@ class RequestStatus(enum.IntEnum):
     ::
 
         WAITING ─────────────► RUNNING ──────► FINISHED_*
-           ▲                   │     ▲
-           │ (ready)           ▼     │
-        WAITING_FOR_*       PREEMPTED         any unfinished status may finish (abort)
+         ▲   │                 │     ▲
+         │   ▼ (not ready)     ▼     │
+        WAITING_FOR_* ◄───── PREEMPTED        any unfinished status may finish (abort)
 
     Source: vllm/v1/request.py#L315-L338 (RequestStatus) @ v0.22.1
     """
@@ -66,8 +66,8 @@ class RequestStatus(enum.IntEnum):
 
         - a finished request never changes again;
         - an unfinished one may always finish;
-        - WAITING and PREEMPTED may start RUNNING; only RUNNING may become PREEMPTED;
-        - WAITING may become blocked, and a blocked request may only go back to WAITING.
+        - WAITING and PREEMPTED may start RUNNING, or become blocked;
+        - a blocked request may only go to WAITING; only RUNNING may become PREEMPTED.
         """
         if RequestStatus.is_finished(old):
             return False
@@ -75,11 +75,9 @@ class RequestStatus(enum.IntEnum):
             return True
         if RequestStatus.is_blocked(old):
             return new == RequestStatus.WAITING
-        if old == RequestStatus.WAITING:
-            return new == RequestStatus.RUNNING or RequestStatus.is_blocked(new)
         if old == RequestStatus.RUNNING:
             return new == RequestStatus.PREEMPTED
-        return new == RequestStatus.RUNNING
+        return new == RequestStatus.RUNNING or RequestStatus.is_blocked(new)
 
 
 _FINISHED_REASONS = {

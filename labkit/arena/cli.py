@@ -21,7 +21,7 @@ from labkit.arena.contest import BASELINE, CHILD_SECONDS, ENTRANTS, Match, Outco
 from labkit.arena.cost import DEFAULT, CostModel, load_model
 from labkit.arena.score import score as play_for_score
 from labkit.arena.workloads import WORKLOADS, find_workload
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 
 app = typer.Typer(
     add_completion=False,

@@ -23,9 +23,9 @@ from labkit.arena.metrics import Figures, figures
 from labkit.arena.referee import RuleBroken
 from labkit.arena.simulator import Run, Sample, Served, simulate
 from labkit.arena.workloads import WORKLOADS
+from labkit.course.root import ROOT
 from labkit.inside import child
 from labkit.process import overlay
-from labkit.setup.bootstrap import ROOT
 from mini_vllm.core.interface import NoProgressError
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies import POLICIES, load_scheduler

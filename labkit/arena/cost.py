@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labkit.course.files import write_text
+from labkit.course.root import ROOT
 from mini_vllm.core.scheduler_output import SchedulerOutput
 
-DEFAULT = Path(__file__).resolve().parents[2] / "benchmarks/results/arena/cost_model.json"
+DEFAULT = ROOT / "benchmarks/results/arena/cost_model.json"
 MAX_SWEEPS = 50_000
 SMALLEST_CHANGE = 1e-10
 

@@ -16,7 +16,7 @@ from typing import Any
 from labkit.arena.contest import Outcome
 from labkit.arena.cost import load_model
 from labkit.course.files import write_text
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 
 FILE = ROOT / "benchmarks/results/arena/leaderboard.json"
 KEY = ("workload", "seed", "requests", "cost_model", "policy", "source")

@@ -14,7 +14,7 @@ from labkit.arena.contest import Outcome
 from labkit.arena.cost import CostModel, StepLoad
 from labkit.arena.report import figures_table, goodput_matrix, promise
 from labkit.arena.workloads import WORKLOADS, Workload
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 
 PAGE = ROOT / "docs/arena.md"
 PICTURES = ROOT / "docs/pictures"

@@ -2,7 +2,7 @@
 
 ::
 
-    simulator, clock, referee, SLO   (here)          labkit.inside.basic.drive   (there)
+    simulator, clock, referee, SLO   (here)          labkit.arena.scenario.drive   (there)
                  arrivals, sampled tokens  ────────►  the scheduler that is judged
                                      plan  ◄────────
 
@@ -110,7 +110,7 @@ class RemoteScheduler:
         self._drive(plan=False, audit=True)
 
     def _drive(self, **args: Any) -> dict[str, Any]:
-        answer: dict[str, Any] = self.worker.call("drive", **args)
+        answer: dict[str, Any] = self.worker.call("labkit.arena.scenario:drive", **args)
         if args.get("sampled") is not None:
             self._sampled = None
             ended, wanted = dict(answer["ended"]), dict.fromkeys(self._ended, "length")

@@ -13,9 +13,9 @@ from labkit.citations.lock import LOCK, read_lock, write_lock
 from labkit.citations.moves import propose
 from labkit.citations.reading import claims_of, record, screen, unread, wanted
 from labkit.citations.scan import Citation, Problem, module_owners, phase_of, scan_project
-from labkit.citations.symbols import DEFAULT_ROOT, ROOT_VARIABLE, Upstream, upstream_root
+from labkit.citations.symbols import Upstream
 from labkit.course.files import write_text
-from labkit.course.manifest import find_root
+from labkit.course.root import UPSTREAM, UPSTREAM_VARIABLE, find_root, upstream_root
 
 
 def main(argv: list[str]) -> int:
@@ -52,7 +52,7 @@ def _check_options(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--all", action="store_true", help="with --read: those read before, too")
     parser.add_argument("--record", action="store_true", help="with --read: all shown were read")
-    source_help = f"folder with upstream's vllm/ (default: ${ROOT_VARIABLE} or {DEFAULT_ROOT})"
+    source_help = f"folder with upstream's vllm/ (default: ${UPSTREAM_VARIABLE} or {UPSTREAM})"
     parser.add_argument("--source", type=Path, help=source_help)
     parser.add_argument("--project", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args(argv)
@@ -122,7 +122,7 @@ def drift(argv: list[str]) -> int:
     options = _drift_options(argv)
     project = options.project or find_root()
     try:
-        source = options.source or fetch_release(options.to, project / DEFAULT_ROOT.parent)
+        source = options.source or fetch_release(options.to, project / UPSTREAM.parent)
     except DriftError as error:
         print(error)
         return 2

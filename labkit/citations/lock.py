@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.citations.scan import Citation
-from labkit.citations.symbols import PIN, SourceFile, Span, Upstream, digest
+from labkit.citations.symbols import SourceFile, Span, Upstream, digest
 from labkit.course.files import write_text
+from labkit.course.root import PIN
 
 LOCK = Path("upstream_notes") / "citations.lock"
 

@@ -19,8 +19,9 @@ from pathlib import Path
 
 from labkit.citations.lock import Lock
 from labkit.citations.scan import _FENCE, Citation, _blank, scan_text
-from labkit.citations.symbols import PIN, Upstream, digest
+from labkit.citations.symbols import Upstream, digest
 from labkit.course.files import write_text
+from labkit.course.root import PIN
 
 READINGS = Path("upstream_notes") / "readings.json"
 PLACES = ("phases/**/*.md", "solutions/**/*.md", "upstream_notes/**/*.md", "docs/**/*.md", "*.md")

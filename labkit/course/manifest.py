@@ -194,17 +194,6 @@ class Course:
         raise ManifestError(f"there is no phase {name!r}; the phases are: {known}")
 
 
-def find_root(start: Path | None = None) -> Path:
-    """The checkout that holds `start` (default: this file): it has a folder phases/."""
-    start = (start or Path(__file__)).resolve()
-    for folder in (start, *start.parents):
-        if (folder / "phases").is_dir():
-            return folder
-    raise ManifestError(
-        f"{start} lies in no checkout of the course: no folder above it holds phases/"
-    )
-
-
 class _Table:
     """A TOML table that is emptied key by key, so that what is left over is a misspelt key."""
 

@@ -20,7 +20,8 @@ import typer
 
 from labkit.course import notebook_source
 from labkit.course.files import backup, blob_id, git, write_text
-from labkit.course.manifest import Course, ManifestError, Phase, find_root
+from labkit.course.manifest import Course, ManifestError, Phase
+from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
 from labkit.course.source import SourceError
 

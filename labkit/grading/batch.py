@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from labkit.course.console import PHASE, polite, ready_phase
 from labkit.course.files import write_text
 from labkit.course.manifest import Phase
 from labkit.grading import exports, submission
@@ -37,7 +38,6 @@ from labkit.grading.result import (
 )
 from labkit.grading.submission import Problem
 from labkit.inside import child
-from labkit.learner.commands import PHASE, polite, ready_phase
 from labkit.process import overlay
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation

@@ -21,18 +21,16 @@ from pathlib import Path
 
 import typer
 
+from labkit.course.console import MARKS, PHASE, Screen, command, polite, ready_phase
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.state import State
 from labkit.grading import result
 from labkit.grading.result import Flag, GradeResult, GroupRecord, Seed, TestRecord
 from labkit.inside import child
-from labkit.judge import hidden, public
+from labkit.judge import hidden, mistakes, public
 from labkit.judge.hidden_suite import run_hidden
 from labkit.judge.public import Test
-from labkit.learner.commands import PHASE, polite, ready_phase
-from labkit.learner.screen import MARKS, Screen, command
 from labkit.process import overlay
-from labkit.quality import mutants
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
 
@@ -300,11 +298,11 @@ def _group(phase: Phase, exercise: Exercise, judged: Judged, tests: list[Test]) 
 def _hint(phase: Phase, exercise: Exercise, kind: str, failing: set[str]) -> str:
     """The misconception whose mutant fails just these tests of the task, if there is one; else the
     task's first hint."""
-    if kind == "wrong result" and mutants.vectors_file(phase).exists():
-        vectors = json.loads(mutants.vectors_file(phase).read_text(encoding="utf-8"))
+    if kind == "wrong result" and mistakes.vectors_file(phase).exists():
+        vectors = json.loads(mistakes.vectors_file(phase).read_text(encoding="utf-8"))
         alike = [
             str(entry["misconception"]).strip()
-            for entry in mutants.entries(phase)
+            for entry in mistakes.entries(phase)
             if entry["exercise"] == exercise.id
             and failing == _of_task(vectors["hidden"].get(entry["name"], ()), exercise)
         ]

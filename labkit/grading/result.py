@@ -26,15 +26,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from labkit.course.files import write_text
-from labkit.setup.bootstrap import installed
+from labkit.sandbox.isolation import ISOLATION
+from labkit.setup.requirements import installed
 
 SCHEMA = 1
 STATUSES = ("partial", "graded", "error")
 """Of a whole result. "partial" is written before the run: a grader that dies leaves that behind.
 "error" means that the grader could not judge; it says nothing about the learner."""
 OUTCOMES = ("passed", "failed", "not run")
-ISOLATION = ("container", "namespaces", "other-uid", "plain", "none")
-"""The rungs of the ladder, strongest first; "none" if nothing of the submission was run."""
 KINDS = (
     "wrong result",
     "error",

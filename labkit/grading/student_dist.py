@@ -23,10 +23,10 @@ from pathlib import Path, PurePosixPath
 import typer
 
 from labkit.course import sync
+from labkit.course.console import course, polite
 from labkit.course.files import git, write_text
 from labkit.course.manifest import Course
 from labkit.grading.result import hash_suite
-from labkit.learner.commands import course, polite
 
 PACKED = ("tests/hidden", "tests/corpora/mutants", "solutions")
 """What the sealed pack holds."""

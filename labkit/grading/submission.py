@@ -17,6 +17,7 @@ from pathlib import Path
 
 import typer
 
+from labkit.course.console import PHASE, polite, ready_phase
 from labkit.course.manifest import Phase
 from labkit.grading import grade
 from labkit.grading.grade import ISOLATE
@@ -31,7 +32,6 @@ from labkit.grading.result import (
     now,
     tool_versions,
 )
-from labkit.learner.commands import PHASE, polite, ready_phase
 from labkit.sandbox import isolation
 
 SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "__MACOSX", "mini_vllm", "solutions"}

@@ -7,16 +7,28 @@ here may replace any of it, and only gets to choose its own observations.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import json
 import os
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from labkit.inside import plain
 from labkit.inside.alarm import shorten
 
 LAST_FRAMES = 12
+SCENARIOS = (
+    "labkit.inside.basic",
+    "labkit.trace.scenario",
+    "labkit.arena.scenario",
+    "labkit.learner.ab",
+    "labkit.kernels.watch.sandbox",
+    "labkit.kernels.measure.gpu",
+)
+"""The modules whose public functions can be asked for. Text, so that this file imports none: each
+is imported when it is first asked for, and a worker that lacks it cannot be asked."""
 
 
 def main() -> None:
@@ -26,8 +38,6 @@ def main() -> None:
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
-    from labkit.inside.basic import SCENARIOS
-
     for raw in requests:
         request = json.loads(raw)
         number = request["id"]
@@ -38,7 +48,7 @@ def main() -> None:
             answers.flush()
 
         try:
-            result = SCENARIOS[request["scenario"]](**plain.decode(request["args"]))
+            result = find(request["scenario"])(**plain.decode(request["args"]))
             if inspect.isgenerator(result):
                 for item in result:
                     answer("item", item)
@@ -46,6 +56,20 @@ def main() -> None:
             answer("end", result)
         except BaseException as error:
             answer("error", describe(error))
+
+
+def find(scenario: str) -> Callable[..., Any]:
+    """The function "module:function" of one of the modules above, and nothing else.
+
+    Raises:
+        ValueError: no such scenario.
+    """
+    module, _, name = scenario.partition(":")
+    if module in SCENARIOS:
+        function = getattr(importlib.import_module(module), name, None)
+        if inspect.isfunction(function) and function.__module__ == module and name[0] != "_":
+            return function
+    raise ValueError(f"there is no scenario {scenario!r}; they are functions of {SCENARIOS}")
 
 
 def describe(error: BaseException) -> dict[str, Any]:

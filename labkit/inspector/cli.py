@@ -11,12 +11,12 @@ from typing import Annotated, NoReturn
 import typer
 
 from labkit.course.files import write_text
+from labkit.course.root import ROOT
 from labkit.inspector.page import build_page
 from labkit.inspector.perfetto import to_perfetto
 from labkit.inspector.recording import RecordingError, Run
 from labkit.inspector.sources import IMPLS, Replay, load
 from labkit.inspector.terminal import show
-from labkit.setup.bootstrap import ROOT
 
 TRACE_HELP = "a recording (--timeline, trace run), a trace, a golden or a difference file"
 AGAINST_HELP = "a second one beside it; for a trace also reference, labs, vllm, or a scheduler"

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from labkit.course.root import ROOT
 from labkit.inspector.page import build_page
 from labkit.inspector.recording import Run
 from labkit.inspector.sources import Replay, load, of_trace
 from labkit.reader.browser import Browser, BrowserError
-from labkit.setup.bootstrap import ROOT
 from labkit.trace.format import Add, Event, Prompt, Step, Trace, TraceConfig
 from labkit.trace.runner import run_reference
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from labkit.course.root import ROOT
 from labkit.inspector.recording import RecordingError, Run, check_line, read_lines
-from labkit.setup.bootstrap import ROOT
 from labkit.trace.format import Add, Trace, TraceError, config_dict, parse_trace
 from labkit.trace.generate import prompt_length
 

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from labkit.inside.alarm import shorten
+from labkit.process.worker import PROGRAM, TRACE
 
 MAX_LINES = 60
 MAX_VALUE = 160
@@ -20,13 +21,14 @@ def text(scenario: str, args: dict[str, Any], seen: Any) -> str:
         scenario, args: as `labkit.process.worker.Worker.call` got them.
         seen: what came back, or None.
     """
-    if scenario == "program":
+    if scenario == PROGRAM:
         answers = list(seen) if isinstance(seen, list) else []
         lines = _program(args["steps"], answers)
-    elif scenario == "trace":
+    elif scenario == TRACE:
         lines = ["trace = " + json.dumps(args["trace"])]
     elif scenario:
-        lines = [f"{scenario}({', '.join(f'{k}={v!r}' for k, v in args.items())})"]
+        name = scenario.partition(":")[2]
+        lines = [f"{name}({', '.join(f'{k}={v!r}' for k, v in args.items())})"]
     else:
         return ""
     left = len(lines) - MAX_LINES

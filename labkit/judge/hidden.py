@@ -37,7 +37,7 @@ FIRST_SECONDS = 20.0
 WARM_SECONDS = 60.0
 KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in
-`labkit.kernels.watch.sandbox`."""
+`labkit.kernels.workers`."""
 WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
 SANDBOX = "sandbox"
 """The kind of failure that is the grader's own."""
@@ -118,7 +118,7 @@ class Subject(Observed):
         super()._start()
         usual, self.limits = self.limits, replace(self.limits, seconds=WARM_SECONDS)
         try:
-            for _ in super()._exchange("warm", {"packages": self.packages}):
+            for _ in super()._exchange("labkit.inside.basic:warm", {"packages": self.packages}):
                 pass
         except WorkerError as error:
             raise SandboxBroken(str(error)) from None

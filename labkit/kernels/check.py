@@ -29,7 +29,8 @@ from typing import Any
 
 import torch
 
-from labkit.course.manifest import Course, find_root
+from labkit.course.manifest import Course
+from labkit.course.root import find_root
 from labkit.kernels.cases import SPECS, build, cases_of
 from labkit.kernels.cases.draw import Case
 from labkit.kernels.measure import gpu
@@ -40,7 +41,7 @@ from labkit.kernels.watch.crosscompile import CompileReport, CompileRequest, com
 from labkit.kernels.watch.extract import Submission, extract, reference_source
 from labkit.kernels.watch.findings import Finding
 from labkit.kernels.watch.observation import Observation
-from labkit.kernels.watch.sandbox import Sandbox
+from labkit.kernels.workers import Sandbox
 from labkit.process import overlay
 from labkit.process.worker import Launcher
 from mini_vllm.kernels.launch import KernelSpec

@@ -7,14 +7,13 @@ from pathlib import Path
 
 import typer
 
+from labkit.course.console import Screen, course, polite
 from labkit.course.files import write_text
 from labkit.kernels.cases import SPECS
 from labkit.kernels.check import Checker
 from labkit.kernels.measure.roofline import DATASHEETS, draw, points_of
 from labkit.kernels.screen import show_result
 from labkit.kernels.verdict.report import CheckResult
-from labkit.learner.commands import course, polite
-from labkit.learner.screen import Screen
 
 KERNEL = typer.Argument("", help="a kernel's name, or `all`; without one: the list of them")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from labkit.course.console import Screen, where_to_edit
 from labkit.course.manifest import Course, Exercise, Phase
 from labkit.kernels.cases import SPECS
 from labkit.kernels.measure.roofline import Gpu, points_of
 from labkit.kernels.verdict.report import CheckResult, Stage
 from labkit.kernels.watch.findings import KINDS, Finding
-from labkit.learner.screen import Screen, where_to_edit
 
 STYLES = {"passed": ("✓", "green"), "failed": ("✗", "red"), "not run": ("○", "dim")}
 SHOWN = {

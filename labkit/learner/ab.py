@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from labkit.course.console import Screen, command
 from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import todo_in
 from labkit.inside import child
-from labkit.learner.screen import Screen, command
 from labkit.process import overlay
 from labkit.process.worker import Worker, WorkerError
 
@@ -202,7 +202,7 @@ def _best_of(phase: Phase, mapping: dict[str, str]) -> tuple[dict[str, Any], dic
             for worker in (mine, theirs):
                 modules = list(phase.modules)
                 runs[worker.name].append(
-                    worker.call("workload", workload=phase.run, modules=modules)
+                    worker.call("labkit.learner.ab:measure", workload=phase.run, modules=modules)
                 )
     yours, reference = (min(side, key=lambda run: run["seconds"]) for side in runs.values())
     return yours, reference

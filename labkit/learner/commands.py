@@ -6,64 +6,31 @@ Each public function is one command of `labkit.cli`; the words in its signature 
 from __future__ import annotations
 
 import difflib
-import os
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import datetime
-from functools import wraps
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from labkit.course import source, sync
+from labkit.course.console import (
+    PHASE,
+    TASK,
+    Screen,
+    command,
+    course,
+    polite,
+    ready_phase,
+    where_to_edit,
+)
 from labkit.course.files import backup, write_text
-from labkit.course.manifest import HINT_LEVELS, Course, Exercise, ManifestError, Phase, find_root
+from labkit.course.manifest import HINT_LEVELS, Exercise, ManifestError, Phase
 from labkit.course.skeleton import open_holes, skeleton
 from labkit.course.state import State
-from labkit.judge import diagnose, public
+from labkit.judge import diagnose, mistakes, public
 from labkit.learner import screen
-from labkit.learner.screen import Screen, command
 from labkit.process import overlay
-from labkit.quality import mutants
-
-PHASE = typer.Argument(help="a phase: 3, 03 or 03-scheduler")
-TASK = typer.Argument("", help="a task: 2 or 03.2; default: the first that is not green")
-
-
-def course() -> Course:
-    """The checkout that the commands work on: LABKIT_ROOT, or where labkit itself lies."""
-    root = os.environ.get("LABKIT_ROOT")
-    return Course(Path(root).resolve() if root else find_root())
-
-
-def polite(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a wrong argument or manifest into one line on stderr and exit code 2."""
-
-    @wraps(function)
-    def wrapped(*args: Any, **kwargs: Any) -> None:
-        try:
-            function(*args, **kwargs)
-        except (ManifestError, source.SourceError, ValueError) as error:
-            print(error, file=sys.stderr)
-            raise typer.Exit(2) from None
-
-    return wrapped
-
-
-def ready_phase(name: str) -> Phase:
-    """The phase, or what is coming in it and exit code 1."""
-    phase = course().phase(name)
-    if phase.ready:
-        return phase
-    out = Screen()
-    out.line(f"Phase {phase.number}, {phase.title}, is not built yet.", "bold")
-    out.line(phase.question)
-    out.line("It will bring:")
-    for item in phase.coming:
-        out.line(f"- {item}", indent=2)
-    raise typer.Exit(1)
 
 
 @polite
@@ -108,7 +75,7 @@ def judge_and_show(phase: Phase, labs: str = "") -> bool:
     if len(holes) == len(phase.exercises) and not result.answers[0]:
         screen.show_untouched(out, result)
     else:
-        match = mutants.match(result) if mapping else None
+        match = mistakes.match(result) if mapping else None
         screen.show_tasks(out, result, set(holes), match)
         screen.show_notebook(out, result)
         screen.show_end(out, result, next_step(result, holes, match))
@@ -136,7 +103,7 @@ def remember(phase: Phase, result: public.PhaseResult) -> None:
 def next_step(
     result: public.PhaseResult,
     holes: dict[str, list[source.Function]],
-    mutant: mutants.Mutant | None = None,
+    mutant: mistakes.Mutant | None = None,
 ) -> str:
     """What to type or edit now."""
     phase = result.phase
@@ -162,23 +129,23 @@ def place_to_edit(
     exercise: Exercise,
     failed: list[public.Test],
     holes: list[source.Function],
-    mutant: mutants.Mutant | None,
+    mutant: mistakes.Mutant | None,
 ) -> str:
     """The function of the first task that is not green that most probably needs work: one still
     open, one of a known mistake, one that returned the wrong type, one in the traceback; else all
     that it may be."""
     if holes:
-        return screen.where_to_edit(phase, exercise, holes[0].name)
+        return where_to_edit(phase, exercise, holes[0].name)
     if mutant and mutant.exercise == exercise.id:
-        return screen.where_to_edit(phase, exercise, mutant.function)
+        return where_to_edit(phase, exercise, mutant.function)
     for test in failed:
         returned = (test.detail.get("returned") or {}).get("function")
         if returned in exercise.functions:
-            return screen.where_to_edit(phase, exercise, returned)
+            return where_to_edit(phase, exercise, returned)
         place = diagnose.place_in_task(test, phase, exercise)
         if place:
             return f"{place[0]}:{place[1]} ({place[2]})"
-    return screen.where_to_edit(phase, exercise, *exercise.functions)
+    return where_to_edit(phase, exercise, *exercise.functions)
 
 
 @polite
@@ -218,7 +185,7 @@ def hint(phase: str = PHASE, task: str = TASK) -> None:
     again = f"{command(chosen, 'hint')} shows the next one"
     if shown == len(HINT_LEVELS):
         again = f"that was the last; {command(chosen, 'diff')} compares with the solution"
-    out.line(f"edit {screen.where_to_edit(chosen, exercise)}; {again}", "dim")
+    out.line(f"edit {where_to_edit(chosen, exercise)}; {again}", "dim")
 
 
 @polite

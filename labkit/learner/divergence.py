@@ -14,11 +14,12 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from labkit.course.manifest import Phase, find_root
+from labkit.course.console import Screen
+from labkit.course.manifest import Phase
+from labkit.course.root import find_root
 from labkit.inside import child
-from labkit.learner.screen import Screen
 from labkit.process import overlay
-from labkit.process.worker import Worker, WorkerError
+from labkit.process.worker import TRACE, Worker, WorkerError
 from labkit.testing import Divergence
 from labkit.trace.diff import differing_fields
 from labkit.trace.format import load_trace
@@ -35,7 +36,7 @@ class Parting:
     Attributes:
         step: its number.
         fields: names of what differs, in the trace format's order.
-        before: the state before the step (`labkit.inside.basic.snapshot`).
+        before: the state before the step (`labkit.trace.scenario.snapshot`).
         yours: the learner's line; {"error": …} if the code raised or hung.
         expected: the reference's line.
     """
@@ -84,7 +85,7 @@ def _line_of(answer: dict[str, Any] | None) -> dict[str, Any]:
 def _lines(worker: Worker, trace: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Lines with states; a worker that gives up ends them with {"error": why}."""
     try:
-        yield from worker.stream("trace", trace=trace, states=True)
+        yield from worker.stream(TRACE, trace=trace, states=True)
     except WorkerError as error:
         yield {"error": _reason(error)}
 

@@ -3,71 +3,15 @@ next."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from rich.console import Console
-from rich.text import Text
-
-from labkit.course import source
+from labkit.course.console import MARKS, Screen, command, some, where_to_edit
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.skeleton import kernels, left_todo
 from labkit.judge import diagnose
 from labkit.judge.diagnose import Problem
+from labkit.judge.mistakes import Mutant
 from labkit.judge.public import PhaseResult, Test
-from labkit.quality.mutants import Mutant
 
-MARKS = {
-    "passed": ("✓", "green"),
-    "failed": ("✗", "red"),
-    "waiting": ("…", "yellow"),
-    "open": ("○", "dim"),
-}
 SHOWN_PRINTS = 8
-SHOWN_NAMES = 3
-
-
-class Screen:
-    """Writes lines; colours only where there is a terminal."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(highlight=False, soft_wrap=True)
-
-    def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
-        for row in text.split("\n"):
-            self.console.print(Text(" " * indent + row, style=style), soft_wrap=True)
-
-    def pair(
-        self, name: str, value: str, style: str = "", indent: int = 8, width: int = 10
-    ) -> None:
-        self.console.print(
-            Text(" " * indent) + Text(f"{name:<{width}} ", "dim") + Text(value, style),
-            soft_wrap=True,
-        )
-
-
-def command(phase: Phase, verb: str) -> str:
-    return f"make {verb}-{phase.number}"
-
-
-def some(names: Sequence[str], word: str = "and") -> str:
-    """ "a", "a, b", "a, b, c and 8 more": at most three, so that a line stays a line."""
-    if len(names) > SHOWN_NAMES:
-        return f"{', '.join(names[:SHOWN_NAMES])} {word} {len(names) - SHOWN_NAMES} more"
-    return ", ".join(names)
-
-
-def where_to_edit(phase: Phase, exercise: Exercise, *functions: str) -> str:
-    """ "labs/03-scheduler/scheduler.py:42 (Scheduler._clamp_new_tokens)"; of several functions,
-    the line of the first and all their names. Default: the task's first function."""
-    names = functions or exercise.functions[:1]
-    shown = phase.lab_path(exercise.module)
-    try:
-        text = phase.lab_file(exercise.module).read_text(encoding="utf-8")
-        line = f":{source.find(text, names[0], shown).line}"
-    except (OSError, SyntaxError, source.SourceError):
-        line = ""
-    label = " or ".join(names) if len(names) <= SHOWN_NAMES else some(names, "or")
-    return f"{shown}{line} ({label})"
 
 
 def kernel_tasks(phase: Phase) -> set[str]:

@@ -23,13 +23,13 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from labkit.course.root import HOME
+
 if TYPE_CHECKING:
     from labkit.course.manifest import Phase
 
 VARIABLE = "LABKIT_OVERLAY"
 CHOICE = "LAB"
-HOME = Path(__file__).resolve().parents[1]
-"""The folder of labkit itself."""
 
 
 class _Loader(importlib.machinery.SourceFileLoader):

@@ -1,9 +1,10 @@
 """One protocol for all code that is not trusted or must not meet other code: a child process.
 
-The parent sends one JSON line, {"id", "scenario", "args"}; the child answers {"id", "item"} any
-number of times and then {"id", "end"} or {"id", "error"}. Only plain builtins and arrays of numbers
-come back (`labkit.inside.plain`); the clock, the seeds and the comparison stay in the parent. A
-child that hangs is asked where, and killed; the next request starts a fresh one.
+The parent sends one JSON line, {"id", "scenario", "args"}, where a scenario is "module:function";
+the child answers {"id", "item"} any number of times and then {"id", "end"} or {"id", "error"}. Only
+plain builtins and arrays of numbers come back (`labkit.inside.plain`); the clock, the seeds and the
+comparison stay in the parent. A child that hangs is asked where, and killed; the next request
+starts a fresh one.
 
 Whatever the child writes, the parent holds a bounded piece of it in memory; whatever it does not
 read or does not close, the parent does not wait for.
@@ -25,6 +26,9 @@ from labkit.process import overlay
 
 __all__ = ["Program", "Worker", "WorkerError"]
 
+PROGRAM = "labkit.inside.basic:run_program"
+TRACE = "labkit.trace.scenario:trace"
+"""The two scenarios that hidden tests ask for."""
 MAX_LINE = 16 << 20
 MAX_ANSWER = 64 << 20
 WAITING_LINES = 4
@@ -140,7 +144,7 @@ class Worker:
         self._stderr.close()
 
     def call(self, scenario: str, **args: Any) -> Any:
-        """Run a scenario and return its result, or the list of what it yields.
+        """Run a scenario, "module:function", and return its result, or the list of what it yields.
 
         Raises:
             WorkerError: it raised, hung, died, or answered with garbage.
@@ -168,7 +172,7 @@ class Worker:
         Raises:
             WorkerError: as `call`.
         """
-        seen = self.call("program", steps=program.steps)
+        seen = self.call(PROGRAM, steps=program.steps)
         if type(seen) is not list:
             raise WorkerError("garbage", f"{type(seen).__name__} for a list", self.name)
         return seen
@@ -179,7 +183,7 @@ class Worker:
         Raises:
             WorkerError: as `call`.
         """
-        lines = self.call("trace", trace=trace, scheduler=scheduler) or []
+        lines = self.call(TRACE, trace=trace, scheduler=scheduler) or []
         if type(lines) is not list or not all(type(line) is dict for line in lines):
             raise WorkerError("garbage", "no list of lines", self.name)
         return lines

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 
 PYTEST = ("-m", "pytest")
 NO_TESTS = 5  # pytest's exit code when nothing was selected

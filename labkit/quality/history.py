@@ -26,13 +26,13 @@ from typing import Any
 
 import typer
 
+from labkit.course.console import course, polite
 from labkit.course.files import write_text
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.inside import child
+from labkit.judge import mistakes
 from labkit.judge.hidden_suite import run_hidden
-from labkit.learner.commands import course, polite
 from labkit.process import overlay, warm
-from labkit.quality import mutants
 from labkit.quality.survey import sample
 
 SEED = 1
@@ -104,7 +104,7 @@ def named_mistakes(course: Course) -> dict[str, dict[str, Any]]:
     return {
         f"{phase.slug}/{entry['name']}": entry
         for phase in course.ready
-        for entry in mutants.entries(phase)
+        for entry in mistakes.entries(phase)
     }
 
 
@@ -141,7 +141,7 @@ def _pointer(
     name = entry["mutant"]
     if name not in named:
         raise ManifestError(f"{where}: tests/corpora/mutants has no {name!r}")
-    found = mutants.load_one(course.phase(name.partition("/")[0]), where, named[name])
+    found = mistakes.load_one(course.phase(name.partition("/")[0]), where, named[name])
     caught_by = entry.get("caught_by", f"hidden {found.exercise}")
     texts = {found.module: found.text}
     return Bug(entry["id"], found.misconception, caught_by, texts, mutant=name)

@@ -27,10 +27,11 @@ from pathlib import Path
 import typer
 
 from labkit.course import notebook_source, source
-from labkit.course.manifest import Course, Exercise, ManifestError, Phase, find_root
+from labkit.course.manifest import Course, Exercise, ManifestError, Phase
+from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
-from labkit.judge import public
-from labkit.quality import chapters, mutants
+from labkit.judge import mistakes, public
+from labkit.quality import chapters
 
 MIN_NODES = 14
 """A body smaller than this (`return self.x + 1` has 9) may stand elsewhere by chance."""
@@ -169,12 +170,12 @@ def _contains(block: list[str], body: list[str]) -> bool:
 
 def check_mutants(phase: Phase) -> Iterator[str]:
     """At least two named mistakes a task, and the recorded vectors know each."""
-    known = mutants.load(phase)
+    known = mistakes.load(phase)
     for exercise in phase.exercises:
         count = sum(mutant.exercise == exercise.id for mutant in known)
         if count < 2:
             yield f"task {exercise.id} has {count} mutants; name at least 2 mistakes"
-    path = mutants.vectors_file(phase)
+    path = mistakes.vectors_file(phase)
     recorded = json.loads(path.read_text(encoding="utf-8"))["public"] if path.exists() else {}
     missing = sorted({mutant.name for mutant in known} ^ set(recorded))
     if missing:

@@ -1,11 +1,8 @@
-"""Named wrong answers ("mutants"): the suites must catch each, and a learner who makes one is told.
+"""`labkit mutants`: the suites must catch each named wrong answer ("mutant").
 
-`tests/corpora/mutants/NN-slug.toml` holds them; `tests/corpora/mutants/NN-slug.json` (written by
-`--write`) holds which tests fail on each. A learner whose failures equal a mutant's has probably
-made that mistake.
-
-An entry with `hidden_only = true` is a mistake that the public tests let pass on purpose: the
-hidden suite must catch it (`--hidden`), and until that suite runs it does not count as a survivor.
+`labkit.judge.mistakes` reads them. `--write` records which tests fail on each, so that a learner
+who makes the same mistake is told. One with `hidden_only = true` is for the hidden suite alone
+(`--hidden`), and until that suite runs it does not count as a survivor.
 """
 
 from __future__ import annotations
@@ -14,121 +11,20 @@ import json
 import os
 import sys
 import tempfile
-import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import typer
 
 from labkit.course import source
 from labkit.course.files import write_text
-from labkit.course.manifest import Course, ManifestError, Phase, find_root
+from labkit.course.manifest import Course, ManifestError, Phase
+from labkit.course.root import find_root
 from labkit.judge import public
 from labkit.judge.hidden_suite import run_hidden
+from labkit.judge.mistakes import Mutant, entries, failing, load, vectors_file
 from labkit.process import warm
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One mistake: `function` of the exercise's module with another body."""
-
-    exercise: str
-    name: str
-    misconception: str
-    module: str
-    function: str
-    text: str
-    hidden_only: bool = False
-
-
-def mutants_file(phase: Phase) -> Path:
-    return phase.root / "tests" / "corpora" / "mutants" / f"{phase.slug}.toml"
-
-
-def vectors_file(phase: Phase) -> Path:
-    return mutants_file(phase).with_suffix(".json")
-
-
-def entries(phase: Phase) -> list[dict[str, Any]]:
-    """The phase's entries as they are written, unchecked and quick to read.
-
-    Raises:
-        ManifestError: not TOML.
-    """
-    path = mutants_file(phase)
-    if not path.exists():
-        return []
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        shown = path.relative_to(phase.root).as_posix()
-        raise ManifestError(f"{shown}: not valid TOML: {error}") from None
-    return list(document.get("mutants", []))
-
-
-def load(phase: Phase) -> list[Mutant]:
-    """The phase's mutants, each with the whole text of its module.
-
-    Raises:
-        ManifestError: an entry is incomplete, names no hole, or does not change the function.
-    """
-    shown = mutants_file(phase).relative_to(phase.root).as_posix()
-    mutants = [
-        load_one(phase, f"{shown}: mutants[{i}]", entry) for i, entry in enumerate(entries(phase))
-    ]
-    names = [mutant.name for mutant in mutants]
-    for name in names:
-        if names.count(name) > 1:
-            raise ManifestError(f"{shown}: two mutants are called {name!r}")
-    return mutants
-
-
-def load_one(phase: Phase, where: str, entry: dict[str, Any]) -> Mutant:
-    """One entry of the file, checked, with the whole text of its module.
-
-    Raises:
-        ManifestError: see :func:`load`; `where` begins the message.
-    """
-    required = {"exercise", "name", "misconception", "function"}
-    ways = [{"body"}, {"search", "replace"}]
-    if set(entry) - {"hidden_only"} not in [required | way for way in ways]:
-        raise ManifestError(
-            f"{where}: keys are {', '.join(sorted(entry))}; give exercise, name, misconception,"
-            " function, either body or search and replace, and hidden_only = true if only the"
-            " hidden suite can catch it"
-        )
-    if entry.get("hidden_only", True) is not True:
-        raise ManifestError(
-            f"{where}: hidden_only is {entry['hidden_only']!r}; it must be true, or left out"
-        )
-    exercise = phase.exercise(entry["exercise"])
-    reference = phase.reference_file(exercise.module).read_text(encoding="utf-8")
-    function = source.find(reference, entry["function"], exercise.module)
-    body = entry.get("body") or _patched(where, source.body_text(reference, function), entry)
-    text = source.replace_body(reference, function.name, body)
-    if function.name not in exercise.functions:
-        raise ManifestError(f"{where}: {function.name} is not a function of task {exercise.id}")
-    return Mutant(
-        exercise.id,
-        entry["name"],
-        entry["misconception"].strip(),
-        exercise.module,
-        function.name,
-        text,
-        "hidden_only" in entry,
-    )
-
-
-def _patched(where: str, body: str, entry: dict[str, Any]) -> str:
-    count = body.count(entry["search"])
-    if count != 1:
-        raise ManifestError(
-            f"{where}: search text is {count} times in the body of {entry['function']}; it must be"
-            f" there once. The body is:\n{body}"
-        )
-    return body.replace(entry["search"], entry["replace"])
 
 
 @dataclass(frozen=True)
@@ -174,35 +70,6 @@ def run(phase: Phase, mutants: list[Mutant], hidden: bool = False, jobs: int = 2
 
     with ThreadPoolExecutor(jobs) as pool:
         return list(pool.map(one, mutants))
-
-
-def failing(result: public.PhaseResult) -> tuple[str, ...]:
-    """Names of the tests that did not pass; a suite that cannot load fails as a whole."""
-    if result.broken:
-        return ("<import>",)
-    return tuple(sorted(test.name for test in result.tests if not test.passed))
-
-
-def match(result: public.PhaseResult) -> Mutant | None:
-    """The mutant whose failures equal the learner's, as far as tests that reached a hole can
-    tell; None if several do, for then each of their texts may be false."""
-    path = vectors_file(result.phase)
-    if not path.exists():
-        return None
-    vectors: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))["public"]
-    judged = {test.name for test in result.tests if test.outcome in ("passed", "failed", "hang")}
-    mine = {test.name for test in result.tests if test.outcome in ("failed", "hang")}
-    tasks = {public.task_of(name) for name in mine}
-    try:
-        known = load(result.phase)
-    except (ManifestError, source.SourceError):
-        return None
-    alike = [
-        mutant
-        for mutant in known
-        if mutant.exercise in tasks and set(vectors.get(mutant.name, ())) & judged == mine
-    ]
-    return alike[0] if len(alike) == 1 else None
 
 
 def matrix(verdicts: list[Verdict]) -> str:

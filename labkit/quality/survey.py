@@ -34,15 +34,15 @@ from rich.console import Console
 from rich.progress import track
 
 from labkit.course import source
+from labkit.course.console import course, polite
 from labkit.course.files import write_text
 from labkit.course.manifest import ManifestError, Phase
 from labkit.course.skeleton import kernels
-from labkit.judge import public
+from labkit.judge import mistakes, public
 from labkit.judge.hidden_suite import run_hidden
-from labkit.learner.commands import course, polite
+from labkit.judge.mistakes import Mutant
 from labkit.process import warm
-from labkit.quality import alternatives, mutants
-from labkit.quality.mutants import Mutant
+from labkit.quality import alternatives
 from labkit.quality.mutate import Mutation, mutations
 
 ENOUGH = 0.95
@@ -238,7 +238,7 @@ def line_of_changes(phase: Phase, alive: list[str], total: int, of: int) -> Line
 
 def row_of_mistakes(phase: Phase, seed: int, jobs: int) -> Line:
     """The named mistakes."""
-    known = mutants.load(phase)
+    known = mistakes.load(phase)
 
     def seen_by(mutant: Mutant) -> bool:
         return noticed(phase, mutant.exercise, mutant.module, mutant.text, seed)
@@ -254,7 +254,7 @@ def row_of_alternatives(phase: Phase, seed: int, jobs: int) -> Line:
 
     def failing(solution: tuple[str, dict[str, str]]) -> list[str]:
         result = hidden(phase, solution[1], seed, stop=False)
-        return [] if accepted(result) else list(mutants.failing(result))
+        return [] if accepted(result) else list(mistakes.failing(result))
 
     verdicts = at_work(f"{phase.number} alternatives", built, failing, jobs)
     wrong = [f"{name}: {', '.join(failed)}" for (name, _), failed in verdicts if failed]
@@ -290,7 +290,7 @@ def row_of_seeds(phase: Phase, number: int, seed: int, jobs: int) -> Line:
 
     def failing(value: int) -> tuple[str, ...]:
         result = hidden(phase, {}, value, stop=False)
-        return () if accepted(result) else mutants.failing(result) or ("no test ran",)
+        return () if accepted(result) else mistakes.failing(result) or ("no test ran",)
 
     verdicts = at_work(f"{phase.number} seeds", seeds, failing, jobs)
     wrong = [f"seed {value}: {', '.join(failed)}" for value, failed in verdicts if failed]

@@ -21,7 +21,8 @@ from textwrap import fill
 
 from labkit.course import notebook_source, source
 from labkit.course.files import write_text
-from labkit.course.manifest import Course, Exercise, Phase, find_root
+from labkit.course.manifest import Course, Exercise, Phase
+from labkit.course.root import find_root
 
 HOME = "~/mini_vllm"
 MISTAKE = "return status >= RequestStatus.PREEMPTED"

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from labkit.citations.symbols import DEFAULT_ROOT, Upstream, upstream_root
-from labkit.course.manifest import Course, ManifestError, find_root
+from labkit.citations.symbols import Upstream
+from labkit.course.manifest import Course, ManifestError
+from labkit.course.root import UPSTREAM, find_root, upstream_root
 from labkit.reader.book import build_all, build_one
 from labkit.reader.browser import BrowserError, find_browser
 from labkit.reader.screenshots import take
@@ -81,7 +82,7 @@ def figures(
 def _upstream(project: Path) -> Upstream | None:
     root = upstream_root(project)
     if root is None:
-        typer.echo(f"vLLM's source is not in {DEFAULT_ROOT}, so the pages link to GitHub instead.")
+        typer.echo(f"vLLM's source is not in {UPSTREAM}, so the pages link to GitHub instead.")
         typer.echo("`make upstream` fetches it.")
     return Upstream(root) if root else None
 

@@ -10,9 +10,10 @@ from pathlib import Path
 from string import Template
 
 from labkit.citations.scan import REPOSITORY
-from labkit.citations.symbols import PIN, Upstream
+from labkit.citations.symbols import Upstream
 from labkit.course import source
 from labkit.course.manifest import Phase
+from labkit.course.root import PIN
 from labkit.course.skeleton import is_hole
 from labkit.reader import code, excerpts, markdown
 
@@ -22,6 +23,7 @@ CHAPTERS = {
     "01-deep-dive.md": ("deep-dive", "Deep dive"),
     "02-mini-build.md": ("build", "Build"),
     "03-labs.md": ("labs", "Labs"),
+    "04-the-whole-machine.md": ("machine", "Whole machine"),
 }
 ATTRIBUTION = (
     f'Source shown under “Upstream”: <a href="{REPOSITORY}/tree/{PIN}">vLLM {PIN}</a>, '

@@ -27,47 +27,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit.course.manifest import Phase
+from labkit.course.root import HOME
 from labkit.inside import child
-from labkit.process.overlay import HOME
 from labkit.sandbox import isolation
 from labkit.sandbox.isolation import View
 
 MAX_FILE = 1 << 20
 TOOLS = (
     "__init__.py",
-    *(
-        f"inside/{name}.py"
-        for name in ("__init__", "alarm", "basic", "child", "plain", "program", "worker_child")
-    ),
+    "inside/*.py",
     "trace/__init__.py",
     "trace/format.py",
     "trace/runner.py",
+    "trace/scenario.py",
+    "trace/stand_ins.py",
+    "arena/__init__.py",
+    "arena/scenario.py",
 )
-"""All of labkit that a worker gets. None of it knows an answer."""
-KERNEL_TOOLS = (
-    "process/__init__.py",
-    "process/overlay.py",
-    "process/worker.py",
-    "kernels/__init__.py",
-    *(
-        f"kernels/cases/{name}.py"
-        for name in ("__init__", "attention", "draw", "pointwise", "rules")
-    ),
-    *(
-        f"kernels/watch/{name}.py"
-        for name in (
-            "__init__",
-            "crosscompile",
-            "extract",
-            "findings",
-            "memory",
-            "monitor",
-            "observation",
-            "sandbox",
-            "shims",
-        )
-    ),
-)
+"""All of labkit that a worker gets, as patterns. None of it knows an answer."""
+KERNEL_TOOLS = ("kernels/__init__.py", "kernels/cases/*.py", "kernels/watch/*.py")
 """What a worker needs besides to draw a kernel's cases, interpret it and compile it: no oracle."""
 HEAVY = ("torch", "triton", "transformers")
 TASKS = 64
@@ -143,7 +121,7 @@ class Sandbox:
         submission: module -> content of its file, for every module of the phase.
         rung: how it is locked up.
         python: the interpreter; default: this one, where its real file lies.
-        tools: the files of labkit that its workers get.
+        tools: the files of labkit that its workers get, as patterns.
     """
 
     def __init__(
@@ -200,6 +178,11 @@ class Sandbox:
         self._folder.cleanup()
 
 
+def files_of(tools: Sequence[str]) -> list[Path]:
+    """The files of labkit that some patterns name."""
+    return [path for pattern in tools for path in sorted(HOME.glob(pattern))]
+
+
 def build(
     folder: Path, phase: Phase, submission: Mapping[str, bytes], tools: Sequence[str] = TOOLS
 ) -> None:
@@ -214,10 +197,10 @@ def build(
     for module, content in submission.items():
         target = folder.joinpath("engine", *module.split(".")).with_suffix(".py")
         target.write_bytes(content)
-    for name in tools:
-        target = folder / "tools" / "labkit" / name
+    for path in files_of(tools):
+        target = folder / "tools" / "labkit" / path.relative_to(HOME)
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(HOME / name, target)
+        shutil.copyfile(path, target)
     for name in ("scratch", "root"):
         (folder / name).mkdir()
     _open_to_all(folder)

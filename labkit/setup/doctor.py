@@ -21,9 +21,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from labkit.citations.symbols import upstream_root
-from labkit.setup import bootstrap
-from labkit.setup.bootstrap import ROOT, Interpreter, Venv
+from labkit.course.root import ROOT, upstream_root
+from labkit.setup.pythons import Interpreter, probe
+from labkit.setup.requirements import DEFAULT_GROUPS, installed, missing, requirements
+from labkit.setup.venv import Venv
 
 GIB = 2**30
 COLOURS = {"ok": "32", "warn": "33", "FAIL": "31"}
@@ -101,11 +102,11 @@ NO_MAKE = "without it type `python3 -m labkit TARGET` in place of `make TARGET`"
 def find_interpreter() -> Interpreter:
     """The Python that commands will run in: .venv where it is complete, else this one."""
     venv = Venv()
-    names = [need.name for need in bootstrap.requirements((*bootstrap.DEFAULT_GROUPS, "notebook"))]
-    here = Interpreter(sys.executable, sys.version_info[:3], bootstrap.installed(names))
-    course = bootstrap.requirements(("engine", "course"))
-    if bootstrap.missing(course, here.packages) and venv.groups():
-        return bootstrap.probe(str(venv.python), names) or here
+    names = [need.name for need in requirements((*DEFAULT_GROUPS, "notebook"))]
+    here = Interpreter(sys.executable, sys.version_info[:3], installed(names))
+    course = requirements(("engine", "course"))
+    if missing(course, here.packages) and venv.groups():
+        return probe(str(venv.python), names) or here
     return here
 
 
@@ -117,7 +118,7 @@ def python(found: Interpreter) -> Finding:
 
 def environment(found: Interpreter) -> Finding:
     """Whether the engine and the course have their packages, in .venv or as they are."""
-    lacking = bootstrap.missing(bootstrap.requirements(("engine", "course")), found.packages)
+    lacking = missing(requirements(("engine", "course")), found.packages)
     if lacking:
         names = ", ".join(need.text for need in lacking)
         return Finding("FAIL", "environment", f"lacks {names}", "make setup")
@@ -126,7 +127,7 @@ def environment(found: Interpreter) -> Finding:
 
 
 def tools(found: Interpreter) -> Finding:
-    lacking = bootstrap.missing(bootstrap.requirements(("dev",)), found.packages)
+    lacking = missing(requirements(("dev",)), found.packages)
     if lacking:
         names = ", ".join(need.name for need in lacking)
         return Finding("warn", "test tools", f"`make test` lacks {names}", "make setup")

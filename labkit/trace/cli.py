@@ -14,11 +14,12 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from labkit.course.root import ROOT
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Trace, TraceError, dump_line, dump_trace, load_trace
 from labkit.trace.generate import PROFILES
 from labkit.trace.generate import generate as generate_trace
-from labkit.trace.oracle import ROOT, Oracle, OracleError
+from labkit.trace.oracle import Oracle, OracleError
 from labkit.trace.runner import Line, run_reference
 
 app = typer.Typer(

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit.course.files import write_text
+from labkit.course.root import ROOT
 from labkit.trace.format import Step, Trace, dump_line, parse_trace
 from labkit.trace.oracle import Answer
 
-FOLDER = Path(__file__).resolve().parents[2] / "tests" / "conformance" / "differences"
+FOLDER = ROOT / "tests" / "conformance" / "differences"
 PATIENCE = 200
 """Further steps that vLLM is given to finish."""
 

@@ -10,6 +10,11 @@ A trace is one JSON document::
 
 `step` runs the scheduler n times; `drain` runs it until no request is left, at most `max` times.
 A replay prints one JSON line a step, with the keys of `STEP_FIELDS`.
+
+Features have keys of their own, all left out where a feature is not used. A configuration with
+`num_speculative_tokens`, `max_loras`, `encoder_cache_size` or `connector` switches one on; then
+requests may say `lora`, `images` or `external`, and step lines have the keys of `FEATURE_FIELDS`.
+`grammar` needs no switch: the request is ready that many steps after it came.
 """
 
 from __future__ import annotations
@@ -34,6 +39,15 @@ STEP_FIELDS = (
     "waiting",  # ids, in the order in which they would be popped
     "free_blocks",
 )
+FEATURE_FIELDS: dict[str, tuple[str, ...]] = {
+    # {id: drafts scheduled}, {id: tokens taken in}, {id: drafts for the next step}
+    "num_speculative_tokens": ("spec", "sampled", "drafts"),
+    # {id: images encoded}, hashes that the worker may forget
+    "encoder_cache_size": ("encode", "forgotten"),
+    # ids whose KV is on its way, ids that have ended but keep blocks, {id: tokens kept}
+    "connector": ("loading", "held", "rewound"),
+}
+"""What a step line says besides, by the key of the configuration that switches it on."""
 DESCRIPTIVE_FIELDS = ("config", "added")
 """What a recording of the engine says about itself besides. Nobody compares by it."""
 
@@ -59,6 +73,30 @@ class TraceConfig:
     uncache_refunded_blocks: bool = False  # mini_vllm's own default is True: see DIFFERENCES.md
     vocab_size: int = 32000
     eos_token_id: int | None = None
+    num_speculative_tokens: int = 0
+    spec_method: str = "ngram"  # "draft_model" needs a KV slot for every draft, "ngram" none
+    spec_accept: int = 700  # drafts in a thousand that are right
+    spec_ragged: bool = False  # the number of drafts changes from step to step
+    max_loras: int = 0
+    encoder_cache_size: int = 0
+    max_num_encoder_input_tokens: int = 0
+    disable_chunked_mm_input: bool = False
+    connector: str | None = None  # "sync" or "async"
+    kv_load_failure_policy: str = "recompute"  # or "fail"
+
+
+CHOICES = {
+    "policy": ("fcfs", "priority"),
+    "spec_method": ("ngram", "draft_model"),
+    "connector": (None, "sync", "async"),
+    "kv_load_failure_policy": ("recompute", "fail"),
+}
+
+
+def step_fields(config: TraceConfig) -> tuple[str, ...]:
+    """The keys of a step line under this configuration, in order."""
+    more = [names for switch, names in FEATURE_FIELDS.items() if getattr(config, switch)]
+    return STEP_FIELDS + tuple(name for names in more for name in names)
 
 
 @dataclass(frozen=True)
@@ -68,6 +106,21 @@ class Prompt:
     len: int
     seed: int = 0
     share: int = 0
+
+
+Image = tuple[int, int, str] | tuple[int, int, str, int]
+"""(offset, length, content hash) of an image in the prompt, and how many of its tokens are
+embeddings, if not all."""
+
+
+@dataclass(frozen=True)
+class External:
+    """What a KV connector holds of a request, and how its transfer goes."""
+
+    answers: tuple[int | None, ...] = (0,)  # tokens it offers, each time it is asked; null: later
+    arrive: int = 0  # steps that an asynchronous transfer takes
+    invalid: tuple[int, ...] = ()  # indices of blocks that do not arrive
+    keep: int = 0  # steps for which the blocks are kept when the request has ended
 
 
 @dataclass(frozen=True)
@@ -83,6 +136,10 @@ class Add:
     min_tokens: int = 0
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    lora: str | None = None
+    images: tuple[Image, ...] = ()
+    grammar: int | None = None
+    external: External | None = None
 
 
 @dataclass(frozen=True)
@@ -135,10 +192,14 @@ def _changed(item: Any, usual: Mapping[str, Any]) -> dict[str, Any]:
     defaults = {f.name: f.default for f in fields(item)} | dict(usual)
     values = {f.name: getattr(item, f.name) for f in fields(item)}
     plain = {k: v for k, v in values.items() if v != defaults[k]}
-    return {
-        k: _changed(v, {}) if isinstance(v, Prompt) else list(v) if isinstance(v, tuple) else v
-        for k, v in plain.items()
-    }
+    return {k: _plain(v) for k, v in plain.items()}
+
+
+def _plain(value: Any) -> Any:
+    """A field's value as JSON has it."""
+    if isinstance(value, (Prompt, External)):
+        return _changed(value, {})
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 # ------------------------------------------------------------------ the pretended model
@@ -157,6 +218,35 @@ def sample_token(request_id: str, position: int, vocab_size: int) -> int:
     return fnv1a64(f"{request_id}:{position}") % vocab_size
 
 
+def draft_tokens(request_id: str, num_tokens: int, config: TraceConfig, sampled: bool) -> list[int]:
+    """What the pretended proposer guesses after `num_tokens` tokens: right now and then.
+
+    With `spec_ragged` the guess has any length, and there is none after a chunk of a prompt.
+    """
+    count, vocab_size = config.num_speculative_tokens, config.vocab_size
+    if config.spec_ragged:
+        count = fnv1a64(f"drafts:{request_id}:{num_tokens}") % (count + 1) if sampled else 0
+    guesses = []
+    for position in range(num_tokens, num_tokens + count):
+        is_right = fnv1a64(f"accept:{request_id}:{position}") % 1000 < config.spec_accept
+        token = sample_token(request_id, position, vocab_size)
+        guesses.append(token if is_right else (token + 1) % vocab_size)
+    return guesses
+
+
+def sample_tokens(
+    request_id: str, num_tokens: int, drafts: Sequence[int], vocab_size: int
+) -> list[int]:
+    """The pretended model's answer to a request of `num_tokens` tokens: the drafts up to the first
+    that is wrong, and one token more."""
+    tokens = [sample_token(request_id, num_tokens, vocab_size)]
+    for draft in drafts:
+        if draft != tokens[-1]:
+            break
+        tokens.append(sample_token(request_id, num_tokens + len(tokens), vocab_size))
+    return tokens
+
+
 def prompt_tokens(prompt: tuple[int, ...] | Prompt, vocab_size: int) -> list[int]:
     """The token ids of a prompt, written out or by recipe."""
     if not isinstance(prompt, Prompt):
@@ -172,7 +262,11 @@ _MINIMUM = {
     "max_num_batched_tokens": 1, "max_num_seqs": 1, "block_size": 1, "num_gpu_blocks": 2,
     "max_model_len": 1, "long_prefill_token_threshold": 0, "vocab_size": 1, "eos_token_id": 0,
     "max_tokens": 1, "min_tokens": 0, "len": 1, "share": 0, "n": 0, "max": 0,
+    "num_speculative_tokens": 0, "spec_accept": 0, "max_loras": 0, "encoder_cache_size": 0,
+    "max_num_encoder_input_tokens": 0, "grammar": 0, "arrive": 0, "keep": 0,
 }  # fmt: skip
+# A field of a request, and the key of the configuration without which it means nothing.
+_NEEDS = {"lora": "max_loras", "images": "encoder_cache_size", "external": "connector"}
 _EVENTS: dict[str, type[Add] | type[Abort] | type[Step] | type[Drain]] = {
     cls.op: cls for cls in (Add, Abort, Step, Drain)
 }
@@ -206,10 +300,10 @@ def parse_trace(data: Any, where: str = "trace") -> Trace:
     """
     _keys(data, ("config", "events"), where)
     config = _build(TraceConfig, data.get("config", {}), f"{where}: config")
-    if config.policy not in ("fcfs", "priority"):
-        raise TraceError(
-            f"{where}: config: policy is {config.policy!r}; it must be 'fcfs' or 'priority'"
-        )
+    for name, choices in CHOICES.items():
+        if (value := getattr(config, name)) not in choices:
+            words = " or ".join(repr(choice) for choice in choices if choice)
+            raise TraceError(f"{where}: config: {name} is {value!r}; it must be {words}")
     listed = data.get("events")
     if not isinstance(listed, list):
         raise TraceError(f"{where}: events must be a list of objects")
@@ -246,6 +340,9 @@ def _check_add(event: Add, seen: set[str], config: TraceConfig, where: str) -> N
             f"{where}: min_tokens is {event.min_tokens}; it must be at most max_tokens, "
             f"{event.max_tokens}; lower it or raise max_tokens"
         )
+    for name, switch in _NEEDS.items():
+        if getattr(event, name) and not getattr(config, switch):
+            raise TraceError(f"{where}: {name} needs {switch} in the config; set it")
     length = event.prompt.len if isinstance(event.prompt, Prompt) else len(event.prompt)
     if length > config.max_model_len:
         raise TraceError(
@@ -271,16 +368,23 @@ def _value(name: str, value: Any, kind: str, where: str) -> Any:
         if isinstance(value, dict):
             return _build(Prompt, value, f"{where}: prompt")
         return _tokens(name, value, where, at_least=1)
-    if name == "stop_token_ids":
+    if name in ("stop_token_ids", "invalid"):
         return _tokens(name, value, where, at_least=0)
-    if kind == "int | None" and value is None:
+    if name == "images":
+        return _images(value, where)
+    if name == "answers":
+        return tuple(_value("answer", item, "int | None", where) for item in _list(value, where))
+    if "| None" in kind and value is None:
         return None
+    if name == "external":
+        return _build(External, value, f"{where}: external")
     want: dict[str, tuple[type | tuple[type, ...], str]] = {
         "bool": (bool, "true or false"),
         "str": (str, "a text"),
         "float": ((int, float), "a number"),
         "int": (int, "a whole number"),
         "int | None": (int, "a whole number or null"),
+        "str | None": (str, "a text or null"),
     }
     types, words = want[kind]
     if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
@@ -290,6 +394,27 @@ def _value(name: str, value: Any, kind: str, where: str) -> Any:
     if isinstance(value, int) and value < _MINIMUM.get(name, value):
         raise TraceError(f"{where}: {name} is {value}; it must be at least {_MINIMUM[name]}")
     return value
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise TraceError(f"{where}: answers is {value!r}; it must be a list")
+    return value
+
+
+def _images(value: Any, where: str) -> tuple[Image, ...]:
+    """Check a list of images."""
+    shape = [int, int, str, int]
+    good = isinstance(value, list) and all(
+        isinstance(image, list) and [type(part) for part in image] in (shape[:3], shape)
+        for image in value
+    )
+    if not good:
+        raise TraceError(
+            f"{where}: images is {value!r}; it must be a list of [offset, length, hash], or "
+            "[offset, length, hash, embeddings]"
+        )
+    return tuple(tuple(image) for image in value)
 
 
 def _tokens(name: str, value: Any, where: str, at_least: int) -> tuple[int, ...]:
@@ -335,5 +460,8 @@ def dump_line(line: Mapping[str, Any]) -> str:
 
 
 def config_dict(config: TraceConfig) -> dict[str, Any]:
-    """Every field of a configuration, the default ones too."""
-    return asdict(config)
+    """Every field of a configuration, the default ones too, but not those of unused features."""
+    names = [f.name for f in fields(config)]
+    features = names[names.index("num_speculative_tokens") :]
+    changed = _changed(config, {})
+    return {k: v for k, v in asdict(config).items() if k not in features or k in changed}

@@ -40,8 +40,8 @@ def _difference(event: Add, config: TraceConfig) -> str | None:
     length = prompt_length(event)
     total = min(length + event.max_tokens, config.max_model_len)
     slots = (config.num_gpu_blocks - 1) * config.block_size
-    # The last token is sampled and never computed, so it needs no slot.
-    if total - 1 > slots:
+    # The last token is sampled and never computed, so it needs no slot. Drafts may lie beyond it.
+    if min(total - 1 + _draft_slots(config), config.max_model_len) > slots:
         return "kv_capacity: it outgrows the whole pool"
     if event.min_tokens > total - length:
         return "min_tokens: there is no room for so many"
@@ -51,6 +51,11 @@ def _difference(event: Add, config: TraceConfig) -> str | None:
     if not config.enable_chunked_prefill and min(total - 1, chunk) > config.max_num_batched_tokens:
         return "no_progress: it never fits the budget in one piece"
     return None
+
+
+def _draft_slots(config: TraceConfig) -> int:
+    """Most slots that drafts take: those to verify, and with a draft model the next ones too."""
+    return config.num_speculative_tokens * (2 if config.spec_method == "draft_model" else 1)
 
 
 def prompt_length(event: Add) -> int:

@@ -14,12 +14,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from labkit.course.root import ROOT
 from labkit.trace.diff import first_difference, render
 from labkit.trace.format import Trace, parse_trace
 from labkit.trace.generate import PROFILES
 from labkit.trace.runner import Line, ReferenceSubject, replay
 
-FOLDER = Path(__file__).resolve().parents[2] / "tests" / "conformance" / "golden"
+FOLDER = ROOT / "tests" / "conformance" / "golden"
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit.course.root import ROOT
 from labkit.trace.format import Trace
 from labkit.trace.runner import Line
 
-ROOT = Path(__file__).resolve().parents[2]
 VENV = ROOT / ".venv-upstream"
 VLLM = "0.22.1"
 TORCH = "2.13.0"

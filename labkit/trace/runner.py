@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from labkit.trace.format import (
-    STEP_FIELDS,
     Abort,
     Add,
     Drain,
     Step,
     Trace,
     TraceConfig,
+    draft_tokens,
     prompt_tokens,
-    sample_token,
+    sample_tokens,
+    step_fields,
 )
+from labkit.trace.stand_ins import Grammars
 
 Line = dict[str, Any]
 
@@ -45,7 +47,8 @@ class Subject(Protocol):
 
 
 def replay(trace: Trace, subject: Subject) -> Iterator[Line]:
-    """Yield one line for every step of the trace, in the order of `STEP_FIELDS`."""
+    """Yield one line for every step of the trace, in the order of `step_fields`."""
+    fields = step_fields(trace.config)
     aborted: list[str] = []
     number = 0
     for event in trace.events:
@@ -55,7 +58,7 @@ def replay(trace: Trace, subject: Subject) -> Iterator[Line]:
             aborted += [event.id] if subject.abort(event.id) else []
         for _ in _steps(event, subject):
             line = {"step": number} | subject.step() | {"aborted": aborted}
-            yield {key: line[key] for key in STEP_FIELDS}
+            yield {key: line[key] for key in fields}
             aborted, number = [], number + 1
 
 
@@ -90,18 +93,20 @@ class ReferenceSubject:
     It keeps the `Request` objects itself and asks the scheduler only for what its interface
     promises: `schedule`, `update_from_output`, `finish_requests`, `running`, `waiting` and
     `kv_cache_manager.num_free_blocks`. So it can replay on a learner's half-finished class too.
+
+    Raises:
+        ValueError: the trace uses a feature that is not there yet; the message names its phase.
     """
 
     def __init__(self, config: TraceConfig, scheduler_class: Callable[..., Any] | None = None):
         from mini_vllm.config import CacheConfig, SchedulerConfig
+        from mini_vllm.engine.features import make_scheduler
 
-        if scheduler_class is None:
-            from mini_vllm.core.scheduler import Scheduler
-
-            scheduler_class = Scheduler
         self.config = config
         self.requests: dict[str, Any] = {}
-        self.scheduler = scheduler_class(
+        self.grammars: Grammars | None = None
+        lookahead = config.num_speculative_tokens if config.spec_method == "draft_model" else 0
+        self.scheduler = make_scheduler(
             SchedulerConfig(
                 max_num_batched_tokens=config.max_num_batched_tokens,
                 max_num_seqs=config.max_num_seqs,
@@ -111,13 +116,19 @@ class ReferenceSubject:
                 enable_chunked_prefill=config.enable_chunked_prefill,
                 scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
                 uncache_refunded_blocks=config.uncache_refunded_blocks,
+                num_lookahead_tokens=lookahead,
             ),
             CacheConfig(
                 block_size=config.block_size,
                 num_gpu_blocks=config.num_gpu_blocks,
                 enable_prefix_caching=config.enable_prefix_caching,
             ),
+            lora=config.max_loras or None,
+            connector=config.connector,
+            scheduler_cls=scheduler_class,  # type: ignore[arg-type]
         )
+        if config.encoder_cache_size:
+            raise ValueError("images arrive with phase 13; leave encoder_cache_size out until then")
 
     def add(self, event: Add, prompt_token_ids: list[int]) -> None:
         from mini_vllm.request import Request
@@ -137,9 +148,19 @@ class ReferenceSubject:
             priority=event.priority,
             arrival_time=float(event.arrival),
             eos_token_id=self.config.eos_token_id,
+            lora_name=event.lora,
         )
+        if event.grammar is not None:
+            self._expect_grammar(event.id, event.grammar)
         self.requests[event.id] = request
         self.scheduler.add_request(request)
+
+    def _expect_grammar(self, request_id: str, num_steps: int) -> None:
+        """Let the scheduler know of grammars, if this is the first, and when this one is ready."""
+        if self.grammars is None:
+            self.grammars = Grammars()
+            self.scheduler.extensions += (self.grammars,)
+        self.grammars.wait[request_id] = num_steps
 
     def abort(self, request_id: str) -> bool:
         from mini_vllm.request import RequestStatus
@@ -154,11 +175,25 @@ class ReferenceSubject:
         return bool(self.requests)
 
     def step(self) -> Line:
+        from mini_vllm.core.finish_step import finish_step
+        from mini_vllm.core.scheduler_output import ModelRunnerOutput
+
         output = self.scheduler.schedule()
         scheduled = dict(output.num_scheduled_tokens)
         preempted = list(output.preempted_req_ids)
         blocks = ordered_blocks(output.new_block_ids, scheduled)
-        self.scheduler.update_from_output(output, self._sample(scheduled))
+        planned = {i: self.requests[i] for i in scheduled if i in self.requests}
+        drafts = dict(output.scheduled_spec_decode_tokens)
+        lengths = {i: r.num_tokens for i, r in planned.items()}
+        finish_step(self.scheduler, output, ModelRunnerOutput(self._sample(planned, drafts)))
+        sampled = {i: r.all_token_ids[lengths[i] :] for i, r in planned.items()}
+        if self.config.num_speculative_tokens:
+            self.scheduler.update_draft_token_ids(
+                {
+                    i: draft_tokens(i, r.num_tokens, self.config, bool(sampled[i]))
+                    for i, r in planned.items()
+                }
+            )
         finished = self._take_finished(scheduled)
         return {
             "scheduled": scheduled,
@@ -167,17 +202,27 @@ class ReferenceSubject:
             "new_block_ids": blocks,
             "computed": {i: r.num_computed_tokens for i, r in self.requests.items()},
             "running": [r.request_id for r in self.scheduler.running],
-            "waiting": [r.request_id for r in self.scheduler.waiting],
+            "waiting": [r.request_id for r in self._waiting()],
             "free_blocks": self.scheduler.kv_cache_manager.num_free_blocks,
+            "spec": drafts,
+            "sampled": {i: tokens for i, tokens in sampled.items() if tokens},
+            "drafts": {i: r.spec_token_ids for i, r in self.requests.items() if r.spec_token_ids},
         }
 
-    def _sample(self, scheduled: dict[str, int]) -> dict[str, list[int]]:
-        """One token for every scheduled request whose tokens are all computed after this step."""
+    def _waiting(self) -> list[Any]:
+        """All waiting requests in the order of popping: under "priority" the queues are merged."""
+        skipped = [*getattr(self.scheduler, "skipped_waiting", ())]
+        both = [*skipped, *self.scheduler.waiting]
+        return sorted(both) if skipped and self.config.policy == "priority" else both
+
+    def _sample(
+        self, planned: dict[str, Any], drafts: dict[str, list[int]]
+    ) -> dict[str, list[int]]:
+        """Tokens for every planned request whose tokens are all computed after this step."""
         vocab_size = self.config.vocab_size
-        requests = [self.requests[i] for i in scheduled if i in self.requests]
         return {
-            r.request_id: [sample_token(r.request_id, r.num_tokens, vocab_size)]
-            for r in requests
+            i: sample_tokens(i, r.num_tokens, drafts.get(i, ()), vocab_size)
+            for i, r in planned.items()
             if r.num_computed_tokens >= r.num_tokens
         }
 

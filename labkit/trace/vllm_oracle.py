@@ -23,7 +23,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from labkit.trace.format import Add, TraceConfig, parse_trace, sample_token
+from labkit.trace.format import Add, TraceConfig, draft_tokens, parse_trace, sample_tokens
 from labkit.trace.runner import Line, end_reason, ordered_blocks, replay
 
 MAX_STEPS = 20000
@@ -38,11 +38,16 @@ class VllmSubject:
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
         init_none_hash(sha256)
+        if config.encoder_cache_size or config.connector:
+            raise ValueError("images and connectors are not stood in for yet")
         self.config = config
         self.block_hasher = get_request_block_hasher(config.block_size, sha256)
         self.scheduler = make_scheduler(config)
         self.requests: dict[str, Any] = {}
         self.preempted: list[str] = []
+        self.lora_ids: dict[str, int] = {}
+        self.grammars: dict[str, int] = {}
+        """Steps until a request's grammar is ready."""
         self._watch_preemptions()
 
     def _watch_preemptions(self) -> None:
@@ -74,10 +79,34 @@ class VllmSubject:
             None,
             arrival_time=float(event.arrival),
             priority=event.priority,
+            lora_request=self._lora_request(event.lora) if event.lora else None,
             block_hasher=self.block_hasher,
         )
+        if event.grammar is not None:
+            self._expect_grammar(request, event.grammar)
         self.requests[event.id] = request
         self.scheduler.add_request(request)
+
+    def _lora_request(self, name: str) -> Any:
+        from vllm.lora.request import LoRARequest
+
+        number = self.lora_ids.setdefault(name, len(self.lora_ids) + 1)
+        return LoRARequest(name, number, "/none")
+
+    def _expect_grammar(self, request: Any, num_steps: int) -> None:
+        """Let a request wait for a grammar, as one with structured outputs does."""
+        from vllm.v1.request import RequestStatus
+
+        request.structured_output_request = SimpleNamespace(grammar=num_steps == 0)
+        request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+        self.grammars[request.request_id] = num_steps
+
+    def _advance_grammars(self) -> None:
+        for request_id in self.grammars:
+            self.grammars[request_id] -= 1
+            if request_id in self.requests:
+                waiting = self.requests[request_id].structured_output_request
+                waiting.grammar = self.grammars[request_id] <= 0
 
     def abort(self, request_id: str) -> bool:
         from vllm.v1.request import RequestStatus
@@ -93,8 +122,15 @@ class VllmSubject:
     def step(self) -> Line:
         self.preempted = []
         output = self.scheduler.schedule()
+        self._advance_grammars()
         scheduled = dict(output.num_scheduled_tokens)
-        self.scheduler.update_from_output(output, self._sample(list(scheduled)))
+        drafts = {i: list(d) for i, d in output.scheduled_spec_decode_tokens.items()}
+        planned = {i: self.requests[i] for i in scheduled}
+        lengths = {i: r.num_tokens for i, r in planned.items()}
+        self.scheduler.update_from_output(output, self._sample(planned, drafts))
+        sampled = {i: list(r.all_token_ids)[lengths[i] :] for i, r in planned.items()}
+        if self.config.num_speculative_tokens:
+            self._propose(planned, sampled)
         pool = self.scheduler.kv_cache_manager.block_pool
         return {
             "scheduled": scheduled,
@@ -105,23 +141,36 @@ class VllmSubject:
             "running": [r.request_id for r in self.scheduler.running],
             "waiting": [r.request_id for r in _waiting(self.scheduler)],
             "free_blocks": pool.get_num_free_blocks(),
+            "spec": drafts,
+            "sampled": {i: tokens for i, tokens in sampled.items() if tokens},
+            "drafts": {
+                i: list(r.spec_token_ids) for i, r in self.requests.items() if r.spec_token_ids
+            },
         }
 
-    def _sample(self, scheduled: list[str]) -> Any:
-        """The runner's answer: one token for every request whose tokens are all computed."""
+    def _propose(self, planned: dict[str, Any], sampled: dict[str, list[int]]) -> None:
+        """Hand in guesses, as `EngineCore.post_step` does."""
+        from vllm.v1.outputs import DraftTokenIds
+
+        guesses = [
+            draft_tokens(i, r.num_tokens, self.config, bool(sampled[i])) for i, r in planned.items()
+        ]
+        self.scheduler.update_draft_token_ids(DraftTokenIds(list(planned), guesses))
+
+    def _sample(self, planned: dict[str, Any], drafts: dict[str, list[int]]) -> Any:
+        """The runner's answer: tokens for every request whose tokens are all computed."""
         from vllm.v1.outputs import ModelRunnerOutput
 
-        requests = [self.requests[i] for i in scheduled]
         vocab_size = self.config.vocab_size
         tokens = [
-            [sample_token(r.request_id, r.num_tokens, vocab_size)]
+            sample_tokens(i, r.num_tokens, drafts.get(i, ()), vocab_size)
             if r.num_computed_tokens >= r.num_tokens
             else []
-            for r in requests
+            for i, r in planned.items()
         ]
         return ModelRunnerOutput(
-            req_ids=scheduled,
-            req_id_to_index={i: k for k, i in enumerate(scheduled)},
+            req_ids=list(planned),
+            req_id_to_index={i: k for k, i in enumerate(planned)},
             sampled_token_ids=tokens,
             logprobs=None,
             prompt_logprobs_dict={},
@@ -208,12 +257,20 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
             pipeline_parallel_size=1,
         ),
         observability_config=SimpleNamespace(kv_cache_metrics=False, enable_mfu_metrics=False),
-        lora_config=None,
+        lora_config=SimpleNamespace(max_loras=config.max_loras) if config.max_loras else None,
         kv_events_config=None,
         kv_transfer_config=None,
         ec_transfer_config=None,
-        speculative_config=None,
+        speculative_config=_speculation(config) if config.num_speculative_tokens else None,
         use_v2_model_runner=False,  # so that resumed requests are told apart from new ones
+    )
+
+
+def _speculation(config: TraceConfig) -> SimpleNamespace:
+    return SimpleNamespace(
+        num_speculative_tokens=config.num_speculative_tokens,
+        use_eagle=lambda: False,
+        uses_draft_model=lambda: config.spec_method == "draft_model",
     )
 
 

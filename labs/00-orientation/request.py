@@ -22,9 +22,9 @@ class RequestStatus(enum.IntEnum):
     ::
 
         WAITING ─────────────► RUNNING ──────► FINISHED_*
-           ▲                   │     ▲
-           │ (ready)           ▼     │
-        WAITING_FOR_*       PREEMPTED         any unfinished status may finish (abort)
+         ▲   │                 │     ▲
+         │   ▼ (not ready)     ▼     │
+        WAITING_FOR_* ◄───── PREEMPTED        any unfinished status may finish (abort)
 
     Source: vllm/v1/request.py#L315-L338 (RequestStatus) @ v0.22.1
     """
@@ -74,8 +74,8 @@ class RequestStatus(enum.IntEnum):
 
         - a finished request never changes again;
         - an unfinished one may always finish;
-        - WAITING and PREEMPTED may start RUNNING; only RUNNING may become PREEMPTED;
-        - WAITING may become blocked, and a blocked request may only go back to WAITING.
+        - WAITING and PREEMPTED may start RUNNING, or become blocked;
+        - a blocked request may only go to WAITING; only RUNNING may become PREEMPTED.
         """
         # TODO 00.4
         raise NotImplementedError(

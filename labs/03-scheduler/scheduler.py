@@ -15,6 +15,7 @@ Source: vllm/v1/core/sched/scheduler.py#L64-L2337 (Scheduler) @ v0.22.1
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
@@ -42,6 +43,9 @@ class Scheduler:
     Raises:
         ValueError: if ``cache_config.num_gpu_blocks`` is None.
     """
+
+    supports: ClassVar[frozenset[str]] = frozenset({"drafts", "encoder", "connector", "grammar"})
+    """Features that a scheduler can serve; those of :mod:`mini_vllm.policies` can serve fewer."""
 
     def __init__(
         self,
@@ -74,6 +78,9 @@ class Scheduler:
         """Finished since the last step: the worker still has to hear of them."""
         self.capped: list[Request] = []
         """Finished inside schedule() because they outgrew the pool; reported by the update."""
+        self.tokens_at_admission: dict[str, int] = {}
+        """Tokens that a request had when it was last admitted. While it has no more, all that was
+        scheduled of it were chunks of its prompt, and nothing can be guessed to follow them."""
         self.pause_state = PauseState.UNPAUSED
 
     # ------------------------------------------------------------------ requests in and out
@@ -89,6 +96,8 @@ class Scheduler:
                 f"request id {request.request_id!r} is in use by an unfinished request; "
                 "ids must be unique; choose another"
             )
+        for extension in self.extensions:
+            extension.request_added(request)
         if self.cache_config.enable_prefix_caching:
             request.set_block_hasher(self.kv_cache_manager.block_hasher)
         self.requests[request.request_id] = request
@@ -142,6 +151,7 @@ class Scheduler:
         for extension in self.extensions:
             extension.request_freed(request)
         self.finished_req_ids.add(request.request_id)
+        self.tokens_at_admission.pop(request.request_id, None)
         del self.requests[request.request_id]
 
     # ------------------------------------------------------------------ one step
@@ -158,8 +168,10 @@ class Scheduler:
         Source: vllm/v1/core/sched/scheduler.py#L329-L922 (Scheduler.schedule) @ v0.22.1
         """
         paused = self.pause_state == PauseState.PAUSED_ALL
-        step = StepPlan(0 if paused else self.scheduler_config.max_num_batched_tokens)
+        token_budget = 0 if paused else self.scheduler_config.max_num_batched_tokens
+        step = StepPlan(token_budget, self.extensions)
         self._schedule_running(step)
+        self._report_preempted(step)
         if not step.preempted and self.pause_state == PauseState.UNPAUSED:
             self._schedule_waiting(step)
         self._check_progress(step)
@@ -228,7 +240,14 @@ class Scheduler:
         refunded = step.refund(victim)
         if refunded and self.scheduler_config.uncache_refunded_blocks:
             self.kv_cache_manager.uncache_blocks(victim, victim.num_computed_tokens)
+        step.report_preempted(victim, was_in_plan=refunded)
         return refunded
+
+    def _report_preempted(self, step: StepPlan) -> None:
+        """Tell the extensions of victims that :meth:`_refund` was not asked about: they were not
+        in the plan."""
+        for victim in step.preempted:
+            step.report_preempted(victim, was_in_plan=False)
 
     def _preempt(self, request: Request) -> None:
         """Take a running request's blocks and send it back to wait.
@@ -335,6 +354,8 @@ class Scheduler:
 
     def _make_output(self, step: StepPlan) -> SchedulerOutput:
         """The finished plan, with what the extensions add to it."""
+        for request in (*step.new, *step.resumed):
+            self.tokens_at_admission[request.request_id] = request.num_tokens
         output = step.make_output(self.finished_req_ids)
         for extension in self.extensions:
             output.extra.update(extension.batch_inputs(output))
@@ -419,8 +440,9 @@ class Scheduler:
     def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
         """Hand in the tokens that a proposer guesses will come next, for the next step.
 
-        A request with more than its newest token left to compute is still in prefill: what
-        was guessed after a part of its prompt is dropped.
+        What was guessed after a chunk of a prompt is dropped, even if the chunk ends one token
+        before the prompt does: nothing was sampled there, so no guess can follow it. Extensions
+        may shorten a guess, one after the other.
 
         Source: vllm/v1/core/sched/scheduler.py#L1691-L1711 (Scheduler.update_draft_token_ids)
         @ v0.22.1
@@ -429,8 +451,12 @@ class Scheduler:
             request = self.requests.get(request_id)
             if request is None or request.status != RequestStatus.RUNNING:
                 continue
-            if request.num_tokens - request.num_computed_tokens <= 1:
-                request.spec_token_ids = list(token_ids)
+            drafts = list(token_ids)
+            if request.num_tokens == self.tokens_at_admission.get(request_id):
+                drafts = []
+            for extension in self.extensions:
+                drafts = extension.limit_drafts(request, drafts)
+            request.spec_token_ids = drafts
 
     def fail_requests(
         self, output: SchedulerOutput, reasons: Mapping[str, str]

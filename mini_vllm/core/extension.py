@@ -14,11 +14,40 @@ if TYPE_CHECKING:
 class SchedulerExtension:
     """A feature's say in scheduling; override what it needs, the rest changes nothing.
 
-    Adapters limit how many of them run side by side (``may_admit``), grammars and remote KV
-    make a request wait until they are there (``is_ready``), images bring a budget of their own
-    (``limit_tokens``), and each has data for the worker (``batch_inputs``) and something to
-    let go of in the end (``request_freed``).
+    The methods stand in the order in which one step calls them::
+
+        a request comes     request_added
+        before the plan     failures
+        while planning      limit_tokens, preempted, is_ready, may_admit, scheduled
+        the plan is made    batch_inputs
+        after the model     step_done, tokens_accepted, limit_drafts
+        a request ends      request_freed
+
+    Adapters limit how many of them run side by side (``may_admit``). Grammars make a request wait
+    until they are compiled (``request_added``, ``is_ready``, ``failures``) and follow what is
+    sampled (``tokens_accepted``, ``limit_drafts``). Images bring a budget of their own: they are
+    asked (``limit_tokens``) before blocks are allocated, and pay only when the request has them
+    (``scheduled``), for the allocation may fail.
+
+    Several extensions are asked in the order in which the scheduler has them.
     """
+
+    def request_added(self, request: Request) -> None:
+        """A new request, before it has a place in a queue; may give it a WAITING_FOR status."""
+
+    def failures(self) -> dict[str, str]:
+        """Why, by request id, waiting requests can never be ready; asked before every step."""
+        return {}
+
+    def limit_tokens(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
+        """How many of ``num_new_tokens`` may be scheduled after ``num_computed_tokens``.
+
+        It is only a question: blocks may be lacking. Commit in :meth:`scheduled`.
+        """
+        return num_new_tokens
+
+    def preempted(self, request: Request, was_in_plan: bool) -> None:
+        """A running request loses its blocks. If it was in this step's plan, it has left it."""
 
     def is_ready(self, request: Request) -> bool:
         """Whether a request in a WAITING_FOR status, which this extension knows, may go on."""
@@ -28,25 +57,25 @@ class SchedulerExtension:
         """Whether a waiting request may join ``running`` now; False skips it for this step."""
         return True
 
-    def limit_tokens(self, request: Request, num_computed_tokens: int, num_new_tokens: int) -> int:
-        """How many of ``num_new_tokens`` may be scheduled after ``num_computed_tokens``."""
-        return num_new_tokens
+    def scheduled(self, request: Request, num_new_tokens: int) -> None:
+        """A request has its blocks, and ``num_new_tokens`` of this step."""
 
     def batch_inputs(self, output: SchedulerOutput) -> dict[str, Any]:
         """Entries for ``output.extra``; called once a step, when the plan is complete."""
         return {}
 
-    def failures(self) -> dict[str, str]:
-        """Waiting requests that can never be ready, with the reason; asked before every step."""
-        return {}
-
     def step_done(self, output: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
-        """The forward pass is over. Returns the requests whose tokens are to be thrown away."""
+        """The model has run, and ``result`` is its answer. The tokens of the requests whose ids
+        are returned are thrown away."""
         return set()
 
     def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | None:
-        """New tokens of a request, after the stop rules. A reason ends it with an error."""
+        """Tokens that the stop rules have let pass. A reason ends their request with an error."""
         return None
+
+    def limit_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
+        """How much of a guess may be scheduled: ``token_ids``, or its beginning."""
+        return token_ids
 
     def request_freed(self, request: Request) -> None:
         """A request has finished and its blocks are free."""

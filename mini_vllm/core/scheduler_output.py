@@ -90,6 +90,16 @@ class SchedulerOutput:
     """(source, destination) on the device, for copy-on-write."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Batch inputs of scheduler extensions, by name."""
+    new_token_ids: dict[str, list[int]] = field(default_factory=dict)
+    """With pipeline parallelism: tokens that a rank which does not sample has not seen yet."""
+    scheduled_encoder_inputs: dict[str, list[int]] = field(default_factory=dict)
+    """Indices of the images to encode in this step, by request."""
+    free_encoder_mm_hashes: list[str] = field(default_factory=list)
+    """Content hashes of images whose encodings the worker may forget."""
+    kv_connector_metadata: Any = None
+    """What the scheduler's half of a KV connector tells the worker's."""
+    rewound: dict[str, int] = field(default_factory=dict)
+    """Tokens that the worker keeps as computed, of requests whose KV did not arrive."""
 
 
 @dataclass(slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.scheduler_output import CachedRequestData, NewRequestData, SchedulerOutput
 from mini_vllm.request import Request
@@ -14,6 +16,8 @@ class StepPlan:
     """Who gets how many tokens and which blocks, and what is left of the budget."""
 
     token_budget: int
+    extensions: Sequence[SchedulerExtension] = ()
+    """Those who hear of every entry."""
     num_scheduled_tokens: dict[str, int] = field(default_factory=dict)
     new_block_ids: dict[str, list[int]] = field(default_factory=dict)
     spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
@@ -21,6 +25,8 @@ class StepPlan:
     new: list[Request] = field(default_factory=list)
     resumed: list[Request] = field(default_factory=list)
     preempted: list[Request] = field(default_factory=list)
+    reported: list[Request] = field(default_factory=list)
+    """The preempted ones of whom the extensions have heard."""
 
     def add_running(self, request: Request, num_new_tokens: int, blocks: KVCacheBlocks) -> None:
         """Enter a running request, with as many of its drafts as its tokens cover."""
@@ -35,6 +41,8 @@ class StepPlan:
                 drafts = request.spec_token_ids[:num_drafts]
                 self.spec_decode_tokens[request.request_id] = drafts
             request.spec_token_ids = []  # the proposer brings new ones for the next step
+        for extension in self.extensions:
+            extension.scheduled(request, num_new_tokens)
 
     def add_admitted(self, request: Request, num_new_tokens: int, block_ids: list[int]) -> None:
         """Enter a new or resumed request with its whole block table."""
@@ -42,6 +50,15 @@ class StepPlan:
         self.num_scheduled_tokens[request.request_id] = num_new_tokens
         self.token_budget -= num_new_tokens
         self.new_block_ids[request.request_id] = block_ids
+        for extension in self.extensions:
+            extension.scheduled(request, num_new_tokens)
+
+    def report_preempted(self, request: Request, was_in_plan: bool) -> None:
+        """Tell the extensions, once, that a request has lost its blocks."""
+        if self.extensions and request not in self.reported:
+            self.reported.append(request)
+            for extension in self.extensions:
+                extension.preempted(request, was_in_plan)
 
     def refund(self, request: Request) -> bool:
         """Undo :meth:`add_running` for a request that is preempted after all.

@@ -22,6 +22,7 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.model.config import load_config
@@ -66,7 +67,9 @@ class EngineCore:
         executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
-        self.scheduler = scheduler_cls(config.scheduler, cache, extensions)
+        self.scheduler = make_scheduler(
+            config.scheduler, cache, scheduler_cls=scheduler_cls, extensions=extensions
+        )
         self.limits = PromptLimits(
             self.model_args.vocab_size,
             config.scheduler.max_model_len,

@@ -16,6 +16,8 @@ from mini_vllm.request import Request, RequestStatus
 class Policy(Scheduler):
     """A scheduler whose steps are filled by :meth:`fill`."""
 
+    supports = frozenset({"grammar"})
+
     def schedule(self) -> SchedulerOutput:
         """Plan one step; see :meth:`Scheduler.schedule`, whose frame this is."""
         paused = self.pause_state == PauseState.PAUSED_ALL
@@ -23,6 +25,7 @@ class Policy(Scheduler):
         if not paused:
             self._recall_skipped()
             self.fill(step)
+            self._report_preempted(step)
         self._check_progress(step)
         output = self._make_output(step)
         self._advance_computed_tokens(output)
@@ -30,7 +33,7 @@ class Policy(Scheduler):
 
     def new_plan(self, token_budget: int) -> StepPlan:
         """An empty plan."""
-        return StepPlan(token_budget)
+        return StepPlan(token_budget, self.extensions)
 
     def fill(self, step: StepPlan) -> None:
         """Enter into ``step`` whoever computes something in it."""

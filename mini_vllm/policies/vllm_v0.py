@@ -197,7 +197,7 @@ class VllmV0(Policy):
         budget = SchedulingBudget(token_budget, self.scheduler_config.max_num_seqs)
         for request in self.running:
             budget.add_seq(request.request_id)
-        self._plan = V0Plan(token_budget, budget=budget)
+        self._plan = V0Plan(token_budget, self.extensions, budget=budget)
         return self._plan
 
     def fill(self, step: StepPlan) -> None:

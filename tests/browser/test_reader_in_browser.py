@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from labkit.citations.symbols import Upstream, upstream_root
+from labkit.citations.symbols import Upstream
 from labkit.course.manifest import Course
+from labkit.course.root import upstream_root
 from labkit.reader.book import OUTPUT, build_all
 from labkit.reader.browser import Browser
 from tests.labkit.reading_course import CLOSE, STEP_3, STEP_40, make_reading_course, make_upstream

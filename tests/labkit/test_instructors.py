@@ -8,7 +8,7 @@ import tomllib
 
 from benchmarks import bench_grading
 from labkit.cli import COMMANDS
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 from labkit.sandbox.isolation import LADDER
 
 ROOT = find_root()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from labkit.cli import COMMANDS
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 
 PROMISED = """setup demo test lint test-full lab-% trace-diff-% watch-% hint-% diff-% reset-% read-%
     notebook-% run-% grade-% progress doctor check-kernel upstream cite-check conformance arena

@@ -13,7 +13,7 @@ import pytest
 from labkit.cli import COMMANDS
 from labkit.course import source
 from labkit.course.manifest import Course, Phase
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 
 COURSE = Course(ROOT)
 GUIDES = [phase.folder / "00-guide.md" for phase in COURSE.ready]

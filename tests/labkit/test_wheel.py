@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 
 
 @pytest.mark.slow

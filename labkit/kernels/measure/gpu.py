@@ -76,7 +76,7 @@ def measure_kernel(
     Raises:
         ValueError: there is no GPU.
     """
-    from labkit.course.manifest import find_root
+    from labkit.course.root import find_root
     from labkit.inside.child import Limits
     from labkit.process.worker import Worker, WorkerError
 
@@ -87,8 +87,8 @@ def measure_kernel(
     try:
         with Worker(find_root(), {}, limits, "the GPU") as worker:
             for item in worker.stream(
-                "measure_kernel", submission=asdict(submission), spec=spec.name, seed=seed,
-                parts=list(parts),
+                "labkit.kernels.measure.gpu:measure_here", submission=asdict(submission),
+                spec=spec.name, seed=seed, parts=list(parts),
             ):  # fmt: skip
                 findings += _judge(item, spec, seed)
                 measured.setdefault(item["part"], []).append(_without_tensors(item))
@@ -176,7 +176,7 @@ def sanitize(submission: Submission, spec: KernelSpec, seed: int) -> dict[str, s
 def measure_here(
     submission: dict[str, Any], spec: str, seed: int, parts: list[str]
 ) -> Iterator[dict[str, Any]]:
-    """The scenario behind `measure_kernel`; yields one dict for each case, the proof, each time."""
+    """The scenario behind `measure`; yields one dict for each case, the proof, each time."""
     os.environ.pop("TRITON_INTERPRET", None)  # before Triton is imported
     chosen, kernels = SPECS[spec], Submission(**submission).module()
     if "case" in parts:

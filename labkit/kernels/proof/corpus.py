@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 from labkit.inside.child import Limits
 from labkit.kernels.cases import SPECS, cases_of, find_case
 from labkit.kernels.cases.draw import Case
@@ -36,7 +36,7 @@ from labkit.kernels.verdict.report import CaseReport
 from labkit.kernels.watch.extract import Submission, extract, reference_source
 from labkit.kernels.watch.findings import Finding
 from labkit.kernels.watch.observation import Observation
-from labkit.kernels.watch.sandbox import LIMITS, Sandbox
+from labkit.kernels.workers import LIMITS, Sandbox
 
 SEED = 20
 WORKERS = 2

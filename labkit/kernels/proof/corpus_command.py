@@ -24,12 +24,12 @@ from pathlib import Path
 
 import typer
 
+from labkit.course.console import polite
 from labkit.course.files import write_text
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 from labkit.kernels.check import Checker
 from labkit.kernels.proof import corpus
 from labkit.kernels.proof.corpus import SEED, WORKERS, Bench, Cheat, Fault, Honest
-from labkit.learner.commands import polite
 
 Outcome = tuple[int, list[str]]  # how many were judged, and what is wrong
 

@@ -11,11 +11,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.course.files import write_text
-from labkit.reader.drawings import roofline
+from labkit.reader.drawings import graphs, kernels, machine, queues, roofline, text
 from labkit.reader.drawings.canvas import Canvas
 
 FIGURES: dict[str, Callable[[], Canvas]] = {
+    "00-orientation/figures/processes": machine.processes,
+    "00-orientation/figures/overlap": machine.overlap,
     "01-one-request/figures/roofline": roofline.draw,
+    "04-attention-kernels/figures/grid-tile-mask": kernels.grid_tile_mask,
+    "04-attention-kernels/figures/reading-pages": kernels.one_program_reads_pages,
+    "06-sampling/figures/promise": text.promise,
+    "07-going-fast/figures/layers": graphs.layers,
+    "16-policies-and-capstone/figures/three-queues": queues.three_queues,
 }
 """Path below `phases/`, without ".svg" -> what draws it."""
 

@@ -49,7 +49,8 @@ def test_r01_finish_reasons() -> None:
 def test_transitions_are_exactly_those_of_the_diagram() -> None:
     blocked = UNFINISHED[1:4]
     allowed = {(S.WAITING, S.RUNNING), (S.RUNNING, S.PREEMPTED), (S.PREEMPTED, S.RUNNING)}
-    allowed |= {(S.WAITING, b) for b in blocked} | {(b, S.WAITING) for b in blocked}
+    allowed |= {(S.WAITING, b) for b in blocked} | {(S.PREEMPTED, b) for b in blocked}
+    allowed |= {(b, S.WAITING) for b in blocked}
     allowed |= set(itertools.product(UNFINISHED, FINISHED))
     for old, new in itertools.product(S, S):
         assert S.can_become(old, new) == ((old, new) in allowed), (old, new)

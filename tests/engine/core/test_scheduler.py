@@ -698,15 +698,35 @@ def test_drafts_for_a_prompt_in_chunks_are_dropped() -> None:
     assert output.scheduled_spec_decode_tokens == {}
 
 
-def test_drafts_count_once_a_single_token_is_left() -> None:
-    """Prompt 5, budget 4: the last token of the prompt is computed as a decode is, with drafts."""
+@history("vllm#30618")
+def test_s12_a_chunk_that_ends_one_token_before_its_prompt_gets_no_drafts() -> None:
+    """Prompt 5, budget 4: nothing was sampled after token 4, so nothing can be guessed there."""
     scheduler = make_scheduler(budget=4)
     add(scheduler, make_request("a", 5))
     scheduler.update_from_output(scheduler.schedule(), {"a": []})
     scheduler.update_draft_token_ids({"a": [1, 2]})
     output = scheduler.schedule()
-    assert output.num_scheduled_tokens == {"a": 3}
-    assert output.scheduled_spec_decode_tokens == {"a": [1, 2]}
+    assert output.num_scheduled_tokens == {"a": 1}
+    assert output.scheduled_spec_decode_tokens == {}
+    scheduler.update_from_output(output, {"a": [9]})
+    scheduler.update_draft_token_ids({"a": [1, 2]})
+    assert scheduler.schedule().scheduled_spec_decode_tokens == {"a": [1, 2]}
+
+
+def test_s12_a_resumed_request_computes_its_output_in_chunks_without_drafts() -> None:
+    """Prompt 3 and two of output, budget 4: after preemption its 5 tokens are a prompt again."""
+    scheduler = make_scheduler(budget=4)
+    request = make_request("a", 3)
+    add(scheduler, request)
+    step(scheduler)
+    step(scheduler)
+    assert scheduler.reset_prefix_cache() is False
+    scheduler._preempt(request)
+    assert scheduler.reset_prefix_cache()
+    scheduler.update_from_output(scheduler.schedule(), {"a": []})
+    assert (request.num_computed_tokens, request.num_tokens) == (4, 5)
+    scheduler.update_draft_token_ids({"a": [1, 2]})
+    assert scheduler.schedule().num_scheduled_tokens == {"a": 1}
 
 
 def test_r38_tokens_after_the_stop_are_dropped() -> None:

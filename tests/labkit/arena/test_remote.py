@@ -12,9 +12,9 @@ from labkit.arena.referee import RuleBroken
 from labkit.arena.remote import RemoteScheduler
 from labkit.arena.simulator import Run, simulate
 from labkit.arena.workloads import WORKLOADS
+from labkit.course.root import ROOT
 from labkit.inside import child
 from labkit.process.worker import Worker
-from labkit.setup.bootstrap import ROOT
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0
 

@@ -17,7 +17,8 @@ from labkit.citations.drift import by_phase, report, version_of
 from labkit.citations.lock import LOCK, format_lock, read_lock, write_lock
 from labkit.citations.moves import propose
 from labkit.citations.scan import Citation, Problem, phase_of, scan_project, scan_text
-from labkit.citations.symbols import PIN, SourceFile, Upstream
+from labkit.citations.symbols import SourceFile, Upstream
+from labkit.course.root import PIN
 
 drift = importlib.import_module("labkit.citations.drift")  # the package has a function `drift`
 BLOB = f"https://github.com/vllm-project/vllm/blob/{PIN}"

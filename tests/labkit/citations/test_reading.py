@@ -9,9 +9,8 @@ import pytest
 from labkit.citations.cli import main
 from labkit.citations.lock import read_lock
 from labkit.citations.reading import READINGS, claims_in, claims_of, unread, wanted
-from labkit.citations.symbols import PIN
 from labkit.course.manifest import Course
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import PIN, ROOT
 
 BLOB = f"https://github.com/vllm-project/vllm/blob/{PIN}/vllm/core/pool.py"
 POOL = (

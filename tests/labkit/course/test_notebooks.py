@@ -15,8 +15,9 @@ from nbclient.exceptions import CellExecutionError
 
 from labkit import notebook
 from labkit.course import notebook_source, sync
-from labkit.course.manifest import Course, find_root
-from labkit.setup import bootstrap
+from labkit.course.manifest import Course
+from labkit.course.root import find_root
+from labkit.setup.requirements import requirements
 
 COURSE = Course(find_root())
 SLUGS = [phase.slug for phase in COURSE.ready if phase.notebook]
@@ -120,11 +121,11 @@ def test_the_address_comes_from_the_metadata(tmp_path: Path) -> None:
 
 
 def test_on_colab_what_is_missing_or_too_old_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = bootstrap.requirements(("engine", "course"))
+    wanted = requirements(("engine", "course"))
     have = {need.name: dict(need.bounds)[">="] for need in wanted} | {"typer": "0.1"}
     del have["rich"]
     commands: list[list[str]] = []
-    monkeypatch.setattr(bootstrap, "installed", lambda names: have)
+    monkeypatch.setattr(notebook, "installed", lambda names: have)
     monkeypatch.setattr(notebook.subprocess, "run", lambda words, **_: commands.append(words))
     notebook._install_missing()
     (command,) = commands

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 from labkit.grading.student_dist import tracked
 
 ROOT = find_root()

@@ -16,7 +16,8 @@ import pytest
 from rich.console import Console
 
 from labkit.course.files import write_text
-from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
 from labkit.grading import batch, submission
 from labkit.grading.batch import Job

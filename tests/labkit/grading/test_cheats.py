@@ -17,13 +17,13 @@ from typing import Any
 
 import pytest
 
+from labkit.course.console import course
 from labkit.course.manifest import Phase
 from labkit.course.skeleton import skeleton
 from labkit.grading import grade
 from labkit.grading.grade import Judged
 from labkit.inside import child
 from labkit.judge import counterexample, hidden
-from labkit.learner.commands import course
 from labkit.sandbox import build as sandbox
 from labkit.sandbox.build import Sandbox
 from labkit.sandbox.isolation import LADDER
@@ -103,7 +103,9 @@ def meet(phase: Phase, rung: str, reference: hidden.Observed) -> Callable[..., t
             assert isinstance(subject, hidden.Subject)
             subject.limits = dataclasses.replace(subject.limits, seconds=seconds)
             subject.enter(task)
-            subject.call("ping")  # only a later answer has `seconds` and no more
+            subject.call(
+                "labkit.inside.basic:ping"
+            )  # only a later answer has `seconds` and no more
             kind = ""
             try:
                 getattr(suite, TESTS[task])(subject=subject, reference=reference)

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 import yaml
 
-from labkit.course.manifest import Course, find_root
+from labkit.course.manifest import Course
+from labkit.course.root import find_root
 from labkit.grading import student_dist
 
 ROOT = find_root()

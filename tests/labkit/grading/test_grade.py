@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 
+from labkit.course.console import course
 from labkit.course.manifest import Phase
 from labkit.course.skeleton import skeleton
 from labkit.grading import grade, likeness, result
-from labkit.judge import public
+from labkit.judge import mistakes, public
 from labkit.judge.public import PhaseResult
-from labkit.learner.commands import course
-from labkit.quality import mutants
 from labkit.sandbox import isolation
 
 ROOT = Path(__file__).parents[3]
@@ -102,12 +101,12 @@ def test_a_machine_without_isolation_says_so_and_flags_nobody(
 
 
 def test_a_known_mistake_is_answered_with_its_misconception(phase: Phase, tmp_path: Path) -> None:
-    mutant = next(m for m in mutants.load(phase) if m.exercise == "00.2")
+    mutant = next(m for m in mistakes.load(phase) if m.exercise == "00.2")
     files = submit(phase, tmp_path, mutant.text)
     judged = grade.judge(phase, files, seed=3, tasks=["00.2"])
     (group,) = judged.result.groups
     assert (group.status, group.kind) == ("failed", "wrong result")
-    assert group.hint in {m.misconception for m in mutants.load(phase)} | {
+    assert group.hint in {m.misconception for m in mistakes.load(phase)} | {
         phase.exercise("00.2").hints[0]
     }
     title, lines = judged.inputs["00.2"]
@@ -251,7 +250,7 @@ def test_likeness_looks_at_the_tree_not_at_the_text(phase: Phase, tmp_path: Path
     (tmp_path / "request.py").write_text(text.replace("return ", "return  "), encoding="utf-8")
     whole = {row[1] for row in likeness.compare(phase, tmp_path)["same"]}
     assert whole == set(phase.holes(phase.modules[0]))
-    one = mutants.load(phase)[0]
+    one = mistakes.load(phase)[0]
     (tmp_path / "request.py").write_text(one.text, encoding="utf-8")
     assert {row[1] for row in likeness.compare(phase, tmp_path)["same"]} == whole - {one.function}
 

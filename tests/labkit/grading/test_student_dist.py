@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from labkit.course import sync
-from labkit.course.manifest import Course, find_root
+from labkit.course.manifest import Course
+from labkit.course.root import find_root
 from labkit.grading import student_dist
 from labkit.grading.student_dist import PACK, SealError
-from labkit.quality import mutants
+from labkit.judge import mistakes
 
 ROOT = find_root()
 KEPT_SECRET = (
@@ -74,18 +75,18 @@ def test_labs_are_untouched_skeletons(tree: Path) -> None:
 
 def test_public_mistakes_stay_and_hidden_ones_go(tree: Path) -> None:
     for phase in Course(ROOT).ready:
-        mine = mutants.entries(phase)
+        mine = mistakes.entries(phase)
         public = {entry["name"] for entry in mine if "hidden_only" not in entry}
-        handed_out = mutants.entries(Course(tree).phase(phase.number))
+        handed_out = mistakes.entries(Course(tree).phase(phase.number))
         assert {entry["name"] for entry in handed_out} == public
         assert len(public) < len(mine), f"phase {phase.number} has no mistake for hidden tests"
-        if mutants.vectors_file(phase).exists():
+        if mistakes.vectors_file(phase).exists():
             vectors = json.loads(
                 (tree / "tests/corpora/mutants" / f"{phase.slug}.json").read_text()
             )
             assert vectors["hidden"] == {}
             assert set(vectors["public"]) <= public
-    assert mutants.load(Course(tree).phase("00")), "what is left can be used"
+    assert mistakes.load(Course(tree).phase("00")), "what is left can be used"
 
 
 def test_walkthroughs_come_only_if_asked(tmp_path: Path) -> None:

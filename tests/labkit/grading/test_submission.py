@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import find_root
 from labkit.grading import submission
 from labkit.grading.result import GradeResult
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from labkit.course.root import ROOT
 from labkit.inspector.recording import RecordingError
 from labkit.inspector.sources import Replay, load
-from labkit.setup.bootstrap import ROOT
 
 GOLDEN = ROOT / "tests" / "conformance" / "golden" / "pressure.jsonl.xz"
 DIFFERENCE = ROOT / "tests" / "conformance" / "differences" / "unwritten-blocks.json"

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from labkit.course.root import ROOT
 from labkit.inspector.pool import build_pool
 from labkit.inspector.recording import Run
 from labkit.inspector.rows import COMPUTING, build_rows
 from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
-from labkit.setup.bootstrap import ROOT
 from labkit.trace.format import load_trace
 from labkit.trace.generate import PROFILES, generate
 from labkit.trace.golden import load

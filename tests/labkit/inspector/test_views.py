@@ -15,13 +15,13 @@ import pytest
 from rich.console import Console
 
 from labkit import cli
+from labkit.course.root import ROOT
 from labkit.inspector.page import build_page, pack, pack_run, queue_change
 from labkit.inspector.perfetto import MICROSECONDS, to_perfetto
 from labkit.inspector.recording import Run
 from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
 from labkit.inspector.terminal import show
-from labkit.setup.bootstrap import ROOT
 from labkit.trace.golden import load
 
 # ------------------------------------------------------------------ the page

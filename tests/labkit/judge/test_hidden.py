@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 from labkit.judge import hidden
 
 

@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from labkit import cli
-from labkit.course.manifest import Course, find_root
+from labkit.course.console import Screen
+from labkit.course.manifest import Course
+from labkit.course.root import find_root
 from labkit.kernels import check
 from labkit.kernels.cases import SPECS, cases_of, find_case
 from labkit.kernels.check import Checker, default_file, sampled
@@ -20,7 +22,6 @@ from labkit.kernels.verdict import controls, tolerances
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict.report import CheckResult, Stage, check_schema
 from labkit.kernels.watch.extract import reference_source
-from labkit.learner.screen import Screen
 
 ROOT = find_root()
 H200 = DATASHEETS["H200"]

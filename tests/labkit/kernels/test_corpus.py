@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 from labkit.kernels.cases import SPECS
 from labkit.kernels.check import Checker
 from labkit.kernels.proof import corpus, corpus_command, selftest

@@ -20,7 +20,7 @@ from labkit.kernels.watch.crosscompile import (
 from labkit.kernels.watch.extract import Submission, extract, reference_source
 from labkit.kernels.watch.findings import Finding
 from labkit.kernels.watch.observation import Observation, Traffic
-from labkit.kernels.watch.sandbox import Sandbox, finding_from
+from labkit.kernels.workers import Sandbox, finding_from
 from labkit.process.worker import WorkerError
 from mini_vllm.kernels.attention import PAGED_DECODE, PAGED_PREFILL, STORE_KV
 from mini_vllm.kernels.launch import KernelSpec, Launch

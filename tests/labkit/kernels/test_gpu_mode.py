@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 from labkit.kernels.cases import SPECS, build, cases_of, large
 from labkit.kernels.cases.large import LARGE
 from labkit.kernels.measure import gpu, timing

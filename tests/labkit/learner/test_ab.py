@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from labkit.course import source
-from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.console import Screen
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import find_root
 from labkit.inside import child
 from labkit.learner import ab
-from labkit.learner.screen import Screen
 from labkit.process import overlay
 from labkit.process.worker import Worker
 
@@ -135,7 +136,9 @@ def test_the_kernels_workload_speaks_through_oracle_and_kernels(
     file.write_text(text.replace(right, wrong), encoding="utf-8")
     limits = child.Limits(ab.RUN_SECONDS, 0)
     with Worker(phase.root, {kernels: str(file)}, limits, "yours") as worker:
-        result = worker.call("workload", workload=phase.run, modules=list(phase.modules))
+        result = worker.call(
+            "labkit.learner.ab:measure", workload=phase.run, modules=list(phase.modules)
+        )
     assert result["used"] == [oracle, kernels]
     assert [len(tokens) for tokens in result["tokens"]] == [ab.KERNEL_TOKENS] * 4
     through_oracle, through_kernels = result["tokens"][:2], result["tokens"][2:]

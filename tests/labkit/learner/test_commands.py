@@ -14,11 +14,11 @@ import pytest
 import typer
 
 from labkit.course import sync
+from labkit.course.console import some
 from labkit.course.manifest import Course
 from labkit.course.state import State
-from labkit.judge import diagnose, public
+from labkit.judge import diagnose, mistakes, public
 from labkit.learner import commands as loop
-from labkit.learner.screen import some
 from labkit.quality import mutants
 from tests.labkit.toy_course import ENGINE, lab, make_course, rewrite, solve, write
 
@@ -142,7 +142,7 @@ def test_next_points_at_an_open_function_first(toy: Course) -> None:
 
 def test_next_points_at_the_function_of_a_known_mistake(toy: Course) -> None:
     phase = toy.phase("0")
-    mutants.write_vectors(phase, mutants.run(phase, mutants.load(phase)))
+    mutants.write_vectors(phase, mutants.run(phase, mistakes.load(phase)))
     solve(toy)
     rewrite(toy, "Fifo.drain", "return [self.items.pop() for _ in range(number) if self.items]")
     text, _ = screen(toy)
@@ -151,7 +151,7 @@ def test_next_points_at_the_function_of_a_known_mistake(toy: Course) -> None:
 
 def test_a_known_mistake_is_named(toy: Course) -> None:
     phase = toy.phase("0")
-    mutants.write_vectors(phase, mutants.run(phase, mutants.load(phase)))
+    mutants.write_vectors(phase, mutants.run(phase, mistakes.load(phase)))
     solve(toy, "clamp")
     rewrite(toy, "clamp", "return max(min(wanted, limit), 0)")
     text, _ = screen(toy)

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 
 from labkit.course import source
-from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.console import Screen
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
 from labkit.inside import child
 from labkit.learner import ab, divergence
-from labkit.learner.screen import Screen
 from labkit.process.worker import Worker
 from labkit.testing import Divergence
 from labkit.trace.generate import generate

@@ -16,7 +16,8 @@ from pathlib import Path
 import pytest
 
 from labkit.course import notebook_source, source, sync
-from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import ROOT
 from labkit.learner import commands as loop
 
 SLUG = "00-orientation"
@@ -25,9 +26,9 @@ SLUG = "00-orientation"
 @pytest.fixture
 def phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Phase:
     """The real phase 00 and the engine's text, copied into an empty folder."""
+    root = ROOT
     monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
     monkeypatch.delenv("LAB", raising=False)
-    root = find_root()
     for name in (f"phases/{SLUG}", f"tests/public/{SLUG}", f"tests/hidden/{SLUG}"):
         shutil.copytree(root / name, tmp_path / name)
     (tmp_path / "tests/corpora/mutants").mkdir(parents=True)
@@ -93,7 +94,7 @@ def test_the_first_screen_names_file_line_and_command(phase: Phase) -> None:
         "read   phases/00-orientation/00-guide.md, then 02-mini-build.md#task-1",
         "make hint-00",
     )
-    tour = (find_root() / "docs/tour.md").read_text(encoding="utf-8")
+    tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
     says(tour, *text.splitlines())  # else: python -m labkit.quality.tour
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course.manifest import find_root
+from labkit.course.root import find_root
 from labkit.inside import child
 from labkit.inside.child import Limits
 from labkit.process import overlay, warm
@@ -100,10 +100,10 @@ def test_children_of_children_are_forked_too() -> None:
 
 def test_a_worker_answers_and_dies() -> None:
     with Worker(ROOT, {}) as worker:
-        assert worker.call("warm", packages=[]) is None
+        assert worker.call("labkit.inside.basic:warm", packages=[]) is None
         worker._process.kill()
         with pytest.raises(WorkerError, match="exit code -9"):
-            worker.call("warm", packages=[])
+            worker.call("labkit.inside.basic:warm", packages=[])
 
 
 def test_another_program_is_refused() -> None:

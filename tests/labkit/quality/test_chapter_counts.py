@@ -15,7 +15,7 @@ from functools import cache
 import pytest
 
 from labkit.course.manifest import Course, Phase
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 
 COURSE = Course(ROOT)
 each_phase = pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)

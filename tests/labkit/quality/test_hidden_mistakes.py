@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course.manifest import Course, Phase, find_root
-from labkit.judge import public
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import find_root
+from labkit.judge import mistakes, public
 from labkit.quality import mutants
 from labkit.quality.mutants import Verdict
 from tests.labkit.toy_course import make_course
@@ -108,10 +109,10 @@ def hidden_tests(phase: Phase) -> set[str]:
 
 def caught(phase: Phase) -> set[str]:
     """Those that fail on a mistake which its own task's public tests let pass, as recorded."""
-    hidden = json.loads(mutants.vectors_file(phase).read_text(encoding="utf-8"))["hidden"]
+    hidden = json.loads(mistakes.vectors_file(phase).read_text(encoding="utf-8"))["hidden"]
     return {
         failed.partition("[")[0]
-        for entry in mutants.entries(phase)
+        for entry in mistakes.entries(phase)
         if "hidden_only" in entry
         for failed in hidden[entry["name"]]
     }
@@ -127,8 +128,8 @@ def test_every_hidden_test_catches_what_the_public_ones_do_not(phase: Phase) -> 
 
 @pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 def test_a_mistake_for_the_hidden_suite_passes_its_tasks_public_tests(phase: Phase) -> None:
-    vectors = json.loads(mutants.vectors_file(phase).read_text(encoding="utf-8"))
-    for entry in mutants.entries(phase):
+    vectors = json.loads(mistakes.vectors_file(phase).read_text(encoding="utf-8"))
+    for entry in mistakes.entries(phase):
         if "hidden_only" in entry:
             open_ones = map(public.task_of, vectors["public"][entry["name"]])
             secret = map(public.task_of, vectors["hidden"][entry["name"]])
@@ -138,10 +139,10 @@ def test_a_mistake_for_the_hidden_suite_passes_its_tasks_public_tests(phase: Pha
 
 def test_what_did_not_run_stays_recorded(tmp_path: Path) -> None:
     phase = make_course(tmp_path).phase("0")
-    first, second, *_ = mutants.load(phase)
+    first, second, *_ = mistakes.load(phase)
 
     def recorded() -> dict[str, dict[str, list[str]]]:
-        return dict(json.loads(mutants.vectors_file(phase).read_text(encoding="utf-8")))
+        return dict(json.loads(mistakes.vectors_file(phase).read_text(encoding="utf-8")))
 
     mutants.write_vectors(phase, [Verdict(first, ("a",), ("h",)), Verdict(second, ("b",), ())])
     assert recorded() == {
@@ -153,7 +154,7 @@ def test_what_did_not_run_stays_recorded(tmp_path: Path) -> None:
     assert recorded()["hidden"] == {first.name: ["h"]}
     mutants.write_vectors(phase, [Verdict(first, (), ())])
     assert recorded()["hidden"] == {}
-    file = mutants.mutants_file(phase)
+    file = mistakes.mutants_file(phase)
     file.write_text(file.read_text().replace(f'"{second.name}"', '"another"'))
     mutants.write_vectors(phase, [])
     assert second.name not in recorded()["public"]

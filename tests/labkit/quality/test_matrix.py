@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from labkit.course.manifest import Course, ManifestError
+from labkit.judge import mistakes
 from labkit.quality import chapters, matrix, mutants
 from tests.labkit.toy_course import CHAPTER, ENGINE, MUTANTS, NOTEBOOK, TESTS, make_course, write
 
@@ -22,7 +23,7 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Course:
 
 def test_a_complete_phase_has_no_problems(toy: Course) -> None:
     phase = toy.phase("0")
-    mutants.write_vectors(phase, mutants.run(phase, mutants.load(phase)))
+    mutants.write_vectors(phase, mutants.run(phase, mistakes.load(phase)))
     found = matrix.run(toy, [phase])["00-toy"]
     assert found.pop("notebook") == ["notebook.py has 2 todo cells; 4 to 8 make a good lab"]
     assert found == {name: [] for name in matrix.CHECKS if name != "notebook"}
@@ -145,7 +146,7 @@ def test_mutants_report_survivors(tmp_path: Path) -> None:
         "tests/public/00-toy/test_toy.py",
         TESTS.replace("Fifo().head is None", "True").replace("== 1", "in (1, 3)"),
     )
-    verdicts = mutants.run(phase, mutants.load(phase))
+    verdicts = mutants.run(phase, mistakes.load(phase))
     assert {v.mutant.name: v.killed for v in verdicts} == {
         "budget-forgotten": True, "negative": True, "newest-first": True, "head-is-tail": False,
     }  # fmt: skip
@@ -154,7 +155,7 @@ def test_mutants_report_survivors(tmp_path: Path) -> None:
 
 def test_hidden_suites_count_when_asked(tmp_path: Path) -> None:
     phase = make_course(tmp_path).phase("0")
-    chosen = [m for m in mutants.load(phase) if m.name == "newest-first"]
+    chosen = [m for m in mistakes.load(phase) if m.name == "newest-first"]
     (verdict,) = mutants.run(phase, chosen, hidden=True)
     assert verdict.hidden == ("test_00_2_drain_matches",)
 
@@ -173,7 +174,7 @@ def test_a_mutant_for_the_hidden_suite_alone_must_be_caught_there(tmp_path: Path
     """
     path = tmp_path / "tests/corpora/mutants/00-toy.toml"
     path.write_text(path.read_text() + textwrap.dedent(extra))
-    (mutant,) = (m for m in mutants.load(phase) if m.hidden_only)
+    (mutant,) = (m for m in mistakes.load(phase) if m.hidden_only)
     (verdict,) = mutants.run(phase, [mutant])
     assert (verdict.killed, verdict.passed, verdict.mark) == (False, True, "hidden only")
     assert "hidden not run" in mutants.matrix([verdict])
@@ -205,4 +206,4 @@ def test_a_wrong_mutants_file_is_refused(tmp_path: Path, old: str, new: str, wor
         )
     write(tmp_path, "tests/corpora/mutants/00-toy.toml", text)
     with pytest.raises(ManifestError, match=words):
-        mutants.load(phase)
+        mistakes.load(phase)

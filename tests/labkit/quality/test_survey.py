@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from labkit.course import source
-from labkit.course.manifest import Course, ManifestError, Phase, find_root
-from labkit.judge import public
+from labkit.course.manifest import Course, ManifestError, Phase
+from labkit.course.root import find_root
+from labkit.judge import mistakes, public
 from labkit.judge.public import PhaseResult
 from labkit.process import warm
-from labkit.quality import alternatives, mutants, mutate
+from labkit.quality import alternatives, mutate
 from labkit.quality import survey as quality
 from labkit.quality.survey import Line
 
@@ -247,7 +248,7 @@ def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
     assert sorted(rows) == sorted(quality.PARTS)
     assert all(quality.passes(line) for line in rows.values())
     assert rows["changes"].total == len(quality.not_equivalent(phase)) == rows["changes"].of
-    assert rows["named"].total == len(mutants.entries(phase))
+    assert rows["named"].total == len(mistakes.entries(phase))
     assert rows["seeds"].total >= 50
 
 

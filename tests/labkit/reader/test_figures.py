@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from labkit.course.root import ROOT
 from labkit.kernels.measure.roofline import DATASHEETS
 from labkit.reader import drawings
 from labkit.reader.drawings import roofline
-from labkit.setup.bootstrap import ROOT
 
 
 def test_every_figure_is_what_would_be_drawn_today() -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from labkit.citations.symbols import Upstream, upstream_root
+from labkit.citations.symbols import Upstream
 from labkit.course.manifest import Course
+from labkit.course.root import ROOT, upstream_root
 from labkit.reader.book import build_all
 from labkit.reader.pictures import SIGNATURE, label_of, labelled, phrases_of_page
-from labkit.setup.bootstrap import ROOT
 
 PICTURES = ROOT / "docs" / "pictures"
 COURSE = Course(ROOT)

@@ -22,9 +22,9 @@ from typing import Any
 
 import pytest
 
-from labkit.course.manifest import Course, Phase, find_root
+from labkit.course.manifest import Course, Phase
+from labkit.course.root import HOME, find_root
 from labkit.inside import child
-from labkit.process import overlay
 from labkit.process.worker import Program, Worker, WorkerError
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
@@ -200,7 +200,7 @@ def launcher(rung: type[Rung], phase: Phase) -> Sandbox:
 def worker(rung: type[Rung], phase: Phase) -> Iterator[Worker]:
     limits = child.Limits(seconds=SECONDS, memory_mb=256)
     with Worker(phase.root, {}, limits, "toy", launcher(rung, phase), SECONDS) as made:
-        made.call("ping")
+        made.call("labkit.inside.basic:ping")
         yield made
 
 
@@ -457,18 +457,19 @@ def test_the_engine_lacks_the_reference(phase: Phase, tmp_path: Path) -> None:
 # ------------------------------------------------------------------ kernels
 def imports_of(name: str) -> set[str]:
     """The files of labkit that a file of labkit imports when it is imported itself."""
-    tree = ast.parse((overlay.HOME / name).read_text(encoding="utf-8"))
+    tree = ast.parse((HOME / name).read_text(encoding="utf-8"))
     found = set()
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "labkit":
             for target in [f"{node.module}.{alias.name}" for alias in node.names] + [node.module]:
                 path = "/".join(str(target).split(".")[1:])
-                found |= {f for f in (f"{path}.py",) if (overlay.HOME / f).is_file()}
+                found |= {f for f in (f"{path}.py",) if (HOME / f).is_file()}
     return found
 
 
 def test_a_kernels_worker_has_the_tools_that_it_needs_and_no_oracle() -> None:
-    given = {*sandbox.TOOLS, *sandbox.KERNEL_TOOLS}
+    patterns = (*sandbox.TOOLS, *sandbox.KERNEL_TOOLS)
+    given = {path.relative_to(HOME).as_posix() for path in sandbox.files_of(patterns)}
     for name in given:
         assert imports_of(name) <= given, name
     assert not [name for name in given if name.startswith("kernels/verdict/")]
@@ -586,6 +587,6 @@ def test_a_worker_starts_fast(rung: type[Rung], phase: Phase) -> None:
     for _ in range(4):
         begin = time.monotonic()
         with Worker(phase.root, {}, child.Limits(20), "toy", box) as worker:
-            assert worker.call("ping") == "pong"
+            assert worker.call("labkit.inside.basic:ping") == "pong"
             taken.append(time.monotonic() - begin)
     assert min(taken) < 1.5, taken

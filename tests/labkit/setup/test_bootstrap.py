@@ -16,15 +16,19 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement as Judge
 
+from labkit.course.root import ROOT
 from labkit.setup import bootstrap
-from labkit.setup.bootstrap import DEFAULT_GROUPS, Interpreter, Machine, SetupError, Venv
+from labkit.setup.plan import Machine, plan, torch_step, venv_state, without_index
+from labkit.setup.pythons import Interpreter, probe
+from labkit.setup.requirements import DEFAULT_GROUPS, SetupError, parse_requirement, requirements
+from labkit.setup.venv import TORCH, TORCH_CPU_INDEX, Venv, answers, explain, install_torch, pip
 
 EVERY_GROUP = (*DEFAULT_GROUPS, "notebook", "serve")
 
 
 def complete(groups: tuple[str, ...] = DEFAULT_GROUPS) -> dict[str, str]:
     """Versions that meet every requirement: the lower bounds."""
-    return {need.name: dict(need.bounds).get(">=", "1") for need in bootstrap.requirements(groups)}
+    return {need.name: dict(need.bounds).get(">=", "1") for need in requirements(groups)}
 
 
 BARE = Interpreter("/usr/bin/python3", (3, 12, 1))
@@ -46,18 +50,18 @@ def machine(**changes: object) -> Machine:
 
 
 def kinds(found: Machine) -> list[str]:
-    return [step.kind for step in bootstrap.plan(found, DEFAULT_GROUPS)]
+    return [step.kind for step in plan(found, DEFAULT_GROUPS)]
 
 
 # ---------------------------------------------------------------- requirements
 def test_every_requirement_is_understood_as_pip_understands_it() -> None:
     import tomllib
 
-    project = tomllib.loads((bootstrap.ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     texts = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     versions = "0.9 2.0 2.10.1 2.11 2.13.0+cpu 2.14.0 3.6.0 5.16 6.0 11".split()
     for text in texts:
-        ours, judge = bootstrap.parse_requirement(text, "linux"), Judge(text)
+        ours, judge = parse_requirement(text, "linux"), Judge(text)
         assert ours is not None
         assert ours.name == judge.name
         for version in versions:
@@ -65,24 +69,24 @@ def test_every_requirement_is_understood_as_pip_understands_it() -> None:
 
 
 def test_a_marker_keeps_triton_off_a_mac() -> None:
-    assert "triton" in [need.name for need in bootstrap.requirements(["engine"], "linux")]
-    assert "triton" not in [need.name for need in bootstrap.requirements(["engine"], "darwin")]
+    assert "triton" in [need.name for need in requirements(["engine"], "linux")]
+    assert "triton" not in [need.name for need in requirements(["engine"], "darwin")]
 
 
 @pytest.mark.parametrize("text", ["a ~= 1.0", "a; python_version < '3'", "a[extra]>=1"])
 def test_a_form_that_is_not_understood_is_an_error(text: str) -> None:
     with pytest.raises(ValueError, match="understood"):
-        bootstrap.parse_requirement(text)
+        parse_requirement(text)
 
 
 def test_the_pinned_torch_is_within_the_bounds_of_pyproject() -> None:
-    torch = next(n for n in bootstrap.requirements(["engine"]) if n.name == "torch")
-    assert torch.accepts(bootstrap.TORCH)
+    torch = next(n for n in requirements(["engine"]) if n.name == "torch")
+    assert torch.accepts(TORCH)
 
 
 # ---------------------------------------------------------------- the plan
 def test_a_fresh_machine_gets_a_venv_then_torch_alone_then_the_rest() -> None:
-    steps = bootstrap.plan(machine(), DEFAULT_GROUPS)
+    steps = plan(machine(), DEFAULT_GROUPS)
     assert [step.kind for step in steps] == ["create", "torch", "install"]
     assert steps[0].words == (BARE.path,)
     assert not any(word.startswith("torch>") for word in steps[2].words)
@@ -90,32 +94,30 @@ def test_a_fresh_machine_gets_a_venv_then_torch_alone_then_the_rest() -> None:
 
 def test_the_cpu_index_is_asked_only_on_linux_without_a_gpu() -> None:
     def indexes(**changes: object) -> tuple[str, ...]:
-        steps = bootstrap.plan(machine(**changes), DEFAULT_GROUPS)
+        steps = plan(machine(**changes), DEFAULT_GROUPS)
         return next(step.words for step in steps if step.kind == "torch")
 
-    assert indexes() == (bootstrap.TORCH_CPU_INDEX,)
+    assert indexes() == (TORCH_CPU_INDEX,)
     assert indexes(has_gpu=True) == ()
     assert indexes(system="darwin", processor="arm64") == ()
 
 
 def test_a_complete_venv_is_used_and_comes_before_a_ready_python() -> None:
     venv = replace(FULL, path="/repo/.venv/bin/python")
-    steps = bootstrap.plan(
-        machine(venv_state="ready", venv=venv, candidates=(FULL,)), DEFAULT_GROUPS
-    )
+    steps = plan(machine(venv_state="ready", venv=venv, candidates=(FULL,)), DEFAULT_GROUPS)
     assert [(step.kind, step.words) for step in steps] == [("use", (venv.path,))]
 
 
 def test_a_ready_python_is_used_as_it_is_even_in_a_read_only_folder() -> None:
     found = machine(candidates=(BARE, FULL), writable=False)
-    assert bootstrap.plan(found, DEFAULT_GROUPS)[0].words == (FULL.path,)
+    assert plan(found, DEFAULT_GROUPS)[0].words == (FULL.path,)
 
 
 def test_a_usable_venv_gets_only_what_it_lacks() -> None:
     packages = complete() | {"transformers": "4.57.0"}
     del packages["ruff"]
     venv = replace(BARE, packages=packages)
-    steps = bootstrap.plan(machine(venv_state="usable", venv=venv), DEFAULT_GROUPS)
+    steps = plan(machine(venv_state="usable", venv=venv), DEFAULT_GROUPS)
     assert [step.kind for step in steps] == ["install"]
     assert {word.split(">")[0] for word in steps[0].words} == {"transformers", "ruff"}
 
@@ -126,7 +128,7 @@ def test_an_interrupted_venv_is_removed_and_made_again() -> None:
 
 def test_a_folder_that_is_no_environment_is_never_removed() -> None:
     with pytest.raises(SetupError, match="move it away"):
-        bootstrap.plan(machine(venv_state="foreign"), DEFAULT_GROUPS)
+        plan(machine(venv_state="foreign"), DEFAULT_GROUPS)
 
 
 def test_the_override_wins_over_a_complete_venv() -> None:
@@ -137,7 +139,7 @@ def test_the_override_wins_over_a_complete_venv() -> None:
 
 
 def test_a_second_python_serves_as_base_when_the_first_is_too_old() -> None:
-    steps = bootstrap.plan(machine(candidates=(OLD, BARE)), DEFAULT_GROUPS)
+    steps = plan(machine(candidates=(OLD, BARE)), DEFAULT_GROUPS)
     assert steps[0].words == (BARE.path,)
 
 
@@ -156,7 +158,7 @@ def test_what_cannot_be_set_up_says_why_and_what_to_do(
     changes: dict[str, object], words: str
 ) -> None:
     with pytest.raises(SetupError) as error:
-        bootstrap.plan(machine(**changes), DEFAULT_GROUPS)
+        plan(machine(**changes), DEFAULT_GROUPS)
     assert "fix: " in str(error.value)
     assert re.search(words, str(error.value), re.DOTALL), error.value
 
@@ -175,7 +177,7 @@ def fake_python(venv: Venv, script: str) -> None:
 
 
 def state(venv: Venv) -> str:
-    return bootstrap.venv_state(venv, DEFAULT_GROUPS, list(complete()))[0]
+    return venv_state(venv, DEFAULT_GROUPS, list(complete()))[0]
 
 
 def test_a_venv_interrupted_at_its_start_is_recognised_as_ours(venv: Venv) -> None:
@@ -227,7 +229,7 @@ def test_a_stamp_counts_only_while_the_requirements_stay_the_same(
     (venv.python.parent / "pip").touch()
     venv.write_stamp(DEFAULT_GROUPS, "3.11.7")
     assert state(venv) == "ready"
-    monkeypatch.setattr(bootstrap, "stamp_key", lambda groups: "other")
+    monkeypatch.setattr("labkit.setup.venv.stamp_key", lambda groups: "other")
     assert venv.groups() == []
     assert state(venv) == "usable"
 
@@ -243,12 +245,12 @@ def test_a_package_removed_by_hand_is_noticed(venv: Venv) -> None:
 
 
 def test_probe_tells_about_this_python_and_not_about_a_stub(venv: Venv) -> None:
-    found = bootstrap.probe(sys.executable, ["pytest", "no-such-package"])
+    found = probe(sys.executable, ["pytest", "no-such-package"])
     assert found is not None
     assert found.version == tuple(sys.version_info[:3])
     assert list(found.packages) == ["pytest"]
     fake_python(venv, "echo 'pyenv: python3.12: command not found' >&2; exit 127")
-    assert bootstrap.probe(str(venv.python)) is None
+    assert probe(str(venv.python)) is None
 
 
 # ---------------------------------------------------------------- what pip says
@@ -261,7 +263,7 @@ NOT_THERE = "ERROR: No matching distribution found for libcst<2,>=1.8"
 def test_a_missing_index_is_one_error_that_names_the_package_and_the_fix(venv: Venv) -> None:
     fake_python(venv, f'cat <<"END"\n{OFFLINE}\nEND\nexit 1')
     with pytest.raises(SetupError) as error:
-        bootstrap.pip(venv, ["torch==2.13.0", "rich>=13.9"])
+        pip(venv, ["torch==2.13.0", "rich>=13.9"])
     text = str(error.value)
     assert "no package index answers" in text
     assert "torch==2.13.0 and 1 more" in text
@@ -271,29 +273,29 @@ def test_a_missing_index_is_one_error_that_names_the_package_and_the_fix(venv: V
 
 
 def test_an_index_without_the_package_and_a_full_disk_have_their_own_errors(venv: Venv) -> None:
-    text = str(bootstrap.explain(NOT_THERE, ["libcst"], venv.log))
+    text = str(explain(NOT_THERE, ["libcst"], venv.log))
     assert "has no libcst<2,>=1.8" in text
     full = "ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device"
-    assert "disk is full" in str(bootstrap.explain(full, ["torch"], venv.log))
-    assert "boom" in str(bootstrap.explain("boom", ["torch"], venv.log))
+    assert "disk is full" in str(explain(full, ["torch"], venv.log))
+    assert "boom" in str(explain("boom", ["torch"], venv.log))
 
 
 def test_torch_falls_back_to_the_package_index(
     venv: Venv, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     calls: list[list[str]] = []
-    monkeypatch.setattr(bootstrap, "pip", lambda _, words: calls.append(list(words)))
-    monkeypatch.setattr(bootstrap, "answers", lambda url: False)
-    bootstrap.install_torch(bootstrap.torch_step(machine()), venv)
+    monkeypatch.setattr("labkit.setup.venv.pip", lambda _, words: calls.append(list(words)))
+    monkeypatch.setattr("labkit.setup.venv.answers", lambda url: False)
+    install_torch(torch_step(machine()), venv)
     assert calls == [["torch==2.13.0"]]
     assert "does not answer" in capsys.readouterr().out
-    monkeypatch.setattr(bootstrap, "answers", lambda url: True)
-    bootstrap.install_torch(bootstrap.torch_step(machine()), venv)
+    monkeypatch.setattr("labkit.setup.venv.answers", lambda url: True)
+    install_torch(torch_step(machine()), venv)
     assert calls[1][0] == "--index-url"
 
 
 def test_an_address_that_does_not_answer_is_given_up_soon() -> None:
-    assert not bootstrap.answers("http://127.0.0.1:9", seconds=0.5)
+    assert not answers("http://127.0.0.1:9", seconds=0.5)
 
 
 # ---------------------------------------------------------------- offline, and entering
@@ -305,18 +307,18 @@ def without(*names: str) -> Interpreter:
 def test_offline_a_python_that_lacks_only_test_tools_is_used(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bootstrap, "index_reachable", lambda *_: False)
+    monkeypatch.setattr("labkit.setup.plan.index_reachable", lambda *_: False)
     found = machine(candidates=(BARE, without("ruff", "mypy")))
-    assert bootstrap.without_index(found, DEFAULT_GROUPS) == FULL.path
+    assert without_index(found, DEFAULT_GROUPS) == FULL.path
     assert "ruff, mypy" in capsys.readouterr().out
-    assert bootstrap.without_index(machine(candidates=(without("torch"),)), DEFAULT_GROUPS) is None
+    assert without_index(machine(candidates=(without("torch"),)), DEFAULT_GROUPS) is None
 
 
 def test_online_a_python_that_lacks_test_tools_is_not_enough(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(bootstrap, "index_reachable", lambda *_: True)
-    assert bootstrap.without_index(machine(candidates=(without("ruff"),)), DEFAULT_GROUPS) is None
+    monkeypatch.setattr("labkit.setup.plan.index_reachable", lambda *_: True)
+    assert without_index(machine(candidates=(without("ruff"),)), DEFAULT_GROUPS) is None
 
 
 def test_entering_a_ready_python_does_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,17 +332,19 @@ def test_a_command_never_loops_between_broken_environments(
 ) -> None:
     monkeypatch.setenv(bootstrap.ENTERED, "1")
     monkeypatch.setattr(bootstrap, "installed", lambda names: {})
-    monkeypatch.setattr(bootstrap.Venv, "groups", lambda self: [])
+    monkeypatch.setattr(Venv, "groups", lambda self: [])
     with pytest.raises(SetupError, match="lacks torch>="):
         bootstrap.enter(("engine",), ["demo"])
     assert bootstrap.ENTERED not in os.environ
 
 
-@pytest.mark.parametrize(
-    "name", ["__init__", "__main__", "cli", "setup/__init__", "setup/bootstrap"]
-)
+SETUP = ("__init__", "bootstrap", "plan", "pythons", "requirements", "venv")
+FIRST_READ = ["__init__", "__main__", "cli", "course/__init__", "course/root"]
+
+
+@pytest.mark.parametrize("name", [*FIRST_READ, *(f"setup/{name}" for name in SETUP)])
 def test_an_old_python_can_read_the_files_that_refuse_it(name: str) -> None:
-    text = (bootstrap.ROOT / "labkit" / f"{name}.py").read_text()
+    text = (ROOT / "labkit" / f"{name}.py").read_text()
     ast.parse(text, feature_version=(3, 8))
 
 
@@ -357,5 +361,5 @@ def test_set_up_starts_without_any_installed_package() -> None:
         "print([n for n in ('torch', 'typer', 'rich', 'yaml') if n in sys.modules])"
     )
     command = [sys.executable, "-S", "-c", code]  # -S: no site-packages
-    done = subprocess.run(command, cwd=bootstrap.ROOT, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

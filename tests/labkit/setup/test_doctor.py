@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit.setup import bootstrap, doctor
-from labkit.setup.bootstrap import Interpreter
+from labkit.course.root import ROOT
+from labkit.setup import doctor
+from labkit.setup.pythons import Interpreter
 
 BROKEN = {"error": "ModuleNotFoundError: No module named 'x'"}
 CPU = {"version": "2.13.0+cpu", "cuda": None, "gpu": None}
@@ -93,7 +94,7 @@ def test_the_exit_code_follows_the_failures(
 
 def test_a_real_run_answers_as_json_and_finds_this_environment(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "labkit", "doctor", "--json"]
-    done = subprocess.run(command, cwd=bootstrap.ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     findings = {finding["name"]: finding for finding in json.loads(done.stdout)}
     for name in ("Python", "environment", "torch", "triton", "transformers", "test tools"):
         assert findings[name]["status"] == "ok", findings[name]

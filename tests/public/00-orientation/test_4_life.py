@@ -56,12 +56,15 @@ def test_00_4_a_running_request_is_preempted_or_goes_on() -> None:
         may(RUNNING, new, False)
 
 
-def test_00_4_a_preempted_request_runs_again() -> None:
-    """PREEMPTED leads straight back to RUNNING, and no other status leads to it."""
+def test_00_4_a_preempted_request_runs_again_or_blocks() -> None:
+    """PREEMPTED leads straight back to RUNNING, or to a blocked status: its KV may come from
+    elsewhere. Only RUNNING leads to it."""
     may(PREEMPTED, RUNNING, True)
+    for new in BLOCKED:
+        may(PREEMPTED, new, True)
     for old in (WAITING, *BLOCKED):
         may(old, PREEMPTED, False)
-    for new in (WAITING, PREEMPTED, *BLOCKED):
+    for new in (WAITING, PREEMPTED):
         may(PREEMPTED, new, False)
 
 

@@ -20,7 +20,7 @@ class RequestStatus:
             arrows[status].add(RequestStatus.WAITING)
         arrows[RequestStatus.WAITING] |= {RequestStatus.RUNNING} | blocked
         arrows[RequestStatus.RUNNING].add(RequestStatus.PREEMPTED)
-        arrows[RequestStatus.PREEMPTED].add(RequestStatus.RUNNING)
+        arrows[RequestStatus.PREEMPTED] |= {RequestStatus.RUNNING} | blocked
         return new in arrows.get(old, set())
 
 

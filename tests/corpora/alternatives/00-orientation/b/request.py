@@ -20,9 +20,11 @@ class RequestStatus:
         waiting, running = RequestStatus.WAITING, RequestStatus.RUNNING
         return not RequestStatus.is_finished(old) and (
             RequestStatus.is_finished(new)
-            or (old == waiting and RequestStatus.is_blocked(new))
             or (RequestStatus.is_blocked(old) and new == waiting)
-            or (old in (waiting, RequestStatus.PREEMPTED) and new == running)
+            or (
+                old in (waiting, RequestStatus.PREEMPTED)
+                and (new == running or RequestStatus.is_blocked(new))
+            )
             or (old == running and new == RequestStatus.PREEMPTED)
         )
 

@@ -24,9 +24,9 @@ class RequestStatus:
                 return False
             case _, "finished":
                 return True
-            case ("waiting", "running" | "blocked") | ("blocked", "waiting"):
+            case "waiting" | "preempted", "running" | "blocked":
                 return True
-            case ("running", "preempted") | ("preempted", "running"):
+            case ("blocked", "waiting") | ("running", "preempted"):
                 return True
         return False
 

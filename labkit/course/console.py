@@ -1,0 +1,104 @@
+"""What every command shares: the course it works on, its arguments, its lines on the screen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from labkit.course import source
+from labkit.course.manifest import Course, Exercise, Phase
+from labkit.course.root import find_root
+
+PHASE = typer.Argument(help="a phase: 3, 03 or 03-scheduler")
+TASK = typer.Argument("", help="a task: 2 or 03.2; default: the first that is not green")
+
+MARKS = {
+    "passed": ("✓", "green"),
+    "failed": ("✗", "red"),
+    "waiting": ("…", "yellow"),
+    "open": ("○", "dim"),
+}
+SHOWN_NAMES = 3
+
+
+class Screen:
+    """Writes lines; colours only where there is a terminal."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(highlight=False, soft_wrap=True)
+
+    def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
+        for row in text.split("\n"):
+            self.console.print(Text(" " * indent + row, style=style), soft_wrap=True)
+
+    def pair(
+        self, name: str, value: str, style: str = "", indent: int = 8, width: int = 10
+    ) -> None:
+        self.console.print(
+            Text(" " * indent) + Text(f"{name:<{width}} ", "dim") + Text(value, style),
+            soft_wrap=True,
+        )
+
+
+def command(phase: Phase, verb: str) -> str:
+    return f"make {verb}-{phase.number}"
+
+
+def some(names: Sequence[str], word: str = "and") -> str:
+    """ "a", "a, b", "a, b, c and 8 more": at most three, so that a line stays a line."""
+    if len(names) > SHOWN_NAMES:
+        return f"{', '.join(names[:SHOWN_NAMES])} {word} {len(names) - SHOWN_NAMES} more"
+    return ", ".join(names)
+
+
+def where_to_edit(phase: Phase, exercise: Exercise, *functions: str) -> str:
+    """ "labs/03-scheduler/scheduler.py:42 (Scheduler._clamp_new_tokens)"; of several functions,
+    the line of the first and all their names. Default: the task's first function."""
+    names = functions or exercise.functions[:1]
+    shown = phase.lab_path(exercise.module)
+    try:
+        text = phase.lab_file(exercise.module).read_text(encoding="utf-8")
+        line = f":{source.find(text, names[0], shown).line}"
+    except (OSError, SyntaxError, source.SourceError):
+        line = ""
+    label = " or ".join(names) if len(names) <= SHOWN_NAMES else some(names, "or")
+    return f"{shown}{line} ({label})"
+
+
+def course() -> Course:
+    """The course that the commands work on."""
+    return Course(find_root())
+
+
+def polite(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Turn a wrong argument or manifest into one line on stderr and exit code 2."""
+
+    @wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except (source.SourceError, ValueError) as error:
+            print(error, file=sys.stderr)
+            raise typer.Exit(2) from None
+
+    return wrapped
+
+
+def ready_phase(name: str) -> Phase:
+    """The phase, or what is coming in it and exit code 1."""
+    phase = course().phase(name)
+    if phase.ready:
+        return phase
+    out = Screen()
+    out.line(f"Phase {phase.number}, {phase.title}, is not built yet.", "bold")
+    out.line(phase.question)
+    out.line("It will bring:")
+    for item in phase.coming:
+        out.line(f"- {item}", indent=2)
+    raise typer.Exit(1)

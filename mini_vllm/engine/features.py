@@ -1,0 +1,56 @@
+"""The one place that knows which features a scheduler has, and in which order they speak.
+
+Whoever needs a scheduler calls :func:`make_scheduler`: the engine, the replay of traces, the arena,
+the tests. It imports no torch, so that a schedule can be computed where no model runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.scheduler import Scheduler
+
+
+def make_scheduler(
+    scheduler_config: SchedulerConfig,
+    cache_config: CacheConfig,
+    *,
+    lora: Any = None,
+    structured: Any = None,
+    connector: Any = None,
+    kv_load_failure_policy: str = "recompute",
+    hash_root: bytes | None = None,
+    scheduler_cls: type[Scheduler] | None = None,
+    extensions: Sequence[SchedulerExtension] = (),
+) -> Scheduler:
+    """Build a scheduler with the extensions of the features that are switched on.
+
+    Args:
+        scheduler_config, cache_config, hash_root: see :class:`~mini_vllm.core.scheduler.Scheduler`.
+        lora: limits of the adapters that a step may hold (phase 11).
+        structured: the manager of compiled grammars (phase 12).
+        connector: the scheduler's half of a KV connector (phase 15).
+        kv_load_failure_policy: "recompute" or "fail" requests whose KV does not arrive.
+        scheduler_cls: another scheduler; None: :class:`~mini_vllm.core.scheduler.Scheduler`.
+        extensions: further ones, asked after those of the features.
+
+    Raises:
+        ValueError: for a feature that is not there yet, naming the phase that brings it.
+    """
+    features: list[SchedulerExtension] = []  # adapters, grammars, images: a fixed order
+    if lora is not None:
+        raise _not_yet("LoRA", 11)
+    if structured is not None:
+        raise _not_yet("structured output", 12)
+    if connector is not None:
+        raise _not_yet("a KV connector", 15)
+    return (scheduler_cls or Scheduler)(
+        scheduler_config, cache_config, (*features, *extensions), hash_root
+    )
+
+
+def _not_yet(feature: str, phase: int) -> ValueError:
+    return ValueError(f"{feature} arrives with phase {phase:02}; leave it out until then")
