@@ -71,6 +71,10 @@ class CacheConfig:
     """Blocks in host memory that a swapping policy may use; the V1 scheduler never swaps."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory that weights, activations and KV cache may use together."""
+    kv_cache_dtype: str = "auto"
+    """What the cache holds; "auto": what the checkpoint says, or the model's dtype. "fp8" has one
+    scale a layer, from the checkpoint; "int8_per_token_head" and "fp8_per_token_head" choose one
+    for each head of each token."""
 
     def __post_init__(self) -> None:
         _require_at_least("block_size", self.block_size, 1, "16 is the usual choice")
@@ -87,9 +91,15 @@ class CacheConfig:
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}; it must be above 0 and "
                 "at most 1; 0.9 is the default"
             )
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise ValueError(
+                f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be one of "
+                f"{', '.join(KV_CACHE_DTYPES)}"
+            )
 
 
 DTYPES = ("auto", "float32", "bfloat16", "float16")
+KV_CACHE_DTYPES = (*DTYPES, "fp8", "fp8_e4m3", "int8_per_token_head", "fp8_per_token_head")
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,9 @@ class ModelConfig:
     """Name of an attention backend; None: the fastest one for the device."""
     enforce_eager: bool = False
     """Launch every kernel of every step from Python: no CUDA graphs. They are used on GPUs only."""
+    quantization: str | None = None
+    """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
+    full precision while it is loaded."""
     compile_model: bool = False
     """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
 

@@ -92,7 +92,7 @@ def unpack_int4(packed: Tensor, group: int, scales: Tensor, block_rows: int) -> 
 
 def _int4_example() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Inputs whose product is exact, its packed weight and scales, and the weight."""
-    rows, columns, group = 128, 64, 32
+    rows, columns = 128, 64  # in groups of 32
     stored = (torch.arange(rows * columns).view(rows, columns) * 7 % 16).int()
     scale = 2.0 ** -(torch.arange(rows * 2).view(rows, 2) % 4)
     zero = torch.arange(rows * 2).view(rows, 2) % 16

@@ -9,13 +9,15 @@ once, and saves nothing. A GPU keeps the bytes.
 
 from __future__ import annotations
 
+import functools
 import logging
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mini_vllm.model.layers import Linear, compute_dtype
+from mini_vllm.model.layers import UNQUANTIZED, Linear
 from mini_vllm.model.layout import ParamSpec
 from mini_vllm.quantization.int8 import check_scales, rows_of_scales
 from mini_vllm.quantization.wna16 import register
@@ -87,6 +89,8 @@ class Fp8LinearMethod:
     def create_weights(self, layer: Linear) -> None:
         self.dtype = torch.get_default_dtype()
         sizes, columns = layer.output_sizes, layer.input_size
+        shape: tuple[int, ...]
+        spec: dict[str, Any]
         weight = torch.zeros(sum(sizes), columns).to(FP8)
         register(layer, "weight", weight, out_dim=0, in_dim=1)
         if self.block:
@@ -105,10 +109,19 @@ class Fp8LinearMethod:
     def process_weights_after_loading(self, layer: Linear) -> None:
         scale = getattr(layer, self.scale_name).data
         check_scales(layer, scale)
-        layer.row_scale = self._full_scale(layer, scale)
         for name in (self.scale_name, "input_scale"):
             layer._parameters.pop(name, None)
-        hold_fp8(layer, layer.weight.data, self.dtype)
+        self._hold(layer, layer.weight.data, self._full_scale(layer, scale))
+
+    def _hold(self, layer: Linear, weight: Tensor, scale: Tensor) -> None:
+        """On a GPU keep the bytes; on a CPU widen them, for there is no product to gain from."""
+        layer.fp8, layer.row_scale, layer.weight = weight, scale, None
+        if weight.device.type == "cpu":
+            warn_once()
+            wide = self.weight(layer).to(self.dtype)
+            layer.fp8 = layer.row_scale = layer.packed = None
+            layer.weight = nn.Parameter(wide, requires_grad=False)
+            UNQUANTIZED.process_weights_after_loading(layer)
 
     def _full_scale(self, layer: Linear, scale: Tensor) -> Tensor:
         """Scales `[N, 1]` for each row, or `[N, ceil(K / columns)]` for each row's blocks.
@@ -127,7 +140,15 @@ class Fp8LinearMethod:
         )
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
-        return F.linear(x, weight_of(layer).to(x.dtype), bias)
+        if layer.fp8 is None:
+            return UNQUANTIZED.apply(layer, x, bias)
+        return F.linear(x, self.weight(layer).to(x.dtype), bias)
+
+    def weight(self, layer: Linear) -> Tensor:
+        """The float32 weight `[N, K]` that the layer's bytes mean."""
+        if not self.block:
+            return layer.fp8.float() * layer.row_scale
+        return dequantize_block(layer.fp8, layer.row_scale, (1, self.block[1]))
 
 
 class Fp8OnlineLinearMethod(Fp8LinearMethod):
@@ -146,29 +167,16 @@ class Fp8OnlineLinearMethod(Fp8LinearMethod):
     def process_weights_after_loading(self, layer: Linear) -> None:
         numbers, scales = [], []
         for part in layer.weight.data.split(layer.output_sizes):
-            block = self.block or (len(part), part.shape[1])
+            block = self.block or tuple(part.shape)
             quantized, scale = quantize_block(part, block)
             numbers.append(quantized)
             scales.append(scale.repeat_interleave(block[0], 0)[: len(part)])
-        layer.row_scale = torch.cat(scales)
-        hold_fp8(layer, torch.cat(numbers), self.dtype)
+        self._hold(layer, torch.cat(numbers), torch.cat(scales))
 
 
-def hold_fp8(layer: Linear, weight: Tensor, dtype: torch.dtype) -> None:
-    """On a GPU keep the bytes; on a CPU widen them, for there is no product to gain from."""
-    layer.weight, layer.fp8 = None, weight
-    if weight.device.type == "cpu":
-        warn_once()
-        layer.wide = weight_of(layer).to(dtype).to(compute_dtype(dtype, "cpu"))
-        layer.fp8 = layer.row_scale = None
-
-
-def weight_of(layer: Linear) -> Tensor:
-    """The weight `[N, K]` that the layer's bytes mean."""
-    if layer.fp8 is None:
-        return layer.wide
-    columns = layer.fp8.shape[1]
-    if layer.row_scale.shape[1] == 1:
-        return layer.fp8.float() * layer.row_scale
-    width = getattr(layer, "block_columns", 128)
-    return layer.fp8.float() * layer.row_scale.repeat_interleave(width, 1)[:, :columns]
+@functools.cache
+def warn_once() -> None:
+    logger.warning(
+        "this CPU has no product for fp8 weights: they are widened while loading, which saves "
+        "neither memory nor time; int8 or W4A16 weights do"
+    )

@@ -66,7 +66,7 @@ class WNA16LinearMethod:
     """The `LinearMethod` of one layer whose weights are packed.
 
     Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/
-    compressed_tensors_wNa16.py#L50-L229 (CompressedTensorsWNA16) @ v0.22.1.
+    compressed_tensors_wNa16.py#L40-L229 (CompressedTensorsWNA16) @ v0.22.1.
     """
 
     def __init__(self, scheme: Scheme) -> None:
@@ -77,14 +77,13 @@ class WNA16LinearMethod:
         scheme = self.scheme
         self.dtype = torch.get_default_dtype()
         groups = self._num_groups(layer)
-        if scheme.act_order:  # -1: not in the file
-            order = torch.full((len(layer.parts), layer.input_size), -1, dtype=torch.int32)
+        if scheme.act_order or scheme.format.startswith("gptq"):
             name = "weight_g_idx" if scheme.format == "compressed-tensors" else "g_idx"
-            register(layer, name, order, out_dim=None, in_dim=0, per_part=True)
-        elif scheme.format.startswith("gptq"):  # always in the file, and says nothing
-            order = torch.full((len(layer.parts), layer.input_size), -1, dtype=torch.int32)
-            spec = dict(out_dim=None, in_dim=0, per_part=True, optional=True)
-            register(layer, "g_idx", order, **spec)
+            in_order = torch.arange(layer.input_size, dtype=torch.int32) // (
+                layer.input_size // groups
+            )
+            spec = dict(out_dim=None, in_dim=0, per_part=True, optional=not scheme.act_order)
+            register(layer, name, in_order.repeat(len(layer.parts), 1), **spec)
         create = {
             "compressed-tensors": self._create_compressed_tensors,
             "gptq": self._create_gptq,
@@ -220,7 +219,9 @@ class WNA16LinearMethod:
             return None
         if not cpu_products.can_multiply_int4():
             return None
-        return cpu_products.int4_group(layer.input_size, layer.input_size // self._num_groups(layer))
+        return cpu_products.int4_group(
+            layer.input_size, layer.input_size // self._num_groups(layer)
+        )
 
     # ------------------------------------------------------------ products
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
