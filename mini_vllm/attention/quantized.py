@@ -24,12 +24,15 @@ import torch
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend, AttentionMetadata
+from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.quantization import STORE_KV_INT8
 
 logger = logging.getLogger(__name__)
 
 FP8 = torch.float8_e4m3fn
 SCALE_BYTES = 4
 MIN_SCALE = 1e-6
+LARGE = 1e30  # in place of infinity
 
 
 @dataclass(frozen=True)
@@ -85,7 +88,7 @@ def quantize_kv(x: Tensor, form: CacheFormat, scale: float = 1.0) -> Tensor:
     Source: vllm/v1/attention/ops/triton_reshape_and_cache_flash.py#L139-L236
     (_reshape_cache_per_token_head) @ v0.22.1.
     """
-    x = x.float().nan_to_num()
+    x = x.float().nan_to_num(0.0, LARGE, -LARGE)
     scales = token_head_scales(x, form.largest) if form.per_token_head else torch.tensor(scale)
     numbers = (x / scales.to(x.device)).clamp(-form.largest, form.largest)
     if form.dtype == torch.int8:
@@ -147,6 +150,12 @@ class QuantizedKV(nn.Module):
 
     def store(self, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
         """See `AttentionBackend`."""
+        if can_launch(key) and self.form.per_token_head and self.form.dtype == torch.int8:
+            keys, values = kv_cache.unbind()
+            STORE_KV_INT8.run(
+                key=key, value=value, key_cache=keys, value_cache=values, slot_mapping=slot_mapping
+            )
+            return
         k, v = (
             quantize_kv(x, self.form, scale)
             for x, scale in zip((key, value), self.scales, strict=True)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.quantization import per_token_quant, w8a8_product
 from mini_vllm.model.layers import Linear
 from mini_vllm.model.layout import ParamSpec
 from mini_vllm.quantization import cpu_products
@@ -131,11 +132,9 @@ def hold_int8(layer: Linear, weight: Tensor, scale: Tensor) -> None:
 
 def int8_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
     if layer.input_scale is not None:  # one scale for all tokens, measured when it was made
-        x_scale = layer.input_scale.expand(len(x), 1)
+        x_scale = layer.input_scale.repeat(len(x), 1)
         quantized = (x.float() / x_scale).round().clamp(-MAX_INT8 - 1, MAX_INT8).to(torch.int8)
     elif can_launch(x):
-        from mini_vllm.quantization.launches import per_token_quant
-
         quantized, x_scale = per_token_quant(x)
     else:
         quantized, x_scale = quantize_per_token(x)
@@ -143,8 +142,6 @@ def int8_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         unsigned = quantized.view(torch.uint8) ^ 128  # + 128, as bits
         y = cpu_products.int8_product(unsigned, layer.int8, layer.row_scale[:, 0]).mul_(x_scale)
     elif can_launch(x):
-        from mini_vllm.quantization.launches import w8a8_product
-
         y = w8a8_product(quantized, x_scale, layer.int8, layer.row_scale)
     else:
         y = scaled_product(quantized, x_scale, layer.int8, layer.row_scale)

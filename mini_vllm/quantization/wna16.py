@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.quantization import w4a16_product
 from mini_vllm.model.layers import Linear
 from mini_vllm.model.layout import ParamSpec
 from mini_vllm.quantization import cpu_products
@@ -230,8 +231,6 @@ class WNA16LinearMethod:
         if layer.int4_group:
             return self._cpu_product(layer, x, bias)
         if can_launch(x) and self.scheme.bits == 4 and x.dtype != torch.float32:
-            from mini_vllm.quantization.launches import w4a16_product
-
             y = w4a16_product(x, layer.words, layer.scale, layer.zero)
             return y if bias is None else y + bias
         return F.linear(x, self.weight(layer).to(x.dtype), bias)
