@@ -13,6 +13,7 @@ import hashlib
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
+from enum import IntEnum
 from numbers import Integral, Rational, Real
 from typing import Any
 
@@ -31,6 +32,21 @@ MAX_INT64 = 2**63 - 1
 MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 MIN_FLOAT32 = 2.0**-126
 """What the sampler's tensors hold: one row's number outside would end the whole step."""
+
+
+class RequestOutputKind(IntEnum):
+    """What an online engine hands over each time a request has grown.
+
+    Source: vllm/sampling_params.py#L151-L157 (RequestOutputKind) @ v0.22.1
+    """
+
+    CUMULATIVE = 0
+    """All there is so far."""
+    DELTA = 1
+    """Only what is new."""
+    FINAL_ONLY = 2
+    """Nothing before the end."""
+
 
 # Every scalar parameter: name, kind, may it be None, is the value legal, the limit, the fix.
 # A comparison with NaN is false, so NaN fails every range.
@@ -95,6 +111,7 @@ class SamplingParams:
         logit_bias: token id -> number added to its logit.
         allowed_token_ids: only these tokens may be sampled.
         extra_args: free for extensions; the engine does not read it.
+        output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 
     n: int = 1
@@ -119,6 +136,7 @@ class SamplingParams:
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     extra_args: dict[str, Any] | None = None
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
         """Refuse an unknown keyword with a better message than the generated `__init__` has."""
@@ -149,6 +167,7 @@ class SamplingParams:
         # The OpenAI chat API spells "the sampled token and one more" as True.
         self.logprobs = 1 if self.logprobs is True else self.logprobs
         self.prompt_logprobs = 1 if self.prompt_logprobs is True else self.prompt_logprobs
+        self.output_kind = RequestOutputKind(self.output_kind)
         if isinstance(self.logit_bias, Mapping):
             # The keys of a JSON object are strings.
             self.logit_bias = {_token_id_key(key): bias for key, bias in self.logit_bias.items()}

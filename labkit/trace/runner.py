@@ -99,7 +99,7 @@ class ReferenceSubject:
     """
 
     def __init__(self, config: TraceConfig, scheduler_class: Callable[..., Any] | None = None):
-        from mini_vllm.config import CacheConfig, SchedulerConfig
+        from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
         from mini_vllm.engine.features import make_scheduler
 
         self.config = config
@@ -117,18 +117,20 @@ class ReferenceSubject:
                 scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
                 uncache_refunded_blocks=config.uncache_refunded_blocks,
                 num_lookahead_tokens=lookahead,
+                encoder_cache_size=config.encoder_cache_size or None,
+                max_num_encoder_input_tokens=config.max_num_encoder_input_tokens or None,
+                disable_chunked_mm_input=config.disable_chunked_mm_input,
             ),
             CacheConfig(
                 block_size=config.block_size,
                 num_gpu_blocks=config.num_gpu_blocks,
                 enable_prefix_caching=config.enable_prefix_caching,
             ),
-            lora=config.max_loras or None,
+            lora=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
             connector=config.connector,
+            kv_load_failure_policy=config.kv_load_failure_policy,
             scheduler_cls=scheduler_class,  # type: ignore[arg-type]
         )
-        if config.encoder_cache_size:
-            raise ValueError("images arrive with phase 13; leave encoder_cache_size out until then")
 
     def add(self, event: Add, prompt_token_ids: list[int]) -> None:
         from mini_vllm.request import Request

@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
+from mini_vllm.config.combinations import ARRIVES, not_yet
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.lora.scheduling import LoRASchedulerExtension
 
 
 def make_scheduler(
     scheduler_config: SchedulerConfig,
     cache_config: CacheConfig,
     *,
-    lora: Any = None,
+    lora: LoRAConfig | None = None,
     structured: Any = None,
     connector: Any = None,
     kv_load_failure_policy: str = "recompute",
@@ -41,16 +43,17 @@ def make_scheduler(
         ValueError: for a feature that is not there yet, naming the phase that brings it.
     """
     features: list[SchedulerExtension] = []  # adapters, grammars, images: a fixed order
+    wanted = {
+        "enable_lora": lora,
+        "structured_outputs_config": structured,
+        "images": scheduler_config.encoder_cache_size,
+        "kv_transfer_config": connector,
+    }
+    for name, feature in wanted.items():
+        if feature is not None and name in ARRIVES:
+            raise not_yet(name, ARRIVES[name])
     if lora is not None:
-        raise _not_yet("LoRA", 11)
-    if structured is not None:
-        raise _not_yet("structured output", 12)
-    if connector is not None:
-        raise _not_yet("a KV connector", 15)
+        features.append(LoRASchedulerExtension(lora))
     return (scheduler_cls or Scheduler)(
         scheduler_config, cache_config, (*features, *extensions), hash_root
     )
-
-
-def _not_yet(feature: str, phase: int) -> ValueError:
-    return ValueError(f"{feature} arrives with phase {phase:02}; leave it out until then")

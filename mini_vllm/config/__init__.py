@@ -1,0 +1,31 @@
+"""What an engine is told before it starts: plain data, checked on construction, no torch.
+
+One section a module, one frozen dataclass a section, and :class:`EngineConfig` holds them all.
+"""
+
+from mini_vllm.config.cache import CacheConfig
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.kv_transfer import KVTransferConfig
+from mini_vllm.config.lora import LoRAConfig
+from mini_vllm.config.model import DTYPES, ModelConfig
+from mini_vllm.config.multimodal import MultiModalConfig
+from mini_vllm.config.parallel import ParallelConfig
+from mini_vllm.config.scheduler import POLICIES, Policy, SchedulerConfig
+from mini_vllm.config.speculative import SpeculativeConfig
+from mini_vllm.config.structured import StructuredOutputsConfig
+
+__all__ = [
+    "DTYPES",
+    "POLICIES",
+    "CacheConfig",
+    "EngineConfig",
+    "KVTransferConfig",
+    "LoRAConfig",
+    "ModelConfig",
+    "MultiModalConfig",
+    "ParallelConfig",
+    "Policy",
+    "SchedulerConfig",
+    "SpeculativeConfig",
+    "StructuredOutputsConfig",
+]

@@ -1,0 +1,58 @@
+"""How the KV cache is cut into blocks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mini_vllm.config.checks import require_at_least, require_one_of
+
+KV_CACHE_DTYPES = (
+    "auto",
+    "float32",
+    "bfloat16",
+    "float16",
+    "fp8",
+    "fp8_e4m3",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+)
+
+
+@dataclass(frozen=True)
+class CacheConfig:
+    """How the KV cache is cut into blocks.
+
+    Source: vllm/config/cache.py#L41-L268 (CacheConfig) @ v0.22.1
+    """
+
+    block_size: int = 16
+    """Tokens per block."""
+    num_gpu_blocks: int | None = None
+    """Blocks in the pool, the null block included. None: size the pool from free memory."""
+    enable_prefix_caching: bool = True
+    """Whether full blocks are kept after use and shared between equal prefixes."""
+    num_cpu_blocks: int = 0
+    """Blocks in host memory that a swapping policy may use; the V1 scheduler never swaps."""
+    gpu_memory_utilization: float = 0.9
+    """Share of the device's memory that weights, activations and KV cache may use together."""
+    kv_cache_dtype: str = "auto"
+    """What the cache holds; "auto": what the checkpoint says, or the model's dtype. "fp8" has one
+    scale a layer, from the checkpoint; "int8_per_token_head" and "fp8_per_token_head" choose one
+    for each head of each token."""
+
+    def __post_init__(self) -> None:
+        require_at_least("block_size", self.block_size, 1, "16 is the usual choice")
+        if self.num_gpu_blocks is not None:
+            require_at_least(
+                "num_gpu_blocks",
+                self.num_gpu_blocks,
+                2,
+                "block 0 is the null block, so one request needs a second one",
+            )
+        require_at_least("num_cpu_blocks", self.num_cpu_blocks, 0, "use 0 for no swapping")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise ValueError(
+                f"gpu_memory_utilization is {self.gpu_memory_utilization}; it must be above 0 and "
+                "at most 1; 0.9 is the default"
+            )
+        require_one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)

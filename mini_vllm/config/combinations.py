@@ -1,0 +1,157 @@
+"""Which features go together. What is not refused here works together, and is tested so.
+
+`tests/engine/whole/test_combinations.py` draws from everything that this page allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.structured import StructuredOutputsConfig
+
+ARRIVES = {
+    "several workers": 10,
+    "structured_outputs_config": 12,
+    "images": 13,
+    "kv_transfer_config": 15,
+}
+"""Features that are announced and not there yet, and their phase. A phase removes its line."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What a configuration has to get along with."""
+
+    config: EngineConfig
+    model: frozenset[str]
+    """`supports` of the model's class."""
+    scheduler: frozenset[str]
+    """`supports` of the scheduler's class."""
+
+
+FEATURES: dict[str, Callable[[Situation], bool]] = {
+    "speculative_config": lambda s: s.config.speculative is not None,
+    "several workers": lambda s: s.config.parallel.is_distributed,
+    "tensor_parallel_size > 1": lambda s: s.config.parallel.tensor_parallel_size > 1,
+    "pipeline_parallel_size > 1": lambda s: s.config.parallel.pipeline_parallel_size > 1,
+    'distributed_executor_backend="uni"': lambda s: s.config.parallel.backend == "uni",
+    "more than one worker": lambda s: s.config.parallel.world_size > 1,
+    "enable_lora": lambda s: s.config.lora is not None,
+    "structured_outputs_config": lambda s: s.config.structured != StructuredOutputsConfig(),
+    "images": lambda s: "images" in s.model,
+    "kv_transfer_config": lambda s: s.config.kv_transfer is not None,
+    "compile_model": lambda s: s.config.model.compile_model,
+    "quantization": lambda s: s.config.model.quantization is not None,
+    "enable_prefix_caching=False": lambda s: not s.config.cache.enable_prefix_caching,
+    "a model without tensor parallelism": lambda s: "tp" not in s.model,
+    "a model without pipeline parallelism": lambda s: "pp" not in s.model,
+    "a model without adapters": lambda s: "lora" not in s.model,
+    "a model in full precision only": lambda s: "quantization" not in s.model,
+    "a model that does not compile": lambda s: "compile" not in s.model,
+    "a scheduler without drafts": lambda s: "drafts" not in s.scheduler,
+    "a scheduler without images": lambda s: "encoder" not in s.scheduler,
+    "a scheduler without connectors": lambda s: "connector" not in s.scheduler,
+}  # fmt: skip
+"""How to see whether a feature, or a lack, is there."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Two features that do not go together."""
+
+    left: str
+    right: str
+    why: str
+    fix: str
+
+
+POLICY = "scheduler_cls plans in an order of its own"
+ROWS = (
+    Row("speculative_config", "pipeline_parallel_size > 1",
+        "drafts are guessed where tokens are sampled, and the first stage plans before that",
+        "leave one of them out"),
+    Row("speculative_config", "images",
+        "a guess knows nothing of a picture's positions", "leave speculative_config out"),
+    Row("kv_transfer_config", "pipeline_parallel_size > 1",
+        "a block would arrive in pieces, one from each stage", "use tensor parallelism"),
+    Row("kv_transfer_config", "enable_prefix_caching=False",
+        "a connector calls blocks by the hashes that prefix caching makes",
+        "leave enable_prefix_caching on"),
+    Row("enable_lora", "compile_model",
+        "adapters are added between the products that are compiled into one",
+        "leave compile_model out"),
+    Row("images", "compile_model",
+        "embeddings replace tokens at places that change", "leave compile_model out"),
+    Row('distributed_executor_backend="uni"', "more than one worker",
+        "this process is one worker", 'use "mp", or "ray" for several machines'),
+    Row("tensor_parallel_size > 1", "a model without tensor parallelism",
+        "its layers cannot be cut", "set tensor_parallel_size=1"),
+    Row("pipeline_parallel_size > 1", "a model without pipeline parallelism",
+        "its layers cannot be spread", "set pipeline_parallel_size=1"),
+    Row("enable_lora", "a model without adapters",
+        "its layers take none", "leave enable_lora out"),
+    Row("quantization", "a model in full precision only",
+        "its layers know no other", "leave quantization out"),
+    Row("compile_model", "a model that does not compile",
+        "its code changes from step to step", "leave compile_model out"),
+    Row("speculative_config", "a scheduler without drafts", POLICY, "use the default scheduler"),
+    Row("images", "a scheduler without images", POLICY, "use the default scheduler"),
+    Row("kv_transfer_config", "a scheduler without connectors", POLICY,
+        "use the default scheduler"),
+)  # fmt: skip
+
+
+def check(
+    config: EngineConfig, model_args: Any, supports: frozenset[str], scheduler_cls: Any
+) -> None:
+    """Refuse what cannot work, before anything is loaded or started.
+
+    Args:
+        model_args: the model's shape, a `mini_vllm.model.config.ModelArgs`.
+        supports: of the model's class, a subset of {"tp", "pp", "lora", "quantization",
+            "compile", "images"}.
+        scheduler_cls: its ``supports`` is a subset of {"drafts", "encoder", "connector",
+            "grammar"}.
+
+    Raises:
+        ValueError: naming both sides, the reason and the fix.
+    """
+    situation = Situation(config, supports, scheduler_cls.supports)
+    found = {name for name, is_there in FEATURES.items() if is_there(situation)}
+    for name, phase in ARRIVES.items():
+        if name in found:
+            raise not_yet(name, phase)
+    for row in ROWS:
+        if row.left in found and row.right in found:
+            raise ValueError(f"{row.left} does not go with {row.right}: {row.why}; {row.fix}")
+    _check_sizes(config, model_args)
+
+
+def not_yet(feature: str, phase: int) -> ValueError:
+    """The error for a feature that is announced and not there."""
+    return ValueError(f"{feature} arrives with phase {phase:02}; leave it out until then")
+
+
+def _check_sizes(config: EngineConfig, args: Any) -> None:
+    """Whether heads, features and layers can be shared out evenly."""
+    tp, pp = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
+    for name in ("num_attention_heads", "intermediate_size"):
+        if getattr(args, name) % tp:
+            raise ValueError(
+                f"tensor_parallel_size is {tp}; the model's {name}={getattr(args, name)} cannot be "
+                "shared out evenly; choose a divisor"
+            )
+    heads = args.num_key_value_heads
+    if heads % tp and tp % heads:
+        raise ValueError(
+            f"tensor_parallel_size is {tp}; the model's num_key_value_heads={heads} can neither be "
+            "shared out nor repeated evenly; choose a divisor or a multiple"
+        )
+    if pp > args.num_hidden_layers:
+        raise ValueError(
+            f"pipeline_parallel_size is {pp}; the model has {args.num_hidden_layers} layers, and "
+            "every stage needs one; lower it"
+        )

@@ -1,0 +1,167 @@
+"""All sections together, and the flat list of arguments that they are made from."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mini_vllm import bundled
+from mini_vllm.config.cache import CacheConfig
+from mini_vllm.config.kv_transfer import KVTransferConfig
+from mini_vllm.config.lora import LoRAConfig
+from mini_vllm.config.model import ModelConfig
+from mini_vllm.config.multimodal import MultiModalConfig
+from mini_vllm.config.parallel import ParallelConfig
+from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.config.speculative import SpeculativeConfig
+from mini_vllm.config.structured import StructuredOutputsConfig
+from mini_vllm.errors import show
+
+FLAT_SECTIONS: dict[str, type] = {
+    "model": ModelConfig,
+    "cache": CacheConfig,
+    "scheduler": SchedulerConfig,
+    "parallel": ParallelConfig,
+    "multimodal": MultiModalConfig,
+    "lora": LoRAConfig,
+}
+"""Sections whose fields are arguments of ``LLM`` and options of the command line, by name."""
+WHOLE_SECTIONS: dict[str, tuple[str, type]] = {
+    "speculative_config": ("speculative", SpeculativeConfig),
+    "structured_outputs_config": ("structured", StructuredOutputsConfig),
+    "kv_transfer_config": ("kv_transfer", KVTransferConfig),
+}
+"""Sections that are one argument each, as in vLLM: a dict, its JSON, or the dataclass."""
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Everything that :class:`~mini_vllm.engine.core.EngineCore` needs to start."""
+
+    model: ModelConfig
+    cache: CacheConfig = field(default_factory=CacheConfig)
+    scheduler: SchedulerConfig = field(default_factory=SchedulerConfig)
+    parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    structured: StructuredOutputsConfig = field(default_factory=StructuredOutputsConfig)
+    multimodal: MultiModalConfig = field(default_factory=MultiModalConfig)
+    lora: LoRAConfig | None = None
+    speculative: SpeculativeConfig | None = None
+    kv_transfer: KVTransferConfig | None = None
+
+    def __post_init__(self) -> None:
+        scheduler = self.scheduler
+        if self.speculative is not None:  # the method decides: not every drafter writes KV
+            num_lookahead = self.speculative.num_lookahead_tokens
+            scheduler = dataclasses.replace(scheduler, num_lookahead_tokens=num_lookahead)
+            object.__setattr__(self, "scheduler", scheduler)
+        too_small = scheduler.max_num_batched_tokens < scheduler.max_model_len
+        if too_small and not scheduler.enable_chunked_prefill:
+            raise ValueError(
+                f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}; without chunked "
+                f"prefill it must be at least max_model_len={scheduler.max_model_len}, or a long "
+                "request could never run; raise it, lower max_model_len or set "
+                "enable_chunked_prefill=True"
+            )
+
+    @classmethod
+    def from_kwargs(cls, model: str | Path, **options: Any) -> EngineConfig:
+        """Sort keyword arguments, those of ``LLM``, into sections.
+
+        Args:
+            model: a folder in Hugging Face layout, or the name of a bundled model.
+            options: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and ``enable_lora``.
+                ``max_model_len`` defaults to the model's own limit, at most 2048.
+
+        Raises:
+            TypeError: for an unknown argument; the message names the nearest.
+            ValueError: for a value out of range, or an unknown key of a section.
+        """
+        folder = bundled.folder(model)
+        options.setdefault("max_model_len", _default_length(folder))
+        flat = arguments()
+        sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
+        sections["model"]["model"] = str(folder)
+        whole: dict[str, Any] = {}
+        enable_lora = options.pop("enable_lora", False)
+        for key, value in options.items():
+            if key in WHOLE_SECTIONS:
+                name, section = WHOLE_SECTIONS[key]
+                if value is not None:
+                    whole[name] = read_section(key, section, value)
+            elif key in flat:
+                sections[flat[key]][key] = value
+            else:
+                known = [*flat, "enable_lora", *WHOLE_SECTIONS]
+                raise TypeError(f"unknown argument {key!r}{_nearest(key, known)}")
+        adapters = sections.pop("lora")
+        if enable_lora:
+            whole["lora"] = LoRAConfig(**adapters)
+        elif adapters:
+            raise ValueError(f"{next(iter(adapters))} is set but enable_lora is not; set it too")
+        made = {name: FLAT_SECTIONS[name](**values) for name, values in sections.items()}
+        return cls(**made, **whole)
+
+
+def arguments() -> dict[str, str]:
+    """The name of every flat argument, and of its section; ``model`` comes on its own."""
+    return {
+        item.name: name
+        for name, section in FLAT_SECTIONS.items()
+        for item in dataclasses.fields(section)
+        if item.name != "model"
+    }
+
+
+def read_section(key: str, section: type, value: Any) -> Any:
+    """A section from a dict, from JSON, or from itself.
+
+    Raises:
+        ValueError: for what is none of these, or has an unknown key; it names the nearest.
+    """
+    if isinstance(value, section):
+        return value
+    value = read_object(key, value, f"an object or a {section.__name__}")
+    fields = dataclasses.fields(section)
+    known = [item.name for item in fields]
+    for name in value:
+        if name not in known:
+            raise ValueError(f"{key} has no key {name!r}{_nearest(str(name), known)}")
+    for item in fields:
+        no_default = item.default is item.default_factory is dataclasses.MISSING
+        if no_default and item.name not in value:
+            raise ValueError(f"{key} needs {item.name!r}; it is {show(dict(value))}")
+    return section(**value)
+
+
+def read_object(key: str, value: Any, wanted: str = "an object") -> Mapping[str, Any]:
+    """A dict, or the object that JSON writes down. Raises ValueError for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{key} is {show(value)}; that is not JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key} is {show(value)}; it must be {wanted}")
+    return value
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    names = list(known)
+    nearest = difflib.get_close_matches(word, names, n=1)
+    return f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(names)}"
+
+
+def _default_length(folder: Path) -> int:
+    """The model's own limit, at most 2048. What is wrong with its files is said by whoever loads
+    them."""
+    most = SchedulerConfig.max_model_len
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return int(min(most, config.get("text_config", config)["max_position_embeddings"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return most

@@ -1,0 +1,49 @@
+"""Which model to load, and how."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mini_vllm.config.checks import require_at_least, require_one_of
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """Which model to load, and how.
+
+    Source: vllm/config/model.py#L116-L1898 (ModelConfig) @ v0.22.1
+    """
+
+    model: str
+    """A folder in Hugging Face layout, or the name of a bundled model."""
+    tokenizer: str | None = None
+    """Another folder for the tokenizer; None: the model's own."""
+    dtype: str = "auto"
+    """Element type of weights and KV cache; "auto": the type the checkpoint names."""
+    device: str = "auto"
+    """ "cpu", "cuda", or "auto": cuda where there is one."""
+    load_format: str = "auto"
+    """ "auto": read the safetensors; "dummy": seeded random weights, for benchmarks."""
+    seed: int = 0
+    """Root of all random numbers of requests that bring no seed of their own."""
+    num_threads: int | None = None
+    """Threads torch may use on a CPU, in the whole process. None: one for a small model, whose
+    products are not worth splitting, and as many as torch likes for others."""
+    attention_backend: str | None = None
+    """Name of an attention backend; None: the fastest one for the device."""
+    enforce_eager: bool = False
+    """Launch every kernel of every step from Python: no CUDA graphs. They are used on GPUs only."""
+    quantization: str | None = None
+    """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
+    full precision while it is loaded."""
+    compile_model: bool = False
+    """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
+
+    def __post_init__(self) -> None:
+        require_one_of("dtype", self.dtype, DTYPES)
+        if self.num_threads is not None:
+            require_at_least("num_threads", self.num_threads, 1, "leave it out to let us choose")
+        if self.load_format not in ("auto", "dummy"):
+            raise ValueError(f"load_format is {self.load_format!r}; it must be 'auto' or 'dummy'")

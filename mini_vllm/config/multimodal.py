@@ -1,0 +1,32 @@
+"""How many images a prompt may bring."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mini_vllm.config.checks import require_at_least, require_one_of
+
+MODALITIES = ("image",)
+
+
+@dataclass(frozen=True)
+class MultiModalConfig:
+    """Images in prompts.
+
+    Source: vllm/config/multimodal.py#L74-L200 (MultiModalConfig) @ v0.22.1
+    """
+
+    limit_mm_per_prompt: Mapping[str, int] = field(default_factory=dict)
+    """Most images a prompt may bring, as `{"image": 3}`; upstream's field is `limit_per_prompt`
+    and its argument has this name. Left out: no limit but the prompt's length."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.limit_mm_per_prompt, Mapping):
+            raise ValueError(
+                f"limit_mm_per_prompt is {self.limit_mm_per_prompt!r}; it must be an object such "
+                'as {"image": 3}'
+            )
+        for modality, limit in self.limit_mm_per_prompt.items():
+            require_one_of("a key of limit_mm_per_prompt", modality, MODALITIES)
+            require_at_least(f"limit_mm_per_prompt[{modality!r}]", limit, 0, "0 allows none")

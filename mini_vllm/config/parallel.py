@@ -1,0 +1,62 @@
+"""How a model is spread over processes and devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mini_vllm.config.checks import require_at_least, require_one_of
+
+BACKENDS = ("uni", "mp", "ray")
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """How many workers share a model, and who starts them.
+
+    ::
+
+        data_parallel_size x  ( pipeline_parallel_size x  tensor_parallel_size )
+        whole engines            stages of layers          shards of every layer
+
+    Source: vllm/config/parallel.py#L108-L366 (ParallelConfig) @ v0.22.1
+    """
+
+    tensor_parallel_size: int = 1
+    """Shards of every layer: each holds some of the heads."""
+    pipeline_parallel_size: int = 1
+    """Stages: each holds some of the layers."""
+    data_parallel_size: int = 1
+    """Engines side by side, each with the whole model."""
+    distributed_executor_backend: str | None = None
+    """Who runs the workers: "uni" (this process), "mp" (processes), "ray" (several machines).
+    None: "uni" for one worker, "mp" for several."""
+    distributed_timeout_seconds: int | None = None
+    """How long workers wait for each other before they give up. None: torch's own limit."""
+
+    def __post_init__(self) -> None:
+        sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        for name in sizes:
+            require_at_least(name, getattr(self, name), 1, "use 1 for no parallelism")
+        if self.distributed_executor_backend is not None:
+            require_one_of(
+                "distributed_executor_backend", self.distributed_executor_backend, BACKENDS
+            )
+        if self.distributed_timeout_seconds is not None:
+            require_at_least(
+                "distributed_timeout_seconds", self.distributed_timeout_seconds, 1, "leave it out"
+            )
+
+    @property
+    def world_size(self) -> int:
+        """Workers of one engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+    @property
+    def is_distributed(self) -> bool:
+        """Whether anything runs outside this process."""
+        return self.backend != "uni" or self.data_parallel_size > 1
+
+    @property
+    def backend(self) -> str:
+        """The executor that is meant."""
+        return self.distributed_executor_backend or ("uni" if self.world_size == 1 else "mp")

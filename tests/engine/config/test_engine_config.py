@@ -1,0 +1,238 @@
+"""Arguments sorted into sections, and what is refused: by name, with the nearest, with the fix."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import pytest
+
+from mini_vllm.config import (
+    EngineConfig,
+    KVTransferConfig,
+    LoRAConfig,
+    ModelConfig,
+    MultiModalConfig,
+    ParallelConfig,
+    SchedulerConfig,
+    SpeculativeConfig,
+    StructuredOutputsConfig,
+)
+from mini_vllm.config.combinations import ARRIVES, FEATURES, ROWS, check
+from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, arguments
+from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.engine.llm import LLM
+from mini_vllm.entrypoints.cli import build_parser
+from mini_vllm.policies import POLICIES
+
+
+def config(**options: Any) -> EngineConfig:
+    return EngineConfig.from_kwargs("storyteller", **options)
+
+
+def test_every_section_has_a_place_and_every_argument_one_section() -> None:
+    sections = {item.name for item in dataclasses.fields(EngineConfig)}
+    assert sections == {*FLAT_SECTIONS, *(name for name, _ in WHOLE_SECTIONS.values())}
+    names = [item.name for cls in FLAT_SECTIONS.values() for item in dataclasses.fields(cls)]
+    assert len(names) == len(set(names)) and set(arguments()) == set(names) - {"model"}
+
+
+def test_arguments_are_sorted_into_sections() -> None:
+    made = config(
+        block_size=8,
+        max_num_seqs=3,
+        seed=5,
+        tensor_parallel_size=2,
+        limit_mm_per_prompt={"image": 2},
+    )
+    assert made.cache.block_size == 8 and made.scheduler.max_num_seqs == 3
+    assert made.model.seed == 5 and made.model.model.endswith("storyteller")
+    assert made.parallel == ParallelConfig(tensor_parallel_size=2)
+    assert made.multimodal == MultiModalConfig({"image": 2})
+    assert made.lora is made.speculative is made.kv_transfer is None
+    assert made.structured == StructuredOutputsConfig()
+
+
+def test_the_models_own_length_is_the_default(tmp_path: Any) -> None:
+    assert config().scheduler.max_model_len <= SchedulerConfig.max_model_len
+    for text, length in (
+        ('{"max_position_embeddings": 96}', 96),
+        ('{"text_config": {"max_position_embeddings": 80}}', 80),
+        ('{"max_position_embeddings": 1000000}', SchedulerConfig.max_model_len),
+        ("broken", SchedulerConfig.max_model_len),
+    ):
+        (tmp_path / "config.json").write_text(text)
+        assert EngineConfig.from_kwargs(tmp_path).scheduler.max_model_len == length
+    assert EngineConfig.from_kwargs(tmp_path, max_model_len=7).scheduler.max_model_len == 7
+
+
+def test_adapters_need_their_switch() -> None:
+    assert config(enable_lora=True, max_loras=4).lora == LoRAConfig(max_loras=4)
+    assert config(enable_lora=False).lora is None
+    with pytest.raises(ValueError, match="max_loras is set but enable_lora is not; set it too"):
+        config(max_loras=4)
+
+
+def test_a_whole_section_is_a_dict_its_json_or_the_dataclass() -> None:
+    wanted = KVTransferConfig("SharedStorageConnector", "kv_both")
+    fields = {"kv_connector": "SharedStorageConnector", "kv_role": "kv_both"}
+    for value in (wanted, fields, json.dumps(fields)):
+        assert config(kv_transfer_config=value).kv_transfer == wanted
+    assert config(kv_transfer_config=None).kv_transfer is None
+    assert config(structured_outputs_config={"backend": "native"}).structured.backend == "native"
+    drafts = {"method": "ngram", "num_speculative_tokens": 3}
+    assert config(speculative_config=drafts).speculative == SpeculativeConfig(**drafts)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"kv_transfer_config": {"kv_rol": "kv_both"}}, "no key 'kv_rol'; did you mean kv_role?"),
+        ({"kv_transfer_config": {"kv_role": "kv_both"}}, "kv_transfer_config needs 'kv_connector'"),
+        ({"kv_transfer_config": "{kv"}, "that is not JSON"),
+        ({"kv_transfer_config": 3}, "kv_transfer_config is 3; it must be an object or a KVTra"),
+        ({"structured_outputs_config": {"backend": "outlines"}}, "one of auto, native, xgrammar"),
+        ({"speculative_config": {}}, "speculative_config needs 'num_speculative_tokens'"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; it must be at least 1"),
+        ({"tensor_parallel_size": True}, "tensor_parallel_size is True; it must be a whole"),
+        ({"distributed_executor_backend": "mpi"}, "must be one of uni, mp, ray"),
+        ({"enable_lora": True, "max_cpu_loras": 1, "max_loras": 2}, "max_cpu_loras is 1; it must"),
+        ({"enable_lora": True, "max_lora_rank": 0}, "max_lora_rank is 0; it must be at least 1"),
+        ({"limit_mm_per_prompt": {"video": 1}}, "must be one of image"),
+        ({"limit_mm_per_prompt": {"image": -1}}, "'image'] is -1; it must be at least 0"),
+        ({"encoder_cache_size": 0}, "encoder_cache_size is 0; it must be at least 1"),
+    ],
+)
+def test_a_bad_value_is_refused_with_limit_and_fix(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        config(**options)
+    assert message in str(caught.value)
+
+
+def test_an_unknown_argument_names_the_nearest() -> None:
+    with pytest.raises(TypeError, match="'tensor_paralel_size'; did you mean tensor_parallel_size"):
+        config(tensor_paralel_size=2)
+    with pytest.raises(TypeError, match="'speculative'; did you mean speculative_config"):
+        config(speculative={})
+
+
+def test_the_command_line_has_an_option_for_every_argument() -> None:
+    parser = build_parser()
+    words = ["generate", "--enable-lora", "--max-loras", "2", "--tensor-parallel-size", "2",
+             "--speculative-config", '{"num_speculative_tokens": 2}',
+             "--limit-mm-per-prompt", '{"image": 1}']  # fmt: skip
+    args = vars(parser.parse_args(words))
+    assert args["enable_lora"] is True and args["max_loras"] == 2
+    assert args["tensor_parallel_size"] == 2 and args["limit_mm_per_prompt"] == {"image": 1}
+    commands = next(action for action in parser._actions if action.dest == "command")
+    actions = commands.choices["generate"]._actions  # type: ignore[index]
+    options = {option for action in actions for option in action.option_strings}
+    wanted = (*arguments(), *WHOLE_SECTIONS)
+    assert {"--" + name.replace("_", "-") for name in wanted} <= options
+
+
+# ------------------------------------------------------------------ what goes together
+
+MODEL = dataclasses.make_dataclass(
+    "Shape",
+    [("num_attention_heads", int, 4), ("num_key_value_heads", int, 2),
+     ("intermediate_size", int, 64), ("num_hidden_layers", int, 3)],
+)  # fmt: skip
+EVERYTHING = frozenset({"tp", "pp", "lora", "quantization", "compile"})
+WAYS: dict[str, dict[str, Any]] = {
+    "speculative_config": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
+    "several workers": {"data_parallel_size": 2},
+    "tensor_parallel_size > 1": {"tensor_parallel_size": 2},
+    "pipeline_parallel_size > 1": {"pipeline_parallel_size": 2},
+    'distributed_executor_backend="uni"': {"distributed_executor_backend": "uni"},
+    "more than one worker": {"tensor_parallel_size": 2},
+    "enable_lora": {"enable_lora": True},
+    "structured_outputs_config": {"structured_outputs_config": {"backend": "native"}},
+    "kv_transfer_config": {"kv_transfer_config": KVTransferConfig("X", "kv_both")},
+    "compile_model": {"compile_model": True},
+    "enable_prefix_caching=False": {"enable_prefix_caching": False},
+}
+"""How to bring about each feature that a configuration has."""
+LACKS = {
+    "a model without tensor parallelism": "tp",
+    "a model without pipeline parallelism": "pp",
+    "a model without adapters": "lora",
+    "a model that does not compile": "compile",
+}
+
+
+@pytest.fixture()
+def everything_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No feature waits for its phase."""
+    monkeypatch.setattr("mini_vllm.config.combinations.ARRIVES", {})
+
+
+def refusal(row: Any) -> str:
+    """What `check` says when both sides of a row come together; "" if nothing."""
+    options: dict[str, Any] = {}
+    supports, scheduler_cls = set(EVERYTHING), Scheduler
+    for side in (row.left, row.right):
+        options |= WAYS.get(side, {})
+        if side in LACKS:
+            supports.remove(LACKS[side])
+        elif side == "images":
+            supports.add("images")
+        elif side.startswith("a scheduler without"):
+            scheduler_cls = POLICIES["vllm-v0"]
+        else:
+            assert side in WAYS, f"the test does not know how to bring about {side!r}"
+    try:
+        check(config(**options), MODEL(), frozenset(supports), scheduler_cls)
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.usefixtures("everything_is_there")
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.left} + {row.right}")
+def test_every_row_is_refused_with_its_reason_and_fix(row: Any) -> None:
+    text = refusal(row)
+    assert row.why in text and text.endswith(row.fix), text
+
+
+@pytest.mark.usefixtures("everything_is_there")
+@pytest.mark.parametrize("name", sorted(WAYS))
+def test_a_feature_alone_is_allowed(name: str) -> None:
+    check(config(**WAYS[name]), MODEL(), EVERYTHING, Scheduler)
+
+
+@pytest.mark.usefixtures("everything_is_there")
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"tensor_parallel_size": 3}, "tensor_parallel_size is 3; the model's num_attention_heads"),
+        ({"tensor_parallel_size": 4, "pipeline_parallel_size": 4}, "the model has 3 layers"),
+    ],
+)
+def test_sizes_that_cannot_be_shared_out(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        check(config(**options), MODEL(), EVERYTHING, Scheduler)
+    check(config(tensor_parallel_size=4), MODEL(), EVERYTHING, Scheduler)  # 2 KV heads, repeated
+    odd = MODEL(num_attention_heads=12, num_key_value_heads=3)
+    with pytest.raises(ValueError, match="num_key_value_heads=3 can neither be shared out nor"):
+        check(config(tensor_parallel_size=4), odd, EVERYTHING, Scheduler)
+    with pytest.raises(ValueError, match="intermediate_size=6 cannot be shared out evenly"):
+        check(config(tensor_parallel_size=4), MODEL(intermediate_size=6), EVERYTHING, Scheduler)
+
+
+def test_every_name_in_the_tables_is_a_feature() -> None:
+    assert {side for row in ROWS for side in (row.left, row.right)} <= set(FEATURES)
+    assert set(ARRIVES) <= set(FEATURES)
+
+
+@pytest.mark.parametrize("name", sorted(set(ARRIVES) & set(WAYS)))
+def test_what_is_not_there_yet_names_its_phase(name: str) -> None:
+    with pytest.raises(ValueError, match=f"arrives with phase {ARRIVES[name]:02}"):
+        LLM("storyteller", skip_tokenizer_init=True, **WAYS[name])
+
+
+def test_the_plain_engine_is_allowed() -> None:
+    plain = EngineConfig(ModelConfig("m"))
+    for scheduler_cls in (Scheduler, *POLICIES.values()):
+        check(plain, MODEL(), frozenset(), scheduler_cls)

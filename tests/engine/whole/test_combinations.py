@@ -1,0 +1,119 @@
+"""Any legal combination of features says, token for token, what the plain engine says.
+
+`FEATURES` has one line for each feature; a phase adds its own. A draw takes some of them, with
+random limits around. `mini_vllm.config.combinations` refuses what does not go together; anything
+else must run. Greedy, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from random import Random
+from typing import Any
+
+import pytest
+
+from mini_vllm import LLM, SamplingParams, bundled
+from mini_vllm.config.combinations import ROWS
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.policies import POLICIES
+
+FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
+    "small blocks": lambda rng: {"block_size": rng.choice((1, 4, 8))},
+    "small budget": lambda rng: {"max_num_batched_tokens": rng.choice((5, 17, 64))},
+    "few rows": lambda rng: {"max_num_seqs": rng.choice((1, 2, 3))},
+    "tight pool": lambda rng: {"num_gpu_blocks": 5, "block_size": 16},
+    "no prefix caching": lambda rng: {"enable_prefix_caching": False},
+    "capped chunks": lambda rng: {"long_prefill_token_threshold": rng.choice((3, 16))},
+    "no reserve": lambda rng: {"scheduler_reserve_full_isl": False},
+    "priorities": lambda rng: {"policy": "priority"},
+    "lookahead slots": lambda rng: {"num_lookahead_tokens": rng.choice((1, 4))},
+    "adapters": lambda rng: {"enable_lora": True, "max_loras": rng.choice((1, 2, 4))},
+    "n-gram drafts": lambda rng: {
+        "speculative_config": {
+            "method": "ngram",
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 3,
+            "num_speculative_tokens": rng.choice((1, 4)),
+        }
+    },
+    "draft model": lambda rng: {
+        "speculative_config": {
+            "method": "draft_model",
+            "model": "storyteller-draft",
+            "num_speculative_tokens": rng.choice((1, 3)),
+        }
+    },
+    "another scheduler": lambda rng: {
+        "scheduler_cls": POLICIES[rng.choice(sorted(POLICIES))],
+        "num_cpu_blocks": 64,
+        "max_num_batched_tokens": 128,
+    },
+}
+"""By name: arguments of `LLM` that switch a feature on, drawn from `rng`."""
+DRAWS = 16
+MAX_TOKENS = 12
+PROMPTS = (
+    [200, 201, 202],
+    list(range(300, 322)),
+    list(range(300, 316)) + [500, 501],
+    [700] * 9,
+    list(range(300, 322)),
+)
+"""Short and long, one twice, two with a common head."""
+
+
+ADAPTERS = (None, "pirate", "json", None, "pirate")
+"""What each prompt uses, if there are adapters."""
+
+
+@cache
+def plain_tokens(adapters: bool) -> list[list[int]]:
+    return run({"enable_lora": True, "max_loras": 2} if adapters else {})
+
+
+def run(options: dict[str, Any]) -> list[list[int]]:
+    """Greedy tokens of all prompts; they come together, so that the features meet in one batch."""
+    usual = {"num_gpu_blocks": 256, "max_model_len": 64, "dtype": "float32"}
+    llm = LLM("storyteller", skip_tokenizer_init=True, **(usual | options))
+    params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
+    priority = [number % 2 for number in range(len(PROMPTS))]
+    loras = [lora_request(name) if "enable_lora" in options else None for name in ADAPTERS]
+    outputs = llm.generate(
+        list(PROMPTS), params, use_tqdm=False, priority=priority, lora_request=loras
+    )
+    assert [output.error for output in outputs] == [None] * len(PROMPTS)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def lora_request(name: str | None) -> LoRARequest | None:
+    if name is None:
+        return None
+    return LoRARequest(name, bundled.ADAPTERS.index(name) + 1, str(bundled.adapter_path(name)))
+
+
+def draw(seed: int) -> tuple[list[str], dict[str, Any]]:
+    """Some features, and their arguments together; of two that set the same, the later counts."""
+    rng = Random(seed)
+    names = rng.sample(sorted(FEATURES), rng.randint(2, 5))
+    options: dict[str, Any] = {}
+    for name in names:
+        options |= FEATURES[name](rng)
+    return names, options
+
+
+@pytest.mark.parametrize("seed", range(DRAWS))
+def test_a_legal_combination_changes_no_token(seed: int) -> None:
+    names, options = draw(seed)
+    try:
+        tokens = run(options)
+    except ValueError as error:
+        reasons = [row.why for row in ROWS]
+        assert any(reason in str(error) for reason in reasons), f"{names}: {error}"
+        return
+    assert tokens == plain_tokens("enable_lora" in options), f"{names}: {options}"
+
+
+def test_every_feature_is_drawn() -> None:
+    assert {name for seed in range(DRAWS) for name in draw(seed)[0]} == set(FEATURES)
