@@ -106,7 +106,9 @@ def _add_quantize(commands: Any) -> None:
     command.set_defaults(run=run_quantize)
     command.add_argument("model", metavar="MODEL", help="folder, or bundled model")
     command.add_argument("-o", "--output-dir", type=Path, required=True, metavar="FOLDER")
-    command.add_argument("--scheme", default="W4A16", help="W4A16 (default), W8A8, FP8_DYNAMIC, ...")
+    command.add_argument(
+        "--scheme", default="W4A16", help="W4A16 (default), W8A8, FP8_DYNAMIC, ..."
+    )
     command.add_argument("--algorithm", default="rtn", help="rtn (default), gptq, awq, smoothquant")
     command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
     command.add_argument("--group-size", type=int, metavar="INT", help="-1: a scale for a row")

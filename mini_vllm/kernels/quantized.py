@@ -59,8 +59,8 @@ def w8a8_gemm_kernel(
     """A tile of (x @ weight^T) * scale of the token * scale of the row. Grid: (tiles of T, of N).
 
     The sum is of whole numbers, in int32: no rounding until the scales.
-    Source: vllm/model_executor/layers/quantization/compressed_tensors/
-    triton_scaled_mm.py#L19-L136 (scaled_mm_kernel) @ v0.22.1.
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/triton_scaled_mm.py#L19-L136
+    (scaled_mm_kernel) @ v0.22.1.
     """
     token = tl.program_id(0).to(tl.int64) * TOKEN_TILE + tl.arange(0, TOKEN_TILE)
     row = tl.program_id(1).to(tl.int64) * ROW_TILE + tl.arange(0, ROW_TILE)

@@ -293,8 +293,10 @@ class Int8Config(QuantizationConfig):
 
 
 class CompressedTensorsConfig(QuantizationConfig):
-    """Source: vllm/model_executor/layers/quantization/compressed_tensors/
-    compressed_tensors.py#L74-L800 (CompressedTensorsConfig) @ v0.22.1."""
+    """
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py#L74-L800
+    (CompressedTensorsConfig) @ v0.22.1.
+    """  # noqa: E501
 
     name = "compressed-tensors"
 
@@ -353,9 +355,9 @@ def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
 
     Raises ValueError for everything else; it names format, type, bits and strategy.
 
-    Source: vllm/model_executor/layers/quantization/compressed_tensors/
-    compressed_tensors.py#L608-L709 (CompressedTensorsConfig._get_scheme_from_parts) @ v0.22.1.
-    """
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py#L608-L709
+    (CompressedTensorsConfig._get_scheme_from_parts) @ v0.22.1.
+    """  # noqa: E501
     weights: Mapping[str, Any] = group.get("weights") or {}
     inputs: Mapping[str, Any] = group.get("input_activations") or {}
     kind, bits, strategy = (weights.get(key) for key in ("type", "num_bits", "strategy"))

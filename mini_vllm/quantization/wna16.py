@@ -66,9 +66,9 @@ class Scheme:
 class WNA16LinearMethod:
     """The `LinearMethod` of one layer whose weights are packed.
 
-    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/
-    compressed_tensors_wNa16.py#L40-L229 (CompressedTensorsWNA16) @ v0.22.1.
-    """
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_wNa16.py#L40-L229
+    (CompressedTensorsWNA16) @ v0.22.1.
+    """  # noqa: E501
 
     def __init__(self, scheme: Scheme) -> None:
         self.scheme = scheme
