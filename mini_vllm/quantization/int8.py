@@ -57,7 +57,7 @@ class W8A8LinearMethod:
         per_tensor: the checkpoint has one scale for each projection.
         static: it has a scale for the activations, too.
 
-    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_int8.py#L26-L116
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_int8.py#L26-L112
     (CompressedTensorsW8A8Int8) @ v0.22.1.
     """  # noqa: E501
 

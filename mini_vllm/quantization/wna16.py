@@ -66,7 +66,7 @@ class Scheme:
 class WNA16LinearMethod:
     """The `LinearMethod` of one layer whose weights are packed.
 
-    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_wNa16.py#L40-L229
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_wNa16.py#L40-L228
     (CompressedTensorsWNA16) @ v0.22.1.
     """  # noqa: E501
 

@@ -55,7 +55,7 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
 }
 """By name: arguments of `LLM` that switch a feature on, drawn from `rng`."""
 ROUNDED = ("kv_cache_dtype", "quantization")
-DRAWS = 20
+DRAWS = 24
 MAX_TOKENS = 12
 PROMPTS = (
     [200, 201, 202],
