@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable
@@ -32,6 +33,7 @@ from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.observability.metrics import ServiceStats
@@ -147,7 +149,7 @@ class AsyncLLM:
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
         )
         self.input_processor = InputProcessor(
-            tokenizer, self.model_args, info.max_model_len, config.model.seed
+            tokenizer, self.model_args, info.max_model_len, config.model.seed, config.structured
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
@@ -179,7 +181,7 @@ class AsyncLLM:
         sampling_params: SamplingParams,
         request_id: str,
         *,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """Complete a prompt; yields as ``sampling_params.output_kind`` says.
@@ -228,7 +230,7 @@ class AsyncLLM:
         prompt: PromptType,
         params: SamplingParams,
         *,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> Stream:
         """Check a prompt, watch for its outputs, and only then send it to the engine.
@@ -254,7 +256,7 @@ class AsyncLLM:
             salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
             requests.append(
                 self.input_processor.process(
-                    child_id, token_ids, child_params, priority, arrival_time, salt
+                    child_id, token_ids, child_params, priority, arrival_time, salt, lora_request
                 )
             )
         self._watch(stream, requests, params.output_kind)
@@ -365,10 +367,10 @@ class AsyncLLM:
             stream.collector.put(output)
 
     def fail_all(self, error: Exception) -> None:
-        """End every request with ``error``."""
+        """End every request with ``error``, each with a copy: raising one grows its traceback."""
         for stream in self._streams.values():
             if not stream.live.finished:
-                stream.collector.put(error)
+                stream.collector.put(copy.copy(error))
 
     def _fail(self, error: Exception) -> None:
         """Tell every caller, for there is nobody left who could serve them."""

@@ -25,16 +25,24 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.request import Request, RequestStatus
+from mini_vllm.structured_output.manager import StructuredOutputManager
+from mini_vllm.structured_output.token_index import TokenTable, token_bytes
 
 if TYPE_CHECKING:
     from mini_vllm.model.llama import LlamaForCausalLM
     from mini_vllm.worker.model_runner import ModelRunner
+
+IDLE_SECONDS = 0.005
+"""Longest sleep of a step in which all requests wait for something outside the engine."""
 
 StepObserver = Callable[[SchedulerOutput, list[EngineCoreOutput], float, SchedulerStats], None]
 """Called after every step with its plan, its outputs, its duration in seconds, and gauges."""
@@ -93,14 +101,20 @@ class EngineCore:
         executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
+        self.structured_output_manager = StructuredOutputManager(
+            config.structured, self._load_vocabulary, self.model_args.eos_token_ids
+        )
         self._new_scheduler = functools.partial(
             make_scheduler,
             config.scheduler,
             cache,
+            lora=config.lora,
+            structured=self.structured_output_manager,
             scheduler_cls=scheduler_cls,
             extensions=extensions,
         )
         self.scheduler = self._new_scheduler()
+        self.adapters = EngineAdapters(executor, self.scheduler) if config.lora else None
         self.checkpoint = Checkpoint({})
         self.limits = PromptLimits(
             self.model_args.vocab_size,
@@ -122,6 +136,12 @@ class EngineCore:
         """The model of the worker in this process."""
         return self.executor.worker.model
 
+    def _load_vocabulary(self) -> TokenTable:
+        """The bytes of every token; read when the first request with a constraint arrives."""
+        model = self.config.model
+        tokenizer = load_tokenizer(model.tokenizer or model.model)
+        return TokenTable(token_bytes(tokenizer, self.model_args.vocab_size))
+
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
         """The engine's own request for what a front end has sent.
 
@@ -135,7 +155,50 @@ class EngineCore:
             arrival_time=request.arrival_time,
             eos_token_id=request.eos_token_id,
             cache_salt=request.cache_salt,
+            lora_name=self._adapter_of(request),
         )
+
+    def _adapter_of(self, request: EngineCoreRequest) -> str | None:
+        """The key of the request's adapter, which is loaded now if it was not.
+
+        Raises:
+            ValueError: if there is no such adapter, or it cannot be served.
+        """
+        if request.lora_request is None:
+            return None
+        lora_request = LoRARequest.of(request.lora_request)
+        return self._adapters(lora_request).resolve(lora_request)
+
+    def _adapters(self, wanted: Any = None) -> EngineAdapters:
+        if self.adapters is None:
+            given = f"lora_request {wanted.lora_name!r} was given, but " if wanted else ""
+            raise ValueError(f"{given}the engine runs without adapters; pass enable_lora=True")
+        return self.adapters
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True.
+
+        Raises:
+            ValueError: if it cannot be served; the message says why.
+        """
+        lora_request = LoRARequest.of(lora_request)
+        return self._adapters(lora_request).add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return self._adapters().remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return self._adapters().list()
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True.
+
+        Raises:
+            ValueError: if there is none of that number, or every slot is pinned.
+        """
+        return self._adapters().pin(lora_id)
 
     def add_request(self, request: Request) -> None:
         """Queue a request, unless the model or the cache can never serve it.
@@ -184,7 +247,8 @@ class EngineCore:
         plan = self.scheduler.schedule()
         scheduled_at = time.monotonic()
         self.executor.execute_model(plan)
-        result = self.executor.sample_tokens(None).result()
+        masks = self.structured_output_manager.get_grammar_output(plan)  # while it computes
+        result = self.executor.sample_tokens(masks).result()
         self.checkpoint.num_output_tokens = {
             request_id: request.num_output_tokens
             for request_id in plan.num_scheduled_tokens
@@ -192,6 +256,8 @@ class EngineCore:
         }
         drafts = accepted_drafts(plan, result)  # before the stop rules cut
         outputs = hopeless + finish_step(self.scheduler, plan, result)
+        if not plan.num_scheduled_tokens:
+            self.structured_output_manager.wait(IDLE_SECONDS)
         self._stamp(plan, outputs, scheduled_at)
         if self.observers:
             stats = replace(self.make_stats(), drafts=drafts)
@@ -202,6 +268,8 @@ class EngineCore:
     def undo(self) -> None:
         """Go back to the last checkpoint; see :mod:`~mini_vllm.core.restart`."""
         restart(self.scheduler, self._new_scheduler(), self.checkpoint)
+        if self.adapters is not None:
+            self.adapters.attach(self.scheduler)
         for request_id, request in self.scheduler.requests.items():
             self.times.setdefault(request_id, RequestTimes(queued=request.arrival_time))
         self.executor.call("restart", list(self.scheduler.requests))
@@ -246,7 +314,8 @@ class EngineCore:
         self.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
 
     def shutdown(self) -> None:
-        """Let go of the workers."""
+        """Let go of the workers and of the threads that compile grammars."""
+        self.structured_output_manager.clear_backend()
         self.executor.shutdown()
 
 

@@ -18,6 +18,7 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.outputs import CompletionOutput, RequestOutput
@@ -28,6 +29,8 @@ Prompts = PromptType | Sequence[PromptType]
 """One prompt or several."""
 Params = SamplingParams | Sequence[SamplingParams] | None
 """For all prompts, or one for each; vLLM's defaults if left out."""
+LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
+"""The adapter of all prompts, or of each; None: the base."""
 
 
 class LLM:
@@ -71,6 +74,11 @@ class LLM:
         self._ids = itertools.count()
 
     @property
+    def llm_engine(self) -> LLMEngine:
+        """vLLM's name of ``engine``."""
+        return self.engine
+
+    @property
     def tokenizer(self) -> Any:
         return self.engine.tokenizer
 
@@ -81,6 +89,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """Complete every prompt.
 
@@ -89,6 +98,7 @@ class LLM:
             sampling_params: for all prompts, or one for each; vLLM's defaults if left out.
             use_tqdm: show a progress bar.
             priority: one number per prompt, for the "priority" policy; smaller goes first.
+            lora_request: the adapter of all prompts, or one (or None) for each.
 
         Returns:
             One output per prompt, in the order of the prompts. In a batch, a prompt that cannot
@@ -100,7 +110,9 @@ class LLM:
         """
         ids: list[str] = []
         try:
-            outputs = self._add_all(ids, prompts, sampling_params, priority, stream=False)
+            outputs = self._add_all(
+                ids, prompts, sampling_params, priority, lora_request, stream=False
+            )
             with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
                 progress.update(sum(output.finished for output in outputs))
                 for num_finished in self._run(outputs):
@@ -109,14 +121,20 @@ class LLM:
         finally:
             self.engine.abort_requests(ids)
 
-    def stream(self, prompts: Prompts, sampling_params: Params = None) -> Iterator[RequestOutput]:
+    def stream(
+        self,
+        prompts: Prompts,
+        sampling_params: Params = None,
+        *,
+        lora_request: LoRARequests = None,
+    ) -> Iterator[RequestOutput]:
         """Like :meth:`generate`, but yields each output every time it has grown.
 
         Other calls may come between two outputs, :meth:`generate` too: the engine serves them all.
         """
         ids: list[str] = []
         try:
-            outputs = self._add_all(ids, prompts, sampling_params, None, stream=True)
+            outputs = self._add_all(ids, prompts, sampling_params, None, lora_request, stream=True)
             yield from (output for output in outputs if output.finished)
             yield from self._grown(outputs)
         finally:
@@ -128,6 +146,7 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, in the format of the model's chat template.
 
@@ -139,7 +158,7 @@ class LLM:
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.apply_chat_template(conversation) for conversation in conversations]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def get_metrics(self) -> list[Counter | Vector]:
         """Counters of this engine, such as ``vllm:spec_decode_num_accepted_tokens``.
@@ -165,11 +184,13 @@ class LLM:
         prompts: Prompts,
         params: Params,
         priority: Sequence[int] | None,
+        lora_request: LoRARequests,
         stream: bool,
     ) -> list[RequestOutput]:
         """Queue every prompt that can be served. Each id is in ``ids`` before it is queued."""
         prompts = _as_list(prompts)
         all_params = _per_prompt(prompts, params)
+        loras = _loras_per_prompt(prompts, lora_request)
         if not isinstance(priority, Sequence | None):
             raise ValueError(f"priority is {show(priority)}; pass a list with one for each prompt")
         priorities = [0] * len(prompts) if priority is None else list(priority)
@@ -178,12 +199,14 @@ class LLM:
                 f"{len(prompts)} prompts but {len(priorities)} priorities; pass one each"
             )
         outputs, errors = [], []
-        for prompt, one_params, one_priority in zip(prompts, all_params, priorities, strict=True):
+        for prompt, one_params, one_priority, lora in zip(
+            prompts, all_params, priorities, loras, strict=True
+        ):
             request_id = str(next(self._ids))
             ids.append(request_id)
             try:
                 output = self.engine.add_request(
-                    request_id, prompt, one_params, one_priority, stream
+                    request_id, prompt, one_params, one_priority, stream, lora
                 )
             except ValueError as error:
                 errors.append(error)
@@ -260,6 +283,26 @@ def _per_prompt(prompts: Sequence[PromptType], params: Params) -> list[SamplingP
             "for each"
         )
     return list(params)
+
+
+def _loras_per_prompt(
+    prompts: Sequence[PromptType], lora_request: LoRARequests
+) -> list[LoRARequest | None]:
+    if lora_request is None or isinstance(lora_request, LoRARequest):
+        return [lora_request] * len(prompts)
+    if isinstance(lora_request, str) or not all(
+        isinstance(one, LoRARequest | None) for one in lora_request
+    ):
+        raise ValueError(
+            f"lora_request is {show(lora_request)}; pass a LoRARequest, or a list with one (or "
+            "None) for each prompt"
+        )
+    if len(lora_request) != len(prompts):
+        raise ValueError(
+            f"{len(prompts)} prompts but {len(lora_request)} lora_requests; pass one for all, or "
+            "one for each (None: the base)"
+        )
+    return list(lora_request)
 
 
 def _failed_output(request_id: str, prompt: PromptType, error: str) -> RequestOutput:

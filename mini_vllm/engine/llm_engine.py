@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config import EngineConfig
@@ -17,6 +18,7 @@ from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -44,7 +46,11 @@ class LLMEngine:
         self.config = self.core.config
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(
-            tokenizer, self.core.model_args, config.scheduler.max_model_len, config.model.seed
+            tokenizer,
+            self.core.model_args,
+            config.scheduler.max_model_len,
+            config.model.seed,
+            config.structured,
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = self._new_stats()
@@ -57,11 +63,13 @@ class LLMEngine:
         params: SamplingParams,
         priority: int = 0,
         stream: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> RequestOutput:
         """Queue a prompt; with ``params.n > 1``, one request for each completion.
 
         Args:
             stream: keep the text up to date at every step, not only at the end.
+            lora_request: the adapter to use; None: the base.
 
         Returns:
             The output object that later steps fill.
@@ -75,14 +83,22 @@ class LLMEngine:
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
         self.input_processor.check(request_id, params, priority, salt)
         text = prompt if isinstance(prompt, str) else None
-        output = RequestOutput(request_id, text, token_ids, outputs=[])
+        output = RequestOutput(request_id, text, token_ids, outputs=[], lora_request=lora_request)
+        # One completion reads an adapter again, if that is asked for; the others find it.
+        loaded = lora_request and replace(lora_request, load_inplace=False)
         num_requests = self.input_processor.num_requests
         try:
             requests = [
                 self.input_processor.process(
-                    child_id, token_ids, child_params, priority, arrival_time, salt
+                    child_id,
+                    token_ids,
+                    child_params,
+                    priority,
+                    arrival_time,
+                    salt,
+                    loaded if index else lora_request,
                 )
-                for child_id, child_params in child_requests(request_id, params)
+                for index, (child_id, child_params) in enumerate(child_requests(request_id, params))
             ]
             self.output_processor.add_requests(requests, output, stream)
             for request in requests:
@@ -143,6 +159,26 @@ class LLMEngine:
         gone = self.client.call("keep_only", list(processor.completions))
         told = {output.request_id for output in processor.inbox}
         processor.abort([request_id for request_id in gone if request_id not in told])
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True. ValueError if it cannot be served.
+
+        Source: vllm/v1/engine/llm_engine.py#L394-L396 (LLMEngine.add_lora) @ v0.22.1
+        """
+        return self.client.call("add_lora", lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return self.client.call("remove_lora", lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return set(self.client.call("list_loras"))
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True. ValueError for an unknown number,
+        or if every slot is pinned."""
+        return self.client.call("pin_lora", lora_id)
 
     def _new_stats(self) -> EngineStats:
         if self.config.speculative is None:

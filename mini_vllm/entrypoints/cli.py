@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
+from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
 from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.errors import show
+from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors become one line on stderr and exit code 2, Ctrl-C gives 130."""
     from mini_vllm.core.interface import NoProgressError
 
-    args = build_parser().parse_args(argv)
+    args = build_parser().parse_args(_one_word(list(sys.argv[1:] if argv is None else argv)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         return args.run(args)
@@ -47,6 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nstopped; all requests were aborted", file=sys.stderr)
         return 130
+
+
+def _one_word(argv: list[str]) -> list[str]:
+    """``bench serve`` and ``bench throughput`` as in vLLM; ``bench`` alone is the latter."""
+    if argv[:2] == ["bench", "serve"]:
+        return ["bench-serve", *argv[2:]]
+    if argv[:2] == ["bench", "throughput"]:
+        return ["bench", *argv[2:]]
+    return argv
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -66,21 +77,41 @@ def build_parser() -> argparse.ArgumentParser:
 
     generate = add_command(run_generate, "complete one or more prompts", samples=True)
     generate.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
+    generate.add_argument(
+        "--lora",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="adapter of all prompts, or of each; base: none",
+    )
     generate.add_argument("--json", action="store_true", help="one JSON object per prompt")
     generate.add_argument("--report", action="store_true", help="print a short report at the end")
     generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
     chat = add_command(run_chat, "talk to the model", samples=True)
     chat.add_argument("--system", help="the system message")
+    chat.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
     bench = add_command(run_bench, "offline throughput on random prompts")
     bench.add_argument("--num-prompts", type=_positive, default=16)
     bench.add_argument("--input-len", type=_positive, default=128)
     bench.add_argument("--output-len", type=_positive, default=64)
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
+    bench.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the run that opens in Perfetto",
+    )
+    bench_serve = commands.add_parser(
+        "bench-serve", help="`bench serve`: latencies and throughput of a running server"
+    )
+    bench_serve.set_defaults(run=run_bench_serve)
+    add_bench_serve_options(bench_serve)
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
     serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
     add_serve_options(serve)
+    _add_quantize(commands)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
 
@@ -89,6 +120,42 @@ def _positive(text: str) -> int:
     if (number := int(text)) < 1:
         raise argparse.ArgumentTypeError(f"it is {number}; it must be at least 1")
     return number
+
+
+def _add_quantize(commands: Any) -> None:
+    """`quantize` takes a checkpoint and writes another: no engine, and none of its options."""
+    command = commands.add_parser("quantize", help="write a quantised copy of a checkpoint")
+    command.set_defaults(run=run_quantize)
+    command.add_argument("model", metavar="MODEL", help="folder, or bundled model")
+    command.add_argument("-o", "--output-dir", type=Path, required=True, metavar="FOLDER")
+    command.add_argument(
+        "--scheme", default="W4A16", help="W4A16 (default), W8A8, FP8_DYNAMIC, ..."
+    )
+    command.add_argument("--algorithm", default="rtn", help="rtn (default), gptq, awq, smoothquant")
+    command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
+    command.add_argument("--group-size", type=int, metavar="INT", help="-1: a scale for a row")
+    command.add_argument("--ignore", nargs="*", default=["lm_head"], metavar="LAYER")
+    command.add_argument("--act-order", action="store_true", help="gptq: important columns first")
+
+
+def run_quantize(args: argparse.Namespace) -> int:
+    """Quantise once, offline; see :func:`mini_vllm.quantization.oneshot`."""
+    from mini_vllm.quantization import oneshot
+
+    texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
+    folder = oneshot(
+        args.model,
+        args.output_dir,
+        args.scheme,
+        args.algorithm,
+        [text for text in texts if text] if texts else None,
+        args.group_size,
+        args.ignore,
+        args.act_order,
+    )
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    print(f"{folder}: {size / 2**20:.1f} MiB of tensors")
+    return 0
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -105,6 +172,13 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     features = parser.add_argument_group("engine options (features)")
     features.add_argument(
         "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
+    )
+    features.add_argument(
+        "--lora-modules",
+        nargs="+",
+        default=[],
+        metavar="NAME=PATH",
+        help="adapters to load; they switch --enable-lora on",
     )
     for name in WHOLE_SECTIONS:
         option = "--" + name.replace("_", "-")
@@ -136,7 +210,7 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if list in origins:
         return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
-    if dict in origins or Mapping in origins:
+    if dict in origins or Mapping in origins or any(map(dataclasses.is_dataclass, kinds)):
         return {"type": json.loads, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)
     return {"type": kind, "metavar": kind.__name__.upper()}
@@ -158,12 +232,26 @@ def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The engine's options that were given, and the class that ``--scheduler`` names."""
     options = _options_of(args, *FLAT_SECTIONS.values())
     whole = ("enable_lora", *WHOLE_SECTIONS)
+    if args.lora_modules:
+        options["enable_lora"] = True
     options |= {name: getattr(args, name) for name in whole if hasattr(args, name)}
     if (speculative := _speculative_config(args)) is not None:
         options["speculative_config"] = speculative
     if args.scheduler is not None:
         options["scheduler_cls"] = load_scheduler(args.scheduler)
     return options
+
+
+def _loras(args: argparse.Namespace, count: int) -> list[LoRARequest | None]:
+    """The adapter of each of ``count`` prompts: ``--lora`` by the names of ``--lora-modules``."""
+    known: dict[str, LoRARequest | None] = {"base": None, **parse_lora_modules(args.lora_modules)}
+    for name in args.lora:
+        if name not in known:
+            raise ValueError(
+                f"--lora names {name!r}; known are {', '.join(known)}; add it to --lora-modules"
+            )
+    loras = [known[name] for name in args.lora] or [None]
+    return loras * count if len(loras) == 1 else loras
 
 
 def _speculative_config(args: argparse.Namespace) -> Any:
@@ -202,12 +290,14 @@ def run_generate(args: argparse.Namespace) -> int:
         raise ValueError("there is no prompt: none is given, and stdin is empty; give PROMPT")
     if args.timeline is not None:
         check_timeline_path(args.timeline)
+    loras = _loras(args, len(prompts))
     llm = _load(args)
     with record_timeline(llm.engine.core, args.timeline):
         if len(prompts) == 1 and params.n == 1 and not args.json:
-            outputs = [_print_stream(llm, prompts[0], params)]
+            outputs = [_print_stream(llm, prompts[0], params, loras)]
         else:
-            outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
+            show = sys.stderr.isatty()
+            outputs = llm.generate(prompts, params, use_tqdm=show, lora_request=loras)
             for output in outputs:
                 print(json.dumps(dataclasses.asdict(output)) if args.json else _as_text(output))
     if args.report:
@@ -215,11 +305,13 @@ def run_generate(args: argparse.Namespace) -> int:
     return 1 if any(output.error for output in outputs) else 0
 
 
-def _print_stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> RequestOutput:
+def _print_stream(
+    llm: LLM, prompt: str | list[int], params: SamplingParams, loras: list[LoRARequest | None]
+) -> RequestOutput:
     """Print a completion as it grows; returns its final state."""
     printed = 0
     output = None
-    for output in llm.stream(prompt, params):
+    for output in llm.stream(prompt, params, lora_request=loras):
         text = output.outputs[0].text
         print(text[printed:], end="", flush=True)
         printed = len(text)
@@ -231,15 +323,18 @@ def _print_stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> 
 
 
 def _as_text(output: RequestOutput) -> str:
+    adapter = f"[{output.lora_request.lora_name}] " if output.lora_request else ""
+    title = f"--- {adapter}{show(output.prompt) if output.error else repr(output.prompt)}"
     if output.error:
-        return f"--- {show(output.prompt)}\nerror: {output.error}"
+        return f"{title}\nerror: {output.error}"
     texts = [completion.text.strip() for completion in output.outputs]
-    return "\n".join([f"--- {output.prompt!r}", *texts])
+    return "\n".join([title, *texts])
 
 
 def run_chat(args: argparse.Namespace) -> int:
     """A conversation; each answer is streamed. Ctrl-D or an empty line ends it."""
     params = _sampling_params(args, max_tokens=256)
+    loras = _loras(args, 1)
     llm = _load(args)
     messages = [{"role": "system", "content": args.system}] if args.system else []
     prompt = "you> " if sys.stdin.isatty() else ""
@@ -251,7 +346,7 @@ def run_chat(args: argparse.Namespace) -> int:
         if not text:
             return 0
         messages.append({"role": "user", "content": text})
-        output = _print_stream(llm, llm.apply_chat_template(messages), params)
+        output = _print_stream(llm, llm.apply_chat_template(messages), params, loras)
         messages.append({"role": "assistant", "content": output.outputs[0].text})
 
 
@@ -259,6 +354,7 @@ def run_bench(args: argparse.Namespace) -> int:
     """Random prompts of one length, one fixed number of output tokens, greedy."""
     import random
 
+    from mini_vllm.observability.profile import profiled
     from mini_vllm.worker.kv_cache import host_memory
 
     num_bytes = 8 * args.num_prompts * (args.input_len + args.output_len)
@@ -276,9 +372,10 @@ def run_bench(args: argparse.Namespace) -> int:
     params = SamplingParams(temperature=0, max_tokens=args.output_len, ignore_eos=True)
     llm.generate(prompts[:2], params, use_tqdm=False)  # warm up
     llm.engine.reset_stats()
-    start = time.perf_counter()
-    llm.generate(prompts, params, use_tqdm=False)
-    seconds = time.perf_counter() - start
+    with profiled(args.profile):
+        start = time.perf_counter()
+        llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
     throughput = args.num_prompts * args.output_len / seconds
     if args.json:
         figures = {"wall_seconds": seconds, "wall_output_tokens_per_s": throughput}
