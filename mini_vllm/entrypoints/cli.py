@@ -110,8 +110,45 @@ def build_parser() -> argparse.ArgumentParser:
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
     serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
     add_serve_options(serve)
+    _add_quantize(commands)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
+
+
+def _add_quantize(commands: Any) -> None:
+    """`quantize` takes a checkpoint and writes another: no engine, and none of its options."""
+    command = commands.add_parser("quantize", help="write a quantised copy of a checkpoint")
+    command.set_defaults(run=run_quantize)
+    command.add_argument("model", metavar="MODEL", help="folder, or bundled model")
+    command.add_argument("-o", "--output-dir", type=Path, required=True, metavar="FOLDER")
+    command.add_argument(
+        "--scheme", default="W4A16", help="W4A16 (default), W8A8, FP8_DYNAMIC, ..."
+    )
+    command.add_argument("--algorithm", default="rtn", help="rtn (default), gptq, awq, smoothquant")
+    command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
+    command.add_argument("--group-size", type=int, metavar="INT", help="-1: a scale for a row")
+    command.add_argument("--ignore", nargs="*", default=["lm_head"], metavar="LAYER")
+    command.add_argument("--act-order", action="store_true", help="gptq: important columns first")
+
+
+def run_quantize(args: argparse.Namespace) -> int:
+    """Quantise once, offline; see :func:`mini_vllm.quantization.oneshot`."""
+    from mini_vllm.quantization import oneshot
+
+    texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
+    folder = oneshot(
+        args.model,
+        args.output_dir,
+        args.scheme,
+        args.algorithm,
+        [text for text in texts if text] if texts else None,
+        args.group_size,
+        args.ignore,
+        args.act_order,
+    )
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    print(f"{folder}: {size / 2**20:.1f} MiB of tensors")
+    return 0
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:

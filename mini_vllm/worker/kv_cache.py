@@ -102,6 +102,8 @@ class KVCache:
         broken request has left in its blocks would break their next owner too.
         """
         for layer in (*self.layers, *self.host_layers):
+            if not layer.is_floating_point():  # bytes, of which none means such a number
+                continue
             layer.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:
