@@ -38,7 +38,7 @@ def replay_v0(trace: Trace, subject: V0Like) -> Iterator[Line]:
             if isinstance(event, Drain) and not subject.has_unfinished():
                 break
             subject.now = float(number)
-            line = {"step": number} | subject.step() | {"aborted": aborted}
+            line: Line = {"step": number} | subject.step() | {"aborted": aborted}
             line["scheduled"] = dict(sorted(line["scheduled"].items()))
             yield {key: line[key] for key in V0_FIELDS}
             aborted, number = [], number + 1
