@@ -26,7 +26,7 @@ def test_a_policy_decides_as_recorded(policy: str) -> None:
         assert difference is None, f"{policy} {name}\n{render(difference, 'mini_vllm', 'recorded')}"
         preempted += sum(len(line["preempted"]) for line in lines)
         steps += len(lines)
-    assert steps > 300 and (preempted > 30 or policy == "static"), (steps, preempted)
+    assert steps > 300 and (preempted > 15 or policy == "static"), (steps, preempted)
 
 
 @pytest.mark.upstream
