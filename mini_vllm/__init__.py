@@ -8,17 +8,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
+    from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
+    from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
     from mini_vllm.engine.llm import LLM
     from mini_vllm.outputs import CompletionOutput, RequestOutput
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "CompletionOutput", "RequestOutput", "SamplingParams"]
+__all__ = [
+    "LLM",
+    "SamplingParams",
+    "RequestOutput",
+    "CompletionOutput",
+    "AsyncLLM",
+    "AsyncEngineArgs",
+    "RequestOutputKind",
+    "EngineDeadError",
+    "EngineGenerateError",
+]
 
 _LAZY = {
     "LLM": "mini_vllm.engine.llm",
+    "AsyncLLM": "mini_vllm.engine.async_llm",
+    "AsyncEngineArgs": "mini_vllm.engine.async_llm",
+    "EngineDeadError": "mini_vllm.engine.exceptions",
+    "EngineGenerateError": "mini_vllm.engine.exceptions",
     "CompletionOutput": "mini_vllm.outputs",
     "RequestOutput": "mini_vllm.outputs",
 }

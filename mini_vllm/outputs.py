@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mini_vllm.lora.request import LoRARequest
+
 
 @dataclass(slots=True)
 class Logprob:
@@ -29,7 +31,8 @@ class CompletionOutput:
         cumulative_logprob: sum of the sampled tokens' log probabilities, if they were asked for.
         logprobs: per token, the candidates that were asked for, by token id.
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.
-        stop_reason: the stop token or stop string that ended it, or "kv_capacity".
+        stop_reason: the stop token or stop string that ended it, "kv_capacity", or "grammar_end"
+            for a complete text that `min_tokens` or `ignore_eos` let no stop token follow.
     """
 
     index: int
@@ -43,6 +46,15 @@ class CompletionOutput:
     @property
     def finished(self) -> bool:
         return self.finish_reason is not None
+
+    def extend(self, later: CompletionOutput) -> None:
+        """Append what ``later`` brings, and take over how it ended."""
+        self.text += later.text
+        self.token_ids += later.token_ids
+        if later.logprobs:
+            self.logprobs = (self.logprobs or []) + later.logprobs
+        self.cumulative_logprob = later.cumulative_logprob
+        self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
 
 
 @dataclass(slots=True)
@@ -90,6 +102,7 @@ class RequestOutput:
         error: why the request failed; None if it did not. The other requests of a batch are
             not affected by a failed one.
         metrics: the times of the first completion.
+        lora_request: the adapter that was used; None: the base.
     """
 
     request_id: str
@@ -101,3 +114,31 @@ class RequestOutput:
     num_cached_tokens: int = 0
     error: str | None = None
     metrics: RequestMetrics | None = None
+    lora_request: LoRARequest | None = None
+
+    def add(self, next_output: RequestOutput, aggregate: bool) -> None:
+        """Merge a later output of the same request into this one, which nobody has read yet.
+
+        Completions are matched by their ``index``, not by their place: with ``n > 1`` a step may
+        bring any of them. One that is not here yet is appended.
+
+        Args:
+            next_output: what came after this.
+            aggregate: whether outputs hold only what is new (then texts, tokens and logprobs are
+                joined) or all there is so far (then the later one replaces the earlier).
+
+        Source: vllm/outputs.py#L145-L173 (RequestOutput.add) @ v0.22.1
+        """
+        self.finished |= next_output.finished
+        self.error = self.error or next_output.error
+        self.num_cached_tokens = max(self.num_cached_tokens, next_output.num_cached_tokens)
+        self.prompt_logprobs = self.prompt_logprobs or next_output.prompt_logprobs
+        places = {completion.index: place for place, completion in enumerate(self.outputs)}
+        for completion in next_output.outputs:
+            place = places.get(completion.index)
+            if place is None:
+                self.outputs.append(completion)
+            elif aggregate:
+                self.outputs[place].extend(completion)
+            else:
+                self.outputs[place] = completion

@@ -2,9 +2,13 @@
 
 A step's requests are put into groups that need no ragged arithmetic:
 
-    decodes    one new token each; grouped by context length, within a factor of two, and padded
-               to the longest of the group
+    short      up to 16 new tokens each: decodes, and drafts to verify; grouped by query length, and
+               by context length within a factor of two, and padded to the longest of the group
     prefills   grouped by equal query and context length, without padding
+
+    4 drafts are verified with a mask like a staircase:      context x x x x x x x . . . .
+    each sees the context and the drafts before it           t       x x x x x x x x . . .
+                                                             d0      x x x x x x x x x . .
 
 For each group one gather copies the pages into a dense buffer, and one call of torch's
 `scaled_dot_product_attention` (a flash kernel on CPU) does the rest. Indices and masks depend only
@@ -22,6 +26,10 @@ from torch import Tensor
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.reference import causal_mask
 
+MAX_SHORT_QUERY = 16
+"""Queries up to this length are computed as decodes are. A whole group of them costs one gather
+and one call; each alone would cost as much as a prompt."""
+
 
 class Group:
     """Requests of one step that are computed together: what is the same for them in every layer."""
@@ -30,39 +38,44 @@ class Group:
         self, metadata: AttentionMetadata, rows: list[int], num_blocks: int, block_size: int
     ) -> None:
         self.size = len(rows)  # n
-        self.is_decode = rows[0] < metadata.num_decode_reqs
         self.query_len = metadata.query_lens_cpu[rows[0]]  # Q, the same for all
+        self.is_short = self.query_len <= MAX_SHORT_QUERY
         longest = max(metadata.seq_lens_cpu[row] for row in rows)
         width = -(-longest // block_size)
-        self.seq_len = width * block_size if self.is_decode else longest  # L
+        self.seq_len = width * block_size if self.is_short else longest  # L
         index = torch.tensor(rows)
         self.seq_lens = metadata.seq_lens[index]  # [n]; all equal to L in a prefill
         starts = metadata.query_start_loc[index]
         self.tokens = as_slice((starts[:, None] + torch.arange(self.query_len)).flatten())
         pages = metadata.block_table[index, :width].flatten().long()
         self.pages = torch.cat((pages, pages + num_blocks))  # key pages of all, then value pages
-        self.masks: dict[tuple[int | None, torch.dtype], Tensor] = {}
+        self.masks: dict[tuple[int | None, torch.dtype, int], Tensor] = {}
 
-    def mask(self, window: int | None, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the scores, 0 or -inf: `[n, 1, 1, L]` for decodes, else `[Q, L]`.
+    def mask(self, window: int | None, dtype: torch.dtype, num_groups: int) -> Tensor | None:
+        """What is added to the scores, 0 or -inf: `[n, 1, Q * G, L]` if short, else `[Q, L]`.
 
         None for whole prompts without a window: plain causal attention.
         """
-        if not self.is_decode and window is None and self.query_len == self.seq_len:
+        if not self.is_short and window is None and self.query_len == self.seq_len:
             return None
-        if (window, dtype) not in self.masks:
+        key = (window, dtype, num_groups)
+        if key not in self.masks:
             visible = self._visible(window)
+            if self.is_short and self.query_len > 1:  # a single row fits all heads as it is
+                visible = visible.repeat_interleave(num_groups, dim=2)
             zeros = torch.zeros(visible.shape, dtype=dtype)
-            self.masks[window, dtype] = zeros.masked_fill_(~visible, float("-inf"))
-        return self.masks[window, dtype]
+            self.masks[key] = zeros.masked_fill_(~visible, float("-inf"))
+        return self.masks[key]
 
     def _visible(self, window: int | None) -> Tensor:
-        if not self.is_decode:
+        """Which context tokens each new token sees: `[n, 1, Q, L]` if short, else `[Q, L]`."""
+        if not self.is_short:
             return causal_mask(self.query_len, self.seq_len, window)
-        positions = torch.arange(self.seq_len)
-        last = self.seq_lens[:, None, None, None] - 1
-        visible = positions <= last
-        return visible if window is None else visible & (positions > last - window)
+        context = torch.arange(self.seq_len)
+        first = self.seq_lens[:, None, None, None] - self.query_len
+        positions = first + torch.arange(self.query_len)[:, None]  # of the new tokens
+        visible = context <= positions
+        return visible if window is None else visible & (context > positions - window)
 
 
 def as_slice(rows: Tensor) -> slice | Tensor:
@@ -76,24 +89,27 @@ def make_groups(metadata: AttentionMetadata, num_blocks: int, block_size: int) -
     members: dict[tuple[int, int], list[int]] = {}
     lens = zip(metadata.query_lens_cpu, metadata.seq_lens_cpu, strict=True)
     for row, (query_len, seq_len) in enumerate(lens):
-        decode = row < metadata.num_decode_reqs
-        # Decodes share a group up to 64, 128, 256 ... tokens of context.
-        size_class = (max(seq_len, 64) - 1).bit_length() if decode else seq_len
-        members.setdefault((query_len if not decode else 0, size_class), []).append(row)
+        if query_len <= MAX_SHORT_QUERY:  # up to 64, 128, 256 ... tokens of context share a group
+            seq_len = (max(seq_len, 64) - 1).bit_length()
+        members.setdefault((query_len, seq_len), []).append(row)
     return [Group(metadata, rows, num_blocks, block_size) for rows in members.values()]
 
 
-def attend_decodes(
+def attend_short(
     query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float
 ) -> Tensor:
-    """`query` `[n, Hq, D]`, one token each; `keys` and `values` `[n, Hkv, L, D]`.
+    """`query` `[n * Q, Hq, D]`; `keys` and `values` `[n, Hkv, L, D]`.
 
-    The G query heads that share a key head become G "tokens" of one head, with the same mask for
-    all: no key is repeated.
+    The G query heads that share a key head become G "tokens" of one head: no key is repeated.
     """
-    q = query.view(len(keys), keys.shape[1], -1, query.shape[-1])
-    out = F.scaled_dot_product_attention(q, keys, values, mask, scale=scale)
-    return out.reshape(query.shape)
+    n, num_kv_heads = keys.shape[:2]
+    q = query.view(n, -1, num_kv_heads, query.shape[1] // num_kv_heads, query.shape[2])
+    if q.shape[1] == 1:
+        out = F.scaled_dot_product_attention(q[:, 0], keys, values, mask, scale=scale)
+        return out.reshape(query.shape)
+    folded = q.transpose(1, 2).flatten(2, 3)  # [n, Hkv, Q * G, D]
+    out = F.scaled_dot_product_attention(folded, keys, values, mask, scale=scale)
+    return out.unflatten(2, q.shape[1:4:2]).transpose(1, 2).reshape(query.shape)
 
 
 def attend_prefills(
@@ -142,13 +158,14 @@ class CpuAttention:
     def _attend(
         self, query: Tensor, kv_cache: Tensor, group: Group, scale: float, window: int | None
     ) -> Tensor:
-        # A decode reads much and computes little: converting bfloat16 would cost more than the
-        # arithmetic. A prefill gains from it, and so does float16, whose kernel is slow.
-        as_stored = group.is_decode and kv_cache.dtype == torch.bfloat16
+        # A short query reads much and computes little: converting bfloat16 would cost more than
+        # the arithmetic. A prefill gains from it, and so does float16, whose kernel is slow.
+        as_stored = group.is_short and kv_cache.dtype == torch.bfloat16
         dtype = kv_cache.dtype if as_stored else query.dtype
         keys, values = self._gather(kv_cache, group).to(dtype)
-        attend = attend_decodes if group.is_decode else attend_prefills
-        out = attend(query.to(dtype), keys, values, group.mask(window, dtype), scale)
+        attend = attend_short if group.is_short else attend_prefills
+        mask = group.mask(window, dtype, query.shape[1] // keys.shape[1])
+        out = attend(query.to(dtype), keys, values, mask, scale)
         return out.to(query.dtype)
 
     def _gather(self, kv_cache: Tensor, group: Group) -> Tensor:

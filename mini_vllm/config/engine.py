@@ -55,6 +55,10 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         scheduler = self.scheduler
+        if self.speculative is not None:  # the method decides: not every drafter writes KV
+            num_lookahead = self.speculative.num_lookahead_tokens
+            scheduler = dataclasses.replace(scheduler, num_lookahead_tokens=num_lookahead)
+            object.__setattr__(self, "scheduler", scheduler)
         too_small = scheduler.max_num_batched_tokens < scheduler.max_model_len
         if too_small and not scheduler.enable_chunked_prefill:
             raise ValueError(
@@ -77,7 +81,7 @@ class EngineConfig:
             TypeError: for an unknown argument; the message names the nearest.
             ValueError: for a value out of range, or an unknown key of a section.
         """
-        folder = bundled.path(str(model)) if str(model) in bundled.NAMES else Path(model)
+        folder = bundled.folder(model)
         options.setdefault("max_model_len", _default_length(folder))
         flat = arguments()
         sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
@@ -121,13 +125,7 @@ def read_section(key: str, section: type, value: Any) -> Any:
     """
     if isinstance(value, section):
         return value
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{key} is {show(value)}; that is not JSON: {error}") from None
-    if not isinstance(value, Mapping):
-        raise ValueError(f"{key} is {show(value)}; it must be an object or a {section.__name__}")
+    value = read_object(key, value, f"an object or a {section.__name__}")
     fields = dataclasses.fields(section)
     known = [item.name for item in fields]
     for name in value:
@@ -138,6 +136,18 @@ def read_section(key: str, section: type, value: Any) -> Any:
         if no_default and item.name not in value:
             raise ValueError(f"{key} needs {item.name!r}; it is {show(dict(value))}")
     return section(**value)
+
+
+def read_object(key: str, value: Any, wanted: str = "an object") -> Mapping[str, Any]:
+    """A dict, or the object that JSON writes down. Raises ValueError for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{key} is {show(value)}; that is not JSON: {error}") from None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{key} is {show(value)}; it must be {wanted}")
+    return value
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

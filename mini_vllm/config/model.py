@@ -35,6 +35,9 @@ class ModelConfig:
     """Name of an attention backend; None: the fastest one for the device."""
     enforce_eager: bool = False
     """Launch every kernel of every step from Python: no CUDA graphs. They are used on GPUs only."""
+    quantization: str | None = None
+    """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
+    full precision while it is loaded."""
     compile_model: bool = False
     """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
 

@@ -1,34 +1,209 @@
-"""Who guesses tokens ahead, how many, and how guesses are judged."""
+"""Which proposer guesses how many tokens, and how its guesses are judged."""
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 from mini_vllm.config.checks import require_at_least, require_one_of
 
 METHODS = ("ngram", "draft_model", "medusa", "eagle")
+METHODS_WITH_KV = ("draft_model", "eagle")
+"""Their drafts have keys and values of their own, which need slots ahead of the text."""
+DRAFT_SAMPLE_METHODS = ("greedy", "probabilistic")
+REJECTION_SAMPLE_METHODS = ("standard", "synthetic")
+MAX_SPEC_LEN = 128
+"""Most drafts a request may have in a step, as in vLLM."""
+DEFAULT_LOOKUP = 5
 
 
 @dataclass(frozen=True)
 class SpeculativeConfig:
-    """Speculative decoding.
+    """Speculative decoding, with vLLM's keys; what is left out is filled in.
 
-    Source: vllm/config/speculative.py#L74-L262 (SpeculativeConfig) @ v0.22.1
+    Raises:
+        ValueError: for a value out of range, or a key that the method does not read.
+
+    Source: vllm/config/speculative.py#L74-L1088 (SpeculativeConfig) @ v0.22.1
     """
 
     num_speculative_tokens: int
-    """Tokens guessed ahead for each request in every step."""
+    """k, the most drafts that a request gets in a step."""
     method: str | None = None
-    """One of `METHODS`. None: "ngram" if that is the model's name, else "draft_model"."""
+    """Who guesses: "ngram" (the text itself), "draft_model", "medusa" or "eagle". None: "ngram" if
+    that is the ``model``, else "draft_model"."""
     model: str | None = None
-    """The model, or the heads, that guess: a folder or a bundled name."""
+    """The drafter: a folder, or the name of a bundled one."""
     prompt_lookup_max: int | None = None
-    """Longest run of tokens to look for; with "ngram"."""
+    """Longest n-gram that is looked for. One of the two given: the other equals it; none: 5."""
     prompt_lookup_min: int | None = None
+    """Shortest n-gram that is looked for."""
+    max_model_len: int | None = None
+    """Tokens up to which the drafter guesses; None: as far as its positions go."""
+    draft_sample_method: str = "greedy"
+    """ "greedy": the drafter's most likely token. "probabilistic": drawn from its distribution at
+    the request's temperature, which then takes part in the judgement."""
+    rejection_sample_method: str = "standard"
+    """ "standard": the model judges. "synthetic": drafts are accepted at given rates, whatever they
+    are; the text is wrong then, the load is what it would be."""
+    synthetic_acceptance_rates: list[float] | None = None
+    """Of "synthetic": probability that the first j + 1 drafts are accepted; never rising."""
+    synthetic_acceptance_length: float | None = None
+    """Of "synthetic", in place of the rates: mean tokens a step, between 1 and k + 1."""
+    draft_tensor_parallel_size: int | None = None
+    """Ranks of the drafter: 1, for it is small and each of the model's ranks has all of it."""
+    tensor_parallel_size: int | None = None
+    """Of the model, not of the drafter: refused here, as a likely slip."""
 
     def __post_init__(self) -> None:
-        require_at_least(
-            "num_speculative_tokens", self.num_speculative_tokens, 1, "leave the section out"
+        self._check_num_tokens()
+        self._resolve_method()
+        self._resolve_lookup()
+        require_one_of("draft_sample_method", self.draft_sample_method, DRAFT_SAMPLE_METHODS)
+        require_one_of(
+            "rejection_sample_method", self.rejection_sample_method, REJECTION_SAMPLE_METHODS
         )
-        if self.method is not None:
-            require_one_of("method", self.method, METHODS)
+        if self.draft_sample_method == "probabilistic" and self.method != "draft_model":
+            raise ValueError(
+                f"draft_sample_method is 'probabilistic', but method {self.method!r} chooses its "
+                "drafts; only 'draft_model' can draw them; leave the key out"
+            )
+        if self.tensor_parallel_size is not None:
+            raise ValueError(
+                "speculative_config has tensor_parallel_size, which is the model's; the drafter's "
+                "is draft_tensor_parallel_size; leave both out"
+            )
+        if self.draft_tensor_parallel_size not in (None, 1):
+            raise ValueError(
+                f"draft_tensor_parallel_size is {self.draft_tensor_parallel_size}; a drafter is "
+                "small and not split; leave the key out"
+            )
+        if self.max_model_len is not None:
+            require_at_least("max_model_len", self.max_model_len, 1, "or leave it out")
+        self._resolve_synthetic()
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """KV slots that the drafter wants beyond the scheduled tokens.
+
+        Source: vllm/v1/core/sched/scheduler.py#L211-L220 (Scheduler.__init__) @ v0.22.1
+        """
+        return self.num_speculative_tokens if self.method in METHODS_WITH_KV else 0
+
+    @property
+    def conditional_acceptance_rates(self) -> list[float] | None:
+        """Of "synthetic": probability that a draft is accepted if all before it were."""
+        rates = self.synthetic_acceptance_rates
+        if rates is None:
+            return None
+        before = [1.0, *rates[:-1]]
+        return [p / q if q > 0 else 0.0 for p, q in zip(rates, before, strict=True)]
+
+    def _check_num_tokens(self) -> None:
+        k = self.num_speculative_tokens
+        require_at_least("num_speculative_tokens", k, 1, "or leave speculative_config out")
+        if k > MAX_SPEC_LEN:
+            raise ValueError(
+                f"num_speculative_tokens is {k}; it must be at most {MAX_SPEC_LEN}; 4 is usual"
+            )
+
+    def _resolve_method(self) -> None:
+        method = self.method
+        if method is None:
+            if self.model is None:
+                raise ValueError(
+                    "speculative_config has neither method nor model; name one of "
+                    f"{', '.join(METHODS)}, or the folder of a draft model"
+                )
+            method = "ngram" if self.model in ("ngram", "[ngram]") else "draft_model"
+        require_one_of("method", method, METHODS)
+        if method == "ngram" and self.model not in (None, "ngram", "[ngram]"):
+            raise ValueError(
+                f"model is {self.model!r}, but method 'ngram' drafts from the text itself; leave "
+                "model out, or use method 'draft_model'"
+            )
+        if method != "ngram" and self.model is None:
+            raise ValueError(
+                f"method {method!r} needs a model: a folder, or a bundled one such as "
+                f"{_BUNDLED[method]!r}"
+            )
+        object.__setattr__(self, "method", method)
+
+    def _resolve_lookup(self) -> None:
+        longest, shortest = self.prompt_lookup_max, self.prompt_lookup_min
+        if self.method != "ngram":
+            for name in ("prompt_lookup_max", "prompt_lookup_min"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} is set, but only method 'ngram' reads it; the method is "
+                        f"{self.method!r}; leave it out"
+                    )
+            return
+        longest = longest if longest is not None else shortest
+        longest = DEFAULT_LOOKUP if longest is None else longest
+        shortest = longest if shortest is None else shortest
+        for name, value in (("prompt_lookup_max", longest), ("prompt_lookup_min", shortest)):
+            require_at_least(name, value, 1, "a single token is the shortest n-gram")
+        if shortest > longest:
+            raise ValueError(
+                f"prompt_lookup_min is {shortest} and prompt_lookup_max is {longest}; the shortest "
+                "n-gram cannot be longer than the longest; swap them"
+            )
+        object.__setattr__(self, "prompt_lookup_max", longest)
+        object.__setattr__(self, "prompt_lookup_min", shortest)
+
+    def _resolve_synthetic(self) -> None:
+        rates, length = self.synthetic_acceptance_rates, self.synthetic_acceptance_length
+        if self.rejection_sample_method != "synthetic":
+            for name in ("synthetic_acceptance_rates", "synthetic_acceptance_length"):
+                if getattr(self, name) is not None:
+                    raise ValueError(
+                        f"{name} is set, but rejection_sample_method is "
+                        f"{self.rejection_sample_method!r}; set it to 'synthetic', or leave "
+                        f"{name} out"
+                    )
+            return
+        if (rates is None) == (length is None):
+            raise ValueError(
+                "rejection_sample_method 'synthetic' needs exactly one of "
+                "synthetic_acceptance_rates and synthetic_acceptance_length"
+            )
+        k = self.num_speculative_tokens
+        if length is not None:
+            if not 1 <= length <= k + 1:
+                raise ValueError(
+                    f"synthetic_acceptance_length is {length}; with num_speculative_tokens={k} it "
+                    f"must be between 1 and {k + 1}"
+                )
+            rates = _rates_of_length(length, k)
+        assert rates is not None
+        _check_rates(rates, k)
+        object.__setattr__(self, "synthetic_acceptance_rates", list(rates))
+
+
+_BUNDLED = {
+    "draft_model": "storyteller-draft",
+    "medusa": "storyteller-medusa",
+    "eagle": "storyteller-eagle",
+}
+
+
+def _rates_of_length(length: float, k: int) -> list[float]:
+    """Rates by position whose sum is ``length - 1``: first some ones, then the rest.
+
+    Source: vllm/config/speculative.py#L211-L219 (SpeculativeConfig._acceptance_length_to_rates)
+    @ v0.22.1
+    """
+    return [min(max(length - 1 - position, 0.0), 1.0) for position in range(k)]
+
+
+def _check_rates(rates: list[float], k: int) -> None:
+    name = "synthetic_acceptance_rates"
+    if len(rates) != k:
+        raise ValueError(
+            f"{name} has {len(rates)} numbers; with num_speculative_tokens={k} it must have {k}"
+        )
+    if not all(0.0 <= rate <= 1.0 for rate in rates):
+        raise ValueError(f"{name} is {rates}; each rate must be between 0 and 1")
+    if any(later > earlier for earlier, later in itertools.pairwise(rates)):
+        raise ValueError(f"{name} is {rates}; the rates must not rise: they are of whole prefixes")

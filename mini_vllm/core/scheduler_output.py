@@ -117,6 +117,10 @@ class GrammarOutput:
     """``[rows, ceil(V / 32)]`` int32, little-endian; bit t % 32 of word t // 32 is token t."""
 
 
+GRAMMAR_END = "grammar_end"
+"""Stop reason of a request that ended because its grammar was complete, without a stop token."""
+
+
 class LogprobsEntry(NamedTuple):
     """The candidates for one position: the sampled (or prompt) token, then the most likely."""
 
@@ -131,6 +135,17 @@ class LogprobsEntry(NamedTuple):
         return LogprobsEntry(self.token_ids[:end], self.logprobs[:end], self.rank)
 
 
+class PromptLogprobs(NamedTuple):
+    """Entries for prompt tokens that follow one another.
+
+    The same may come twice: from another completion of the prompt, or after a preemption.
+    """
+
+    start: int
+    """Position of the first in the prompt."""
+    entries: list[LogprobsEntry]
+
+
 @dataclass(slots=True)
 class ModelRunnerOutput:
     """What one forward pass brought. Plain data: it may come from another process.
@@ -142,7 +157,7 @@ class ModelRunnerOutput:
     """New tokens; requests whose prompt is not fully computed are absent."""
     logprobs: dict[str, list[LogprobsEntry]] = field(default_factory=dict)
     """One entry per new token, where asked for."""
-    prompt_logprobs: dict[str, list[LogprobsEntry]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
     """The same for the prompt tokens after those computed in this step."""
     draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
     """What a proposer guesses will come next."""
@@ -180,6 +195,9 @@ class SchedulerStats:
     prefix_cache_queries: int
     """Tokens looked up in the prefix cache since the counters were reset, and those found."""
     prefix_cache_hits: int
+    drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Of this step, by request: drafts that were verified, and how many of them were accepted. A
+    stop rule may have cut accepted ones from the output."""
 
 
 @dataclass(slots=True)
@@ -198,7 +216,7 @@ class EngineCoreOutput:
     """See :attr:`~mini_vllm.request.Request.stop_reason`; after an error, what went wrong."""
     logprobs: list[LogprobsEntry] | None = None
     """One entry per new token; None if nobody asked."""
-    prompt_logprobs: list[LogprobsEntry] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     """Entries for prompt tokens computed in this step."""
     num_cached_tokens: int = 0
     """Prompt tokens whose KV the prefix cache supplied at the first admission."""

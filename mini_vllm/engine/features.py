@@ -13,6 +13,7 @@ from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from mini_vllm.config.combinations import ARRIVES, not_yet
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.lora.scheduling import LoRASchedulerExtension
 
 
 def make_scheduler(
@@ -20,7 +21,7 @@ def make_scheduler(
     cache_config: CacheConfig,
     *,
     lora: LoRAConfig | None = None,
-    structured: Any = None,
+    structured: SchedulerExtension | None = None,
     connector: Any = None,
     kv_load_failure_policy: str = "recompute",
     hash_root: bytes | None = None,
@@ -51,6 +52,10 @@ def make_scheduler(
     for name, feature in wanted.items():
         if feature is not None and name in ARRIVES:
             raise not_yet(name, ARRIVES[name])
+    if lora is not None:
+        features.append(LoRASchedulerExtension(lora))
+    if structured is not None:
+        features.append(structured)
     return (scheduler_cls or Scheduler)(
         scheduler_config, cache_config, (*features, *extensions), hash_root
     )

@@ -14,7 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS
+from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
+from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
+from mini_vllm.entrypoints.serve import add_serve_options
+from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -22,6 +25,12 @@ if TYPE_CHECKING:
     from mini_vllm.engine.llm import LLM
     from mini_vllm.outputs import RequestOutput
 
+SPECULATIVE_OPTIONS = {
+    "spec_method": "method",
+    "spec_model": "model",
+    "spec_tokens": "num_speculative_tokens",
+}
+"""Short options, and the key of ``--speculative-config`` that each stands for."""
 DEFAULT_MODEL = "storyteller"
 
 
@@ -29,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors become one line on stderr and exit code 2, Ctrl-C gives 130."""
     from mini_vllm.core.interface import NoProgressError
 
-    args = build_parser().parse_args(argv)
+    args = build_parser().parse_args(_one_word(list(sys.argv[1:] if argv is None else argv)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         return args.run(args)
@@ -39,6 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nstopped; all requests were aborted", file=sys.stderr)
         return 130
+
+
+def _one_word(argv: list[str]) -> list[str]:
+    """``bench serve`` and ``bench throughput`` as in vLLM; ``bench`` alone is the latter."""
+    if argv[:2] == ["bench", "serve"]:
+        return ["bench-serve", *argv[2:]]
+    if argv[:2] == ["bench", "throughput"]:
+        return ["bench", *argv[2:]]
+    return argv
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -53,25 +71,84 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         _add_engine_options(command)
         if samples:
-            _add_options(command, SamplingParams, "sampling", skip=("seed",))
+            _add_options(command, SamplingParams, "sampling", skip=("seed", "output_kind"))
         return command
 
     generate = add_command(run_generate, "complete one or more prompts", samples=True)
     generate.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
+    generate.add_argument(
+        "--lora",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="adapter of all prompts, or of each; base: none",
+    )
     generate.add_argument("--json", action="store_true", help="one JSON object per prompt")
     generate.add_argument("--report", action="store_true", help="print a short report at the end")
     generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
     chat = add_command(run_chat, "talk to the model", samples=True)
     chat.add_argument("--system", help="the system message")
+    chat.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
     bench = add_command(run_bench, "offline throughput on random prompts")
     bench.add_argument("--num-prompts", type=int, default=16)
     bench.add_argument("--input-len", type=int, default=128)
     bench.add_argument("--output-len", type=int, default=64)
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
+    bench.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the run that opens in Perfetto",
+    )
+    bench_serve = commands.add_parser(
+        "bench-serve", help="`bench serve`: latencies and throughput of a running server"
+    )
+    bench_serve.set_defaults(run=run_bench_serve)
+    add_bench_serve_options(bench_serve)
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
+    serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
+    serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
+    add_serve_options(serve)
+    _add_quantize(commands)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
+
+
+def _add_quantize(commands: Any) -> None:
+    """`quantize` takes a checkpoint and writes another: no engine, and none of its options."""
+    command = commands.add_parser("quantize", help="write a quantised copy of a checkpoint")
+    command.set_defaults(run=run_quantize)
+    command.add_argument("model", metavar="MODEL", help="folder, or bundled model")
+    command.add_argument("-o", "--output-dir", type=Path, required=True, metavar="FOLDER")
+    command.add_argument(
+        "--scheme", default="W4A16", help="W4A16 (default), W8A8, FP8_DYNAMIC, ..."
+    )
+    command.add_argument("--algorithm", default="rtn", help="rtn (default), gptq, awq, smoothquant")
+    command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
+    command.add_argument("--group-size", type=int, metavar="INT", help="-1: a scale for a row")
+    command.add_argument("--ignore", nargs="*", default=["lm_head"], metavar="LAYER")
+    command.add_argument("--act-order", action="store_true", help="gptq: important columns first")
+
+
+def run_quantize(args: argparse.Namespace) -> int:
+    """Quantise once, offline; see :func:`mini_vllm.quantization.oneshot`."""
+    from mini_vllm.quantization import oneshot
+
+    texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
+    folder = oneshot(
+        args.model,
+        args.output_dir,
+        args.scheme,
+        args.algorithm,
+        [text for text in texts if text] if texts else None,
+        args.group_size,
+        args.ignore,
+        args.act_order,
+    )
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    print(f"{folder}: {size / 2**20:.1f} MiB of tensors")
+    return 0
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -89,9 +166,21 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     features.add_argument(
         "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
     )
+    features.add_argument(
+        "--lora-modules",
+        nargs="+",
+        default=[],
+        metavar="NAME=PATH",
+        help="adapters to load; they switch --enable-lora on",
+    )
     for name in WHOLE_SECTIONS:
         option = "--" + name.replace("_", "-")
         features.add_argument(option, default=argparse.SUPPRESS, metavar="JSON")
+    for name, key in SPECULATIVE_OPTIONS.items():
+        option = "--" + name.replace("_", "-")
+        kind = int if name == "spec_tokens" else str
+        about = f"the key {key!r} of --speculative-config"
+        features.add_argument(option, default=argparse.SUPPRESS, type=kind, help=about)
 
 
 def _add_options(
@@ -114,7 +203,7 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if list in origins:
         return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
-    if dict in origins or Mapping in origins:
+    if dict in origins or Mapping in origins or any(map(dataclasses.is_dataclass, kinds)):
         return {"type": json.loads, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)
     return {"type": kind, "metavar": kind.__name__.upper()}
@@ -136,10 +225,48 @@ def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The engine's options that were given, and the class that ``--scheduler`` names."""
     options = _options_of(args, *FLAT_SECTIONS.values())
     whole = ("enable_lora", *WHOLE_SECTIONS)
+    if args.lora_modules:
+        options["enable_lora"] = True
     options |= {name: getattr(args, name) for name in whole if hasattr(args, name)}
+    if (speculative := _speculative_config(args)) is not None:
+        options["speculative_config"] = speculative
     if args.scheduler is not None:
         options["scheduler_cls"] = load_scheduler(args.scheduler)
     return options
+
+
+def _loras(args: argparse.Namespace, count: int) -> list[LoRARequest | None]:
+    """The adapter of each of ``count`` prompts: ``--lora`` by the names of ``--lora-modules``."""
+    known: dict[str, LoRARequest | None] = {"base": None, **parse_lora_modules(args.lora_modules)}
+    for name in args.lora:
+        if name not in known:
+            raise ValueError(
+                f"--lora names {name!r}; known are {', '.join(known)}; add it to --lora-modules"
+            )
+    loras = [known[name] for name in args.lora] or [None]
+    return loras * count if len(loras) == 1 else loras
+
+
+def _speculative_config(args: argparse.Namespace) -> Any:
+    """``--speculative-config`` together with its short options; None without any of them.
+
+    Raises:
+        ValueError: for a key that is given twice, or JSON that is no object.
+    """
+    config = getattr(args, "speculative_config", None)
+    given = {name: getattr(args, name) for name in SPECULATIVE_OPTIONS if hasattr(args, name)}
+    if not given:
+        return config
+    section = dict(read_object("speculative_config", "{}" if config is None else config))
+    for name, value in given.items():
+        key = SPECULATIVE_OPTIONS[name]
+        if key in section:
+            raise ValueError(
+                f"{key!r} is given by --{name.replace('_', '-')} and by --speculative-config; "
+                "leave one of them out"
+            )
+        section[key] = value
+    return section
 
 
 def _sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParams:
@@ -152,12 +279,14 @@ def run_generate(args: argparse.Namespace) -> int:
 
     params = _sampling_params(args, max_tokens=128)
     prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    loras = _loras(args, len(prompts))
     llm = _load(args)
     with record_timeline(llm.engine.core, args.timeline):
         if len(prompts) == 1 and params.n == 1 and not args.json:
-            outputs = [_print_stream(llm, prompts[0], params)]
+            outputs = [_print_stream(llm, prompts[0], params, loras)]
         else:
-            outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
+            show = sys.stderr.isatty()
+            outputs = llm.generate(prompts, params, use_tqdm=show, lora_request=loras)
             for output in outputs:
                 print(json.dumps(dataclasses.asdict(output)) if args.json else _as_text(output))
     if args.report:
@@ -165,11 +294,13 @@ def run_generate(args: argparse.Namespace) -> int:
     return 1 if any(output.error for output in outputs) else 0
 
 
-def _print_stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> RequestOutput:
+def _print_stream(
+    llm: LLM, prompt: str | list[int], params: SamplingParams, loras: list[LoRARequest | None]
+) -> RequestOutput:
     """Print a completion as it grows; returns its final state."""
     printed = 0
     output = None
-    for output in llm.stream(prompt, params):
+    for output in llm.stream(prompt, params, lora_request=loras):
         text = output.outputs[0].text
         print(text[printed:], end="", flush=True)
         printed = len(text)
@@ -181,15 +312,18 @@ def _print_stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> 
 
 
 def _as_text(output: RequestOutput) -> str:
+    adapter = f"[{output.lora_request.lora_name}] " if output.lora_request else ""
+    title = f"--- {adapter}{output.prompt!r}"
     if output.error:
-        return f"--- {output.prompt!r}\nerror: {output.error}"
+        return f"{title}\nerror: {output.error}"
     texts = [completion.text.strip() for completion in output.outputs]
-    return "\n".join([f"--- {output.prompt!r}", *texts])
+    return "\n".join([title, *texts])
 
 
 def run_chat(args: argparse.Namespace) -> int:
     """A conversation; each answer is streamed. Ctrl-D or an empty line ends it."""
     params = _sampling_params(args, max_tokens=256)
+    loras = _loras(args, 1)
     llm = _load(args)
     messages = [{"role": "system", "content": args.system}] if args.system else []
     prompt = "you> " if sys.stdin.isatty() else ""
@@ -201,13 +335,15 @@ def run_chat(args: argparse.Namespace) -> int:
         if not text:
             return 0
         messages.append({"role": "user", "content": text})
-        output = _print_stream(llm, llm.apply_chat_template(messages), params)
+        output = _print_stream(llm, llm.apply_chat_template(messages), params, loras)
         messages.append({"role": "assistant", "content": output.outputs[0].text})
 
 
 def run_bench(args: argparse.Namespace) -> int:
     """Random prompts of one length, one fixed number of output tokens, greedy."""
     import random
+
+    from mini_vllm.observability.profile import profiled
 
     llm = _load(args, enable_prefix_caching=False)
     vocab_size = llm.engine.core.model_args.vocab_size
@@ -218,9 +354,10 @@ def run_bench(args: argparse.Namespace) -> int:
     params = SamplingParams(temperature=0, max_tokens=args.output_len, ignore_eos=True)
     llm.generate(prompts[:2], params, use_tqdm=False)  # warm up
     llm.engine.reset_stats()
-    start = time.perf_counter()
-    llm.generate(prompts, params, use_tqdm=False)
-    seconds = time.perf_counter() - start
+    with profiled(args.profile):
+        start = time.perf_counter()
+        llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
     throughput = args.num_prompts * args.output_len / seconds
     if args.json:
         figures = {"wall_seconds": seconds, "wall_output_tokens_per_s": throughput}
@@ -229,6 +366,16 @@ def run_bench(args: argparse.Namespace) -> int:
         print(f"{throughput:.1f} output tokens/s over {seconds:.2f} s of wall time")
         print(llm.engine.stats.report())
     return 0
+
+
+def run_serve(args: argparse.Namespace) -> int:
+    """Serve HTTP until SIGTERM."""
+    from mini_vllm.entrypoints.serve import run_serve as serve
+
+    options = _engine_options(args)
+    if options.pop("scheduler_cls", None) is not None:
+        options["scheduler"] = args.scheduler  # a class cannot be sent to another process
+    return serve(args, options)
 
 
 def run_info(args: argparse.Namespace) -> int:

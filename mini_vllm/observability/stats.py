@@ -8,6 +8,7 @@ import numpy as np
 
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput, SchedulerStats
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.spec_decode.metrics import SpecDecodingStats
 
 
 @dataclass
@@ -30,6 +31,8 @@ class EngineStats:
     tpot: list[float] = field(default_factory=list)
     prefix_queries: int = 0
     prefix_hits: int = 0
+    spec_decode: SpecDecodingStats | None = None
+    """None without speculation."""
 
     def record_step(
         self,
@@ -46,6 +49,9 @@ class EngineStats:
         self.num_preemptions += len(plan.preempted_req_ids)
         self.batch_sizes.append(len(plan.num_scheduled_tokens))
         self.kv_usages.append(stats.kv_cache_usage)
+        if self.spec_decode is not None:
+            for counts in stats.drafts.values():
+                self.spec_decode.observe_draft(*counts)
         self.prefix_queries, self.prefix_hits = stats.prefix_cache_queries, stats.prefix_cache_hits
 
     def record_request(self, output: RequestOutput) -> None:
@@ -81,6 +87,13 @@ class EngineStats:
             "preemptions": self.num_preemptions,
             "kv_usage_max": max(self.kv_usages),
         }
+        if (drafts := self.spec_decode) is not None:
+            figures |= {
+                "drafts": drafts.num_drafts,
+                "draft_tokens": drafts.num_draft_tokens,
+                "accepted_tokens": drafts.num_accepted_tokens,
+                "mean_acceptance_length": drafts.mean_acceptance_length,
+            }
         for name, values in (("ttft", self.ttft), ("tpot", self.tpot)):
             if values:
                 p50, p95 = np.percentile(values, (50, 95)).tolist()
@@ -109,4 +122,6 @@ class EngineStats:
             f"prefix      {f['prefix_hit_rate']:.1%} of looked-up tokens found in the cache",
             f"KV cache    {f['kv_usage_max']:.1%} used at most, {f['preemptions']:.0f} preemptions",
         ]
+        if self.spec_decode is not None:
+            lines.append(self.spec_decode.report())
         return "\n".join(lines)

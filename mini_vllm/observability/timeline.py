@@ -79,6 +79,7 @@ class Timeline:
                 "free_blocks": scheduler.kv_cache_manager.num_free_blocks,
                 "added": added,
             }
+            | _verified(plan, outputs)
             | ({} if self.records else {"config": _limits(scheduler)})
         )
 
@@ -87,6 +88,15 @@ class Timeline:
         temporary = path.with_name(path.name + ".part")
         temporary.write_text("".join(json.dumps(record) + "\n" for record in self.records))
         os.replace(temporary, path)
+
+
+def _verified(plan: SchedulerOutput, outputs: list[EngineCoreOutput]) -> dict[str, Any]:
+    """In a step with drafts: which they were, and what came of them; all but the last of
+    ``sampled`` are accepted drafts."""
+    if not plan.scheduled_spec_decode_tokens:
+        return {}
+    sampled = {o.request_id: o.new_token_ids for o in outputs if o.new_token_ids}
+    return {"spec": plan.scheduled_spec_decode_tokens, "sampled": sampled}
 
 
 def _limits(scheduler: Scheduler) -> dict[str, Any]:

@@ -141,7 +141,9 @@ def make_sampling_metadata(
         top_k=column(lambda p: p.top_k if 0 < p.top_k < vocab_size else 0, 0, torch.int64),
         top_p=column(lambda p: p.top_p, 1, torch.float32),
         min_p=column(lambda p: p.min_p, 0, torch.float32),
-        seeds=None if all(greedy) else torch.tensor([_seed(p) for p in params], device=device),
+        seeds=None
+        if all(greedy)
+        else torch.tensor([signed_seed(p) for p in params], device=device),
         num_output_tokens=torch.tensor([len(row.output_token_ids) for row in batch], device=device),
         max_num_logprobs=max(num_logprobs, default=None),
         allowed=_allowed_tokens(params, vocab_size, device),
@@ -151,8 +153,8 @@ def make_sampling_metadata(
     )
 
 
-def _seed(params: SamplingParams) -> int:
-    """The row's seed as a signed 64-bit number, which is what an int64 tensor holds."""
+def signed_seed(params: SamplingParams) -> int:
+    """A request's seed as a signed 64-bit number, which is what an int64 tensor holds."""
     seed = random.getrandbits(64) if params.seed is None else params.seed
     return (seed + 2**63) % 2**64 - 2**63
 

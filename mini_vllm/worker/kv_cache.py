@@ -34,11 +34,17 @@ def available_memory(device: torch.device, utilization: float) -> int:
     return int(free * min(utilization, 0.5))
 
 
-def choose_num_blocks(config: EngineConfig, spec: KVCacheSpec, device: torch.device) -> int:
+def choose_num_blocks(
+    config: EngineConfig,
+    spec: KVCacheSpec,
+    device: torch.device,
+    drafter: KVCacheSpec | None = None,
+) -> int:
     """The number of blocks to allocate, the null block included.
 
     A number in the configuration is taken as it is. Otherwise: as many as fit the memory, but
-    no more than all running requests could fill at full length.
+    no more than all running requests could fill at full length. A drafter with a cache of its own
+    has as many blocks as the model.
 
     Raises:
         ValueError: if memory does not suffice for one request of full length.
@@ -49,7 +55,8 @@ def choose_num_blocks(config: EngineConfig, spec: KVCacheSpec, device: torch.dev
         return config.cache.num_gpu_blocks
     blocks_per_request = cdiv(config.scheduler.max_model_len, config.cache.block_size)
     most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
-    block_bytes = bytes_per_block(spec, config.cache.block_size)
+    specs = [spec] if drafter is None else [spec, drafter]
+    block_bytes = sum(bytes_per_block(one, config.cache.block_size) for one in specs)
     memory = available_memory(device, config.cache.gpu_memory_utilization)
     num_blocks = min(memory // block_bytes, most_useful)
     if num_blocks < 1 + blocks_per_request:
@@ -95,6 +102,8 @@ class KVCache:
         broken request has left in its blocks would break their next owner too.
         """
         for layer in (*self.layers, *self.host_layers):
+            if not layer.is_floating_point():  # bytes, of which none means such a number
+                continue
             layer.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:

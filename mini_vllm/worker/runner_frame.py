@@ -14,13 +14,22 @@ Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.scheduler_output import (
+    GrammarOutput,
+    ModelRunnerOutput,
+    PromptLogprobs,
+    SchedulerOutput,
+)
+from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
@@ -94,6 +103,7 @@ class RunnerFrame(ABC):
         Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_model)
         @ v0.22.1
         """
+        self._recall_output(plan)
         self._update_states(plan)
         self._move_blocks(plan)
         self._state = state = StepState(plan, ModelRunnerOutput())
@@ -129,15 +139,66 @@ class RunnerFrame(ABC):
         assert self._state is not None, "execute_model comes first"
         state, self._state = self._state, None
         result, inputs, hidden = state.result, state.inputs, state.hidden
-        if inputs is None or hidden is None or not len(inputs.sample_rows):
+        if inputs is None or hidden is None:
             return result
-        logits = self.model.compute_logits(hidden[inputs.logits_indices])
-        states = [self._state_in_row(row) for row in inputs.sample_rows]
-        token_ids = self.sample_step.sample(states, logits, result)
-        self.batch.append_tokens(inputs.sample_rows, token_ids.numpy())
+        if len(inputs.sample_rows):
+            logits = self.model.compute_logits(hidden[inputs.logits_indices])
+            if masks is not None:
+                self._apply_masks(masks, state.plan, inputs, logits)
+            self._append_tokens(inputs.sample_rows, self._sample(inputs, logits, result))
+        if self.speculator is not None:
+            result.draft_token_ids = self.speculator.propose(state.plan, inputs, hidden, result)
         if result.failed:
             self.kv_cache.scrub()
+            if self.speculator is not None:
+                self.speculator.scrub()
         return result
+
+    def restart(self, req_ids: Sequence[str]) -> None:
+        """Forget all rows, and all requests but these, who come back as new or resumed ones."""
+        self.requests = {i: self.requests[i] for i in req_ids if i in self.requests}
+        self.batch.rows.clear()
+        self.batch.req_id_to_row.clear()
+        self.sample_step = SampleStep(self.device)
+        self._state = None
+
+    def _recall_output(self, plan: SchedulerOutput) -> None:
+        """Take a resumed request's output from the plan: a step that was undone may have left
+        another one here."""
+        for req_id, token_ids in plan.scheduled_cached_reqs.all_token_ids.items():
+            state = self.requests[req_id]
+            state.output_token_ids[:] = token_ids[len(state.prompt_token_ids) :]
+
+    def _apply_masks(
+        self, masks: GrammarOutput, plan: SchedulerOutput, inputs: StepInputs, logits: Tensor
+    ) -> None:
+        """Forbid what grammars do not let through. A request with k drafts has k + 1 rows."""
+        drafts = plan.scheduled_spec_decode_tokens
+        req_ids = [self._state_in_row(row).req_id for row in inputs.sample_rows]
+        num_rows = [1 + len(drafts.get(req_id, ())) for req_id in req_ids]
+        apply_grammar_bitmask(logits, masks, req_ids, num_rows)
+
+    def _sample(
+        self, inputs: StepInputs, logits: Tensor, result: ModelRunnerOutput
+    ) -> NDArray[np.int64]:
+        """New tokens of the step, reported in ``result``: one a request, or some if it had drafts.
+
+        Returns:
+            ``[B]``, or ``[B, K + 1]`` with negative ids behind each request's last.
+        """
+        states = [self._state_in_row(row) for row in inputs.sample_rows]
+        if self.speculator is not None and self.speculator.has_drafts:
+            return self.speculator.verify(self.sample_step, states, logits, result).numpy()
+        return self.sample_step.sample(states, logits, result).numpy()
+
+    def _append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
+        """Append ``[B]`` tokens, or ``[B, K + 1]`` with negative ones behind each row's last."""
+        if token_ids.ndim == 1:
+            self.batch.append_tokens(rows, token_ids)
+            return
+        for column in token_ids.T:
+            has_token = column >= 0
+            self.batch.append_tokens(rows[has_token], column[has_token])
 
     def _forward(self, inputs: StepInputs) -> Tensor:
         """Hidden states ``[T, H]``: by replaying a CUDA graph if there is one for this step."""
@@ -176,6 +237,8 @@ class RunnerFrame(ABC):
         )
         metadata.slot_mapping.fill_(-1)
         positions = torch.arange(num_tokens, device=self.device)
+        if self.lora is not None:
+            self.lora.prepare_capture()
         hidden = self.run_model(torch.zeros_like(positions), positions, metadata)
         self.model.compute_logits(hidden[-1:])
         if record is not None:
@@ -215,5 +278,5 @@ class RunnerFrame(ABC):
             if num_logprobs is not None and targets:
                 logits = self.model.compute_logits(hidden[start : start + len(targets)])
                 entries = prompt_logprob_entries(logits, targets, num_logprobs)
-                result.prompt_logprobs[req_id] = entries
+                result.prompt_logprobs[req_id] = PromptLogprobs(first, entries)
             start += num_tokens

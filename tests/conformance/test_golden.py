@@ -9,26 +9,32 @@ import pytest
 from labkit.citations.upstream import COMMIT, VERSION
 from labkit.trace import golden
 from labkit.trace.coverage import features
-from labkit.trace.generate import PROFILES, deliberate_difference, generate
+from labkit.trace.generate import (
+    ALL_PROFILES,
+    FEATURE_PROFILES,
+    deliberate_difference,
+    generate,
+)
 
 GOLDENS = golden.select()
+FEATURE_GOLDENS = golden.select(FEATURE_PROFILES)
 
 
-@pytest.mark.parametrize("name", [g.name for g in GOLDENS])
+@pytest.mark.parametrize("name", [g.name for g in GOLDENS + FEATURE_GOLDENS])
 def test_we_decide_as_vllm_did(name: str) -> None:
-    recorded = next(g for g in GOLDENS if g.name == name)
+    recorded = next(g for g in GOLDENS + FEATURE_GOLDENS if g.name == name)
     difference = golden.mismatch(recorded, "mini_vllm")
     assert difference is None, difference
 
 
 def test_there_are_enough_of_every_profile() -> None:
     assert len(GOLDENS) >= 64
-    for profile in PROFILES:
+    for profile in ALL_PROFILES:
         assert len(golden.select(profile)) >= 8
 
 
 def test_recordings_say_what_they_come_from() -> None:
-    for profile in PROFILES:
+    for profile in ALL_PROFILES:
         facts = golden.facts(profile)
         assert facts["upstream"] == f"vllm {VERSION}"
         assert facts["commit"] == COMMIT

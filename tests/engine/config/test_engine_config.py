@@ -141,7 +141,7 @@ MODEL = dataclasses.make_dataclass(
 )  # fmt: skip
 EVERYTHING = frozenset({"tp", "pp", "lora", "quantization", "compile"})
 WAYS: dict[str, dict[str, Any]] = {
-    "speculative_config": {"speculative_config": {"num_speculative_tokens": 2}},
+    "speculative_config": {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}},
     "several workers": {"data_parallel_size": 2},
     "tensor_parallel_size > 1": {"tensor_parallel_size": 2},
     "pipeline_parallel_size > 1": {"pipeline_parallel_size": 2},

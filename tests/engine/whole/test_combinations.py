@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from mini_vllm import LLM, SamplingParams
+from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config.combinations import ROWS
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.policies import POLICIES
 
 FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
@@ -28,6 +29,24 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     "no reserve": lambda rng: {"scheduler_reserve_full_isl": False},
     "priorities": lambda rng: {"policy": "priority"},
     "lookahead slots": lambda rng: {"num_lookahead_tokens": rng.choice((1, 4))},
+    "adapters": lambda rng: {"enable_lora": True, "max_loras": rng.choice((1, 2, 4))},
+    "n-gram drafts": lambda rng: {
+        "speculative_config": {
+            "method": "ngram",
+            "prompt_lookup_min": 1,
+            "prompt_lookup_max": 3,
+            "num_speculative_tokens": rng.choice((1, 4)),
+        }
+    },
+    "draft model": lambda rng: {
+        "speculative_config": {
+            "method": "draft_model",
+            "model": "storyteller-draft",
+            "num_speculative_tokens": rng.choice((1, 3)),
+        }
+    },
+    "int8 cache": lambda rng: {"kv_cache_dtype": "int8_per_token_head"},
+    "fp8 weights": lambda rng: {"quantization": "fp8"},
     "another scheduler": lambda rng: {
         "scheduler_cls": POLICIES[rng.choice(sorted(POLICIES))],
         "num_cpu_blocks": 64,
@@ -35,7 +54,8 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     },
 }
 """By name: arguments of `LLM` that switch a feature on, drawn from `rng`."""
-DRAWS = 16
+ROUNDED = ("kv_cache_dtype", "quantization")
+DRAWS = 24
 MAX_TOKENS = 12
 PROMPTS = (
     [200, 201, 202],
@@ -46,21 +66,46 @@ PROMPTS = (
 )
 """Short and long, one twice, two with a common head."""
 
+CONSTRAINTS: tuple[Any, ...] = (
+    None, {"regex": r"[a-z ]+\. [A-Z][a-z ]+\."}, None, {"json": {"type": "object"}}, None,
+)  # fmt: skip
+"""Of each prompt; the last is the second again, without one."""
+
+
+ADAPTERS = (None, "pirate", "json", None, "pirate")
+"""What each prompt uses, if there are adapters."""
+
 
 @cache
-def plain_tokens() -> list[list[int]]:
-    return run({})
+def plain_tokens(adapters: bool, rounded: tuple[tuple[str, str], ...]) -> list[list[int]]:
+    """`rounded` is what a format with fewer bits is to be compared with: itself, alone."""
+    options = {"enable_lora": True, "max_loras": 2} if adapters else {}
+    return run(options | dict(rounded))
 
 
 def run(options: dict[str, Any]) -> list[list[int]]:
     """Greedy tokens of all prompts; they come together, so that the features meet in one batch."""
     usual = {"num_gpu_blocks": 256, "max_model_len": 64, "dtype": "float32"}
-    llm = LLM("storyteller", skip_tokenizer_init=True, **(usual | options))
-    params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
+    llm = LLM("storyteller", **(usual | options))
+    params = [
+        SamplingParams(
+            temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True, structured_outputs=constraint
+        )
+        for constraint in CONSTRAINTS
+    ]
     priority = [number % 2 for number in range(len(PROMPTS))]
-    outputs = llm.generate(list(PROMPTS), params, use_tqdm=False, priority=priority)
+    loras = [lora_request(name) if "enable_lora" in options else None for name in ADAPTERS]
+    outputs = llm.generate(
+        list(PROMPTS), params, use_tqdm=False, priority=priority, lora_request=loras
+    )
     assert [output.error for output in outputs] == [None] * len(PROMPTS)
     return [output.outputs[0].token_ids for output in outputs]
+
+
+def lora_request(name: str | None) -> LoRARequest | None:
+    if name is None:
+        return None
+    return LoRARequest(name, bundled.ADAPTERS.index(name) + 1, str(bundled.adapter_path(name)))
 
 
 def draw(seed: int) -> tuple[list[str], dict[str, Any]]:
@@ -82,7 +127,8 @@ def test_a_legal_combination_changes_no_token(seed: int) -> None:
         reasons = [row.why for row in ROWS]
         assert any(reason in str(error) for reason in reasons), f"{names}: {error}"
         return
-    assert tokens == plain_tokens(), f"{names}: {options}"
+    rounded = tuple((key, options[key]) for key in ROUNDED if key in options)
+    assert tokens == plain_tokens("enable_lora" in options, rounded), f"{names}: {options}"
 
 
 def test_every_feature_is_drawn() -> None:

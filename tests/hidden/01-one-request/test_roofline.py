@@ -28,7 +28,7 @@ def shapes(draw: Any) -> dict[str, Any]:
         "num_hidden_layers": draw(st.integers(1, 5)),
         "num_attention_heads": kv_heads * draw(st.integers(1, 4)),
         "num_key_value_heads": kv_heads,
-        "head_dim": draw(st.integers(1, 16)),
+        "head_dim": 2 * draw(st.integers(1, 8)),
     }
 
 

@@ -49,17 +49,15 @@ def extension(p: Program, limits: Sequence[int] | None = None) -> Any:
     """A feature that is always ready, admits everybody, and answers `limits` one after the other
     when it is asked how many tokens it allows."""
 
-    def answers(**behaviour: Any) -> Any:
-        return p.new("unittest.mock:Mock", **behaviour)
-
-    return p.new(
-        "types:SimpleNamespace",
-        is_ready=answers(return_value=True),
-        may_admit=answers(return_value=True),
-        limit_tokens=answers(side_effect=list(limits or ())),
-        batch_inputs=answers(return_value={}),
-        request_freed=answers(return_value=None),
-    )
+    behaviour: dict[str, dict[str, Any]] = {
+        "is_ready": {"return_value": True},
+        "may_admit": {"return_value": True},
+        "limit_tokens": {"side_effect": list(limits or ())},
+    }
+    made = p.new("mini_vllm.core.extension:SchedulerExtension")
+    for name, answers in behaviour.items():
+        p.call("builtins:setattr", made, name, p.new("unittest.mock:Mock", **answers))
+    return made
 
 
 def see_plan(p: Program, s: Any) -> Any:

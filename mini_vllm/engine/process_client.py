@@ -1,0 +1,228 @@
+"""The front end's side of an engine in another process.
+
+Source: vllm/v1/engine/core_client.py#L863-L1100 (AsyncMPClient) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import functools
+import itertools
+import logging
+import multiprocessing
+import tempfile
+import threading
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.core.engine_request import EngineCoreRequest
+from mini_vllm.engine.exceptions import EngineDeadError
+from mini_vllm.engine.messages import (
+    EngineCoreOutputs,
+    EngineInfo,
+    MessageKind,
+    UtilityAnswer,
+    UtilityCall,
+    decode_answer,
+    decode_info,
+    decode_outputs,
+    decode_text,
+    encode,
+)
+
+logger = logging.getLogger(__name__)
+
+
+def make_engine_core(config: EngineConfig, scheduler: str) -> Any:
+    """Build the engine, in the process that calls this; the front end never imports torch for it.
+
+    Args:
+        scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+    """
+    from mini_vllm.engine.core import EngineCore
+    from mini_vllm.policies import load_scheduler
+
+    return EngineCore(config, scheduler_cls=load_scheduler(scheduler))
+
+
+def _run(config: EngineConfig, scheduler: str, input_path: str, output_path: str) -> None:
+    from mini_vllm.engine.core_proc import run_engine_core
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    run_engine_core(functools.partial(make_engine_core, config, scheduler), input_path, output_path)
+
+
+class ProcessClient:
+    """Starts an engine process, talks to it, and notices when it dies.
+
+    Sending never waits: the sockets' queues have no limit here, and the engine empties them
+    between any two steps. What bounds them is admission, before anything is sent.
+
+    Args:
+        config: of the engine.
+        scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+
+    Raises:
+        ValueError: what the engine says of settings that contradict the model or the memory.
+        EngineDeadError: if its process ends before it is ready.
+    """
+
+    def __init__(self, config: EngineConfig, scheduler: str = "vllm-v1") -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="mini_vllm_", ignore_cleanup_errors=True)
+        folder = Path(self._folder.name)
+        input_path, output_path = f"ipc://{folder}/input", f"ipc://{folder}/output"
+        self._context = zmq.Context()
+        self._sender = self._bind(zmq.PUSH, input_path)
+        self._receiver = self._bind(zmq.PULL, output_path)
+        # Spawned, not forked: a fork would copy threads' locks, and CUDA does not survive it.
+        self.process = multiprocessing.get_context("spawn").Process(
+            target=_run, args=(config, scheduler, input_path, output_path), name="engine"
+        )
+        self.dead: str | None = None
+        """Why the engine is gone; None while it lives."""
+        self._closing = False
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._call_ids = itertools.count()
+        self._on_death: Callable[[str], None] = lambda reason: None
+        self.process.start()
+        atexit.register(self.close)  # or Python would wait for the engine for ever
+        try:
+            self.info = self._wait_until_ready()
+        except BaseException:
+            self.close()
+            raise
+        self._async_receiver = zmq.asyncio.Socket.from_socket(self._receiver)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _bind(self, kind: int, path: str) -> zmq.Socket[bytes]:
+        socket = self._context.socket(kind)
+        socket.set_hwm(0)
+        socket.linger = 0
+        socket.bind(path)
+        return socket
+
+    def _wait_until_ready(self) -> EngineInfo:
+        """The engine's first message. Loading may take minutes, but a dead process says nothing."""
+        while not self._receiver.poll(100):
+            if not self.process.is_alive() and not self._receiver.poll(100):
+                code = self.process.exitcode
+                raise EngineDeadError(f"the engine process ended with code {code} while starting")
+        kind, content = self._receiver.recv_multipart()
+        if MessageKind(kind) == MessageKind.FAILED:
+            raise ValueError(decode_text(content))
+        return decode_info(content)
+
+    def _watch(self) -> None:
+        """A thread that sleeps until the process ends. Asking now and then would find out late,
+        and a heartbeat would take a long step for a death."""
+        wait([self.process.sentinel])
+        if not self._closing:
+            self.process.join()
+            code = self.process.exitcode
+            how = f"killed by signal {-code}" if code is not None and code < 0 else f"code {code}"
+            self._die(f"the engine process has ended ({how})")
+
+    def _die(self, reason: str) -> None:
+        if self.dead is None:
+            self.dead = reason
+            logger.error(reason)
+            self._on_death(reason)
+
+    def on_death(self, tell: Callable[[str], None]) -> None:
+        """Have ``tell(reason)`` called, in any thread, when the engine dies; at once if it has."""
+        self._on_death = tell
+        if self.dead is not None:
+            tell(self.dead)
+
+    # ------------------------------------------------------------------ sending
+
+    def _send(self, kind: MessageKind, *frames: bytes) -> None:
+        if self.dead is not None:
+            raise EngineDeadError(self.dead)
+        self._sender.send_multipart([kind.value, *frames], flags=zmq.NOBLOCK)
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        self._send(MessageKind.ADD, request.request_id.encode(), encode(request))
+
+    def abort_requests(self, request_ids: Sequence[str]) -> None:
+        if request_ids and self.dead is None:
+            self._send(MessageKind.ABORT, encode(list(request_ids)))
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the engine. Raises RuntimeError with what the engine says."""
+        call_id = next(self._call_ids)
+        future = asyncio.get_running_loop().create_future()
+        self._calls[call_id] = future
+        try:
+            self._send(MessageKind.UTILITY, encode(UtilityCall(call_id, method, list(args))))
+            return await future
+        finally:
+            self._calls.pop(call_id, None)
+
+    async def get_outputs(self) -> EngineCoreOutputs:
+        """What the next step brings. Answers to calls are handed to their callers on the way.
+
+        Raises:
+            EngineDeadError: when the engine has said its last words.
+        """
+        while True:
+            first, content = await self._async_receiver.recv_multipart()
+            kind = MessageKind(first)
+            if kind == MessageKind.OUTPUTS:
+                return decode_outputs(content)
+            if kind == MessageKind.ANSWER:
+                self._take_answer(decode_answer(content))
+            elif kind == MessageKind.DEAD:
+                self._die(decode_text(content))
+                raise EngineDeadError(self.dead or "")
+
+    def _take_answer(self, answer: UtilityAnswer) -> None:
+        future = self._calls.get(answer.call_id)
+        if future is None or future.done():
+            return
+        if answer.error is None:
+            future.set_result(answer.value)
+        else:
+            future.set_exception(RuntimeError(answer.error))
+
+    def fail_calls(self, error: Exception) -> None:
+        """Nobody will answer any more."""
+        for future in self._calls.values():
+            if not future.done():
+                future.set_exception(error)
+
+    # ------------------------------------------------------------------ the end
+
+    def shutdown(self, timeout: float = 0.0) -> None:
+        """Ask the engine to end, after ``timeout`` seconds at most for those who still run."""
+        if self._closing:
+            return
+        self._closing = True
+        if self.dead is None:
+            self._sender.linger = 1000
+            self._send(MessageKind.SHUTDOWN, encode(float(timeout)))
+            self.process.join(timeout + 5.0)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the process and the sockets, whatever state they are in."""
+        self._closing = True
+        atexit.unregister(self.close)
+        if self.process.is_alive():
+            self.process.terminate()
+            self.process.join(3.0)
+            if self.process.is_alive():
+                self.process.kill()
+                self.process.join()
+        self.dead = self.dead or "the engine was shut down"
+        for socket in (self._sender, self._receiver):
+            socket.close(linger=0)
+        self._context.term()
+        self._folder.cleanup()

@@ -1,0 +1,171 @@
+"""The life of a server: from a bound socket to the last byte of the last answer.
+
+::
+
+    bind ─► load the model ─► serve ──SIGTERM──► nobody new (503) ─► the others end ─► exit 0
+                                │                        └── time is up: each is told, then exit 0
+                                └── the engine dies: every request gets an error ─► exit 1
+
+Source: vllm/entrypoints/launcher.py#L26-L141 (serve_http) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from mini_vllm.entrypoints.openai.state import ServerState, shutting_down
+
+logger = logging.getLogger(__name__)
+
+KEEP_ALIVE_SECONDS = 5
+WATCH_SECONDS = 0.1
+LAST_ANSWERS_SECONDS = 5.0
+"""How long answers that are complete may take to reach their readers."""
+
+
+def bind(host: str, port: int, uds: str | None) -> socket.socket:
+    """A socket that listens to nobody yet.
+
+    Without SO_REUSEPORT: a second server on the port is an error, not a silent rival.
+
+    Raises:
+        ValueError: if the address is taken or does not exist.
+    """
+    family = socket.AF_UNIX if uds else socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    address: Any = uds or (host, port)
+    try:
+        if uds:
+            _remove_stale(Path(uds))
+        else:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        where = uds or f"{host}:{port}"
+        raise ValueError(
+            f"cannot listen on {where}: {error.strerror or error}; is another server there? choose "
+            "another --port or --uds"
+        ) from error
+    return sock
+
+
+def _remove_stale(path: Path) -> None:
+    """A socket file that a killed server has left behind: nobody answers at it."""
+    if not path.is_socket():
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: they begin a shutdown of the engine, too."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Any:
+        yield
+
+
+def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse.Namespace) -> int:
+    """Serve until SIGTERM or SIGINT, or until the engine dies; the exit code."""
+    config = uvicorn.Config(
+        app,
+        log_level=args.uvicorn_log_level,
+        access_log=not args.disable_uvicorn_access_log,
+        ssl_keyfile=args.ssl_keyfile,
+        ssl_certfile=args.ssl_certfile,
+        ssl_ca_certs=args.ssl_ca_certs,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=int(LAST_ANSWERS_SECONDS),
+        h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,
+        lifespan="off",
+        ws="none",
+    )
+    # What was made until here lives as long as the server: no collection need look at it again.
+    gc.collect()
+    gc.freeze()
+    server = _Server(config)
+    try:
+        return asyncio.run(_serve(server, state, sock, args))
+    finally:
+        state.engine.shutdown()
+        if args.uds:
+            Path(args.uds).unlink(missing_ok=True)
+
+
+async def _serve(
+    server: uvicorn.Server, state: ServerState, sock: socket.socket, args: argparse.Namespace
+) -> int:
+    asked = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        if asked.is_set():  # the second time: at once
+            server.should_exit = server.force_exit = True
+        asked.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask)
+    state.engine.start()
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    where = described(args, sock.getsockname())
+    print(f"mini_vllm: {state.model_name} at {where}", file=sys.stderr, flush=True)
+    watch = asyncio.create_task(_until_dead(state))
+    stop = asyncio.create_task(asked.wait())
+    await asyncio.wait({task, watch, stop}, return_when=asyncio.FIRST_COMPLETED)
+    died = watch.done()
+    if stop.done() and not died:
+        await drain(state, args.shutdown_timeout)
+    await _until_answered(state, time.monotonic() + LAST_ANSWERS_SECONDS)
+    server.should_exit = True
+    for other in (watch, stop):
+        other.cancel()
+    await task
+    return 1 if died else 0
+
+
+def described(args: argparse.Namespace, address: Sequence[Any] | str) -> str:
+    """Where the server listens, as a URL that can be clicked."""
+    if args.uds:
+        return f"unix:{args.uds}"
+    scheme = "https" if args.ssl_certfile else "http"
+    return f"{scheme}://{address[0]}:{address[1]}"
+
+
+async def _until_dead(state: ServerState) -> None:
+    while not state.engine.errored:
+        await asyncio.sleep(WATCH_SECONDS)
+
+
+async def drain(state: ServerState, timeout: float) -> None:
+    """Let nobody new in, and wait for the others; those who are left in the end are told why.
+
+    Every request that was accepted ends whole, or with an error that says so: none is cut.
+    """
+    state.draining = True
+    await _until_answered(state, time.monotonic() + timeout)
+    if state.engine.num_unfinished_requests:
+        logger.warning("%d requests are ended unfinished", state.engine.num_unfinished_requests)
+        state.engine.fail_all(shutting_down())
+
+
+async def _until_answered(state: ServerState, deadline: float) -> None:
+    while state.num_in_flight and time.monotonic() < deadline:
+        await asyncio.sleep(WATCH_SECONDS / 2)

@@ -1,0 +1,328 @@
+"""The routes, and what every request passes on its way to them.
+
+Source: vllm/entrypoints/openai/api_server.py#L157-L307 (build_app) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, TypeVar
+
+import orjson
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse
+from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+import mini_vllm
+from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
+from mini_vllm.entrypoints.openai import lora
+from mini_vllm.entrypoints.openai.chat import create_chat_completion
+from mini_vllm.entrypoints.openai.completion import create_completion
+from mini_vllm.entrypoints.openai.errors import APIError, as_api_error
+from mini_vllm.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    LoadLoRARequest,
+    ResponsesRequest,
+    TokenizeRequest,
+    UnloadLoRARequest,
+)
+from mini_vllm.entrypoints.openai.responses import create_response
+from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
+from mini_vllm.entrypoints.openai.state import ServerState
+from mini_vllm.entrypoints.openai.tokenization import create_detokenize, create_tokenize
+
+logger = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 32 * 2**20
+"""Largest request that is read."""
+GUARDED = ("/v1", "/tokenize", "/detokenize")
+"""Paths that need a key, if there is one. Upstream leaves the tokenizer open."""
+CLIENT_GONE = 499
+
+R = TypeVar("R", bound=BaseModel)
+Serve = Callable[[ServerState, Any, Headers], Awaitable[Response]]
+
+
+def build_app(
+    state: ServerState,
+    api_keys: Sequence[str] = (),
+    allowed_origins: Sequence[str] = (),
+    allowed_methods: Sequence[str] = ("*",),
+    allowed_headers: Sequence[str] = ("*",),
+    allow_credentials: bool = False,
+    root_path: str = "",
+) -> FastAPI:
+    """The application: routes of one server.
+
+    Args:
+        state: of the server.
+        api_keys: any of them opens the guarded paths; none: they are open.
+        allowed_origins: of web pages that may call; none by default, or any page that you visit
+            could use the server on your machine.
+    """
+    app = FastAPI(title="mini_vllm", version=mini_vllm.__version__, root_path=root_path)
+    app.state.server = state
+    _add_generation(app, state)
+    _add_answers(app, state)
+    _add_errors(app)
+    app.add_middleware(CountRequests, state=state)
+    if state.enable_request_id_headers:
+        app.add_middleware(EchoRequestId)
+    if api_keys:
+        app.add_middleware(Authenticate, keys=api_keys, root_path=root_path)
+    if allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(allowed_origins),
+            allow_methods=list(allowed_methods),
+            allow_headers=list(allowed_headers),
+            allow_credentials=allow_credentials,
+        )
+    return app
+
+
+def _add_generation(app: FastAPI, state: ServerState) -> None:
+    """Routes that take a JSON body."""
+
+    def add(path: str, model: type[BaseModel], serve: Serve) -> None:
+        async def route(request: Request) -> Response:
+            body = await read_body(request, model)
+            work = serve(state, body, request.headers)
+            try:
+                return await with_cancellation(request.receive, work)  # type: ignore[arg-type]
+            except ClientGoneError:
+                return Response(status_code=CLIENT_GONE)
+
+        name = path.strip("/").replace("/", "_")
+        app.add_api_route(
+            path, route, methods=["POST"], name=name, response_model=None,
+            openapi_extra={"requestBody": {"content": {"application/json": {
+                "schema": model.model_json_schema()}}}},
+        )  # fmt: skip
+
+    add("/v1/completions", CompletionRequest, create_completion)
+    add("/v1/chat/completions", ChatCompletionRequest, create_chat_completion)
+    add("/v1/responses", ResponsesRequest, create_response)
+    add("/tokenize", TokenizeRequest, create_tokenize)
+    add("/detokenize", DetokenizeRequest, create_detokenize)
+    add("/v1/load_lora_adapter", LoadLoRARequest, lora.load)
+    add("/v1/unload_lora_adapter", UnloadLoRARequest, lora.unload)
+
+
+def _add_answers(app: FastAPI, state: ServerState) -> None:
+    """Routes that only tell."""
+
+    @app.get("/health")
+    @app.get("/ping")
+    @app.post("/ping")
+    async def health() -> Response:
+        alive = not state.engine.errored and not state.draining
+        return Response(status_code=200 if alive else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    @app.get("/version")
+    async def version() -> dict[str, str]:
+        return {"version": mini_vllm.__version__}
+
+    @app.get("/load")
+    async def load() -> dict[str, int]:
+        return {"server_load": state.num_in_flight}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        text, kind = state.metrics.render()
+        return Response(text, headers={"content-type": kind})
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [_model_card(state, name) for name in _names(state)]}
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        state.check_model(name)
+        return _model_card(state, name)
+
+    @app.get("/dashboard")
+    async def dashboard() -> HTMLResponse:
+        page = Path(__file__).with_name("dashboard.html")
+        return HTMLResponse(page.read_text(encoding="utf-8"))
+
+
+def _names(state: ServerState) -> list[str]:
+    return [*state.served_model_names, *state.loras]
+
+
+def _model_card(state: ServerState, name: str) -> dict[str, Any]:
+    """Source: vllm/entrypoints/openai/engine/protocol.py#L85-L95 (ModelCard) @ v0.22.1"""
+    adapter = state.loras.get(name)
+    root = state.engine.config.model.model if adapter is None else adapter.lora_path
+    return {
+        "id": name,
+        "object": "model",
+        "created": state.created,
+        "owned_by": "mini_vllm",
+        "root": str(root),
+        "parent": None if adapter is None else state.model_name,
+        "max_model_len": state.engine.limits.max_model_len,
+        "permission": [],
+    }
+
+
+def _add_errors(app: FastAPI) -> None:
+    """Whatever goes wrong, wherever: one error object."""
+
+    async def on_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        status = error.status_code
+        if status == HTTPStatus.NOT_FOUND:
+            text = f"there is no {request.method} {request.url.path}; see /docs for what there is"
+        elif status == HTTPStatus.METHOD_NOT_ALLOWED:
+            text = f"{request.url.path} does not take {request.method}"
+        else:
+            text = str(error.detail)
+        return APIError(text, status).response()
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        problem = as_api_error(error)
+        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            logger.error("%s failed: %s", request.url.path, problem.message)
+        return problem.response()
+
+    app.add_exception_handler(HTTPException, on_http)
+    # Those that are foreseen; what is not is logged with its traceback, and is a 500, too.
+    foreseen = (APIError, EngineDeadError, EngineGenerateError, QueueFullError)
+    mistakes = (ValueError, TypeError, OverflowError, NotImplementedError)
+    for kind in (*foreseen, *mistakes, Exception):
+        app.add_exception_handler(kind, on_error)
+
+
+async def read_body(request: Request, model: type[R]) -> R:
+    """The body as ``model``, or a 400 or 413 that says what is wrong with it."""
+    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
+    if kind != "application/json":
+        raise APIError(f"content-type is {kind!r}; send application/json")
+    chunks, size = [], 0
+    async for chunk in request.stream():
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_BODY_BYTES:
+            raise APIError(
+                f"the body is larger than {MAX_BODY_BYTES} bytes; send less",
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+            )
+    try:
+        value = orjson.loads(b"".join(chunks))
+    except orjson.JSONDecodeError as error:
+        raise APIError(f"the body is not valid JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise APIError(f"the body is a JSON {type(value).__name__}; it must be an object")
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise _validation_error(error) from error
+
+
+def _validation_error(error: ValidationError) -> APIError:
+    """The first thing that is wrong, with its field and its value.
+
+    A field that may be of several types has one complaint for each; they begin at one place.
+    """
+    problems = error.errors(include_url=False)
+    first = problems[0]
+    field = str(first["loc"][0]) if first["loc"] else None
+    path = ".".join(str(part) for part in first["loc"] if not str(part).startswith("list["))
+    texts = [p["msg"] for p in problems if p["loc"][:1] == first["loc"][:1]]
+    found = repr(first.get("input"))
+    found = found if len(found) <= 100 else found[:100] + "..."
+    reason = " or ".join(dict.fromkeys(texts[:3]))
+    if first["type"] == "missing":
+        return APIError(f"{path} is missing; add it", param=field)
+    return APIError(f"{path} is {found}: {reason}", param=field)
+
+
+# ---------------------------------------------------------------------- middleware
+# Plain ASGI classes: the usual base class hides from a handler that its client has gone.
+
+
+class CountRequests:
+    """Knows how many requests have not been answered whole; a shutdown waits for them."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self.app, self.state = app, state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST":
+            await self.app(scope, receive, send)
+            return
+        self.state.num_in_flight += 1
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            self.state.num_in_flight -= 1
+
+
+class Authenticate:
+    """Lets through who has a key.
+
+    Digests of equal length are compared, all of them and in constant time: an answer's time tells
+    nothing of a key.
+
+    Source: vllm/entrypoints/openai/server_utils.py#L41-L89 (AuthenticationMiddleware) @ v0.22.1
+    """
+
+    def __init__(self, app: ASGIApp, keys: Sequence[str], root_path: str = "") -> None:
+        self.app, self.root_path = app, root_path
+        self.digests = [hashlib.sha256(key.encode()).digest() for key in keys]
+
+    def knows(self, headers: Headers) -> bool:
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        digest = hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+        matches = [secrets.compare_digest(digest, known) for known in self.digests]
+        return scheme.lower() == "bearer" and any(matches)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] != "OPTIONS":
+            path = scope["path"].removeprefix(self.root_path)
+            if path.startswith(GUARDED) and not self.knows(Headers(scope=scope)):
+                error = APIError(
+                    "the API key is missing or wrong; send it as 'Authorization: Bearer KEY'",
+                    HTTPStatus.UNAUTHORIZED,
+                )
+                await error.response()(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+class EchoRequestId:
+    """Answers carry the X-Request-Id of their request, or a fresh one.
+
+    Source: vllm/entrypoints/openai/server_utils.py#L92-L120 (XRequestIdMiddleware) @ v0.22.1
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        request_id = Headers(scope=scope).get("x-request-id") or secrets.token_hex(16)
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(raw=message["headers"])["x-request-id"] = request_id
+            await send(message)
+
+        await self.app(scope, receive, send_with_id)

@@ -1,0 +1,372 @@
+"""``POST /v1/chat/completions``: a conversation in, the assistant's turn out.
+
+Source: vllm/entrypoints/openai/chat_completion/serving.py#L85-L1598 (OpenAIServingChat) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from mini_vllm.engine.async_llm import Stream
+from mini_vllm.entrypoints.chat_template import render_chat
+from mini_vllm.entrypoints.openai.completion import finite
+from mini_vllm.entrypoints.openai.errors import APIError, json_response
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
+from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
+from mini_vllm.entrypoints.openai.state import ServerState, request_id, room_for_output, usage_of
+from mini_vllm.entrypoints.openai.tool_parser import (
+    HermesToolParser,
+    ToolCall,
+    parse_tool_calls,
+    required_calls,
+    tool_schema,
+)
+from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
+
+MAX_TOP_LOGPROBS = 20
+
+
+@dataclass
+class ChatAnswer:
+    """One request on its way."""
+
+    state: ServerState
+    request: ChatCompletionRequest
+    id: str
+    stream: Stream
+    role: str
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def tool_choice(self) -> Any:
+        """None if the model has no tools to use; else "auto", "required", or a named tool."""
+        if not self.request.tools or self.request.tool_choice == "none":
+            return None
+        return self.request.tool_choice or "auto"
+
+    def frame(self, kind: str) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.request.model or self.state.model_name,
+        }
+
+    def usage(self, num_completion: int) -> dict[str, Any]:
+        live = self.stream.live
+        return usage_of(
+            self.state, len(live.prompt_token_ids), num_completion, live.num_cached_tokens
+        )
+
+
+async def create_chat_completion(
+    state: ServerState, request: ChatCompletionRequest, headers: Headers
+) -> Response:
+    """Everything that can be refused is refused here, before the first byte of an answer."""
+    lora = state.check_model(request.model)
+    state.check_alive()
+    request.check_stream_options()
+    check_tools(state, request)
+    answer_id = request_id("chatcmpl", headers, request.request_id)
+    token_ids = await prompt_of(state, request)
+    params = _params(state, request, len(token_ids))
+    prompt: Any = token_ids
+    if request.cache_salt is not None:
+        prompt = {"prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
+    (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority)
+    role = state.response_role
+    if not request.add_generation_prompt and request.messages:
+        role = str(request.messages[-1].get("role", role))
+    answer = ChatAnswer(state, request, answer_id, stream, role)
+    if request.stream:
+        return EventStream(chat_stream(answer), lambda: state.close([stream]))
+    try:
+        return await _whole(answer)
+    finally:
+        state.close([stream])
+
+
+def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
+    """Raises APIError for tools that cannot be chosen from, and choices without tools."""
+    tools, choice = request.tools, request.tool_choice
+    if tools is not None and not tools:
+        raise APIError("tools is empty; name at least one or leave it out", param="tools")
+    if not tools:
+        if choice not in (None, "none"):
+            raise APIError(
+                "tool_choice is given but tools is not; add tools or leave it out",
+                param="tool_choice",
+            )
+        return
+    names = [(tool.get("function") or {}).get("name") for tool in tools]
+    if None in names:
+        raise APIError("tools holds one without function.name; add it", param="tools")
+    if isinstance(choice, dict):
+        wanted = (choice.get("function") or {}).get("name")
+        if wanted not in names:
+            known = ", ".join(map(repr, names))
+            raise APIError(
+                f"tool_choice names {wanted!r}; the tools are {known}", param="tool_choice"
+            )
+    elif choice not in (None, "none", "auto", "required"):
+        raise APIError(
+            f"tool_choice is {choice!r}; it must be 'none', 'auto', 'required' or a named tool",
+            param="tool_choice",
+        )
+    can_choose = state.enable_auto_tool_choice and state.tool_call_parser is not None
+    if choice in (None, "auto") and not can_choose:
+        raise APIError(
+            '"auto" tool choice needs a server that was started with --enable-auto-tool-choice '
+            "--tool-call-parser hermes",
+            param="tool_choice",
+        )
+
+
+async def prompt_of(state: ServerState, request: Any) -> list[int]:
+    """The conversation in the format of the model's template, as token ids."""
+    template = getattr(request, "chat_template", None)
+    if template is not None and not state.trust_request_chat_template:
+        raise APIError(
+            "chat_template is given; this server runs only its own; start it with "
+            "--trust-request-chat-template to allow it",
+            param="chat_template",
+        )
+    tools = getattr(request, "tools", None)
+    use_tools = tools if getattr(request, "tool_choice", None) != "none" else None
+    text = render_chat(
+        state.engine.tokenizer,
+        request.messages,
+        template=template or state.chat_template,
+        tools=use_tools,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=getattr(request, "continue_final_message", False),
+        **(getattr(request, "chat_template_kwargs", None) or {}),
+    )
+    # The template has written the special tokens that the model wants.
+    return await asyncio.to_thread(state.engine.tokenizer.encode, text, add_special_tokens=False)
+
+
+def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int) -> Any:
+    wanted = request.max_completion_tokens
+    wanted = request.max_tokens if wanted is None else wanted
+    if wanted is not None and wanted < 1:
+        raise APIError(f"max_tokens is {wanted}; it must be at least 1", param="max_tokens")
+    tops = request.top_logprobs
+    if tops is not None and not request.logprobs:
+        raise APIError(
+            "top_logprobs is given but logprobs is not true; set it", param="top_logprobs"
+        )
+    if tops is not None and not 0 <= tops <= MAX_TOP_LOGPROBS:
+        raise APIError(
+            f"top_logprobs is {tops}; it must be between 0 and {MAX_TOP_LOGPROBS}",
+            param="top_logprobs",
+        )
+    num_logprobs = (tops or 0) if request.logprobs else None
+    schema = tool_schema(request.tools or [], request.tool_choice) if request.tools else None
+    if schema is not None:
+        request.structured_outputs, request.response_format = {"json": schema}, None
+    max_tokens = room_for_output(state.engine, num_tokens, wanted)
+    return request.sampling_params(state.default_params, max_tokens, num_logprobs)
+
+
+# ---------------------------------------------------------------------- a whole answer
+
+
+async def _whole(answer: ChatAnswer) -> Response:
+    final: RequestOutput | None = None
+    async for output in answer.state.engine.outputs(answer.stream):
+        final = output
+    assert final is not None
+    answer.state.check_output(final)
+    choices = [_whole_choice(answer, completion) for completion in final.outputs]
+    num_tokens = sum(len(completion.token_ids) for completion in final.outputs)
+    body = answer.frame("chat.completion") | {
+        "choices": choices,
+        "usage": answer.usage(num_tokens),
+    }
+    return json_response(body)
+
+
+def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str, Any]:
+    content, calls = _tool_calls(answer, completion)
+    reason = completion.finish_reason
+    if calls and reason == "stop" and not isinstance(answer.tool_choice, dict):
+        reason = "tool_calls"
+    message: dict[str, Any] = {"role": answer.role, "content": content}
+    if calls:
+        message["tool_calls"] = [call.as_dict() for call in calls]
+    choice = {
+        "index": completion.index,
+        "message": message,
+        "logprobs": _logprobs(answer, completion),
+        "finish_reason": reason,
+        "stop_reason": completion.stop_reason,
+    }
+    if answer.request.return_token_ids:
+        choice["token_ids"] = completion.token_ids
+    return choice
+
+
+def _tool_calls(
+    answer: ChatAnswer, completion: CompletionOutput
+) -> tuple[str | None, list[ToolCall]]:
+    """Content and calls of a finished completion."""
+    choice, text = answer.tool_choice, completion.text
+    if choice is None:
+        return text, []
+    if isinstance(choice, dict):
+        return "", [ToolCall(choice["function"]["name"], text)]
+    if choice == "auto":
+        content, calls = parse_tool_calls(text)
+    else:
+        try:
+            content, calls = "", required_calls(text)
+        except ValueError:  # cut by max_tokens in the middle of a call
+            content, calls = text, []
+    if answer.request.parallel_tool_calls is False:
+        calls = calls[:1]
+    return content, calls
+
+
+# ---------------------------------------------------------------------- a streamed answer
+
+
+async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
+    """The events of a streamed answer, without ``[DONE]``.
+
+    The first event of each choice says who speaks. The last token and the reason of the end share
+    one. With ``include_usage`` one more follows, which has no choices.
+
+    Source: vllm/entrypoints/openai/chat_completion/serving.py#L400-L1004
+    (OpenAIServingChat.chat_completion_stream_generator) @ v0.22.1
+    """
+    state, request = answer.state, answer.request
+    frame = answer.frame("chat.completion.chunk")
+    head = b"data: " + orjson.dumps(frame)[:-1] + b',"choices":['
+    counts: dict[int, int] = {}
+    writers: dict[int, DeltaWriter] = {}
+    async for output in state.engine.outputs(answer.stream):
+        state.check_output(output)
+        for completion in output.outputs:
+            index = completion.index
+            if index not in writers:
+                writers[index] = DeltaWriter(answer)
+                delta = {"role": answer.role, "content": ""}
+                first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+                yield head + orjson.dumps(first) + b"]}\n\n"
+            counts[index] = counts.get(index, 0) + len(completion.token_ids)
+            tail = b"]}\n\n"
+            if request.continuous_usage:
+                tail = b'],"usage":' + orjson.dumps(answer.usage(counts[index])) + b"}\n\n"
+            for choice in writers[index].write(completion):
+                yield head + orjson.dumps(choice) + tail
+    if request.includes_usage or state.enable_force_include_usage:
+        yield sse_event(frame | {"choices": [], "usage": answer.usage(sum(counts.values()))})
+
+
+class DeltaWriter:
+    """Turns one completion's outputs into deltas, by what the caller wants of tools."""
+
+    def __init__(self, answer: ChatAnswer) -> None:
+        self.answer = answer
+        self.parser = HermesToolParser() if answer.tool_choice == "auto" else None
+        self.text = ""
+        self.num_calls = 0
+        self._logprobs: list[dict[str, Any]] = []
+
+    def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
+        """The choices to send for an output: usually one, none while text is held back."""
+        delta = self._delta(completion.text)
+        reason = completion.finish_reason
+        if reason is not None:
+            delta = self._last_delta(delta)
+            if (
+                self.num_calls
+                and reason == "stop"
+                and not isinstance(self.answer.tool_choice, dict)
+            ):
+                reason = "tool_calls"
+        logprobs = _logprobs(self.answer, completion)
+        if logprobs is not None:
+            self._logprobs += logprobs["content"]
+        if not delta and reason is None:
+            return []
+        choice: dict[str, Any] = {
+            "index": completion.index,
+            "delta": delta,
+            "logprobs": {"content": self._logprobs} if self._logprobs else None,
+            "finish_reason": reason,
+        }
+        if reason is not None:
+            choice["stop_reason"] = completion.stop_reason
+        if self.answer.request.return_token_ids:
+            choice["token_ids"] = completion.token_ids
+        self._logprobs = []
+        return [choice]
+
+    def _delta(self, text: str) -> dict[str, Any]:
+        choice = self.answer.tool_choice
+        if choice is None:
+            return {"content": text} if text else {}
+        if choice == "auto":
+            assert self.parser is not None
+            delta = self.parser.extract_streaming(text)
+            self.num_calls = len(self.parser.calls)
+            return self._cut_calls(delta)
+        self.text += text
+        if choice == "required":
+            return {}  # whole at the end: a call is of use only when its JSON is complete
+        if not text:
+            return {}
+        call: dict[str, Any] = {"index": 0, "function": {"arguments": text}}
+        if not self.num_calls:
+            self.num_calls = 1
+            call = {"index": 0} | ToolCall(choice["function"]["name"], text).as_dict()
+        return {"tool_calls": [call]}
+
+    def _last_delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        """What was held back joins the last delta."""
+        if self.parser is not None:
+            held = self.parser.finish().get("content", "")
+            if held:
+                delta = delta | {"content": delta.get("content", "") + held}
+        elif self.answer.tool_choice == "required":
+            try:
+                calls = required_calls(self.text)
+            except ValueError:
+                return {"content": self.text}
+            self.num_calls = len(calls)
+            changes = [{"index": i} | call.as_dict() for i, call in enumerate(calls)]
+            return self._cut_calls({"tool_calls": changes})
+        return delta
+
+    def _cut_calls(self, delta: dict[str, Any]) -> dict[str, Any]:
+        if self.answer.request.parallel_tool_calls is not False or "tool_calls" not in delta:
+            return delta
+        first = [change for change in delta.pop("tool_calls") if change["index"] == 0]
+        return delta | ({"tool_calls": first} if first else {})
+
+
+def _logprobs(answer: ChatAnswer, completion: CompletionOutput) -> dict[str, Any] | None:
+    if not answer.request.logprobs or completion.logprobs is None:
+        return None
+    num_top = answer.request.top_logprobs or 0
+    content = [
+        _token_entry(candidates[token_id])
+        | {"top_logprobs": [_token_entry(e) for e in list(candidates.values())[:num_top]]}
+        for token_id, candidates in zip(completion.token_ids, completion.logprobs, strict=False)
+    ]
+    return {"content": content}
+
+
+def _token_entry(entry: Logprob) -> dict[str, Any]:
+    token = entry.decoded_token or ""
+    return {"token": token, "logprob": finite(entry.logprob), "bytes": list(token.encode())}

@@ -1,0 +1,294 @@
+"""``POST /v1/completions``: prompts in, texts out.
+
+Source: vllm/entrypoints/openai/completion/serving.py#L74-L690 (OpenAIServingCompletion) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from mini_vllm.engine.async_llm import Stream
+from mini_vllm.engine.input_processor import PromptType
+from mini_vllm.entrypoints.openai.errors import APIError, json_response
+from mini_vllm.entrypoints.openai.protocol import CompletionRequest
+from mini_vllm.entrypoints.openai.sse import EventStream, merge, sse_event
+from mini_vllm.entrypoints.openai.state import (
+    ServerState,
+    request_id,
+    room_for_output,
+    usage_of,
+)
+from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
+from mini_vllm.sampling_params import SamplingParams
+
+NO_LOGPROB = -9999.0
+"""What minus infinity is in JSON, which has none."""
+
+
+@dataclass
+class Answer:
+    """One request on its way: what each of its answers has in common."""
+
+    state: ServerState
+    request: CompletionRequest
+    id: str
+    streams: list[Stream]
+    n: int
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def hides_token(self) -> bool:
+        """``echo`` with ``max_tokens=0``: the engine makes one token, which nobody asked for."""
+        return self.request.echo and self.request.max_tokens == 0
+
+    def usage(self, outputs: dict[int, int], cached: int) -> dict[str, Any]:
+        num_prompt = sum(len(stream.live.prompt_token_ids) for stream in self.streams)
+        return usage_of(self.state, num_prompt, sum(outputs.values()), cached)
+
+
+async def create_completion(
+    state: ServerState, request: CompletionRequest, headers: Headers
+) -> Response:
+    """Everything that can be refused is refused here, before the first byte of an answer."""
+    lora = state.check_model(request.model)
+    state.check_alive()
+    request.check_stream_options()
+    if request.suffix is not None:
+        raise APIError("suffix is not supported; leave it out", param="suffix")
+    prompts, params = [], []
+    for prompt in split_prompts(request.prompt):
+        token_ids = await state.engine.tokenize(prompt)
+        prompts.append(_with_salt(token_ids, request.cache_salt))
+        params.append(_params(state, request, len(token_ids)))
+    answer_id = request_id("cmpl", headers, request.request_id)
+    streams = await state.submit(answer_id, prompts, params, lora, request.priority)
+    answer = Answer(state, request, answer_id, streams, params[0].n)
+    if request.stream:
+        return EventStream(completion_stream(answer), lambda: state.close(streams))
+    try:
+        return await _whole(answer)
+    finally:
+        state.close(streams)
+
+
+def split_prompts(prompt: Any) -> list[PromptType]:
+    """A text, ids, a list of texts or a list of lists of ids, always as a list of prompts."""
+    if prompt is None or prompt == [] or prompt == "":
+        raise APIError("prompt is empty; it must have at least 1 token", param="prompt")
+    if isinstance(prompt, str) or isinstance(prompt[0], int):
+        return [prompt]
+    return list(prompt)
+
+
+def _with_salt(token_ids: list[int], salt: str | None) -> PromptType:
+    return token_ids if salt is None else {"prompt_token_ids": token_ids, "cache_salt": salt}
+
+
+def _params(state: ServerState, request: CompletionRequest, num_tokens: int) -> SamplingParams:
+    wanted = request.max_tokens
+    if wanted == 0 and request.echo:
+        wanted = 1
+    if wanted is not None and wanted < 1:
+        raise APIError(
+            f"max_tokens is {wanted}; it must be at least 1 (0 only with echo)", param="max_tokens"
+        )
+    max_tokens = room_for_output(state.engine, num_tokens, wanted)
+    params = request.sampling_params(state.default_params, max_tokens, request.logprobs)
+    if request.echo and request.logprobs is not None and params.prompt_logprobs is None:
+        params.prompt_logprobs = request.logprobs
+    return params
+
+
+async def _whole(answer: Answer) -> Response:
+    engine, request = answer.state.engine, answer.request
+    finals = await asyncio.gather(*(_last(answer, stream) for stream in answer.streams))
+    choices, counts = [], {}
+    for prompt_index, output in enumerate(finals):
+        for completion in output.outputs:
+            index = prompt_index * answer.n + completion.index
+            text, logprobs = _choice(answer, output, completion, engine.tokenizer, first=True)
+            counts[index] = len(completion.token_ids)
+            choice = {
+                "index": index,
+                "text": text,
+                "logprobs": logprobs,
+                "finish_reason": completion.finish_reason,
+                "stop_reason": completion.stop_reason,
+            }
+            if output.prompt_logprobs is not None and request.prompt_logprobs is not None:
+                choice["prompt_logprobs"] = _prompt_logprobs(output)
+            if request.return_token_ids:
+                choice["token_ids"] = completion.token_ids
+                choice["prompt_token_ids"] = output.prompt_token_ids
+            choices.append(choice)
+    body = {
+        "id": answer.id,
+        "object": "text_completion",
+        "created": answer.created,
+        "model": request.model or answer.state.model_name,
+        "choices": choices,
+        "usage": answer.usage(counts, sum(output.num_cached_tokens for output in finals)),
+    }
+    return json_response(body)
+
+
+async def _last(answer: Answer, stream: Stream) -> RequestOutput:
+    final = None
+    async for output in answer.state.engine.outputs(stream):
+        final = output
+    assert final is not None
+    answer.state.check_output(final)
+    return final
+
+
+async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
+    """The events of a streamed answer, without ``[DONE]``.
+
+    One event for each output; the last token and the reason of the end share one. With
+    ``include_usage`` one more follows, which has no choices.
+
+    Source: vllm/entrypoints/openai/completion/serving.py#L278-L480
+    (OpenAIServingCompletion.completion_stream_generator) @ v0.22.1
+    """
+    state, request = answer.state, answer.request
+    head, tail = _templates(answer)
+    counts: dict[int, int] = {}
+    cached = [0] * len(answer.streams)
+    sources = [state.engine.outputs(stream) for stream in answer.streams]
+    async for prompt_index, output in merge(sources):
+        state.check_output(output)
+        cached[prompt_index] = output.num_cached_tokens
+        for completion in output.outputs:
+            index = prompt_index * answer.n + completion.index
+            first = index not in counts
+            text, logprobs = _choice(answer, output, completion, state.engine.tokenizer, first)
+            counts[index] = counts.get(index, 0) + len(completion.token_ids)
+            if not text and logprobs is None and completion.finish_reason is None:
+                continue
+            end = tail
+            if request.continuous_usage:
+                usage = answer.usage({index: counts[index]}, sum(cached))
+                end = b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
+            choice = {
+                "index": index,
+                "text": text,
+                "logprobs": logprobs,
+                "finish_reason": completion.finish_reason,
+                "stop_reason": completion.stop_reason,
+            }
+            if request.return_token_ids:
+                choice["token_ids"] = completion.token_ids
+            yield head + orjson.dumps(choice) + end
+    if request.includes_usage or state.enable_force_include_usage:
+        body = _frame(answer) | {"choices": [], "usage": answer.usage(counts, sum(cached))}
+        yield sse_event(body)
+
+
+def _frame(answer: Answer) -> dict[str, Any]:
+    return {
+        "id": answer.id,
+        "object": "text_completion",
+        "created": answer.created,
+        "model": answer.request.model or answer.state.model_name,
+    }
+
+
+def _templates(answer: Answer) -> tuple[bytes, bytes]:
+    """What stands before and after the choice, the same in every event: written once."""
+    frame = orjson.dumps(_frame(answer))
+    return b"data: " + frame[:-1] + b',"choices":[', b"]}\n\n"
+
+
+def _choice(
+    answer: Answer,
+    output: RequestOutput,
+    completion: CompletionOutput,
+    tokenizer: Any,
+    first: bool,
+) -> tuple[str, dict[str, Any] | None]:
+    """Text and logprobs of a completion's news, with the prompt's before them if it is echoed."""
+    text = "" if answer.hides_token else completion.text
+    token_ids = [] if answer.hides_token else completion.token_ids
+    entries: list[dict[int, Logprob] | None] = [*(completion.logprobs or [])[: len(token_ids)]]
+    if answer.request.echo and first:
+        text = _prompt_text(output, tokenizer) + text
+        token_ids = output.prompt_token_ids + token_ids
+        entries = [*(output.prompt_logprobs or []), *entries]
+    if answer.request.logprobs is None:
+        return text, None
+    return text, completion_logprobs(token_ids, entries, answer.request.logprobs, tokenizer)
+
+
+def _prompt_text(output: RequestOutput, tokenizer: Any) -> str:
+    if output.prompt is not None:
+        return output.prompt
+    return "" if tokenizer is None else tokenizer.decode(output.prompt_token_ids)
+
+
+def completion_logprobs(
+    token_ids: list[int],
+    entries: list[dict[int, Logprob] | None],
+    num_logprobs: int,
+    tokenizer: Any,
+) -> dict[str, Any]:
+    """OpenAI's four parallel lists.
+
+    Source: vllm/entrypoints/openai/completion/serving.py#L605-L690
+    (OpenAIServingCompletion._create_completion_logprobs) @ v0.22.1
+    """
+    tokens: list[str] = []
+    values: list[float | None] = []
+    tops: list[dict[str, float] | None] = []
+    offsets: list[int] = []
+    position = 0
+    for token_id, candidates in zip(token_ids, entries, strict=False):
+        if candidates is None:  # the first token of a prompt follows nothing
+            token = "" if tokenizer is None else tokenizer.decode([token_id])
+            values.append(None)
+            tops.append(None)
+        else:
+            token = candidates[token_id].decoded_token or ""
+            values.append(finite(candidates[token_id].logprob))
+            tops.append(
+                {
+                    entry.decoded_token or "": finite(entry.logprob)
+                    for entry in list(candidates.values())[: num_logprobs + 1]
+                }
+            )
+        tokens.append(token)
+        offsets.append(position)
+        position += len(token)
+    return {
+        "text_offset": offsets,
+        "token_logprobs": values,
+        "tokens": tokens,
+        "top_logprobs": tops,
+    }
+
+
+def finite(logprob: float) -> float:
+    return max(logprob, NO_LOGPROB)
+
+
+def _prompt_logprobs(output: RequestOutput) -> list[dict[str, Any] | None]:
+    return [
+        None
+        if candidates is None
+        else {
+            str(token_id): {
+                "logprob": finite(entry.logprob),
+                "rank": entry.rank,
+                "decoded_token": entry.decoded_token,
+            }
+            for token_id, entry in candidates.items()
+        }
+        for candidates in output.prompt_logprobs or []
+    ]

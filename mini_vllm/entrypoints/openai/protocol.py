@@ -1,0 +1,204 @@
+"""The fields of requests. Unknown ones are accepted and ignored, as OpenAI and vLLM do.
+
+Source: vllm/entrypoints/openai/completion/protocol.py#L42-L463 (CompletionRequest) @ v0.22.1
+Source: vllm/entrypoints/openai/chat_completion/protocol.py#L183-L903 (ChatCompletionRequest)
+@ v0.22.1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+
+MAX_STOPS = 16
+"""Most stop strings of a request."""
+SAME_NAME = (
+    "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
+    "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
+    "min_tokens", "prompt_logprobs", "skip_special_tokens", "logit_bias", "allowed_token_ids",
+    "bad_words",
+)  # fmt: skip
+"""Fields that are called as in :class:`~mini_vllm.sampling_params.SamplingParams`."""
+
+
+class Lenient(BaseModel):
+    model_config = ConfigDict(extra="allow", protected_namespaces=())
+
+
+class StreamOptions(Lenient):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class GenerationRequest(Lenient):
+    """What completions and chats have in common."""
+
+    model: str | None = None
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: int | None = None
+    prompt_logprobs: int | None = None
+    skip_special_tokens: bool | None = None
+    logit_bias: dict[str, float] | None = None
+    allowed_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    priority: int = 0
+    request_id: str | None = None
+    cache_salt: str | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    return_token_ids: bool = False
+
+    def sampling_params(
+        self, defaults: Mapping[str, Any], max_tokens: int, num_logprobs: int | None
+    ) -> SamplingParams:
+        """Parameters for the engine: what the request says, else what the model's authors say.
+
+        Args:
+            defaults: of the model, by field.
+            max_tokens: settled already, for only the caller knows the prompt's length.
+
+        Raises:
+            ValueError: for a value out of range; :class:`SamplingParams` names it.
+        """
+        if isinstance(self.stop, list) and len(self.stop) > MAX_STOPS:
+            raise APIError(
+                f"stop has {len(self.stop)} strings; at most {MAX_STOPS} are allowed; use fewer",
+                param="stop",
+            )
+        known = {field.name for field in dataclasses.fields(SamplingParams)}
+        given = {name: getattr(self, name) for name in SAME_NAME}
+        given = {name: value for name, value in given.items() if value is not None}
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise APIError(f"{unknown[0]} is not supported; leave it out", param=unknown[0])
+        if self.kv_transfer_params is not None:
+            given["extra_args"] = {"kv_transfer_params": self.kv_transfer_params}
+        given |= self._structured_outputs()
+        return SamplingParams(
+            **{**defaults, **given},
+            max_tokens=max_tokens,
+            logprobs=num_logprobs,
+            output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
+        )
+
+    def _structured_outputs(self) -> dict[str, Any]:
+        """`response_format`, or vLLM's own `structured_outputs`, as the engine takes it."""
+        wanted = dict(self.structured_outputs or {})
+        form = self.response_format
+        if form is not None:
+            kind = form.get("type")
+            if kind == "json_object":
+                wanted["json_object"] = True
+            elif kind == "json_schema":
+                schema = (form.get("json_schema") or {}).get("schema")
+                if schema is None:
+                    raise APIError(
+                        "response_format has type json_schema but no json_schema.schema; add it",
+                        param="response_format",
+                    )
+                wanted["json"] = schema
+            elif kind != "text":
+                raise APIError(
+                    f"response_format.type is {kind!r}; it must be 'text', 'json_object' or "
+                    "'json_schema'",
+                    param="response_format",
+                )
+        return {"structured_outputs": wanted} if wanted else {}
+
+    def check_stream_options(self) -> None:
+        if self.stream_options is not None and not self.stream:
+            raise APIError(
+                "stream_options is given but stream is false; set stream to true or leave it out",
+                param="stream_options",
+            )
+
+    @property
+    def includes_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def continuous_usage(self) -> bool:
+        return self.includes_usage and bool(self.stream_options.continuous_usage_stats)  # type: ignore[union-attr]
+
+
+class CompletionRequest(GenerationRequest):
+    prompt: str | list[int] | list[str] | list[list[int]] | None = None
+    echo: bool = False
+    logprobs: int | None = None
+    max_tokens: int | None = 16
+    suffix: str | None = None
+    add_special_tokens: bool = True
+
+
+class ChatCompletionRequest(GenerationRequest):
+    messages: list[dict[str, Any]]
+    logprobs: bool | None = False
+    top_logprobs: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    tools: list[dict[str, Any]] | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+
+
+class ResponsesRequest(Lenient):
+    """The text part of OpenAI's newer interface."""
+
+    model: str | None = None
+    input: str | list[dict[str, Any]]
+    instructions: str | None = None
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    temperature: float | None = None
+    top_p: float | None = None
+    stream: bool = False
+    request_id: str | None = None
+
+
+class TokenizeRequest(Lenient):
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool = True
+    return_token_strs: bool = False
+
+
+class DetokenizeRequest(Lenient):
+    model: str | None = None
+    tokens: list[int]
+
+
+class LoadLoRARequest(Lenient):
+    lora_name: str
+    lora_path: str
+    load_inplace: bool = False
+
+
+class UnloadLoRARequest(Lenient):
+    lora_name: str
+    lora_int_id: int | None = None

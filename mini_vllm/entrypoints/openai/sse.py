@@ -1,0 +1,150 @@
+"""Server-sent events: an answer in pieces, and what becomes of it when the reader is gone.
+
+::
+
+    data: {"choices":[{"text":"Once"}]}⏎⏎      one event a piece
+    data: {"error":{...}}⏎⏎                    the status was sent long ago, so errors are events
+    data: [DONE]⏎⏎                             always the last
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mini_vllm.entrypoints.openai.errors import as_api_error
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+DONE = b"data: [DONE]\n\n"
+
+
+def sse_event(body: Any) -> bytes:
+    """One event. JSON has no bare line break, so an event is one line, whatever text it holds."""
+    return b"data: " + orjson.dumps(body) + b"\n\n"
+
+
+class ClientGoneError(Exception):
+    """Nobody reads the answer any more."""
+
+
+async def listen_for_disconnect(receive: Receive) -> None:
+    """Returns when the client has closed its connection; the body must have been read.
+
+    Source: vllm/entrypoints/utils.py#L45-L54 (listen_for_disconnect) @ v0.22.1
+    """
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def with_cancellation(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
+    """Run ``work``, unless the client leaves first: then it is cancelled, and waited for.
+
+    Plain handlers run to their end for nobody; only streaming answers are cancelled by servers.
+
+    Raises:
+        ClientGoneError: if the client has left.
+
+    Source: vllm/entrypoints/utils.py#L57-L99 (with_cancellation) @ v0.22.1
+    """
+    work_task = asyncio.ensure_future(work)
+    gone_task = asyncio.ensure_future(listen_for_disconnect(receive))
+    try:
+        await asyncio.wait({work_task, gone_task}, return_when=asyncio.FIRST_COMPLETED)
+        if work_task.done():
+            return work_task.result()
+        raise ClientGoneError
+    finally:
+        for task in (work_task, gone_task):
+            task.cancel()
+        await asyncio.gather(work_task, gone_task, return_exceptions=True)
+
+
+class EventStream(Response):
+    """An answer whose events are sent while they are made.
+
+    Args:
+        events: encoded events, without the last one, ``[DONE]``.
+        close: called in the end, also if nothing was ever read: it lets go of the request.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncIterator[bytes],
+        close: Callable[[], None],
+        headers: dict[str, str] | None = None,
+        done: bytes = DONE,
+    ) -> None:
+        self.events, self.close, self.done = events, close, done
+        self.status_code, self.background = 200, None
+        self.body = b""
+        self.init_headers({"cache-control": "no-cache", **(headers or {})})
+        if "content-length" in self.headers:
+            del self.headers["content-length"]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            with contextlib.suppress(ClientGoneError, OSError):
+                await with_cancellation(receive, self._send_all(send))
+        finally:
+            self.close()
+
+    async def _send_all(self, send: Send) -> None:
+        start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
+        await send(start)
+        try:
+            async with contextlib.aclosing(self.events) as events:  # type: ignore[type-var]
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        except (asyncio.CancelledError, OSError):
+            raise
+        except Exception as error:
+            problem = as_api_error(error)
+            if problem.status == 500:
+                logger.error("a stream ended with an error: %s", problem.message)
+            event = sse_event(problem.body())
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+        await send({"type": "http.response.body", "body": self.done, "more_body": False})
+
+
+async def merge(iterators: list[AsyncIterator[T]]) -> AsyncIterator[tuple[int, T]]:
+    """What several iterators yield, as it comes, each with the number of its source."""
+    if len(iterators) == 1:
+        async with contextlib.aclosing(iterators[0]) as only:  # type: ignore[type-var]
+            async for item in only:
+                yield 0, item
+        return
+    pending = {asyncio.ensure_future(_next(source)): i for i, source in enumerate(iterators)}
+    try:
+        while pending:
+            done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                index = pending.pop(task)
+                try:
+                    item = task.result()
+                except StopAsyncIteration:
+                    continue
+                pending[asyncio.ensure_future(_next(iterators[index]))] = index
+                yield index, item
+    finally:
+        for task in pending:
+            task.cancel()
+        await asyncio.gather(*pending, return_exceptions=True)
+
+
+async def _next(source: AsyncIterator[T]) -> T:
+    return await source.__anext__()
+
+
+Handler = Callable[[Request], Awaitable[Response]]

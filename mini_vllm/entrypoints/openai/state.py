@@ -1,0 +1,155 @@
+"""What all routes share: the engine, what it is called, and whether it still takes requests."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any
+
+from starlette.datastructures import Headers
+
+from mini_vllm.engine.async_llm import AsyncLLM, Stream
+from mini_vllm.engine.exceptions import EngineDeadError
+from mini_vllm.engine.input_processor import PromptType
+from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.observability.metrics import PrometheusRecorder
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import SamplingParams
+
+
+@dataclass
+class ServerState:
+    """One server.
+
+    Attributes:
+        served_model_names: the first is what answers call the model.
+        default_params: sampling parameters that the model's authors recommend.
+        draining: a shutdown has begun: nobody new is let in.
+        num_in_flight: requests of clients that have not been answered whole.
+    """
+
+    engine: AsyncLLM
+    metrics: PrometheusRecorder
+    served_model_names: list[str]
+    default_params: dict[str, Any] = field(default_factory=dict)
+    chat_template: str | None = None
+    trust_request_chat_template: bool = False
+    response_role: str = "assistant"
+    enable_auto_tool_choice: bool = False
+    tool_call_parser: str | None = None
+    enable_request_id_headers: bool = False
+    enable_prompt_tokens_details: bool = False
+    enable_force_include_usage: bool = False
+    loras: dict[str, LoRARequest] = field(default_factory=dict)
+    """Adapters by the model name that selects them."""
+    draining: bool = False
+    num_in_flight: int = 0
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def model_name(self) -> str:
+        return self.served_model_names[0]
+
+    def check_model(self, name: str | None) -> LoRARequest | None:
+        """The adapter that a model name selects, None for the model itself.
+
+        Raises:
+            APIError: 404 that lists what there is.
+        """
+        if name is None or name in self.served_model_names:
+            return None
+        if name in self.loras:
+            return self.loras[name]
+        served = ", ".join(repr(n) for n in (*self.served_model_names, *self.loras))
+        raise APIError(
+            f"the model {name!r} does not exist; this server has {served}",
+            HTTPStatus.NOT_FOUND,
+            "model",
+        )
+
+    def check_alive(self) -> None:
+        """Raises EngineDeadError, or APIError (503) during a shutdown."""
+        if self.engine.errored:
+            raise self.engine.dead_error
+        if self.draining:
+            raise shutting_down()
+
+    async def submit(
+        self,
+        request_id: str,
+        prompts: Sequence[PromptType],
+        params: Sequence[SamplingParams],
+        lora: LoRARequest | None = None,
+        priority: int = 0,
+    ) -> list[Stream]:
+        """Hand prompts to the engine, all or none.
+
+        Raises:
+            ValueError, QueueFullError, EngineDeadError: nothing of the request is left behind.
+        """
+        total = sum(one.n for one in params)
+        tokens = sum(one.n * len(p) for p, one in zip(prompts, params, strict=True) if p)
+        self.engine.admission.check(total, tokens)
+        streams: list[Stream] = []
+        try:
+            for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+                name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
+                streams.append(
+                    await self.engine.add_request(
+                        name, prompt, one, lora_request=lora, priority=priority
+                    )
+                )
+        except BaseException:
+            self.close(streams)
+            raise
+        return streams
+
+    def close(self, streams: Sequence[Stream]) -> None:
+        """End what is left of a request, whether it was read to its end or not."""
+        for stream in streams:
+            self.engine.close_stream(stream)
+
+    def check_output(self, output: RequestOutput) -> None:
+        """Raises what a client must be told instead of an output that failed."""
+        reasons = {completion.finish_reason for completion in output.outputs}
+        if "error" in reasons:
+            if self.engine.errored:
+                raise EngineDeadError(self.engine.client.dead or "")
+            raise APIError(output.error or "the engine failed", HTTPStatus.INTERNAL_SERVER_ERROR)
+        if "abort" in reasons and self.draining:
+            raise shutting_down()
+
+
+def shutting_down() -> APIError:
+    return APIError(
+        "the server is shutting down; send the request to another one, or again in a while",
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    )
+
+
+def request_id(prefix: str, headers: Headers, given: str | None) -> str:
+    """The id of an answer. Clients may choose it, and need not make it unique."""
+    return f"{prefix}-{given or headers.get('x-request-id') or uuid.uuid4().hex}"
+
+
+def room_for_output(engine: AsyncLLM, num_prompt_tokens: int, wanted: int | None) -> int:
+    """``max_tokens``, cut to what the model's length leaves; without a wish, all of that."""
+    room = max(engine.limits.max_model_len - num_prompt_tokens, 1)
+    return room if wanted is None else min(wanted, room)
+
+
+def usage_of(
+    state: ServerState, num_prompt: int, num_completion: int, num_cached: int
+) -> dict[str, Any]:
+    usage: dict[str, Any] = {
+        "prompt_tokens": num_prompt,
+        "total_tokens": num_prompt + num_completion,
+        "completion_tokens": num_completion,
+    }
+    if state.enable_prompt_tokens_details:
+        usage["prompt_tokens_details"] = {"cached_tokens": num_cached}
+    return usage

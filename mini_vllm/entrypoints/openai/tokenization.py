@@ -1,0 +1,61 @@
+"""``POST /tokenize`` and ``POST /detokenize``: what the model sees of a text.
+
+Source: vllm/entrypoints/serve/tokenize/serving.py#L30-L158 (OpenAIServingTokenization) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.responses import Response
+
+from mini_vllm.entrypoints.openai.chat import prompt_of
+from mini_vllm.entrypoints.openai.errors import APIError, json_response
+from mini_vllm.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
+from mini_vllm.entrypoints.openai.state import ServerState
+
+
+async def create_tokenize(
+    state: ServerState, request: TokenizeRequest, headers: Headers
+) -> Response:
+    state.check_model(request.model)
+    tokenizer = _tokenizer(state)
+    if request.messages is not None:
+        tokens = await prompt_of(state, request)
+    elif request.prompt is not None:
+        tokens = await asyncio.to_thread(
+            tokenizer.encode,
+            request.prompt,
+            add_special_tokens=request.add_special_tokens is not False,
+        )
+    else:
+        raise APIError("prompt is missing; send prompt or messages", param="prompt")
+    texts = tokenizer.convert_ids_to_tokens(tokens) if request.return_token_strs else None
+    body = {
+        "count": len(tokens),
+        "max_model_len": state.engine.limits.max_model_len,
+        "tokens": tokens,
+        "token_strs": texts,
+    }
+    return json_response(body)
+
+
+async def create_detokenize(
+    state: ServerState, request: DetokenizeRequest, headers: Headers
+) -> Response:
+    state.check_model(request.model)
+    vocab_size = state.engine.limits.vocab_size
+    bad = [token for token in request.tokens if not 0 <= token < vocab_size]
+    if bad:
+        raise APIError(
+            f"tokens has id {bad[0]}; the vocabulary has {vocab_size} tokens, from 0 on",
+            param="tokens",
+        )
+    return json_response({"prompt": _tokenizer(state).decode(request.tokens)})
+
+
+def _tokenizer(state: ServerState):  # type: ignore[no-untyped-def]
+    if state.engine.tokenizer is None:
+        raise APIError("this server has no tokenizer; it works on token ids only")
+    return state.engine.tokenizer

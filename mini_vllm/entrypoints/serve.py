@@ -1,0 +1,162 @@
+"""``python -m mini_vllm serve MODEL``: the options of the server, and how it is put together."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.entrypoints.openai.tool_parser import PARSERS
+from mini_vllm.lora.request import parse_lora_modules
+
+if TYPE_CHECKING:
+    from mini_vllm.entrypoints.openai.state import ServerState
+
+
+def add_serve_options(parser: argparse.ArgumentParser) -> None:
+    """The options of the server itself; those of the engine are added elsewhere.
+
+    Source: vllm/entrypoints/openai/cli_args.py#L224-L337 (FrontendArgs) @ v0.22.1
+    """
+    server = parser.add_argument_group("server options")
+    add = server.add_argument
+    add("--host", default="127.0.0.1", help="address to listen on (default 127.0.0.1)")
+    add("--port", type=int, default=8000)
+    add("--uds", metavar="PATH", help="listen on a Unix socket instead")
+    add("--served-model-name", nargs="+", metavar="NAME", help="default: the model's own name")
+    add("--api-key", nargs="+", action="extend", metavar="KEY", help="or VLLM_API_KEY")
+    add("--chat-template", metavar="FILE", help="Jinja file, or the template itself")
+    add("--trust-request-chat-template", action="store_true")
+    add("--response-role", default="assistant")
+    add("--enable-auto-tool-choice", action="store_true", help="let the model decide on tool calls")
+    add("--tool-call-parser", choices=PARSERS)
+    for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
+        add(f"--allowed-{name}", type=json.loads, default=default, metavar="JSON", help="for CORS")
+    add("--allow-credentials", action="store_true")
+    add("--ssl-keyfile")
+    add("--ssl-certfile")
+    add("--ssl-ca-certs")
+    add("--root-path", default="", help="path prefix that a proxy in front takes away")
+    add("--enable-request-id-headers", action="store_true")
+    add("--enable-prompt-tokens-details", action="store_true")
+    add("--enable-force-include-usage", action="store_true")
+    add("--disable-uvicorn-access-log", action="store_true")
+    add("--uvicorn-log-level", default="info")
+    add("--shutdown-timeout", type=float, default=0.0, metavar="SECONDS",
+        help="how long unfinished requests may run on after SIGTERM (default 0)")  # fmt: skip
+    add("--max-num-queued-reqs", type=int, help="unfinished requests beyond which 503 is answered")
+    add("--max-num-queued-tokens", type=int, help="the same for the tokens of their prompts")
+    add("--stream-interval", type=int, default=1, metavar="TOKENS")
+    add("--h11-max-incomplete-event-size", type=int, default=4 * 2**20, metavar="BYTES")
+
+
+def check(args: argparse.Namespace) -> None:
+    """Raises ValueError for options that contradict each other: before anything is loaded."""
+    if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
+        raise ValueError("--ssl-keyfile and --ssl-certfile belong together; give both or neither")
+    if args.enable_auto_tool_choice and not args.tool_call_parser:
+        raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
+    if any(not key.strip() for key in api_keys(args)):
+        raise ValueError("--api-key is empty and would let anybody in; give a key or leave it out")
+    if not 0 <= args.port <= 65535:
+        raise ValueError(f"--port is {args.port}; it must be between 0 and 65535")
+    if args.shutdown_timeout < 0:
+        raise ValueError(f"--shutdown-timeout is {args.shutdown_timeout}; it must be at least 0")
+    for name in ("allowed_origins", "allowed_methods", "allowed_headers"):
+        value = getattr(args, name)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise ValueError(f"--{name.replace('_', '-')} must be a JSON list, such as '[\"*\"]'")
+
+
+def api_keys(args: argparse.Namespace) -> list[str]:
+    from_environment = os.environ.get("VLLM_API_KEY")
+    return list(args.api_key or ([from_environment] if from_environment else []))
+
+
+def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState:
+    """Start the engine and put the server together.
+
+    Args:
+        options: of the engine, as ``LLM`` takes them.
+    """
+    from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
+    from mini_vllm.entrypoints.openai.state import ServerState
+    from mini_vllm.observability.metrics import PrometheusRecorder
+
+    template = read_template(args.chat_template)
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs(
+            args.model,
+            stream_interval=args.stream_interval,
+            max_num_queued_reqs=args.max_num_queued_reqs,
+            max_num_queued_tokens=args.max_num_queued_tokens,
+            **options,
+        )
+    )
+    names = args.served_model_name or [args.model]
+    cache = dataclasses.asdict(engine.config.cache)
+    cache |= {"num_gpu_blocks": engine.limits.num_usable_blocks + 1}
+    metrics = PrometheusRecorder(names[0], engine.limits.max_model_len, cache)
+    engine.stats.recorders.append(metrics)
+    return ServerState(
+        engine,
+        metrics,
+        list(names),
+        loras=parse_lora_modules(args.lora_modules),
+        default_params=recommended_params(Path(engine.config.model.model)),
+        chat_template=template,
+        trust_request_chat_template=args.trust_request_chat_template,
+        response_role=args.response_role,
+        enable_auto_tool_choice=args.enable_auto_tool_choice,
+        tool_call_parser=args.tool_call_parser,
+        enable_request_id_headers=args.enable_request_id_headers,
+        enable_prompt_tokens_details=args.enable_prompt_tokens_details,
+        enable_force_include_usage=args.enable_force_include_usage,
+    )
+
+
+def recommended_params(folder: Path) -> dict[str, Any]:
+    """Sampling parameters from the model's `generation_config.json`.
+
+    Source: vllm/config/model.py#L1465-L1518 (ModelConfig.get_diff_sampling_param) @ v0.22.1
+    """
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return {}
+    given = json.loads(path.read_text(encoding="utf-8"))
+    names = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
+    return {name: given[name] for name in names if given.get(name) is not None}
+
+
+def read_template(given: str | None) -> str | None:
+    """A template from a file, or as it stands. Raises ValueError for a file that is not there."""
+    if given is None or "{" in given:
+        return given
+    path = Path(given)
+    if not path.is_file():
+        raise ValueError(f"--chat-template: there is no file {given}")
+    return path.read_text(encoding="utf-8")
+
+
+def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
+    """Listen, load the model, serve until told to stop. 0 after a clean shutdown."""
+    from mini_vllm.entrypoints.launcher import bind, serve_http
+    from mini_vllm.entrypoints.openai.api_server import build_app
+
+    check(args)
+    # Before the model is loaded: a port that is taken is known in a second.
+    socket = bind(args.host, args.port, args.uds)
+    state = make_state(args, options)
+    app = build_app(
+        state,
+        api_keys(args),
+        args.allowed_origins,
+        args.allowed_methods,
+        args.allowed_headers,
+        args.allow_credentials,
+        args.root_path,
+    )
+    return serve_http(app, state, socket, args)

@@ -1,0 +1,110 @@
+"""Prompt lookup: what followed the last time that the text ended like this?
+
+    tokens   the red fox ran . the red fox | ?
+                 ~~~ ~~~                      the last 2 tokens stood here before ...
+                         ~~~ ~ ~~~            ... and these followed: the drafts
+
+No model is asked, so a wrong guess costs only its verification.
+
+Source: vllm/v1/spec_decode/ngram_proposer.py#L11-L196 (NgramProposer) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mini_vllm.spec_decode.proposer import ProposerInput
+
+
+def find_longest_matched_ngram_and_propose_tokens(
+    origin_tokens: NDArray[np.int64] | Sequence[int],
+    min_ngram: int,
+    max_ngram: int,
+    max_model_len: int,
+    k: int,
+) -> NDArray[np.int64]:
+    """The tokens that followed an earlier occurrence of the text's own end.
+
+    Of all n-grams at the end of ``origin_tokens`` with ``min_ngram <= n <= max_ngram`` take the
+    longest that also occurs earlier, and of its occurrences the first. It may overlap the end,
+    but it is not the end itself::
+
+        1 2 3 1 2 3 1 2      n = 3, "3 1 2": first at index 2; "3 1 2" follows
+
+    Args:
+        origin_tokens: ``[N]``, prompt and output.
+        max_model_len: no draft lies at or beyond this position.
+        k: at most so many drafts.
+
+    Returns:
+        ``[at most k]`` tokens, fewer where the text ends; empty without a match.
+
+    The work is O(N) for each length tried, in whole arrays: ends of n-grams that match are those
+    of (n-1)-grams that match, if the token before them does too.
+
+    Source: vllm/v1/spec_decode/ngram_proposer.py#L199-L285
+    (_find_longest_matched_ngram_and_propose_tokens) @ v0.22.1, which compiles one pass over the
+    reversed text with numba.
+    """
+    tokens = np.asarray(origin_tokens)
+    num_tokens = len(tokens)
+    k = min(k, max_model_len - num_tokens)
+    if k <= 0 or num_tokens < min_ngram:
+        return tokens[:0]
+    ends = np.flatnonzero(tokens[:-1] == tokens[-1]) + 1  # of 1-grams: one past their last token
+    longest = tokens[:0] if min_ngram > 1 or not len(ends) else ends
+    for n in range(2, min(max_ngram, num_tokens - 1) + 1):
+        ends = ends[ends >= n]
+        ends = ends[tokens[ends - n] == tokens[-n]]
+        if not len(ends):
+            break
+        if n >= min_ngram:
+            longest = ends
+    return tokens[longest[0] : longest[0] + k] if len(longest) else tokens[:0]
+
+
+class NgramProposer:
+    """Drafts from the request's own text.
+
+    Args:
+        min_ngram, max_ngram: lengths of the end of the text that is looked for.
+        num_speculative_tokens: most drafts a request gets.
+        max_model_len: most tokens a request may reach.
+    """
+
+    num_lookahead_tokens = 0
+
+    def __init__(
+        self, min_ngram: int, max_ngram: int, num_speculative_tokens: int, max_model_len: int
+    ) -> None:
+        self.min_ngram, self.max_ngram = min_ngram, max_ngram
+        self.k = num_speculative_tokens
+        self.max_model_len = max_model_len
+
+    def propose(self, step: ProposerInput) -> dict[str, list[int]]:
+        """Drafts of every request that got a token and whose end was found earlier in its text.
+
+        Its text are the first ``num_tokens`` of its row in ``step.batch.token_ids``: what stands
+        behind them is left from rejected drafts.
+
+        Source: vllm/v1/spec_decode/ngram_proposer.py#L131-L162 (NgramProposer.propose) @ v0.22.1
+        """
+        drafts = {}
+        for row in step.rows[step.num_sampled > 0]:
+            tokens = step.batch.token_ids[row, : step.batch.num_tokens[row]]
+            found = find_longest_matched_ngram_and_propose_tokens(
+                tokens, self.min_ngram, self.max_ngram, self.max_model_len, self.k
+            )
+            if len(found):
+                drafts[step.request_id(row)] = found.tolist()
+        return drafts
+
+    def draft_probs(self, request_id: str, num_drafts: int) -> Tensor | None:
+        return None
+
+    def scrub(self) -> None:
+        """It keeps nothing."""
