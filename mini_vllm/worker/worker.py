@@ -187,6 +187,10 @@ def _pick_device(name: str) -> torch.device:
             f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
             "CUDA build of torch"
         )
+    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device is {name!r}; there are {torch.cuda.device_count()}, counted from cuda:0"
+        )
     return torch.device(name)
 
 
