@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Any, Protocol
 
 from mini_vllm.sampling_params import SamplingParams
 
@@ -158,7 +158,11 @@ class Request:
 
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
-        """What ended the request: a stop token, "kv_capacity", or what went wrong."""
+        """A stop token, "kv_capacity" or "grammar_end", or what went wrong."""
+
+        self.structured_output_request: Any = None
+        """The request's constraint and its grammar, of
+        :class:`~mini_vllm.structured_output.request.StructuredOutputRequest`, if it has one."""
 
         self.block_hashes: list[bytes] = []
         self._block_hasher: BlockHasher | None = None

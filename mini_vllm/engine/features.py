@@ -21,7 +21,7 @@ def make_scheduler(
     cache_config: CacheConfig,
     *,
     lora: LoRAConfig | None = None,
-    structured: Any = None,
+    structured: SchedulerExtension | None = None,
     connector: Any = None,
     kv_load_failure_policy: str = "recompute",
     hash_root: bytes | None = None,
@@ -54,6 +54,8 @@ def make_scheduler(
             raise not_yet(name, ARRIVES[name])
     if lora is not None:
         features.append(LoRASchedulerExtension(lora))
+    if structured is not None:
+        features.append(structured)
     return (scheduler_cls or Scheduler)(
         scheduler_config, cache_config, (*features, *extensions), hash_root
     )
