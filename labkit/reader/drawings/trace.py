@@ -5,8 +5,13 @@ from __future__ import annotations
 from labkit.reader.drawings.canvas import GREEN, GREY, INK, ORANGE, PURPLE, RED, Canvas
 
 LAUNCH, KERNEL, GRAPH, PLAN = 5.0, 2.0, 8.0, 30.0
-"""Microseconds: what a launch costs the host, a small kernel the device, a graph's launch, a plan."""
+"""Microseconds: a launch, on the host; a small kernel; the launch of a graph; a plan."""
 KERNELS = 12
+TITLES = (
+    "gaps between kernels: the host cannot launch fast enough",
+    "gaps between steps: each step is one graph, and is planned when the last is over",
+    "no gap: the next step is planned while this one runs, and the step is longer than the plan",
+)
 LEFT, SCALE = 96.0, 4.6
 
 
@@ -15,7 +20,7 @@ def three_traces() -> Canvas:
     canvas = Canvas(800, 366, "Three traces: gaps between kernels, gaps between steps, none")
     step = KERNELS * KERNEL
 
-    _rows(canvas, 44, "gaps between kernels: the host cannot launch fast enough")
+    _rows(canvas, 44, TITLES[0])
     for kernel in range(26):
         _bar(canvas, 44, kernel * LAUNCH, LAUNCH, ORANGE)
         _bar(canvas, 74, (kernel + 1) * LAUNCH, KERNEL, GREEN)
@@ -35,11 +40,7 @@ def three_traces() -> Canvas:
     first = PLAN + GRAPH + step
     _wait(canvas, 178, first, first + PLAN + GRAPH)
 
-    _rows(
-        canvas,
-        252,
-        "no gap: the next step is planned while this one runs, and the step is longer than the plan",
-    )
+    _rows(canvas, 252, TITLES[2])
     long = 20 * KERNEL
     _bar(canvas, 252, 0, PLAN, PURPLE, "plan")
     _bar(canvas, 252, PLAN, GRAPH, ORANGE)
