@@ -171,6 +171,8 @@ class Worker:
     def restart(self, req_ids: Sequence[str]) -> None:
         """Forget all rows, and all requests but these: an interrupted step was undone."""
         self.model_runner.restart(req_ids)
+        if self.lora is not None:
+            self.lora.empty_slots()
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""
