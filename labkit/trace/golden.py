@@ -17,7 +17,7 @@ from typing import Any
 from labkit.course.root import ROOT
 from labkit.trace.diff import first_difference, render
 from labkit.trace.format import Trace, parse_trace
-from labkit.trace.generate import PROFILES
+from labkit.trace.generate import ALL_PROFILES, PROFILES
 from labkit.trace.runner import Line, ReferenceSubject, replay
 
 FOLDER = ROOT / "tests" / "conformance" / "golden"
@@ -47,7 +47,7 @@ def select(
     """Recorded traces, in the order of profile and seed.
 
     Args:
-        profile: one profile, several, or None for all.
+        profile: one profile, several, or None for all but those of features.
         having: keep those that show all of these features.
         without: ... and none of these.
         limit: keep the first so many.
@@ -82,8 +82,8 @@ def mismatch(golden: Golden, name: str = "yours") -> str | None:
 @cache
 def load(profile: str) -> tuple[Golden, ...]:
     """All recorded traces of one profile."""
-    if profile not in PROFILES:
-        raise ValueError(f"no profile {profile!r}; it must be one of {', '.join(PROFILES)}")
+    if profile not in ALL_PROFILES:
+        raise ValueError(f"no profile {profile!r}; it must be one of {', '.join(ALL_PROFILES)}")
     return tuple(_golden(profile, record) for record in _records(profile)[1:])
 
 

@@ -72,7 +72,11 @@ class EngineCore:
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
         self.scheduler = make_scheduler(
-            config.scheduler, cache, scheduler_cls=scheduler_cls, extensions=extensions
+            config.scheduler,
+            cache,
+            use_eagle=config.speculative is not None and config.speculative.method == "eagle",
+            scheduler_cls=scheduler_cls,
+            extensions=extensions,
         )
         self.limits = PromptLimits(
             self.model_args.vocab_size,

@@ -9,26 +9,27 @@ import pytest
 from labkit.citations.upstream import COMMIT, VERSION
 from labkit.trace import golden
 from labkit.trace.coverage import features
-from labkit.trace.generate import PROFILES, deliberate_difference, generate
+from labkit.trace.generate import ALL_PROFILES, FEATURE_PROFILES, deliberate_difference, generate
 
 GOLDENS = golden.select()
+FEATURE_GOLDENS = golden.select(list(FEATURE_PROFILES))
 
 
-@pytest.mark.parametrize("name", [g.name for g in GOLDENS])
+@pytest.mark.parametrize("name", [g.name for g in (*GOLDENS, *FEATURE_GOLDENS)])
 def test_we_decide_as_vllm_did(name: str) -> None:
-    recorded = next(g for g in GOLDENS if g.name == name)
+    recorded = next(g for g in (*GOLDENS, *FEATURE_GOLDENS) if g.name == name)
     difference = golden.mismatch(recorded, "mini_vllm")
     assert difference is None, difference
 
 
 def test_there_are_enough_of_every_profile() -> None:
     assert len(GOLDENS) >= 64
-    for profile in PROFILES:
+    for profile in ALL_PROFILES:
         assert len(golden.select(profile)) >= 8
 
 
 def test_recordings_say_what_they_come_from() -> None:
-    for profile in PROFILES:
+    for profile in ALL_PROFILES:
         facts = golden.facts(profile)
         assert facts["upstream"] == f"vllm {VERSION}"
         assert facts["commit"] == COMMIT
@@ -37,7 +38,7 @@ def test_recordings_say_what_they_come_from() -> None:
 
 
 def test_recorded_traces_are_generated_ones_without_deliberate_differences() -> None:
-    for recorded in GOLDENS:
+    for recorded in (*GOLDENS, *FEATURE_GOLDENS):
         assert deliberate_difference(recorded.trace) is None
     first = golden.select("priority", limit=1)[0]
     assert first.trace == generate("priority", first.seed, 60)
@@ -69,3 +70,18 @@ def test_a_wrong_decision_is_shown_with_its_step() -> None:
     text = golden.mismatch(replace(recorded, lines=changed), "mini_vllm")
     assert text is not None
     assert f"golden trace {recorded.name}\nFirst difference at step {step}: preempted\n" in text
+
+
+def test_recorded_drafts_were_accepted_rejected_cut_and_dropped() -> None:
+    """What can happen to a draft has happened in a recording, with every kind of drafter."""
+    drafted = [line for g in FEATURE_GOLDENS for line in g.lines if line.get("spec")]
+    verified = [
+        (len(drafts), len(line["sampled"].get(name, [])))
+        for line in drafted
+        for name, drafts in line["spec"].items()
+    ]
+    assert any(said == count + 1 for count, said in verified)
+    assert any(0 < said <= count for count, said in verified)
+    methods = {g.trace.config.spec_method for g in FEATURE_GOLDENS}
+    assert methods == {"ngram", "draft_model", "eagle"}
+    assert any("preemption" in g.features for g in FEATURE_GOLDENS)
