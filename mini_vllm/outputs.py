@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mini_vllm.lora.request import LoRARequest
+
 
 @dataclass(slots=True)
 class Logprob:
@@ -99,6 +101,7 @@ class RequestOutput:
         error: why the request failed; None if it did not. The other requests of a batch are
             not affected by a failed one.
         metrics: the times of the first completion.
+        lora_request: the adapter that was used; None: the base.
     """
 
     request_id: str
@@ -110,6 +113,7 @@ class RequestOutput:
     num_cached_tokens: int = 0
     error: str | None = None
     metrics: RequestMetrics | None = None
+    lora_request: LoRARequest | None = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merge a later output of the same request into this one, which nobody has read yet.

@@ -23,7 +23,6 @@ CHAPTERS = {
     "01-deep-dive.md": ("deep-dive", "Deep dive"),
     "02-mini-build.md": ("build", "Build"),
     "03-labs.md": ("labs", "Labs"),
-    "04-the-whole-machine.md": ("machine", "Whole machine"),
 }
 ATTRIBUTION = (
     f'Source shown under “Upstream”: <a href="{REPOSITORY}/tree/{PIN}">vLLM {PIN}</a>, '
@@ -53,8 +52,15 @@ class Page:
 def phase_page(phase: Phase) -> Page:
     """The page of one phase, with those of its chapters that exist."""
     files = {phase.folder / name: tab for name, tab in CHAPTERS.items()}
+    files |= {file: further_tab(file) for file in sorted(phase.folder.glob("0[4-9]-*.md"))}
     existing = {file: tab for file, tab in files.items() if file.is_file()}
     return Page(phase.slug, phase.title, phase.number, existing, phase)
+
+
+def further_tab(file: Path) -> tuple[str, str]:
+    """Prefix and tab of a chapter beyond the four: "04-inside-a-gpu.md" is "Inside a GPU"."""
+    words = file.stem.partition("-")[2]
+    return words, words.replace("-", " ").capitalize().replace("gpu", "GPU")
 
 
 @cache

@@ -17,7 +17,7 @@ import typer
 from labkit.course.root import ROOT
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Trace, TraceError, dump_line, dump_trace, load_trace
-from labkit.trace.generate import PROFILES
+from labkit.trace.generate import ALL_PROFILES
 from labkit.trace.generate import generate as generate_trace
 from labkit.trace.oracle import Oracle, OracleError
 from labkit.trace.runner import Line, run_reference
@@ -87,7 +87,7 @@ def diff(
 
 @app.command()
 def gen(
-    profile: Annotated[str, typer.Option(help=", ".join(PROFILES))] = "mixed",
+    profile: Annotated[str, typer.Option(help=", ".join(ALL_PROFILES))] = "mixed",
     seed: Annotated[int, typer.Option(help="the same seed gives the same trace")] = 0,
     steps: Annotated[int, typer.Option(min=1, help="about how many steps")] = 100,
 ) -> None:

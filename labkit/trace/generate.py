@@ -76,6 +76,7 @@ class Shape:
     late: float = 0.0  # chance that the arrival time is not the order of arrival
     stops: float = 0.0  # chance of each of: stop tokens, min_tokens, ignore_eos
     aborts: float = 0.05  # aborts per event
+    adapters: int = 0  # different adapters that requests choose from, the base beside them
     burst: int = 3  # most requests that arrive between two steps
     pause: int = 4  # most steps between two arrivals
 
@@ -155,6 +156,9 @@ class _Builder:
         arrival = rng.randrange(number + 2) if rng.random() < shape.late else number
         priority = rng.randrange(shape.priorities)
         event = Add(f"r{number}", prompt, max_tokens, priority, float(arrival))
+        if shape.adapters:
+            choice = rng.randrange(shape.adapters + 1)
+            event = replace(event, lora=f"a{choice}" if choice else None)
         return self._stops(event, min(max_tokens, config.max_model_len - length))
 
     def _stops(self, event: Add, room: int) -> Add:
@@ -335,6 +339,21 @@ def _chunking_off(rng: Random) -> Shape:
     return Shape(config, prompt=(1, budget), reuse=0.1)
 
 
+def _lora(rng: Random) -> Shape:
+    """More adapters than slots, under pressure, with priorities and in chunks."""
+    config = _config(
+        rng,
+        (6, 40),
+        max_loras=rng.choice((1, 1, 2, 3)),
+        max_num_seqs=rng.choice((2, 4, 8, 16)),
+        policy=rng.choice(("fcfs", "priority")),
+        long_prefill_token_threshold=rng.choice((0, 0, 5)),
+    )
+    return Shape(
+        config, prompt=(1, 30), share=0.6, priorities=3, late=0.3, aborts=0.2, adapters=5, burst=4
+    )
+
+
 PROFILES: dict[str, Callable[[Random], Shape]] = {
     "mixed": _mixed,
     "pressure": _pressure,
@@ -345,6 +364,7 @@ PROFILES: dict[str, Callable[[Random], Shape]] = {
     "threshold": _threshold,
     "chunking-off": _chunking_off,
 }
+"""What every scheduler must get right: the phases of the scheduler are judged by them."""
 
 
 def _edge(rng: Random) -> Shape:
@@ -368,6 +388,7 @@ def _drafts(rng: Random) -> Shape:
     return replace(shape, config=replace(drafted, num_gpu_blocks=blocks))
 
 
-FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {"drafts": _drafts}
-"""Profiles of features that later phases add: the suites of earlier phases do not draw them."""
+FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {"drafts": _drafts, "lora": _lora}
+"""Those of features that a scheduler may lack."""
+
 ALL_PROFILES = PROFILES | FEATURE_PROFILES

@@ -1,7 +1,8 @@
 """The models that ship with the repository: folders in Hugging Face layout.
 
 `storyteller` is a small Qwen3-architecture chat model, `storyteller-draft` a smaller one with the
-same tokenizer that guesses tokens for it. Both were trained by `training/train.py`.
+same tokenizer that guesses tokens for it. Both were trained by `training/train.py`. `adapters/`
+holds LoRA adapters for storyteller in PEFT's layout, trained by `training/lora.py`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 NAMES = ("storyteller", "storyteller-draft")
+ADAPTERS = ("pirate", "json", "polite")
 HEADS = ("storyteller-medusa", "storyteller-eagle")
 """Small networks that guess tokens from the storyteller's hidden states; no models of their own."""
 
@@ -18,6 +20,15 @@ def path(name: str) -> Path:
     if name not in (*NAMES, *HEADS):
         raise ValueError(f"there is no bundled model {name!r}; choose one of {', '.join(NAMES)}")
     return Path(__file__).parent / name
+
+
+def adapter_path(name: str) -> Path:
+    """Return the folder of a bundled LoRA adapter; ValueError for an unknown name."""
+    if name not in ADAPTERS:
+        raise ValueError(
+            f"there is no bundled adapter {name!r}; choose one of {', '.join(ADAPTERS)}"
+        )
+    return Path(__file__).parent / "adapters" / name
 
 
 def folder(name: str | Path) -> Path:

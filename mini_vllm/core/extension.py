@@ -79,3 +79,9 @@ class SchedulerExtension:
 
     def request_freed(self, request: Request) -> None:
         """A request has finished and its blocks are free."""
+
+    def reset(self) -> None:
+        """Forget all requests: the scheduler starts anew, and those that go on are added again.
+
+        They may have output by then; see :mod:`~mini_vllm.core.restart`.
+        """

@@ -42,8 +42,8 @@ def finish_step(
     if result.draft_token_ids:
         scheduler.update_draft_token_ids(result.draft_token_ids)
     prompts = [  # first, for the same step may end the request
-        EngineCoreOutput(request_id, [], prompt_logprobs=entries)
-        for request_id, entries in result.prompt_logprobs.items()
+        EngineCoreOutput(request_id, [], prompt_logprobs=logprobs)
+        for request_id, logprobs in result.prompt_logprobs.items()
     ]
     return prompts + failed + outputs
 

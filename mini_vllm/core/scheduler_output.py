@@ -131,6 +131,17 @@ class LogprobsEntry(NamedTuple):
         return LogprobsEntry(self.token_ids[:end], self.logprobs[:end], self.rank)
 
 
+class PromptLogprobs(NamedTuple):
+    """Entries for prompt tokens that follow one another.
+
+    The same may come twice: from another completion of the prompt, or after a preemption.
+    """
+
+    start: int
+    """Position of the first in the prompt."""
+    entries: list[LogprobsEntry]
+
+
 @dataclass(slots=True)
 class ModelRunnerOutput:
     """What one forward pass brought. Plain data: it may come from another process.
@@ -142,7 +153,7 @@ class ModelRunnerOutput:
     """New tokens; requests whose prompt is not fully computed are absent."""
     logprobs: dict[str, list[LogprobsEntry]] = field(default_factory=dict)
     """One entry per new token, where asked for."""
-    prompt_logprobs: dict[str, list[LogprobsEntry]] = field(default_factory=dict)
+    prompt_logprobs: dict[str, PromptLogprobs] = field(default_factory=dict)
     """The same for the prompt tokens after those computed in this step."""
     draft_token_ids: dict[str, list[int]] = field(default_factory=dict)
     """What a proposer guesses will come next."""
@@ -201,7 +212,7 @@ class EngineCoreOutput:
     """See :attr:`~mini_vllm.request.Request.stop_reason`; after an error, what went wrong."""
     logprobs: list[LogprobsEntry] | None = None
     """One entry per new token; None if nobody asked."""
-    prompt_logprobs: list[LogprobsEntry] | None = None
+    prompt_logprobs: PromptLogprobs | None = None
     """Entries for prompt tokens computed in this step."""
     num_cached_tokens: int = 0
     """Prompt tokens whose KV the prefix cache supplied at the first admission."""

@@ -32,6 +32,7 @@ from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.observability.metrics import ServiceStats
@@ -179,7 +180,7 @@ class AsyncLLM:
         sampling_params: SamplingParams,
         request_id: str,
         *,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> AsyncIterator[RequestOutput]:
         """Complete a prompt; yields as ``sampling_params.output_kind`` says.
@@ -228,7 +229,7 @@ class AsyncLLM:
         prompt: PromptType,
         params: SamplingParams,
         *,
-        lora_request: Any = None,
+        lora_request: LoRARequest | None = None,
         priority: int = 0,
     ) -> Stream:
         """Check a prompt, watch for its outputs, and only then send it to the engine.
@@ -254,7 +255,7 @@ class AsyncLLM:
             salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
             requests.append(
                 self.input_processor.process(
-                    child_id, token_ids, child_params, priority, arrival_time, salt
+                    child_id, token_ids, child_params, priority, arrival_time, salt, lora_request
                 )
             )
         self._watch(stream, requests, params.output_kind)
@@ -278,8 +279,8 @@ class AsyncLLM:
     ) -> None:
         """Register a request and its completions with everyone who will hear of them."""
         reads_text = kind != RequestOutputKind.FINAL_ONLY
-        for index, request in enumerate(requests):
-            self.output_processor.add_request(request, stream.live, index, reads_text)
+        self.output_processor.add_requests(requests, stream.live, reads_text)
+        for request in requests:
             self.stats.request_added(request, len(requests))
             stream.child_ids.append(request.request_id)
         stream.cutter.expect(len(requests))
@@ -349,11 +350,12 @@ class AsyncLLM:
     def _process(self, outputs: list[Any], message: EngineCoreOutputs) -> None:
         for output in outputs:
             self.stats.output_arrived(output, message.timestamp)
-        processed = self.output_processor.process(outputs)
+        self.output_processor.inbox.extend(outputs)
+        processed = self.output_processor.process()
         if processed.stop_string_ids:
             self.stats.requests_stopped(processed.stop_string_ids)
             self.client.abort_requests(processed.stop_string_ids)
-        for live in processed.request_outputs:
+        for live in self.output_processor.take_changed():
             stream = self._streams.get(live.request_id)
             if stream is not None:
                 self._deliver(stream)

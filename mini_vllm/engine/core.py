@@ -5,16 +5,18 @@ Source: vllm/v1/engine/core.py#L428-L457 (EngineCore.step) @ v0.22.1
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from mini_vllm.config import EngineConfig, combinations
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless, finish_step
 from mini_vllm.core.kv_cache_manager import PrefixCacheStats
+from mini_vllm.core.restart import Checkpoint, restart
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import (
     EngineCoreOutput,
@@ -23,9 +25,11 @@ from mini_vllm.core.scheduler_output import (
     SchedulerOutput,
     SchedulerStats,
 )
+from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.config import load_config
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.request import Request, RequestStatus
@@ -36,6 +40,26 @@ if TYPE_CHECKING:
 
 StepObserver = Callable[[SchedulerOutput, list[EngineCoreOutput], float, SchedulerStats], None]
 """Called after every step with its plan, its outputs, its duration in seconds, and gauges."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def whole_or_not_at_all(
+    method: Callable[Concatenate[EngineCore, P], R],
+) -> Callable[Concatenate[EngineCore, P], R]:
+    """Undo what a method of the engine did if anything stops it: Ctrl-C strikes at any line."""
+
+    @functools.wraps(method)
+    def guarded(self: EngineCore, *args: P.args, **kwargs: P.kwargs) -> R:
+        self.checkpoint = Checkpoint(dict(self.scheduler.requests))
+        try:
+            return method(self, *args, **kwargs)
+        except BaseException:
+            self.undo()
+            raise
+
+    return guarded
 
 
 class EngineCore:
@@ -71,13 +95,18 @@ class EngineCore:
         executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
-        self.scheduler = make_scheduler(
+        self._new_scheduler = functools.partial(
+            make_scheduler,
             config.scheduler,
             cache,
+            lora=config.lora,
             use_eagle=config.speculative is not None and config.speculative.method == "eagle",
             scheduler_cls=scheduler_cls,
             extensions=extensions,
         )
+        self.scheduler = self._new_scheduler()
+        self.adapters = EngineAdapters(executor, self.scheduler) if config.lora else None
+        self.checkpoint = Checkpoint({})
         self.limits = PromptLimits(
             self.model_args.vocab_size,
             config.scheduler.max_model_len,
@@ -111,7 +140,50 @@ class EngineCore:
             arrival_time=request.arrival_time,
             eos_token_id=request.eos_token_id,
             cache_salt=request.cache_salt,
+            lora_name=self._adapter_of(request),
         )
+
+    def _adapter_of(self, request: EngineCoreRequest) -> str | None:
+        """The key of the request's adapter, which is loaded now if it was not.
+
+        Raises:
+            ValueError: if there is no such adapter, or it cannot be served.
+        """
+        if request.lora_request is None:
+            return None
+        lora_request = LoRARequest.of(request.lora_request)
+        return self._adapters(lora_request).resolve(lora_request)
+
+    def _adapters(self, wanted: Any = None) -> EngineAdapters:
+        if self.adapters is None:
+            given = f"lora_request {wanted.lora_name!r} was given, but " if wanted else ""
+            raise ValueError(f"{given}the engine runs without adapters; pass enable_lora=True")
+        return self.adapters
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True.
+
+        Raises:
+            ValueError: if it cannot be served; the message says why.
+        """
+        lora_request = LoRARequest.of(lora_request)
+        return self._adapters(lora_request).add(lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return self._adapters().remove(lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return self._adapters().list()
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True.
+
+        Raises:
+            ValueError: if there is none of that number, or every slot is pinned.
+        """
+        return self._adapters().pin(lora_id)
 
     def add_request(self, request: Request) -> None:
         """Queue a request, unless the model or the cache can never serve it.
@@ -124,6 +196,7 @@ class EngineCore:
         self.scheduler.add_request(request)
         self.times[request.request_id] = RequestTimes(queued=time.monotonic())
 
+    @whole_or_not_at_all
     def abort_requests(self, request_ids: Sequence[str]) -> list[str]:
         """End requests early; returns the ids of those that were unfinished."""
         aborted = self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
@@ -131,14 +204,25 @@ class EngineCore:
             self.times.pop(request_id, None)
         return aborted
 
+    def keep_only(self, request_ids: Sequence[str]) -> list[str]:
+        """End all requests but these; returns those of them that are not here (any more).
+
+        For a front end that was interrupted while it talked to the engine.
+        """
+        known = set(request_ids)
+        self.abort_requests([i for i in self.scheduler.requests if i not in known])
+        return [i for i in request_ids if i not in self.scheduler.requests]
+
     def has_requests(self) -> bool:
         return self.scheduler.has_requests()
 
+    @whole_or_not_at_all
     def step(self) -> list[EngineCoreOutput]:
         """Schedule, run, update, once.
 
         If the forward pass fails, the requests of this step end with an error, and what they
-        had published leaves the prefix cache; the engine itself goes on.
+        had published leaves the prefix cache; the engine itself goes on. Whatever else stops the
+        step, such as Ctrl-C, it is undone: its requests wait as if it had never been.
 
         Raises:
             NoProgressError: see :meth:`~mini_vllm.core.scheduler.Scheduler.schedule`.
@@ -147,12 +231,13 @@ class EngineCore:
         hopeless = end_hopeless(self.scheduler)
         plan = self.scheduler.schedule()
         scheduled_at = time.monotonic()
-        try:
-            self.executor.execute_model(plan)
-            result = self.executor.sample_tokens(None).result()
-        except BaseException:  # Ctrl-C between writing and computing: nobody may find the blocks
-            self.scheduler.fail_requests(plan, dict.fromkeys(plan.num_scheduled_tokens, ""))
-            raise
+        self.executor.execute_model(plan)
+        result = self.executor.sample_tokens(None).result()
+        self.checkpoint.num_output_tokens = {
+            request_id: request.num_output_tokens
+            for request_id in plan.num_scheduled_tokens
+            if (request := self.scheduler.requests.get(request_id)) is not None
+        }
         drafts = accepted_drafts(plan, result)  # before the stop rules cut
         outputs = hopeless + finish_step(self.scheduler, plan, result)
         self._stamp(plan, outputs, scheduled_at)
@@ -161,6 +246,15 @@ class EngineCore:
             for observer in self.observers:
                 observer(plan, outputs, time.perf_counter() - start, stats)
         return outputs
+
+    def undo(self) -> None:
+        """Go back to the last checkpoint; see :mod:`~mini_vllm.core.restart`."""
+        restart(self.scheduler, self._new_scheduler(), self.checkpoint)
+        if self.adapters is not None:
+            self.adapters.attach(self.scheduler)
+        for request_id, request in self.scheduler.requests.items():
+            self.times.setdefault(request_id, RequestTimes(queued=request.arrival_time))
+        self.executor.call("restart", list(self.scheduler.requests))
 
     def _stamp(
         self, plan: SchedulerOutput, outputs: list[EngineCoreOutput], scheduled_at: float
@@ -192,6 +286,7 @@ class EngineCore:
             prefix_cache_hits=manager.prefix_cache_stats.hits,
         )
 
+    @whole_or_not_at_all
     def reset_prefix_cache(self) -> bool:
         """Forget all cached KV; False, with nothing done, while requests hold blocks."""
         return self.scheduler.reset_prefix_cache()

@@ -14,6 +14,7 @@ from mini_vllm.config.combinations import ARRIVES, not_yet
 from mini_vllm.core.eagle_kv_cache_manager import EagleKVCacheManager
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.lora.scheduling import LoRASchedulerExtension
 
 
 def make_scheduler(
@@ -55,6 +56,8 @@ def make_scheduler(
     for name, feature in wanted.items():
         if feature is not None and name in ARRIVES:
             raise not_yet(name, ARRIVES[name])
+    if lora is not None:
+        features.append(LoRASchedulerExtension(lora))
     scheduler = (scheduler_cls or Scheduler)(
         scheduler_config, cache_config, (*features, *extensions), hash_root
     )

@@ -10,8 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_vllm.core.engine_request import EngineCoreRequest
+from mini_vllm.errors import show
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.sampling_params import SamplingParams, derive_seed
+from mini_vllm.sampling_params import MAX_INT64, SamplingParams, derive_seed, is_text
 
 PromptType = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with "prompt" or "prompt_token_ids" (and "cache_salt")."""
@@ -32,7 +34,8 @@ class InputProcessor:
         self.model = model
         self.max_model_len = max_model_len
         self.seed = seed
-        self._num_requests = 0
+        self.num_requests = 0
+        """How many there were so far: what the seeds of those without one depend on."""
 
     def tokenize(self, prompt: PromptType) -> list[int]:
         """The prompt's token ids.
@@ -45,14 +48,38 @@ class InputProcessor:
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("the prompt is text but no tokenizer is loaded; pass token ids")
+            if not is_text(prompt):
+                raise ValueError(
+                    f"the prompt {show(prompt)} has half of a surrogate pair, which is no "
+                    "character; was it cut inside an emoji?"
+                )
             return self.tokenizer.encode(prompt)
         is_ids = isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)
         if not is_ids:
             raise ValueError(
-                f"the prompt is {prompt!r}; it must be text, a list of token ids, or a mapping "
+                f"the prompt is {show(prompt)}; it must be text, a list of token ids, or a mapping "
                 "with 'prompt' or 'prompt_token_ids'"
             )
         return list(prompt)
+
+    def check(self, request_id: Any, params: Any, priority: Any, cache_salt: Any) -> None:
+        """Refuse what is not of the kind that it must be.
+
+        Raises:
+            ValueError: that names the argument, its value and what it must be.
+        """
+        if not (isinstance(request_id, str) and is_text(request_id)):
+            raise ValueError(f"request_id is {show(request_id)}; it must be a string of text")
+        if not isinstance(params, SamplingParams):
+            raise ValueError(f"sampling_params is {show(params)}; it must be a SamplingParams")
+        is_integer = isinstance(priority, int) and not isinstance(priority, bool)
+        if not (is_integer and abs(priority) <= MAX_INT64):
+            raise ValueError(f"priority is {show(priority)}; it must be an integer that fits int64")
+        is_salt = isinstance(cache_salt, str) and cache_salt and is_text(cache_salt)
+        if cache_salt is not None and not is_salt:
+            raise ValueError(
+                f"cache_salt is {show(cache_salt)}; it must be a string of text, or left out"
+            )
 
     def process(
         self,
@@ -62,6 +89,7 @@ class InputProcessor:
         priority: int = 0,
         arrival_time: float | None = None,
         cache_salt: str | None = None,
+        lora_request: LoRARequest | None = None,
     ) -> EngineCoreRequest:
         """Build the request for a tokenized prompt.
 
@@ -74,12 +102,13 @@ class InputProcessor:
                 ``logit_bias`` or ``allowed_token_ids``, and for stop strings without a tokenizer.
         """
         params = params.clone()
+        params.__post_init__()  # its fields may have been set since it was made
         params.verify(self.model.vocab_size)
         if params.max_tokens is None:
             params.max_tokens = max(self.max_model_len - len(token_ids), 1)
         if params.seed is None:
-            params.seed = derive_seed(self.seed, self._num_requests)
-        self._num_requests += 1
+            params.seed = derive_seed(self.seed, self.num_requests)
+        self.num_requests += 1
         if not params.ignore_eos:
             params.stop_token_ids = [*(params.stop_token_ids or ()), *self.model.eos_token_ids[1:]]
         return EngineCoreRequest(
@@ -90,4 +119,5 @@ class InputProcessor:
             arrival_time=time.monotonic() if arrival_time is None else arrival_time,
             priority=priority,
             cache_salt=cache_salt,
+            lora_request=lora_request,
         )

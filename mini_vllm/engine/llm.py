@@ -17,6 +17,8 @@ from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.errors import show
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.outputs import CompletionOutput, RequestOutput
@@ -27,6 +29,8 @@ Prompts = PromptType | Sequence[PromptType]
 """One prompt or several."""
 Params = SamplingParams | Sequence[SamplingParams] | None
 """For all prompts, or one for each; vLLM's defaults if left out."""
+LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
+"""The adapter of all prompts, or of each; None: the base."""
 
 
 class LLM:
@@ -68,6 +72,15 @@ class LLM:
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
         self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
         self._ids = itertools.count()
+        self._open: set[str] = set()
+        """Ids of the requests whose call is not over."""
+        self._changed: dict[str, RequestOutput] = {}
+        """What has changed in a step, until the call that waits for it has yielded it."""
+
+    @property
+    def llm_engine(self) -> LLMEngine:
+        """vLLM's name of ``engine``."""
+        return self.engine
 
     @property
     def tokenizer(self) -> Any:
@@ -80,6 +93,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         priority: Sequence[int] | None = None,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """Complete every prompt.
 
@@ -88,6 +102,7 @@ class LLM:
             sampling_params: for all prompts, or one for each; vLLM's defaults if left out.
             use_tqdm: show a progress bar.
             priority: one number per prompt, for the "priority" policy; smaller goes first.
+            lora_request: the adapter of all prompts, or one (or None) for each.
 
         Returns:
             One output per prompt, in the order of the prompts. In a batch, a prompt that cannot
@@ -95,21 +110,39 @@ class LLM:
 
         Raises:
             ValueError: if none of the prompts can be served, or the lists' lengths differ.
-            KeyboardInterrupt: on Ctrl-C, after all requests were aborted.
+            KeyboardInterrupt: on Ctrl-C, after its requests were aborted.
         """
-        outputs = self._add_all(prompts, sampling_params, priority, stream=False)
-        with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
-            progress.update(sum(output.finished for output in outputs))
-            for changed in self._run():
-                progress.update(sum(output.finished for output in changed))
-        return outputs
+        ids: list[str] = []
+        try:
+            outputs = self._add_all(
+                ids, prompts, sampling_params, priority, lora_request, stream=False
+            )
+            with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
+                progress.update(sum(output.finished for output in outputs))
+                for output in self._run(outputs):
+                    progress.update(output.finished)
+            return outputs
+        finally:
+            self._leave(ids)
 
-    def stream(self, prompts: Prompts, sampling_params: Params = None) -> Iterator[RequestOutput]:
-        """Like :meth:`generate`, but yields each output every time it has grown."""
-        outputs = self._add_all(prompts, sampling_params, None, stream=True)
-        yield from (output for output in outputs if output.finished)
-        for changed in self._run():
-            yield from changed
+    def stream(
+        self,
+        prompts: Prompts,
+        sampling_params: Params = None,
+        *,
+        lora_request: LoRARequests = None,
+    ) -> Iterator[RequestOutput]:
+        """Like :meth:`generate`, but yields each output every time it has grown.
+
+        Other calls may come between two outputs, :meth:`generate` too: the engine serves them all.
+        """
+        ids: list[str] = []
+        try:
+            outputs = self._add_all(ids, prompts, sampling_params, None, lora_request, stream=True)
+            yield from (output for output in outputs if output.finished)
+            yield from self._run(outputs)
+        finally:
+            self._leave(ids)
 
     def chat(
         self,
@@ -117,6 +150,7 @@ class LLM:
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
+        lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, in the format of the model's chat template.
 
@@ -128,7 +162,7 @@ class LLM:
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.apply_chat_template(conversation) for conversation in conversations]
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def get_metrics(self) -> list[Counter | Vector]:
         """Counters of this engine, such as ``vllm:spec_decode_num_accepted_tokens``.
@@ -149,21 +183,35 @@ class LLM:
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _add_all(
-        self, prompts: Prompts, params: Params, priority: Sequence[int] | None, stream: bool
+        self,
+        ids: list[str],
+        prompts: Prompts,
+        params: Params,
+        priority: Sequence[int] | None,
+        lora_request: LoRARequests,
+        stream: bool,
     ) -> list[RequestOutput]:
+        """Queue every prompt that can be served. Each id is in ``ids`` before it is queued."""
         prompts = _as_list(prompts)
-        params = _per_prompt(prompts, params)
+        all_params = _per_prompt(prompts, params)
+        loras = _loras_per_prompt(prompts, lora_request)
+        if not isinstance(priority, Sequence | None):
+            raise ValueError(f"priority is {show(priority)}; pass a list with one for each prompt")
         priorities = [0] * len(prompts) if priority is None else list(priority)
         if len(priorities) != len(prompts):
             raise ValueError(
                 f"{len(prompts)} prompts but {len(priorities)} priorities; pass one each"
             )
         outputs, errors = [], []
-        for prompt, one_params, one_priority in zip(prompts, params, priorities, strict=True):
+        for prompt, one_params, one_priority, lora in zip(
+            prompts, all_params, priorities, loras, strict=True
+        ):
             request_id = str(next(self._ids))
+            ids.append(request_id)
+            self._open.add(request_id)
             try:
                 output = self.engine.add_request(
-                    request_id, prompt, one_params, one_priority, stream
+                    request_id, prompt, one_params, one_priority, stream, lora
                 )
             except ValueError as error:
                 errors.append(error)
@@ -173,13 +221,32 @@ class LLM:
             raise errors[0]
         return outputs
 
-    def _run(self) -> Iterator[list[RequestOutput]]:
-        """Step until nothing is left; whatever stops the caller, nothing stays queued."""
-        try:
-            while self.engine.has_unfinished_requests():
-                yield self.engine.step()
-        finally:
-            self.engine.abort_requests()
+    def _leave(self, ids: list[str]) -> None:
+        """A call is over: what it has not finished is aborted."""
+        self.engine.abort_requests(ids)
+        for request_id in ids:
+            self._open.discard(request_id)
+            self._changed.pop(request_id, None)
+
+    def _run(self, outputs: Sequence[RequestOutput]) -> Iterator[RequestOutput]:
+        """Step until these are finished, and yield each of them when it has changed.
+
+        Other requests advance as well. What changed of them is left to whoever waits for it.
+        """
+        changed = self._changed
+        unfinished = {output.request_id: output for output in outputs if not output.finished}
+        while unfinished:
+            request_id = next((i for i in changed if i in unfinished), None)
+            if request_id is None:
+                stepped = {output.request_id: output for output in self.engine.step()}
+                changed |= {i: stepped[i] for i in stepped if i in self._open}
+                if changed.keys().isdisjoint(unfinished):  # somebody may have aborted them
+                    changed |= {i: o for i, o in unfinished.items() if o.finished}
+                continue
+            output = changed.pop(request_id)
+            if output.finished:
+                del unfinished[request_id]
+            yield output
 
 
 def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
@@ -194,22 +261,49 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
 
 
 def _as_list(prompts: Prompts) -> list[PromptType]:
-    """One prompt as a list of one. A flat list of integers is one prompt of token ids."""
-    is_one = isinstance(prompts, (str, dict)) or (
-        len(prompts) > 0 and all(isinstance(item, int) for item in prompts)
-    )
+    """One prompt as a list of one. A flat list of integers is one prompt of token ids.
+
+    What is no prompt at all is one, too: it will be refused as any other bad prompt.
+    """
+    is_one = isinstance(prompts, str) or not isinstance(prompts, Sequence)
+    is_one = is_one or (len(prompts) > 0 and all(isinstance(item, int) for item in prompts))
     return [prompts] if is_one else list(prompts)  # type: ignore[list-item]
 
 
 def _per_prompt(prompts: Sequence[PromptType], params: Params) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * len(prompts)
+    if isinstance(params, str) or not isinstance(params, Sequence):
+        raise ValueError(
+            f"sampling_params is {show(params)}; pass a SamplingParams, or a list with one for "
+            "each prompt"
+        )
     if len(params) != len(prompts):
         raise ValueError(
             f"{len(prompts)} prompts but {len(params)} sampling_params; pass one for all, or one "
             "for each"
         )
     return list(params)
+
+
+def _loras_per_prompt(
+    prompts: Sequence[PromptType], lora_request: LoRARequests
+) -> list[LoRARequest | None]:
+    if lora_request is None or isinstance(lora_request, LoRARequest):
+        return [lora_request] * len(prompts)
+    if isinstance(lora_request, str) or not all(
+        isinstance(one, LoRARequest | None) for one in lora_request
+    ):
+        raise ValueError(
+            f"lora_request is {show(lora_request)}; pass a LoRARequest, or a list with one (or "
+            "None) for each prompt"
+        )
+    if len(lora_request) != len(prompts):
+        raise ValueError(
+            f"{len(prompts)} prompts but {len(lora_request)} lora_requests; pass one for all, or "
+            "one for each (None: the base)"
+        )
+    return list(lora_request)
 
 
 def _failed_output(request_id: str, prompt: PromptType, error: str) -> RequestOutput:

@@ -6,7 +6,8 @@ Source: vllm/v1/engine/llm_engine.py#L48-L425 (LLMEngine) @ v0.22.1
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config import EngineConfig
@@ -17,6 +18,7 @@ from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -57,11 +59,13 @@ class LLMEngine:
         params: SamplingParams,
         priority: int = 0,
         stream: bool = True,
+        lora_request: LoRARequest | None = None,
     ) -> RequestOutput:
         """Queue a prompt; with ``params.n > 1``, one request for each completion.
 
         Args:
             stream: keep the text up to date at every step, not only at the end.
+            lora_request: the adapter to use; None: the base.
 
         Returns:
             The output object that later steps fill.
@@ -71,34 +75,106 @@ class LLMEngine:
         """
         arrival_time = time.monotonic()
         token_ids = self.input_processor.tokenize(prompt)
+        self.core.limits.check(token_ids)
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
+        self.input_processor.check(request_id, params, priority, salt)
         text = prompt if isinstance(prompt, str) else None
-        output = RequestOutput(request_id, text, token_ids, outputs=[])
-        # The children differ in their seeds only: if the first is not refused, none is.
-        for index, (child_id, child_params) in enumerate(child_requests(request_id, params)):
-            request = self.input_processor.process(
-                child_id, token_ids, child_params, priority, arrival_time, salt
-            )
-            self.client.add_request(request)
-            self.output_processor.add_request(request, output, index, stream)
-        return output
+        output = RequestOutput(request_id, text, token_ids, outputs=[], lora_request=lora_request)
+        # One completion reads an adapter again, if that is asked for; the others find it.
+        loaded = lora_request and replace(lora_request, load_inplace=False)
+        num_requests = self.input_processor.num_requests
+        try:
+            requests = [
+                self.input_processor.process(
+                    child_id,
+                    token_ids,
+                    child_params,
+                    priority,
+                    arrival_time,
+                    salt,
+                    loaded if index else lora_request,
+                )
+                for index, (child_id, child_params) in enumerate(child_requests(request_id, params))
+            ]
+            self.output_processor.add_requests(requests, output, stream)
+            for request in requests:
+                self.client.add_request(request)
+            return output
+        except BaseException:  # refused, or Ctrl-C: all or nothing
+            self.input_processor.num_requests = num_requests
+            if forgotten := self.output_processor.forget(output):
+                self.client.abort_requests(forgotten)
+            raise
 
     def step(self) -> list[RequestOutput]:
-        """Run one step; returns the outputs that it changed."""
-        processed = self.output_processor.process(self.client.get_outputs())
-        if processed.stop_string_ids:
-            self.client.abort_requests(processed.stop_string_ids)
-        for output in processed.request_outputs:
-            if output.finished:
-                self.stats.record_request(output)
-        return processed.request_outputs
+        """Run one step; returns the outputs that it changed.
 
-    def abort_requests(self, request_ids: Sequence[str] | None = None) -> None:
-        """End requests early, all of them by default."""
+        If anything stops it, the next call goes on where this one stopped.
+        """
+        processor = self.output_processor
+        outputs: dict[str, RequestOutput] = {}
+        try:
+            if not processor.inbox:
+                processor.inbox.extend(self.client.get_outputs())
+                if not processor.inbox and not self.client.call("has_requests"):
+                    self._agree()  # somebody has aborted requests behind our back
+            processed = processor.process()
+            if over := processed.stop_string_ids + processed.unwatched_ids:
+                self.client.abort_requests(over)
+            for output in processed.finished:
+                self.stats.record_request(output)
+            outputs |= processor.changed
+            processor.changed.clear()
+            return list(outputs.values())
+        except BaseException:
+            processor.changed |= outputs  # nobody has heard of these yet
+            self._agree()
+            raise
+
+    def abort_requests(self, request_ids: str | Iterable[str] | None = None) -> None:
+        """End requests early, all of them by default. Their outputs keep what there is.
+
+        The id of a prompt with several completions ends them all; unknown ids are ignored.
+        """
         if request_ids is None:
             request_ids = list(self.output_processor.completions)
-        self.client.abort_requests(request_ids)
-        self.output_processor.abort(request_ids)
+        elif isinstance(request_ids, str):
+            request_ids = [request_ids]
+        unfinished = self.output_processor.unfinished(request_ids)
+        try:
+            if unfinished:
+                self.client.abort_requests(unfinished)
+                self.output_processor.abort(unfinished)
+        except BaseException:
+            self._agree()
+            raise
+
+    def _agree(self) -> None:
+        """Let front end and engine agree on who is unfinished, wherever an interrupt struck."""
+        processor = self.output_processor
+        gone = self.client.call("keep_only", list(processor.completions))
+        told = {output.request_id for output in processor.inbox}
+        processor.abort([request_id for request_id in gone if request_id not in told])
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True. ValueError if it cannot be served.
+
+        Source: vllm/v1/engine/llm_engine.py#L394-L396 (LLMEngine.add_lora) @ v0.22.1
+        """
+        return self.client.call("add_lora", lora_request)
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return self.client.call("remove_lora", lora_id)
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return set(self.client.call("list_loras"))
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True. ValueError for an unknown number,
+        or if every slot is pinned."""
+        return self.client.call("pin_lora", lora_id)
 
     def _new_stats(self) -> EngineStats:
         if self.config.speculative is None:

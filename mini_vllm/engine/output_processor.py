@@ -6,12 +6,13 @@ Source: vllm/v1/engine/output_processor.py#L430-L700 (OutputProcessor) @ v0.22.1
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.core.engine_request import EngineCoreRequest
-from mini_vllm.core.scheduler_output import EngineCoreOutput
+from mini_vllm.core.scheduler_output import EngineCoreOutput, LogprobsEntry
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 
@@ -20,26 +21,37 @@ from mini_vllm.outputs import CompletionOutput, Logprob, RequestMetrics, Request
 class _Completion:
     """One of a prompt's completions while it runs."""
 
+    request: EngineCoreRequest
     output: CompletionOutput
     detokenizer: IncrementalDetokenizer
     parent: RequestOutput
     metrics: RequestMetrics
     text_as_it_grows: bool
     """Whether anyone looks at the text before the end: a reader, or a stop string."""
+    taking: EngineCoreOutput | None = None
+    """The last output that was begun to be taken in, and what there was before it."""
+    num_tokens_before: int = 0
+    logprob_before: float | None = None
 
 
 @dataclass(slots=True)
 class ProcessedOutputs:
-    """What one step means for the callers."""
+    """What one step means for others."""
 
-    request_outputs: list[RequestOutput]
-    """Every prompt that made progress, once."""
+    finished: list[RequestOutput]
+    """Prompts whose last completion has ended."""
     stop_string_ids: list[str]
-    """Requests that a stop string has ended: the scheduler does not know of it yet."""
+    """Requests that a stop string has ended: the engine does not know of it yet."""
+    unwatched_ids: list[str]
+    """Requests that go on although nobody watches them any more."""
 
 
 class OutputProcessor:
     """Collects tokens per completion, turns them into text and watches for stop strings.
+
+    Whoever has outputs of the engine puts them into ``inbox`` at once, and only then calls
+    :meth:`process`. So nothing is lost and nothing is counted twice, wherever Ctrl-C strikes:
+    an output leaves the inbox when it is taken in completely, and is taken in anew if it was not.
 
     Args:
         tokenizer: of the ``transformers`` kind; None: texts stay empty.
@@ -48,55 +60,115 @@ class OutputProcessor:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.completions: dict[str, _Completion] = {}
+        """By the id of their own request."""
+        self.children: dict[str, list[str]] = {}
+        """Ids of the completions' requests, of prompts with several."""
+        self.inbox: deque[EngineCoreOutput] = deque()
+        """What the engine has sent and is not taken in."""
+        self.changed: dict[str, RequestOutput] = {}
+        """Prompts that made progress, until a step has told of them."""
 
-    def add_request(
-        self, request: EngineCoreRequest, parent: RequestOutput, index: int, stream: bool = True
+    def add_requests(
+        self, requests: Sequence[EngineCoreRequest], parent: RequestOutput, stream: bool = True
     ) -> None:
-        """Watch ``request``, the ``index``-th completion of ``parent``.
+        """Watch ``requests``, the completions of ``parent``: all of them, or none.
 
         Args:
             stream: whether the text is read while it grows.
+
+        Raises:
+            ValueError: if an id is in use, or a stop string needs a tokenizer.
         """
+        ids = [request.request_id for request in requests]
+        for request_id in {parent.request_id, *ids}:
+            if self.unfinished([request_id]):
+                raise ValueError(
+                    f"request id {request_id!r} is in use by an unfinished request; "
+                    "ids must be unique; choose another"
+                )
+        completions = {
+            request.request_id: self._completion(request, parent, index, stream)
+            for index, request in enumerate(requests)
+        }
+        first = completions[ids[0]]
+        parent.metrics = first.metrics
+        if first.request.sampling_params.prompt_logprobs is not None:
+            parent.prompt_logprobs = [None]
+        parent.outputs = [completion.output for completion in completions.values()]
+        if len(ids) > 1:
+            self.children[parent.request_id] = ids
+        self.completions.update(completions)
+
+    def _completion(
+        self, request: EngineCoreRequest, parent: RequestOutput, index: int, stream: bool
+    ) -> _Completion:
         params = request.sampling_params
         output = CompletionOutput(index)
         if params.logprobs is not None:
             output.logprobs, output.cumulative_logprob = [], 0.0
-        metrics = RequestMetrics(arrival_time=request.arrival_time)
-        if index == 0:
-            parent.metrics = metrics
-            if params.prompt_logprobs is not None:
-                parent.prompt_logprobs = [None]
-        parent.outputs.append(output)
-        detokenizer = IncrementalDetokenizer(self.tokenizer, request.prompt_token_ids, params)
-        self.completions[request.request_id] = _Completion(
-            output, detokenizer, parent, metrics, stream or bool(params.stop)
+        return _Completion(
+            request,
+            output,
+            self._detokenizer(request),
+            parent,
+            RequestMetrics(arrival_time=request.arrival_time),
+            text_as_it_grows=stream or bool(params.stop),
         )
 
-    def process(self, outputs: Sequence[EngineCoreOutput]) -> ProcessedOutputs:
-        """Take in one step's outputs; finished completions are no longer watched."""
-        touched: dict[int, RequestOutput] = {}
-        stop_string_ids = []
-        now = time.monotonic()
-        for output in outputs:
-            completion = self.completions.get(output.request_id)
-            if completion is None:
-                continue  # aborted while the step ran
-            if self._advance(completion, output, now):
-                stop_string_ids.append(output.request_id)
-            if completion.output.finished:
-                del self.completions[output.request_id]
-            parent = completion.parent
-            parent.finished = all(child.finished for child in parent.outputs)
-            touched[id(parent)] = parent
-        return ProcessedOutputs(list(touched.values()), stop_string_ids)
+    def _detokenizer(self, request: EngineCoreRequest) -> IncrementalDetokenizer:
+        return IncrementalDetokenizer(
+            self.tokenizer, request.prompt_token_ids, request.sampling_params
+        )
 
-    def _advance(self, completion: _Completion, output: EngineCoreOutput, now: float) -> bool:
-        """Add a step's tokens to a completion; True if a stop string has just ended it."""
+    def unfinished(self, request_ids: Iterable[str]) -> list[str]:
+        """The unfinished requests among these, several for a prompt with several completions."""
+        return [
+            found
+            for request_id in request_ids
+            for found in (request_id, *self.children.get(request_id, ()))
+            if found in self.completions
+        ]
+
+    def process(self) -> ProcessedOutputs:
+        """Take in what is in the inbox; finished completions are no longer watched."""
+        finished = []
+        stop_string_ids, unwatched_ids = [], []
+        now = time.monotonic()
+        while self.inbox:
+            output = self.inbox[0]
+            completion = self.completions.get(output.request_id)
+            if completion is not None:
+                parent, ended = completion.parent, completion.output
+                self._advance(completion, output, now)
+                parent.finished = all(child.finished for child in parent.outputs)
+                self.changed[parent.request_id] = parent
+                if parent.finished:
+                    finished.append(parent)
+                    self.children.pop(parent.request_id, None)
+                if ended.finished:
+                    del self.completions[output.request_id]
+            if output.finish_reason is None and output.request_id not in self.completions:
+                ids = unwatched_ids if completion is None else stop_string_ids
+                ids.append(output.request_id)
+            self.inbox.popleft()
+        return ProcessedOutputs(finished, stop_string_ids, unwatched_ids)
+
+    def take_changed(self) -> list[RequestOutput]:
+        """The prompts that made progress since somebody asked last."""
+        changed = list(self.changed.values())
+        self.changed.clear()
+        return changed
+
+    def _advance(self, completion: _Completion, output: EngineCoreOutput, now: float) -> None:
+        """Add a step's tokens to a completion."""
         parent, child, metrics = completion.parent, completion.output, completion.metrics
+        self._begin(completion, output)
         detokenizer = completion.detokenizer
         stopped = output.finish_reason == "stop"  # by its last token, which the text leaves out
         if output.prompt_logprobs is not None and parent.prompt_logprobs is not None:
-            parent.prompt_logprobs += [self._to_dict(entry) for entry in output.prompt_logprobs]
+            start, entries = output.prompt_logprobs
+            end = start + len(entries)
+            parent.prompt_logprobs[start:end] = [self._to_dict(entry) for entry in entries]
         parent.num_cached_tokens = max(parent.num_cached_tokens, output.num_cached_tokens)
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         if output.new_token_ids:
@@ -109,16 +181,32 @@ class OutputProcessor:
             child.finish_reason, child.stop_reason = output.finish_reason, output.stop_reason
             if output.finish_reason == "error":
                 parent.error = str(output.stop_reason)
-        stop_string = detokenizer.stop_reason
-        if stop_string is not None:
-            child.finish_reason, child.stop_reason = "stop", stop_string
+        if detokenizer.stop_reason is not None:
+            child.finish_reason, child.stop_reason = "stop", detokenizer.stop_reason
             cut(child, detokenizer.num_output_tokens)
         if child.finished:
             metrics.finished_time = now
             if not completion.text_as_it_grows:
                 child.text += detokenizer.append(child.token_ids, stopped)
             child.text += detokenizer.flush()
-        return stop_string is not None and output.finish_reason is None
+
+    def _begin(self, completion: _Completion, output: EngineCoreOutput) -> None:
+        """Remember what there is before ``output``, or go back there if it was begun before."""
+        child = completion.output
+        if completion.taking is not output:
+            completion.num_tokens_before = len(child.token_ids)
+            completion.logprob_before = child.cumulative_logprob
+            completion.taking = output
+            return
+        del child.token_ids[completion.num_tokens_before :]
+        child.cumulative_logprob = completion.logprob_before
+        if child.logprobs is not None:
+            del child.logprobs[completion.num_tokens_before :]
+        child.finish_reason = child.stop_reason = None
+        completion.detokenizer = self._detokenizer(completion.request)
+        child.text = ""
+        if completion.text_as_it_grows:
+            child.text = completion.detokenizer.append(child.token_ids)
 
     def _add_logprobs(self, child: CompletionOutput, output: EngineCoreOutput) -> None:
         if child.logprobs is None or output.logprobs is None:
@@ -129,7 +217,7 @@ class OutputProcessor:
             assert child.cumulative_logprob is not None
             child.cumulative_logprob += candidates[token_id].logprob
 
-    def _to_dict(self, entry: Any) -> dict[int, Logprob]:
+    def _to_dict(self, entry: LogprobsEntry) -> dict[int, Logprob]:
         """Candidates by token id: the sampled (or prompt) token first, then the most likely."""
         token_ids, logprobs, rank = entry
         ranks = [rank, *range(1, len(token_ids))]
@@ -139,15 +227,36 @@ class OutputProcessor:
             candidates.setdefault(token_id, Logprob(logprob, position, decode([token_id])))
         return candidates
 
-    def abort(self, request_ids: Sequence[str]) -> None:
-        """Mark completions as aborted and stop watching them."""
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """Mark completions as aborted, with the text of all their tokens; stop watching them."""
         for request_id in request_ids:
-            completion = self.completions.pop(request_id, None)
-            if completion is not None:
-                completion.output.finish_reason = "abort"
-                completion.metrics.finished_time = time.monotonic()
-                parent = completion.parent
-                parent.finished = all(child.finished for child in parent.outputs)
+            completion = self.completions.get(request_id)
+            if completion is None:
+                continue
+            parent, child = completion.parent, completion.output
+            detokenizer = self._detokenizer(completion.request)
+            child.text = detokenizer.append(child.token_ids) + detokenizer.flush()
+            child.finish_reason = "abort"
+            completion.metrics.finished_time = time.monotonic()
+            parent.finished = all(other.finished for other in parent.outputs)
+            if parent.finished:
+                self.children.pop(parent.request_id, None)
+            del self.completions[request_id]
+
+    def forget(self, parent: RequestOutput) -> list[str]:
+        """Stop watching the completions of ``parent``, as if they had never been added.
+
+        Returns:
+            The ids of their requests.
+        """
+        if not parent.outputs:
+            return []  # it never came that far
+        if len(parent.outputs) > 1:
+            self.children.pop(parent.request_id, None)
+        ids = [i for i, completion in self.completions.items() if completion.parent is parent]
+        for request_id in ids:
+            del self.completions[request_id]
+        return ids
 
 
 def cut(completion: CompletionOutput, num_tokens: int) -> None:

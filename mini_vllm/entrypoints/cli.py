@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
 from mini_vllm.entrypoints.serve import add_serve_options
+from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
@@ -65,16 +66,30 @@ def build_parser() -> argparse.ArgumentParser:
 
     generate = add_command(run_generate, "complete one or more prompts", samples=True)
     generate.add_argument("prompts", nargs="*", metavar="PROMPT", help="default: lines of stdin")
+    generate.add_argument(
+        "--lora",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="adapter of all prompts, or of each; base: none",
+    )
     generate.add_argument("--json", action="store_true", help="one JSON object per prompt")
     generate.add_argument("--report", action="store_true", help="print a short report at the end")
     generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
     chat = add_command(run_chat, "talk to the model", samples=True)
     chat.add_argument("--system", help="the system message")
+    chat.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
     bench = add_command(run_bench, "offline throughput on random prompts")
     bench.add_argument("--num-prompts", type=int, default=16)
     bench.add_argument("--input-len", type=int, default=128)
     bench.add_argument("--output-len", type=int, default=64)
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
+    bench.add_argument(
+        "--profile",
+        type=Path,
+        metavar="FILE",
+        help="write a trace of the run that opens in Perfetto",
+    )
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
@@ -98,6 +113,13 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     features = parser.add_argument_group("engine options (features)")
     features.add_argument(
         "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
+    )
+    features.add_argument(
+        "--lora-modules",
+        nargs="+",
+        default=[],
+        metavar="NAME=PATH",
+        help="adapters to load; they switch --enable-lora on",
     )
     for name in WHOLE_SECTIONS:
         option = "--" + name.replace("_", "-")
@@ -151,12 +173,26 @@ def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The engine's options that were given, and the class that ``--scheduler`` names."""
     options = _options_of(args, *FLAT_SECTIONS.values())
     whole = ("enable_lora", *WHOLE_SECTIONS)
+    if args.lora_modules:
+        options["enable_lora"] = True
     options |= {name: getattr(args, name) for name in whole if hasattr(args, name)}
     if (speculative := _speculative_config(args)) is not None:
         options["speculative_config"] = speculative
     if args.scheduler is not None:
         options["scheduler_cls"] = load_scheduler(args.scheduler)
     return options
+
+
+def _loras(args: argparse.Namespace, count: int) -> list[LoRARequest | None]:
+    """The adapter of each of ``count`` prompts: ``--lora`` by the names of ``--lora-modules``."""
+    known: dict[str, LoRARequest | None] = {"base": None, **parse_lora_modules(args.lora_modules)}
+    for name in args.lora:
+        if name not in known:
+            raise ValueError(
+                f"--lora names {name!r}; known are {', '.join(known)}; add it to --lora-modules"
+            )
+    loras = [known[name] for name in args.lora] or [None]
+    return loras * count if len(loras) == 1 else loras
 
 
 def _speculative_config(args: argparse.Namespace) -> Any:
@@ -191,12 +227,14 @@ def run_generate(args: argparse.Namespace) -> int:
 
     params = _sampling_params(args, max_tokens=128)
     prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    loras = _loras(args, len(prompts))
     llm = _load(args)
     with record_timeline(llm.engine.core, args.timeline):
         if len(prompts) == 1 and params.n == 1 and not args.json:
-            outputs = [_print_stream(llm, prompts[0], params)]
+            outputs = [_print_stream(llm, prompts[0], params, loras)]
         else:
-            outputs = llm.generate(prompts, params, use_tqdm=sys.stderr.isatty())
+            show = sys.stderr.isatty()
+            outputs = llm.generate(prompts, params, use_tqdm=show, lora_request=loras)
             for output in outputs:
                 print(json.dumps(dataclasses.asdict(output)) if args.json else _as_text(output))
     if args.report:
@@ -204,11 +242,13 @@ def run_generate(args: argparse.Namespace) -> int:
     return 1 if any(output.error for output in outputs) else 0
 
 
-def _print_stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> RequestOutput:
+def _print_stream(
+    llm: LLM, prompt: str | list[int], params: SamplingParams, loras: list[LoRARequest | None]
+) -> RequestOutput:
     """Print a completion as it grows; returns its final state."""
     printed = 0
     output = None
-    for output in llm.stream(prompt, params):
+    for output in llm.stream(prompt, params, lora_request=loras):
         text = output.outputs[0].text
         print(text[printed:], end="", flush=True)
         printed = len(text)
@@ -220,15 +260,18 @@ def _print_stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> 
 
 
 def _as_text(output: RequestOutput) -> str:
+    adapter = f"[{output.lora_request.lora_name}] " if output.lora_request else ""
+    title = f"--- {adapter}{output.prompt!r}"
     if output.error:
-        return f"--- {output.prompt!r}\nerror: {output.error}"
+        return f"{title}\nerror: {output.error}"
     texts = [completion.text.strip() for completion in output.outputs]
-    return "\n".join([f"--- {output.prompt!r}", *texts])
+    return "\n".join([title, *texts])
 
 
 def run_chat(args: argparse.Namespace) -> int:
     """A conversation; each answer is streamed. Ctrl-D or an empty line ends it."""
     params = _sampling_params(args, max_tokens=256)
+    loras = _loras(args, 1)
     llm = _load(args)
     messages = [{"role": "system", "content": args.system}] if args.system else []
     prompt = "you> " if sys.stdin.isatty() else ""
@@ -240,13 +283,15 @@ def run_chat(args: argparse.Namespace) -> int:
         if not text:
             return 0
         messages.append({"role": "user", "content": text})
-        output = _print_stream(llm, llm.apply_chat_template(messages), params)
+        output = _print_stream(llm, llm.apply_chat_template(messages), params, loras)
         messages.append({"role": "assistant", "content": output.outputs[0].text})
 
 
 def run_bench(args: argparse.Namespace) -> int:
     """Random prompts of one length, one fixed number of output tokens, greedy."""
     import random
+
+    from mini_vllm.observability.profile import profiled
 
     llm = _load(args, enable_prefix_caching=False)
     vocab_size = llm.engine.core.model_args.vocab_size
@@ -257,9 +302,10 @@ def run_bench(args: argparse.Namespace) -> int:
     params = SamplingParams(temperature=0, max_tokens=args.output_len, ignore_eos=True)
     llm.generate(prompts[:2], params, use_tqdm=False)  # warm up
     llm.engine.reset_stats()
-    start = time.perf_counter()
-    llm.generate(prompts, params, use_tqdm=False)
-    seconds = time.perf_counter() - start
+    with profiled(args.profile):
+        start = time.perf_counter()
+        llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
     throughput = args.num_prompts * args.output_len / seconds
     if args.json:
         figures = {"wall_seconds": seconds, "wall_output_tokens_per_s": throughput}

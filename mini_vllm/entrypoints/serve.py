@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.entrypoints.openai.tool_parser import PARSERS
+from mini_vllm.lora.request import parse_lora_modules
 
 if TYPE_CHECKING:
     from mini_vllm.entrypoints.openai.state import ServerState
@@ -104,6 +105,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         engine,
         metrics,
         list(names),
+        loras=parse_lora_modules(args.lora_modules),
         default_params=recommended_params(Path(engine.config.model.model)),
         chat_template=read_template(args.chat_template),
         trust_request_chat_template=args.trust_request_chat_template,

@@ -44,10 +44,19 @@ def load_model(
     there, ValueError for what cannot be used; each message names the file or tensor.
     """
     args = load_config(path)
-    model_class = resolve_model_class(args.architectures)
+    config_file = Path(path) / "config.json"
+    try:
+        model_class = resolve_model_class(args.architectures)
+    except ValueError as error:
+        raise ValueError(f"{config_file}: {error}") from error
     build = Build(backend or get_backend(device), quant, parallel)
-    with torch.device(device), default_dtype(resolve_dtype(dtype, args)):
-        model = model_class(args, build).requires_grad_(False).eval()
+    try:
+        with torch.device(device), default_dtype(resolve_dtype(dtype, args)):
+            model = model_class(args, build).requires_grad_(False).eval()
+    except RuntimeError as error:  # nothing else asks torch for memory here
+        raise ValueError(
+            f"{config_file} asks for a model that does not fit the memory: {error}"
+        ) from error
     if load_format == "dummy":
         fill_with_random(model, seed)
     elif load_format == "auto" and build.is_plain:
@@ -96,9 +105,11 @@ def resolve_dtype(dtype: str | torch.dtype, args: ModelArgs) -> torch.dtype:
     """The torch dtype of a name; "auto" means what the checkpoint's config says."""
     if isinstance(dtype, torch.dtype):
         dtype = str(dtype).removeprefix("torch.")
-    name = args.dtype if dtype == "auto" else dtype
+    name, where = (args.dtype, "config.json: ") if dtype == "auto" else (dtype, "")
     if name not in DTYPES:
-        raise ValueError(f"dtype {name!r} is not supported; choose 'auto' or one of {list(DTYPES)}")
+        raise ValueError(
+            f"{where}dtype {name!r} is not supported; choose 'auto' or one of {list(DTYPES)}"
+        )
     return DTYPES[name]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from mini_vllm.model.checkpoint_files import check_header, check_weight_map
 from mini_vllm.model.config import read_json
 
 FLOATS = {
@@ -45,7 +46,7 @@ def weight_files(folder: Path) -> list[Path]:
     weight_map = read_json(index).get("weight_map")
     if not weight_map:
         raise ValueError(f"{index} has no 'weight_map'")
-    names = sorted(set(weight_map.values()))
+    names = sorted(set(check_weight_map(weight_map, index).values()))
     for name in names:
         if not (folder / name).is_file():
             raise FileNotFoundError(f"{index} names {name!r}, which is not in the folder")
@@ -69,15 +70,15 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
             )
         try:
             header = json.loads(stream.read(header_size))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{file} is corrupt: its header is not JSON ({error})") from error
-    header.pop("__metadata__", None)
-    expected = 8 + header_size + max((t["data_offsets"][1] for t in header.values()), default=0)
+    expected = 8 + header_size + check_header(header, file)
     if actual != expected:
         raise ValueError(
             f"{file} is cut off or corrupt: its header describes {expected} bytes, "
             f"the file has {actual}; download it again"
         )
+    header.pop("__metadata__", None)
     return {name: TensorInfo(entry["dtype"], entry["shape"]) for name, entry in header.items()}
 
 

@@ -57,6 +57,12 @@ def check_header(header: Any, file: Path) -> int:
             f"{file} is corrupt: its header is {show(header)}; it must be an object with an entry "
             "for each tensor; download it again"
         )
+    metadata = header.get("__metadata__", {})
+    if not (isinstance(metadata, dict) and all(isinstance(v, str) for v in metadata.values())):
+        raise ValueError(
+            f"{file} is corrupt: __metadata__ is {show(metadata)}; it must be an object of "
+            "strings; download it again"
+        )
     spans = [
         (*_check_tensor(file, name, entry), name)
         for name, entry in header.items()

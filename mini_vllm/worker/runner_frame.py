@@ -14,6 +14,7 @@ Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_m
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,7 +23,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.scheduler_output import (
+    GrammarOutput,
+    ModelRunnerOutput,
+    PromptLogprobs,
+    SchedulerOutput,
+)
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
@@ -96,6 +102,7 @@ class RunnerFrame(ABC):
         Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_model)
         @ v0.22.1
         """
+        self._recall_output(plan)
         self._update_states(plan)
         self._move_blocks(plan)
         self._state = state = StepState(plan, ModelRunnerOutput())
@@ -143,6 +150,21 @@ class RunnerFrame(ABC):
             if self.speculator is not None:
                 self.speculator.scrub()
         return result
+
+    def restart(self, req_ids: Sequence[str]) -> None:
+        """Forget all rows, and all requests but these, who come back as new or resumed ones."""
+        self.requests = {i: self.requests[i] for i in req_ids if i in self.requests}
+        self.batch.rows.clear()
+        self.batch.req_id_to_row.clear()
+        self.sample_step = SampleStep(self.device)
+        self._state = None
+
+    def _recall_output(self, plan: SchedulerOutput) -> None:
+        """Take a resumed request's output from the plan: a step that was undone may have left
+        another one here."""
+        for req_id, token_ids in plan.scheduled_cached_reqs.all_token_ids.items():
+            state = self.requests[req_id]
+            state.output_token_ids[:] = token_ids[len(state.prompt_token_ids) :]
 
     def _sample(
         self, inputs: StepInputs, logits: Tensor, result: ModelRunnerOutput
@@ -203,6 +225,8 @@ class RunnerFrame(ABC):
         )
         metadata.slot_mapping.fill_(-1)
         positions = torch.arange(num_tokens, device=self.device)
+        if self.lora is not None:
+            self.lora.prepare_capture()
         hidden = self.run_model(torch.zeros_like(positions), positions, metadata)
         self.model.compute_logits(hidden[-1:])
         if record is not None:
@@ -242,5 +266,5 @@ class RunnerFrame(ABC):
             if num_logprobs is not None and targets:
                 logits = self.model.compute_logits(hidden[start : start + len(targets)])
                 entries = prompt_logprob_entries(logits, targets, num_logprobs)
-                result.prompt_logprobs[req_id] = entries
+                result.prompt_logprobs[req_id] = PromptLogprobs(first, entries)
             start += num_tokens

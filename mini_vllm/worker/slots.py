@@ -29,6 +29,9 @@ class Images(Protocol):
 class Adapters(Protocol):
     """Tells the layers which adapter each token uses."""
 
+    def prepare_capture(self) -> None:
+        """Let the layers launch their kernels although no token has an adapter."""
+
     def map(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
         """Write the token-to-slot mapping; requests that cannot be served go to ``failed``."""
 

@@ -5,14 +5,18 @@ Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
+from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
 from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
 from mini_vllm.worker.model_runner import ModelRunner
@@ -25,7 +29,7 @@ class Worker:
     """Made ready in this order, for each step needs what the one before has left::
 
         init_device()          which device, how many threads
-        load_model()           weights, on the device
+        load_model()           weights, on the device; slots for adapters
         num_blocks_that_fit()  what memory is left, in KV blocks
         initialize(n)          the KV cache and the runner
         warm_up()              kernels compiled, graphs recorded
@@ -43,6 +47,7 @@ class Worker:
     model: LlamaForCausalLM
     drafter: Drafter | None
     model_runner: ModelRunner
+    lora: LoRAModelManager | None = None
 
     def __init__(self, config: EngineConfig, rank: int = 0) -> None:
         self.config = config
@@ -61,6 +66,9 @@ class Worker:
         )
         self.drafter = load_drafter(self.config, self.model, self.device)
         _set_num_threads(wanted.num_threads, self.device, self.model.config.hidden_size)
+        if self.config.lora is not None:  # before memory is counted: slots take some of it
+            max_num_tokens = self.config.scheduler.max_num_batched_tokens
+            self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
 
     def num_blocks_that_fit(self) -> int:
         """KV blocks for this rank, the null block included.
@@ -89,6 +97,8 @@ class Worker:
             cache.block_size,
             self.device,
         )
+        if self.lora is not None:
+            self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
         if self.drafter is not None:
             runner = self.model_runner
             runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
@@ -107,6 +117,48 @@ class Worker:
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
         return self.model_runner.sample_tokens(masks)
+
+    def add_lora(self, key: str, path: str, in_use: Sequence[str]) -> str | None:
+        """Load an adapter; None, or why it cannot be served.
+
+        An answer instead of an exception, for all ranks must stay in step.
+
+        Args:
+            in_use: keys of the adapters of unfinished requests; those in slots stay.
+        """
+        lora = self._adapters()
+        try:
+            lora.add_adapter(key, path, [other for other in in_use if other in lora.last_used])
+        except ValueError as error:
+            return str(error)
+        lora.forget(in_use)
+        return None
+
+    def remove_lora(self, key: str) -> bool:
+        return self._adapters().remove_adapter(key)
+
+    def pin_lora(self, key: str) -> str | None:
+        """Give an adapter a slot that nobody takes away; None, or why it cannot have one."""
+        try:
+            self._adapters().pin_adapter(key)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def has_lora(self, key: str) -> bool:
+        return key in self._adapters().cpu_cache
+
+    def list_loras(self) -> list[str]:
+        """Keys of the loaded adapters."""
+        return list(self._adapters().cpu_cache)
+
+    def _adapters(self) -> LoRAModelManager:
+        assert self.lora is not None, "the engine runs without adapters"
+        return self.lora
+
+    def restart(self, req_ids: Sequence[str]) -> None:
+        """Forget all rows, and all requests but these: an interrupted step was undone."""
+        self.model_runner.restart(req_ids)
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""

@@ -9,15 +9,20 @@ import pytest
 from labkit.citations.upstream import COMMIT, VERSION
 from labkit.trace import golden
 from labkit.trace.coverage import features
-from labkit.trace.generate import ALL_PROFILES, FEATURE_PROFILES, deliberate_difference, generate
+from labkit.trace.generate import (
+    ALL_PROFILES,
+    FEATURE_PROFILES,
+    deliberate_difference,
+    generate,
+)
 
 GOLDENS = golden.select()
-FEATURE_GOLDENS = golden.select(list(FEATURE_PROFILES))
+FEATURE_GOLDENS = golden.select(FEATURE_PROFILES)
 
 
-@pytest.mark.parametrize("name", [g.name for g in (*GOLDENS, *FEATURE_GOLDENS)])
+@pytest.mark.parametrize("name", [g.name for g in GOLDENS + FEATURE_GOLDENS])
 def test_we_decide_as_vllm_did(name: str) -> None:
-    recorded = next(g for g in (*GOLDENS, *FEATURE_GOLDENS) if g.name == name)
+    recorded = next(g for g in GOLDENS + FEATURE_GOLDENS if g.name == name)
     difference = golden.mismatch(recorded, "mini_vllm")
     assert difference is None, difference
 
@@ -82,6 +87,6 @@ def test_recorded_drafts_were_accepted_rejected_cut_and_dropped() -> None:
     ]
     assert any(said == count + 1 for count, said in verified)
     assert any(0 < said <= count for count, said in verified)
-    methods = {g.trace.config.spec_method for g in FEATURE_GOLDENS}
+    methods = {g.trace.config.spec_method for g in golden.select("drafts")}
     assert methods == {"ngram", "draft_model", "eagle"}
     assert any("preemption" in g.features for g in FEATURE_GOLDENS)

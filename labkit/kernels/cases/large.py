@@ -133,6 +133,44 @@ def silu(tokens: int) -> Callable[..., dict[str, Any]]:
     return make
 
 
+def _lists(rows: int, adapters: int, device: torch.device) -> dict[str, Any]:
+    """A step's lists: `rows` rows, in turns with one of the adapters."""
+    counts = torch.full((adapters,), rows // adapters, dtype=torch.int32, device=device)
+    slots = torch.arange(rows, device=device) % adapters
+    return dict(
+        order=slots.argsort(stable=True).int(),
+        lora_ids=torch.arange(adapters, dtype=torch.int32, device=device),
+        num_tokens=counts,
+        starts=torch.cat((counts.new_zeros(1), counts.cumsum(0))).int(),
+    )
+
+
+def shrink(rows: int, adapters: int, rank: int = 16) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        return _lists(rows, adapters, device) | dict(
+            x=_normal(generator, device, rows, HIDDEN),
+            lora_a=_normal(generator, device, adapters, 3, rank, HIDDEN),
+            hidden=_normal(generator, device, 3, rows, rank).float(),
+        )
+
+    return make
+
+
+def expand(rows: int, adapters: int, rank: int = 16) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        widths = [HEADS * DIM, KV_HEADS * DIM, KV_HEADS * DIM]
+        starts = torch.tensor([0, *widths], device=device).cumsum(0).int()
+        return _lists(rows, adapters, device) | dict(
+            hidden=_normal(generator, device, 3, rows, rank).float(),
+            lora_b=_normal(generator, device, adapters, rank, sum(widths)),
+            slice_starts=starts,
+            max_width=max(widths),
+            y=_normal(generator, device, rows, sum(widths)),
+        )
+
+    return make
+
+
 LARGE = (
     Large("store_kv", "16,384 tokens", store_kv(16384)),
     Large("paged_decode", "64 requests of 4,096 tokens", decode(64, 4096)),
@@ -143,6 +181,10 @@ LARGE = (
     Large("rms_norm", "16,384 tokens, with residual", norm(16384)),
     Large("rope", "16,384 tokens", rope(16384)),
     Large("silu_mul", "16,384 tokens", silu(16384)),
+    Large("lora_shrink", "128 rows of 32 adapters", shrink(128, 32)),
+    Large("lora_shrink", "8,192 rows of 4 adapters", shrink(8192, 4)),
+    Large("lora_expand", "128 rows of 32 adapters", expand(128, 32)),
+    Large("lora_expand", "8,192 rows of 4 adapters", expand(8192, 4)),
 )
 
 

@@ -217,6 +217,37 @@ BUGS = (
         "column = tl.program_id(1) * (TILE - 1) + tl.arange(0, TILE)",
         "race", "over",
     ),
+    # ------------------------------------------------------------ lora_shrink
+    Bug(
+        "lora_shrink", "every row gets the adapter of the first slot",
+        "slot = tl.load(lora_ids_ptr + segment).to(tl.int64)",
+        "slot = tl.load(lora_ids_ptr + segment).to(tl.int64) * 0", "stale_read", "empty",
+    ),
+    Bug(
+        "lora_shrink", "rows behind the segment are taken along",
+        "in_segment = position < num_rows", "in_segment = position < ROW_TILE", "race", "segments",
+    ),
+    Bug(
+        "lora_shrink", "rows are taken in order, not through the list",
+        "row = tl.load(order_ptr + start + position, mask=in_segment, other=0)",
+        "row = (start + position)", "values", "segments",
+    ),
+    Bug(
+        "lora_shrink", "products of TF32", 'tl.dot(x, a.to(x.dtype), acc, input_precision="ieee")',
+        "tl.dot(x, a.to(x.dtype), acc)", "values", "segments",
+    ),
+    # ------------------------------------------------------------ lora_expand
+    Bug(
+        "lora_expand", "y is overwritten", "y.to(tl.float32) + delta", "delta", "values", "one",
+    ),
+    Bug(
+        "lora_expand", "every slice is as wide as the widest",
+        "inside = column < end", "inside = column < begin + OUT_TILE", "race", "uneven",
+    ),
+    Bug(
+        "lora_expand", "all slices use the first one's h",
+        "(slice_id * total_tokens + row[:, None])", "row[:, None]", "values", "gqa",
+    ),
 )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ normalised row takes the dtype of x) does the oracle round too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -121,6 +122,35 @@ def silu_mul(problem: Problem) -> dict[str, Tensor]:
     return {"output": gate * gate.sigmoid() * up}
 
 
+def adapters(problem: Problem) -> list[tuple[int, int]]:
+    """Each row that has an adapter, with its slot."""
+    lists = zip(problem["lora_ids"].tolist(), problem["num_tokens"].tolist(), strict=True)
+    users, place = [], 0
+    for slot, count in lists:
+        rows = problem["order"][place : place + count].tolist()
+        users += [(row, slot) for row in rows if slot >= 0]
+        place += count
+    return users
+
+
+def lora_shrink(problem: Problem) -> dict[str, Tensor]:
+    """Row t of x becomes A x, with the A of its slot, for each slice; other rows stay."""
+    hidden = problem["hidden"].double().clone()
+    for row, slot in adapters(problem):
+        hidden[:, row] = problem["lora_a"][slot].double() @ problem["x"][row].double()
+    return {"hidden": hidden}
+
+
+def lora_expand(problem: Problem) -> dict[str, Tensor]:
+    """B h is added to row t of y, slice by slice, with the B of its slot; other rows stay."""
+    y, starts = problem["y"].double().clone(), problem["slice_starts"].tolist()
+    for row, slot in adapters(problem):
+        b = problem["lora_b"][slot].double()
+        for index, (begin, end) in enumerate(pairwise(starts)):
+            y[row, begin:end] += problem["hidden"][index, row].double() @ b[:, begin:end]
+    return {"y": y}
+
+
 ORACLES: dict[str, Callable[[Problem], dict[str, Tensor]]] = {
     "store_kv": store_kv,
     "paged_decode": paged_decode,
@@ -130,6 +160,8 @@ ORACLES: dict[str, Callable[[Problem], dict[str, Tensor]]] = {
     "rms_norm": rms_norm,
     "rope": rope,
     "silu_mul": silu_mul,
+    "lora_shrink": lora_shrink,
+    "lora_expand": lora_expand,
 }
 
 

@@ -69,6 +69,10 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("rope", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
+    ("lora_shrink", "traffic"): Efficiency(1.0, flops=2.0),
+    ("lora_shrink", "traffic-qkv"): Efficiency(1.22, flops=2.67),
+    ("lora_expand", "traffic"): Efficiency(1.06, flops=2.0),
+    ("lora_expand", "traffic-gqa"): Efficiency(1.02, flops=2.67),
 }
 """`tl.dot` takes no tile with a side below 16, so few heads in a group cost FLOPs for nothing; a
 prefill reads keys once for each tile of queries; a norm reads its weight for each row."""

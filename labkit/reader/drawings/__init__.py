@@ -11,17 +11,38 @@ from collections.abc import Callable
 from pathlib import Path
 
 from labkit.course.files import write_text
-from labkit.reader.drawings import graphs, kernels, machine, queues, roofline, text
+from labkit.reader.drawings import (
+    books,
+    compiling,
+    curve,
+    gpu,
+    graphs,
+    kernels,
+    machine,
+    memory,
+    queues,
+    roofline,
+    text,
+)
 from labkit.reader.drawings.canvas import Canvas
 
 FIGURES: dict[str, Callable[[], Canvas]] = {
     "00-orientation/figures/processes": machine.processes,
     "00-orientation/figures/overlap": machine.overlap,
     "01-one-request/figures/roofline": roofline.draw,
+    "02-kv-cache/figures/shared-blocks": books.shared_blocks,
+    "03-scheduler/figures/budget": books.budget,
+    "05-model-runner/figures/flat-batch": books.flat_batch,
     "04-attention-kernels/figures/grid-tile-mask": kernels.grid_tile_mask,
     "04-attention-kernels/figures/reading-pages": kernels.one_program_reads_pages,
+    "04-attention-kernels/figures/busy-processors": gpu.busy_processors,
+    "05-model-runner/figures/blocks": memory.blocks,
+    "05-model-runner/figures/groups": memory.groups,
     "06-sampling/figures/promise": text.promise,
     "07-going-fast/figures/layers": graphs.layers,
+    "07-going-fast/figures/stages": compiling.stages,
+    "07-going-fast/figures/orders": compiling.orders,
+    "16-policies-and-capstone/figures/latency-throughput": curve.latency_throughput,
     "16-policies-and-capstone/figures/three-queues": queues.three_queues,
 }
 """Path below `phases/`, without ".svg" -> what draws it."""

@@ -15,6 +15,7 @@ from mini_vllm.engine.async_llm import AsyncLLM, Stream
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -43,7 +44,7 @@ class ServerState:
     enable_request_id_headers: bool = False
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
-    loras: dict[str, Any] = field(default_factory=dict)
+    loras: dict[str, LoRARequest] = field(default_factory=dict)
     """Adapters by the model name that selects them."""
     draining: bool = False
     num_in_flight: int = 0
@@ -53,7 +54,7 @@ class ServerState:
     def model_name(self) -> str:
         return self.served_model_names[0]
 
-    def check_model(self, name: str | None) -> Any:
+    def check_model(self, name: str | None) -> LoRARequest | None:
         """The adapter that a model name selects, None for the model itself.
 
         Raises:
@@ -82,7 +83,7 @@ class ServerState:
         request_id: str,
         prompts: Sequence[PromptType],
         params: Sequence[SamplingParams],
-        lora: Any = None,
+        lora: LoRARequest | None = None,
         priority: int = 0,
     ) -> list[Stream]:
         """Hand prompts to the engine, all or none.

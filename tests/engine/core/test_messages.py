@@ -15,6 +15,7 @@ from mini_vllm.core.scheduler_output import (
     LogprobsEntry,
     ModelRunnerOutput,
     NewRequestData,
+    PromptLogprobs,
     RequestTimes,
     SchedulerOutput,
     SchedulerStats,
@@ -23,6 +24,7 @@ from mini_vllm.sampling_params import SamplingParams
 
 PARAMS = SamplingParams(temperature=0.5, stop=["x"], logit_bias={3: 1.0}, seed=7, max_tokens=4)
 ENTRY = LogprobsEntry([3, 1], [-0.5, -1.5], 2)
+PROMPT = PromptLogprobs(1, [ENTRY])
 MESSAGES = [
     EngineCoreRequest("r0", [1, 2], PARAMS, 0, 1.5, priority=1, cache_salt="s"),
     SchedulerOutput(
@@ -37,8 +39,8 @@ MESSAGES = [
         blocks_to_copy=[(1, 2)],
     ),
     GrammarOutput({"r0": (0, 2)}, b"\x01\x02\x03\x04"),
-    ModelRunnerOutput({"r0": [1]}, {"r0": [ENTRY]}, {"r1": [ENTRY]}, {"r0": [4]}, {"r2": "NaN"}),
-    EngineCoreOutput("r0", [1], "stop", 3, [ENTRY], None, 16, 2, RequestTimes(1.0, 2.0, 3.0)),
+    ModelRunnerOutput({"r0": [1]}, {"r0": [ENTRY]}, {"r1": PROMPT}, {"r0": [4]}, {"r2": "NaN"}),
+    EngineCoreOutput("r0", [1], "stop", 3, [ENTRY], PROMPT, 16, 2, RequestTimes(1.0, 2.0, 3.0)),
     SchedulerStats(1, 2, 0.5, 30, 20),
 ]
 

@@ -111,3 +111,24 @@ def test_demo_shows_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None
     for event in ("gets a chunk of", "in the prefix cache", "is preempted", "comes back"):
         assert event in out
     assert "preemptions" in out
+
+
+def test_bench_writes_a_trace_that_a_profiler_reads(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    trace = tmp_path / "trace.json"
+    words = ["bench", "--num-prompts", "2", "--input-len", "8", "--output-len", "3"]
+    assert main([*words, "--profile", str(trace), *SMALL]) == 0
+    assert "output tokens/s" in capsys.readouterr().out
+    events = json.loads(trace.read_text("utf-8"))["traceEvents"]
+    products = [e for e in events if e.get("name") in ("aten::mm", "aten::linear", "aten::addmm")]
+    assert products and all(event["dur"] >= 0 for event in products)
+
+
+@pytest.mark.parametrize("name", ["", "nowhere/trace.json"])
+def test_a_trace_that_cannot_be_written_is_refused(
+    name: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    words = ["bench", "--num-prompts", "2", "--input-len", "8", "--output-len", "2"]
+    assert main([*words, "--profile", str(tmp_path / name), *SMALL]) != 0
+    assert "name a file in a folder that exists" in capsys.readouterr().err

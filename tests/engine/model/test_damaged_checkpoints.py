@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 from mini_vllm import bundled
 from mini_vllm.errors import show
+from mini_vllm.model.build import load_model
 from mini_vllm.model.checkpoint_files import check_header, check_weight_map, load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.model.config_schema import CONFIG, ROPE
+from mini_vllm.model.loader import weight_targets
 
 NAN, HUGE = float("nan"), 10**30
 
@@ -219,6 +223,8 @@ TENSOR = {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}
     [
         (None, "its header is None; it must be an object"),
         ([1], "its header is [1]; it must be an object"),
+        ({"__metadata__": 1}, "__metadata__ is 1; it must be an object of strings"),
+        ({"__metadata__": {"a": None}}, "__metadata__ is {'a': None}; it must be an object"),
         ({"w": None}, "the entry of 'w' is None; it must be an object"),
         ({"w": {}}, "dtype of 'w' is None; it must be one of F64, F32"),
         ({"w": {**TENSOR, "dtype": "F31"}}, "dtype of 'w' is 'F31'"),
@@ -253,6 +259,88 @@ def test_right_safetensors_header(tmp_path: Path) -> None:
 def test_wrong_weight_map(weight_map: Any, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"weight_map.* it must be "):
         check_weight_map(weight_map, tmp_path)
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path, config: dict[str, Any]) -> Path:
+    """A small model that loads."""
+    sizes = dict(vocab_size=40, hidden_size=16, intermediate_size=24, head_dim=8)
+    write(tmp_path, {**config, **sizes, "dtype": "float32"})
+    model = load_model(tmp_path, load_format="dummy")
+    tensors = {name: view.clone() for name, view in weight_targets(model).items()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    load_model(tmp_path)
+    return tmp_path
+
+
+def rewrite_header(file: Path, header: Any) -> None:
+    content = file.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + size :])
+
+
+WRONG_ENTRIES = {
+    "dtype": [None, "F31", 4, ["F32"], "I8"],
+    "shape": [None, "16", [16.0], [-16], [10**30]],
+    "data_offsets": [None, "0", [0], [8, 0], [0.0, 8.0], [0, 10**30]],
+}
+
+
+def test_wrong_headers_made_by_rule(checkpoint: Path) -> None:
+    """Every header of the wrong shape, and every entry of a tensor with five wrong values."""
+    file = checkpoint / "model.safetensors"
+    content = file.read_bytes()
+    good = json.loads(content[8 : 8 + int.from_bytes(content[:8], "little")])
+    name = next(name for name in good if name != "__metadata__")
+    headers: list[Any] = [None, [1], [], "x", 3, {}, {**good, name: None}, {**good, name: [1]}]
+    for key, values in WRONG_ENTRIES.items():
+        headers += [{**good, name: {**good[name], key: value}} for value in values]
+        headers.append({**good, name: {k: v for k, v in good[name].items() if k != key}})
+    for header in headers:
+        file.write_bytes(content)
+        rewrite_header(file, header)
+        with pytest.raises(ValueError) as error:
+            load_model(checkpoint)
+        assert str(checkpoint) in str(error.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.uint8, torch.float8_e4m3fn, torch.bool])
+def test_integers_are_no_weights(dtype: torch.dtype, checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    tensors = load_file(file)
+    name = "model.norm.weight"
+    save_file({**tensors, name: tensors[name].to(dtype)}, file)
+    with pytest.raises(ValueError, match=f"'{name}' in .*model.safetensors has dtype"):
+        load_model(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "weight_map", [None, [], 1, "x", {"w": 1}, {"w": "../model.safetensors"}, {"w": "absent"}]
+)
+def test_wrong_index(weight_map: Any, checkpoint: Path) -> None:
+    index = write(checkpoint, {"weight_map": weight_map}, "model.safetensors.index.json")
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        load_model(checkpoint)
+    assert str(index) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"architectures": ["GPT2LMHeadModel"]}, "architecture ['GPT2LMHeadModel'] is not"),
+        ({"dtype": "int8"}, "config.json: dtype 'int8' is not supported"),
+        ({"vocab_size": 2**24, "hidden_size": 2**24}, "asks for a model that does not fit"),
+        ({"num_hidden_layers": 3, "layer_types": None}, "tensor(s) missing"),
+        ({"head_dim": 16}, "config.json asks for"),
+    ],
+)
+def test_config_of_another_checkpoint(changes: Any, words: str, checkpoint: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    write(checkpoint, {**config, **changes})
+    with pytest.raises(ValueError) as error:
+        load_model(checkpoint)
+    assert words in str(error.value)
 
 
 @pytest.fixture

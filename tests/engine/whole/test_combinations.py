@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from mini_vllm import LLM, SamplingParams
+from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config.combinations import ROWS
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.policies import POLICIES
 
 FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
@@ -28,6 +29,7 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     "no reserve": lambda rng: {"scheduler_reserve_full_isl": False},
     "priorities": lambda rng: {"policy": "priority"},
     "lookahead slots": lambda rng: {"num_lookahead_tokens": rng.choice((1, 4))},
+    "adapters": lambda rng: {"enable_lora": True, "max_loras": rng.choice((1, 2, 4))},
     "n-gram drafts": lambda rng: {
         "speculative_config": {
             "method": "ngram",
@@ -69,9 +71,13 @@ PROMPTS = (
 """Short and long, one twice, two with a common head."""
 
 
+ADAPTERS = (None, "pirate", "json", None, "pirate")
+"""What each prompt uses, if there are adapters."""
+
+
 @cache
-def plain_tokens() -> list[list[int]]:
-    return run({})
+def plain_tokens(adapters: bool) -> list[list[int]]:
+    return run({"enable_lora": True, "max_loras": 2} if adapters else {})
 
 
 def run(options: dict[str, Any]) -> list[list[int]]:
@@ -80,9 +86,18 @@ def run(options: dict[str, Any]) -> list[list[int]]:
     llm = LLM("storyteller", skip_tokenizer_init=True, **(usual | options))
     params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
     priority = [number % 2 for number in range(len(PROMPTS))]
-    outputs = llm.generate(list(PROMPTS), params, use_tqdm=False, priority=priority)
+    loras = [lora_request(name) if "enable_lora" in options else None for name in ADAPTERS]
+    outputs = llm.generate(
+        list(PROMPTS), params, use_tqdm=False, priority=priority, lora_request=loras
+    )
     assert [output.error for output in outputs] == [None] * len(PROMPTS)
     return [output.outputs[0].token_ids for output in outputs]
+
+
+def lora_request(name: str | None) -> LoRARequest | None:
+    if name is None:
+        return None
+    return LoRARequest(name, bundled.ADAPTERS.index(name) + 1, str(bundled.adapter_path(name)))
 
 
 def draw(seed: int) -> tuple[list[str], dict[str, Any]]:
@@ -104,7 +119,7 @@ def test_a_legal_combination_changes_no_token(seed: int) -> None:
         reasons = [row.why for row in ROWS]
         assert any(reason in str(error) for reason in reasons), f"{names}: {error}"
         return
-    assert tokens == plain_tokens(), f"{names}: {options}"
+    assert tokens == plain_tokens("enable_lora" in options), f"{names}: {options}"
 
 
 def test_every_feature_is_drawn() -> None:

@@ -1,0 +1,249 @@
+"""Cases for adapters: segments of all lengths, rows of nobody, slots that nobody may look into.
+
+A slot that no row uses is NaN: it belongs to another tenant. So are the entries of the step's
+lists behind their end impossible numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.cases.draw import (
+    Case,
+    Draw,
+    Setup,
+    far_apart,
+    inside_wider,
+    lazy_zeros,
+    unfilled,
+)
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+
+IMPOSSIBLE_ROW = 2**31 - 1
+TENANT = "no row uses this slot: it holds another tenant's weights"
+BASE = "this row has no adapter"
+
+
+# ---------------------------------------------------------------- who uses what
+def mapping_of(draw: Draw, counts: Sequence[int], base: int) -> Tensor:
+    """The slot of each row: `counts[s]` rows use slot s, `base` rows none, in any order."""
+    slots = [slot for slot, count in enumerate(counts) for _ in range(count)] + [-1] * base
+    return torch.tensor(draw.order(slots), dtype=torch.int64)
+
+
+def segments(mapping: Tensor, padding: int) -> dict[str, Tensor]:
+    """The lists that a step brings: rows sorted by slot, and where each segment begins.
+
+    Behind the last segment stand `padding` more that are nobody's.
+    """
+    ids, counts = mapping.unique(return_counts=True)
+    order = mapping.argsort(stable=True)
+    nobody = torch.full((padding,), -1)
+    starts = torch.cat((torch.zeros(1, dtype=torch.int64), counts.cumsum(0)))
+    return {
+        "order": torch.cat((order, torch.full((3,), IMPOSSIBLE_ROW))).int(),
+        "lora_ids": torch.cat((ids, nobody)).int(),
+        "num_tokens": torch.cat((counts, torch.zeros(padding))).int(),
+        "starts": torch.cat((starts, torch.zeros(padding))).int(),
+    }
+
+
+def slots_of(
+    draw: Draw, dtype: torch.dtype, used: Sequence[int], shape: Sequence[int], count: int
+) -> Tensor:
+    """`[count, *shape]`: random numbers in the used slots, NaN in the others.
+
+    More than 2^31 elements are allocated lazily.
+    """
+    big = count * torch.Size(shape).numel() > 2**31
+    make = lazy_zeros if big else unfilled
+    slots = make(count, *shape, dtype=dtype)
+    for slot in used:
+        slots[slot] = draw.normal(*shape, dtype=dtype)
+    return slots
+
+
+def rules_of(mapping: Tensor, num_slots: int, rows: str, weights: str) -> dict[str, TensorRule]:
+    """Lists are readable up to the step's end, weights in the slots that are used."""
+    used = torch.zeros(num_slots, dtype=torch.bool)
+    used[mapping[mapping >= 0]] = True
+    count = len(mapping)
+    in_order = torch.arange(count + 3) < count
+    return {
+        "order": TensorRule(readable=in_order, axes=("place",), why="the step has no such row"),
+        "lora_ids": TensorRule(axes=("segment",)),
+        "num_tokens": TensorRule(axes=("segment",)),
+        "starts": TensorRule(axes=("segment",)),
+        weights: TensorRule(
+            readable=used.view(-1, *[1] * (3 if weights == "lora_a" else 2)),
+            axes=("slot", "slice", "rank", "in")
+            if weights == "lora_a"
+            else ("slot", "rank", "out"),
+            why=TENANT,
+        ),
+    }
+
+
+def place_far(counts: Sequence[int], row: int) -> list[int]:
+    """The same counts for slots whose numbers begin behind the 2^31st element."""
+    return [0] * (2**31 // row) + list(counts)
+
+
+# ---------------------------------------------------------------- shrink
+def shrink(
+    counts: Sequence[int | None],
+    base: int,
+    in_size: int,
+    rank: int,
+    slices: int = 1,
+    padding: int = 1,
+    strided: bool = False,
+    far_rows: bool = False,
+    far_slots: bool = False,
+    only_rank: int | None = None,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`counts[s]` rows use slot s (None: a prime number), and `base` rows none.
+
+    `only_rank`: the adapters have fewer rows than the slots, the rest is zero.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        users = [draw.prime() if count is None else count for count in counts]
+        if far_slots:
+            users = place_far(users, slices * rank * in_size)
+        mapping = mapping_of(draw, users, base)
+        total = len(mapping)
+        used = [slot for slot, count in enumerate(users) if count]
+        lora_a = slots_of(draw, dtype, used, (slices, rank, in_size), len(users) + 1)
+        if only_rank is not None:
+            lora_a[used, :, only_rank:] = 0.0
+        x = draw.normal(total, in_size, dtype=dtype)
+        if strided:
+            x = inside_wider(x, in_size, 2 * in_size)
+        if far_rows:
+            x = far_apart(x)
+        hidden = draw.normal(slices, total, rank)
+        problem: dict[str, Any] = dict(x=x, lora_a=lora_a, hidden=hidden)
+        problem |= segments(mapping, padding)
+        has = (mapping >= 0)[None, :, None]
+        rules = rules_of(mapping, len(lora_a), "x", "lora_a")
+        rules["x"] = TensorRule(axes=("row", "in"))
+        rules["hidden"] = TensorRule(
+            readable=torch.zeros(1, 1, 1, dtype=torch.bool),
+            writable=has,
+            required=has,
+            axes=("slice", "row", "rank"),
+            why="shrinking needs nothing of what is there",
+        )
+        return problem, CaseRules(rules)
+
+    return make
+
+
+SHRINK = (
+    Case("one", "one row, one adapter", "float32", shrink([1], 0, 32, 16, padding=0)),
+    Case("segments", "segments of 1, 15, 16 and 17 rows", "float32",
+         shrink([1, 15, 16, 17], 6, 64, 16)),
+    Case("base", "rows of the base only", "float32", shrink([0, 0], 5, 32, 16, padding=2)),
+    Case("odd", "97 features, rank 8, three slices", "bfloat16",
+         shrink([None, 0, None], 2, 97, 8, 3)),
+    Case("long", "one adapter with 70 rows", "float16", shrink([0, 70], 3, 48, 16)),
+    Case("padded", "rank 1 in slots of 16", "float32", shrink([3, 4], 1, 40, 16, 2, only_rank=1)),
+    Case("rank-40", "a rank that is no power of two", "float32", shrink([5, 0, 9], 4, 130, 40)),
+    Case("sliced", "x is a slice of a wider matrix", "float16",
+         shrink([None, None], 3, 64, 16, strided=True)),
+    Case("far-rows", "rows of x 2^30 elements apart", "float16",
+         shrink([2, 1], 1, 32, 16, far_rows=True)),
+    Case("far-slots", "slots behind the 2^31st element", "float16",
+         shrink([2, 0, 3], 2, 512, 16, 2, far_slots=True)),
+    Case("empty", "segments of nobody before and behind", "bfloat16",
+         shrink([0, 4, 0, 0, 6], 3, 64, 16, padding=3)),
+    Case("traffic", "64 rows of 8 adapters, rank 16 of 512", "bfloat16",
+         shrink([8] * 8, 0, 512, 16), graded=True),
+    Case("traffic-qkv", "32 rows of 4 adapters, three slices", "bfloat16",
+         shrink([6] * 4, 8, 256, 16, 3), graded=True),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- expand
+def expand(
+    counts: Sequence[int | None],
+    base: int,
+    widths: Sequence[int],
+    rank: int,
+    padding: int = 1,
+    strided: bool = False,
+    far_rows: bool = False,
+    far_slots: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """As `shrink`; y has slices of these widths. Rows of `hidden` that have no adapter are NaN."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        users = [draw.prime() if count is None else count for count in counts]
+        if far_slots:
+            users = place_far(users, rank * sum(widths))
+        mapping = mapping_of(draw, users, base)
+        total, out_size = len(mapping), sum(widths)
+        used = [slot for slot, count in enumerate(users) if count]
+        lora_b = slots_of(draw, dtype, used, (rank, out_size), len(users) + 1)
+        lora_b[used] *= 0.25  # so that what is added is about as large as y
+        hidden = unfilled(len(widths), total, rank, dtype=torch.float32)
+        rows = mapping >= 0
+        hidden[:, rows] = draw.normal(len(widths), int(rows.sum()), rank)
+        y = draw.normal(total, out_size, dtype=dtype)
+        if strided:
+            y = inside_wider(y, out_size, out_size)
+        if far_rows:
+            y = far_apart(y)
+        slice_starts = torch.tensor([0, *widths]).cumsum(0).int()
+        problem: dict[str, Any] = dict(
+            hidden=hidden, lora_b=lora_b, slice_starts=slice_starts, max_width=max(widths), y=y
+        )
+        problem |= segments(mapping, padding)
+        rules = rules_of(mapping, len(lora_b), "hidden", "lora_b")
+        rules["hidden"] = TensorRule(
+            readable=rows[None, :, None], axes=("slice", "row", "rank"), why=BASE
+        )
+        rules["slice_starts"] = TensorRule(axes=("slice",))
+        rules["y"] = TensorRule(
+            readable=rows[:, None],
+            writable=rows[:, None],
+            required=rows[:, None],
+            axes=("row", "out"),
+            why=BASE,
+        )
+        return problem, CaseRules(rules)
+
+    return make
+
+
+EXPAND = (
+    Case("one", "one row, one adapter", "float32", expand([1], 0, [32], 16, padding=0)),
+    Case("segments", "segments of 1, 15, 16 and 17 rows", "float32",
+         expand([1, 15, 16, 17], 6, [64], 16)),
+    Case("base", "rows of the base only", "float32", expand([0, 0], 5, [32], 16, padding=2)),
+    Case("gqa", "queries of 256, keys and values of 128", "float32",
+         expand([None, 0, None], 3, [256, 128, 128], 16)),
+    Case("uneven", "slices of 65, 1 and 40", "bfloat16", expand([None, None], 2, [65, 1, 40], 8)),
+    Case("long", "one adapter with 70 rows", "float16", expand([0, 70], 3, [96], 16)),
+    Case("rank-40", "a rank that is no power of two", "float32",
+         expand([5, 0, 9], 4, [70, 70], 40)),
+    Case("sliced", "y is a slice of a wider matrix", "float16",
+         expand([None, None], 3, [64], 16, strided=True)),
+    Case("far-rows", "rows of y 2^30 elements apart", "float16",
+         expand([2, 1], 1, [32], 16, far_rows=True)),
+    Case("far-slots", "slots behind the 2^31st element", "float16",
+         expand([2, 0, 3], 2, [512, 512], 16, far_slots=True)),
+    Case("empty", "segments of nobody before and behind", "bfloat16",
+         expand([0, 4, 0, 0, 6], 3, [64], 16, padding=3)),
+    Case("traffic", "64 rows of 8 adapters, rank 16, 512 columns", "bfloat16",
+         expand([8] * 8, 0, [512], 16), graded=True),
+    Case("traffic-gqa", "32 rows of 4 adapters, slices of 256, 128, 128", "bfloat16",
+         expand([6] * 4, 8, [256, 128, 128], 16), graded=True),
+)  # fmt: skip
+
+CASES = {"lora_shrink": SHRINK, "lora_expand": EXPAND}

@@ -1,0 +1,114 @@
+"""From an adapter's name to its identity: what it contains.
+
+A key names an adapter everywhere inside the engine: in the scheduler's gate, in the hash of every
+KV block, in the slots. It is the name and a digest of the files::
+
+    LoRARequest("pirate", 1, "adapters/pirate")  ->  "pirate@92910ad653b6f15e..."
+
+New weights under an old name are another adapter, so they never meet KV of the old ones. And an
+adapter that was thrown out and comes back unchanged finds its cached prefixes again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+from mini_vllm.lora.request import LoRARequest
+
+CONFIG_FILE = "adapter_config.json"
+WEIGHTS_FILE = "adapter_model.safetensors"
+
+
+class AdapterFiles(NamedTuple):
+    """The bytes of an adapter, read once: what is hashed is what is loaded."""
+
+    config: bytes
+    weights: bytes
+
+    @property
+    def digest(self) -> str:
+        """32 hexadecimal digits of SHA-256 over both files."""
+        digest = hashlib.sha256(len(self.config).to_bytes(8, "little"))
+        digest.update(self.config)
+        digest.update(self.weights)
+        return digest.hexdigest()[:32]
+
+
+def read_adapter(path: str | Path) -> AdapterFiles:
+    """The files of the adapter in folder ``path``.
+
+    Raises:
+        ValueError: if folder or file is not there or cannot be read; the message has the full path.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise ValueError(
+            f"there is no adapter folder {str(folder.absolute())!r}; lora_path must be a local "
+            "folder, names of a hub are not downloaded"
+        )
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
+        if not (folder / name).is_file():
+            old = sorted(file.name for file in folder.glob("adapter_model.*"))
+            hint = f"it has {old[0]}: convert that to safetensors" if old else "is it an adapter?"
+            raise ValueError(f"the adapter folder {str(folder.absolute())!r} has no {name}; {hint}")
+    try:
+        return AdapterFiles(*((folder / name).read_bytes() for name in (CONFIG_FILE, WEIGHTS_FILE)))
+    except OSError as error:
+        raise ValueError(
+            f"the adapter in {str(folder.absolute())!r} cannot be read: {error}"
+        ) from error
+
+
+class Adapter(NamedTuple):
+    """An adapter that the engine knows."""
+
+    key: str
+    name: str
+    path: str
+
+
+class AdapterRegistry:
+    """The adapters that the engine has been told of, by their numbers."""
+
+    def __init__(self) -> None:
+        self.adapters: dict[int, Adapter] = {}
+
+    def find(self, request: LoRARequest, in_use: Collection[str] = ()) -> Adapter | None:
+        """The adapter that is known by the request's number, None if its files must be read.
+
+        Args:
+            in_use: keys of adapters that unfinished requests use.
+
+        Raises:
+            ValueError: if the number belongs to an adapter of another name or folder that is
+                in use.
+        """
+        known = self.adapters.get(request.lora_int_id)
+        if known is None or request.load_inplace:
+            return None
+        if (known.name, known.path) == (request.lora_name, request.lora_path):
+            return known
+        if known.key in in_use:
+            raise ValueError(
+                f"lora_int_id {request.lora_int_id} of {request.lora_name!r} "
+                f"({request.lora_path}) belongs to {known.name!r} ({known.path}), which requests "
+                "are using; choose another number, or wait until they have finished"
+            )
+        return None
+
+    def read(self, request: LoRARequest) -> Adapter:
+        """Read and hash the adapter's files; registers nothing yet.
+
+        Raises:
+            ValueError: see :func:`read_adapter`.
+        """
+        digest = read_adapter(request.lora_path).digest
+        return Adapter(f"{request.lora_name}@{digest}", request.lora_name, request.lora_path)
+
+    @property
+    def keys(self) -> set[str]:
+        """Of all adapters that have a number."""
+        return {adapter.key for adapter in self.adapters.values()}

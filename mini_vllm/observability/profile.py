@@ -1,0 +1,36 @@
+"""What a run really does, operation by operation: a trace for https://ui.perfetto.dev.
+
+torch's profiler writes down every operation on the host and, on a GPU, every kernel with its own
+time. Recording costs time itself, so figures of a profiled run are no measurements.
+
+Source: vllm/profiler/wrapper.py#L159-L222 (TorchProfilerWrapper) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def profiled(path: Path | None) -> Iterator[None]:
+    """Record what happens inside into ``path``; with None nothing is recorded.
+
+    Raises:
+        ValueError: if ``path`` is a folder, or lies in none.
+    """
+    if path is None:
+        yield
+        return
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"cannot write the trace to {path}; name a file in a folder that exists")
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if torch.cuda.is_available():
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as recording:
+        yield
+    recording.export_chrome_trace(str(path))

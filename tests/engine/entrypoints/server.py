@@ -1,0 +1,88 @@
+"""A real server in a process of its own, for tests: started once, asked by real clients."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parents[3]
+SMALL = ("--dtype", "float32", "--max-model-len", "256", "--num-gpu-blocks", "256")
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+class Server:
+    """``python -m mini_vllm serve`` and a client for it."""
+
+    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        command = (sys.executable, "-m", "mini_vllm", "serve", "storyteller", *SMALL, *words)
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)],
+            cwd=ROOT, env=os.environ | (env or {}), text=True,
+            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+
+    def wait(self, seconds: float = 90) -> None:
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                assert self.process.stderr is not None
+                raise AssertionError(f"the server ended: {self.process.stderr.read()}")
+            with contextlib.suppress(httpx.TransportError):
+                if self.client.get("/health").status_code == 200:
+                    return
+            time.sleep(0.1)
+        raise AssertionError("the server did not come up")
+
+    def post(self, path: str, **body: Any) -> httpx.Response:
+        return self.client.post(path, json=body)
+
+    def metric(self, name: str, label: str = "") -> float:
+        """The value of a metric, summed over all labels, or over those with one of them."""
+        lines = self.client.get("/metrics").text.splitlines()
+        found = [line for line in lines if line.startswith(f"vllm:{name}{{") and label in line]
+        assert found, f"there is no metric {name}"
+        return sum(float(line.rpartition(" ")[2]) for line in found)
+
+    def until(self, name: str, value: float, seconds: float = 5.0) -> None:
+        """Wait until a metric has a value."""
+        end = time.monotonic() + seconds
+        while self.metric(name) != value:
+            assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
+            time.sleep(0.02)
+
+    def stop(self) -> int:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        self.process.communicate(timeout=30)
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def running(*words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
+    server = Server(*words, env=env)
+    try:
+        server.wait()
+        yield server
+    finally:
+        server.client.close()
+        if server.process.poll() is None:
+            server.process.kill()
+        server.process.communicate()
