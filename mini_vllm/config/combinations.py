@@ -14,7 +14,6 @@ from mini_vllm.config.structured import StructuredOutputsConfig
 
 ARRIVES = {
     "several workers": 10,
-    "structured_outputs_config": 12,
     "images": 13,
     "kv_transfer_config": 15,
 }

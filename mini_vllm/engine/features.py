@@ -22,7 +22,7 @@ def make_scheduler(
     cache_config: CacheConfig,
     *,
     lora: LoRAConfig | None = None,
-    structured: Any = None,
+    structured: SchedulerExtension | None = None,
     connector: Any = None,
     kv_load_failure_policy: str = "recompute",
     use_eagle: bool = False,
@@ -58,6 +58,8 @@ def make_scheduler(
             raise not_yet(name, ARRIVES[name])
     if lora is not None:
         features.append(LoRASchedulerExtension(lora))
+    if structured is not None:
+        features.append(structured)
     scheduler = (scheduler_cls or Scheduler)(
         scheduler_config, cache_config, (*features, *extensions), hash_root
     )

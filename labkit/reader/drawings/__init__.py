@@ -1,6 +1,6 @@
 """The figures of the chapters: drawn by functions, so that a number in one of them is never copied.
 
-`python -m labkit figures` draws them all again; with `--check` it says which are not what they
+`python -m labkit docs figures` draws them all again; with `--check` it says which are not what they
 would be drawn as. A figure is a function without arguments that returns a `Canvas`; its file is
 `phases/NN-slug/figures/NAME.svg`.
 """

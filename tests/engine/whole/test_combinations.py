@@ -70,6 +70,11 @@ PROMPTS = (
 )
 """Short and long, one twice, two with a common head."""
 
+CONSTRAINTS: tuple[Any, ...] = (
+    None, {"regex": r"[a-z ]+\. [A-Z][a-z ]+\."}, None, {"json": {"type": "object"}}, None,
+)  # fmt: skip
+"""Of each prompt; the last is the second again, without one."""
+
 
 ADAPTERS = (None, "pirate", "json", None, "pirate")
 """What each prompt uses, if there are adapters."""
@@ -83,8 +88,13 @@ def plain_tokens(adapters: bool) -> list[list[int]]:
 def run(options: dict[str, Any]) -> list[list[int]]:
     """Greedy tokens of all prompts; they come together, so that the features meet in one batch."""
     usual = {"num_gpu_blocks": 256, "max_model_len": 64, "dtype": "float32"}
-    llm = LLM("storyteller", skip_tokenizer_init=True, **(usual | options))
-    params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
+    llm = LLM("storyteller", **(usual | options))
+    params = [
+        SamplingParams(
+            temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True, structured_outputs=constraint
+        )
+        for constraint in CONSTRAINTS
+    ]
     priority = [number % 2 for number in range(len(PROMPTS))]
     loras = [lora_request(name) if "enable_lora" in options else None for name in ADAPTERS]
     outputs = llm.generate(

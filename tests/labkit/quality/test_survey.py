@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course import source
+from labkit.course import blocks, source
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import find_root
 from labkit.judge import mistakes, public
@@ -267,7 +267,7 @@ def test_the_handbook_shows_the_record(copy: Phase) -> None:
     (copy.root / "docs").mkdir()
     (copy.root / quality.PAGE).write_text(page, encoding="utf-8")
     quality.record(copy, [Line("seeds", 7, 9, 9)])
-    quality.show(copy.root)
+    blocks.write(copy.root / quality.PAGE, {"quality": quality.table(copy.root)})
     mine = (copy.root / quality.PAGE).read_text(encoding="utf-8")
     assert mine == page.replace(quality.table(COURSE.root), quality.table(copy.root))
     assert "| 00-orientation | 7 of 9 |" in mine

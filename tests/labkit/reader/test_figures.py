@@ -14,7 +14,7 @@ from labkit.reader.drawings import roofline
 
 
 def test_every_figure_is_what_would_be_drawn_today() -> None:
-    """Else `python -m labkit figures` draws them again."""
+    """Else `python -m labkit docs figures` draws them again."""
     assert drawings.stale(ROOT) == []
 
 
