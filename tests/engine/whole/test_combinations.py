@@ -45,13 +45,6 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
             "num_speculative_tokens": rng.choice((1, 3)),
         }
     },
-    "eagle": lambda rng: {
-        "speculative_config": {
-            "method": "eagle",
-            "model": "storyteller-eagle",
-            "num_speculative_tokens": rng.choice((1, 4)),
-        }
-    },
     "another scheduler": lambda rng: {
         "scheduler_cls": POLICIES[rng.choice(sorted(POLICIES))],
         "num_cpu_blocks": 64,
