@@ -52,7 +52,7 @@ def test_08_9_the_text_stays_and_steps_are_saved(
     subject: Any, reference: Any, method: str, temperature: float, more: dict[str, Any]
 ) -> None:
     """Small blocks, small budgets, penalties, greedy and seeded, all with your files."""
-    *expected, plain_steps = told(reference, None, temperature, **more)
+    *expected, _ = told(reference, None, temperature, **more)
     *texts, steps, accepted = told(subject, DRAFTERS[method], temperature, **more)
     assert texts == expected
     *_, wanted_steps, wanted = told(reference, DRAFTERS[method], temperature, **more)
