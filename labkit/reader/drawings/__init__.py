@@ -15,6 +15,7 @@ from labkit.reader.drawings import (
     books,
     compiling,
     curve,
+    gap,
     gpu,
     graphs,
     kernels,
@@ -27,6 +28,7 @@ from labkit.reader.drawings import (
 from labkit.reader.drawings.canvas import Canvas
 
 FIGURES: dict[str, Callable[[], Canvas]] = {
+    "00-orientation/figures/the-gap": gap.the_gap,
     "00-orientation/figures/processes": machine.processes,
     "00-orientation/figures/overlap": machine.overlap,
     "01-one-request/figures/roofline": roofline.draw,
