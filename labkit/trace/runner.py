@@ -105,13 +105,9 @@ class ReferenceSubject:
         self.config = config
         self.requests: dict[str, Any] = {}
         self.grammars: Grammars | None = None
-<<<<<<< HEAD
         writes_kv = config.spec_method in ("draft_model", "eagle")
-        lookahead = config.num_speculative_tokens if writes_kv else 0
-=======
         lookahead = config.num_lookahead_tokens
-        lookahead += config.num_speculative_tokens if config.spec_method == "draft_model" else 0
->>>>>>> main
+        lookahead += config.num_speculative_tokens if writes_kv else 0
         self.scheduler = make_scheduler(
             SchedulerConfig(
                 max_num_batched_tokens=config.max_num_batched_tokens,

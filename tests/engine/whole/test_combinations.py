@@ -54,10 +54,7 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     },
 }
 """By name: arguments of `LLM` that switch a feature on, drawn from `rng`."""
-<<<<<<< HEAD
-=======
 ROUNDED = ("kv_cache_dtype", "quantization")
->>>>>>> main
 DRAWS = 24
 MAX_TOKENS = 12
 PROMPTS = (
