@@ -78,6 +78,25 @@ def requests(draw: Any) -> list[dict[str, Any]]:
 
 @many
 @given(step=requests(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
+def test_08_8_counts_and_limits(
+    subject: Any, step: list[dict[str, Any]], k: int, limit: int
+) -> None:
+    """How much each request feeds first, and how much it may draft, by its slots and positions."""
+    p = Program()
+    p.see(p.call(f"{DRAFTING}draft", step, k, limit))
+    [got] = subject.run(p)
+    counts, limits = [], []
+    for request in step:
+        length, slots = len(request["tokens"]), 4 * len(request["blocks"])
+        end = length if request["sampled"] else request["computed"] + request["scheduled"]
+        counts.append(max(min(end, slots, limit) - request["computed"], 0))
+        room = max(min(slots - length + 1, limit - 1 - length, k), 0)
+        limits.append(room if request["sampled"] else 0)
+    assert [got["counts"], got["limits"]] == [counts, limits]
+
+
+@many
+@given(step=requests(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
 def test_08_9_drafts_passes_and_slots(
     subject: Any, step: list[dict[str, Any]], k: int, limit: int
 ) -> None:

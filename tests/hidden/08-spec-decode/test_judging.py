@@ -1,7 +1,7 @@
 """Who judges: rows beside a loop, and the exact law of two tokens by adding up all cases.
 
-Probabilities are quarters, so p / q is a multiple of 1/12, and 12 midpoints of the random number add
-up acceptance exactly. No statistics are needed, and no bias can hide behind chance.
+Probabilities are quarters, so p / q is a multiple of 1/12, and 12 midpoints of the random number
+add up acceptance exactly. No statistics are needed, and no bias can hide behind chance.
 """
 
 from __future__ import annotations
@@ -82,6 +82,29 @@ def test_08_3_the_longest_right_prefix_and_one_token(subject: Any, data: st.Data
 def quarters(draw: Any, size: int = 3) -> list[float]:
     cuts = [draw(st.integers(0, size - 1)) for _ in range(4)]
     return [cuts.count(token) / 4 for token in range(size)]
+
+
+@many
+@given(data=st.data())
+def test_08_4_the_residual_is_what_is_missing(subject: Any, data: st.DataObject) -> None:
+    """Random quarters: max(p - q, 0) over its sum; p without the draft if it was chosen."""
+    rows = data.draw(st.integers(1, 4))
+    p_rows, q_rows = ([data.draw(quarters(4)) for _ in range(rows)] for _ in range(2))
+    drafts = [data.draw(st.integers(0, 3)) for _ in range(rows)]
+    p = Program()
+    target = tensor(p, p_rows, "float32")
+    for draft_probs in (tensor(p, q_rows, "float32"), None):
+        found = p.call(f"{REJECTION}recovered_probs", tensor(p, drafts), draft_probs, target)
+        p.see(found.tolist())
+    p.see(target.tolist())
+    drawn, chosen, after = subject.run(p)
+    one_hot = [[float(token == draft) for token in range(4)] for draft in drafts]
+    for got, taken in ((drawn, q_rows), (chosen, one_hot)):
+        for row, ps, qs in zip(got, p_rows, taken, strict=True):
+            missing = [max(a - b, 0.0) for a, b in zip(ps, qs, strict=True)]
+            total = sum(missing) or 1.0
+            assert all(abs(x - m / total) < 1e-5 for x, m in zip(row, missing, strict=True))
+    assert after == p_rows
 
 
 @few
