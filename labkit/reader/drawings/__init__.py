@@ -19,11 +19,13 @@ from labkit.reader.drawings import (
     gpu,
     graphs,
     kernels,
+    latent,
     machine,
     memory,
     queues,
     roofline,
     text,
+    trace,
 )
 from labkit.reader.drawings.canvas import Canvas
 
@@ -38,11 +40,13 @@ FIGURES: dict[str, Callable[[], Canvas]] = {
     "04-attention-kernels/figures/grid-tile-mask": kernels.grid_tile_mask,
     "04-attention-kernels/figures/reading-pages": kernels.one_program_reads_pages,
     "04-attention-kernels/figures/busy-processors": gpu.busy_processors,
+    "04-attention-kernels/figures/latent": latent.latent,
     "05-model-runner/figures/blocks": memory.blocks,
     "05-model-runner/figures/groups": memory.groups,
     "06-sampling/figures/promise": text.promise,
     "07-going-fast/figures/layers": graphs.layers,
     "07-going-fast/figures/stages": compiling.stages,
+    "07-going-fast/figures/three-traces": trace.three_traces,
     "07-going-fast/figures/orders": compiling.orders,
     "16-policies-and-capstone/figures/latency-throughput": curve.latency_throughput,
     "16-policies-and-capstone/figures/three-queues": queues.three_queues,
