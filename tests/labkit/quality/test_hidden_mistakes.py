@@ -61,6 +61,17 @@ NONE_YET = {
         "test_06_8_find_and_hold_back",
         "test_06_8_one_letter_a_token",
         "test_06_8_tokens_of_several_letters",
+        "test_08_10_heads_read_the_state_of_the_last_token_that_stays",
+        "test_08_11_counters_and_the_bill",
+        "test_08_1_the_search_is_a_search_of_every_place",
+        "test_08_2_rows_are_those_of_a_loop",
+        "test_08_3_the_longest_right_prefix_and_one_token",
+        "test_08_4_the_residual_is_what_is_missing",
+        "test_08_5_two_tokens_have_exactly_the_targets_law",
+        "test_08_6_rows_are_requests_with_their_drafts",
+        "test_08_7_what_stays",
+        "test_08_8_counts_and_limits",
+        "test_08_9_drafts_passes_and_slots",
     ],
     CHANGES: [
         "test_01_2_one_cache_is_as_long_as_it_must_be",
@@ -90,6 +101,7 @@ NONE_YET = {
         "test_06_5_batches_of_all_kinds",
         "test_06_5_the_distribution_of_long_runs",
         "test_06_8_the_engine_writes_the_reference_text",
+        "test_08_9_the_text_stays_and_steps_are_saved",
     ],
 }
 """Hidden tests that no named mistake fails which the public tests let pass, by the reason. Whoever
