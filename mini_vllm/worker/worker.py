@@ -171,6 +171,8 @@ class Worker:
     def restart(self, req_ids: Sequence[str]) -> None:
         """Forget all rows, and all requests but these: an interrupted step was undone."""
         self.model_runner.restart(req_ids)
+        if self.lora is not None:
+            self.lora.empty_slots()
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""
@@ -186,6 +188,10 @@ def _pick_device(name: str) -> torch.device:
         raise ValueError(
             f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
             "CUDA build of torch"
+        )
+    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device is {name!r}; there are {torch.cuda.device_count()}, counted from cuda:0"
         )
     return torch.device(name)
 

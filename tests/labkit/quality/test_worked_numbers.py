@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from labkit.setup.bootstrap import ROOT
+from labkit.course.root import ROOT
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.policies.vllm_v0 import VllmV0
