@@ -41,6 +41,22 @@ def test_09_10_factors_lie_around_one(lab: Any) -> None:
     expect(round(float(scales.max() * scales.min()), 4), 1.0, at="largest * smallest")
 
 
+def test_09_10_the_best_of_all_twenty(lab: Any) -> None:
+    """Powers 0, 1/20 ... 19/20 of the mean magnitude; one token's shout does not decide."""
+    x, weight = lab.random(64, 4), lab.random(8, 4, seed=1)
+    x[:, 1] *= 6
+    x[0, 3] = 500.0
+    mean, costs = x.abs().mean(0), []
+    for step in range(20):
+        scales = mean ** (step / 20)
+        scales = scales / (scales.max() * scales.min()).sqrt()
+        output = (x / scales) @ halves(weight * scales).T
+        costs.append((output - x @ weight.T).square().mean().item())
+    _, cost = search_scale(x, weight, halves)
+    at = f"the lowest is that of ratio {costs.index(min(costs))}/20"
+    expect(round(cost, 4), round(min(costs), 4), at=at, costs=[round(c, 3) for c in costs])
+
+
 def test_09_10_the_cost_is_that_of_the_output(lab: Any) -> None:
     """Mean square of (x / s) @ rounded(weight * s)^T - x @ weight^T."""
     x, weight = lab.random(32, 4), lab.random(8, 4, seed=1)
