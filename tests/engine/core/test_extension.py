@@ -209,7 +209,7 @@ def test_every_scheduler_reports_to_its_extensions(name: str) -> None:
     assert kinds[0] == "added" and kinds[-1] == "freed" and kinds.count("scheduled") == 2
 
 
-@pytest.mark.parametrize(("feature", "phase"), [("lora", "11"), ("connector", "15")])
+@pytest.mark.parametrize(("feature", "phase"), [("connector", "15")])
 def test_a_feature_that_is_not_there_is_refused_by_name(feature: str, phase: str) -> None:
     with pytest.raises(ValueError, match=f"arrives with phase {phase}"):
         make_with_features(SchedulerConfig(), CacheConfig(num_gpu_blocks=9), **{feature: object()})
