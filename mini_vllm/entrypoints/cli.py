@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
+from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
 from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.policies import POLICIES, load_scheduler
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors become one line on stderr and exit code 2, Ctrl-C gives 130."""
     from mini_vllm.core.interface import NoProgressError
 
-    args = build_parser().parse_args(argv)
+    args = build_parser().parse_args(_one_word(list(sys.argv[1:] if argv is None else argv)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         return args.run(args)
@@ -47,6 +48,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nstopped; all requests were aborted", file=sys.stderr)
         return 130
+
+
+def _one_word(argv: list[str]) -> list[str]:
+    """``bench serve`` and ``bench throughput`` as in vLLM; ``bench`` alone is the latter."""
+    if argv[:2] == ["bench", "serve"]:
+        return ["bench-serve", *argv[2:]]
+    if argv[:2] == ["bench", "throughput"]:
+        return ["bench", *argv[2:]]
+    return argv
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -90,6 +100,11 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write a trace of the run that opens in Perfetto",
     )
+    bench_serve = commands.add_parser(
+        "bench-serve", help="`bench serve`: latencies and throughput of a running server"
+    )
+    bench_serve.set_defaults(run=run_bench_serve)
+    add_bench_serve_options(bench_serve)
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")

@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,11 +32,11 @@ class Server:
     def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads blocks)
         command = (sys.executable, "-m", "mini_vllm", "serve", "storyteller", *SMALL, *words)
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],
-            cwd=ROOT, env=os.environ | (env or {}), text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            cwd=ROOT, env=os.environ | (env or {}), stdout=subprocess.DEVNULL, stderr=self.log,
         )  # fmt: skip
         self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
 
@@ -43,8 +44,8 @@ class Server:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                assert self.process.stderr is not None
-                raise AssertionError(f"the server ended: {self.process.stderr.read()}")
+                self.log.seek(0)
+                raise AssertionError(f"the server ended: {self.log.read().decode()}")
             with contextlib.suppress(httpx.TransportError):
                 if self.client.get("/health").status_code == 200:
                     return
@@ -71,7 +72,7 @@ class Server:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=30)
+        self.process.wait(timeout=30)
         return self.process.returncode
 
 
@@ -85,4 +86,5 @@ def running(*words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
         server.client.close()
         if server.process.poll() is None:
             server.process.kill()
-        server.process.communicate()
+        server.process.wait()
+        server.log.close()
