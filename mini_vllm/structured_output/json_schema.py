@@ -345,7 +345,10 @@ class _Compiler:
         needed = [name in required for name in allowed]
         others = None
         if extra is not False:
-            key = concat('"', string_but(list(properties)), '"') if properties else Call("string")
+            key: Pattern = Call("string")
+            if properties:
+                self.rules[f"{place}/other"] = string_but(list(properties))
+                key = concat('"', Call(f"{place}/other"), '"')
             others = pair(key, self.call(extra, f"{place}/additionalProperties"), self.space)
         self.check_count(schema, needed, others is not None, place)
         inside = object_pattern(members, needed, others, concat(self.space, ",", self.space))

@@ -92,12 +92,15 @@ def json_string_of(pattern: Pattern) -> Pattern:
 
 
 def string_but(names: list[str]) -> Pattern:
-    """Any text but `names`, between quotes: a trie of the names, left at every other character."""
+    """Any text but `names`, between quotes: a trie of the names, left at every other character.
+
+    Behind that character anything may follow, by a call of the rule `char`.
+    """
     tails: dict[str, list[str]] = {}
     for name in names:
         if name:
             tails.setdefault(name[0], []).append(name[1:])
-    anything = Repeat(json_char(((0, MAX_CODE_POINT),)), 0, None)
+    anything = Repeat(Call("char"), 0, None)
     other = any_but([(ord(char), ord(char)) for char in tails])
     choices: list[Pattern] = [concat(json_char(other.ranges), anything)]
     for char, rest in tails.items():
