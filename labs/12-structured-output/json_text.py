@@ -255,16 +255,10 @@ def digits_between(low: str, high: str) -> Pattern:
     Args:
         low, high: as many digits each, low <= high; empty strings have one text, the empty one.
     """
-    if not low:
-        return EMPTY
-    if low[0] == high[0]:
-        return concat(low[0], digits_between(low[1:], high[1:]))
-    rest = len(low) - 1
-    between = chars([(ord(low[0]) + 1, ord(high[0]) - 1)])
-    return union(
-        concat(low[0], digits_between(low[1:], "9" * rest)),
-        concat(between, Repeat(DIGIT, rest, rest)),
-        concat(high[0], digits_between("0" * rest, high[1:])),
+    # TODO 12.9
+    raise NotImplementedError(
+        "TODO 12.9: write digits_between in labs/12-structured-output/json_text.py"
+        " (phase 12, 02-mini-build.md#task-9)"
     )
 
 

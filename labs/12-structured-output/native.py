@@ -80,13 +80,11 @@ class NativeGrammar(StructuredOutputGrammar):
         Raises:
             ValueError: for more tokens than were accepted.
         """
-        if not 0 <= num_tokens <= self.num_processed_tokens:
-            raise ValueError(
-                f"cannot take {num_tokens} tokens back: {self.num_processed_tokens} were accepted"
-            )
-        if num_tokens:
-            del self._history[-num_tokens:]
-            self._terminated = False
+        # TODO 12.8
+        raise NotImplementedError(
+            "TODO 12.8: write NativeGrammar.rollback in labs/12-structured-output/native.py"
+            " (phase 12, 02-mini-build.md#task-8)"
+        )
 
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
         """Write the packed row of this state: its tokens, and the stop tokens where the text may
@@ -95,38 +93,22 @@ class NativeGrammar(StructuredOutputGrammar):
         Raises:
             ValueError: if the text cannot end, and no token of the vocabulary can go on.
         """
-        row = np.asarray(bitmask)[batch_index]
-        if self._terminated:
-            row[:] = 0
-            return
-        row[:] = self.index.row(self.state)
-        if self.index.automaton.is_accepting(self.state):
-            set_bits(row, [t for t in self.stop_token_ids if t < 32 * len(row)])
-        elif not row.any():
-            raise ValueError(
-                "no token of the vocabulary can continue the text that the grammar needs"
-            )
+        # TODO 12.8
+        raise NotImplementedError(
+            "TODO 12.8: write NativeGrammar.fill_bitmask in labs/12-structured-output/native.py"
+            " (phase 12, 02-mini-build.md#task-8)"
+        )
 
     def is_terminated(self) -> bool:
         return self._terminated
 
     def _walk(self, tokens: Sequence[int]) -> list[int]:
         """The states after each of `tokens`, up to the first that is not legal."""
-        states: list[int] = []
-        state, ended = self.state, self._terminated
-        for token in tokens:
-            if ended:
-                break
-            if token in self.stop_token_ids:
-                if not self.index.automaton.is_accepting(state):
-                    break
-                ended = True
-            else:
-                state = self.index.walk(state, token)
-                if state == DEAD:
-                    break
-            states.append(state)
-        return states
+        # TODO 12.8
+        raise NotImplementedError(
+            "TODO 12.8: write NativeGrammar._walk in labs/12-structured-output/native.py"
+            " (phase 12, 02-mini-build.md#task-8)"
+        )
 
 
 class NativeBackend(StructuredOutputBackend):

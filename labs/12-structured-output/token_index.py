@@ -145,10 +145,11 @@ def pack_bits(allowed: np.ndarray) -> np.ndarray:
 
 def set_bits(words: np.ndarray, token_ids: Sequence[int], allowed: bool = True) -> None:
     """Allow or forbid single tokens in a packed row, in place."""
-    bits = words.view(np.uint32)
-    for token in token_ids:
-        bit = np.uint32(1 << (token % BITS))
-        bits[token // BITS] = bits[token // BITS] | bit if allowed else bits[token // BITS] & ~bit
+    # TODO 12.7
+    raise NotImplementedError(
+        "TODO 12.7: write set_bits in labs/12-structured-output/token_index.py"
+        " (phase 12, 02-mini-build.md#task-7)"
+    )
 
 
 def unpack_bits(words: np.ndarray, vocab_size: int) -> np.ndarray:
@@ -178,15 +179,11 @@ class TokenIndex:
 
     def row(self, state: int) -> np.ndarray:
         """[W] int32: the tokens whose text may follow in `state`. Shared; do not write to it."""
-        row = self._rows.get(state)
-        if row is None:
-            row = pack_bits(lift_state(self.automaton, self.tokens, state) != DEAD)
-            self._rows[state] = row
-            if len(self._rows) > self._max_rows:
-                self._rows.popitem(last=False)
-        else:
-            self._rows.move_to_end(state)
-        return row
+        # TODO 12.6
+        raise NotImplementedError(
+            "TODO 12.6: write TokenIndex.row in labs/12-structured-output/token_index.py"
+            " (phase 12, 02-mini-build.md#task-6)"
+        )
 
     def walk(self, state: int, token: int) -> int:
         """The state after one token, or DEAD."""
