@@ -14,7 +14,7 @@ endif
 LABKIT = @$(PYTHON) -m labkit
 
 .DEFAULT_GOAL := help
-.PHONY: setup doctor demo progress update book arena inspect bench bench-scheduler upstream \
+.PHONY: setup doctor demo progress update book serve arena inspect bench bench-scheduler upstream \
 	check-kernel gpu-report grade-class export student-dist test test-full lint conformance \
 	suite-quality docs cite-check clean help
 
@@ -53,6 +53,8 @@ book: ## build the whole course as a site, with search
 	$(LABKIT) book $(ARGS)
 
 ##@ Look inside
+serve: ## serve the bundled model over HTTP: ARGS="MODEL --port 8000"
+	$(LABKIT) serve $(ARGS)
 arena: ## let schedulers race on the same load; FILE=mine.py:MyScheduler lets yours run too
 	$(LABKIT) arena $(if $(FILE),--scheduler $(FILE)) $(ARGS)
 inspect: ## look into a run, step by step: TRACE=file, AGAINST=another beside it

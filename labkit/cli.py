@@ -28,6 +28,7 @@ from labkit.setup.requirements import DEFAULT_GROUPS, SetupError
 
 ENGINE = ("engine",)
 COURSE = ("engine", "course")
+SERVE = ("engine", "serve", "structured")
 DEV = DEFAULT_GROUPS
 NOTEBOOK = (*DEV, "notebook")
 AUTHORS = "Maintain"
@@ -76,6 +77,7 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command(
         "labkit.inspector:main", "look into a recorded timeline", COURSE, "Look inside"
     ),
+    "serve": Command("-m mini_vllm serve", "serve a model over HTTP", SERVE, "Look inside"),
     "arena": Command(
         "labkit.arena.cli:app", "schedulers race on the same load", COURSE, "Look inside"
     ),

@@ -29,16 +29,23 @@ def free_port() -> int:
 class Server:
     """``python -m mini_vllm serve`` and a client for it."""
 
-    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *words: str,
+        env: dict[str, str] | None = None,
+        uds: str | None = None,
+        scheme: str = "http",
+    ) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads blocks)
         command = (sys.executable, "-m", "mini_vllm", "serve", "storyteller", *SMALL, *words)
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],
             cwd=ROOT, env=os.environ | (env or {}), stdout=subprocess.DEVNULL, stderr=self.log,
         )  # fmt: skip
-        self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        transport = httpx.HTTPTransport(uds=uds, verify=False)
+        self.client = httpx.Client(base_url=self.url, timeout=60, transport=transport)
 
     def wait(self, seconds: float = 90) -> None:
         end = time.monotonic() + seconds
@@ -77,8 +84,8 @@ class Server:
 
 
 @contextlib.contextmanager
-def running(*words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    server = Server(*words, env=env)
+def running(*words: str, **more: Any) -> Iterator[Server]:
+    server = Server(*words, **more)
     try:
         server.wait()
         yield server

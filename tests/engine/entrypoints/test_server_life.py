@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -135,3 +136,46 @@ def test_options_that_cannot_be(words: list[str], part: str) -> None:
     )  # fmt: skip
     assert result.returncode == 2 and part in result.stderr, result.stderr
     assert "Traceback" not in result.stderr
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with running("--uds", path, uds=path) as server:
+        answer = server.post("/v1/completions", prompt="Once", max_tokens=2)
+        assert answer.status_code == 200
+        assert server.stop() == 0
+    assert not Path(path).exists()
+
+
+def test_tls(tmp_path: Path) -> None:
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    write_certificate(Path(key), Path(cert))
+    with running("--ssl-keyfile", key, "--ssl-certfile", cert, scheme="https") as server:
+        assert server.post("/v1/completions", prompt="Once", max_tokens=2).status_code == 200
+
+
+def write_certificate(key_file: Path, cert_file: Path) -> None:
+    """A certificate for this machine, signed by itself."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+    key_file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    cert_file.write_bytes(cert.public_bytes(pem))
