@@ -173,11 +173,15 @@ def measure_naive() -> dict[str, Any]:
 def measure_structured() -> dict[str, Any]:
     """A record asked for in words alone, and with the grammar of its schema in force."""
     from mini_vllm import LLM, SamplingParams
+    from mini_vllm.sampling_params import StructuredOutputsParams
 
     llm = LLM("storyteller", num_gpu_blocks=512, max_num_seqs=RECORDS)
     tokens, names, errors, rows, seconds = [], [], [], [], 0.0
     for temperature in (0.7, 1.5):
-        for name, constraint in (("free", None), ("held", {"json": RECORD_SCHEMA})):
+        for name, constraint in (
+            ("free", None),
+            ("held", StructuredOutputsParams(json=RECORD_SCHEMA)),
+        ):
             params = [
                 SamplingParams(
                     temperature=temperature,

@@ -13,7 +13,10 @@
 
 # %% tags=["setup"]
 import json
+import os
 import warnings
+
+os.environ["TRITON_INTERPRET"] = "0"  # no kernel is judged here: the engine at full speed
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -101,7 +104,7 @@ for byte in answer:
 plt.bar(range(len(shares)), shares)
 plt.xticks(range(len(shares)), [chr(byte) for byte in answer])
 plt.ylabel("share of the vocabulary")
-plt.title("Where the text is forced, hardly a token is left; inside a string nearly all are");
+plt.title("Where the text is forced, hardly a token is left; inside a string nearly all are")
 
 # %% [markdown]
 # ## 4. Free and held
