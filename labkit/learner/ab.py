@@ -109,7 +109,7 @@ def measure_engine() -> dict[str, Any]:
 
 
 RECORDS = 20
-RECORD_PROMPT = "Write a JSON record with name, age and city for a person named Ada."
+RECORD_PROMPT = "Write a JSON record for a person named Ada."
 RECORD_SCHEMA: dict[str, Any] = {
     "type": "object",
     "properties": {
@@ -176,6 +176,7 @@ def measure_structured() -> dict[str, Any]:
     from mini_vllm.sampling_params import StructuredOutputsParams
 
     llm = LLM("storyteller", num_gpu_blocks=512, max_num_seqs=RECORDS)
+    asked = [{"role": "user", "content": RECORD_PROMPT}]
     tokens, names, errors, rows, seconds = [], [], [], [], 0.0
     for temperature in (0.7, 1.5):
         for name, constraint in (
@@ -192,7 +193,7 @@ def measure_structured() -> dict[str, Any]:
                 for seed in range(RECORDS)
             ]
             begin = time.perf_counter()
-            outputs = llm.generate([RECORD_PROMPT] * RECORDS, params, use_tqdm=False)
+            outputs = llm.chat([asked] * RECORDS, params, use_tqdm=False)
             seconds += time.perf_counter() - begin
             ended = [o.outputs[0] for o in outputs if o.outputs[0].finish_reason == "stop"]
             valid = sum(is_record(output.text) for output in ended)
@@ -213,7 +214,7 @@ def is_record(text: str) -> bool:
         return False
     return (
         isinstance(record, dict)
-        and list(record) == ["name", "age", "city"]
+        and record.keys() == {"name", "age", "city"}
         and isinstance(record["name"], str)
         and isinstance(record["city"], str)
         and type(record["age"]) is int

@@ -113,31 +113,32 @@ plt.title("Where the text is forced, hardly a token is left; inside a string nea
 
 # %% tags=["todo"] task="N4" title="Is it a record?"
 def is_record(text):
-    """True if `text` is JSON: an object with exactly a name (a string) and an age (an int)."""
+    """True if `text` is JSON: an object with a name and a city (strings) and an age (an int), no more."""
     # BEGIN SOLUTION
     try:
         record = json.loads(text)
     except ValueError:
         return False
-    return isinstance(record, dict) and set(record) == {"name", "age"} and isinstance(record["name"], str) and type(record["age"]) is int
+    wanted = {"name": str, "age": int, "city": str}
+    return isinstance(record, dict) and {key: type(value) for key, value in record.items()} == wanted
     # END SOLUTION
 
 # %% tags=["check"] task="N4"
-check(is_record('{"name": "Ada", "age": 36}'), True, "a record")
-check(is_record('{"name": "Ada", "age": 36'), False, "it ends too soon")
-check(is_record('{"name": "Ada", "age": true}'), False, "true is no age")
+check(is_record('{"name": "Ada", "age": 36, "city": "Oslo"}'), True, "a record")
+check(is_record('{"name": "Ada", "age": 36, "city": "Oslo"'), False, "it ends too soon")
+check(is_record('{"name": "Ada", "age": true, "city": "Oslo"}'), False, "true is no age")
 
 # %% tags=["predict"] task="P2" title="Valid when free"
 guess = predict("P2", 4, "Of 8 free answers at temperature 1.5, how many are records?")  # SOLUTION: guess = predict("P2", 1, "Of 8 free answers at temperature 1.5, how many are records?")
 
 # %%
-SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 120}}, "required": ["name", "age"], "additionalProperties": False}
-PROMPT = "Write a JSON record with name and age for a person named Ada."
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 120}, "city": {"type": "string", "maxLength": 20}}, "required": ["name", "age", "city"], "additionalProperties": False}
+ASKED = [{"role": "user", "content": "Write a JSON record for a person named Ada."}]
 counts = {}
 for temperature in (0.7, 1.5):
     for name, constraint in (("free", None), ("held", {"json": SCHEMA})):
         params = [SamplingParams(temperature=temperature, seed=seed, max_tokens=96, structured_outputs=constraint) for seed in range(8)]
-        outputs = llm.generate([PROMPT] * 8, params, use_tqdm=False)
+        outputs = llm.chat([ASKED] * 8, params, use_tqdm=False)
         ended = [o.outputs[0].text for o in outputs if o.outputs[0].finish_reason == "stop"]
         counts[name, temperature] = sum(map(is_record, ended))
         print(f"{name} at {temperature}: {len(ended)} of 8 ended, {counts[name, temperature]} are records; the first: {outputs[0].outputs[0].text[:60]!r}")
