@@ -74,7 +74,7 @@ class TraceConfig:
     vocab_size: int = 32000
     eos_token_id: int | None = None
     num_speculative_tokens: int = 0
-    spec_method: str = "ngram"  # "draft_model" needs a KV slot for every draft, "ngram" none
+    spec_method: str = "ngram"  # all but "ngram" need a KV slot for every draft
     spec_accept: int = 700  # drafts in a thousand that are right
     spec_ragged: bool = False  # the number of drafts changes from step to step
     max_loras: int = 0
@@ -92,7 +92,7 @@ class TraceConfig:
 
 CHOICES = {
     "policy": ("fcfs", "priority"),
-    "spec_method": ("ngram", "draft_model"),
+    "spec_method": ("ngram", "draft_model", "eagle"),
     "connector": (None, "sync", "async"),
     "kv_load_failure_policy": ("recompute", "fail"),
     "preemption_mode": (None, "swap", "recompute"),

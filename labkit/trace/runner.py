@@ -105,8 +105,9 @@ class ReferenceSubject:
         self.config = config
         self.requests: dict[str, Any] = {}
         self.grammars: Grammars | None = None
+        writes_kv = config.spec_method in ("draft_model", "eagle")
         lookahead = config.num_lookahead_tokens
-        lookahead += config.num_speculative_tokens if config.spec_method == "draft_model" else 0
+        lookahead += config.num_speculative_tokens if writes_kv else 0
         self.scheduler = make_scheduler(
             SchedulerConfig(
                 max_num_batched_tokens=config.max_num_batched_tokens,
@@ -130,6 +131,7 @@ class ReferenceSubject:
             ),
             lora=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
             connector=config.connector,
+            use_eagle=config.spec_method == "eagle" and config.num_speculative_tokens > 0,
             kv_load_failure_policy=config.kv_load_failure_policy,
             scheduler_cls=scheduler_class,  # type: ignore[arg-type]
         )

@@ -55,7 +55,7 @@ class PolicySubject(ReferenceSubject):
 
     def __init__(self, config: TraceConfig) -> None:
         from mini_vllm.policies import POLICIES
-        from mini_vllm.policies.vllm_v0 import PreemptionMode
+        from mini_vllm.policies.v0_plan import PreemptionMode
 
         mode = PreemptionMode[config.preemption_mode.upper()] if config.preemption_mode else None
         policy: Any = POLICIES["vllm-v0-chunked" if config.enable_chunked_prefill else "vllm-v0"]

@@ -75,6 +75,8 @@ def _accepted(
     if answer is None or request_id not in scheduler.requests:
         return output
     if isinstance(answer, RequestStatus):
+        if output.logprobs is not None:  # the extension may have cut the tokens
+            del output.logprobs[len(output.new_token_ids) :]
         output.stop_reason = scheduler.requests[request_id].stop_reason
         scheduler.finish_requests(request_id, answer)
         output.finish_reason = RequestStatus.get_finished_reason(answer)

@@ -110,6 +110,7 @@ class EngineCore:
             cache,
             lora=config.lora,
             structured=self.structured_output_manager,
+            use_eagle=config.speculative is not None and config.speculative.method == "eagle",
             scheduler_cls=scheduler_cls,
             extensions=extensions,
         )

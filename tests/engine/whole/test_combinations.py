@@ -20,7 +20,7 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.policies import POLICIES
 
 FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
-    "small blocks": lambda rng: {"block_size": rng.choice((1, 4, 8))},
+    "small blocks": lambda rng: {"block_size": rng.choice((1, 4, 8)), "num_gpu_blocks": 256},
     "small budget": lambda rng: {"max_num_batched_tokens": rng.choice((5, 17, 64))},
     "few rows": lambda rng: {"max_num_seqs": rng.choice((1, 2, 3))},
     "tight pool": lambda rng: {"num_gpu_blocks": 5, "block_size": 16},
