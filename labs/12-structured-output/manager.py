@@ -316,6 +316,9 @@ class StructuredOutputManager(SchedulerExtension):
     def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | RequestStatus | None:
         """Advance over sampled tokens; called after the stop rules, which may have cut them.
 
+        Accepted drafts may reach past the grammar's end: what lies behind it is cut from
+        ``token_ids``.
+
         Returns:
             FINISHED_STOPPED if the grammar is at its end and the request would go on, as with
             `ignore_eos` or `min_tokens`; a reason if a token was not legal; else None.
@@ -328,11 +331,13 @@ class StructuredOutputManager(SchedulerExtension):
         grammar = self._grammar(request)
         ends = [t for t in token_ids if t in request.stop_token_ids]
         text = token_ids[: token_ids.index(ends[0])] if ends else token_ids
-        if not grammar.accept_tokens(request_id, text):
-            return f"the grammar does not allow the tokens {token_ids}"
-        if grammar.is_terminated() or (not ends and self._is_stuck(request, grammar)):
-            request.stop_reason = GRAMMAR_END
-            return RequestStatus.FINISHED_STOPPED
+        for index, token_id in enumerate(text):
+            if not grammar.accept_tokens(request_id, [token_id]):
+                return f"the grammar does not allow the tokens {token_ids}"
+            if grammar.is_terminated() or (not ends and self._is_stuck(request, grammar)):
+                del token_ids[index + 1 :]
+                request.stop_reason = GRAMMAR_END
+                return RequestStatus.FINISHED_STOPPED
         return None
 
     def _is_stuck(self, request: Request, grammar: StructuredOutputGrammar) -> bool:
