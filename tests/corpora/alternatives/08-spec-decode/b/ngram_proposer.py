@@ -12,3 +12,18 @@ def find_longest_matched_ngram_and_propose_tokens(
         if len(found) and k > 0:
             return tokens[found[0] + n :][:k]
     return tokens[:0]
+
+
+class NgramProposer:
+    def propose(self, step):
+        args = (self.min_ngram, self.max_ngram, self.max_model_len, self.k)
+        texts = {
+            step.request_id(row): step.batch.token_ids[row, : step.batch.num_tokens[row]]
+            for row, sampled in zip(step.rows, step.num_sampled, strict=True)
+            if sampled
+        }
+        guesses = {
+            name: find_longest_matched_ngram_and_propose_tokens(text, *args).tolist()
+            for name, text in texts.items()
+        }
+        return {name: guess for name, guess in guesses.items() if guess}

@@ -20,3 +20,29 @@ def recovered_probs(draft_token_ids, draft_probs, target_probs):
         q = torch.nn.functional.one_hot(draft_token_ids, target_probs.shape[1]).to(target_probs)
     rest = torch.maximum(target_probs - q, torch.zeros(()))
     return rest / rest.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+
+
+def rejection_greedy_sample(draft_token_ids, num_draft_tokens, target_argmax, bonus_token_ids):
+    right = pad_rows(draft_token_ids.eq(target_argmax), num_draft_tokens, fill=False)
+    said = pad_rows(target_argmax, num_draft_tokens, fill=PLACEHOLDER_TOKEN_ID)
+    return keep_until_rejected(right, said, num_draft_tokens, bonus_token_ids)
+
+
+def rejection_random_sample(
+    draft_token_ids,
+    num_draft_tokens,
+    draft_probs,
+    target_probs,
+    bonus_token_ids,
+    recovered_token_ids,
+    uniform_probs,
+):
+    rows = torch.arange(len(draft_token_ids))
+    p = target_probs[rows, draft_token_ids]
+    q = torch.ones_like(p)
+    if draft_probs is not None:
+        q = draft_probs[rows, draft_token_ids]
+    accepted = torch.logical_and(q != 0, p > uniform_probs * q)
+    said = recovered_token_ids.where(~accepted, draft_token_ids)
+    padded = [pad_rows(values, num_draft_tokens, fill=0) for values in (accepted, said)]
+    return keep_until_rejected(*padded, num_draft_tokens, bonus_token_ids)
