@@ -55,9 +55,10 @@ def test_code_lines_are_lines_of_code(tmp_path: Path) -> None:
 
 
 def test_this_house_has_no_circle_and_labkit_five_floors() -> None:
-    labkit, _ = rooms.look(ROOT)
-    assert rooms.circles(labkit.modules) == []
+    labkit, engine = rooms.look(ROOT)
+    assert rooms.circles(labkit.modules) == rooms.circles(engine.modules) == []
     assert len(rooms.floors(rooms.between_rooms(labkit.modules))) == 5
+    assert engine.longest_lines <= 400, engine.longest
 
 
 def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
