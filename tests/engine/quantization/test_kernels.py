@@ -7,6 +7,7 @@ import sys
 
 import torch
 
+from mini_vllm.model.build import default_dtype
 from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.packing import dequantize
 
@@ -69,7 +70,9 @@ def test_cpu_products_are_right_or_not_used() -> None:
         weight = torch.randint(-127, 128, (48, 200), dtype=torch.int8)
         x = torch.randint(0, 256, (5, 200), dtype=torch.uint8)
         scale = torch.rand(48)
-        y = cpu_products.int8_product(x, cpu_products.pack_int8(weight), scale)
+        with default_dtype(torch.bfloat16):  # as while a model is built
+            packed = cpu_products.pack_int8(weight)
+        y = cpu_products.int8_product(x, packed, scale)
         torch.testing.assert_close(y, ((x.float() - 128) @ weight.float().T) * scale)
     if cpu_products.can_multiply_int4():
         stored = torch.randint(0, 16, (128, 256)).int()
