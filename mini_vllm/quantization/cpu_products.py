@@ -12,8 +12,6 @@ import functools
 import torch
 from torch import Tensor
 
-from mini_vllm.model.build import default_dtype
-
 INT4_GROUPS = (256, 128, 64, 32)
 MIN_UNPACKED_TOKENS = 160
 """From so many tokens on, unpacking int4 weights costs less than the packed product loses."""
@@ -21,12 +19,8 @@ MIN_UNPACKED_TOKENS = 160
 
 # ---------------------------------------------------------------- int8 x int8
 def pack_int8(weight: Tensor) -> Tensor:
-    """A copy of int8 `weight` `[N, K]` in the order that oneDNN's products read.
-
-    torch makes helpers in its default dtype; with another than float32 the product is broken.
-    """
-    with default_dtype(torch.float32):
-        return torch.ops.onednn.qlinear_prepack(weight, None)
+    """A copy of int8 `weight` `[N, K]` in the order that oneDNN's products read."""
+    return torch.ops.onednn.qlinear_prepack(weight, None)
 
 
 def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
@@ -52,7 +46,7 @@ def can_multiply_int8() -> bool:
     x = torch.full((3, 256), 255, dtype=torch.uint8)
     x[1], x[2, ::3] = 1, 0
     try:
-        result = int8_product(x, pack_int8(weight), torch.ones(32))
+        result = int8_product(x, pack_int8(weight), torch.ones(32, dtype=torch.float32))
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return torch.equal(result.double(), (x.double() - 128) @ weight.double().T)

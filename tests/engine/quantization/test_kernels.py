@@ -66,13 +66,14 @@ def test_kernels_give_what_torch_gives() -> None:
 
 def test_cpu_products_are_right_or_not_used() -> None:
     torch.manual_seed(0)
+    trust = cpu_products.can_multiply_int8()
+    with default_dtype(torch.bfloat16):  # as while a model is built
+        assert cpu_products.can_multiply_int8.__wrapped__() == trust
     if cpu_products.can_multiply_int8():
         weight = torch.randint(-127, 128, (48, 200), dtype=torch.int8)
         x = torch.randint(0, 256, (5, 200), dtype=torch.uint8)
         scale = torch.rand(48)
-        with default_dtype(torch.bfloat16):  # as while a model is built
-            packed = cpu_products.pack_int8(weight)
-        y = cpu_products.int8_product(x, packed, scale)
+        y = cpu_products.int8_product(x, cpu_products.pack_int8(weight), scale)
         torch.testing.assert_close(y, ((x.float() - 128) @ weight.float().T) * scale)
     if cpu_products.can_multiply_int4():
         stored = torch.randint(0, 16, (128, 256)).int()
