@@ -21,7 +21,9 @@ def apply_token_bitmask_kernel(
     bit = tl.arange(0, 32)
     for offset in range(WORDS):
         word = begin + offset
-        bits = tl.load(bitmask_ptr + row * bitmask_stride + word, mask=word < num_words, other=0)
+        bits = 0
+        if word < num_words:
+            bits = tl.load(bitmask_ptr + row * bitmask_stride + word)
         token = word * 32 + bit
         forbidden = (bits & (1 << bit)) == 0
         tl.store(out_row + token, float("-inf"), mask=forbidden & (token < vocab_size))
