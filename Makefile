@@ -14,9 +14,9 @@ endif
 LABKIT = @$(PYTHON) -m labkit
 
 .DEFAULT_GOAL := help
-.PHONY: setup doctor demo progress update book arena inspect bench bench-scheduler upstream \
+.PHONY: setup doctor demo progress update book serve arena inspect bench bench-scheduler upstream \
 	check-kernel gpu-report grade-class export student-dist test test-full lint conformance \
-	suite-quality cite-check clean help
+	suite-quality docs cite-check clean help
 
 ##@ Start
 setup: ## install what is needed into .venv (a ready environment is used as it is)
@@ -53,6 +53,8 @@ book: ## build the whole course as a site, with search
 	$(LABKIT) book $(ARGS)
 
 ##@ Look inside
+serve: ## serve the bundled model over HTTP: ARGS="MODEL --port 8000"
+	$(LABKIT) serve $(ARGS)
 arena: ## let schedulers race on the same load; FILE=mine.py:MyScheduler lets yours run too
 	$(LABKIT) arena $(if $(FILE),--scheduler $(FILE)) $(ARGS)
 inspect: ## look into a run, step by step: TRACE=file, AGAINST=another beside it
@@ -89,6 +91,10 @@ conformance: ## compare with vLLM's own scheduler, decision for decision
 	$(LABKIT) conformance $(ARGS)
 suite-quality: ## measure what the hidden suites catch, phase by phase
 	$(LABKIT) suite-quality $(ARGS)
+prove-%: ## all that proves phase NN, one line each
+	$(LABKIT) prove $* $(ARGS)
+docs: ## make the documents' tour, pictures and figures: ARGS="figures", ARGS="--check"
+	$(LABKIT) docs $(ARGS)
 cite-check: ## check every citation of vLLM's source
 	$(LABKIT) cite-check $(ARGS)
 clean: ## remove caches and built files; your labs and .venv stay

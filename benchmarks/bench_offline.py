@@ -4,7 +4,8 @@ Each engine runs in a process of its own, in turns (A B C A B C ...), on the sam
 the best round of each counts: on a shared machine the best is what the code can do, the others
 are what the neighbours did. Weights are random, prompts are random tokens, output is greedy with
 EOS ignored, prefix caching is off. Both threads of a two-core machine are used by every engine.
-An engine that needs more than ``--limit`` seconds for a round is stopped, and that is its result.
+An engine that needs more than ``--limit`` seconds for a round is stopped; its result is what it
+did before, or that.
 
     python -m benchmarks.bench_offline                          all workloads
     python -m benchmarks.bench_offline --workloads tiny16 --rounds 5
@@ -24,6 +25,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -276,28 +278,33 @@ class EngineProcess:
 
 
 def measure(name: str, engines: dict[str, str], rounds: int, limit: float) -> dict[str, Any]:
-    """Run one workload on every engine in turns; ``engines`` maps names to Python interpreters."""
+    """Run one workload on every engine in turns; ``engines`` maps names to Python interpreters.
+
+    An engine that is too slow in one round takes part in no further one. What it did before stays.
+    """
     seconds: dict[str, list[float]] = {engine: [] for engine in engines}
-    figures: dict[str, Any] = dict.fromkeys(engines)
     processes: dict[str, EngineProcess] = {}
     for engine, path in engines.items():
-        try:
+        with suppress(TimeoutError):
             processes[engine] = EngineProcess(engine, name, path, limit)
-        except TimeoutError:
-            figures[engine] = {"no_round_in_s": limit}
     for _ in range(rounds):
-        for engine, process in processes.items():
-            seconds[engine].append(process.run())
-    tokens = WORKLOADS[name].output_tokens
-    for engine, process in processes.items():
+        for engine, process in list(processes.items()):
+            try:
+                seconds[engine].append(process.run())
+            except TimeoutError:
+                del processes[engine]
+    for process in processes.values():
         process.close()
-        runs = seconds[engine]
-        figures[engine] = {
-            "best_s": min(runs),
-            "tokens_per_s": tokens / min(runs),
-            "rounds_s": runs,
-        }
-    return figures
+    tokens = WORKLOADS[name].output_tokens
+    return {engine: figures_of(seconds[engine], tokens, rounds, limit) for engine in engines}
+
+
+def figures_of(runs: list[float], tokens: int, rounds: int, limit: float) -> dict[str, Any]:
+    """The figures of one engine: of the best of the rounds that it ended, if it ended any."""
+    if not runs:
+        return {"no_round_in_s": limit}
+    figures = {"best_s": min(runs), "tokens_per_s": tokens / min(runs), "rounds_s": runs}
+    return figures if len(runs) == rounds else figures | {"stopped_after_s": limit}
 
 
 def best_seconds(action: Callable[[], object], seconds: float = 3.0) -> float:
@@ -376,7 +383,9 @@ def show(name: str, figures: dict[str, Any], limits: dict[str, float]) -> None:
         ratio = f"{rate / rates['hf']:.2f} x" if rate and rates.get("hf") else ""
         best = f"{own['best_s']:.3f}" if rate else f"> {own['no_round_in_s']:.0f}"
         shown = f"{rate:.0f}" if rate else ""
-        print(f"{name:<16}{engine:<12}{best:>9}{shown:>10}{ratio:>12}", flush=True)
+        slow = own.get("stopped_after_s")
+        note = f"  stopped in round {len(own['rounds_s']) + 1}, after {slow:.0f} s" if slow else ""
+        print(f"{name:<16}{engine:<12}{best:>9}{shown:>10}{ratio:>12}{note}", flush=True)
     if ours := rates.get("mini_vllm"):
         for what, limit in zip(
             ("reading the weights once a step", "doing the products"), limits.values(), strict=True

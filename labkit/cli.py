@@ -28,8 +28,11 @@ from labkit.setup.requirements import DEFAULT_GROUPS, SetupError
 
 ENGINE = ("engine",)
 COURSE = ("engine", "course")
+SERVE = ("engine", "serve", "structured")
 DEV = DEFAULT_GROUPS
 NOTEBOOK = (*DEV, "notebook")
+AUTHORS = "Maintain"
+"""The section that `--help` leaves out."""
 
 
 @dataclass(frozen=True)
@@ -69,24 +72,32 @@ COMMANDS: dict[str, Command] = {
     "update": Command("labkit.learner.commands:update", "merge new skeletons into your labs", DEV),
     # Look inside
     "trace": Command(
-        "labkit.trace.cli:app", "replay a schedule and print every step", COURSE, "Look"
+        "labkit.trace.cli:app", "replay a schedule and print every step", COURSE, "Look inside"
     ),
-    "inspect": Command("labkit.inspector:main", "look into a recorded timeline", COURSE, "Look"),
-    "arena": Command("labkit.arena.cli:app", "schedulers race on the same load", COURSE, "Look"),
+    "inspect": Command(
+        "labkit.inspector:main", "look into a recorded timeline", COURSE, "Look inside"
+    ),
+    "serve": Command("-m mini_vllm serve", "serve a model over HTTP", SERVE, "Look inside"),
+    "arena": Command(
+        "labkit.arena.cli:app", "schedulers race on the same load", COURSE, "Look inside"
+    ),
     "bench": Command(
-        "-m benchmarks.bench_offline", "measure the engine's throughput", ENGINE, "Look"
+        "-m benchmarks.bench_offline", "measure the engine's throughput", ENGINE, "Look inside"
     ),
     "bench-scheduler": Command(
-        "-m benchmarks.bench_scheduler", "measure one schedule() call", ENGINE, "Look"
+        "-m benchmarks.bench_scheduler", "measure one schedule() call", ENGINE, "Look inside"
     ),
     "async-scheduling": Command(
-        "-m benchmarks.async_scheduling", "results one step late, the same tokens", ENGINE, "Look"
+        "-m benchmarks.async_scheduling",
+        "results one step late, the same tokens",
+        ENGINE,
+        "Look inside",
     ),
     "upstream": Command(
         "labkit.citations.upstream:main",
         "fetch and show the pinned vLLM source",
         COURSE,
-        "Look",
+        "Look inside",
         True,
     ),
     # Judge
@@ -114,9 +125,6 @@ COMMANDS: dict[str, Command] = {
     "unseal": Command(
         "labkit.grading.student_dist:open_pack", "open the hidden pack", DEV, "Judge"
     ),
-    "suite-quality": Command(
-        "labkit.quality.survey:main", "measure what the hidden suites catch", DEV, "Maintain"
-    ),
     # Keep the house
     "test": Command(
         "labkit.quality.checks:test", "every check of the project", DEV, "Maintain", True
@@ -133,10 +141,6 @@ COMMANDS: dict[str, Command] = {
     "cite-drift": Command(
         "labkit.citations:drift", "cited lines that changed upstream", COURSE, "Maintain", True
     ),
-    "screenshots": Command(
-        "labkit.reader:screenshots", "take the docs' pictures", COURSE, "Maintain"
-    ),
-    "figures": Command("labkit.reader:figures", "draw the chapters' figures", COURSE, "Maintain"),
     "sync": Command("labkit.course.sync:main", "generate skeletons and notebooks", DEV, "Maintain"),
     "matrix": Command(
         "labkit.quality.matrix:main", "skeletons red, reference green", DEV, "Maintain"
@@ -147,11 +151,24 @@ COMMANDS: dict[str, Command] = {
     "history": Command(
         "labkit.quality.history:main", "historic bugs must be caught", DEV, "Maintain"
     ),
+    "suite-quality": Command(
+        "labkit.quality.survey:main", "measure what the hidden suites catch", DEV, "Maintain"
+    ),
     "kernel-corpus": Command(
         "labkit.kernels.proof.corpus_command:main",
         "what the kernel checker must tell apart",
         COURSE,
         "Maintain",
+    ),
+    "prove": Command("labkit.quality.prove:main", "all that proves a phase", DEV, "Maintain"),
+    "new-phase": Command(
+        "labkit.quality.new_phase:main", "files for a phase that is to come", DEV, "Maintain"
+    ),
+    "docs": Command(
+        "labkit.quality.docs:main", "make the documents' tour, pictures, figures", DEV, "Maintain"
+    ),
+    "rooms": Command(
+        "labkit.quality.rooms:main", "count floors, arrows and import circles", COURSE, "Maintain"
     ),
     "clean": Command(
         "labkit.quality.checks:clean", "remove caches and built files", (), "Maintain", True
@@ -163,14 +180,14 @@ COMMANDS: dict[str, Command] = {
 def main(argv: list[str]) -> int:
     """Run one command and return its exit code. 2 means: asked for something that is not there."""
     if not argv or argv[0] in ("-h", "--help"):
-        print(usage())
+        print(usage("--all" in argv))
         return 0
     name, rest = argv[0], argv[1:]
     command = COMMANDS.get(name)
     if command is None:
         near = get_close_matches(name, COMMANDS, n=1)
         meant = f"did you mean `{near[0]}`? " if near else ""
-        print(f"labkit: no command `{name}`; {meant}`python -m labkit --help` lists all.")
+        print(f"labkit: no command `{name}`; {meant}`python -m labkit --help --all` lists all.")
         return 2
     if not is_built(command):
         print(f"labkit: `{name}` is not built yet ({command.help}).")
@@ -239,15 +256,20 @@ def run_module(module: str, words: list[str]) -> int:
     return 0
 
 
-def usage() -> str:
-    """The text of `python -m labkit --help`."""
+def usage(everything: bool = False) -> str:
+    """The text of `python -m labkit --help`: what learners and instructors type, and with `--all`
+    also what keeps the course in order."""
     lines = ["usage: python -m labkit COMMAND ...      (COMMAND --help tells more)"]
     for section in dict.fromkeys(command.section for command in COMMANDS.values()):
+        if section == AUTHORS and not everything:
+            continue
         lines += ["", section]
         rows = [(n, c) for n, c in COMMANDS.items() if c.section == section]
         for name, command in rows:
             note = "" if is_built(command) else "  (not built yet)"
             lines.append(f"  {name:<16} {command.help}{note}")
+    if not everything:
+        lines += ["", "`--help --all` lists the commands for authors, too."]
     return "\n".join(lines)
 
 

@@ -31,7 +31,8 @@ class CompletionOutput:
         cumulative_logprob: sum of the sampled tokens' log probabilities, if they were asked for.
         logprobs: per token, the candidates that were asked for, by token id.
         finish_reason: "stop", "length", "abort" or "error"; None while it runs.
-        stop_reason: the stop token or stop string that ended it, or "kv_capacity".
+        stop_reason: the stop token or stop string that ended it, "kv_capacity", or "grammar_end"
+            for a complete text that `min_tokens` or `ignore_eos` let no stop token follow.
     """
 
     index: int

@@ -8,12 +8,18 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 from mini_vllm.sampling_params import SamplingParams
 
-if TYPE_CHECKING:
-    from mini_vllm.core.block_hash import BlockHasher
+
+class BlockHasher(Protocol):
+    """What a request asks for the hashes of its full blocks (``core/block_hash.py`` has one)."""
+
+    block_size: int
+
+    def __call__(self, request: Request) -> list[bytes]:
+        """The hashes of full blocks that ``request.block_hashes`` does not hold yet, in order."""
 
 
 class RequestStatus(enum.IntEnum):
@@ -148,7 +154,11 @@ class Request:
 
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
-        """What ended the request: a stop token, "kv_capacity", or what went wrong."""
+        """A stop token, "kv_capacity" or "grammar_end", or what went wrong."""
+
+        self.structured_output_request: Any = None
+        """The request's constraint and its grammar, of
+        :class:`~mini_vllm.structured_output.request.StructuredOutputRequest`, if it has one."""
 
         self.block_hashes: list[bytes] = []
         self._block_hasher: BlockHasher | None = None

@@ -78,6 +78,66 @@ _SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = 
 )  # fmt: skip
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
 
+_CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+
+
+@dataclass
+class StructuredOutputsParams:
+    """What form the text of a request must have; exactly one of these.
+
+    Every text that ends by the model's end token has the form. A text that was cut by
+    ``max_tokens`` is the beginning of one.
+
+    Attributes:
+        json: a JSON schema, as a dict or as text.
+        regex: a regular expression that the whole text matches, as with ``re.fullmatch`` and
+            ``re.ASCII``.
+        choice: the texts to choose from.
+        grammar: rules in the notation of GBNF; see
+            :func:`~mini_vllm.structured_output.ebnf.parse_grammar`.
+        json_object: True for a JSON object with anything in it.
+        structural_tag: vLLM's name; not supported here.
+
+    Raises:
+        ValueError: for none of them, for several, or for a value that cannot be one.
+
+    Source: vllm/sampling_params.py#L41-L96 (StructuredOutputsParams) @ v0.22.1.
+    """
+
+    json: str | dict[str, Any] | None = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+    structural_tag: str | None = None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:
+        """Refuse an unknown keyword with the nearest that is known."""
+        if message := _unknown_names(cls, kwargs, "structured outputs parameter"):
+            raise TypeError(message)
+        return super().__new__(cls)
+
+    def __post_init__(self) -> None:
+        given = [name for name in _CONSTRAINTS if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(given) or "none of " + ", ".join(_CONSTRAINTS[:-1])
+            raise ValueError(f"structured_outputs has {found}; give exactly one")
+        if self.structural_tag is not None:
+            raise ValueError("structured_outputs has structural_tag; write it as a grammar")
+        if self.json_object is not None and self.json_object is not True:
+            raise ValueError(f"json_object is {self.json_object!r}; set it to True or leave it out")
+        if not isinstance(self.json, str | dict | None):
+            raise ValueError(f"json is {self.json!r}; it must be a JSON schema, a dict or its text")
+        for name in ("regex", "grammar"):
+            if not isinstance(value := getattr(self, name), str | None):
+                raise ValueError(f"{name} is {value!r}; it must be a string")
+        if self.grammar is not None and not self.grammar.strip():
+            raise ValueError("grammar is blank; write at least a rule root ::= ...")
+        if self.choice is not None:
+            _check_list("choice", self.choice, str, "strings")
+            if not self.choice:
+                raise ValueError("choice is empty; name at least one text")
+
 
 @dataclass
 class SamplingParams:
@@ -111,6 +171,7 @@ class SamplingParams:
         logit_bias: token id -> number added to its logit.
         allowed_token_ids: only these tokens may be sampled.
         extra_args: free for extensions; the engine does not read it.
+        structured_outputs: what form the text must have; a dict will do.
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 
@@ -136,6 +197,7 @@ class SamplingParams:
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
     extra_args: dict[str, Any] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
@@ -171,6 +233,18 @@ class SamplingParams:
         if isinstance(self.logit_bias, Mapping):
             # The keys of a JSON object are strings.
             self.logit_bias = {_token_id_key(key): bias for key, bias in self.logit_bias.items()}
+
+        if isinstance(self.structured_outputs, Mapping):
+            if message := _unknown_names(
+                StructuredOutputsParams, self.structured_outputs, "structured outputs parameter"
+            ):
+                raise ValueError(message)
+            self.structured_outputs = StructuredOutputsParams(**self.structured_outputs)
+        if not isinstance(self.structured_outputs, StructuredOutputsParams | None):
+            raise ValueError(
+                f"structured_outputs is {self.structured_outputs!r}; it must be "
+                "StructuredOutputsParams(...), a dict or None"
+            )
 
     def _check_lists(self) -> None:
         self.stop = _check_list("stop", self.stop, str, "strings")
@@ -332,14 +406,16 @@ def _token_id_key(key: Any) -> int:
     raise ValueError(f"logit_bias has the key {show(key)}; keys must be token ids")
 
 
-def _unknown_names(cls: type[SamplingParams], names: Collection[str]) -> str | None:
+def _unknown_names(
+    cls: type[Any], names: Collection[str], kind: str = "sampling parameter"
+) -> str | None:
     """The error message for the first name that is not a field, or None."""
     known = [field.name for field in fields(cls)]
     for name in names:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(known)}"
-            return f"unknown sampling parameter {name!r}; {hint}"
+            return f"unknown {kind} {name!r}; {hint}"
     return None
 
 

@@ -264,24 +264,9 @@ def _save_speed(facts: dict[str, object]) -> None:
     console.print(f"wrote {_short(path)}")
 
 
-@app.command()
-def docs(
-    check: Annotated[bool, typer.Option("--check", help="write nothing, compare")] = False,
-) -> None:
-    """Write the figures and pictures of docs/arena.md, or check that they are up to date."""
-    with polite():
-        outcomes = play_all(make_matches(list(ENTRANTS), list(WORKLOADS), page.SEED, 0))
-        parts = page.blocks(outcomes, load_model())
-        if check:
-            wrong = page.differences(page.PAGE, parts)
-            console.print("\n".join(wrong) or f"{_short(page.PAGE)} is up to date")
-            raise typer.Exit(1 if wrong else 0)
-        from labkit.arena.plots import save_all
-        from labkit.course.files import write_text
-
-        write_text(page.PAGE, page.fill(page.PAGE.read_text(encoding="utf-8"), parts))
-        for path in (page.PAGE, *save_all(outcomes, page.PICTURES)):
-            console.print(f"wrote {_short(path)}")
+def play_for_docs() -> list[Outcome]:
+    """Every contest that docs/arena.md shows."""
+    return play_all(make_matches(list(ENTRANTS), list(WORKLOADS), page.SEED, 0))
 
 
 def _words(text: str, known: Iterable[str]) -> list[str]:

@@ -29,7 +29,8 @@ from labkit.process import overlay
 from mini_vllm.core.interface import NoProgressError
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies import POLICIES, load_scheduler
-from mini_vllm.policies.vllm_v0 import PreemptionMode, VllmV0
+from mini_vllm.policies.v0_plan import PreemptionMode
+from mini_vllm.policies.vllm_v0 import VllmV0
 
 BASELINE = "vllm-v1"
 ENTRANTS: dict[str, type[Scheduler]] = {

@@ -6,9 +6,7 @@ hand.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 
 from labkit.arena.contest import Outcome
 from labkit.arena.cost import CostModel, StepLoad
@@ -30,9 +28,9 @@ def blocks(outcomes: Sequence[Outcome], cost: CostModel) -> dict[str, str]:
         for w in workloads
     )
     return {
-        "goodput": goodput_matrix(workloads, outcomes),
-        "details": details,
-        "prices": prices(cost),
+        "arena:goodput": goodput_matrix(workloads, outcomes),
+        "arena:details": details,
+        "arena:prices": prices(cost),
     }
 
 
@@ -83,28 +81,3 @@ def prices(cost: CostModel) -> str:
             f"{later['median']:.1%}, and the sum of their times is off by {later['total']:.1%}."
         )
     return "\n".join(lines)
-
-
-def fill(text: str, parts: dict[str, str]) -> str:
-    """The page with its generated parts replaced.
-
-    Raises:
-        ValueError: a part has no place in the page.
-    """
-    for name, part in parts.items():
-        pattern = re.compile(rf"(<!-- arena:{name} -->\n).*?(<!-- /arena:{name} -->)", re.DOTALL)
-        text, count = pattern.subn(lambda match, part=part: f"{match[1]}{part}\n{match[2]}", text)  # type: ignore[misc]
-        if count != 1:
-            raise ValueError(f"{PAGE.name} has {count} places for arena:{name}; it needs one")
-    return text
-
-
-def differences(path: Path, parts: dict[str, str]) -> list[str]:
-    """Lines of the page that the command would write differently, at most ten."""
-    old = path.read_text(encoding="utf-8")
-    new = fill(old, parts)
-    pairs = zip(old.splitlines(), new.splitlines(), strict=False)
-    found = [f"page    {a}\ncommand {b}" for a, b in pairs if a != b]
-    if len(old.splitlines()) != len(new.splitlines()):
-        found.append("the number of lines differs")
-    return found[:10]

@@ -18,11 +18,11 @@ from pathlib import Path
 
 import typer
 
-from labkit.course import notebook_source
+from labkit.course import notebook_source, source
 from labkit.course.files import backup, blob_id, git, write_text
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import find_root
-from labkit.course.skeleton import skeleton
+from labkit.course.skeleton import is_hole, skeleton
 from labkit.course.source import SourceError
 
 RECORD = "labs/.skeletons.json"
@@ -212,6 +212,16 @@ def _merge(root: Path, name: str, mine: str, base_id: str, new: str) -> Change:
         write_text(root / name, mine)
         write_text(root / f"{name}.new", new)
         return Change("kept", name, f"the new skeleton lies beside it as {Path(name).name}.new")
+    merged, conflicts = _merge_solved(mine, base, new) or _merge_texts(mine, base, new)
+    write_text(root / name, merged)
+    _write_record(root, record | {name: blob_id(new)})
+    if conflicts:
+        return Change("conflict", name, f"{conflicts} place(s) marked <<<<<<< yours")
+    return Change("merged", name)
+
+
+def _merge_texts(mine: str, base: str, new: str) -> tuple[str, int]:
+    """Git's merge of three texts, and the number of conflicts marked in it."""
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder, kind) for kind in ("yours", "old-skeleton", "new-skeleton")]
         for file, text in zip(files, (mine, base, new), strict=True):
@@ -220,11 +230,27 @@ def _merge(root: Path, name: str, mine: str, base_id: str, new: str) -> Change:
         done = subprocess.run(
             ["git", "merge-file", "-p", *labels, *map(str, files)], capture_output=True, text=True
         )
-    write_text(root / name, done.stdout)
-    _write_record(root, record | {name: blob_id(new)})
-    if done.returncode:
-        return Change("conflict", name, f"{done.returncode} place(s) marked <<<<<<< yours")
-    return Change("merged", name)
+    return done.stdout, done.returncode
+
+
+def _merge_solved(mine: str, base: str, new: str) -> tuple[str, int] | None:
+    """The merge of what is around the holes, with the learner's bodies in it: so a solution never
+    stands in the way of what changes beside it. None where that does not work."""
+    try:
+        holes = [name for name, hole in source.functions(base).items() if is_hole(hole)]
+        around, bodies = mine, dict[str, str]()
+        for name in holes:
+            bodies[name] = source.body_text(mine, source.find(mine, name))
+            empty = source.body_text(base, source.find(base, name))
+            around = source.replace_body(around, name, empty)
+        merged, conflicts = _merge_texts(around, base, new)
+        for name, body in bodies.items():
+            still = source.functions(merged).get(name)
+            if still and not is_hole(source.find(mine, name)):
+                merged = source.replace_body(merged, name, body)
+    except (SyntaxError, source.SourceError):
+        return None
+    return None if conflicts else (merged, 0)
 
 
 def main(

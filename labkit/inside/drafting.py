@@ -65,13 +65,15 @@ class ToyHeads:
         return hidden + index
 
 
-def make_step(requests: Sequence[dict[str, Any]], block_size: int = 4) -> ProposerInput:
+def make_step(
+    requests: Sequence[dict[str, Any]], block_size: int = 4, max_model_len: int = 64
+) -> ProposerInput:
     """The end of a step, from one dict a request.
 
     Keys: `id`; `tokens` (all of them, new ones included); `computed` (before the step);
     `scheduled`, `drafts`, `sampled` (how many); `blocks` (the block table); `params`.
     """
-    batch = InputBatch(len(requests), 64, block_size)
+    batch = InputBatch(len(requests), max_model_len, block_size)
     rows: list[int] = []
     for request in requests:
         params = SamplingParams(**{"temperature": 0.0} | request.get("params", {}))

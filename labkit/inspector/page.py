@@ -7,16 +7,18 @@ inlined here; the recording goes in as JSON, packed by columns so that a long on
 
 from __future__ import annotations
 
-import html
 import json
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from labkit.inspector.pool import PoolHistory, build_pool
 from labkit.inspector.recording import Run
 from labkit.inspector.rows import COMPUTING, Row, Rows, build_rows
+from labkit.reader import templates
 from labkit.trace.diff import Difference, first_difference
 from labkit.trace.runner import Line
 
@@ -31,14 +33,13 @@ LONGEST_VALUE = 600
 
 def build_page(runs: Sequence[Run], title: str) -> str:
     """The HTML of one run or two."""
-    parts = {
-        "title": html.escape(title),
-        "style": (PAGE / "style.css").read_text(encoding="utf-8"),
-        "script": "\n".join(_module(name) for name in MODULES),
-        "data": _embedded(pack(runs, title)),
-    }
-    template = (PAGE / "index.html").read_text(encoding="utf-8")
-    return re.sub(r"\{\{(\w+)\}\}", lambda found: parts[found[1]], template)
+    return templates.render(
+        "inspector.html",
+        title=title,
+        style=(PAGE / "style.css").read_text(encoding="utf-8"),
+        script="\n".join(_module(name) for name in MODULES),
+        data=Markup(_embedded(pack(runs, title))),
+    )
 
 
 def _module(name: str) -> str:

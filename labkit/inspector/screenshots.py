@@ -1,8 +1,7 @@
-"""The pictures in docs/inspector.md: `python -m labkit.inspector.screenshots`; needs Chromium."""
+"""The pictures in docs/inspector.md: `python -m labkit docs pictures`; needs Chromium."""
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,12 +11,11 @@ from labkit.course.root import ROOT
 from labkit.inspector.page import build_page
 from labkit.inspector.recording import Run
 from labkit.inspector.sources import Replay, load, of_trace
-from labkit.reader.browser import Browser, BrowserError
+from labkit.reader.browser import Browser
 from labkit.trace.format import Add, Event, Prompt, Step, Trace, TraceConfig
 from labkit.trace.runner import run_reference
 
 WIDTH, HEIGHT = 1360, 850
-PICTURES = ROOT / "docs" / "pictures"
 RUSH = ROOT / "docs" / "traces" / "rush.json"
 DIFFERENCE = ROOT / "tests" / "conformance" / "differences" / "unwritten-blocks.json"
 
@@ -65,7 +63,7 @@ def pictures() -> Iterator[Picture]:
     )
 
 
-def take(folder: Path = PICTURES) -> Iterator[Path]:
+def take(folder: Path) -> Iterator[Path]:
     """Save all pictures below `folder`; yields each path."""
     with Browser(WIDTH, HEIGHT) as browser, tempfile.TemporaryDirectory() as pages:
         for picture in pictures():
@@ -79,11 +77,3 @@ def take(folder: Path = PICTURES) -> Iterator[Path]:
             path = folder / f"{picture.name}.png"
             browser.screenshot(path)
             yield path
-
-
-if __name__ == "__main__":
-    try:
-        for saved in take():
-            print(f"{saved}  {saved.stat().st_size / 1000:.0f} kB")
-    except BrowserError as error:
-        sys.exit(f"no pictures: {error}")

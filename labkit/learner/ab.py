@@ -17,6 +17,7 @@ from labkit.course.console import Screen, command
 from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import todo_in
 from labkit.inside import child
+from labkit.learner.quantized import measure_schemes
 from labkit.process import overlay
 from labkit.process.worker import Worker, WorkerError
 
@@ -197,12 +198,14 @@ WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "kernels": measure_kernels,
     "naive": measure_naive,
     "adapters": measure_adapters,
+    "quantized": measure_schemes,
 }
 ABOUT = {
     "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
     "kernels": f"2 prompts, {KERNEL_TOKENS} tokens each, greedy, attention in torch and in kernels",
     "adapters": "the base and three adapters, the same questions, in one batch",
     "naive": f"1 prompt, {MAX_TOKENS} tokens, greedy, through each of the two loops",
+    "quantized": "1 prompt, 32 tokens, greedy, float32, the bundled model in every scheme",
 }
 ROWS = (
     ("tokens/s", "output_tokens_per_s", 1.0, "{:.1f}"),
@@ -274,9 +277,11 @@ def show_results(
     idle = [phase.lab_path(module) for module in phase.modules if module not in yours["used"]]
     same = yours["tokens"] == reference["tokens"] and not yours["errors"]
     out.line()
-    out.line(f"{'':16}{'yours':>14}{'reference':>14}", "dim")
+    out.line(f"{'':20}{'yours':>14}{'reference':>14}", "dim")
     for (title, mine), (_, theirs) in zip(yours["rows"], reference["rows"], strict=True):
-        out.line(f"{title:16}{mine:>14}{theirs:>14}")
+        out.line(f"{title:<20}{mine:>14}{theirs:>14}")
+    for note in yours.get("notes", ()):
+        out.line(note, "dim")
     out.line()
     for line in yours.get("said", ()):
         out.line(line, indent=2)

@@ -29,7 +29,8 @@ _METHOD = re.compile(r"^([A-Z]\w*)\.(\w+)(?:\(.*\))?$")
 def check(phase: Phase) -> list[str]:
     """What is wrong with the chapters, the walkthrough and the manifest's anchors; [] = nothing."""
     problems = []
-    paths = [phase.folder / name for name in NAMES] + [phase.solutions / "WALKTHROUGH.md"]
+    paths = [phase.folder / name for name in NAMES] + sorted(phase.folder.glob("0[4-9]-*.md"))
+    paths.append(phase.solutions / "WALKTHROUGH.md")
     classes = _classes(phase)
     targets = _make_targets(phase.root)
     for path in paths:

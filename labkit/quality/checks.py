@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from labkit.course.root import ROOT
 
 PYTEST = ("-m", "pytest")
+SLOWEST = ("--durations=10", "--durations-min=1")
 NO_TESTS = 5  # pytest's exit code when nothing was selected
 
 
@@ -59,8 +60,12 @@ def tests(full: bool, words: Sequence[str]) -> tuple[Stage, ...]:
     fast = "" if full else " and not slow"
     workers = str(min(os.cpu_count() or 1, 4))
     return (
-        Stage("serial tests", (*PYTEST, "-q", "-m", f"serial{fast}", *words), may_be_empty=True),
-        Stage("tests", (*PYTEST, "-q", "-n", workers, "-m", f"not serial{fast}", *words)),
+        Stage(
+            "serial tests",
+            (*PYTEST, "-q", *SLOWEST, "-m", f"serial{fast}", *words),
+            may_be_empty=True,
+        ),
+        Stage("tests", (*PYTEST, "-q", *SLOWEST, "-n", workers, "-m", f"not serial{fast}", *words)),
     )
 
 

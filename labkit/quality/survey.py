@@ -33,7 +33,7 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
-from labkit.course import source
+from labkit.course import blocks, source
 from labkit.course.console import course, polite
 from labkit.course.files import write_text
 from labkit.course.manifest import ManifestError, Phase
@@ -332,15 +332,6 @@ def record(phase: Phase, lines: Iterable[Line]) -> None:
     write_text(phase.root / RECORD, json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
-def show(root: Path) -> None:
-    """Put the record's table into the page for instructors."""
-    path = root / PAGE
-    text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition("<!-- quality -->\n")
-    _, end, after = rest.partition("<!-- /quality -->")
-    write_text(path, f"{before}{begin}{table(root)}\n{end}{after}")
-
-
 def table(root: Path) -> str:
     """What was recorded, as a table of Markdown."""
     known = recorded(root)
@@ -393,6 +384,6 @@ def main(
         sys.stdout.flush()
         if write:
             record(phase, lines)
-            show(phase.root)
+            blocks.write(phase.root / PAGE, {"quality": table(phase.root)})
     print(f"{len(chosen)} phases, {count} rows that must be better")
     raise typer.Exit(1 if count else 0)

@@ -1,6 +1,6 @@
 """Write docs/tour.md: a newcomer's first session, with the real screens.
 
-    python -m labkit.quality.tour
+    python -m labkit docs tour
 
 It clones the checkout into a temporary folder, does there what a newcomer does, and records what
 the commands print. Only what is committed is seen. Nothing but the path of the folder is changed.
@@ -15,14 +15,14 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from textwrap import fill
 
 from labkit.course import notebook_source, source
 from labkit.course.files import write_text
 from labkit.course.manifest import Course, Exercise, Phase
-from labkit.course.root import find_root
+from labkit.course.root import ROOT
 
 HOME = "~/mini_vllm"
 MISTAKE = "return status >= RequestStatus.PREEMPTED"
@@ -32,7 +32,7 @@ INTRO = """\
 # A tour: your first half hour
 
 A whole session, from a fresh clone to green. Every screen below is what the command printed;
-`python -m labkit.quality.tour` records it anew. Lines that begin with `$` are what you type; a
+`python -m labkit docs tour` records it anew. Lines that begin with `$` are what you type; a
 change with `+` and `-` is what you write in your editor. Times differ from machine to machine.
 """
 
@@ -164,18 +164,27 @@ def walk(tour: Tour) -> None:
     tour.type("make progress", 0)
 
 
-def main(arguments: Sequence[str] = ()) -> int:
-    """Record the tour into docs/tour.md of this checkout."""
-    root = find_root()
+def record() -> str:
+    """The page, as a session of today makes it."""
     with tempfile.TemporaryDirectory() as folder:
         clone = Path(folder, "mini_vllm")
-        subprocess.run(["git", "clone", "-q", str(root), str(clone)], check=True)
+        subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True)
         tour = Tour(clone)
         walk(tour)
-    write_text(root / "docs" / "tour.md", "\n".join(tour.parts))
-    print("written docs/tour.md")
-    return 0
+    return "\n".join(tour.parts)
 
 
-if __name__ == "__main__":
-    raise SystemExit(main())
+def renew(check: bool) -> Iterator[str]:
+    """Record the tour again. It is old if more than measured numbers differ; with `check` the page
+    stays as it is."""
+    page = ROOT / "docs" / "tour.md"
+    new = record()
+    if unmeasured(new) != unmeasured(page.read_text(encoding="utf-8")):
+        yield "docs/tour.md"
+    if not check:
+        write_text(page, new)
+
+
+def unmeasured(text: str) -> str:
+    """The text without what differs from run to run: times, and the spaces before them."""
+    return re.sub(r" +", " ", re.sub(r"\d+\.\d+", "0", text))

@@ -3,6 +3,6 @@
 `python -m labkit read 03` builds and opens one phase, `python -m labkit book` the whole course.
 """
 
-from labkit.reader.cli import book, figures, read, screenshots
+from labkit.reader.cli import book, read
 
-__all__ = ["book", "figures", "read", "screenshots"]
+__all__ = ["book", "read"]

@@ -6,12 +6,11 @@ import html
 import json
 import re
 from pathlib import Path
-from string import Template
 
 from labkit.citations.symbols import Upstream
 from labkit.course.files import write_text
 from labkit.course.manifest import Course, Phase
-from labkit.reader import page
+from labkit.reader import page, templates
 from labkit.reader.page import Page
 
 OUTPUT = Path("build") / "book"
@@ -91,33 +90,16 @@ def _search_entries(one: Page) -> list[tuple[str, str, str]]:
 def _index(course: Course, pages: list[Page]) -> str:
     """The start page: every phase with its question, then the notes."""
     built = {p.phase.slug: p for p in pages if p.phase}
-    rows = "".join(_phase_row(phase, built.get(phase.slug)) for phase in course.phases)
     others = [p for p in pages if p.phase is None]
-    maps = "".join(_note_row(p) for p in others if p.title.endswith(".py"))
-    notes = "".join(_note_row(p) for p in others if not p.title.endswith(".py"))
-    values = {"css": page.asset("reader.css"), "phases": rows, "notes": notes, "maps": maps}
-    return Template(page.asset("index.html")).substitute(values)
-
-
-def _note_row(one: Page) -> str:
-    """A note by its heading, a map by the file that it maps."""
-    is_map = one.title.endswith(".py")
-    name = html.escape(one.title if is_map else one.rendered[0].title)
-    shown = f"<code>{name}</code>" if is_map else name
-    return f'<li><a href="{one.name}.html">{shown}</a></li>'
-
-
-def _phase_row(phase: Phase, built: Page | None) -> str:
-    cells = (
-        f'<span class="number">{phase.number}</span><b>{html.escape(phase.title)}</b>'
-        f'<span class="question">{html.escape(phase.question)}</span>'
+    return templates.render(
+        "index.html",
+        style=page.asset("reader.css"),
+        phases=[(phase, built.get(phase.slug)) for phase in course.phases],
+        notes=[p for p in others if not p.title.endswith(".py")],
+        maps=[p for p in others if p.title.endswith(".py")],
+        cited=_places_cited,
     )
-    if built is None:
-        return f'<li><div class="soon">{cells}<span class="facts">not yet</span></div></li>'
-    cited = {(c.path, c.region) for chapter in built.rendered for c in chapter.citations}
-    facts = (
-        f"{phase.hours:g} hours · {html.escape(phase.hardware)}<br>"
-        f"{len(phase.exercises)} tasks · {len(cited)} places cited"
-    )
-    link = f'<a href="{built.name}.html">{cells}<span class="facts">{facts}</span></a>'
-    return f"<li>{link}</li>"
+
+
+def _places_cited(one: Page) -> int:
+    return len({(c.path, c.region) for chapter in one.rendered for c in chapter.citations})

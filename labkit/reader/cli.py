@@ -1,4 +1,4 @@
-"""The commands `read`, `book`, `screenshots` and `figures`."""
+"""The commands `read` and `book`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from labkit.citations.symbols import Upstream
 from labkit.course.manifest import Course, ManifestError
 from labkit.course.root import UPSTREAM, find_root, upstream_root
 from labkit.reader.book import build_all, build_one
-from labkit.reader.browser import BrowserError, find_browser
-from labkit.reader.screenshots import take
 
 Root = Annotated[Path | None, typer.Option("--project", hidden=True)]
 Open = Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")]
@@ -41,42 +39,6 @@ def book(show: Open = True, project: Root = None) -> None:
     """Build the whole course as a site, with search and a phase index."""
     course = Course(project or find_root())
     _finish(build_all(course, _upstream(course.root)), show)
-
-
-def screenshots(
-    out: Annotated[Path | None, typer.Option(help="Folder for the pictures.")] = None,
-    project: Root = None,
-) -> None:
-    """Take the pictures of the reader that the docs show; needs Chromium."""
-    course = Course(project or find_root())
-    if find_browser() is None:
-        typer.echo("no pictures: Chromium is not installed (looked for chromium, google-chrome)")
-        raise typer.Exit(2)
-    build_all(course, _upstream(course.root))
-    try:
-        for picture in take(course, out or course.root / "docs" / "pictures"):
-            typer.echo(f"{picture}  {picture.stat().st_size / 1000:.0f} kB")
-    except BrowserError as error:
-        typer.echo(str(error))
-        raise typer.Exit(1) from None
-
-
-def figures(
-    check: Annotated[bool, typer.Option("--check", help="Only say which are stale.")] = False,
-    project: Root = None,
-) -> None:
-    """Draw the chapters' figures again, from the code whose numbers they show."""
-    from labkit.reader.drawings import FIGURES, draw_all, stale
-
-    root = project or find_root()
-    changed = stale(root)
-    for path in changed:
-        typer.echo(path.relative_to(root).as_posix())
-    if check:
-        typer.echo(f"{len(changed)} of {len(FIGURES)} figures are stale")
-        raise typer.Exit(1 if changed else 0)
-    draw_all(root)
-    typer.echo(f"drew {len(FIGURES)} figures, {len(changed)} of them changed")
 
 
 def _upstream(project: Path) -> Upstream | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import html
 import json
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from string import Template
+
+from markupsafe import Markup
 
 from labkit.citations.scan import REPOSITORY
 from labkit.citations.symbols import Upstream
@@ -15,7 +15,7 @@ from labkit.course import source
 from labkit.course.manifest import Phase
 from labkit.course.root import PIN
 from labkit.course.skeleton import is_hole
-from labkit.reader import code, excerpts, markdown
+from labkit.reader import code, excerpts, markdown, templates
 
 ASSETS = Path(__file__).parent / "assets"
 CHAPTERS = {
@@ -24,10 +24,6 @@ CHAPTERS = {
     "02-mini-build.md": ("build", "Build"),
     "03-labs.md": ("labs", "Labs"),
 }
-ATTRIBUTION = (
-    f'Source shown under “Upstream”: <a href="{REPOSITORY}/tree/{PIN}">vLLM {PIN}</a>, '
-    "© the vLLM project’s contributors, Apache License 2.0. Excerpts, unchanged."
-)
 
 
 @dataclass
@@ -79,7 +75,7 @@ def build(page: Page, output: Path, upstream: Upstream | None, pages: dict[Path,
     """
     prefixes = {file.name: prefix for file, (prefix, _) in page.files.items()}
     labs = _lab_files(page.phase) if page.phase else []
-    names = {name: f"#{place}" for lab in labs for name, place in lab.tasks.items()}
+    names = {task.name: f"#{task.anchor}" for lab in labs for task in lab.tasks}
     names |= {name: f"#{prefix}" for name, prefix in prefixes.items()}
     names |= _note_names(pages, output)
     page.rendered = []
@@ -88,24 +84,24 @@ def build(page: Page, output: Path, upstream: Upstream | None, pages: dict[Path,
         page.rendered.append(markdown.render(file.read_text("utf-8"), prefix, links))
     cited = [citation for chapter in page.rendered for citation in chapter.citations]
     found = excerpts.collect(cited, upstream)
-    mine = "".join(lab.html for lab in labs)
-    values = {
-        "title": html.escape(page.title),
-        "mark": html.escape(page.mark),
-        "css": asset("reader.css"),
-        "script": asset("reader.js"),
-        "home": "index.html" if pages else "#",
-        "chapters": "".join(_tab(prefix, label) for prefix, label in page.files.values()),
-        "articles": "".join(_article(page, i) for i in range(len(page.rendered))),
-        "layout": _layout(bool(found), bool(mine)),
-        "picker": _picker(found),
-        "upstream": "".join(_upstream_file(e) for e in found) or _nothing_cited(),
-        "mine": mine or '<p class="empty">This page has no files to edit.</p>',
-        "places": _places(found).replace("</", "<\\/"),
-        "attribution": ATTRIBUTION if found else "",
-        "book": '<script src="search-index.js"></script>' if pages else "",
-    }
-    return Template(asset("page.html")).substitute(values)
+    return templates.render(
+        "page.html",
+        style=asset("reader.css"),
+        script=asset("reader.js"),
+        title=page.title,
+        mark=page.mark,
+        home="index.html" if pages else "#",
+        in_book=bool(pages),
+        layout=_layout(bool(found), bool(labs)),
+        chapters=page.files.values(),
+        articles=[_article(page, i) for i in range(len(page.rendered))],
+        found=found,
+        files=labs,
+        places=Markup(_places(found).replace("</", "<\\/")),
+        lines_of=_lines_of,
+        repository=REPOSITORY,
+        pin=PIN,
+    )
 
 
 def _note_names(pages: dict[Path, str], output: Path) -> dict[str, str]:
@@ -122,54 +118,23 @@ def _layout(cites: bool, has_files: bool) -> str:
     return "split" if has_files else "split no-files"
 
 
-def _tab(prefix: str, label: str) -> str:
-    return f'<a href="#{prefix}" data-chapter="{prefix}">{html.escape(label)}</a>'
-
-
-def _article(page: Page, index: int) -> str:
+def _article(page: Page, index: int) -> tuple[str, str, Markup]:
+    """Anchor and name of a chapter, and its text with a table of contents below the title."""
     (prefix, label), chapter = list(page.files.values())[index], page.rendered[index]
     entries = [h for h in chapter.headings if h.level == 2]
-    contents = "".join(f'<li><a href="#{h.anchor}">{html.escape(h.text)}</a></li>' for h in entries)
-    toc = f'<nav class="toc" aria-label="In this chapter"><ol>{contents}</ol></nav>'
     heading, closing, rest = chapter.html.partition("</h1>\n")
-    body = f"{heading}{closing}{toc}{rest}" if closing and len(entries) > 2 else chapter.html
-    return f'<article class="prose" id="{prefix}" aria-label="{label}">{body}</article>\n'
+    if not closing or len(entries) <= 2:
+        return prefix, label, Markup(chapter.html)
+    contents = templates.render("contents.html", entries=entries)
+    return prefix, label, Markup(f"{heading}{closing}{contents}{rest}")
 
 
-def _picker(found: list[excerpts.Excerpt]) -> str:
-    """A menu of all cited places, file by file."""
-    groups = []
-    for excerpt in found:
-        options = "".join(
-            f'<option value="u{excerpt.number}.{place.number}">{place.citation.symbol}'
-            f" · {place.citation.region}</option>"
-            for place in sorted(excerpt.places, key=lambda p: p.citation.first)
-        )
-        groups.append(f'<optgroup label="{html.escape(excerpt.name)}">{options}</optgroup>')
-    return "".join(groups)
-
-
-def _upstream_file(excerpt: excerpts.Excerpt) -> str:
-    key = f"u{excerpt.number}"
-    if excerpt.source is None:
-        rows = "".join(
-            f'<li><a href="{p.citation.url}"><code>{p.citation.symbol}</code></a>'
-            f" lines {p.citation.region}</li>"
-            for p in excerpt.places
-        )
-        content = (
-            '<p class="empty">The source is not on this machine. <code>make upstream</code> '
-            f"fetches it; until then these places are on GitHub:</p><ul>{rows}</ul>"
-        )
-    else:
-        coloured = code.highlight_lines(excerpt.source.text, "python")
-        lines = [(n, coloured[n - 1]) for n in excerpt.shown_lines()]
-        content = f'<div class="lines">{code.numbered(lines, key)}</div>'
-    return f'<div class="file" id="{key}" data-path="{excerpt.path}" hidden>{content}</div>'
-
-
-def _nothing_cited() -> str:
-    return '<p class="empty">No chapter of this page cites upstream.</p>'
+def _lines_of(excerpt: excerpts.Excerpt) -> Markup:
+    """The cited lines of an upstream file and those around them."""
+    assert excerpt.source is not None
+    coloured = code.highlight_lines(excerpt.source.text, "python")
+    lines = [(n, coloured[n - 1]) for n in excerpt.shown_lines()]
+    return Markup(code.numbered(lines, f"u{excerpt.number}"))
 
 
 def _places(found: list[excerpts.Excerpt]) -> str:
@@ -191,54 +156,56 @@ def _places(found: list[excerpts.Excerpt]) -> str:
     return json.dumps(places, ensure_ascii=False)
 
 
+@dataclass(frozen=True)
+class Task:
+    """A function of a lab file that is to be written: its line's anchor; "open" or "written"."""
+
+    id: str
+    name: str
+    anchor: str
+    state: str
+
+
 @dataclass
 class LabFile:
-    """One of the learner's files as HTML, and the anchor of each function to write."""
+    """One of the learner's files; `text` is None where it is missing, and `restore` brings it
+    back."""
 
-    html: str
-    tasks: dict[str, str] = field(default_factory=dict)
+    key: str
+    shown: str
+    restore: str
+    text: str | None = None
+    tasks: list[Task] = field(default_factory=list)
+    lines: str = ""
 
 
 def _lab_files(phase: Phase) -> list[LabFile]:
-    """The learner's files of a phase; a missing one says how to get it back."""
+    """The learner's files of a phase."""
     files = []
     for number, module in enumerate(phase.modules, start=1):
-        key, shown, file = f"m{number}", phase.lab_path(module), phase.lab_file(module)
-        if file.is_file():
-            holes = {name: task.id for name, task in phase.holes(module).items()}
-            files.append(_lab_file(key, shown, file.read_text("utf-8"), holes))
-        else:
-            restore = f"<code>make reset-{phase.number}</code> restores it."
-            text = f'<p class="empty"><code>{shown}</code> is not there. {restore}</p>'
-            files.append(LabFile(f'<div class="file" id="{key}">{text}</div>'))
+        file = LabFile(f"m{number}", phase.lab_path(module), f"make reset-{phase.number}")
+        path = phase.lab_file(module)
+        if path.is_file():
+            file.text = path.read_text("utf-8")
+            _read_lab_file(file, {name: task.id for name, task in phase.holes(module).items()})
+        files.append(file)
     return files
 
 
-def _lab_file(key: str, shown: str, text: str, holes: dict[str, str]) -> LabFile:
-    """One lab file: a list of its tasks, then its lines, with those to be written marked."""
+def _read_lab_file(file: LabFile, holes: dict[str, str]) -> None:
+    """Find the tasks of a lab file, and colour its lines with those to be written marked."""
+    text = file.text or ""
     try:
         known = source.functions(text)
     except (SyntaxError, ValueError):
         known = {}
-    rows, tasks = "", {}
     todo: set[int] = set()
     for name, task in holes.items():
         if (function := known.get(name)) is None:
             continue
-        tasks[name] = f"{key}-{function.line}"
         state = "open" if is_hole(function) else "written"
         if state == "open":
             todo.update(range(function.body_line, function.end_line + 1))
-        rows += (
-            f'<li class="{state}"><a href="#{tasks[name]}">{task}</a> '
-            f"<code>{html.escape(name)}</code> <span>{state}</span></li>"
-        )
+        file.tasks.append(Task(task, name, f"{file.key}-{function.line}", state))
     lines = list(enumerate(code.highlight_lines(text, "python"), start=1))
-    listed = f'<ol class="tasks">{rows}</ol>' if rows else ""
-    body = (
-        f'<h3 class="path">{html.escape(shown)}</h3>{listed}'
-        f'<div class="lines">{code.numbered(lines, key, todo)}</div>'
-    )
-    return LabFile(
-        f'<div class="file" id="{key}" data-path="{html.escape(shown)}">{body}</div>', tasks
-    )
+    file.lines = Markup(code.numbered(lines, file.key, todo))

@@ -5,6 +5,7 @@ python -m labkit conformance                      compare 100,000 steps over all
 python -m labkit conformance --profile priority --seed 17 --steps 100      one trace again
 python -m labkit conformance --record             record the golden traces anew
 python -m labkit conformance --coverage           which situations the traces bring about
+python -m labkit conformance --policy vllm-v0     a policy of V0's kind, against vLLM 0.8.5
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.citations.upstream import COMMIT
-from labkit.trace import differences, golden
+from labkit.trace import differences, golden, v0_conformance
 from labkit.trace.coverage import FEATURES, features
 from labkit.trace.diff import Difference, first_difference, render
 from labkit.trace.format import Trace, dump_trace
@@ -30,6 +31,7 @@ from labkit.trace.shrink import shrink
 
 BATCH = 16
 """Traces of one profile that are sent to vLLM together."""
+POLICY_NAMES = ("static", "minivllm", "nano-vllm", *v0_conformance.V0_POLICIES)
 GOLDEN_TRACES = 16
 GOLDEN_STEPS = 60
 
@@ -233,6 +235,8 @@ def record_profile(oracle: Oracle, profile: str) -> None:
 def main(argv: Sequence[str]) -> int:
     """The command; returns its exit status: 1 for a difference or a missing environment."""
     options = _parse(argv)
+    if options.policy:
+        return _compare_policy(options)
     try:
         if options.install or options.wheel:
             print("Installing vLLM's scheduler into .venv-upstream/ (some minutes) ...", flush=True)
@@ -264,8 +268,24 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=100, help="steps of one trace, about")
     parser.add_argument("--record", action="store_true", help="record the golden traces anew")
     parser.add_argument("--coverage", action="store_true", help="print what the traces exercise")
+    parser.add_argument("--policy", choices=POLICY_NAMES, help="a policy instead of vLLM V1's")
     parser.add_argument("--reports", type=Path, default=Path("reports"), help="for failing traces")
     return parser.parse_args(argv)
+
+
+def _compare_policy(options: argparse.Namespace) -> int:
+    """One of the other policies: against its original, or recorded anew."""
+    if options.record:
+        v0_conformance.record([options.policy])
+        return 0
+    if options.policy not in v0_conformance.V0_POLICIES:
+        print(
+            f"{options.policy} has no original to ask; its recorded decisions are compared by "
+            "tests/conformance/test_policies.py",
+            file=sys.stderr,
+        )
+        return 1
+    return v0_conformance.compare(options.policy, options.total, options.first_seed, options.steps)
 
 
 def _compare(oracle: Oracle, options: argparse.Namespace) -> int:

@@ -74,7 +74,7 @@ class TraceConfig:
     vocab_size: int = 32000
     eos_token_id: int | None = None
     num_speculative_tokens: int = 0
-    spec_method: str = "ngram"  # "draft_model" needs a KV slot for every draft, "ngram" none
+    spec_method: str = "ngram"  # all but "ngram" need a KV slot for every draft
     spec_accept: int = 700  # drafts in a thousand that are right
     spec_ragged: bool = False  # the number of drafts changes from step to step
     max_loras: int = 0
@@ -83,13 +83,19 @@ class TraceConfig:
     disable_chunked_mm_input: bool = False
     connector: str | None = None  # "sync" or "async"
     kv_load_failure_policy: str = "recompute"  # or "fail"
+    num_cpu_blocks: int = 0  # this and the following: for policies of vLLM V0's kind
+    num_lookahead_tokens: int = 0
+    preemption_mode: str | None = None  # "swap" or "recompute"; null: by the group
+    delay_factor: float = 0.0
+    watermark: float = 0.01
 
 
 CHOICES = {
     "policy": ("fcfs", "priority"),
-    "spec_method": ("ngram", "draft_model"),
+    "spec_method": ("ngram", "draft_model", "eagle"),
     "connector": (None, "sync", "async"),
     "kv_load_failure_policy": ("recompute", "fail"),
+    "preemption_mode": (None, "swap", "recompute"),
 }
 
 
@@ -263,6 +269,7 @@ _MINIMUM = {
     "max_model_len": 1, "long_prefill_token_threshold": 0, "vocab_size": 1, "eos_token_id": 0,
     "max_tokens": 1, "min_tokens": 0, "len": 1, "share": 0, "n": 0, "max": 0,
     "num_speculative_tokens": 0, "spec_accept": 0, "max_loras": 0, "encoder_cache_size": 0,
+    "num_cpu_blocks": 0, "num_lookahead_tokens": 0,
     "max_num_encoder_input_tokens": 0, "grammar": 0, "arrive": 0, "keep": 0,
 }  # fmt: skip
 # A field of a request, and the key of the configuration without which it means nothing.

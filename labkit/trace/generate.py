@@ -55,7 +55,7 @@ def _difference(event: Add, config: TraceConfig) -> str | None:
 
 def _draft_slots(config: TraceConfig) -> int:
     """Most slots that drafts take: those to verify, and with a draft model the next ones too."""
-    return config.num_speculative_tokens * (2 if config.spec_method == "draft_model" else 1)
+    return config.num_speculative_tokens * (1 if config.spec_method == "ngram" else 2)
 
 
 def prompt_length(event: Add) -> int:
@@ -144,6 +144,8 @@ class _Builder:
         number = len(self.adds)
         slots = (config.num_gpu_blocks - 1) * config.block_size
         most = min(slots, config.max_model_len - 1)
+        if config.num_speculative_tokens:  # drafts lie behind the text, in slots too
+            most = max(1, min(most, slots - _draft_slots(config)))
         if not config.enable_chunked_prefill and config.long_prefill_token_threshold == 0:
             most = min(most, config.max_num_batched_tokens)
         prompt = self._prompt(most)
@@ -364,7 +366,29 @@ PROFILES: dict[str, Callable[[Random], Shape]] = {
 }
 """What every scheduler must get right: the phases of the scheduler are judged by them."""
 
-FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {"lora": _lora}
+
+def _edge(rng: Random) -> Shape:
+    """Prompts that end just below the model's length, where drafts find no room."""
+    length = rng.randint(5, 48)
+    config = _config(rng, (60, 90), max_model_len=length)
+    return Shape(config, prompt=(max(1, length - 9), length - 1), max_tokens=(1, 20))
+
+
+def _drafts(rng: Random) -> Shape:
+    """One of the profiles above, or the edge of the model's length, with drafts to verify."""
+    shape = rng.choice((_mixed, _pressure, _priority, _prefix, _stop, _edge))(rng)
+    drafted = replace(
+        shape.config,
+        num_speculative_tokens=rng.choice((1, 2, 3, 4, 7)),
+        spec_method=rng.choice(("ngram", "draft_model", "eagle")),
+        spec_accept=rng.choice((0, 300, 700, 900, 1000)),
+        spec_ragged=rng.random() < 0.5,
+    )
+    blocks = drafted.num_gpu_blocks + -(-2 * drafted.num_speculative_tokens // drafted.block_size)
+    return replace(shape, config=replace(drafted, num_gpu_blocks=blocks))
+
+
+FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {"drafts": _drafts, "lora": _lora}
 """Those of features that a scheduler may lack."""
 
 ALL_PROFILES = PROFILES | FEATURE_PROFILES

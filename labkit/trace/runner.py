@@ -105,7 +105,9 @@ class ReferenceSubject:
         self.config = config
         self.requests: dict[str, Any] = {}
         self.grammars: Grammars | None = None
-        lookahead = config.num_speculative_tokens if config.spec_method == "draft_model" else 0
+        writes_kv = config.spec_method in ("draft_model", "eagle")
+        lookahead = config.num_lookahead_tokens
+        lookahead += config.num_speculative_tokens if writes_kv else 0
         self.scheduler = make_scheduler(
             SchedulerConfig(
                 max_num_batched_tokens=config.max_num_batched_tokens,
@@ -125,9 +127,11 @@ class ReferenceSubject:
                 block_size=config.block_size,
                 num_gpu_blocks=config.num_gpu_blocks,
                 enable_prefix_caching=config.enable_prefix_caching,
+                num_cpu_blocks=config.num_cpu_blocks,
             ),
             lora=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
             connector=config.connector,
+            use_eagle=config.spec_method == "eagle" and config.num_speculative_tokens > 0,
             kv_load_failure_policy=config.kv_load_failure_policy,
             scheduler_cls=scheduler_class,  # type: ignore[arg-type]
         )

@@ -269,7 +269,7 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
 def _speculation(config: TraceConfig) -> SimpleNamespace:
     return SimpleNamespace(
         num_speculative_tokens=config.num_speculative_tokens,
-        use_eagle=lambda: False,
+        use_eagle=lambda: config.spec_method == "eagle",
         uses_draft_model=lambda: config.spec_method == "draft_model",
     )
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mini_vllm.config.checks import require_at_least
+from mini_vllm.config.checks import require_at_least, require_one_of
+
+KV_CACHE_DTYPES = (
+    "auto",
+    "float32",
+    "bfloat16",
+    "float16",
+    "fp8",
+    "fp8_e4m3",
+    "int8_per_token_head",
+    "fp8_per_token_head",
+)
 
 
 @dataclass(frozen=True)
@@ -24,6 +35,10 @@ class CacheConfig:
     """Blocks in host memory that a swapping policy may use; the V1 scheduler never swaps."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory that weights, activations and KV cache may use together."""
+    kv_cache_dtype: str = "auto"
+    """What the cache holds; "auto": what the checkpoint says, or the model's dtype. "fp8" has one
+    scale a layer, from the checkpoint; "int8_per_token_head" and "fp8_per_token_head" choose one
+    for each head of each token."""
 
     def __post_init__(self) -> None:
         require_at_least("block_size", self.block_size, 1, "16 is the usual choice")
@@ -40,3 +55,4 @@ class CacheConfig:
                 f"gpu_memory_utilization is {self.gpu_memory_utilization}; it must be above 0 and "
                 "at most 1; 0.9 is the default"
             )
+        require_one_of("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)

@@ -18,3 +18,9 @@ def require_one_of(name: str, value: object, choices: Iterable[str]) -> None:
     known = tuple(choices)
     if value not in known:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(known)}")
+
+
+def require_flag(name: str, value: object) -> None:
+    """Raises ValueError unless ``value`` is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is {value!r}; it must be True or False")

@@ -14,7 +14,6 @@ from mini_vllm.config.structured import StructuredOutputsConfig
 
 ARRIVES = {
     "several workers": 10,
-    "structured_outputs_config": 12,
     "images": 13,
     "kv_transfer_config": 15,
 }
@@ -44,10 +43,12 @@ FEATURES: dict[str, Callable[[Situation], bool]] = {
     "images": lambda s: "images" in s.model,
     "kv_transfer_config": lambda s: s.config.kv_transfer is not None,
     "compile_model": lambda s: s.config.model.compile_model,
+    "quantization": lambda s: s.config.model.quantization is not None,
     "enable_prefix_caching=False": lambda s: not s.config.cache.enable_prefix_caching,
     "a model without tensor parallelism": lambda s: "tp" not in s.model,
     "a model without pipeline parallelism": lambda s: "pp" not in s.model,
     "a model without adapters": lambda s: "lora" not in s.model,
+    "a model in full precision only": lambda s: "quantization" not in s.model,
     "a model that does not compile": lambda s: "compile" not in s.model,
     "a scheduler without drafts": lambda s: "drafts" not in s.scheduler,
     "a scheduler without images": lambda s: "encoder" not in s.scheduler,
@@ -91,6 +92,8 @@ ROWS = (
         "its layers cannot be spread", "set pipeline_parallel_size=1"),
     Row("enable_lora", "a model without adapters",
         "its layers take none", "leave enable_lora out"),
+    Row("quantization", "a model in full precision only",
+        "its layers know no other", "leave quantization out"),
     Row("compile_model", "a model that does not compile",
         "its code changes from step to step", "leave compile_model out"),
     Row("speculative_config", "a scheduler without drafts", POLICY, "use the default scheduler"),

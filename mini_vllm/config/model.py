@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from mini_vllm.config.checks import require_at_least, require_one_of
+from mini_vllm.errors import show
 
+MAX_THREADS = 1024
 DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
@@ -35,6 +38,9 @@ class ModelConfig:
     """Name of an attention backend; None: the fastest one for the device."""
     enforce_eager: bool = False
     """Launch every kernel of every step from Python: no CUDA graphs. They are used on GPUs only."""
+    quantization: str | None = None
+    """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
+    full precision while it is loaded."""
     compile_model: bool = False
     """Let `torch.compile` fuse what lies between attention calls; the first steps wait for it."""
 
@@ -42,5 +48,17 @@ class ModelConfig:
         require_one_of("dtype", self.dtype, DTYPES)
         if self.num_threads is not None:
             require_at_least("num_threads", self.num_threads, 1, "leave it out to let us choose")
+            if self.num_threads > MAX_THREADS:
+                raise ValueError(
+                    f"num_threads is {self.num_threads}; it must be at most {MAX_THREADS}; leave "
+                    "it out to let us choose"
+                )
+        if not re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", str(self.device)):
+            raise ValueError(
+                f"device is {self.device!r}; it must be 'auto', 'cpu', 'cuda' or 'cuda:N'"
+            )
+        require_at_least("seed", self.seed, -(2**63), "0 is the default")
+        if self.seed >= 2**64:
+            raise ValueError(f"seed is {show(self.seed)}; it must be below 2**64; 0 is the default")
         if self.load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format is {self.load_format!r}; it must be 'auto' or 'dummy'")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.request import Request
+from mini_vllm.request import Request, RequestStatus
 
 if TYPE_CHECKING:
     from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
@@ -69,8 +69,11 @@ class SchedulerExtension:
         are returned are thrown away."""
         return set()
 
-    def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | None:
-        """Tokens that the stop rules have let pass. A reason ends their request with an error."""
+    def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | RequestStatus | None:
+        """Tokens that the stop rules have let pass; they may have ended the request.
+
+        A reason ends it with an error, a FINISHED status ends it with that.
+        """
         return None
 
     def limit_drafts(self, request: Request, token_ids: list[int]) -> list[int]:

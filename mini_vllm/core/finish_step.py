@@ -63,7 +63,7 @@ def _complete(output: EngineCoreOutput, scheduler: Scheduler, result: ModelRunne
 def _accepted(
     output: EngineCoreOutput, scheduler: Scheduler, plan: SchedulerOutput
 ) -> EngineCoreOutput:
-    """Show the new tokens to the extensions; the first reason against them ends the request."""
+    """Show the new tokens to the extensions; the first who has an answer ends the request."""
     if not output.new_token_ids:
         return output
     request_id = output.request_id
@@ -71,10 +71,17 @@ def _accepted(
         extension.tokens_accepted(request_id, output.new_token_ids)
         for extension in scheduler.extensions
     ]
-    reason = next((answer for answer in answers if answer is not None), None)
-    if reason is None or request_id not in scheduler.requests:
+    answer = next((answer for answer in answers if answer is not None), None)
+    if answer is None or request_id not in scheduler.requests:
         return output
-    return scheduler.fail_requests(plan, {request_id: reason})[0]
+    if isinstance(answer, RequestStatus):
+        if output.logprobs is not None:  # the extension may have cut the tokens
+            del output.logprobs[len(output.new_token_ids) :]
+        output.stop_reason = scheduler.requests[request_id].stop_reason
+        scheduler.finish_requests(request_id, answer)
+        output.finish_reason = RequestStatus.get_finished_reason(answer)
+        return output
+    return scheduler.fail_requests(plan, {request_id: answer})[0]
 
 
 def end_hopeless(scheduler: Scheduler) -> list[EngineCoreOutput]:

@@ -117,6 +117,10 @@ class GrammarOutput:
     """``[rows, ceil(V / 32)]`` int32, little-endian; bit t % 32 of word t // 32 is token t."""
 
 
+GRAMMAR_END = "grammar_end"
+"""Stop reason of a request that ended because its grammar was complete, without a stop token."""
+
+
 class LogprobsEntry(NamedTuple):
     """The candidates for one position: the sampled (or prompt) token, then the most likely."""
 

@@ -41,8 +41,8 @@ class StepPlan:
                 drafts = request.spec_token_ids[:num_drafts]
                 self.spec_decode_tokens[request.request_id] = drafts
             request.spec_token_ids = []  # the proposer brings new ones for the next step
-        for extension in self.extensions:
-            extension.scheduled(request, num_new_tokens)
+        if self.extensions:
+            self._report_scheduled(request, num_new_tokens)
 
     def add_admitted(self, request: Request, num_new_tokens: int, block_ids: list[int]) -> None:
         """Enter a new or resumed request with its whole block table."""
@@ -50,6 +50,10 @@ class StepPlan:
         self.num_scheduled_tokens[request.request_id] = num_new_tokens
         self.token_budget -= num_new_tokens
         self.new_block_ids[request.request_id] = block_ids
+        if self.extensions:
+            self._report_scheduled(request, num_new_tokens)
+
+    def _report_scheduled(self, request: Request, num_new_tokens: int) -> None:
         for extension in self.extensions:
             extension.scheduled(request, num_new_tokens)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
 import uuid
 from collections.abc import AsyncIterator, Iterable
@@ -148,7 +149,7 @@ class AsyncLLM:
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
         )
         self.input_processor = InputProcessor(
-            tokenizer, self.model_args, info.max_model_len, config.model.seed
+            tokenizer, self.model_args, info.max_model_len, config.model.seed, config.structured
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
@@ -366,10 +367,10 @@ class AsyncLLM:
             stream.collector.put(output)
 
     def fail_all(self, error: Exception) -> None:
-        """End every request with ``error``."""
+        """End every request with ``error``, each with a copy: raising one grows its traceback."""
         for stream in self._streams.values():
             if not stream.live.finished:
-                stream.collector.put(error)
+                stream.collector.put(copy.copy(error))
 
     def _fail(self, error: Exception) -> None:
         """Tell every caller, for there is nobody left who could serve them."""

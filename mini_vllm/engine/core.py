@@ -30,13 +30,19 @@ from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.request import Request, RequestStatus
+from mini_vllm.structured_output.manager import StructuredOutputManager
+from mini_vllm.structured_output.token_index import TokenTable, token_bytes
 
 if TYPE_CHECKING:
     from mini_vllm.model.llama import LlamaForCausalLM
     from mini_vllm.worker.model_runner import ModelRunner
+
+IDLE_SECONDS = 0.005
+"""Longest sleep of a step in which all requests wait for something outside the engine."""
 
 StepObserver = Callable[[SchedulerOutput, list[EngineCoreOutput], float, SchedulerStats], None]
 """Called after every step with its plan, its outputs, its duration in seconds, and gauges."""
@@ -95,11 +101,16 @@ class EngineCore:
         executor.call("warm_up")
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
+        self.structured_output_manager = StructuredOutputManager(
+            config.structured, self._load_vocabulary, self.model_args.eos_token_ids
+        )
         self._new_scheduler = functools.partial(
             make_scheduler,
             config.scheduler,
             cache,
             lora=config.lora,
+            structured=self.structured_output_manager,
+            use_eagle=config.speculative is not None and config.speculative.method == "eagle",
             scheduler_cls=scheduler_cls,
             extensions=extensions,
         )
@@ -125,6 +136,12 @@ class EngineCore:
     def model(self) -> LlamaForCausalLM:
         """The model of the worker in this process."""
         return self.executor.worker.model
+
+    def _load_vocabulary(self) -> TokenTable:
+        """The bytes of every token; read when the first request with a constraint arrives."""
+        model = self.config.model
+        tokenizer = load_tokenizer(model.tokenizer or model.model)
+        return TokenTable(token_bytes(tokenizer, self.model_args.vocab_size))
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
         """The engine's own request for what a front end has sent.
@@ -231,7 +248,8 @@ class EngineCore:
         plan = self.scheduler.schedule()
         scheduled_at = time.monotonic()
         self.executor.execute_model(plan)
-        result = self.executor.sample_tokens(None).result()
+        masks = self.structured_output_manager.get_grammar_output(plan)  # while it computes
+        result = self.executor.sample_tokens(masks).result()
         self.checkpoint.num_output_tokens = {
             request_id: request.num_output_tokens
             for request_id in plan.num_scheduled_tokens
@@ -239,6 +257,8 @@ class EngineCore:
         }
         drafts = accepted_drafts(plan, result)  # before the stop rules cut
         outputs = hopeless + finish_step(self.scheduler, plan, result)
+        if not plan.num_scheduled_tokens:
+            self.structured_output_manager.wait(IDLE_SECONDS)
         self._stamp(plan, outputs, scheduled_at)
         if self.observers:
             stats = replace(self.make_stats(), drafts=drafts)
@@ -295,7 +315,8 @@ class EngineCore:
         self.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
 
     def shutdown(self) -> None:
-        """Let go of the workers."""
+        """Let go of the workers and of the threads that compile grammars."""
+        self.structured_output_manager.clear_backend()
         self.executor.shutdown()
 
 

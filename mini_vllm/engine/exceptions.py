@@ -13,9 +13,6 @@ class EngineGenerateError(Exception):
 class EngineDeadError(Exception):
     """The engine is gone, and every request with it. There is no way back: start it anew."""
 
-    def __init__(self, reason: str = "the engine has died; see its log above") -> None:
-        super().__init__(reason)
-
 
 class QueueFullError(Exception):
     """As many requests or tokens wait as the service accepts; try again later."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from mini_vllm.config.combinations import ARRIVES, not_yet
+from mini_vllm.core.eagle_kv_cache_manager import EagleKVCacheManager
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.lora.scheduling import LoRASchedulerExtension
@@ -21,9 +22,10 @@ def make_scheduler(
     cache_config: CacheConfig,
     *,
     lora: LoRAConfig | None = None,
-    structured: Any = None,
+    structured: SchedulerExtension | None = None,
     connector: Any = None,
     kv_load_failure_policy: str = "recompute",
+    use_eagle: bool = False,
     hash_root: bytes | None = None,
     scheduler_cls: type[Scheduler] | None = None,
     extensions: Sequence[SchedulerExtension] = (),
@@ -36,6 +38,8 @@ def make_scheduler(
         structured: the manager of compiled grammars (phase 12).
         connector: the scheduler's half of a KV connector (phase 15).
         kv_load_failure_policy: "recompute" or "fail" requests whose KV does not arrive.
+        use_eagle: drafts come from hidden states, so the last block of a prefix hit is computed
+            again (phase 08).
         scheduler_cls: another scheduler; None: :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: further ones, asked after those of the features.
 
@@ -54,6 +58,18 @@ def make_scheduler(
             raise not_yet(name, ARRIVES[name])
     if lora is not None:
         features.append(LoRASchedulerExtension(lora))
-    return (scheduler_cls or Scheduler)(
+    if structured is not None:
+        features.append(structured)
+    scheduler = (scheduler_cls or Scheduler)(
         scheduler_config, cache_config, (*features, *extensions), hash_root
     )
+    if use_eagle:
+        manager = scheduler.kv_cache_manager
+        scheduler.kv_cache_manager = EagleKVCacheManager(
+            manager.block_pool.num_gpu_blocks,
+            manager.block_size,
+            scheduler_config.max_model_len,
+            cache_config.enable_prefix_caching,
+            hash_root,
+        )
+    return scheduler

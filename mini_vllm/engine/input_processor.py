@@ -9,11 +9,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.errors import show
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.sampling_params import MAX_INT64, SamplingParams, derive_seed, is_text
+from mini_vllm.structured_output.choose import check_constraint
 
 PromptType = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with "prompt" or "prompt_token_ids" (and "cache_salt")."""
@@ -27,13 +29,22 @@ class InputProcessor:
         model: which tokens there are, and which of them end an output.
         max_model_len: what ``max_tokens=None`` fills up to.
         seed: root of the seeds of requests that bring none.
+        structured: which constraints on the output can be served.
     """
 
-    def __init__(self, tokenizer: Any, model: ModelArgs, max_model_len: int, seed: int = 0) -> None:
+    def __init__(
+        self,
+        tokenizer: Any,
+        model: ModelArgs,
+        max_model_len: int,
+        seed: int = 0,
+        structured: StructuredOutputsConfig | None = None,
+    ) -> None:
         self.tokenizer = tokenizer
         self.model = model
         self.max_model_len = max_model_len
         self.seed = seed
+        self.structured = structured or StructuredOutputsConfig()
         self.num_requests = 0
         """How many there were so far: what the seeds of those without one depend on."""
 
@@ -99,11 +110,13 @@ class InputProcessor:
 
         Raises:
             ValueError: for token ids outside the vocabulary in ``stop_token_ids``,
-                ``logit_bias`` or ``allowed_token_ids``, and for stop strings without a tokenizer.
+                ``logit_bias`` or ``allowed_token_ids``, for stop strings without a tokenizer, and
+            for a constraint on the output that cannot be read or enforced.
         """
         params = params.clone()
         params.__post_init__()  # its fields may have been set since it was made
         params.verify(self.model.vocab_size)
+        self._check_constraint(params)
         if params.max_tokens is None:
             params.max_tokens = max(self.max_model_len - len(token_ids), 1)
         if params.seed is None:
@@ -121,3 +134,13 @@ class InputProcessor:
             cache_salt=cache_salt,
             lora_request=lora_request,
         )
+
+    def _check_constraint(self, params: SamplingParams) -> None:
+        if params.structured_outputs is None:
+            return
+        if self.tokenizer is None:
+            raise ValueError(
+                "structured_outputs needs to know how tokens are spelled, and no tokenizer is "
+                "loaded; leave out skip_tokenizer_init"
+            )
+        check_constraint(self.structured, params.structured_outputs)

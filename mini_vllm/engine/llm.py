@@ -72,10 +72,6 @@ class LLM:
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
         self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
         self._ids = itertools.count()
-        self._open: set[str] = set()
-        """Ids of the requests whose call is not over."""
-        self._changed: dict[str, RequestOutput] = {}
-        """What has changed in a step, until the call that waits for it has yielded it."""
 
     @property
     def llm_engine(self) -> LLMEngine:
@@ -119,11 +115,11 @@ class LLM:
             )
             with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
                 progress.update(sum(output.finished for output in outputs))
-                for output in self._run(outputs):
-                    progress.update(output.finished)
+                for num_finished in self._run(outputs):
+                    progress.update(num_finished)
             return outputs
         finally:
-            self._leave(ids)
+            self.engine.abort_requests(ids)
 
     def stream(
         self,
@@ -140,9 +136,9 @@ class LLM:
         try:
             outputs = self._add_all(ids, prompts, sampling_params, None, lora_request, stream=True)
             yield from (output for output in outputs if output.finished)
-            yield from self._run(outputs)
+            yield from self._grown(outputs)
         finally:
-            self._leave(ids)
+            self.engine.abort_requests(ids)
 
     def chat(
         self,
@@ -208,7 +204,6 @@ class LLM:
         ):
             request_id = str(next(self._ids))
             ids.append(request_id)
-            self._open.add(request_id)
             try:
                 output = self.engine.add_request(
                     request_id, prompt, one_params, one_priority, stream, lora
@@ -221,32 +216,30 @@ class LLM:
             raise errors[0]
         return outputs
 
-    def _leave(self, ids: list[str]) -> None:
-        """A call is over: what it has not finished is aborted."""
-        self.engine.abort_requests(ids)
-        for request_id in ids:
-            self._open.discard(request_id)
-            self._changed.pop(request_id, None)
-
-    def _run(self, outputs: Sequence[RequestOutput]) -> Iterator[RequestOutput]:
-        """Step until these are finished, and yield each of them when it has changed.
-
-        Other requests advance as well. What changed of them is left to whoever waits for it.
-        """
-        changed = self._changed
-        unfinished = {output.request_id: output for output in outputs if not output.finished}
+    def _run(self, outputs: Sequence[RequestOutput]) -> Iterator[int]:
+        """Step until these have finished; yields how many of them each step has ended."""
+        unfinished = {output.request_id for output in outputs if not output.finished}
         while unfinished:
-            request_id = next((i for i in changed if i in unfinished), None)
-            if request_id is None:
-                stepped = {output.request_id: output for output in self.engine.step()}
-                changed |= {i: stepped[i] for i in stepped if i in self._open}
-                if changed.keys().isdisjoint(unfinished):  # somebody may have aborted them
-                    changed |= {i: o for i, o in unfinished.items() if o.finished}
-                continue
-            output = changed.pop(request_id)
-            if output.finished:
-                del unfinished[request_id]
-            yield output
+            stepped = self.engine.step() or outputs  # nothing: they may have ended otherwise
+            ended = unfinished & {output.request_id for output in stepped if output.finished}
+            unfinished -= ended
+            yield len(ended)
+
+    def _grown(self, outputs: Sequence[RequestOutput]) -> Iterator[RequestOutput]:
+        """Step until these have finished; yield each of them whenever it has grown.
+
+        They may grow without us: whoever reads this may run the engine in between.
+        """
+        sizes = {output.request_id: _size(output) for output in outputs}
+        waiting = [output for output in outputs if not output.finished]
+        while waiting:
+            grown = [output for output in waiting if _size(output) != sizes[output.request_id]]
+            if not grown:
+                self.engine.step()
+            for output in grown:
+                sizes[output.request_id] = _size(output)
+                yield output
+            waiting = [o for o in waiting if not (o.finished and _size(o) == sizes[o.request_id])]
 
 
 def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
@@ -258,6 +251,12 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
     config = EngineConfig.from_kwargs(model, **options)
     load_config(config.model.model)
     return config
+
+
+def _size(output: RequestOutput) -> tuple[int, int, bool]:
+    """What grows as a request goes on."""
+    num_tokens = sum(len(completion.token_ids) for completion in output.outputs)
+    return num_tokens, len(output.prompt_logprobs or ()), output.finished
 
 
 def _as_list(prompts: Prompts) -> list[PromptType]:

@@ -46,7 +46,11 @@ class LLMEngine:
         self.config = self.core.config
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(
-            tokenizer, self.core.model_args, config.scheduler.max_model_len, config.model.seed
+            tokenizer,
+            self.core.model_args,
+            config.scheduler.max_model_len,
+            config.model.seed,
+            config.structured,
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = self._new_stats()

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.core.engine_request import EngineCoreRequest
-from mini_vllm.core.scheduler_output import EngineCoreOutput, LogprobsEntry
+from mini_vllm.core.scheduler_output import GRAMMAR_END, EngineCoreOutput, LogprobsEntry
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 
@@ -164,7 +164,8 @@ class OutputProcessor:
         parent, child, metrics = completion.parent, completion.output, completion.metrics
         self._begin(completion, output)
         detokenizer = completion.detokenizer
-        stopped = output.finish_reason == "stop"  # by its last token, which the text leaves out
+        # By its last token, which the text leaves out, unless a grammar was complete without one.
+        stopped = output.finish_reason == "stop" and output.stop_reason != GRAMMAR_END
         if output.prompt_logprobs is not None and parent.prompt_logprobs is not None:
             start, entries = output.prompt_logprobs
             end = start + len(entries)

@@ -29,4 +29,6 @@ def child_requests(request_id: str, params: SamplingParams) -> Iterator[tuple[st
         child.n = 1
         if child.seed is not None:
             child.seed += index
+            if child.seed >= 2**64:
+                child.seed -= 2**64  # the same 64 bits
         yield f"{index}_{request_id}", child

@@ -6,6 +6,7 @@ Source: vllm/v1/engine/core_client.py#L863-L1100 (AsyncMPClient) @ v0.22.1
 from __future__ import annotations
 
 import asyncio
+import atexit
 import functools
 import itertools
 import logging
@@ -91,6 +92,7 @@ class ProcessClient:
         self._call_ids = itertools.count()
         self._on_death: Callable[[str], None] = lambda reason: None
         self.process.start()
+        atexit.register(self.close)  # or Python would wait for the engine for ever
         try:
             self.info = self._wait_until_ready()
         except BaseException:
@@ -212,6 +214,7 @@ class ProcessClient:
     def close(self) -> None:
         """Let go of the process and the sockets, whatever state they are in."""
         self._closing = True
+        atexit.unregister(self.close)
         if self.process.is_alive():
             self.process.terminate()
             self.process.join(3.0)

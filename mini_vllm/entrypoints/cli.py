@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
+from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
 from mini_vllm.entrypoints.serve import add_serve_options
+from mini_vllm.errors import show
 from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
@@ -37,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors become one line on stderr and exit code 2, Ctrl-C gives 130."""
     from mini_vllm.core.interface import NoProgressError
 
-    args = build_parser().parse_args(argv)
+    args = build_parser().parse_args(_one_word(list(sys.argv[1:] if argv is None else argv)))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         return args.run(args)
@@ -47,6 +49,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("\nstopped; all requests were aborted", file=sys.stderr)
         return 130
+
+
+def _one_word(argv: list[str]) -> list[str]:
+    """``bench serve`` and ``bench throughput`` as in vLLM; ``bench`` alone is the latter."""
+    if argv[:2] == ["bench", "serve"]:
+        return ["bench-serve", *argv[2:]]
+    if argv[:2] == ["bench", "throughput"]:
+        return ["bench", *argv[2:]]
+    return argv
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -80,9 +91,9 @@ def build_parser() -> argparse.ArgumentParser:
     chat.add_argument("--system", help="the system message")
     chat.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
     bench = add_command(run_bench, "offline throughput on random prompts")
-    bench.add_argument("--num-prompts", type=int, default=16)
-    bench.add_argument("--input-len", type=int, default=128)
-    bench.add_argument("--output-len", type=int, default=64)
+    bench.add_argument("--num-prompts", type=_positive, default=16)
+    bench.add_argument("--input-len", type=_positive, default=128)
+    bench.add_argument("--output-len", type=_positive, default=64)
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
     bench.add_argument(
         "--profile",
@@ -90,13 +101,61 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="write a trace of the run that opens in Perfetto",
     )
+    bench_serve = commands.add_parser(
+        "bench-serve", help="`bench serve`: latencies and throughput of a running server"
+    )
+    bench_serve.set_defaults(run=run_bench_serve)
+    add_bench_serve_options(bench_serve)
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("--json", action="store_true")
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
     serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
     add_serve_options(serve)
+    _add_quantize(commands)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
+
+
+def _positive(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError(f"it is {number}; it must be at least 1")
+    return number
+
+
+def _add_quantize(commands: Any) -> None:
+    """`quantize` takes a checkpoint and writes another: no engine, and none of its options."""
+    command = commands.add_parser("quantize", help="write a quantised copy of a checkpoint")
+    command.set_defaults(run=run_quantize)
+    command.add_argument("model", metavar="MODEL", help="folder, or bundled model")
+    command.add_argument("-o", "--output-dir", type=Path, required=True, metavar="FOLDER")
+    command.add_argument(
+        "--scheme", default="W4A16", help="W4A16 (default), W8A8, FP8_DYNAMIC, ..."
+    )
+    command.add_argument("--algorithm", default="rtn", help="rtn (default), gptq, awq, smoothquant")
+    command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
+    command.add_argument("--group-size", type=int, metavar="INT", help="-1: a scale for a row")
+    command.add_argument("--ignore", nargs="*", default=["lm_head"], metavar="LAYER")
+    command.add_argument("--act-order", action="store_true", help="gptq: important columns first")
+
+
+def run_quantize(args: argparse.Namespace) -> int:
+    """Quantise once, offline; see :func:`mini_vllm.quantization.oneshot`."""
+    from mini_vllm.quantization import oneshot
+
+    texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
+    folder = oneshot(
+        args.model,
+        args.output_dir,
+        args.scheme,
+        args.algorithm,
+        [text for text in texts if text] if texts else None,
+        args.group_size,
+        args.ignore,
+        args.act_order,
+    )
+    size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    print(f"{folder}: {size / 2**20:.1f} MiB of tensors")
+    return 0
 
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -151,7 +210,7 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
         return {"action": argparse.BooleanOptionalAction}
     if list in origins:
         return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
-    if dict in origins or Mapping in origins:
+    if dict in origins or Mapping in origins or any(map(dataclasses.is_dataclass, kinds)):
         return {"type": json.loads, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)
     return {"type": kind, "metavar": kind.__name__.upper()}
@@ -223,10 +282,14 @@ def _sampling_params(args: argparse.Namespace, **defaults: Any) -> SamplingParam
 
 def run_generate(args: argparse.Namespace) -> int:
     """Complete prompts; a single one is printed while it grows."""
-    from mini_vllm.observability.timeline import record_timeline
+    from mini_vllm.observability.timeline import check_timeline_path, record_timeline
 
     params = _sampling_params(args, max_tokens=128)
     prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
+    if not prompts:
+        raise ValueError("there is no prompt: none is given, and stdin is empty; give PROMPT")
+    if args.timeline is not None:
+        check_timeline_path(args.timeline)
     loras = _loras(args, len(prompts))
     llm = _load(args)
     with record_timeline(llm.engine.core, args.timeline):
@@ -261,7 +324,7 @@ def _print_stream(
 
 def _as_text(output: RequestOutput) -> str:
     adapter = f"[{output.lora_request.lora_name}] " if output.lora_request else ""
-    title = f"--- {adapter}{output.prompt!r}"
+    title = f"--- {adapter}{show(output.prompt) if output.error else repr(output.prompt)}"
     if output.error:
         return f"{title}\nerror: {output.error}"
     texts = [completion.text.strip() for completion in output.outputs]
@@ -292,7 +355,14 @@ def run_bench(args: argparse.Namespace) -> int:
     import random
 
     from mini_vllm.observability.profile import profiled
+    from mini_vllm.worker.kv_cache import host_memory
 
+    num_bytes = 8 * args.num_prompts * (args.input_len + args.output_len)
+    if num_bytes > host_memory():
+        raise ValueError(
+            f"{args.num_prompts} prompts of {args.input_len} + {args.output_len} tokens take "
+            f"{num_bytes / 2**30:.0f} GiB; {host_memory() / 2**30:.0f} GiB are free; ask for fewer"
+        )
     llm = _load(args, enable_prefix_caching=False)
     vocab_size = llm.engine.core.model_args.vocab_size
     draw = random.Random(0)

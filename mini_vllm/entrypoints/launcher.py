@@ -20,6 +20,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -112,8 +113,6 @@ def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse
 async def _serve(
     server: uvicorn.Server, state: ServerState, sock: socket.socket, args: argparse.Namespace
 ) -> int:
-    from mini_vllm.entrypoints.serve import described
-
     asked = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -140,6 +139,14 @@ async def _serve(
         other.cancel()
     await task
     return 1 if died else 0
+
+
+def described(args: argparse.Namespace, address: Sequence[Any] | str) -> str:
+    """Where the server listens, as a URL that can be clicked."""
+    if args.uds:
+        return f"unix:{args.uds}"
+    scheme = "https" if args.ssl_certfile else "http"
+    return f"{scheme}://{address[0]}:{address[1]}"
 
 
 async def _until_dead(state: ServerState) -> None:

@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import json
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +86,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
     from mini_vllm.entrypoints.openai.state import ServerState
     from mini_vllm.observability.metrics import PrometheusRecorder
 
+    template = read_template(args.chat_template)
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             args.model,
@@ -107,7 +107,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         list(names),
         loras=parse_lora_modules(args.lora_modules),
         default_params=recommended_params(Path(engine.config.model.model)),
-        chat_template=read_template(args.chat_template),
+        chat_template=template,
         trust_request_chat_template=args.trust_request_chat_template,
         response_role=args.response_role,
         enable_auto_tool_choice=args.enable_auto_tool_choice,
@@ -160,11 +160,3 @@ def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
         args.root_path,
     )
     return serve_http(app, state, socket, args)
-
-
-def described(args: argparse.Namespace, address: Sequence[Any] | str) -> str:
-    """Where the server listens, as a URL that can be clicked."""
-    if args.uds:
-        return f"unix:{args.uds}"
-    scheme = "https" if args.ssl_certfile else "http"
-    return f"{scheme}://{address[0]}:{address[1]}"

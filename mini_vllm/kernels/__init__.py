@@ -3,7 +3,9 @@
     launch.py      Launch (grid, arguments, constants of one kernel call) and KernelSpec
     attention.py   how the kernels of `attention/triton_paged.py` are launched
     pointwise.py   how the kernels of `kernels/fused.py` are launched
+    masking.py     how the kernel of `kernels/bitmask.py` is launched
     fused.py       the fused kernels: norm with residual, rope, silu-mul
+    bitmask.py     the mask of structured output
 
 A kernel module holds kernels and nothing else. All that surrounds one, the grid, the arguments, the
 tile sizes, lives in a launcher, which the engine and the kernel checker share.

@@ -35,13 +35,15 @@ def load_model(
     seed: int = 0,
     quant: QuantConfig | None = None,
     parallel: Parallel = SINGLE,
+    kv_cache_dtype: str = "auto",
 ) -> LlamaForCausalLM:
     """Load the model in folder `path`, ready to run; its shape is `model.config`.
 
     `dtype` "auto" takes the checkpoint's own; `load_format="dummy"` needs only a `config.json` and
-    fills the weights with random numbers from `seed`. `quant` says how numbers are held, and
-    `parallel` which part of each layer is this rank's. Raises FileNotFoundError for what is not
-    there, ValueError for what cannot be used; each message names the file or tensor.
+    fills the weights with random numbers from `seed`. `quant` says how numbers are held,
+    `parallel` which part of each layer is this rank's, `kv_cache_dtype` what the KV cache holds.
+    Raises FileNotFoundError for what is not there, ValueError for what cannot be used; each
+    message names the file or tensor.
     """
     args = load_config(path)
     config_file = Path(path) / "config.json"
@@ -49,7 +51,7 @@ def load_model(
         model_class = resolve_model_class(args.architectures)
     except ValueError as error:
         raise ValueError(f"{config_file}: {error}") from error
-    build = Build(backend or get_backend(device), quant, parallel)
+    build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype)
     try:
         with torch.device(device), default_dtype(resolve_dtype(dtype, args)):
             model = model_class(args, build).requires_grad_(False).eval()
@@ -63,7 +65,7 @@ def load_model(
         check_floating(Path(path))
         load_weights(model, Path(path))
     elif load_format == "auto":
-        load_parts(model, Path(path))
+        load_parts(model, Path(path), quant.rename if quant else None)
     else:
         raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
     for module in model.modules():
@@ -85,8 +87,9 @@ def compile_model(model: LlamaForCausalLM, backend: AttentionBackend) -> None:
     The model is traced around the two calls of the backend, which read lengths as plain numbers
     and would be traced anew for each. Sizes are dynamic, so that one compilation serves all steps.
     """
-    for name in ("store", "forward"):
-        setattr(backend, name, torch.compiler.disable(getattr(backend, name)))
+    for each in {backend, *(layer.self_attn.backend for layer in model.model.layers)}:
+        for name in ("store", "forward"):
+            setattr(each, name, torch.compiler.disable(getattr(each, name)))
     model.model.compile(dynamic=True)
 
 
@@ -114,9 +117,22 @@ def resolve_dtype(dtype: str | torch.dtype, args: ModelArgs) -> torch.dtype:
 
 
 def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:
-    """Random weights with a standard deviation of 0.02; norms are 1 and biases 0."""
+    """Random weights with a standard deviation of 0.02; norms are 1 and biases 0.
+
+    Packed numbers are random bits, and their scales all the same.
+    """
     for name, parameter in model.named_parameters():
-        if "norm" in name:
+        if name.endswith(("g_idx", "weight_shape")):
+            continue  # what they hold already is in order
+        if "scale" in name.rpartition(".")[2]:
+            parameter.data.fill_(0.0025)
+        elif parameter.itemsize < 2 or not parameter.is_floating_point():
+            generator = torch.Generator(parameter.device).manual_seed(seed)
+            low, high = (-127, 128) if parameter.itemsize < 2 else (-(2**31), 2**31)
+            numbers = torch.randint(low, high, parameter.shape, generator=generator)
+            parameter.data.copy_(numbers)
+            seed += 1
+        elif "norm" in name:
             parameter.data.fill_(1.0)
         elif name.endswith("bias"):
             parameter.data.zero_()

@@ -156,6 +156,40 @@ _RAMPS = {
 }
 """Where the blend between scaled and unscaled frequencies begins and ends, with the defaults."""
 
+_STRINGS = list_of(STRING, "strings").or_null()
+_WIDTH = integer(1, MAX_SIZE)
+_GROUP_SIZE = Rule(
+    lambda value: value == -1 or _WIDTH.legal(value),
+    "it must be an integer of at least 1, or -1 for one scale a row",
+)
+
+QUANTIZATION: dict[str, Rule] = {
+    "group_size": _GROUP_SIZE,
+    "sym": BOOLEAN,
+    "desc_act": BOOLEAN,
+    "zero_point": BOOLEAN,
+    "lm_head": BOOLEAN,
+    "weight_block_size": list_of(_WIDTH, "integers of at least 1").or_null(),
+    "ignore": _STRINGS,
+    "ignored_layers": _STRINGS,
+    "modules_to_not_convert": _STRINGS,
+    "config_groups": OBJECT.or_null(),
+    "kv_cache_scheme": OBJECT.or_null(),
+}
+"""What several formats have in common; what is one format's own, that format checks."""
+QUANTIZATION_GROUP: dict[str, Rule] = {
+    "targets": Rule(list_of(STRING, "").legal, "it must be a list of strings", required=True),
+    "weights": OBJECT.or_null(),
+    "input_activations": OBJECT.or_null(),
+    "output_activations": OBJECT.or_null(),
+}
+QUANTIZATION_WEIGHTS: dict[str, Rule] = {
+    "num_bits": integer(1, 64),
+    "group_size": _GROUP_SIZE.or_null(),
+    "symmetric": BOOLEAN,
+    "block_structure": list_of(_WIDTH, "integers of at least 1").or_null(),
+}
+
 GENERATION_CONFIG: dict[str, Rule] = {"eos_token_id": _TOKEN_IDS}
 
 
@@ -179,6 +213,7 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
     for key in ("rope_parameters", "rope_scaling"):
         if config.get(key):
             _check_rope(config[key], source, key)
+    _check_quantization(config.get("quantization_config") or {}, source)
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
     if heads % kv_heads:
@@ -235,6 +270,24 @@ def _check_rope(rope: Mapping[str, Any], source: str, where: str) -> None:
             raise ValueError(
                 f"{source}: {where}.{high} is {end}; it must be above {low}, which is {start}"
             )
+
+
+def _check_quantization(quantization: Mapping[str, Any], source: str) -> None:
+    check_entries(quantization, QUANTIZATION, source, "quantization_config.")
+    for name, group in (quantization.get("config_groups") or {}).items():
+        path = f"quantization_config.config_groups.{name}"
+        if not isinstance(group, dict):
+            raise ValueError(f"{source}: {path} is {show(group)}; {OBJECT.says}")
+        check_entries(group, QUANTIZATION_GROUP, source, f"{path}.")
+        for numbers in ("weights", "input_activations"):
+            rules = QUANTIZATION_WEIGHTS
+            entries = group.get(numbers) or {}
+            check_entries(entries, rules, source, f"{path}.{numbers}.")
+            if entries.get("strategy") == "group" and entries.get("group_size") is None:
+                raise ValueError(
+                    f"{source}: {path}.{numbers}.group_size is None; strategy 'group' needs it; "
+                    f"{_GROUP_SIZE.says}"
+                )
 
 
 def _listed(names: Collection[str]) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend
+from mini_vllm.attention.quantized import FORMATS, QuantizedKV
 from mini_vllm.kernels import can_launch
 from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL
 from mini_vllm.model.layout import SINGLE, WHOLE, Layout, Parallel, ParamSpec
@@ -148,6 +149,9 @@ class QuantConfig(Protocol):
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         """The method of the layer called `prefix`, or None if it is not quantised."""
 
+    def rename(self, name: str) -> Sequence[str]:
+        """Our names of the checkpoint's tensor `name`, mostly just that."""
+
 
 @dataclass(frozen=True)
 class Build:
@@ -157,11 +161,13 @@ class Build:
         backend: computes attention; None where there is none.
         quant: how numbers are held; None: all in the model's dtype.
         parallel: which part of each layer is here.
+        kv_cache_dtype: what the KV cache holds; "auto": the model's dtype.
     """
 
     backend: AttentionBackend | None = None
     quant: QuantConfig | None = None
     parallel: Parallel = SINGLE
+    kv_cache_dtype: str = "auto"
 
     @property
     def is_plain(self) -> bool:
@@ -171,6 +177,12 @@ class Build:
     def method(self, layer: Linear, prefix: str) -> LinearMethod:
         method = self.quant.get_quant_method(layer, prefix) if self.quant else None
         return method or UNQUANTIZED
+
+    def attention(self) -> AttentionBackend:
+        """What computes the attention of one layer."""
+        form = FORMATS.get(self.kv_cache_dtype)
+        backend = cast(AttentionBackend, self.backend)
+        return QuantizedKV(backend, form) if form else backend
 
 
 class UnquantizedLinearMethod:

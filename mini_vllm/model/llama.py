@@ -10,12 +10,13 @@ Source: vllm/model_executor/models/llama.py#L501-L589 (LlamaForCausalLM) @ v0.22
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mini_vllm.attention import AttentionBackend, AttentionMetadata
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.attention.quantized import FORMATS
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import KVCacheSpec
 from mini_vllm.model.layers import (
@@ -48,7 +49,7 @@ class LlamaAttention(nn.Module):
         self.num_heads, self.num_kv_heads, _ = (  # that are here
             size // self.head_dim for size in self.qkv_proj.output_sizes
         )
-        self.backend = cast(AttentionBackend, build.backend)
+        self.backend = build.attention()
         self.window, self.scale = window, self.head_dim**-0.5
 
     def norm_qk(self, qk: Tensor) -> Tensor:
@@ -156,7 +157,7 @@ class LlamaForCausalLM(nn.Module):
 
     def __init__(self, args: ModelArgs, build: Build = PLAIN) -> None:
         super().__init__()
-        self.config = args
+        self.config, self.kv_cache_dtype = args, build.kv_cache_dtype
         self.model = LlamaModel(args, build, self.attention, "model")
         tied = args.tie_word_embeddings  # the head then is held as the embedding is
         self.lm_head = Linear(
@@ -180,8 +181,14 @@ class LlamaForCausalLM(nn.Module):
         return name
 
     def kv_cache_spec(self) -> KVCacheSpec:
-        first = self.model.layers[0].self_attn
-        return KVCacheSpec(len(self.model.layers), first.num_kv_heads, first.head_dim, self.dtype)
+        first, wanted = self.model.layers[0].self_attn, self.kv_cache_dtype
+        dtype, pad_bytes = self.dtype, 0
+        if wanted in FORMATS:
+            dtype, pad_bytes = torch.int8, FORMATS[wanted].pad_bytes
+        elif wanted != "auto":
+            dtype = getattr(torch, wanted)
+        shape = (len(self.model.layers), first.num_kv_heads, first.head_dim)
+        return KVCacheSpec(*shape, dtype, pad_bytes)
 
     def embed(self, input_ids: Tensor) -> Tensor:
         """Embeddings `[T, H]` of `[T]` tokens, for a caller who replaces some of them."""

@@ -10,7 +10,7 @@ the layer's `Part` and the parameter's `ParamSpec` name, and puts it where its p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from mini_vllm.model.checkpoint import TensorInfo, check_dtype, read_header, wei
 from mini_vllm.model.layout import ParamSpec
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import check_names, checkpoint_names, copy_weight
+
+KV_SCALES = (".k_scale", ".v_scale")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,11 @@ class Target:
 
 def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
     """For each name in the checkpoint, where its part goes."""
-    targets: dict[str, Target] = {}
+    targets = {
+        name.replace(".backend.", "."): Target(buffer, {}, [], optional=True)
+        for name, buffer in model.named_buffers()
+        if name.endswith(KV_SCALES)
+    }
     for name, parameter in model.named_parameters():
         module = model.get_submodule(name.rpartition(".")[0])
         names = checkpoint_names(model.checkpoint_prefix(name))
@@ -71,20 +77,36 @@ def _targets_of(module: nn.Module, parameter: nn.Parameter) -> Iterator[Target]:
         yield Target(view, cuts, shape, spec.optional)
 
 
-def load_parts(model: LlamaForCausalLM, folder: Path) -> None:
+def load_parts(
+    model: LlamaForCausalLM,
+    folder: Path,
+    rename: Callable[[str], Sequence[str]] | None = None,
+) -> None:
     """Copy this model's part of every tensor of the folder's safetensors files.
 
-    Raises ValueError for a missing or unexpected tensor, a wrong shape or dtype, or a damaged file.
+    `rename` gives our names of a tensor in the file. Raises ValueError for a missing or unexpected
+    tensor, a wrong shape or dtype, or a damaged file.
     """
     targets = part_targets(model)
     infos = {file: read_header(file) for file in weight_files(folder)}
-    found = {name for header in infos.values() for name in header}
+    ours = {
+        name: [
+            our
+            for our in (rename(name) if rename else [name])
+            if our in targets or not our.endswith(KV_SCALES)  # whose cache has no scales
+        ]
+        for header in infos.values()
+        for name in header
+    }
+    found = {our for names in ours.values() for our in names}
     needed = [name for name, target in targets.items() if name in found or not target.optional]
     check_names(needed, found, folder, tied=model.config.tie_word_embeddings)
     for file, header in infos.items():
         with safe_open(file, framework="pt") as tensors:
-            for name in targets.keys() & header.keys():
-                _copy_part(targets[name], tensors, header[name], name, file)
+            for name, info in header.items():
+                for our in ours[name]:
+                    if our in targets:
+                        _copy_part(targets[our], tensors, info, name, file)
 
 
 def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: Path) -> None:

@@ -84,10 +84,44 @@ class Timeline:
         )
 
     def write(self, path: Path) -> None:
-        """Write one line per step; a half-written file is never seen."""
-        temporary = path.with_name(path.name + ".part")
-        temporary.write_text("".join(json.dumps(record) + "\n" for record in self.records))
-        os.replace(temporary, path)
+        """Write one line per step; a half-written file is never seen, and nothing else is left.
+
+        What is no file, such as /dev/stdout, is written as it is.
+        """
+        text = "".join(json.dumps(record) + "\n" for record in self.records)
+        if path.exists() and not path.is_file():
+            path.write_text(text)
+            return
+        temporary = _temporary(path)
+        try:
+            temporary.write_text(text)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+
+def check_timeline_path(path: Path) -> None:
+    """Ask before a long run, not after it, whether ``path`` can be written.
+
+    Raises:
+        ValueError: that says why not.
+    """
+    if path.is_dir():
+        raise ValueError(f"timeline is {str(path)!r}, a folder; give the name of a file")
+    if path.exists() and not path.is_file():
+        return
+    try:
+        with _temporary(path).open("w"):
+            pass
+        _temporary(path).unlink()
+    except OSError as error:
+        raise ValueError(
+            f"timeline is {str(path)!r}, which cannot be written: {error.strerror}"
+        ) from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".part")
 
 
 def _verified(plan: SchedulerOutput, outputs: list[EngineCoreOutput]) -> dict[str, Any]:

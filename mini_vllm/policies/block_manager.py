@@ -55,7 +55,7 @@ class BlockManager(LateHashing):
             cache_config.enable_prefix_caching,
             hash_root,
         )
-        self.watermark_blocks = int(watermark * num_gpu_blocks)
+        self.watermark_blocks = int(watermark * self.block_pool.num_usable_blocks)
         self.num_cpu_blocks = cache_config.num_cpu_blocks
         self.host_tables: dict[str, list[int]] = {}
         """The host blocks of swapped requests."""

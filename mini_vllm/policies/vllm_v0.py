@@ -26,78 +26,27 @@ Drafts of a proposer are not scheduled either: V0 knew lookahead slots only.
 
 from __future__ import annotations
 
-import enum
 import random
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.interface import PauseState
+from mini_vllm.core.request_queue import create_request_queue
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.policies.base import Policy
 from mini_vllm.policies.block_manager import AllocStatus, BlockManager
 from mini_vllm.policies.budget import SchedulingBudget
 from mini_vllm.policies.sequence_group import SequenceGroups
+from mini_vllm.policies.v0_plan import PreemptionMode, StepReport, V0Options, V0Plan
 from mini_vllm.request import Request, RequestStatus
 
 ARTIFICIAL_PREEMPTION_PROBABILITY = 0.5
-
-
-class PreemptionMode(enum.Enum):
-    """What becomes of a preempted request's KV."""
-
-    RECOMPUTE = enum.auto()
-    """It is dropped; the request waits and is computed again."""
-    SWAP = enum.auto()
-    """It moves to the host; the request goes on when there is room."""
-
-
-@dataclass(frozen=True)
-class V0Options:
-    """V0's own settings; see :meth:`VllmV0.with_options`."""
-
-    preemption_mode: PreemptionMode | None = None
-    """None: RECOMPUTE a lone request, SWAP a group of several."""
-    delay_factor: float = 0.0
-    """Let prompts gather: start none until the oldest has waited so many times the duration of
-    the last step that computed prompts."""
-    num_scheduler_steps: int = 1
-    """Steps that a worker would make per plan (multi-step): the slots for all of them are
-    reserved, and prompts are not cut. Our worker makes one."""
-    watermark: float = 0.01
-    """Share of the pool that admission leaves free."""
-    artificial_preemptions: int = 0
-    """For tests: pretend, with probability 1/2, that there is no free block; so often at most."""
-
-
-@dataclass(slots=True)
-class V0Plan(StepPlan):
-    """The plan of a step, with V0's budget and the blocks to move."""
-
-    budget: SchedulingBudget = field(kw_only=True)
-    blocks_to_swap_out: list[tuple[int, int]] = field(default_factory=list)
-    blocks_to_swap_in: list[tuple[int, int]] = field(default_factory=list)
-    blocks_to_copy: list[tuple[int, int]] = field(default_factory=list)
-    dropped: list[Request] = field(default_factory=list)
-    """Preempted requests that have to be computed again."""
-
-
-@dataclass(frozen=True)
-class StepReport:
-    """What V0 said about a step besides the plan."""
-
-    num_batched_tokens: int
-    num_cached_tokens: int
-    ignored: list[str]
-    """Requests that were ended because they can never fit."""
-    allow_async_output_proc: bool
-    """Whether the next step may start before this one's outputs are processed."""
-    scheduling_seconds: float
 
 
 class VllmV0(Policy):
@@ -128,6 +77,8 @@ class VllmV0(Policy):
         self.kv_cache_manager: BlockManager = BlockManager(
             cache_config, self.max_model_len, hash_root, self.options.watermark
         )
+        self.waiting = create_request_queue("fcfs")  # "priority" sorts it now and then
+        self.skipped_waiting = create_request_queue("fcfs")
         self.groups = SequenceGroups()
         self.swapped: deque[list[Request]] = deque()
         """Swapped out requests, by the group that went together."""
@@ -136,7 +87,12 @@ class VllmV0(Policy):
         self.last_step: StepReport | None = None
         self.scheduler_time: dict[str, float] = {}
         """Seconds spent on planning while a request was running, by unfinished request."""
-        self._last_prompt_start: float | None = None
+        self._prefilling: set[str] = set()
+        """Requests in the prompt stage: not everything that was known at their admission is
+        computed. It may be a single token, and a request that makes tokens misses one as well."""
+        self._last_asked = 0.0
+        self._started_prompts = False
+        """Whether prompts were started when the delay was last asked for, and when that was."""
         self._last_prompt_latency = 0.0
         self._artificial_preemptions_left = self.options.artificial_preemptions
         self._dice = random.Random(0)
@@ -168,6 +124,7 @@ class VllmV0(Policy):
     def _free_request(self, request: Request) -> None:
         super()._free_request(request)
         self.groups.remove(request)
+        self._prefilling.discard(request.request_id)
         del self.scheduler_time[request.request_id]
 
     # ------------------------------------------------------------------ one step
@@ -180,6 +137,8 @@ class VllmV0(Policy):
         scheduled = [self.requests[request_id] for request_id in output.num_scheduled_tokens]
         for request in scheduled:
             self.kv_cache_manager.publish(request)
+            if request.num_computed_tokens >= request.num_tokens:
+                self._prefilling.discard(request.request_id)
         seconds = time.perf_counter() - start
         for request in self.running:
             self.scheduler_time[request.request_id] += seconds
@@ -208,6 +167,7 @@ class VllmV0(Policy):
         if not step.num_scheduled_tokens:
             if self.scheduler_config.policy == "priority":
                 self._schedule_priority_preemption(step)
+                self._sort_queues(step)
             self._schedule_decodes(step)
             if not step.preempted:
                 self._schedule_forks(step)
@@ -221,18 +181,37 @@ class VllmV0(Policy):
         head = self._head() if self.scheduler_config.policy == "priority" else None
         return head is not None and head < self.swapped[0][0]
 
+    def _sort_queues(self, step: V0Plan) -> None:
+        """Under "priority", in a step that starts no prompt: the most urgent first in both queues.
+
+        So who arrives between two such steps stands at the end of the line, however urgent.
+        """
+        line = sorted([*step.dropped, *self.waiting], key=_urgency)
+        self.waiting.remove_requests(list(self.waiting))
+        self.waiting.prepend_requests(line[::-1])
+        self.running.sort(key=_urgency)
+        step.dropped = []
+
     def _settle(self, step: V0Plan) -> None:
         """Order the queues for the next step.
 
-        ``running``: first who got nothing in this one, then who made a token, then prompts. What
-        was dropped waits in front of the others, the oldest first.
+        ``running``: first who got nothing in this one. Then, in chunked mode, who came back from
+        the host, who made a token, whose prompt went on (those that it completes first), and new
+        prompts; in default mode as they were scheduled. What was dropped waits in front of the
+        others, the oldest first.
         """
         counts = step.num_scheduled_tokens
-        idle = [r for r in self.running if r.request_id not in counts]
-        served = [r for r in self.running if r.request_id in counts]
-        decodes = [r for r in served if not _is_prefill(r)]
-        prompts = [r for r in served if _is_prefill(r)]
-        self.running = idle + decodes + order_finishing_prefills_first(prompts, counts)
+        idle = [request for request in self.running if request.request_id not in counts]
+        old = [request for request in step.running if not self._is_prefill(request)]
+        going_on = [request for request in step.running if self._is_prefill(request)]
+        served = [request for request in self.running if request.request_id in counts]
+        new = [r for r in served if r not in step.running and r not in step.returned]
+        prompts = order_finishing_prefills_first(going_on, counts)
+        if self.chunked:
+            back = sorted(step.returned, key=self._is_prefill)
+            self.running = [*idle, *back, *old, *prompts, *new]
+        else:
+            self.running = [*idle, *old, *prompts, *new, *step.returned]
         for request in step.dropped:
             self.waiting.prepend_request(request)
 
@@ -260,11 +239,11 @@ class VllmV0(Policy):
         are not in the cache (:meth:`_num_tokens_now`). It holds all of these blocks from its
         first chunk on. One that could never fit is ignored (:meth:`Policy._refuse`).
         """
-        if not self._passed_delay():
-            return
         budget, manager = step.budget, self.kv_cache_manager
+        if budget.remaining_token_budget() == 0:
+            return
         lookahead = self._num_lookahead_slots(is_prefill=True)
-        while (request := self._head()) is not None:
+        while self._passed_delay(step) and (request := self._head()) is not None:
             if self._refuse(request, lookahead):
                 continue
             if manager.can_allocate(request, lookahead) is not AllocStatus.OK:
@@ -278,7 +257,8 @@ class VllmV0(Policy):
             manager.allocate_slots(request, num_now, num_hit_tokens, hits, later)
             self._admit(step, num_hit_tokens, num_now)
             self._charge(step, request, num_now, num_hit_tokens)
-            self._last_prompt_start = self.clock()
+            self._prefilling.add(request.request_id)
+        self._started_prompts = bool(step.new or step.resumed)
 
     def prompt_limit(self) -> int:
         """Without chunks, or with several steps per plan, a prompt must fit the budget."""
@@ -288,30 +268,35 @@ class VllmV0(Policy):
     def _num_tokens_now(self, num_missing: int, num_left: int) -> int:
         """How many of a request's missing tokens a step computes that has ``num_left`` to give.
 
-        All of them if they fit. Otherwise, in chunked mode, what is left; with prefix caching
-        that is rounded down to whole blocks, so that a chunk leaves no block half filled (unless
-        the whole budget is less than a block). 0 for a prompt that must not be cut.
+        All of them if they fit. Otherwise, in chunked mode, what is left; 0 for a prompt that must
+        not be cut. With prefix caching a chunked step has whole blocks to give, so that a chunk
+        leaves no block half filled (unless the whole budget is less than a block). That holds for
+        prompts that would fit, and for tokens too: a rest of less than a block is not used.
         """
-        if num_missing <= num_left:
-            return num_missing
         if not self.chunked or self.options.num_scheduler_steps > 1:
-            return 0
+            return num_missing if num_missing <= num_left else 0
         block_size = self.cache_config.block_size
         in_blocks = self.scheduler_config.max_num_batched_tokens >= block_size
         if self.cache_config.enable_prefix_caching and in_blocks:
-            return num_left // block_size * block_size
-        return num_left
+            num_left = num_left // block_size * block_size
+        return min(num_missing, num_left)
 
-    def _passed_delay(self) -> bool:
-        """Whether prompts may start: the oldest has waited for ``delay_factor`` prompt steps.
+    def _passed_delay(self, step: V0Plan) -> bool:
+        """Whether a prompt may start: the oldest that waits has waited for ``delay_factor`` steps
+        like the last one that computed prompts.
 
-        Always if nobody is running: then there is nothing to gain by waiting.
+        Always if nobody is running: then there is nothing to gain by waiting. Asked before each
+        prompt, for with the oldest started, the others may have to wait. Whoever is in this
+        step's plan does not count as running; so in chunked mode, where tokens are planned before
+        prompts, there is hardly ever a delay.
         """
         now = self.clock()
-        if self._last_prompt_start is not None:
-            self._last_prompt_latency = now - self._last_prompt_start
-            self._last_prompt_start = None
-        if self.options.delay_factor == 0 or not self.running or not self.waiting:
+        if self._started_prompts:
+            self._last_prompt_latency = now - self._last_asked
+        self._last_asked, self._started_prompts = now, False
+        if self.options.delay_factor == 0 or not self.waiting:
+            return True
+        if all(request.request_id in step.num_scheduled_tokens for request in self.running):
             return True
         waited = now - min(request.arrival_time for request in self.waiting)
         return waited > self.options.delay_factor * self._last_prompt_latency
@@ -325,8 +310,6 @@ class VllmV0(Policy):
         end the group itself. Whoever has been scheduled in this step is safe. A group that has
         the machine to itself gives up one member after the other: it would find no more room.
         """
-        if self.scheduler_config.policy == "priority":
-            self.running.sort()
         lookahead = self._num_lookahead_slots(is_prefill=False)
         queue = deque(self.groups.split(self.running))
         while queue:
@@ -365,7 +348,7 @@ class VllmV0(Policy):
 
         The blocks for a prompt are held from its first chunk on, so only the rest is new.
         """
-        return request.num_tokens + self._num_lookahead_slots(_is_prefill(request))
+        return request.num_tokens + self._num_lookahead_slots(self._is_prefill(request))
 
     def _num_lookahead_slots(self, is_prefill: bool) -> int:
         """Slots beyond the next token, for tokens that the worker makes without asking again.
@@ -385,9 +368,17 @@ class VllmV0(Policy):
         ):
             self._artificial_preemptions_left -= 1
             return False
-        manager = self.kv_cache_manager
-        wanted = sum(manager.num_blocks_to_append(r, self._num_slots(r)) for r in group)
-        return wanted <= manager.num_free_blocks
+        if len(self.running) == len(group) and all(map(self._is_prefill, group)):
+            return True  # it holds the blocks of its prompt; V0 would preempt it for ever
+        return sum(map(self._num_touched, group)) <= self.kv_cache_manager.num_free_blocks
+
+    def _num_touched(self, request: Request) -> int:
+        """Blocks that the step writes to, as V0 counts them for the worst case: each must be had
+        anew, even one that the request holds and has filled by half."""
+        block_size = self.cache_config.block_size
+        num_known = request.num_tokens - (not self._is_prefill(request))
+        room = block_size - num_known % block_size
+        return 1 - (room - (self._num_slots(request) - num_known)) // block_size
 
     def _append_slots(self, step: V0Plan, request: Request, num_tokens: int) -> None:
         """Give a running request its slots and enter it in the plan."""
@@ -399,6 +390,10 @@ class VllmV0(Policy):
     def _charge(self, step: V0Plan, request: Request, num_tokens: int, num_hits: int = 0) -> None:
         step.budget.add_tokens(request.request_id, num_tokens, num_hits)
         step.budget.add_seq(request.request_id)
+
+    def _is_prefill(self, request: Request) -> bool:
+        """Whether the request is in the prompt stage."""
+        return request.request_id in self._prefilling
 
     # ------------------------------------------------------------------ groups of several
 
@@ -505,6 +500,7 @@ class VllmV0(Policy):
         for request in group:
             self.kv_cache_manager.free(request)
             request.num_computed_tokens = 0
+            self._prefilling.discard(request.request_id)
         step.dropped.extend(group)
 
     def _swap_out(self, step: V0Plan, group: Sequence[Request]) -> None:
@@ -521,17 +517,19 @@ class VllmV0(Policy):
     def _schedule_swapped(self, step: V0Plan) -> None:
         """Bring swapped groups back in order, as long as budget, rows and blocks last.
 
-        A group that does not fit although nobody is running is dropped: its members wait, and are
+        A prompt that was half computed comes back only if all of its rest fits the budget. A
+        group that does not fit although nobody is running is dropped: its members wait, and are
         computed again one by one.
         """
         while self.swapped:
             group = self.swapped[0]
-            tokens = self._tokens_of(group, step.budget)
+            tokens = {request: _num_missing(request) for request in group}
             slots = [self._num_slots(request) for request in group]
-            fits = all(tokens.values()) and step.budget.can_schedule(0, len(group))
+            fits = step.budget.can_schedule(sum(tokens.values()), len(group))
             if fits and self.kv_cache_manager.can_swap_in(group, slots) is AllocStatus.OK:
                 self.swapped.popleft()
                 self._swap_in(step, group, tokens)
+                step.returned += group
             elif not self.running:
                 self._drop(step, self.swapped.popleft())
             else:
@@ -609,6 +607,6 @@ def _num_missing(request: Request) -> int:
     return request.num_tokens - request.num_computed_tokens
 
 
-def _is_prefill(request: Request) -> bool:
-    """Whether more than the newest token is missing."""
-    return _num_missing(request) > 1
+def _urgency(request: Request) -> tuple[int, float]:
+    """Smaller is more urgent."""
+    return request.priority, request.arrival_time

@@ -42,7 +42,7 @@ ERRORS = {
     BROKEN_LOGITS: "the model produced NaN or infinite logits, or logit_bias or repetition_penalty "
     "made them too large to sample from; check the weights, the dtype and these two",
     NO_TOKEN_LEFT: "no token is left to sample: the largest logit is -inf; "
-    "relax allowed_token_ids or min_tokens",
+    "relax allowed_token_ids, logit_bias, min_tokens or structured_outputs",
 }
 """What stands in place of a sampled token when a row failed, and why it failed."""
 MAX_LOGIT = MAX_FLOAT32 * MIN_TEMPERATURE

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,6 +21,7 @@ from mini_vllm.model.layers import to_compute_dtype
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.spec_decode.draft_model import DraftModelProposer
+from mini_vllm.spec_decode.eagle import EagleHead, EagleProposer
 from mini_vllm.spec_decode.medusa import MedusaHeads, MedusaProposer
 from mini_vllm.spec_decode.ngram_proposer import NgramProposer
 from mini_vllm.spec_decode.proposer import Proposer
@@ -34,7 +36,7 @@ logger = logging.getLogger(__name__)
 class Drafter:
     """What a method has loaded: weights, and the shape of the KV cache that they need."""
 
-    model: LlamaForCausalLM | MedusaHeads | None = None
+    model: LlamaForCausalLM | MedusaHeads | EagleHead | None = None
     kv_cache_spec: KVCacheSpec | None = None
 
 
@@ -60,6 +62,10 @@ def load_drafter(
         heads = MedusaHeads.load(folder, target.config.hidden_size, dtype, device)
         _check_num_heads(speculative, len(heads.blocks))
         return Drafter(heads)
+    if speculative.method == "eagle":
+        backend = get_backend(device, config.model.attention_backend)
+        head = EagleHead.load(folder, target, backend, config.model.dtype)
+        return Drafter(head, head.kv_cache_spec(target.dtype))
     return _load_draft_model(config, folder, target, device)
 
 
@@ -114,11 +120,17 @@ def _make_proposer(
         )  # fmt: skip
     assert drafter.kv_cache_spec is not None
     cache = KVCache(drafter.kv_cache_spec, num_blocks, config.cache.block_size, runner.device)
+    limit = min(limit, positions)
+    if isinstance(drafter.model, EagleHead):
+        target: Any = runner.model
+        return EagleProposer(
+            drafter.model, target, cache, speculative.num_speculative_tokens, limit, runner.device
+        )
     return DraftModelProposer(
         drafter.model,
         cache,
         speculative.num_speculative_tokens,
-        min(limit, positions),
+        limit,
         runner.device,
         probabilistic=speculative.draft_sample_method == "probabilistic",
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -34,6 +35,46 @@ def available_memory(device: torch.device, utilization: float) -> int:
     return int(free * min(utilization, 0.5))
 
 
+def reclaimable_memory(device: torch.device) -> int:
+    """Bytes that could be had at most: all that is free, without a reserve for others."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    return max(host_memory(), os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+
+
+def host_memory() -> int:
+    """Bytes of main memory that programs may still take, the file cache's too; all of it where
+    nobody tells."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.is_file():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def check_sizes(config: EngineConfig, block_bytes: int, device: torch.device) -> None:
+    """Refuse numbers that no memory holds, before anything is allocated.
+
+    Raises:
+        ValueError: that names the number, what it would take and what there is.
+    """
+    cache, limits = config.cache, config.scheduler
+    row_bytes = 8 * limits.max_model_len + 4 * cdiv(limits.max_model_len, cache.block_size)
+    cpu = torch.device("cpu")
+    for name, count, each, where in (
+        ("num_gpu_blocks", cache.num_gpu_blocks or 0, block_bytes, device),
+        ("num_cpu_blocks", cache.num_cpu_blocks, block_bytes, cpu),
+        ("max_num_seqs", limits.max_num_seqs, row_bytes, cpu),
+    ):
+        free = reclaimable_memory(where)
+        if count * each > free:
+            raise ValueError(
+                f"{name} is {count}, which takes {count * each / 2**20:.0f} MiB; {where} has "
+                f"{free / 2**20:.0f} MiB free; it must be at most {free // each}; lower it"
+            )
+
+
 def choose_num_blocks(
     config: EngineConfig,
     spec: KVCacheSpec,
@@ -47,16 +88,18 @@ def choose_num_blocks(
     has as many blocks as the model.
 
     Raises:
-        ValueError: if memory does not suffice for one request of full length.
+        ValueError: if memory does not suffice for one request of full length, or for a number
+            that the configuration gives.
 
     Source: vllm/v1/core/kv_cache_utils.py#L691-L728 (_check_enough_kv_cache_memory) @ v0.22.1
     """
+    specs = [spec] if drafter is None else [spec, drafter]
+    block_bytes = sum(bytes_per_block(one, config.cache.block_size) for one in specs)
+    check_sizes(config, block_bytes, device)
     if config.cache.num_gpu_blocks is not None:
         return config.cache.num_gpu_blocks
     blocks_per_request = cdiv(config.scheduler.max_model_len, config.cache.block_size)
     most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
-    specs = [spec] if drafter is None else [spec, drafter]
-    block_bytes = sum(bytes_per_block(one, config.cache.block_size) for one in specs)
     memory = available_memory(device, config.cache.gpu_memory_utilization)
     num_blocks = min(memory // block_bytes, most_useful)
     if num_blocks < 1 + blocks_per_request:
@@ -102,6 +145,8 @@ class KVCache:
         broken request has left in its blocks would break their next owner too.
         """
         for layer in (*self.layers, *self.host_layers):
+            if not layer.is_floating_point():  # bytes, of which none means such a number
+                continue
             layer.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0)
 
     def swap_out(self, pairs: Sequence[tuple[int, int]]) -> None:

@@ -29,6 +29,7 @@ from mini_vllm.core.scheduler_output import (
     PromptLogprobs,
     SchedulerOutput,
 )
+from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
@@ -142,6 +143,8 @@ class RunnerFrame(ABC):
             return result
         if len(inputs.sample_rows):
             logits = self.model.compute_logits(hidden[inputs.logits_indices])
+            if masks is not None:
+                self._apply_masks(masks, state.plan, inputs, logits)
             self._append_tokens(inputs.sample_rows, self._sample(inputs, logits, result))
         if self.speculator is not None:
             result.draft_token_ids = self.speculator.propose(state.plan, inputs, hidden, result)
@@ -165,6 +168,15 @@ class RunnerFrame(ABC):
         for req_id, token_ids in plan.scheduled_cached_reqs.all_token_ids.items():
             state = self.requests[req_id]
             state.output_token_ids[:] = token_ids[len(state.prompt_token_ids) :]
+
+    def _apply_masks(
+        self, masks: GrammarOutput, plan: SchedulerOutput, inputs: StepInputs, logits: Tensor
+    ) -> None:
+        """Forbid what grammars do not let through. A request with k drafts has k + 1 rows."""
+        drafts = plan.scheduled_spec_decode_tokens
+        req_ids = [self._state_in_row(row).req_id for row in inputs.sample_rows]
+        num_rows = [1 + len(drafts.get(req_id, ())) for req_id in req_ids]
+        apply_grammar_bitmask(logits, masks, req_ids, num_rows)
 
     def _sample(
         self, inputs: StepInputs, logits: Tensor, result: ModelRunnerOutput

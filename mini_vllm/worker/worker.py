@@ -15,6 +15,7 @@ from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, Sc
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
@@ -60,9 +61,19 @@ class Worker:
         self.backend = get_backend(self.device, wanted.attention_backend)
 
     def load_model(self) -> None:
-        wanted = self.config.model
+        wanted, kv_cache_dtype = self.config.model, self.config.cache.kv_cache_dtype
+        quant = get_quantization_config(wanted.model, wanted.quantization)
+        if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
+            kv_cache_dtype = quant.kv_cache_dtype
         self.model = load_model(
-            wanted.model, wanted.dtype, self.device, self.backend, wanted.load_format, wanted.seed
+            wanted.model,
+            wanted.dtype,
+            self.device,
+            self.backend,
+            wanted.load_format,
+            wanted.seed,
+            quant,
+            kv_cache_dtype=kv_cache_dtype,
         )
         self.drafter = load_drafter(self.config, self.model, self.device)
         _set_num_threads(wanted.num_threads, self.device, self.model.config.hidden_size)
@@ -109,7 +120,8 @@ class Worker:
         if wanted.compile_model:
             compile_model(self.model, self.backend)
         if self.device.type == "cuda":
-            record = None if wanted.enforce_eager else CudaRecorder()
+            has_graphs = not wanted.enforce_eager and self.model.kv_cache_spec().dtype != torch.int8
+            record = CudaRecorder() if has_graphs else None
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
 
     def execute_model(self, plan: SchedulerOutput) -> None:
@@ -159,6 +171,8 @@ class Worker:
     def restart(self, req_ids: Sequence[str]) -> None:
         """Forget all rows, and all requests but these: an interrupted step was undone."""
         self.model_runner.restart(req_ids)
+        if self.lora is not None:
+            self.lora.empty_slots()
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""
@@ -174,6 +188,10 @@ def _pick_device(name: str) -> torch.device:
         raise ValueError(
             f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
             "CUDA build of torch"
+        )
+    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device is {name!r}; there are {torch.cuda.device_count()}, counted from cuda:0"
         )
     return torch.device(name)
 

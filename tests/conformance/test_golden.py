@@ -43,7 +43,7 @@ def test_recordings_say_what_they_come_from() -> None:
 
 
 def test_recorded_traces_are_generated_ones_without_deliberate_differences() -> None:
-    for recorded in GOLDENS:
+    for recorded in (*GOLDENS, *FEATURE_GOLDENS):
         assert deliberate_difference(recorded.trace) is None
     first = golden.select("priority", limit=1)[0]
     assert first.trace == generate("priority", first.seed, 60)
@@ -75,3 +75,18 @@ def test_a_wrong_decision_is_shown_with_its_step() -> None:
     text = golden.mismatch(replace(recorded, lines=changed), "mini_vllm")
     assert text is not None
     assert f"golden trace {recorded.name}\nFirst difference at step {step}: preempted\n" in text
+
+
+def test_recorded_drafts_were_accepted_rejected_cut_and_dropped() -> None:
+    """What can happen to a draft has happened in a recording, with every kind of drafter."""
+    drafted = [line for g in FEATURE_GOLDENS for line in g.lines if line.get("spec")]
+    verified = [
+        (len(drafts), len(line["sampled"].get(name, [])))
+        for line in drafted
+        for name, drafts in line["spec"].items()
+    ]
+    assert any(said == count + 1 for count, said in verified)
+    assert any(0 < said <= count for count, said in verified)
+    methods = {g.trace.config.spec_method for g in golden.select("drafts")}
+    assert methods == {"ngram", "draft_model", "eagle"}
+    assert any("preemption" in g.features for g in FEATURE_GOLDENS)

@@ -40,7 +40,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
 
 def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys; from labkit.cli import main; main(['--help']);"
+        "import sys; from labkit.cli import main; main(['--help', '--all']);"
         "sys.exit(any(n in sys.modules for n in ('torch', 'typer', 'rich', 'mini_vllm')))"
     )
     command = [sys.executable, "-c", code]
@@ -48,6 +48,14 @@ def test_help_lists_every_command_and_imports_nothing_heavy() -> None:
     assert done.returncode == 0, "--help imported a package that is not needed for it"
     for name in cli.COMMANDS:
         assert f"\n  {name} " in done.stdout
+
+
+def test_help_shows_authors_commands_only_when_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for name, command in cli.COMMANDS.items():
+        assert (f"\n  {name} " in shown) == (command.section != cli.AUTHORS), name
+    assert "--help --all" in shown
 
 
 def test_typer_functions_get_their_arguments_and_give_their_exit_code(

@@ -40,7 +40,7 @@ def test_the_table_of_phases_is_that_of_the_manifests(phase: Phase) -> None:
 
 @pytest.mark.parametrize("phase", COURSE.phases, ids=lambda phase: phase.number)
 def test_the_tour_ends_with_the_phases_of_today(phase: Phase) -> None:
-    """Else `python -m labkit.quality.tour` records it anew."""
+    """Else `python -m labkit docs tour` records it anew."""
     tour = (ROOT / "docs" / "tour.md").read_text(encoding="utf-8")
     [line] = re.findall(rf"(?m)^[ ✓] {phase.number} {re.escape(phase.title)} .*", tour)
     points = sum(exercise.points for exercise in phase.exercises)

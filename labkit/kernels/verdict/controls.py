@@ -217,6 +217,38 @@ BUGS = (
         "column = tl.program_id(1) * (TILE - 1) + tl.arange(0, TILE)",
         "race", "over",
     ),
+    # ------------------------------------------------------------ apply_token_bitmask
+    Bug(
+        "apply_token_bitmask", "allowed and forbidden are exchanged", "& 1) == 0", "& 1) == 1",
+        "input_changed", "word",
+    ),
+    Bug(
+        "apply_token_bitmask", "bits are counted from the top", "words[:, None] >> bit[None, :]",
+        "words[:, None] >> (31 - bit[None, :])",
+        "input_changed", "word",
+    ),
+    Bug(
+        "apply_token_bitmask", "tokens behind the vocabulary are written too",
+        "forbidden & (token < vocab_size)", "forbidden", "oob", "tail",
+    ),
+    Bug(
+        "apply_token_bitmask", "masks are applied in the order of the batch",
+        "tl.load(indices_ptr + row).to(tl.int64)", "row.to(tl.int64)",
+        "input_changed", "rows",
+    ),
+    Bug(
+        "apply_token_bitmask", "tokens without a word are allowed",
+        "mask=word < num_words, other=0", "mask=word < num_words, other=-1",
+        "coverage", "narrow",
+    ),
+    Bug(
+        "apply_token_bitmask", "the address of a row is computed in 32 bits",
+        "tl.load(indices_ptr + row).to(tl.int64)", "tl.load(indices_ptr + row)", "oob", "far",
+    ),
+    Bug(
+        "apply_token_bitmask", "forbidden logits are made very small, but can still be drawn",
+        '-float("inf")', "-1e4", "values", "word",
+    ),
     # ------------------------------------------------------------ lora_shrink
     Bug(
         "lora_shrink", "every row gets the adapter of the first slot",

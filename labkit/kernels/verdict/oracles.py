@@ -122,6 +122,17 @@ def silu_mul(problem: Problem) -> dict[str, Tensor]:
     return {"output": gate * gate.sigmoid() * up}
 
 
+def apply_token_bitmask(problem: Problem) -> dict[str, Tensor]:
+    """-inf where token t's bit, t % 32 of word t // 32, is 0 or missing; all else as it was."""
+    logits, bitmask = problem["logits"].clone(), problem["bitmask"]
+    for row, words in zip(problem["indices"].tolist(), bitmask.tolist(), strict=True):
+        for token in range(logits.shape[1]):
+            word = words[token // 32] if token // 32 < len(words) else 0
+            if not (word >> (token % 32)) & 1:
+                logits[row, token] = -torch.inf
+    return {"logits": logits}
+
+
 def adapters(problem: Problem) -> list[tuple[int, int]]:
     """Each row that has an adapter, with its slot."""
     lists = zip(problem["lora_ids"].tolist(), problem["num_tokens"].tolist(), strict=True)
@@ -160,6 +171,7 @@ ORACLES: dict[str, Callable[[Problem], dict[str, Tensor]]] = {
     "rms_norm": rms_norm,
     "rope": rope,
     "silu_mul": silu_mul,
+    "apply_token_bitmask": apply_token_bitmask,
     "lora_shrink": lora_shrink,
     "lora_expand": lora_expand,
 }

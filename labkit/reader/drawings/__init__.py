@@ -1,6 +1,6 @@
 """The figures of the chapters: drawn by functions, so that a number in one of them is never copied.
 
-`python -m labkit figures` draws them all again; with `--check` it says which are not what they
+`python -m labkit docs figures` draws them all again; with `--check` it says which are not what they
 would be drawn as. A figure is a function without arguments that returns a `Canvas`; its file is
 `phases/NN-slug/figures/NAME.svg`.
 """
@@ -15,18 +15,22 @@ from labkit.reader.drawings import (
     books,
     compiling,
     curve,
+    gap,
     gpu,
     graphs,
     kernels,
+    latent,
     machine,
     memory,
     queues,
     roofline,
     text,
+    trace,
 )
 from labkit.reader.drawings.canvas import Canvas
 
 FIGURES: dict[str, Callable[[], Canvas]] = {
+    "00-orientation/figures/the-gap": gap.the_gap,
     "00-orientation/figures/processes": machine.processes,
     "00-orientation/figures/overlap": machine.overlap,
     "01-one-request/figures/roofline": roofline.draw,
@@ -36,11 +40,13 @@ FIGURES: dict[str, Callable[[], Canvas]] = {
     "04-attention-kernels/figures/grid-tile-mask": kernels.grid_tile_mask,
     "04-attention-kernels/figures/reading-pages": kernels.one_program_reads_pages,
     "04-attention-kernels/figures/busy-processors": gpu.busy_processors,
+    "04-attention-kernels/figures/latent": latent.latent,
     "05-model-runner/figures/blocks": memory.blocks,
     "05-model-runner/figures/groups": memory.groups,
     "06-sampling/figures/promise": text.promise,
     "07-going-fast/figures/layers": graphs.layers,
     "07-going-fast/figures/stages": compiling.stages,
+    "07-going-fast/figures/three-traces": trace.three_traces,
     "07-going-fast/figures/orders": compiling.orders,
     "16-policies-and-capstone/figures/latency-throughput": curve.latency_throughput,
     "16-policies-and-capstone/figures/three-queues": queues.three_queues,

@@ -25,6 +25,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import mini_vllm
+from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
 from mini_vllm.entrypoints.openai import lora
 from mini_vllm.entrypoints.openai.chat import create_chat_completion
 from mini_vllm.entrypoints.openai.completion import create_completion
@@ -196,11 +197,14 @@ def _add_errors(app: FastAPI) -> None:
     async def on_error(request: Request, error: Exception) -> Response:
         problem = as_api_error(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            logger.error("%s failed: %s", request.url.path, problem.message, exc_info=error)
+            logger.error("%s failed: %s", request.url.path, problem.message)
         return problem.response()
 
     app.add_exception_handler(HTTPException, on_http)
-    for kind in (APIError, ValueError, TypeError, OverflowError, NotImplementedError, Exception):
+    # Those that are foreseen; what is not is logged with its traceback, and is a 500, too.
+    foreseen = (APIError, EngineDeadError, EngineGenerateError, QueueFullError)
+    mistakes = (ValueError, TypeError, OverflowError, NotImplementedError)
+    for kind in (*foreseen, *mistakes, Exception):
         app.add_exception_handler(kind, on_error)
 
 

@@ -190,7 +190,11 @@ async def _whole(answer: ChatAnswer) -> Response:
     num_tokens = sum(len(completion.token_ids) for completion in final.outputs)
     body = answer.frame("chat.completion") | {
         "choices": choices,
+        "service_tier": None,
+        "system_fingerprint": None,
         "usage": answer.usage(num_tokens),
+        "prompt_logprobs": None,
+        "kv_transfer_params": None,
     }
     return json_response(body)
 
@@ -200,9 +204,12 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
     reason = completion.finish_reason
     if calls and reason == "stop" and not isinstance(answer.tool_choice, dict):
         reason = "tool_calls"
-    message: dict[str, Any] = {"role": answer.role, "content": content}
-    if calls:
-        message["tool_calls"] = [call.as_dict() for call in calls]
+    message = {
+        "role": answer.role,
+        "content": content,
+        "refusal": None,
+        "tool_calls": [call.as_dict() for call in calls],
+    }
     choice = {
         "index": completion.index,
         "message": message,
@@ -210,8 +217,7 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
         "finish_reason": reason,
         "stop_reason": completion.stop_reason,
     }
-    if answer.request.return_token_ids:
-        choice["token_ids"] = completion.token_ids
+    choice["token_ids"] = completion.token_ids if answer.request.return_token_ids else None
     return choice
 
 

@@ -123,11 +123,11 @@ async def _whole(answer: Answer) -> Response:
                 "finish_reason": completion.finish_reason,
                 "stop_reason": completion.stop_reason,
             }
-            if output.prompt_logprobs is not None and request.prompt_logprobs is not None:
-                choice["prompt_logprobs"] = _prompt_logprobs(output)
-            if request.return_token_ids:
-                choice["token_ids"] = completion.token_ids
-                choice["prompt_token_ids"] = output.prompt_token_ids
+            wants_prompt = request.prompt_logprobs is not None
+            choice["prompt_logprobs"] = _prompt_logprobs(output) if wants_prompt else None
+            wants_ids = request.return_token_ids
+            choice["token_ids"] = completion.token_ids if wants_ids else None
+            choice["prompt_token_ids"] = output.prompt_token_ids if wants_ids else None
             choices.append(choice)
     body = {
         "id": answer.id,
@@ -135,7 +135,10 @@ async def _whole(answer: Answer) -> Response:
         "created": answer.created,
         "model": request.model or answer.state.model_name,
         "choices": choices,
+        "service_tier": None,
+        "system_fingerprint": None,
         "usage": answer.usage(counts, sum(output.num_cached_tokens for output in finals)),
+        "kv_transfer_params": None,
     }
     return json_response(body)
 

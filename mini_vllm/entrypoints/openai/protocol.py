@@ -124,11 +124,7 @@ class GenerationRequest(Lenient):
                     "'json_schema'",
                     param="response_format",
                 )
-        if not wanted:
-            return {}
-        from mini_vllm.sampling_params import StructuredOutputsParams  # type: ignore[attr-defined]
-
-        return {"structured_outputs": StructuredOutputsParams(**wanted)}
+        return {"structured_outputs": wanted} if wanted else {}
 
     def check_stream_options(self) -> None:
         if self.stream_options is not None and not self.stream:

@@ -145,11 +145,10 @@ def room_for_output(engine: AsyncLLM, num_prompt_tokens: int, wanted: int | None
 def usage_of(
     state: ServerState, num_prompt: int, num_completion: int, num_cached: int
 ) -> dict[str, Any]:
-    usage: dict[str, Any] = {
+    shows_details = state.enable_prompt_tokens_details
+    return {
         "prompt_tokens": num_prompt,
         "total_tokens": num_prompt + num_completion,
         "completion_tokens": num_completion,
+        "prompt_tokens_details": {"cached_tokens": num_cached} if shows_details else None,
     }
-    if state.enable_prompt_tokens_details:
-        usage["prompt_tokens_details"] = {"cached_tokens": num_cached}
-    return usage

@@ -151,6 +151,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "structured_outputs_config": {"structured_outputs_config": {"backend": "native"}},
     "kv_transfer_config": {"kv_transfer_config": KVTransferConfig("X", "kv_both")},
     "compile_model": {"compile_model": True},
+    "quantization": {"quantization": "int8"},
     "enable_prefix_caching=False": {"enable_prefix_caching": False},
 }
 """How to bring about each feature that a configuration has."""
@@ -158,6 +159,7 @@ LACKS = {
     "a model without tensor parallelism": "tp",
     "a model without pipeline parallelism": "pp",
     "a model without adapters": "lora",
+    "a model in full precision only": "quantization",
     "a model that does not compile": "compile",
 }
 

@@ -24,3 +24,11 @@ def test_children_without_a_seed_are_separate_objects():
 def test_a_single_completion_keeps_its_id():
     params = SamplingParams(seed=5)
     assert list(child_requests("r7", params)) == [("r7", params)]
+
+
+def test_the_last_seed_has_neighbours() -> None:
+    """Seeds are 64 bits, and every child's must be one that a request may have."""
+    params = SamplingParams(n=3, seed=2**64 - 2)
+    seeds = [child.seed for _, child in child_requests("r", params)]
+    assert seeds == [2**64 - 2, 2**64 - 1, 0]
+    assert all(SamplingParams(seed=seed).seed == seed for seed in seeds)

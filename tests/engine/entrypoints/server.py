@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,23 +29,30 @@ def free_port() -> int:
 class Server:
     """``python -m mini_vllm serve`` and a client for it."""
 
-    def __init__(self, *words: str, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *words: str,
+        env: dict[str, str] | None = None,
+        uds: str | None = None,
+        scheme: str = "http",
+    ) -> None:
         self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.url = f"{scheme}://127.0.0.1:{self.port}"
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads blocks)
         command = (sys.executable, "-m", "mini_vllm", "serve", "storyteller", *SMALL, *words)
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],
-            cwd=ROOT, env=os.environ | (env or {}), text=True,
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            cwd=ROOT, env=os.environ | (env or {}), stdout=subprocess.DEVNULL, stderr=self.log,
         )  # fmt: skip
-        self.client = httpx.Client(base_url=self.url, timeout=60, trust_env=False)
+        transport = httpx.HTTPTransport(uds=uds, verify=False)
+        self.client = httpx.Client(base_url=self.url, timeout=60, transport=transport)
 
     def wait(self, seconds: float = 90) -> None:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                assert self.process.stderr is not None
-                raise AssertionError(f"the server ended: {self.process.stderr.read()}")
+                self.log.seek(0)
+                raise AssertionError(f"the server ended: {self.log.read().decode()}")
             with contextlib.suppress(httpx.TransportError):
                 if self.client.get("/health").status_code == 200:
                     return
@@ -71,13 +79,13 @@ class Server:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=30)
+        self.process.wait(timeout=30)
         return self.process.returncode
 
 
 @contextlib.contextmanager
-def running(*words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
-    server = Server(*words, env=env)
+def running(*words: str, **more: Any) -> Iterator[Server]:
+    server = Server(*words, **more)
     try:
         server.wait()
         yield server
@@ -85,4 +93,5 @@ def running(*words: str, env: dict[str, str] | None = None) -> Iterator[Server]:
         server.client.close()
         if server.process.poll() is None:
             server.process.kill()
-        server.process.communicate()
+        server.process.wait()
+        server.log.close()

@@ -113,6 +113,70 @@ def test_demo_shows_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None
     assert "preemptions" in out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("generate x --device foo", "device is 'foo'; it must be 'auto', 'cpu', 'cuda' or"),
+        ("generate x --device meta", "device is 'meta'; it must be 'auto', 'cpu', 'cuda' or"),
+        ("generate x --max-num-seqs 1000000000", "max_num_seqs is 1000000000, which takes"),
+        ("generate x --num-gpu-blocks 1000000000", "num_gpu_blocks is 1000000000, which takes"),
+        ("generate x --num-cpu-blocks 1000000000", "num_cpu_blocks is 1000000000, which takes"),
+        ("generate x --num-threads 1000000000", "num_threads is 1000000000; it must be at most"),
+        ("generate x --temperature 1e39", "temperature is 1e+39; it must be finite"),
+        (
+            "generate x --timeline /no/such/folder/x",
+            "timeline is '/no/such/folder/x', which cannot",
+        ),
+        ("generate x --timeline /", "timeline is '/', a folder"),
+        ("generate", "there is no prompt: none is given, and stdin is empty"),
+        ("bench --num-prompts 0", "--num-prompts: it is 0; it must be at least 1"),
+        ("bench --num-prompts -3", "--num-prompts: it is -3; it must be at least 1"),
+        ("bench --output-len 0", "--output-len: it is 0; it must be at least 1"),
+        ("bench --num-prompts 1000000000000", "1000000000000 prompts of 128 + 64 tokens take"),
+    ],
+)
+def test_what_cannot_be_is_a_sentence_and_exit_code_2(
+    arguments: str,
+    words: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n  \n"))
+    try:
+        code = main(arguments.split())
+    except SystemExit as exit:  # argparse
+        code = exit.code
+    captured = capsys.readouterr()
+    assert code == 2 and captured.out == ""
+    assert words in captured.err and "Traceback" not in captured.err
+
+
+def test_a_long_refused_prompt_is_not_printed_back(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("word " * 200_000 + "\nhi\n"))
+    assert main(["generate", *SMALL, *SAMPLING]) == 1
+    captured = capsys.readouterr()
+    assert "maximum context length" in captured.out and len(captured.out) < 2000
+    monkeypatch.setattr("sys.stdin", io.StringIO("word " * 200_000))
+    assert main(["generate", *SMALL, *SAMPLING]) == 2
+    assert "word " * 50 not in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_no_half_timeline(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_space(path: Path, text: str) -> None:
+        path.write_bytes(text.encode()[:10])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", no_space)
+    target = tmp_path / "timeline.jsonl"
+    assert main(["generate", "x", "--timeline", str(target), *SMALL, *SAMPLING]) == 2
+    assert "No space left on device" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_bench_writes_a_trace_that_a_profiler_reads(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from mini_vllm import bundled
+from mini_vllm import LLM, bundled
 from mini_vllm.errors import show
 from mini_vllm.model.build import load_model
 from mini_vllm.model.checkpoint_files import check_header, check_weight_map, load_tokenizer
@@ -188,6 +188,59 @@ def test_entries_that_contradict_each_other(
     path = write(tmp_path, {**config, **changes})
     message = refused(tmp_path)
     assert str(path) in message and words in message
+
+
+QUANTIZATION_CONFIGS: dict[str, dict[str, Any]] = {
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": False, "sym": True},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True},
+    "fp8": {
+        "quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128],
+        "ignored_layers": [],
+    },
+    "compressed-tensors": {
+        "quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"],
+        "config_groups": {
+            "group_0": {
+                "targets": ["Linear"],
+                "weights": {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group",
+                            "group_size": 32},
+                "input_activations": None,
+            }
+        },
+    },
+}  # fmt: skip
+
+
+def places_of(entries: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    below = [
+        place
+        for key, value in entries.items()
+        if isinstance(value, dict)
+        for place in places_of(value, (*path, key))
+    ]
+    return [(*path, key) for key in entries] + below
+
+
+@pytest.mark.parametrize("name", QUANTIZATION_CONFIGS)
+def test_wrong_quantization_entry(name: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """Every entry, however deep, with six values: a ValueError, or the value is legal."""
+    for file in bundled.path("storyteller-draft").iterdir():
+        shutil.copy(file, tmp_path)
+    for place in places_of(QUANTIZATION_CONFIGS[name]):
+        for value in ("x", -1, [1], {"a": 1}, True, 0):
+            broken = json.loads(json.dumps(QUANTIZATION_CONFIGS[name]))
+            entries = broken
+            for key in place[:-1]:
+                entries = entries[key]
+            entries[place[-1]] = value
+            write(tmp_path, {**config, "quantization_config": broken})
+            try:
+                LLM(tmp_path, skip_tokenizer_init=True, num_gpu_blocks=8, max_model_len=32)
+            except ValueError as error:
+                assert len(str(error)) < 600
+            else:
+                is_flag = place[-1] in ("sym", "desc_act", "zero_point") and value is True
+                assert is_flag or (place[-1] == "group_size" and value == -1), (place, value)
 
 
 @pytest.mark.parametrize("value", WRONG["token ids"], ids=show)

@@ -270,7 +270,7 @@ def test_allocation_leaves_the_watermark_to_those_who_run(
     held: int, num_tokens: int, status: AllocStatus
 ) -> None:
     """9 blocks of 4, 2 of them kept free while anybody holds one."""
-    manager = make_manager(watermark=0.2)
+    manager = make_manager(watermark=0.25)
     if held:
         start(manager, "h", held)
     assert manager.can_allocate(make_request("r", num_tokens)) is status

@@ -29,6 +29,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "ngram": NGRAM,
     "draft_model": {"method": "draft_model", "model": "storyteller-draft"},
     "medusa": {"method": "medusa", "model": "storyteller-medusa"},
+    "eagle": {"method": "eagle", "model": "storyteller-eagle"},
 }
 
 
@@ -367,4 +368,4 @@ def test_only_drafters_that_write_kv_get_slots_ahead() -> None:
         ).config.scheduler.num_lookahead_tokens
         for method in METHODS
     }
-    assert ahead == {"ngram": 0, "draft_model": 4, "medusa": 0}
+    assert ahead == {"ngram": 0, "draft_model": 4, "medusa": 0, "eagle": 4}

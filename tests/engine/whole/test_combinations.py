@@ -20,7 +20,7 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.policies import POLICIES
 
 FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
-    "small blocks": lambda rng: {"block_size": rng.choice((1, 4, 8))},
+    "small blocks": lambda rng: {"block_size": rng.choice((1, 4, 8)), "num_gpu_blocks": 256},
     "small budget": lambda rng: {"max_num_batched_tokens": rng.choice((5, 17, 64))},
     "few rows": lambda rng: {"max_num_seqs": rng.choice((1, 2, 3))},
     "tight pool": lambda rng: {"num_gpu_blocks": 5, "block_size": 16},
@@ -45,6 +45,8 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
             "num_speculative_tokens": rng.choice((1, 3)),
         }
     },
+    "int8 cache": lambda rng: {"kv_cache_dtype": "int8_per_token_head"},
+    "fp8 weights": lambda rng: {"quantization": "fp8"},
     "another scheduler": lambda rng: {
         "scheduler_cls": POLICIES[rng.choice(sorted(POLICIES))],
         "num_cpu_blocks": 64,
@@ -52,7 +54,8 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     },
 }
 """By name: arguments of `LLM` that switch a feature on, drawn from `rng`."""
-DRAWS = 16
+ROUNDED = ("kv_cache_dtype", "quantization")
+DRAWS = 24
 MAX_TOKENS = 12
 PROMPTS = (
     [200, 201, 202],
@@ -63,21 +66,33 @@ PROMPTS = (
 )
 """Short and long, one twice, two with a common head."""
 
+CONSTRAINTS: tuple[Any, ...] = (
+    None, {"regex": r"[a-z ]+\. [A-Z][a-z ]+\."}, None, {"json": {"type": "object"}}, None,
+)  # fmt: skip
+"""Of each prompt; the last is the second again, without one."""
+
 
 ADAPTERS = (None, "pirate", "json", None, "pirate")
 """What each prompt uses, if there are adapters."""
 
 
 @cache
-def plain_tokens(adapters: bool) -> list[list[int]]:
-    return run({"enable_lora": True, "max_loras": 2} if adapters else {})
+def plain_tokens(adapters: bool, rounded: tuple[tuple[str, str], ...]) -> list[list[int]]:
+    """`rounded` is what a format with fewer bits is to be compared with: itself, alone."""
+    options = {"enable_lora": True, "max_loras": 2} if adapters else {}
+    return run(options | dict(rounded))
 
 
 def run(options: dict[str, Any]) -> list[list[int]]:
     """Greedy tokens of all prompts; they come together, so that the features meet in one batch."""
     usual = {"num_gpu_blocks": 256, "max_model_len": 64, "dtype": "float32"}
-    llm = LLM("storyteller", skip_tokenizer_init=True, **(usual | options))
-    params = SamplingParams(temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True)
+    llm = LLM("storyteller", **(usual | options))
+    params = [
+        SamplingParams(
+            temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True, structured_outputs=constraint
+        )
+        for constraint in CONSTRAINTS
+    ]
     priority = [number % 2 for number in range(len(PROMPTS))]
     loras = [lora_request(name) if "enable_lora" in options else None for name in ADAPTERS]
     outputs = llm.generate(
@@ -112,7 +127,8 @@ def test_a_legal_combination_changes_no_token(seed: int) -> None:
         reasons = [row.why for row in ROWS]
         assert any(reason in str(error) for reason in reasons), f"{names}: {error}"
         return
-    assert tokens == plain_tokens("enable_lora" in options), f"{names}: {options}"
+    rounded = tuple((key, options[key]) for key in ROUNDED if key in options)
+    assert tokens == plain_tokens("enable_lora" in options, rounded), f"{names}: {options}"
 
 
 def test_every_feature_is_drawn() -> None:

@@ -31,6 +31,15 @@ class Witness(ReferenceSubject):
         self.tables: list[dict[int, list[str]]] = []
         self.findable: list[set[int]] = []
         self.decoding: list[set[str]] = []
+        self.counts: dict[str, int] = {}
+        schedule = self.scheduler.schedule
+
+        def watched() -> Any:
+            plan = schedule()
+            self.counts = dict(plan.num_scheduled_tokens)
+            return plan
+
+        self.scheduler.schedule = watched
 
     def step(self) -> dict[str, Any]:
         line = super().step()
@@ -44,18 +53,17 @@ class Witness(ReferenceSubject):
         self.findable.append({b.block_id for b in pool.blocks if b.block_hash is not None})
         return line
 
-    def _sample(self, scheduled: dict[str, int]) -> dict[str, list[int]]:
+    def _sample(self, planned: dict[str, Any], drafts: Any) -> dict[str, list[int]]:
         """Between plan and update: who has output, and nothing but its newest token to compute?"""
-        requests = [self.requests[i] for i in scheduled]
         self.decoding.append(
             {
-                r.request_id
-                for r in requests
+                i
+                for i, r in planned.items()
                 if r.num_output_tokens
-                and r.num_computed_tokens - scheduled[r.request_id] == r.num_tokens - 1
+                and r.num_computed_tokens - self.counts[i] == r.num_tokens - 1
             }
         )
-        return super()._sample(scheduled)
+        return super()._sample(planned, drafts)
 
 
 def reconstructed(run: Run) -> tuple[list[dict[int, list[str]]], list[set[int]]]:

@@ -95,7 +95,7 @@ def test_the_first_screen_names_file_line_and_command(phase: Phase) -> None:
         "make hint-00",
     )
     tour = (ROOT / "docs/tour.md").read_text(encoding="utf-8")
-    says(tour, *text.splitlines())  # else: python -m labkit.quality.tour
+    says(tour, *text.splitlines())  # else: python -m labkit docs tour
 
 
 def test_one_line_turns_the_first_task_green(no_notebook: Phase) -> None:

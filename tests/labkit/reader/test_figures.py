@@ -10,11 +10,11 @@ import pytest
 from labkit.course.root import ROOT
 from labkit.kernels.measure.roofline import DATASHEETS
 from labkit.reader import drawings
-from labkit.reader.drawings import roofline
+from labkit.reader.drawings import latent, roofline
 
 
 def test_every_figure_is_what_would_be_drawn_today() -> None:
-    """Else `python -m labkit figures` draws them again."""
+    """Else `python -m labkit docs figures` draws them again."""
     assert drawings.stale(ROOT) == []
 
 
@@ -44,3 +44,10 @@ def test_the_guide_names_the_shortest_prompts_that_reach_the_ridge() -> None:
     lengths = [roofline.critical_tokens(ridge) for ridge in ridges]
     assert "{}, {} and\n{} tokens".format(*lengths) in guide
     assert [f"{ridge:.0f}" for ridge in ridges[1:]] == re.findall(r"is at (2\d\d)", guide)
+
+
+def test_the_page_on_mla_quotes_the_figure() -> None:
+    page = (ROOT / "phases" / "04-attention-kernels" / "04-inside-a-gpu.md").read_text("utf-8")
+    own, _, mla = (latent.tokens_in_memory(numbers) for _, numbers, _ in latent.KINDS)
+    assert f"40 GB hold {own:,} tokens" in page
+    assert f"With MLA they hold {mla:,}." in page

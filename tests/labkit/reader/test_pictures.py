@@ -54,7 +54,7 @@ def book() -> Path:
 
 def label(name: str) -> list[str]:
     words = label_of((PICTURES / f"{name}.png").read_bytes())
-    assert words, f"{name}.png was not taken by `python -m labkit screenshots`"
+    assert words, f"{name}.png was not taken by `python -m labkit docs pictures`"
     return words
 
 
@@ -65,7 +65,7 @@ def uncounted(phrases: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_picture_shows_what_stands_on_its_page(name: str) -> None:
-    """Else `python -m labkit screenshots` takes it again."""
+    """Else `python -m labkit docs pictures` takes it again."""
     page = set(phrases_of_page((book() / f"{PAGES[name]}.html").read_text("utf-8")))
     shown = [phrase for phrase in label(name) if len(phrase) >= LONG and not phrase.endswith("›")]
     assert len(shown) > 20
@@ -73,7 +73,7 @@ def test_a_picture_shows_what_stands_on_its_page(name: str) -> None:
 
 
 def test_the_picture_of_the_index_shows_the_phases_of_today() -> None:
-    """Else `python -m labkit screenshots` takes it again."""
+    """Else `python -m labkit docs pictures` takes it again."""
     page = uncounted(phrases_of_page((book() / "index.html").read_text("utf-8")))
     rest: Iterator[str] = iter(page)
     missing = [phrase for phrase in uncounted(label("book-index")) if phrase not in rest]

@@ -108,11 +108,11 @@ def test_16_4_a_shared_block_is_copied_before_somebody_writes_to_it(desk: Any) -
 
 def test_16_4_out_and_in_again_in_whole_steps(desk: Any) -> None:
     """The scheduler with your methods: ben's tokens survive, and nothing is computed twice."""
-    scheduler = desk.v0(blocks=4, swap=True)
+    scheduler = desk.v0(blocks=5, swap=True)
     people = [desk.request("ana", 7, max_tokens=8), desk.request("ben", 7, max_tokens=8)]
     desk.add(scheduler, *people)
     plans = [desk.step(scheduler) for _ in range(3)]
-    at = "4 blocks; ana and ben have 9 tokens each and need 3 blocks each"
+    at = "5 blocks; ana and ben have 9 tokens each and need 3 blocks each"
     expect(plans[2].preempted_req_ids, ["ben"], at=f"{at}: who is preempted?")
     expect(people[1].num_computed_tokens, 8, at=f"{at}: ben's computed tokens, on the host")
     wanted = [{"ana": 1}] * 5 + [{"ben": 1}]

@@ -1,0 +1,107 @@
+"""Cases for the mask of structured output: words and their last bits, rows in any order, tails.
+
+No logit may be read, and only what is forbidden may be written: the monitor holds both against
+the bits. So a logit that is NaN or infinite has to come out as it went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+
+BITS = 32
+
+
+def allowed_tokens(bitmask: Tensor, vocab_size: int) -> Tensor:
+    """[N, vocab_size] bool, from the definition: token t is bit t % 32 of word t // 32."""
+    token = torch.arange(vocab_size)
+    word = token // BITS
+    known = word < bitmask.shape[1]
+    words = bitmask.long()[:, word.clamp(max=bitmask.shape[1] - 1)]
+    return ((words >> (token % BITS)) & 1).bool() & known
+
+
+def mask(
+    rows: int | None,
+    vocab_size: int,
+    share: float = 0.5,
+    batch: int | None = None,
+    num_words: int | None = None,
+    strided: bool = False,
+    far: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`rows` masked rows (None: a prime number) of a batch, in any order.
+
+    Args:
+        share: of the tokens that are allowed.
+        batch: rows of the logits; None: two more than are masked.
+        num_words: of a mask; None: as many as the vocabulary needs.
+        strided: logits and masks are slices of wider matrices.
+        far: rows of logits lie 2^30 elements apart.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if rows is None else rows
+        total = count + 2 if batch is None else batch
+        width = -(-vocab_size // BITS) if num_words is None else num_words
+        logits = draw.normal(total, vocab_size, dtype=dtype)
+        special = torch.tensor([float("nan"), float("inf"), -0.0])[: min(vocab_size, 3)]
+        logits[0, : len(special)] = special
+        bits = draw.normal(count, width, BITS) < torch.special.ndtri(torch.tensor(share))
+        weights = torch.tensor([1 << bit for bit in range(BITS)])
+        bitmask = (bits * weights).sum(-1).to(torch.uint32).view(torch.int32)
+        if width * BITS > vocab_size:  # bits of tokens that there are not may be anything
+            bitmask[:, -1] |= -(2**31)
+        if strided:
+            logits, bitmask = inside_wider(logits, 3, 5), _inside_wider_words(bitmask)
+        if far:
+            logits = far_apart(logits)
+        indices = torch.tensor(draw.order(range(total))[:count], dtype=torch.int32)
+        forbidden = torch.zeros(total, vocab_size, dtype=torch.bool)
+        forbidden[indices.long()] = ~allowed_tokens(bitmask, vocab_size)
+        axes = ("row", "token")
+        rule = TensorRule(
+            readable=torch.zeros(1, 1, dtype=torch.bool),
+            writable=forbidden,
+            required=forbidden,
+            axes=axes,
+            why="masking needs no logit, only bits",
+        )
+        words = TensorRule(axes=("row", "word"))
+        problem = dict(logits=logits, bitmask=bitmask, indices=indices)
+        return problem, CaseRules({"logits": rule, "bitmask": words})
+
+    return make
+
+
+def _inside_wider_words(bitmask: Tensor) -> Tensor:
+    """The same words as a slice of a wider matrix whose other words allow everything."""
+    wide = torch.full((len(bitmask), bitmask.shape[1] + 4), -1, dtype=torch.int32)
+    wide[:, 1 : 1 + bitmask.shape[1]] = bitmask
+    return wide[:, 1 : 1 + bitmask.shape[1]]
+
+
+APPLY_TOKEN_BITMASK = (
+    Case("word", "one row of 32 tokens: exactly one word", "float32", mask(1, 32, batch=1)),
+    Case("one", "one token", "float32", mask(1, 1, batch=1)),
+    Case("tail", "33 tokens: a second word with one bit", "float32", mask(2, 33)),
+    Case("almost", "31 tokens: the last bit is nobody's", "float16", mask(3, 31)),
+    Case("rows", "masked rows in any order, others in between", "bfloat16", mask(None, 200)),
+    Case("tile", "1,024 tokens", "float32", mask(2, 1024)),
+    Case("over", "1,025 tokens: one more than a tile", "float16", mask(2, 1025)),
+    Case("narrow", "fewer words than logits: the rest is forbidden", "float32",
+         mask(2, 300, num_words=5)),
+    Case("wide", "more words than logits", "bfloat16", mask(2, 70, num_words=6)),
+    Case("sliced", "logits and masks are slices", "float32", mask(3, 77, strided=True)),
+    Case("nearly-all", "nearly all tokens are allowed", "float16", mask(2, 500, share=0.99)),
+    Case("nearly-none", "nearly no token is allowed", "float32", mask(2, 500, share=0.01)),
+    Case("far", "rows 2^30 elements apart", "float16", mask(3, 64, batch=3, far=True)),
+    Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4), graded=True),
+)  # fmt: skip
+
+CASES = {"apply_token_bitmask": APPLY_TOKEN_BITMASK}

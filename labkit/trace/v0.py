@@ -1,0 +1,71 @@
+"""Replay a trace on a scheduler of vLLM V0's kind, as a policy of ours or the original.
+
+V0's block ids are its own, so a step line says how many blocks are free, not which ones. `STEP` is
+the clock: a request arrives in the step before which it is added, and a step takes 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+from labkit.trace.format import Abort, Add, Drain, Step, Trace, TraceConfig, prompt_tokens
+from labkit.trace.runner import Line, ReferenceSubject, Subject
+
+V0_FIELDS = (
+    "step", "scheduled", "preempted", "finished", "aborted", "computed", "running", "waiting",
+    "swapped", "free_blocks",
+)  # fmt: skip
+"""What both schedulers are compared by."""
+
+
+class V0Like(Subject, Protocol):
+    """A subject with a clock."""
+
+    now: float
+
+
+def replay_v0(trace: Trace, subject: V0Like) -> Iterator[Line]:
+    """As `runner.replay`, with V0's fields and its clock. Requests are scheduled in no order."""
+    aborted: list[str] = []
+    number = 0
+    for event in trace.events:
+        if isinstance(event, Add):
+            subject.add(event, prompt_tokens(event.prompt, trace.config.vocab_size))
+        elif isinstance(event, Abort):
+            aborted += [event.id] if subject.abort(event.id) else []
+        for _ in range(_count(event)):
+            if isinstance(event, Drain) and not subject.has_unfinished():
+                break
+            subject.now = float(number)
+            line: Line = {"step": number} | subject.step() | {"aborted": aborted}
+            line["scheduled"] = dict(sorted(line["scheduled"].items()))
+            yield {key: line[key] for key in V0_FIELDS}
+            aborted, number = [], number + 1
+
+
+def _count(event: Any) -> int:
+    return event.n if isinstance(event, Step) else event.max if isinstance(event, Drain) else 0
+
+
+class PolicySubject(ReferenceSubject):
+    """Our policy `vllm-v0` or `vllm-v0-chunked`, by the trace's configuration."""
+
+    now = 0.0
+
+    def __init__(self, config: TraceConfig) -> None:
+        from mini_vllm.policies import POLICIES
+        from mini_vllm.policies.v0_plan import PreemptionMode
+
+        mode = PreemptionMode[config.preemption_mode.upper()] if config.preemption_mode else None
+        policy: Any = POLICIES["vllm-v0-chunked" if config.enable_chunked_prefill else "vllm-v0"]
+        policy = policy.with_options(
+            preemption_mode=mode, delay_factor=config.delay_factor, watermark=config.watermark
+        )
+        super().__init__(config, policy)
+        self.scheduler.clock = lambda: self.now
+
+    def step(self) -> Line:
+        line = super().step()
+        swapped = [request.request_id for group in self.scheduler.swapped for request in group]
+        return line | {"swapped": swapped}

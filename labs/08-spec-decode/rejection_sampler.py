@@ -1,0 +1,337 @@
+"""Verify drafts so that the text has exactly the distribution it has without them.
+
+For one draft x, drawn from q where the model itself would draw from p:
+
+    accept x with probability min(1, p(x) / q(x))
+    else replace it by a token drawn from the residual, max(p - q, 0) made to sum to 1
+
+                  A     B     C
+    q            0.6   0.3   0.1
+    p            0.3   0.3   0.4
+    accepted     0.3   0.3   0.1    = min(p, q); with probability 0.3 nothing is accepted
+    residual      0     0    1.0    so all of that goes to C, and the sum is p
+
+Drafts are judged from the left, up to the first rejection. If all are accepted, the model has one
+token more to say, the bonus. So m drafts bring 1 to m + 1 tokens.
+
+Shapes: B requests, N drafts of all of them one after another, V tokens, K the most drafts of one.
+
+Source: vllm/v1/sample/rejection_sampler.py#L37-L61 (RejectionSampler) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mini_vllm.sample.logits_processors import (
+    apply_min_p,
+    apply_temperature,
+    apply_top_k_top_p,
+)
+from mini_vllm.sample.metadata import SamplingMetadata
+from mini_vllm.sample.sampler import (
+    LogprobsTensors,
+    Sampler,
+    compute_logprobs,
+    gather_logprobs,
+    greedy_sample,
+    mix64,
+    sample_from_logits,
+    uniform_numbers,
+)
+
+ACCEPT, RECOVER, DRAFT = 1, 2, 3
+"""Streams of random numbers beside the plain sampler's: each decision about a token has its own.
+
+With one number for two of them, what is accepted would tell what is drawn, and the text would be
+biased."""
+
+PLACEHOLDER_TOKEN_ID = -1
+"""Marks "no token" in a ragged result that is stored as a rectangle."""
+
+
+def rejection_greedy_sample(
+    draft_token_ids: Tensor,
+    num_draft_tokens: Sequence[int],
+    target_argmax: Tensor,
+    bonus_token_ids: Tensor,
+) -> Tensor:
+    """Keep drafts while they are what the target says itself, then its own token instead.
+
+    ::
+
+        drafts       7 3 9        target says  7 3 5, bonus 8    ->  7 3 5
+        drafts       7 3 9        target says  7 3 9, bonus 8    ->  7 3 9 8
+
+    Args:
+        draft_token_ids: ``[N]`` int64.
+        num_draft_tokens: ``[B]``, how many of them belong to each request; 0 is possible.
+        target_argmax: ``[N]`` int64, the target's token in the place of each draft.
+        bonus_token_ids: ``[B]`` int64, its token behind the last draft of each request.
+
+    Returns:
+        ``[B, K + 1]`` int64; :data:`PLACEHOLDER_TOKEN_ID` behind the last token of each.
+
+    Source: vllm/v1/sample/rejection_sampler.py#L707-L757 (rejection_greedy_sample_kernel)
+    @ v0.22.1
+    """
+    # TODO 08.3
+    raise NotImplementedError(
+        "TODO 08.3: write rejection_greedy_sample in labs/08-spec-decode/rejection_sampler.py"
+        " (phase 08, 02-mini-build.md#task-3)"
+    )
+
+
+def recovered_probs(
+    draft_token_ids: Tensor, draft_probs: Tensor | None, target_probs: Tensor
+) -> Tensor:
+    """The distribution from which a rejected draft is replaced: max(p - q, 0), made to sum to 1.
+
+    A draft that was chosen and not drawn had probability 1: the residual is p without it.
+
+    Args:
+        draft_token_ids: ``[N]`` int64.
+        draft_probs: ``[N, V]``, q; None: the drafts were not drawn.
+        target_probs: ``[N, V]``, p; not changed.
+
+    Returns:
+        ``[N, V]``. Where p equals q nothing is ever rejected, and the row is all zeros.
+
+    Source: vllm/v1/sample/rejection_sampler.py#L853-L921 (sample_recovered_tokens_kernel)
+    @ v0.22.1
+    """
+    # TODO 08.4
+    raise NotImplementedError(
+        "TODO 08.4: write recovered_probs in labs/08-spec-decode/rejection_sampler.py"
+        " (phase 08, 02-mini-build.md#task-4)"
+    )
+
+
+def rejection_random_sample(
+    draft_token_ids: Tensor,
+    num_draft_tokens: Sequence[int],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    bonus_token_ids: Tensor,
+    recovered_token_ids: Tensor,
+    uniform_probs: Tensor,
+) -> Tensor:
+    """Keep each draft with probability min(1, p / q), up to the first that is rejected.
+
+    Asked as ``u * q < p``, it needs no division; and with p = 0 the answer is no for every u.
+    A draft that q cannot have drawn is rejected.
+
+    Args:
+        draft_token_ids: ``[N]`` int64.
+        num_draft_tokens: ``[B]``, how many of them belong to each request; 0 is possible.
+        draft_probs: ``[N, V]``, q; None: the drafts were chosen, q is 1.
+        target_probs: ``[N, V]``, p.
+        bonus_token_ids: ``[B]`` int64, the token if all drafts of a request are accepted.
+        recovered_token_ids: ``[N]`` int64, the token instead of each draft if it is rejected.
+        uniform_probs: ``[N]`` in [0, 1), u.
+
+    Returns:
+        ``[B, K + 1]`` int64; :data:`PLACEHOLDER_TOKEN_ID` behind the last token of each.
+
+    Source: vllm/v1/sample/rejection_sampler.py#L760-L829 (rejection_random_sample_kernel)
+    @ v0.22.1
+    """
+    # TODO 08.5
+    raise NotImplementedError(
+        "TODO 08.5: write rejection_random_sample in labs/08-spec-decode/rejection_sampler.py"
+        " (phase 08, 02-mini-build.md#task-5)"
+    )
+
+
+def pad_rows(values: Tensor, num_draft_tokens: Sequence[int], fill: int | bool) -> Tensor:
+    """``[N]`` values of B requests as ``[B, K]``, ``fill`` behind each request's last."""
+    rows = values.split(list(num_draft_tokens))
+    return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
+
+
+def keep_until_rejected(
+    accepted: Tensor, tokens: Tensor, num_draft_tokens: Sequence[int], bonus_token_ids: Tensor
+) -> Tensor:
+    """Tokens up to the first that was not accepted; the bonus if there is none.
+
+    Args:
+        accepted: ``[B, K]`` bool; what stands behind a request's drafts does not matter.
+        tokens: ``[B, K]``, what to say in each draft's place.
+
+    Returns:
+        ``[B, K + 1]`` int64.
+    """
+    # TODO 08.3
+    raise NotImplementedError(
+        "TODO 08.3: write keep_until_rejected in labs/08-spec-decode/rejection_sampler.py"
+        " (phase 08, 02-mini-build.md#task-3)"
+    )
+
+
+def stream_numbers(seeds: Tensor, index: Tensor, stream: int) -> Tensor:
+    """Numbers in [0, 1) that depend on seed, index of the output token and stream alone.
+
+    Args:
+        seeds, index: ``[N]`` int64, as for :func:`~mini_vllm.sample.sampler.uniform_numbers`.
+        stream: :data:`ACCEPT`, :data:`RECOVER` or :data:`DRAFT`.
+    """
+    return uniform_numbers(mix64(seeds) + stream, index)
+
+
+def processed_probs(logits: Tensor, metadata: SamplingMetadata) -> Tensor:
+    """The distribution that the plain sampler draws from, p: ``[N, V]`` float32.
+
+    Args:
+        logits: ``[N, V]``; not changed.
+        metadata: of these N rows. A greedy row has all its probability on one token.
+    """
+    assert metadata.temperature is not None
+    logits = Sampler.apply_processors(logits.float(), metadata)
+    chosen = torch.zeros_like(logits).scatter_(1, greedy_sample(logits).unsqueeze(1), 1.0)
+    logits = apply_temperature(logits, metadata.temperature)
+    if metadata.min_p is not None:
+        logits = apply_min_p(logits, metadata.min_p)
+    probs = apply_top_k_top_p(logits, metadata.top_k, metadata.top_p).softmax(dim=-1)
+    return torch.where(metadata.temperature.unsqueeze(1) == 0, chosen, probs)
+
+
+@dataclass(slots=True)
+class RejectionOutput:
+    """What verification has decided for B requests."""
+
+    token_ids: Tensor
+    """``[B, K + 1]`` int64; :data:`PLACEHOLDER_TOKEN_ID` behind the last token of each."""
+    errors: Tensor
+    """``[B]`` int64: 0, or a key of :data:`~mini_vllm.sample.sampler.ERRORS`."""
+    logprobs: LogprobsTensors | None
+    """Of all N + B rows, about the token that each has brought; None if nobody asked."""
+
+
+class RejectionSampler(nn.Module):
+    """Turns the logits of N + B rows into 1 to K + 1 tokens for each of B requests.
+
+    Drafts that were *chosen* (n-grams, the argmax of a draft model) need none of the formula:
+    every row draws its token as always, with the random number of that output token, and a draft
+    is accepted if it is that very token. It is with probability p(x), and what stands there
+    otherwise has the law of p without x: the formula, with q = 1 at x. So a text with such drafts
+    is the text without, token for token, for every seed.
+
+    Drafts that were *drawn* from q need the formula, and random numbers of their own.
+
+    Args:
+        sampler: the ordinary one.
+        acceptance_rates: ``[k]``, probability that draft j is accepted if all before it were,
+            whatever the model says; for load tests. None: the model decides.
+
+    Source: vllm/v1/sample/rejection_sampler.py#L37-L195 (RejectionSampler) @ v0.22.1. Difference:
+    there a seeded text changes when speculation is switched on.
+    """
+
+    def __init__(self, sampler: Sampler, acceptance_rates: Sequence[float] | None = None) -> None:
+        super().__init__()
+        self.sampler = sampler
+        self.acceptance_rates = acceptance_rates
+        self.generator = torch.Generator().manual_seed(0)
+
+    def forward(
+        self,
+        num_draft_tokens: Sequence[int],
+        draft_token_ids: Tensor,
+        draft_probs: Tensor | None,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+    ) -> RejectionOutput:
+        """Judge the drafts of B requests.
+
+        Args:
+            num_draft_tokens: ``[B]``.
+            draft_token_ids: ``[N]`` int64.
+            draft_probs: ``[N, V]``, q; all on one token for a greedy request. None: chosen.
+            logits: ``[N + B, V]``: of each request a row for every draft, then the bonus row.
+            metadata: of these N + B rows, see ``expand_to_rows``.
+        """
+        num_rows = [count + 1 for count in num_draft_tokens]
+        bonus = torch.tensor(num_rows, device=logits.device).cumsum(0) - 1
+        target = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
+        target[bonus] = False
+        own = self.sampler(logits, metadata)
+        says = own.sampled_token_ids.clamp(min=0)  # a failed row says something and is marked below
+        drafts = (draft_token_ids, num_draft_tokens)
+        logprobs = own.logprobs
+        if self.acceptance_rates is None and (draft_probs is None or metadata.all_greedy):
+            output = rejection_greedy_sample(*drafts, says[target], says[bonus])
+        else:
+            if self.acceptance_rates is not None:
+                output = self.accept_blindly(*drafts, says[target], says[bonus])
+            else:
+                assert draft_probs is not None
+                output = self.judge_drawn(*drafts, draft_probs, logits, metadata, target, says)
+            if logprobs is not None:
+                said = overwrite(says, output, num_rows)
+                k = logprobs.logprobs.shape[1] - 1
+                logprobs = gather_logprobs(compute_logprobs(logits), k, said)
+        errors = pad_rows(own.sampled_token_ids.clamp(max=0), num_rows, fill=0)
+        errors = errors.where(output != PLACEHOLDER_TOKEN_ID, 0).amin(dim=1)
+        return RejectionOutput(output, errors, logprobs)
+
+    @staticmethod
+    def judge_drawn(
+        draft_token_ids: Tensor,
+        num_draft_tokens: Sequence[int],
+        draft_probs: Tensor,
+        logits: Tensor,
+        metadata: SamplingMetadata,
+        target: Tensor,
+        says: Tensor,
+    ) -> Tensor:
+        """The formula, with random numbers of the output token's own: ``[B, K + 1]``.
+
+        Args:
+            target: ``[N + B]`` bool, the rows that judge a draft.
+            says: ``[N + B]``, each row's token by the ordinary sampler; the others' are bonuses.
+        """
+        assert metadata.seeds is not None
+        p = processed_probs(logits, metadata)[target]
+        seeds, index = metadata.seeds[target], metadata.num_output_tokens[target]
+        residual = recovered_probs(draft_token_ids, draft_probs, p)
+        recovered = sample_from_logits(residual.log(), stream_numbers(seeds, index, RECOVER))
+        return rejection_random_sample(
+            draft_token_ids,
+            num_draft_tokens,
+            draft_probs,
+            p,
+            says[~target],
+            recovered,
+            stream_numbers(seeds, index, ACCEPT),
+        )
+
+    def accept_blindly(
+        self,
+        draft_token_ids: Tensor,
+        num_draft_tokens: Sequence[int],
+        target_token_ids: Tensor,
+        bonus_token_ids: Tensor,
+    ) -> Tensor:
+        """Accept by rate alone, and say the target's token where a draft is rejected."""
+        rates = torch.tensor(self.acceptance_rates)
+        place = torch.cat([torch.arange(count) for count in num_draft_tokens])
+        accepted = torch.rand(len(place), generator=self.generator) < rates[place]
+        accepted = accepted.to(draft_token_ids.device)
+        tokens = torch.where(accepted, draft_token_ids, target_token_ids)
+        return keep_until_rejected(
+            pad_rows(accepted, num_draft_tokens, fill=False),
+            pad_rows(tokens, num_draft_tokens, fill=PLACEHOLDER_TOKEN_ID),
+            num_draft_tokens,
+            bonus_token_ids,
+        )
+
+
+def overwrite(says: Tensor, output: Tensor, num_rows: Sequence[int]) -> Tensor:
+    """Tokens by row ``[N + B]``, where a row has brought one of ``output``, that one."""
+    rows = pad_rows(torch.arange(len(says), device=says.device), num_rows, fill=0)
+    used = output != PLACEHOLDER_TOKEN_ID
+    return says.index_put((rows[used],), output[used])

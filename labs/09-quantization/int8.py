@@ -1,0 +1,154 @@
+"""Whole numbers of 8 bits for weights and activations (W8A8): fewer bytes, and cheaper products.
+
+    x [T, K]       scale of each token = largest magnitude / 127      x_q = round(x / scale)
+    w [N, K]       scale of each row, from the checkpoint             w_q
+
+    x @ w^T  =~  (x_q @ w_q^T in int32) * scale of the token * scale of the row
+
+The scales leave the sum because they do not depend on the column.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.quantization import per_token_quant, w8a8_product
+from mini_vllm.model.layers import Linear
+from mini_vllm.model.layout import ParamSpec
+from mini_vllm.quantization import cpu_products
+from mini_vllm.quantization.wna16 import register
+
+MAX_INT8 = 127
+MIN_SCALE = 1e-10 / MAX_INT8  # of a token of zeros: nothing to divide by
+
+
+def quantize_per_token(x: Tensor) -> tuple[Tensor, Tensor]:
+    """`x` `[T, K]` as int8, with a scale for each token: x =~ quantized * scale.
+
+    The scale is the token's largest magnitude / 127, and never below MIN_SCALE, so that a token of
+    zeros stays zeros. Rounds half to even.
+
+    Returns:
+        `[T, K]` int8 and the scales `[T, 1]` float32.
+
+    Source: vllm/model_executor/layers/quantization/utils/int8_utils.py#L106-L156
+    (per_token_quant_int8) @ v0.22.1.
+    """
+    # TODO 09.5
+    raise NotImplementedError(
+        "TODO 09.5: write quantize_per_token in labs/09-quantization/int8.py"
+        " (phase 09, 02-mini-build.md#task-5)"
+    )
+
+
+def scaled_product(x: Tensor, x_scale: Tensor, weight: Tensor, weight_scale: Tensor) -> Tensor:
+    """(x @ weight^T) * scales: int8 `[T, K]` and `[N, K]` -> `[T, N]` float32.
+
+    `x_scale` is `[T, 1]`, `weight_scale` `[N, 1]`. The sum is exact: whole numbers, in float64.
+    """
+    # TODO 09.5
+    raise NotImplementedError(
+        "TODO 09.5: write scaled_product in labs/09-quantization/int8.py"
+        " (phase 09, 02-mini-build.md#task-5)"
+    )
+
+
+class W8A8LinearMethod:
+    """The `LinearMethod` of a layer with int8 weights, one scale a row, and int8 activations.
+
+    Args:
+        per_tensor: the checkpoint has one scale for each projection.
+        static: it has a scale for the activations, too.
+
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_int8.py#L26-L112
+    (CompressedTensorsW8A8Int8) @ v0.22.1.
+    """  # noqa: E501
+
+    def __init__(self, per_tensor: bool = False, static: bool = False) -> None:
+        self.per_tensor, self.static = per_tensor, static
+
+    def create_weights(self, layer: Linear) -> None:
+        rows = sum(layer.output_sizes)
+        shape = (rows, layer.input_size)
+        register(layer, "weight", torch.zeros(shape, dtype=torch.int8), out_dim=0, in_dim=1)
+        if self.per_tensor:
+            scales = torch.zeros(len(layer.parts), dtype=torch.float32)
+            register(layer, "weight_scale", scales, out_dim=None, per_part=True)
+        else:
+            register(layer, "weight_scale", torch.zeros(rows, 1, dtype=torch.float32), out_dim=0)
+        if self.static:
+            scales = torch.zeros(len(layer.parts), dtype=torch.float32)
+            register(layer, "input_scale", scales, out_dim=None, per_part=True)
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        scale = rows_of_scales(layer, layer.weight_scale.data)
+        check_scales(layer, scale)
+        layer.weight_scale = None
+        layer.input_scale = layer.input_scale.data.max() if self.static else None
+        hold_int8(layer, layer.weight.data, scale)
+
+    def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+        return int8_linear(layer, x, bias)
+
+
+class Int8OnlineLinearMethod:
+    """A checkpoint in the model's dtype, its rows rounded to int8 while it is loaded."""
+
+    def create_weights(self, layer: Linear) -> None:
+        layer.weight = nn.Parameter(torch.empty(sum(layer.output_sizes), layer.input_size))
+        layer.weight.spec = ParamSpec(out_dim=0, in_dim=1)
+
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        layer.input_scale = None
+        hold_int8(layer, *quantize_per_token(layer.weight.data))
+
+    def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+        return int8_linear(layer, x, bias)
+
+
+def rows_of_scales(layer: Linear, scale: Tensor) -> Tensor:
+    """A scale for each row `[N, 1]`, from one for each row or for each stacked projection.
+
+    Upstream quantises a fused matrix anew with its largest scale, for its kernel takes one.
+    """
+    if scale.dim() == 2:
+        return scale
+    sizes = torch.tensor(layer.output_sizes, device=scale.device)
+    return scale.repeat_interleave(sizes)[:, None]
+
+
+def check_scales(layer: Linear, scale: Tensor) -> None:
+    bad = scale[~(torch.isfinite(scale) & (scale >= 0))]
+    if len(bad):
+        raise ValueError(
+            f"{layer.prefix!r} has a weight scale of {bad[0].item()}; it must be a finite number "
+            "of at least 0; is the file whole?"
+        )
+
+
+def hold_int8(layer: Linear, weight: Tensor, scale: Tensor) -> None:
+    """Keep int8 `weight` `[N, K]` in the form that is fastest to multiply, and no other."""
+    layer.weight, layer.row_scale = None, scale
+    layer.onednn = weight.device.type == "cpu" and cpu_products.can_multiply_int8()
+    layer.int8 = cpu_products.pack_int8(weight) if layer.onednn else weight
+
+
+def int8_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+    if layer.input_scale is not None:  # one scale for all tokens, measured when it was made
+        x_scale = layer.input_scale.repeat(len(x), 1)
+        quantized = (x.float() / x_scale).round().clamp(-MAX_INT8 - 1, MAX_INT8).to(torch.int8)
+    elif can_launch(x):
+        quantized, x_scale = per_token_quant(x)
+    else:
+        quantized, x_scale = quantize_per_token(x)
+    if layer.onednn:
+        unsigned = quantized.view(torch.uint8) ^ 128  # + 128, as bits
+        y = cpu_products.int8_product(unsigned, layer.int8, layer.row_scale[:, 0]).mul_(x_scale)
+    elif can_launch(x):
+        y = w8a8_product(quantized, x_scale, layer.int8, layer.row_scale)
+    else:
+        y = scaled_product(quantized, x_scale, layer.int8, layer.row_scale)
+    y = y.to(x.dtype)
+    return y if bias is None else y.add_(bias)

@@ -1,0 +1,43 @@
+"""SmoothQuant: move outliers from activations, where int8 cannot hold them, into weights.
+
+    y = x @ w^T = (x / s) @ (w * s)^T      s: one number for each of the K inputs
+
+Dividing x costs nothing: the norm in front has a weight for each channel, which takes 1 / s.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+MIN_MAGNITUDE = 1e-5
+
+
+def smooth_scales(x_absmax: Tensor, w_absmax: Tensor, alpha: float = 0.5) -> Tensor:
+    """What each input is divided by: x_absmax ** alpha / w_absmax ** (1 - alpha).
+
+    Args:
+        x_absmax: `[K]`, the largest magnitude of each input on the calibration texts.
+        w_absmax: `[K]`, the largest magnitude of each column of the weights that read it.
+        alpha: 0: leave activations alone, 1: make all of them equally large.
+
+    Magnitudes and results are at least MIN_MAGNITUDE. Returns `[K]`.
+
+    Source: https://arxiv.org/abs/2211.10438, equation 4.
+    """
+    # TODO 09.9
+    raise NotImplementedError(
+        "TODO 09.9: write smooth_scales in labs/09-quantization/smoothquant.py"
+        " (phase 09, 02-mini-build.md#task-9)"
+    )
+
+
+def fold_into_norm(norm_weight: Tensor, weight: Tensor, scales: Tensor) -> None:
+    """Divide the norm in front by `scales` `[K]` and multiply the columns of `weight` `[N, K]`.
+
+    In place. `weight` holds all that reads the norm: it must be folded once, not once a reader.
+    """
+    # TODO 09.9
+    raise NotImplementedError(
+        "TODO 09.9: write fold_into_norm in labs/09-quantization/smoothquant.py"
+        " (phase 09, 02-mini-build.md#task-9)"
+    )

@@ -1,0 +1,452 @@
+"""What a checkpoint says about its numbers, and which method that means for each layer.
+
+    config.json["quantization_config"]  ->  a QuantizationConfig  ->  a LinearMethod for each layer
+
+Four formats are read: compressed-tensors (what llm-compressor and `oneshot` write), gptq, awq and
+fp8. `quantization="fp8"` or `"int8"` rounds a checkpoint in full precision while it is loaded.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from mini_vllm.model.checkpoint import FLOATS, read_header, weight_files
+from mini_vllm.model.config import read_json
+from mini_vllm.model.layers import Linear, LinearMethod
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.quantization.fp8 import Fp8LinearMethod, Fp8OnlineLinearMethod
+from mini_vllm.quantization.int8 import Int8OnlineLinearMethod, W8A8LinearMethod
+from mini_vllm.quantization.wna16 import Scheme, WNA16LinearMethod
+
+STACKED = LlamaForCausalLM.stacked
+ALIASES = {"gptq_marlin": "gptq", "auto_gptq": "gptq", "awq_marlin": "awq"}
+KV_SCALES = {
+    ".self_attn.k_scale": ("k_scale",),
+    ".self_attn.v_scale": ("v_scale",),
+    ".self_attn.attn.k_scale": ("k_scale",),
+    ".self_attn.attn.v_scale": ("v_scale",),
+    ".self_attn.k_proj.k_scale": ("k_scale",),
+    ".self_attn.v_proj.v_scale": ("v_scale",),
+    ".self_attn.qkv_proj.k_scale": ("k_scale",),
+    ".self_attn.qkv_proj.v_scale": ("v_scale",),
+    ".self_attn.k_proj.output_scale": ("k_scale",),
+    ".self_attn.v_proj.output_scale": ("v_scale",),
+    ".self_attn.kv_scale": ("k_scale", "v_scale"),
+}
+"""What checkpoints call the scales of the KV cache.
+
+Source: vllm/model_executor/model_loader/weight_utils.py#L1527-L1630 (maybe_remap_kv_scale_name)
+@ v0.22.1.
+"""
+
+
+def shards_of(prefix: str, stacked: Mapping[str, Sequence[str]] = STACKED) -> list[str]:
+    """The checkpoint's names of the layers that `prefix` holds: one, or those stacked in it."""
+    parent, _, name = prefix.rpartition(".")
+    return [f"{parent}.{part}" if parent else part for part in stacked.get(name, [name])]
+
+
+def is_layer_skipped(
+    prefix: str,
+    ignored: Sequence[str],
+    stacked: Mapping[str, Sequence[str]] = STACKED,
+    by_substring: bool = False,
+) -> bool:
+    """Whether the layer `prefix` is listed as one that is not quantised.
+
+    A stacked layer (qkv_proj) is listed under the names of what it holds, and all of them must be
+    listed or none: half a matrix cannot be held in another way. An entry is a whole name; with
+    `by_substring` it is enough that the name contains it.
+
+    Raises ValueError for a stacked layer that is listed in part.
+
+    Source: vllm/model_executor/layers/quantization/utils/quant_utils.py#L464-L518
+    (is_layer_skipped) @ v0.22.1.
+    """
+
+    def is_listed(name: str) -> bool:
+        return any(entry in name if by_substring else entry == name for entry in ignored)
+
+    if is_listed(prefix):
+        return True
+    listed = [is_listed(name) for name in shards_of(prefix, stacked)]
+    if any(listed) and not all(listed):
+        raise ValueError(
+            f"{prefix!r} is one matrix here, and the checkpoint leaves only a part of "
+            f"{shards_of(prefix, stacked)} unquantised; quantise all of it or nothing"
+        )
+    return all(listed)
+
+
+def find_matched_target(
+    prefix: str, targets: Iterable[str], stacked: Mapping[str, Sequence[str]] = STACKED
+) -> str | None:
+    """The first of `targets` that means the linear layer `prefix`, or None.
+
+    A target is a whole name, a pattern after "re:", or a word in the class's name, "Linear",
+    whatever its case. Names go before classes. A stacked layer is matched by what it holds, and
+    all of that must be.
+
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/utils.py#L113-L153
+    (find_matched_target) @ v0.22.1.
+    """
+    targets = list(targets)
+
+    def by_name(name: str) -> str | None:
+        for target in targets:
+            pattern = target.removeprefix("re:")
+            matches = re.match(pattern, name) if pattern != target else target == name
+            if matches:
+                return target
+        return None
+
+    found = by_name(prefix)
+    if found is None:
+        found = next((t for t in targets if t.lower() in "linear"), None)
+    if found is None:
+        matches = [by_name(name) for name in shards_of(prefix, stacked)]
+        found = matches[0] if all(matches) else None
+    return found
+
+
+class QuantizationConfig(ABC):
+    """How one checkpoint's numbers are held.
+
+    Source: vllm/model_executor/layers/quantization/base_config.py#L70-L214 (QuantizationConfig)
+    @ v0.22.1.
+    """
+
+    name: ClassVar[str]
+    kv_cache_dtype: str | None = None
+    """What "auto" means for the KV cache; None: the model's dtype."""
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        """From `quantization_config`. Raises ValueError that names what is not supported."""
+
+    @abstractmethod
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        """The method of the layer called `prefix`, or None if it is not quantised."""
+
+    def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
+        """Learn from the dtypes of the checkpoint's tensors what its config does not say."""
+        return
+
+    def rename(self, name: str) -> list[str]:
+        """Our names of the checkpoint's tensor `name`."""
+        for suffix, ours in KV_SCALES.items():
+            if name.endswith(suffix):
+                base = name.removesuffix(suffix)
+                return [f"{base}.self_attn.{scale}" for scale in ours]
+        return [name]
+
+
+def get_from_keys(config: Mapping[str, Any], keys: Sequence[str]) -> Any:
+    """The value of the first of `keys` that `config` has. Raises ValueError if it has none."""
+    for key in keys:
+        if key in config:
+            return config[key]
+    raise ValueError(f"quantization_config has none of {list(keys)}")
+
+
+def one_of(config: Mapping[str, Any], key: str, allowed: Sequence[Any], default: Any = None) -> Any:
+    """The value of `key`. Raises ValueError unless it is one of `allowed`."""
+    value = config.get(key, default)
+    if value not in allowed:
+        raise ValueError(
+            f"quantization_config: {key} is {value!r}; supported: {', '.join(map(repr, allowed))}"
+        )
+    return value
+
+
+class GPTQConfig(QuantizationConfig):
+    """Source: vllm/model_executor/layers/quantization/auto_gptq.py#L95-L299 (AutoGPTQConfig)
+    @ v0.22.1."""
+
+    name = "gptq"
+
+    def __init__(self, scheme: Scheme, lm_head: bool, skipped: Sequence[str]) -> None:
+        self.scheme, self.lm_head, self.skipped = scheme, lm_head, list(skipped)
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        group_size = get_from_keys(config, ["group_size"])
+        if config.get("dynamic"):
+            raise ValueError("quantization_config: 'dynamic' rules for GPTQ are not supported")
+        scheme = Scheme(
+            format=one_of(config, "checkpoint_format", ["gptq", "gptq_v2"], "gptq"),
+            bits=one_of(config, "bits", [4, 8]),
+            group_size=group_size,
+            symmetric=bool(config.get("sym", True)),
+            act_order=bool(config.get("desc_act", False)) and group_size != -1,
+        )
+        return cls(scheme, bool(config.get("lm_head", False)), [])
+
+    def infer_skipped(self, dtypes: Mapping[str, str]) -> None:
+        if not self.skipped:
+            self.skipped = unquantized_layers(dtypes)
+
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        if prefix == "lm_head" and not self.lm_head:
+            return None
+        if is_layer_skipped(prefix, self.skipped):
+            return None
+        return WNA16LinearMethod(self.scheme)
+
+
+class AWQConfig(GPTQConfig):
+    """Source: vllm/model_executor/layers/quantization/awq.py#L34-L169 (AWQConfig) @ v0.22.1."""
+
+    name = "awq"
+    by_substring = False
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        one_of(config, "version", ["gemm", "GEMM"], "gemm")
+        bits = get_from_keys(config, ["bits", "w_bit"])
+        one_of({"bits": bits}, "bits", [4])
+        scheme = Scheme(
+            format="awq",
+            bits=bits,
+            group_size=get_from_keys(config, ["group_size", "q_group_size"]),
+            symmetric=not get_from_keys(config, ["zero_point"]),
+        )
+        made = cls(
+            scheme,
+            bool(config.get("lm_head", False)),
+            config.get("modules_to_not_convert") or [],
+        )
+        made.by_substring = bool(made.skipped)
+        return made
+
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        if prefix == "lm_head" and not self.lm_head:
+            return None
+        if is_layer_skipped(prefix, self.skipped, by_substring=self.by_substring):
+            return None
+        return WNA16LinearMethod(self.scheme)
+
+
+def unquantized_layers(dtypes: Mapping[str, str]) -> list[str]:
+    """Layers of a checkpoint whose tensors are all floating point numbers, at full width.
+
+    Source: vllm/model_executor/layers/quantization/awq.py#L151-L169
+    (AWQConfig.maybe_update_config) @ v0.22.1.
+    """
+    layers = {name.rpartition(".")[0] for name in dtypes}
+    packed = {name.rpartition(".")[0] for name, dtype in dtypes.items() if dtype not in FLOATS}
+    return sorted(layers - packed)
+
+
+class Fp8Config(QuantizationConfig):
+    """Source: vllm/model_executor/layers/quantization/fp8.py#L100-L228 (Fp8Config) @ v0.22.1."""
+
+    name = "fp8"
+
+    def __init__(
+        self,
+        block: tuple[int, int] | None = None,
+        static: bool = False,
+        ignored: Sequence[str] = (),
+        online: bool = False,
+    ) -> None:
+        self.block, self.static, self.ignored, self.online = block, static, ignored, online
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        block = config.get("weight_block_size")
+        if block is not None and (len(block) != 2 or min(block) < 1):
+            raise ValueError(
+                f"quantization_config: weight_block_size is {block!r}; it must be two numbers, "
+                "such as [128, 128]"
+            )
+        static = one_of(config, "activation_scheme", ["dynamic", "static"], "dynamic") == "static"
+        one_of(config, "fmt", ["e4m3"], "e4m3")
+        ignored = config.get("ignored_layers") or config.get("modules_to_not_convert") or []
+        return cls(tuple(block) if block else None, static, ignored)
+
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        if prefix == "lm_head" or is_layer_skipped(prefix, self.ignored):
+            return None
+        if self.online:
+            return Fp8OnlineLinearMethod(self.block)
+        name = "weight_scale_inv" if self.block else "weight_scale"
+        return Fp8LinearMethod(self.block, not self.block, self.static, name)
+
+
+class Int8Config(QuantizationConfig):
+    """Rows rounded to int8 while loading; activations, token by token, while running."""
+
+    name = "int8"
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        return cls()
+
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        return None if prefix == "lm_head" else Int8OnlineLinearMethod()
+
+
+class CompressedTensorsConfig(QuantizationConfig):
+    """
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py#L74-L800
+    (CompressedTensorsConfig) @ v0.22.1.
+    """  # noqa: E501
+
+    name = "compressed-tensors"
+
+    def __init__(
+        self,
+        schemes: Mapping[str, Mapping[str, Any]],
+        ignore: Sequence[str],
+        kv_cache_dtype: str | None,
+    ) -> None:
+        self.schemes, self.ignore, self.kv_cache_dtype = schemes, ignore, kv_cache_dtype
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        for key in ("sparsity_config", "transform_config"):
+            if config.get(key):
+                raise ValueError(f"quantization_config: {key} is not supported; leave it out")
+        schemes = {}
+        for group in (config.get("config_groups") or {}).values():
+            form = group.get("format") or config.get("format")
+            for target in group.get("targets") or []:
+                schemes[target] = {**group, "format": form}
+        kv_scheme = config.get("kv_cache_scheme")
+        return cls(schemes, config.get("ignore") or [], kv_cache_dtype_of(kv_scheme))
+
+    def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
+        patterns = [entry.removeprefix("re:") for entry in self.ignore if entry.startswith("re:")]
+        names = [prefix, *shards_of(prefix)]
+        matched = [n for n in names if any(re.match(pattern, n) for pattern in patterns)]
+        if is_layer_skipped(prefix, [*self.ignore, *matched]):
+            return None
+        target = find_matched_target(prefix, self.schemes)
+        if target is None:
+            return None
+        return get_scheme(self.schemes[target])
+
+
+def kv_cache_dtype_of(scheme: Mapping[str, Any] | None) -> str | None:
+    if not scheme:
+        return None
+    found = tuple(scheme.get(key) for key in ("type", "num_bits", "strategy"))
+    if found != ("float", 8, "tensor") or scheme.get("dynamic"):
+        raise ValueError(
+            f"quantization_config: kv_cache_scheme has type, bits and strategy {found}; supported "
+            "is ('float', 8, 'tensor') with scales in the checkpoint"
+        )
+    return "fp8"
+
+
+def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
+    """The method for one of compressed-tensors' `config_groups`.
+
+        weights                     activations            format
+        int 4 or 8                  none                   pack-quantized    WNA16LinearMethod
+        int 8, channel or tensor    int 8, token or tensor int-quantized     W8A8LinearMethod
+        float 8, channel or tensor  float 8                float-quantized   Fp8LinearMethod
+
+    Raises ValueError for everything else; it names format, type, bits and strategy.
+
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/compressed_tensors.py#L608-L709
+    (CompressedTensorsConfig._get_scheme_from_parts) @ v0.22.1.
+    """  # noqa: E501
+    weights: Mapping[str, Any] = group.get("weights") or {}
+    inputs: Mapping[str, Any] = group.get("input_activations") or {}
+    kind, bits, strategy = (weights.get(key) for key in ("type", "num_bits", "strategy"))
+    bits = weights.get("num_bits", 0)
+    if strategy is None:
+        strategy = "tensor" if weights.get("group_size") is None else "group"
+    form, static = group.get("format"), bool(inputs) and not inputs.get("dynamic")
+    packed = kind == "int" and not inputs and form == "pack-quantized" and bits in (4, 8)
+    if packed and strategy in ("group", "channel"):
+        scheme = Scheme(
+            format="compressed-tensors",
+            bits=bits,
+            group_size=weights["group_size"] if strategy == "group" else -1,
+            symmetric=bool(weights.get("symmetric", True)),
+            act_order=weights.get("actorder") in ("group", True) and strategy == "group",
+        )
+        return WNA16LinearMethod(scheme)
+    per_row_or_tensor = strategy in ("channel", "tensor") and bits == 8
+    whole = kind == "int" and form in ("int-quantized", None) and per_row_or_tensor
+    if (
+        whole
+        and inputs
+        and all(
+            [
+                weights.get("symmetric", True) and inputs.get("symmetric", True),
+                inputs.get("strategy") in ("token", "tensor"),
+                inputs.get("num_bits") == 8,
+            ]
+        )
+    ):
+        return W8A8LinearMethod(per_tensor=strategy == "tensor", static=static)
+    if kind == "float" and form in ("float-quantized", "naive-quantized", None):
+        if per_row_or_tensor:
+            return Fp8LinearMethod(per_tensor=strategy == "tensor", static=static)
+        if strategy == "block" and bits == 8:
+            rows, columns = weights.get("block_structure") or (128, 128)
+            return Fp8LinearMethod(block=(rows, columns), static=static)
+    raise ValueError(
+        f"quantization_config: format {form!r} with {kind} weights of {bits} bits, strategy "
+        f"{strategy!r} and activations {inputs and inputs.get('type')} is not supported; "
+        "supported are pack-quantized (int, 4 or 8 bits, group or channel), int-quantized (8 bits, "
+        "symmetric, channel or tensor) and float-quantized (8 bits, channel, tensor or block)"
+    )
+
+
+FORMATS: dict[str, type[QuantizationConfig]] = {
+    config.name: config for config in (AWQConfig, CompressedTensorsConfig, Fp8Config, GPTQConfig)
+}
+ONLINE: dict[str, QuantizationConfig] = {
+    "fp8": Fp8Config(online=True),
+    "fp8_per_tensor": Fp8Config(online=True),
+    "fp8_per_block": Fp8Config((128, 128), online=True),
+    "int8": Int8Config(),
+}
+"""What `quantization=` may ask of a checkpoint in full precision."""
+
+
+def get_quantization_config(
+    folder: str | Path, quantization: str | None = None
+) -> QuantizationConfig | None:
+    """How the checkpoint in `folder` is to be held; None: in the model's dtype.
+
+    Raises ValueError for an unknown format, and for a `quantization` that contradicts it.
+
+    Source: vllm/config/model.py#L1002-L1103 (ModelConfig._verify_quantization) @ v0.22.1.
+    """
+    folder = Path(folder)
+    found = read_json(folder / "config.json").get("quantization_config")
+    wanted = ALIASES.get(quantization or "", quantization and quantization.lower())
+    if not found:
+        if wanted is not None and wanted not in ONLINE:
+            raise ValueError(
+                f"quantization is {quantization!r}, but the checkpoint is not quantised; "
+                f"what can be done while loading is {', '.join(ONLINE)}; or leave it out"
+            )
+        return ONLINE[wanted] if wanted else None
+    method = str(found.get("quant_method", "")).lower()
+    method = ALIASES.get(method, method)
+    if method not in FORMATS:
+        hint = "; quantise the original with `oneshot`" if method == "bitsandbytes" else ""
+        raise ValueError(
+            f"config.json: quant_method is {method!r}; supported are {sorted(FORMATS)}{hint}"
+        )
+    if wanted is not None and wanted != method:
+        raise ValueError(
+            f"quantization is {quantization!r}, but config.json says {method!r}; leave it out"
+        )
+    config = FORMATS[method].from_config(found)
+    if list(folder.glob("*.safetensors")):
+        headers = [read_header(file) for file in weight_files(folder)]
+        config.infer_skipped({n: info.dtype for header in headers for n, info in header.items()})
+    return config

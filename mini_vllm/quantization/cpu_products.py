@@ -1,0 +1,122 @@
+"""Products of quantised weights that a CPU computes fast, each tried before it is trusted.
+
+torch has them, but not for every machine: one is a slow reference here and exact there, another
+overflows silently without the newest instructions. So each is probed once, on a small example with
+the largest numbers that may occur; what fails is not used.
+"""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+from torch import Tensor
+
+INT4_GROUPS = (256, 128, 64, 32)
+MIN_UNPACKED_TOKENS = 160
+"""From so many tokens on, unpacking int4 weights costs less than the packed product loses."""
+
+
+# ---------------------------------------------------------------- int8 x int8
+def pack_int8(weight: Tensor) -> Tensor:
+    """A copy of int8 `weight` `[N, K]` in the order that oneDNN's products read."""
+    return torch.ops.onednn.qlinear_prepack(weight, None)
+
+
+def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
+    """(x - 128) @ weight^T * scale: `[T, K]` uint8 -> `[T, N]` float32; `scale` is `[N]`.
+
+    Activations are unsigned, with 128 for zero: the instruction multiplies unsigned by signed,
+    and with signed ones oneDNN falls back to code that is hundreds of times slower.
+    """
+    zeros = torch.zeros(len(scale), dtype=torch.int64)
+    return torch.ops.onednn.qlinear_pointwise(
+        x, 1.0, 128, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+
+
+@functools.cache
+def can_multiply_int8() -> bool:
+    """Whether `int8_product` is exact here, also for the largest numbers.
+
+    Processors without VNNI add pairs of products in 16 bits: 255 * 127 * 2 does not fit.
+    """
+    weight = torch.full((32, 256), 127, dtype=torch.int8)
+    weight[1], weight[2, ::2] = -127, -127
+    x = torch.full((3, 256), 255, dtype=torch.uint8)
+    x[1], x[2, ::3] = 1, 0
+    try:
+        result = int8_product(x, pack_int8(weight), torch.ones(32))
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+    return torch.equal(result.double(), (x.double() - 128) @ weight.double().T)
+
+
+# ---------------------------------------------------------------- bfloat16 x int4
+def int4_group(columns: int, group_size: int) -> int | None:
+    """A group size that the int4 product knows, and whose groups lie inside the given ones."""
+    return next((g for g in INT4_GROUPS if group_size % g == 0 and columns % g == 0), None)
+
+
+def pack_int4(stored: Tensor) -> Tensor:
+    """`[N, K]` int32 of 0 .. 15 as `[N, K / 2]` bytes in the order that the product reads."""
+    return torch.ops.aten._convert_weight_to_int4pack_for_cpu(stored, 1)
+
+
+def int4_scales(scale: Tensor, zero: Tensor, repeats: int) -> Tensor:
+    """Scale and shift of each group, `[G, N, 2]`: torch's product means (stored - 8) * s + shift.
+
+    Each group of `scale` and `zero` `[N, G']` becomes `repeats` of the product's groups.
+    """
+    pair = torch.stack((scale, (8 - zero) * scale), -1).bfloat16()
+    return pair.repeat_interleave(repeats, 1).transpose(0, 1).contiguous()
+
+
+def int4_product(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
+    """x @ weight^T: `[T, K]` bfloat16 -> `[T, N]`."""
+    return torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, group, scales)
+
+
+def unpack_int4(packed: Tensor, group: int, scales: Tensor, block_rows: int) -> Tensor:
+    """The weight `[N, K]` in bfloat16, for products of many tokens that pay for it.
+
+    In blocks of 64 rows (32 without AVX512), a byte holds a column of row i, and of row i + 32.
+    """
+    rows, columns = packed.shape[0], packed.shape[1] * 2
+    blocks = packed.view(rows // block_rows, columns, block_rows // 2)
+    stored = torch.cat((blocks & 15, blocks >> 4), -1)  # [N / 64, K, 64]
+    stored = stored.transpose(1, 2).reshape(rows, -1, group)
+    scale, shift = (part.t().contiguous()[..., None] for part in scales.unbind(-1))
+    return stored.to(torch.bfloat16).sub_(8).mul_(scale).add_(shift).flatten(1)
+
+
+def _int4_example() -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Inputs whose product is exact, its packed weight and scales, and the weight."""
+    rows, columns = 128, 64  # in groups of 32
+    stored = (torch.arange(rows * columns).view(rows, columns) * 7 % 16).int()
+    scale = 2.0 ** -(torch.arange(rows * 2).view(rows, 2) % 4)
+    zero = torch.arange(rows * 2).view(rows, 2) % 16
+    weight = (stored.unflatten(1, (2, -1)) - zero[..., None]) * scale[..., None]
+    x = torch.zeros(2, columns, dtype=torch.bfloat16)
+    x[0, 0], x[1, 40] = 1, 2
+    return x, pack_int4(stored), int4_scales(scale, zero, 1), weight.flatten(1).bfloat16()
+
+
+@functools.cache
+def can_multiply_int4() -> bool:
+    """Whether `int4_product` is right here."""
+    try:
+        x, packed, scales, weight = _int4_example()
+        return torch.equal(int4_product(x, packed, 32, scales), x @ weight.T)
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+
+
+@functools.cache
+def int4_block_rows() -> int | None:
+    """Rows that the packed order keeps together here; None: an order that we do not know."""
+    _, packed, scales, weight = _int4_example()
+    for rows in (64, 32, 16):
+        if torch.equal(unpack_int4(packed, 32, scales, rows), weight):
+            return rows
+    return None

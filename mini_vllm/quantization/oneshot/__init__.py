@@ -1,0 +1,224 @@
+"""Quantise a checkpoint once, offline, and write it as a compressed-tensors folder.
+
+    original ─► calibration texts ─► SmoothQuant or AWQ: move scales between layers
+                                 ─► rounding or GPTQ: numbers, scales, zeros ─► folder
+
+Named after llm-compressor's function, which does the same for models of any size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from mini_vllm import bundled
+from mini_vllm.model.build import load_model, resolve_dtype
+from mini_vllm.model.config import load_config, read_json
+from mini_vllm.model.layers import Linear, RMSNorm
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.quantization.fp8 import quantize_block
+from mini_vllm.quantization.int8 import quantize_per_token
+from mini_vllm.quantization.oneshot.awq import search_scale
+from mini_vllm.quantization.oneshot.calibrate import LayerInputs, tokenize, watch_inputs
+from mini_vllm.quantization.oneshot.gptq import gptq_quantize
+from mini_vllm.quantization.oneshot.smoothquant import fold_into_norm, smooth_scales
+from mini_vllm.quantization.oneshot.writer import PRESETS, Preset, packed_tensors, write_folder
+from mini_vllm.quantization.packing import choose_qparams, dequantize, quantize
+
+ALGORITHMS = ("rtn", "gptq", "awq", "smoothquant")
+
+
+def oneshot(
+    model: str | Path,
+    output_dir: str | Path,
+    scheme: str = "W4A16",
+    algorithm: str = "rtn",
+    dataset: Sequence[str | Sequence[int]] | None = None,
+    group_size: int | None = None,
+    ignore: Sequence[str] = ("lm_head",),
+    act_order: bool = False,
+) -> Path:
+    """Write a quantised copy of a checkpoint into the new folder `output_dir`; returns it.
+
+    Args:
+        model: a bundled model's name, or a folder with a checkpoint in full precision.
+        scheme: one of PRESETS.
+        algorithm: "rtn" rounds to nearest; "gptq" rounds column by column; "awq" (4 bits) and
+            "smoothquant" (W8A8) move scales between layers first. All but rtn need a `dataset`.
+        dataset: calibration texts, or token ids.
+        group_size: weights that share a scale, in place of the scheme's; -1: a whole row.
+        ignore: names of layers to leave as they are.
+        act_order: GPTQ takes columns in the order of their importance.
+
+    Raises:
+        ValueError: for an unknown or contradictory choice, a group that does not divide, or a
+            checkpoint that is quantised already; FileExistsError if the folder is there.
+    """
+    source = bundled.path(str(model)) if str(model) in bundled.NAMES else Path(model)
+    target, preset = Path(output_dir), _preset(scheme, group_size)
+    _check(source, target, scheme, preset, algorithm, dataset, act_order)
+    args = load_config(source)
+    dtype = resolve_dtype("auto", args)
+    original = load_model(source, dtype="float32")
+    inputs: dict[str, LayerInputs] = {}
+    if dataset is not None and algorithm != "rtn":
+        inputs = watch_inputs(original, tokenize(source, dataset))
+    fresh = _weights(source)
+    if algorithm == "smoothquant":
+        _smooth(fresh, inputs)
+    if algorithm == "awq":
+        _scale_by_importance(fresh, inputs, preset)
+    hessians = {name: seen.hessian for name, seen in inputs.items()} if algorithm == "gptq" else {}
+    tensors = _quantize_all(fresh, preset, ignore, hessians, act_order, dtype)
+    write_folder(source, target, tensors, preset.config(ignore, act_order))
+    return target
+
+
+def _preset(scheme: str, group_size: int | None) -> Preset:
+    if scheme not in PRESETS:
+        raise ValueError(f"scheme is {scheme!r}; choose one of {', '.join(PRESETS)}")
+    preset = PRESETS[scheme]
+    if group_size is None:
+        return preset
+    if preset.format != "pack-quantized":
+        raise ValueError(f"group_size is {group_size}; scheme {scheme} has no groups; leave it out")
+    if group_size == -1:
+        return replace(preset, strategy="channel", group_size=None)
+    return replace(preset, strategy="group", group_size=group_size)
+
+
+def _check(
+    source: Path,
+    target: Path,
+    scheme: str,
+    preset: Preset,
+    algorithm: str,
+    dataset: Sequence[str | Sequence[int]] | None,
+    act_order: bool,
+) -> None:
+    if algorithm not in ALGORITHMS:
+        raise ValueError(f"algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
+    if algorithm != "rtn" and not dataset:
+        raise ValueError(f"algorithm {algorithm!r} needs a dataset: a list of calibration texts")
+    if algorithm in ("gptq", "awq") and preset.format != "pack-quantized":
+        raise ValueError(f"algorithm {algorithm!r} is for W4A16 and W8A16, not for {scheme}")
+    if algorithm == "smoothquant" and scheme != "W8A8":
+        raise ValueError(f"algorithm 'smoothquant' is for W8A8, not for {scheme}")
+    if act_order and algorithm != "gptq":
+        raise ValueError(f"act_order is an option of 'gptq', not of {algorithm!r}")
+    if target.exists():
+        raise FileExistsError(f"{str(target)!r} exists; choose another output_dir or remove it")
+    if not source.is_dir():
+        raise FileNotFoundError(f"model folder {str(source)!r} does not exist")
+    if read_json(source / "config.json").get("quantization_config"):
+        raise ValueError(f"{str(source)!r} is quantised already; give the original")
+
+
+def _weights(source: Path) -> LlamaForCausalLM:
+    """The model with its weights as the file has them, not yet in a form for products."""
+    from mini_vllm.model.build import Build, default_dtype
+    from mini_vllm.model.loader import load_weights
+    from mini_vllm.model.registry import resolve_model_class
+
+    args = load_config(source)
+    with default_dtype(torch.float32):
+        model = resolve_model_class(args.architectures)(args, Build()).requires_grad_(False)
+    load_weights(model, source)
+    return model
+
+
+def readers(model: LlamaForCausalLM) -> list[tuple[str, RMSNorm, Linear]]:
+    """Each layer that reads a norm, with the norm: one stacked matrix holds all its readers."""
+    found = []
+    for index, layer in enumerate(model.model.layers):
+        name = f"model.layers.{index}"
+        attention = (f"{name}.self_attn.qkv_proj", layer.input_layernorm, layer.self_attn.qkv_proj)
+        mlp = (f"{name}.mlp.gate_up_proj", layer.post_attention_layernorm, layer.mlp.gate_up_proj)
+        found += [attention, mlp]
+    return found
+
+
+def _smooth(model: LlamaForCausalLM, inputs: dict[str, LayerInputs]) -> None:
+    for name, norm, linear in readers(model):
+        weight = linear.weight.data
+        scales = smooth_scales(inputs[name].absmax, weight.abs().amax(0))
+        fold_into_norm(norm.weight.data, weight, scales)
+
+
+def _scale_by_importance(
+    model: LlamaForCausalLM, inputs: dict[str, LayerInputs], preset: Preset
+) -> None:
+    def round_trip(weight: Tensor) -> Tensor:
+        scale, zero = choose_qparams(weight, preset.bits, preset.group_size or -1, preset.symmetric)
+        return dequantize(quantize(weight, scale, zero, preset.bits), scale, zero)
+
+    for name, norm, linear in readers(model):
+        scales, _ = search_scale(torch.cat(inputs[name].sample), linear.weight.data, round_trip)
+        fold_into_norm(norm.weight.data, linear.weight.data, scales)
+    for index, layer in enumerate(model.model.layers):  # each row of up is a column of down
+        x = torch.cat(inputs[f"model.layers.{index}.mlp.down_proj"].sample)
+        down, up = layer.mlp.down_proj.weight.data, layer.mlp.gate_up_proj.weight.data
+        scales, _ = search_scale(x, down, round_trip)
+        up[len(up) // 2 :].div_(scales[:, None])
+        down.mul_(scales)
+
+
+def _quantize_all(
+    model: LlamaForCausalLM,
+    preset: Preset,
+    ignore: Sequence[str],
+    hessians: dict[str, Tensor | None],
+    act_order: bool,
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """All tensors of the new checkpoint, under the checkpoint's names."""
+    from mini_vllm.model.loader import checkpoint_names
+    from mini_vllm.quantization.config import is_layer_skipped
+
+    tensors: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():
+        prefix, _, kind = name.rpartition(".")
+        module = model.get_submodule(prefix)
+        if not isinstance(module, Linear) or kind == "bias" or is_layer_skipped(prefix, ignore):
+            parts = parameter.data.split(getattr(module, "output_sizes", [len(parameter)]))
+            tensors.update(zip(checkpoint_names(name), [p.to(dtype) for p in parts], strict=True))
+            continue
+        names = [shard.rpartition(".")[0] for shard in checkpoint_names(name)]
+        for shard, weight in zip(names, parameter.data.split(module.output_sizes), strict=True):
+            made = _quantize_one(preset, weight, hessians.get(prefix), act_order, dtype)
+            tensors |= {f"{shard}.{suffix}": tensor for suffix, tensor in made.items()}
+    return tensors
+
+
+def _quantize_one(
+    preset: Preset,
+    weight: Tensor,
+    hessian: Tensor | None,
+    act_order: bool,
+    dtype: torch.dtype,
+) -> dict[str, Tensor]:
+    """The tensors of one projection `[N, K]`, by suffix. Scales are rounded to `dtype` first."""
+    if preset.kind == "float":
+        block = (128, 128) if preset.strategy == "block" else (1, weight.shape[1])
+        numbers, scale = quantize_block(weight, block)
+        return {"weight": numbers, "weight_scale": scale}
+    if preset.format == "int-quantized":
+        numbers, scale = quantize_per_token(weight)
+        return {"weight": numbers, "weight_scale": scale}
+    group_size = preset.group_size or -1
+    group = None
+    if hessian is not None:
+        stored, scale, zero, group = gptq_quantize(
+            weight, hessian, preset.bits, group_size, preset.symmetric, act_order,
+            scale_dtype=dtype,
+        )  # fmt: skip
+    else:
+        scale, zero = choose_qparams(weight, preset.bits, group_size, preset.symmetric)
+        scale = scale.to(dtype).float()
+        stored = quantize(weight, scale, zero, preset.bits)
+    group = group if act_order else None
+    return packed_tensors(preset, stored, scale.to(dtype), zero, group)

@@ -1,0 +1,49 @@
+"""AWQ: a few inputs matter more than all others; give their weights finer steps.
+
+Scaling up a column before rounding makes its error smaller by the same factor, as long as the
+group's largest number stays. How far to scale is searched, by the error of the layer's output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+RATIOS = [step / 20 for step in range(20)]
+
+
+def search_scale(
+    x: Tensor, weight: Tensor, round_trip: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, float]:
+    """The factors `[K]` for the columns of `weight` `[N, K]` that give the smallest output error.
+
+    Candidates are mean(|x|) ** ratio for each of RATIOS, divided by the square root of their
+    largest times their smallest, so that they lie around 1; means are at least 1e-4. A candidate
+    s costs the mean square of
+
+        (x / s) @ round_trip(weight * s)^T  -  x @ weight^T
+
+    The first of equal ones wins, so without any gain the factors are all 1.
+
+    Args:
+        x: `[T, K]`, inputs of the layer on calibration texts.
+        weight: of all layers that read them.
+        round_trip: quantises and dequantises a weight.
+
+    Returns:
+        the factors, and their cost.
+
+    Source: https://arxiv.org/abs/2306.00978, section 3.2.
+    """
+    mean, wanted = x.abs().mean(0).clamp(min=1e-4), x @ weight.T
+    best, lowest = None, float("inf")
+    for ratio in RATIOS:
+        scales = mean**ratio
+        scales = scales / (scales.max() * scales.min()).sqrt()
+        output = (x / scales) @ round_trip(weight * scales).T
+        cost = (output - wanted).square().mean().item()
+        if cost < lowest:
+            best, lowest = scales, cost
+    assert best is not None
+    return best, lowest

@@ -1,0 +1,251 @@
+"""Weights of 4 or 8 bits in groups, activations as they are (W4A16, W8A16).
+
+Three formats of checkpoints, one form of ours. Each unpacks what its files hold:
+
+    compressed-tensors   weight_packed [N, K / 8], packed along K      zero points packed along N
+    GPTQ                 qweight [K / 8, N], packed along K            zero - 1, unless gptq_v2
+    AWQ                  qweight [K, N / 8], packed along N, shuffled  zero as it is
+
+    ours                 stored [N, K], scale [N, G], zero [N, G], perhaps an order of the columns
+
+What then stays in memory is either torch's packed int4 weight (a CPU, bfloat16), or 32-bit words
+in the order of compressed-tensors, which are unpacked for each product (float32: every bit right)
+or read by a Triton kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.quantization import w4a16_product
+from mini_vllm.model.layers import Linear
+from mini_vllm.model.layout import ParamSpec
+from mini_vllm.quantization import cpu_products
+from mini_vllm.quantization.packing import (
+    dequantize,
+    num_groups,
+    pack_int32,
+    unpack_awq,
+    unpack_gptq_zeros,
+    unpack_int32,
+)
+
+Format = Literal["compressed-tensors", "gptq", "gptq_v2", "awq"]
+
+
+def register(layer: nn.Module, name: str, value: Tensor, **spec: Any) -> None:
+    """Give `layer` a parameter without gradient that a checkpoint fills."""
+    setattr(layer, name, nn.Parameter(value, requires_grad=False))
+    getattr(layer, name).spec = ParamSpec(**spec)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """What a checkpoint says about its weights.
+
+    Args:
+        bits: 4 or 8.
+        group_size: columns that share a scale; -1: a whole row does.
+        symmetric: zero is 2^(bits-1) everywhere, whatever the file says.
+        act_order: columns belong to groups as `g_idx` says, not by their order.
+    """
+
+    format: Format
+    bits: int
+    group_size: int
+    symmetric: bool
+    act_order: bool = False
+
+
+class WNA16LinearMethod:
+    """The `LinearMethod` of one layer whose weights are packed.
+
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_wNa16.py#L40-L228
+    (CompressedTensorsWNA16) @ v0.22.1.
+    """  # noqa: E501
+
+    def __init__(self, scheme: Scheme) -> None:
+        self.scheme = scheme
+
+    # ------------------------------------------------------------ parameters
+    def create_weights(self, layer: Linear) -> None:
+        scheme = self.scheme
+        self.dtype = torch.get_default_dtype()
+        groups = self._num_groups(layer)
+        if scheme.act_order or scheme.format.startswith("gptq"):
+            name = "weight_g_idx" if scheme.format == "compressed-tensors" else "g_idx"
+            in_order = torch.arange(layer.input_size, dtype=torch.int32) // (
+                layer.input_size // groups
+            )
+            spec = dict(out_dim=None, in_dim=0, per_part=True, optional=not scheme.act_order)
+            register(layer, name, in_order.repeat(len(layer.parts), 1), **spec)
+        create = {
+            "compressed-tensors": self._create_compressed_tensors,
+            "gptq": self._create_gptq,
+            "gptq_v2": self._create_gptq,
+            "awq": self._create_awq,
+        }
+        create[scheme.format](layer, sum(layer.output_sizes), layer.input_size, groups)
+
+    def _num_groups(self, layer: Linear) -> int:
+        try:
+            return num_groups(layer.input_size, self.scheme.group_size)
+        except ValueError as error:
+            raise ValueError(f"{layer.prefix!r}: {error}") from error
+
+    def _pack(self, layer: Linear, size: int, what: str) -> int:
+        """Numbers in a word. Raises ValueError unless `size` of them fill whole words."""
+        per_word = 32 // self.scheme.bits
+        if size % per_word:
+            raise ValueError(
+                f"{layer.prefix!r} has {size} {what}, of which {per_word} share a word; "
+                f"{self.scheme.format} with {self.scheme.bits} bits needs a multiple of {per_word}"
+            )
+        return per_word
+
+    def _create_compressed_tensors(self, layer: Linear, rows: int, columns: int, g: int) -> None:
+        per_word = 32 // self.scheme.bits
+        words = torch.zeros(rows, -(-columns // per_word), dtype=torch.int32)
+        register(layer, "weight_packed", words, out_dim=0, in_dim=1, in_pack=per_word)
+        by_group = self._by_group(layer, out_dim=0, in_dim=1)
+        register(layer, "weight_scale", torch.zeros(rows, g, dtype=torch.float32), **by_group)
+        if not self.scheme.symmetric:
+            for size in layer.output_sizes:
+                self._pack(layer, size, "outputs")
+            zeros = torch.zeros(rows // per_word, g, dtype=torch.int32)
+            register(layer, "weight_zero_point", zeros, out_pack=per_word, **by_group)
+        shape = torch.zeros(len(layer.parts), 2, dtype=torch.int64)
+        register(layer, "weight_shape", shape, out_dim=None, per_part=True, optional=True)
+
+    def _create_gptq(self, layer: Linear, rows: int, columns: int, g: int) -> None:
+        per_word = self._pack(layer, columns, "inputs")
+        for size in layer.output_sizes:
+            self._pack(layer, size, "outputs")
+        words = torch.zeros(columns // per_word, rows, dtype=torch.int32)
+        register(layer, "qweight", words, out_dim=1, in_dim=0, in_pack=per_word)
+        by_group = self._by_group(layer, out_dim=1, in_dim=0)
+        register(layer, "scales", torch.zeros(g, rows, dtype=torch.float32), **by_group)
+        zeros = torch.zeros(g, rows // per_word, dtype=torch.int32)
+        optional = self.scheme.symmetric
+        register(layer, "qzeros", zeros, out_pack=per_word, optional=optional, **by_group)
+
+    def _create_awq(self, layer: Linear, rows: int, columns: int, g: int) -> None:
+        for size in layer.output_sizes:
+            self._pack(layer, size, "outputs")
+        words = torch.zeros(columns, rows // 8, dtype=torch.int32)
+        register(layer, "qweight", words, out_dim=1, in_dim=0, out_pack=8)
+        by_group = self._by_group(layer, out_dim=1, in_dim=0)
+        register(layer, "scales", torch.zeros(g, rows, dtype=torch.float32), **by_group)
+        zeros = torch.zeros(g, rows // 8, dtype=torch.int32)
+        register(layer, "qzeros", zeros, out_pack=8, **by_group)
+
+    def _by_group(self, layer: Linear, out_dim: int, in_dim: int) -> dict[str, Any]:
+        """How scales count columns; one scale a row is the same for all of them."""
+        if self.scheme.group_size == -1:
+            return dict(out_dim=out_dim)
+        return dict(out_dim=out_dim, in_dim=in_dim, in_pack=self.scheme.group_size)
+
+    # ------------------------------------------------------------ one form
+    def process_weights_after_loading(self, layer: Linear) -> None:
+        stored, scale, zero = self._unpack(layer)
+        layer.order = self._column_order(layer)
+        if layer.order is not None:
+            stored = stored[:, layer.order]
+        for name in list(layer._parameters):
+            if name != "bias":
+                layer._parameters.pop(name)
+        if not torch.isfinite(scale).all():
+            raise ValueError(f"{layer.prefix!r} has a scale that is not finite; is the file whole?")
+        layer.int4_group = self._cpu_group(layer, stored)
+        if layer.int4_group:
+            group = layer.input_size // scale.shape[1]
+            layer.words = cpu_products.pack_int4(stored)
+            layer.scale = cpu_products.int4_scales(scale, zero, group // layer.int4_group)
+            layer.zero = None
+        else:
+            layer.words = pack_int32(stored, self.scheme.bits, 1)
+            layer.scale, layer.zero = scale, zero.to(torch.uint8)
+
+    def _unpack(self, layer: Linear) -> tuple[Tensor, Tensor, Tensor]:
+        """stored `[N, K]`, scale `[N, G]` float32 and zero `[N, G]`, whatever the format."""
+        scheme, rows = self.scheme, sum(layer.output_sizes)
+        middle = 2 ** (scheme.bits - 1)
+        if scheme.format == "compressed-tensors":
+            stored = unpack_int32(layer.weight_packed, scheme.bits, 1, layer.input_size)
+            scale = layer.weight_scale.data
+            zero = torch.full_like(scale, middle, dtype=torch.int32)
+            if not scheme.symmetric:
+                zero = unpack_int32(layer.weight_zero_point, scheme.bits, 0, rows)
+            return stored, scale, zero
+        scale = layer.scales.data.T.contiguous()
+        if scheme.format == "awq":
+            return unpack_awq(layer.qweight).T, scale, unpack_awq(layer.qzeros).T
+        stored = unpack_int32(layer.qweight, scheme.bits, 0, layer.input_size).T
+        if scheme.symmetric:
+            return stored, scale, torch.full_like(scale, middle, dtype=torch.int32)
+        is_v2 = scheme.format == "gptq_v2"
+        return stored, scale, unpack_gptq_zeros(layer.qzeros, scheme.bits, is_v2).T
+
+    def _column_order(self, layer: Linear) -> Tensor | None:
+        """Columns sorted by their group, or None if they are. All groups must be equally large."""
+        if not self.scheme.act_order:
+            return None
+        g_idx = getattr(layer, "weight_g_idx", None)
+        g_idx = layer.g_idx if g_idx is None else g_idx
+        if (g_idx != g_idx[0]).any():
+            raise ValueError(
+                f"{layer.prefix!r}: the projections that are stacked have different g_idx; "
+                "they read the same inputs and must put them into the same groups"
+            )
+        groups = self._num_groups(layer)
+        counts = torch.bincount(g_idx[0].clamp(min=0), minlength=groups)
+        if (g_idx[0] < 0).any() or len(counts) != groups or (counts != counts[0]).any():
+            raise ValueError(
+                f"{layer.prefix!r}: g_idx must put {layer.input_size // groups} columns into each "
+                f"of {groups} groups"
+            )
+        order = torch.argsort(g_idx[0], stable=True)
+        return None if torch.equal(order, torch.arange(len(order), device=order.device)) else order
+
+    def _cpu_group(self, layer: Linear, stored: Tensor) -> int | None:
+        """The group size for torch's int4 product, or None if it is not to be used."""
+        wanted = self.scheme.bits == 4 and self.dtype != torch.float32
+        if not wanted or stored.device.type != "cpu" or len(stored) % 64:
+            return None
+        if not cpu_products.can_multiply_int4():
+            return None
+        return cpu_products.int4_group(
+            layer.input_size, layer.input_size // self._num_groups(layer)
+        )
+
+    # ------------------------------------------------------------ products
+    def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+        if layer.order is not None:
+            x = x[:, layer.order]
+        if layer.int4_group:
+            return self._cpu_product(layer, x, bias)
+        if can_launch(x) and self.scheme.bits == 4 and x.dtype != torch.float32:
+            y = w4a16_product(x, layer.words, layer.scale, layer.zero)
+            return y if bias is None else y + bias
+        return F.linear(x, self.weight(layer).to(x.dtype), bias)
+
+    def _cpu_product(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+        group, scales, half = layer.int4_group, layer.scale, x.bfloat16()
+        block_rows = cpu_products.int4_block_rows()
+        if len(x) >= cpu_products.MIN_UNPACKED_TOKENS and block_rows:
+            y = F.linear(half, cpu_products.unpack_int4(layer.words, group, scales, block_rows))
+        else:
+            y = cpu_products.int4_product(half, layer.words, group, scales)
+        y = y.to(x.dtype)
+        return y if bias is None else y.add_(bias)
+
+    def weight(self, layer: Linear) -> Tensor:
+        """The float32 weight that the words mean, `[N, K]`, columns in our order."""
+        stored = unpack_int32(layer.words, self.scheme.bits, 1, layer.input_size)
+        return dequantize(stored, layer.scale, layer.zero.int())

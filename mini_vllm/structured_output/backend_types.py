@@ -1,0 +1,87 @@
+"""What a grammar backend must be able to do. The names are vLLM's.
+
+Source: vllm/v1/structured_output/backend_types.py#L99-L136 (StructuredOutputBackend) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from typing import Any
+
+
+class StructuredOutputOptions(enum.Enum):
+    """The kinds of constraint."""
+
+    JSON = "json"
+    JSON_OBJECT = "json_object"
+    REGEX = "regex"
+    CHOICE = "choice"
+    GRAMMAR = "grammar"
+
+
+StructuredOutputKey = tuple[StructuredOutputOptions, str]
+"""Two requests with equal keys share one compiled grammar."""
+
+
+class StructuredOutputGrammar(ABC):
+    """How far one request has come in its grammar.
+
+    It has *terminated* once a stop token was accepted. Before, a row of `fill_bitmask` has a bit
+    for each token that may come next, and stop tokens only where the text may end; then none.
+
+    Source: vllm/v1/structured_output/backend_types.py#L31-L96 (StructuredOutputGrammar) @ v0.22.1
+    """
+
+    @abstractmethod
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        """Advance over `tokens`. If one is not legal, advance over none of them and say False."""
+
+    @abstractmethod
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        """The longest beginning of `tokens` that could be accepted, without advancing."""
+
+    @abstractmethod
+    def rollback(self, num_tokens: int) -> None:
+        """Take the last `num_tokens` accepted tokens back."""
+
+    @abstractmethod
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        """Write the row of the tokens that may come next.
+
+        Args:
+            bitmask: [rows, ceil(V / 32)] int32 on the CPU, a tensor or an array.
+        """
+
+    @abstractmethod
+    def is_terminated(self) -> bool:
+        """Whether a stop token was accepted."""
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Back to the start."""
+
+
+class StructuredOutputBackend(ABC):
+    """Compiles constraints for one model's vocabulary."""
+
+    @abstractmethod
+    def compile_grammar(
+        self, request_type: StructuredOutputOptions, grammar_spec: str
+    ) -> StructuredOutputGrammar:
+        """A grammar at its start. May run in any thread; equal constraints compile once.
+
+        Args:
+            grammar_spec: a schema or list of choices as JSON, a regular expression, or a grammar.
+
+        Raises:
+            ValueError: for what cannot be compiled or is too large; the message says why.
+        """
+
+    @abstractmethod
+    def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
+        """[max_num_seqs, ceil(V / 32)] int32 on the CPU, all tokens allowed."""
+
+    @abstractmethod
+    def destroy(self) -> None:
+        """Let go of what is compiled."""

@@ -1,0 +1,205 @@
+"""Grammars as text: `name ::= ...`, the dialect of GBNF that vLLM's users write.
+
+    root   ::= "SELECT " column ("," ws column)* " FROM " [a-z]+      # a comment
+    column ::= [a-z_] [a-z0-9_]{0,30}
+    ws     ::= " "?
+
+Literals in double quotes, classes in brackets, groups, `|`, `*`, `+`, `?`, `{m}`, `{m,}`, `{m,n}`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from mini_vllm.structured_output.patterns import (
+    Call,
+    Chars,
+    Concat,
+    Pattern,
+    Range,
+    Repeat,
+    Rules,
+    Union,
+    any_but,
+    chars,
+)
+
+_TOKEN = re.compile(
+    r"""(?P<space>\s+|\#[^\n]*)
+      | (?P<name>[A-Za-z_][\w.-]*)
+      | (?P<defines>::=)
+      | (?P<literal>"(?:[^"\\\n]|\\.)*")
+      | (?P<chars>\[(?:[^\]\\\n]|\\.)*\])
+      | (?P<repeat>[*+?]|\{\d+(?:,\d*)?\})
+      | (?P<mark>[()|])""",
+    re.VERBOSE,
+)
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", "f": "\f", "b": "\b", "v": "\v"}
+_HEX_DIGITS = {"x": 2, "u": 4, "U": 8}
+
+
+@dataclass(frozen=True)
+class _Token:
+    kind: str
+    text: str
+    line: int
+
+
+def parse_grammar(source: str) -> Rules:
+    """Read the rules of a grammar; it begins with the rule `root`.
+
+    Raises:
+        ValueError: with the line, for text that cannot be read, rules that are called and not
+            there, rules that are there twice, and a grammar without `root`.
+    """
+    if not source.strip():
+        raise ValueError("grammar is blank; write at least a rule root ::= ...")
+    try:
+        return _Parser(source).rules()
+    except RecursionError:
+        raise ValueError("grammar nests its groups too deeply; give the inner ones names") from None
+
+
+class _Parser:
+    """Recursive descent: alternatives of sequences of items with repeats."""
+
+    def __init__(self, source: str) -> None:
+        self._tokens = list(_scan(source))
+        self._at = 0
+        self._called: dict[str, int] = {}
+
+    def rules(self) -> Rules:
+        rules: Rules = {}
+        while self._peek().kind != "end":
+            name = self._take("name")
+            if name.text in rules:
+                raise ValueError(f"grammar line {name.line}: rule {name.text!r} is there twice")
+            self._take("defines")
+            rules[name.text] = self._choices()
+        for called, line in self._called.items():
+            if called not in rules:
+                known = ", ".join(rules)
+                raise ValueError(
+                    f"grammar line {line}: there is no rule {called!r}; the rules are: {known}"
+                )
+        if "root" not in rules:
+            raise ValueError(
+                f"grammar has no rule 'root', where it would begin; it has: {', '.join(rules)}"
+            )
+        return rules
+
+    def _choices(self) -> Pattern:
+        choices = [self._sequence()]
+        while self._peek().text == "|":
+            self._at += 1
+            choices.append(self._sequence())
+        return choices[0] if len(choices) == 1 else Union(tuple(choices))
+
+    def _sequence(self) -> Pattern:
+        parts: list[Pattern] = []
+        while (token := self._peek()).kind in ("name", "literal", "chars") or token.text == "(":
+            if token.kind == "name" and self._tokens[self._at + 1].kind == "defines":
+                break  # the next rule
+            parts.append(self._repeated(self._item()))
+        return Concat(tuple(parts))
+
+    def _item(self) -> Pattern:
+        token = self._tokens[self._at]
+        self._at += 1
+        if token.kind == "name":
+            self._called.setdefault(token.text, token.line)
+            return Call(token.text)
+        if token.kind == "literal":
+            codes = _characters(token.text[1:-1], token.line)
+            return Concat(tuple(chars([(code, code)]) for code, _ in codes))
+        if token.kind == "chars":
+            return _char_class(token.text[1:-1], token.line)
+        inner = self._choices()
+        if self._peek().text != ")":
+            raise ValueError(f"grammar line {token.line}: this ( is never closed")
+        self._at += 1
+        return inner
+
+    def _repeated(self, item: Pattern) -> Pattern:
+        while (token := self._peek()).kind == "repeat":
+            self._at += 1
+            low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(token.text, (0, 0))
+            if token.text[0] == "{":
+                first, comma, last = token.text[1:-1].partition(",")
+                low = int(first)
+                high = int(last) if last else None if comma else low
+            if high is not None and high < low:
+                raise ValueError(f"grammar line {token.line}: {token.text} has more than it allows")
+            item = Repeat(item, low, high)
+        return item
+
+    def _peek(self) -> _Token:
+        return self._tokens[self._at]
+
+    def _take(self, kind: str) -> _Token:
+        token = self._peek()
+        if token.kind != kind:
+            wanted = {"name": "the name of a rule", "defines": "::="}[kind]
+            found = repr(token.text) if token.text else "its end"
+            raise ValueError(f"grammar line {token.line}: expected {wanted}, found {found}")
+        self._at += 1
+        return token
+
+
+def _scan(source: str) -> Iterator[_Token]:
+    position, line = 0, 1
+    while position < len(source):
+        found = _TOKEN.match(source, position)
+        if found is None:
+            rest = source[position : position + 20].split("\n")[0]
+            raise ValueError(
+                f"grammar line {line}: cannot read {rest!r}; rules are written "
+                'name ::= "literal" [a-z] (group)* other-rule'
+            )
+        if found.lastgroup != "space":
+            yield _Token(found.lastgroup or "", found[0], line)
+        line += found[0].count("\n")
+        position = found.end()
+    yield _Token("end", "", line)
+
+
+def _characters(body: str, line: int) -> list[tuple[int, bool]]:
+    """`(code point, whether it was escaped)` of each character of a literal or class."""
+    result: list[tuple[int, bool]] = []
+    position = 0
+    while position < len(body):
+        char = body[position]
+        position += 1
+        if char != "\\":
+            result.append((ord(char), False))
+            continue
+        escape = body[position]
+        position += 1
+        code = ord(_ESCAPES.get(escape, escape))
+        if escape in _HEX_DIGITS:
+            digits = body[position : position + _HEX_DIGITS[escape]]
+            position += len(digits)
+            if not re.fullmatch("[0-9A-Fa-f]+", digits) or len(digits) < _HEX_DIGITS[escape]:
+                raise ValueError(f"grammar line {line}: \\{escape}{digits} is no hex escape")
+            code = int(digits, 16)
+        result.append((code, True))
+    return result
+
+
+def _char_class(body: str, line: int) -> Chars:
+    """`a-z0-9`, or with ^ in front everything else."""
+    negated = body.startswith("^")
+    items = _characters(body[negated:], line)
+    ranges: list[Range] = []
+    while items:
+        low = items.pop(0)[0]
+        high = low
+        if len(items) >= 2 and items[0] == (ord("-"), False):
+            high = items[1][0]
+            items = items[2:]
+        if high < low:
+            raise ValueError(f"grammar line {line}: [{body}] has a range that runs backwards")
+        ranges.append((low, high))
+    return any_but(ranges) if negated else chars(ranges)

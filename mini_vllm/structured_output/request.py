@@ -1,0 +1,80 @@
+"""The constraint of one request, and where its compilation stands.
+
+Source: vllm/v1/structured_output/request.py#L22-L74 (StructuredOutputRequest) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from mini_vllm.sampling_params import SamplingParams, StructuredOutputsParams
+from mini_vllm.structured_output.backend_types import (
+    StructuredOutputGrammar,
+    StructuredOutputKey,
+    StructuredOutputOptions,
+)
+
+
+@dataclass
+class StructuredOutputRequest:
+    """Made when a request with a constraint arrives.
+
+    Attributes:
+        params: the constraint.
+        submitted: seconds on the monotonic clock when its compilation was asked for.
+    """
+
+    params: StructuredOutputsParams
+    future: Future[StructuredOutputGrammar] | None = None
+    submitted: float = 0.0
+
+    @staticmethod
+    def from_sampling_params(params: SamplingParams | None) -> StructuredOutputRequest | None:
+        """None for a request without a constraint."""
+        if params is None or params.structured_outputs is None:
+            return None
+        return StructuredOutputRequest(params.structured_outputs)
+
+    @property
+    def structured_output_key(self) -> StructuredOutputKey:
+        return get_structured_output_key(self.params)
+
+    @property
+    def is_grammar_ready(self) -> bool:
+        """Whether the grammar can be used. Never waits."""
+        return self.grammar is not None
+
+    @property
+    def grammar(self) -> StructuredOutputGrammar | None:
+        """The compiled grammar, or None while it compiles and if it could not be compiled."""
+        if self.future is None or not self.future.done() or self.future.cancelled():
+            return None
+        return None if self.future.exception() else self.future.result()
+
+    @property
+    def failure(self) -> str | None:
+        """Why it could not be compiled, if so. Never waits."""
+        if self.future is None or not self.future.done() or self.future.cancelled():
+            return None
+        error = self.future.exception()
+        return None if error is None else str(error)
+
+
+def get_structured_output_key(params: StructuredOutputsParams) -> StructuredOutputKey:
+    """The kind of constraint and its text; a schema given as a dict is written out first.
+
+    Source: vllm/v1/structured_output/request.py#L77-L98 (get_structured_output_key) @ v0.22.1
+    """
+    if params.json is not None:
+        spec = params.json if isinstance(params.json, str) else json.dumps(params.json)
+        return StructuredOutputOptions.JSON, spec
+    if params.json_object:
+        return StructuredOutputOptions.JSON_OBJECT, ""
+    if params.regex is not None:
+        return StructuredOutputOptions.REGEX, params.regex
+    if params.choice is not None:
+        return StructuredOutputOptions.CHOICE, json.dumps(params.choice)
+    assert params.grammar is not None, "__post_init__ lets exactly one through"
+    return StructuredOutputOptions.GRAMMAR, params.grammar

@@ -1,0 +1,223 @@
+"""The second backend: the library xgrammar, which vLLM uses by default.
+
+It runs behind the same strict reading of the constraint as ours, since it drops many keywords of
+JSON Schema in silence. And it is given our vocabulary: made from the tokenizer by itself, it would
+let special tokens through as text.
+
+Source: vllm/v1/structured_output/backend_xgrammar.py#L35-L128 (XgrammarBackend) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.structured_output.backend_types import (
+    StructuredOutputBackend,
+    StructuredOutputGrammar,
+    StructuredOutputOptions,
+)
+from mini_vllm.structured_output.native import read_constraint
+from mini_vllm.structured_output.token_index import TokenTable
+
+MAX_CACHE_BYTES = 256 * 2**20
+MAX_WHITESPACE = 20
+
+
+def import_xgrammar() -> Any:
+    """The library.
+
+    Raises:
+        ValueError: if it is not installed; names the command.
+    """
+    try:
+        import xgrammar
+    except ImportError:
+        raise ValueError(
+            "structured_outputs_config has backend 'xgrammar', which is not installed; "
+            "run: pip install 'mini-vllm[structured]', or use backend='native'"
+        ) from None
+    return xgrammar
+
+
+class XgrammarGrammar(StructuredOutputGrammar):
+    """A matcher of the library, with the promises of `StructuredOutputGrammar`."""
+
+    def __init__(self, matcher: Any) -> None:
+        self.matcher = matcher
+        self.num_processed_tokens = 0
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        for index, token in enumerate(tokens):
+            if self.matcher.is_terminated() or not self.matcher.accept_token(token):
+                if index:
+                    self.matcher.rollback(index)
+                return False
+        self.num_processed_tokens += len(tokens)
+        return True
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        num_legal = 0
+        for token in tokens:
+            if self.matcher.is_terminated() or not self.matcher.accept_token(token):
+                break
+            num_legal += 1
+        if num_legal:
+            self.matcher.rollback(num_legal)
+        return tokens[:num_legal]
+
+    def rollback(self, num_tokens: int) -> None:
+        if not 0 <= num_tokens <= self.num_processed_tokens:
+            raise ValueError(
+                f"cannot take {num_tokens} tokens back: {self.num_processed_tokens} were accepted"
+            )
+        if num_tokens:
+            self.matcher.rollback(num_tokens)
+            self.num_processed_tokens -= num_tokens
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        import torch
+
+        words = np.asarray(bitmask)
+        if self.matcher.is_terminated():
+            words[batch_index] = 0
+        else:
+            self.matcher.fill_next_token_bitmask(torch.from_numpy(words), batch_index)
+
+    def is_terminated(self) -> bool:
+        return bool(self.matcher.is_terminated())
+
+    def reset(self) -> None:
+        self.matcher.reset()
+        self.num_processed_tokens = 0
+
+
+class XgrammarBackend(StructuredOutputBackend):
+    """Compiles with xgrammar what our own reader has found enforceable.
+
+    Args: as `native.NativeBackend`.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenTable,
+        stop_token_ids: Sequence[int],
+        any_whitespace: bool = True,
+        close_objects: bool = True,
+    ) -> None:
+        self.library = xgr = import_xgrammar()
+        self.tokens = tokens
+        self.any_whitespace = any_whitespace
+        self.close_objects = close_objects
+        # A token without text must have no bytes, or its name would be taken for its text.
+        info = xgr.TokenizerInfo(
+            tokens.texts,
+            vocab_type=xgr.VocabType.RAW,
+            vocab_size=tokens.vocab_size,
+            stop_token_ids=list(stop_token_ids),
+        )
+        self.compiler = xgr.GrammarCompiler(info, max_threads=1, cache_limit_bytes=MAX_CACHE_BYTES)
+
+    def compile_grammar(
+        self, request_type: StructuredOutputOptions, grammar_spec: str
+    ) -> XgrammarGrammar:
+        check_supported(request_type, grammar_spec, self.close_objects)
+        try:
+            compiled = self._compile(request_type, grammar_spec)
+        except Exception as error:  # the library has exceptions of its own
+            reason = str(error).strip().splitlines()[-1]
+            raise ValueError(
+                f"xgrammar cannot compile this {request_type.value}: {reason}"
+            ) from None
+        return XgrammarGrammar(self.library.GrammarMatcher(compiled, max_rollback_tokens=-1))
+
+    def _compile(self, kind: StructuredOutputOptions, spec: str) -> Any:
+        if kind is StructuredOutputOptions.REGEX:
+            return self.compiler.compile_regex(spec)
+        if kind is StructuredOutputOptions.GRAMMAR:
+            return self.compiler.compile_grammar(spec)
+        if kind is StructuredOutputOptions.CHOICE:
+            choices = " | ".join(_quoted(choice) for choice in json.loads(spec))
+            return self.compiler.compile_grammar(f"root ::= {choices}")
+        layout: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
+        if self.any_whitespace:
+            layout = {"any_whitespace": True, "max_whitespace_cnt": MAX_WHITESPACE}
+        schema = '{"type": "object"}' if kind is StructuredOutputOptions.JSON_OBJECT else spec
+        return self.compiler.compile_json_schema(schema, strict_mode=self.close_objects, **layout)
+
+    def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
+        return self.library.allocate_token_bitmask(max_num_seqs, self.tokens.vocab_size)
+
+    def destroy(self) -> None:
+        self.compiler.clear_cache()
+
+
+def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: bool = True) -> None:
+    """Refuse what xgrammar would weaken.
+
+    Raises:
+        ValueError: names the feature.
+    """
+    if kind is not StructuredOutputOptions.GRAMMAR:
+        read_constraint(kind, spec, close_objects=close_objects)
+    if kind is StructuredOutputOptions.REGEX:
+        _check_regex(spec)
+    if kind is StructuredOutputOptions.JSON:
+        _check_schema(json.loads(spec), "#")
+
+
+def _check_regex(pattern: str) -> None:
+    """Its dot takes newlines, its \\s more than ASCII, and its negated classes broken UTF-8."""
+    for feature in (r"\s", r"\S", r"\D", r"\W", "[^", "."):
+        position = pattern.find(feature)
+        if position >= 0 and (feature != "." or not pattern[:position].endswith("\\")):
+            raise ValueError(
+                f"regex {pattern!r} has {feature} at position {position}, which 'xgrammar' reads "
+                "otherwise than Python's re; use backend='native'"
+            )
+
+
+_ENFORCED = {
+    "object": {"properties", "required", "additionalProperties"},
+    "array": {"items", "prefixItems", "minItems", "maxItems"},
+    "string": {"minLength", "maxLength"},
+    "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
+    "number": set(),
+    "boolean": set(),
+    "null": set(),
+}
+_PLAIN = {"type", "title", "description", "default", "examples", "$schema", "$defs", "definitions"}
+
+
+def _check_schema(schema: Any, place: str) -> None:
+    """Only keywords that it enforces, beside a single type, an enum, a const or an anyOf."""
+    if isinstance(schema, bool):
+        return
+    keywords = set(schema) - _PLAIN
+    for alone in ("$ref", "anyOf", "enum", "const"):
+        if alone in keywords:
+            keywords -= {alone} | ({"type"} if alone in ("enum", "const") else set())
+            break
+    else:
+        keywords -= _ENFORCED.get(str(schema.get("type")), set())
+        if not isinstance(schema.get("type", ""), str):
+            keywords.add("type")
+    if keywords:
+        raise ValueError(
+            f"{place}: {min(keywords)} is not surely enforced by 'xgrammar'; use backend='native'"
+        )
+    for name, part in [*schema.get("properties", {}).items(), *schema.get("$defs", {}).items()]:
+        _check_schema(part, f"{place}/{name}")
+    parts = [*schema.get("anyOf", []), *schema.get("prefixItems", [])]
+    parts += [schema[key] for key in ("items", "additionalProperties") if key in schema]
+    for part in parts:
+        _check_schema(part, place)
+
+
+def _quoted(choice: str) -> str:
+    """A literal of its grammars; control characters must be escaped."""
+    escaped = choice.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'

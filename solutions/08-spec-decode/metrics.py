@@ -1,0 +1,1 @@
+../../mini_vllm/spec_decode/metrics.py

@@ -1,0 +1,1 @@
+../../mini_vllm/sample/rejection_sampler.py

@@ -1,0 +1,1 @@
+../../mini_vllm/quantization/metrics.py

@@ -1,0 +1,324 @@
+"""The HTTP interface of a running server, asked by the clients that people use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.engine.entrypoints.server import Server, running
+
+PROMPT = "Once upon a time"
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    words = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
+    with running(*words, "--enable-request-id-headers", "--enable-prompt-tokens-details") as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    http = httpx.Client(trust_env=False)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="-", http_client=http, max_retries=0)
+
+
+def events(text: str) -> list[Any]:
+    """The events of a stream; the last must be [DONE]."""
+    *events, done, end = text.split("\n\n")
+    assert (done, end) == ("data: [DONE]", "")
+    return [json.loads(event.removeprefix("data: ")) for event in events]
+
+
+# ---------------------------------------------------------------------- answers
+
+
+def test_a_stream_says_what_the_whole_answer_says(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="storyteller", prompt=PROMPT, **GREEDY)
+    chunks = list(
+        client.completions.create(
+            model="storyteller", prompt=PROMPT, stream=True,
+            stream_options={"include_usage": True}, **GREEDY,
+        )
+    )  # fmt: skip
+    *texts, last = chunks
+    assert "".join(chunk.choices[0].text for chunk in texts) == whole.choices[0].text
+    assert texts[-1].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
+    assert last.choices == [] and last.usage == whole.usage
+    assert whole.usage is not None and whole.usage.completion_tokens == 12
+    assert len({chunk.id for chunk in chunks}) == 1
+
+
+def test_a_chat_streams_role_first_and_reason_last(client: openai.OpenAI) -> None:
+    messages: Any = [{"role": "user", "content": "Hello"}]
+    whole = client.chat.completions.create(model="storyteller", messages=messages, **GREEDY)
+    chunks = list(
+        client.chat.completions.create(
+            model="storyteller", messages=messages, stream=True, **GREEDY
+        )
+    )
+    assert chunks[0].choices[0].delta.role == "assistant"
+    assert all(chunk.choices[0].delta.role is None for chunk in chunks[1:])
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole.choices[0].message.content
+    assert [c.choices[0].finish_reason for c in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+def test_parts_and_null_are_content(server: Server) -> None:
+    parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
+    one = server.post(
+        "/v1/chat/completions", messages=[{"role": "user", "content": parts}], **GREEDY
+    )
+    two = server.post(
+        "/v1/chat/completions", messages=[{"role": "user", "content": "Hel\nlo"}], **GREEDY
+    )
+    assert one.json()["choices"][0]["message"] == two.json()["choices"][0]["message"]
+    null = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": None}]
+    assert server.post("/v1/chat/completions", messages=null, **GREEDY).status_code == 200
+
+
+def test_several_prompts_and_several_answers(server: Server) -> None:
+    body = {"prompt": [PROMPT, "The sun"], "n": 2, "max_tokens": 4, "seed": 3}
+    whole = server.post("/v1/completions", **body).json()
+    assert [choice["index"] for choice in whole["choices"]] == [0, 1, 2, 3]
+    assert whole["usage"]["completion_tokens"] <= 16
+    streamed = events(server.post("/v1/completions", stream=True, **body).text)
+    texts = {i: "" for i in range(4)}
+    for event in streamed:
+        for choice in event["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == {choice["index"]: choice["text"] for choice in whole["choices"]}
+
+
+def test_echo_and_logprobs(server: Server) -> None:
+    body = {"prompt": PROMPT, "echo": True, "logprobs": 2, "temperature": 0}
+    choice = server.post("/v1/completions", max_tokens=3, **body).json()["choices"][0]
+    logprobs = choice["logprobs"]
+    assert choice["text"] == "".join(logprobs["tokens"])
+    assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
+    assert logprobs["text_offset"][:2] == [0, len(logprobs["tokens"][0])]
+    assert all(len(top) in (2, 3) for top in logprobs["top_logprobs"][1:])
+    silent = server.post("/v1/completions", max_tokens=0, **body).json()
+    assert silent["choices"][0]["text"] == PROMPT
+
+
+def test_chat_logprobs_are_one_a_token(server: Server) -> None:
+    body: dict[str, Any] = {
+        "messages": [{"role": "user", "content": "Hello"}],
+        "logprobs": True,
+        "top_logprobs": 2,
+        **GREEDY,
+    }
+    whole = server.post("/v1/chat/completions", **body).json()
+    content = whole["choices"][0]["logprobs"]["content"]
+    assert len(content) == whole["usage"]["completion_tokens"]
+    assert all(len(entry["top_logprobs"]) == 2 for entry in content)
+    streamed = events(server.post("/v1/chat/completions", stream=True, **body).text)
+    pieces = [
+        entry
+        for event in streamed
+        for choice in event["choices"]
+        for entry in (choice["logprobs"] or {"content": []})["content"]
+    ]
+    assert [piece["token"] for piece in pieces] == [entry["token"] for entry in content]
+
+
+def test_a_seed_repeats(server: Server) -> None:
+    body = {"prompt": PROMPT, "seed": 5, "max_tokens": 8, "temperature": 1}
+    texts = {server.post("/v1/completions", **body).json()["choices"][0]["text"] for _ in range(3)}
+    assert len(texts) == 1
+
+
+def test_responses(client: openai.OpenAI) -> None:
+    whole = client.responses.create(model="storyteller", input="Hello", temperature=0)
+    stream = list(
+        client.responses.create(model="storyteller", input="Hello", temperature=0, stream=True)
+    )
+    assert [event.sequence_number for event in stream] == list(range(len(stream)))
+    deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == whole.output_text != ""
+    assert stream[-1].type in ("response.completed", "response.incomplete")
+
+
+def test_tokens_there_and_back(server: Server) -> None:
+    tokens = server.post("/tokenize", prompt=PROMPT).json()
+    assert tokens["count"] == len(tokens["tokens"]) and tokens["max_model_len"] == 256
+    assert server.post("/detokenize", tokens=tokens["tokens"]).json() == {"prompt": PROMPT}
+
+
+def test_the_models_and_the_version(server: Server, client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["storyteller"]
+    assert client.models.retrieve("storyteller").id == "storyteller"
+    assert set(server.client.get("/version").json()) == {"version"}
+    assert server.client.get("/ping").status_code == 200
+
+
+def test_a_request_id_comes_back_and_need_not_be_unique(server: Server) -> None:
+    async def ask() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, trust_env=False) as http:
+            body = {"prompt": PROMPT, **GREEDY}
+            headers = {"x-request-id": "mine"}
+            requests = [http.post("/v1/completions", json=body, headers=headers) for _ in range(4)]
+            return list(await asyncio.gather(*requests))
+
+    answers = asyncio.run(ask())
+    assert {answer.json()["id"] for answer in answers} == {"cmpl-mine"}
+    assert {answer.headers["x-request-id"] for answer in answers} == {"mine"}
+    assert len({answer.json()["choices"][0]["text"] for answer in answers}) == 1
+
+
+# ---------------------------------------------------------------------- refusals
+
+
+BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
+    "model": ("/v1/completions", {"model": "gpt", "prompt": "a"}, 404, "storyteller"),
+    "empty prompt": ("/v1/completions", {"prompt": ""}, 400, "prompt is empty"),
+    "no messages": ("/v1/chat/completions", {}, 400, "messages is missing"),
+    "empty messages": ("/v1/chat/completions", {"messages": []}, 400, "messages is empty"),
+    "no role": ("/v1/chat/completions", {"messages": [{"content": "a"}]}, 400, "role"),
+    "too long": ("/v1/completions", {"prompt": [1] * 300}, 400, "maximum context length"),
+    "token": ("/v1/completions", {"prompt": [99999]}, 400, "99999"),
+    "max_tokens": ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
+    "temperature": ("/v1/completions", {"prompt": "a", "temperature": -1}, 400, "temperature"),
+    "type": ("/v1/completions", {"prompt": "a", "n": "x"}, 400, "n is 'x'"),
+    "greedy n": ("/v1/completions", {"prompt": "a", "n": 2, "temperature": 0}, 400, "n is 2"),
+    "stops": ("/v1/completions", {"prompt": "a", "stop": ["x"] * 17}, 400, "at most 16"),
+    "stream_options": (
+        "/v1/completions", {"prompt": "a", "stream_options": {}}, 400, "stream_options",
+    ),
+    "top_logprobs": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}, 400, "logprobs",
+    ),
+    "image": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        400, "image_url",
+    ),
+    "tool_choice": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "a"}], "tool_choice": "auto"}, 400, "tools",
+    ),
+    "detokenize": ("/detokenize", {"tokens": [-1]}, 400, "-1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "stream"),
+    [(name, stream) for name in BAD for stream in (False, True) if name != "stream_options"]
+    + [("stream_options", False)],
+)
+def test_a_bad_request_is_refused_before_the_first_byte(
+    server: Server, name: str, stream: bool
+) -> None:
+    path, body, status, part = BAD[name]
+    answer = server.post(path, **body, **({"stream": True} if stream else {}))
+    error = answer.json()["error"]
+    assert answer.status_code == status == error["code"], error
+    assert part in error["message"] and set(error) == {"message", "type", "param", "code"}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "part"),
+    [
+        (b'{"prompt": ', "application/json", "line 1 column"),
+        (b'{"prompt": "\xff"}', "application/json", "JSON"),
+        (b"[1]", "application/json", "object"),
+        (b'{"prompt": "a"}', "text/plain", "content-type"),
+    ],
+)
+def test_a_body_that_is_no_json_object(server: Server, body: bytes, kind: str, part: str) -> None:
+    answer = server.client.post("/v1/completions", content=body, headers={"content-type": kind})
+    assert answer.status_code == 400 and part in answer.json()["error"]["message"]
+
+
+def test_one_error_object_everywhere(server: Server) -> None:
+    assert server.client.get("/nothing").json()["error"]["code"] == 404
+    assert server.client.get("/v1/completions").json()["error"]["code"] == 405
+    big = server.client.post(
+        "/v1/completions", content=b" " * (33 * 2**20), headers={"content-type": "application/json"}
+    )
+    assert big.status_code == 413 and big.json()["error"]["code"] == 413
+
+
+def test_errors_are_classes_of_the_client(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="storyteller"):
+        client.completions.create(model="gpt", prompt="a")
+    with pytest.raises(openai.BadRequestError, match="maximum context length"):
+        client.completions.create(model="storyteller", prompt=[1] * 300)
+    with pytest.raises(openai.APITimeoutError):
+        client.completions.create(
+            model="storyteller", prompt=PROMPT, max_tokens=250, timeout=0.001,
+            extra_body={"ignore_eos": True},
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------------- clients that leave
+
+
+def num_aborted(server: Server) -> float:
+    """Requests that ended because their client had left."""
+    return server.metric("request_success_total", 'finished_reason="abort"')
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_who_leaves_is_aborted_down_to_the_blocks(server: Server, stream: bool) -> None:
+    server.until("num_requests_running", 0)
+    before = num_aborted(server)
+    body = {"prompt": PROMPT, "max_tokens": 250, "ignore_eos": True, "stream": stream}
+    payload = json.dumps(body).encode()
+    lines = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json")
+    head = "\r\n".join((*lines, f"content-length: {len(payload)}", "", ""))
+    sock = socket.create_connection(("127.0.0.1", server.port))
+    sock.sendall(head.encode() + payload)
+    server.until("num_requests_running", 1)
+    sock.close()
+    server.until("num_requests_running", 0)
+    server.until("kv_cache_usage_perc", 0)
+    assert num_aborted(server) > before
+
+
+def test_many_streams_lose_nothing_and_the_metrics_agree(server: Server) -> None:
+    names = ("prompt_tokens_total", "generation_tokens_total", "time_to_first_token_seconds_count")
+    before = {name: server.metric(name) for name in names}
+
+    async def one(http: httpx.AsyncClient, index: int) -> tuple[str, int, int]:
+        body = {
+            "prompt": PROMPT, "max_tokens": 20, "temperature": 0, "stream": True,
+            "stream_options": {"include_usage": True}, "ignore_eos": True,
+        }  # fmt: skip
+        text = ""
+        async with http.stream("POST", "/v1/completions", json=body) as answer:
+            raw = ""
+            async for part in answer.aiter_text():
+                raw += part
+                if index % 5 == 0:
+                    await asyncio.sleep(0.01)  # a slow reader
+        found = events(raw)
+        text = "".join(choice["text"] for event in found for choice in event["choices"])
+        usage = found[-1]["usage"]
+        return text, usage["prompt_tokens"], usage["completion_tokens"]
+
+    async def all_of_them() -> list[tuple[str, int, int]]:
+        limits = httpx.Limits(max_connections=200)
+        async with httpx.AsyncClient(
+            base_url=server.url, timeout=60, limits=limits, trust_env=False
+        ) as http:
+            return list(await asyncio.gather(*(one(http, index) for index in range(120))))
+
+    answers = asyncio.run(all_of_them())
+    assert len({text for text, _, _ in answers}) == 1
+    server.until("num_requests_running", 0)
+    gained = {name: server.metric(name) - before[name] for name in names}
+    assert gained["prompt_tokens_total"] == sum(prompt for _, prompt, _ in answers)
+    assert gained["generation_tokens_total"] == sum(tokens for _, _, tokens in answers)
+    assert gained["time_to_first_token_seconds_count"] == len(answers)

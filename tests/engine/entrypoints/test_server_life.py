@@ -1,0 +1,181 @@
+"""A server's life: keys, a full queue, SIGTERM, and an engine that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.engine.entrypoints.server import ROOT, SMALL, Server, running
+
+LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
+
+
+def ask_all(server: Server, bodies: list[dict[str, Any]]) -> tuple[list[Any], threading.Thread]:
+    """Send requests side by side, in the background; answers come into the list."""
+    answers: list[Any] = []
+
+    async def one(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        try:
+            answer = await http.post("/v1/completions", json=body)
+            answers.append((answer.status_code, answer.text))
+        except httpx.TransportError as error:
+            answers.append((None, repr(error)))
+
+    async def go() -> None:
+        limits = httpx.Limits(max_connections=100)
+        async with httpx.AsyncClient(
+            base_url=server.url, timeout=60, limits=limits, trust_env=False
+        ) as http:
+            await asyncio.gather(*(one(http, body) for body in bodies))
+
+    thread = threading.Thread(target=lambda: asyncio.run(go()))
+    thread.start()
+    return answers, thread
+
+
+def test_keys_and_a_full_queue() -> None:
+    words = ("--api-key", "secret", "--max-num-queued-reqs", "3", "--served-model-name", "m", "n")
+    with running(*words) as server:
+        assert server.post("/v1/completions", prompt="a").status_code == 401
+        assert server.post("/tokenize", prompt="a").json()["error"]["code"] == 401
+        assert server.client.get("/health").status_code == 200
+        server.client.headers["authorization"] = "Bearer secret"
+        answer = server.post("/v1/completions", prompt="a", model="n", max_tokens=2)
+        assert answer.status_code == 200 and answer.json()["model"] == "n"
+        refused = server.post("/v1/completions", prompt="a", n=4)
+        assert refused.status_code == 503 and "max_num_queued_reqs=3" in refused.text
+        refused = server.post("/v1/completions", prompt="a", n=4, stream=True)
+        assert refused.status_code == 503
+
+
+@pytest.mark.serial
+def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
+    with running("--shutdown-timeout", "60", "--max-num-seqs", "4") as server:
+        bodies = [LONG | {"stream": index % 2 == 0} for index in range(12)]
+        answers, thread = ask_all(server, bodies)
+        server.until("num_requests_running", 4)
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.3)
+        late = server.post("/v1/completions", prompt="late")
+        assert late.status_code == 503 and late.json()["error"]["code"] == 503
+        thread.join()
+        assert [status for status, _ in answers] == [200] * 12
+        assert all("error" not in text for _, text in answers)
+        assert all("length" in text for _, text in answers)
+        assert server.process.wait(20) == 0
+
+
+@pytest.mark.serial
+def test_sigterm_without_time_tells_everybody() -> None:
+    with running() as server:
+        bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
+        answers, thread = ask_all(server, bodies)
+        server.until("num_requests_running", 6)
+        server.process.send_signal(signal.SIGTERM)
+        thread.join()
+        for status, text in answers:
+            assert '"code":503' in text and status in (200, 503)
+            assert status == 503 or text.endswith("data: [DONE]\n\n")
+        assert server.process.wait(20) == 0
+
+
+@pytest.mark.serial
+def test_a_dead_engine_ends_every_request_and_the_server() -> None:
+    with running() as server:
+        children = subprocess.run(
+            ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True
+        ).stdout.split()
+        bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
+        answers, thread = ask_all(server, bodies)
+        server.until("num_requests_running", 6)
+        for child in children:  # multiprocessing's own helper among them
+            os.kill(int(child), signal.SIGKILL)
+        thread.join()
+        assert len(answers) == 6
+        for status, text in answers:
+            assert '"code":500' in text and status in (200, 500)
+        assert server.process.wait(20) == 1
+
+
+def test_a_taken_port_is_known_before_the_model_is_loaded() -> None:
+    with running() as server:
+        second = subprocess.run(
+            [sys.executable, "-m", "mini_vllm", "serve", *SMALL, "--port", str(server.port)],
+            cwd=ROOT, capture_output=True, text=True,
+        )  # fmt: skip
+        assert second.returncode == 2
+        assert str(server.port) in second.stderr and "--port" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--ssl-keyfile", "x"], "--ssl-certfile"),
+        (["--api-key", ""], "--api-key is empty"),
+        (["--enable-auto-tool-choice"], "--tool-call-parser"),
+        (["--chat-template", "/no/such/file"], "/no/such/file"),
+        (["--port", "70000"], "65535"),
+        (["--max-num-queued-reqs", "0"], "max_num_queued_reqs"),
+        (["--max-model-len", "99999"], "max_model_len"),
+    ],
+)
+def test_options_that_cannot_be(words: list[str], part: str) -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "mini_vllm", "serve", "--port", "0", *words],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert result.returncode == 2 and part in result.stderr, result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_a_unix_socket(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    with running("--uds", path, uds=path) as server:
+        answer = server.post("/v1/completions", prompt="Once", max_tokens=2)
+        assert answer.status_code == 200
+        assert server.stop() == 0
+    assert not Path(path).exists()
+
+
+def test_tls(tmp_path: Path) -> None:
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    write_certificate(Path(key), Path(cert))
+    with running("--ssl-keyfile", key, "--ssl-certfile", cert, scheme="https") as server:
+        assert server.post("/v1/completions", prompt="Once", max_tokens=2).status_code == 200
+
+
+def write_certificate(key_file: Path, cert_file: Path) -> None:
+    """A certificate for this machine, signed by itself."""
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    plain = serialization.NoEncryption()
+    key_file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    cert_file.write_bytes(cert.public_bytes(pem))

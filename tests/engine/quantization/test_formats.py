@@ -1,0 +1,265 @@
+"""Every format gives, in float32, the logits of the weights that it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from mini_vllm.model.build import load_model
+from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.quantization.fp8 import quantize_block
+from mini_vllm.quantization.int8 import W8A8LinearMethod, quantize_per_token
+from mini_vllm.quantization.oneshot.calibrate import run_prompt
+from tests.engine.quantization.formats import (
+    Packed,
+    awq,
+    compressed_tensors,
+    ct_config,
+    gptq,
+    write,
+)
+
+Make = Callable[[str, int, int, int], tuple[dict[str, Tensor], Tensor]]
+PROMPT = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5]
+
+
+def packed(
+    form: Callable[[Packed], dict[str, Tensor]],
+    bits: int,
+    group: int,
+    symmetric: bool,
+    act_order: bool = False,
+) -> Make:
+    def make(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        size = columns if group == -1 else group
+        order = None
+        if act_order:  # the same for all that read the same input
+            order = np.random.default_rng(columns).permutation(np.arange(columns) // size)
+        p = Packed(rows, columns, bits, size, symmetric, order, seed)
+        return form(p), p.weight
+
+    return make
+
+
+GPTQ = dict(quant_method="gptq", bits=4, group_size=32, desc_act=False, sym=True)
+AWQ = dict(quant_method="awq", bits=4, group_size=32, zero_point=True, version="gemm")
+FORMATS: dict[str, tuple[dict[str, Any], Make]] = {
+    "ct sym": (ct_config(4, 32, True), packed(compressed_tensors, 4, 32, True)),
+    "ct asym": (ct_config(4, 16, False), packed(compressed_tensors, 4, 16, False)),
+    "ct channel": (ct_config(4, -1, True), packed(compressed_tensors, 4, -1, True)),
+    "ct order": (
+        ct_config(4, 32, True, actorder="group"),
+        packed(compressed_tensors, 4, 32, True, act_order=True),
+    ),
+    "ct 8 bits": (ct_config(8, 32, True), packed(compressed_tensors, 8, 32, True)),
+    "ct 8 asym": (ct_config(8, -1, False), packed(compressed_tensors, 8, -1, False)),
+    "gptq": (GPTQ, packed(gptq, 4, 32, True)),
+    "gptq asym": ({**GPTQ, "sym": False}, packed(gptq, 4, 32, False)),
+    "gptq v2": (
+        {**GPTQ, "sym": False, "checkpoint_format": "gptq_v2"},
+        packed(lambda p: gptq(p, offset=0), 4, 32, False),
+    ),
+    "gptq order": ({**GPTQ, "desc_act": True}, packed(gptq, 4, 32, True, act_order=True)),
+    "gptq row": ({**GPTQ, "group_size": -1, "desc_act": True}, packed(gptq, 4, -1, True)),
+    "gptq 8 bits": ({**GPTQ, "bits": 8}, packed(gptq, 8, 32, True)),
+    "gptq marlin": ({**GPTQ, "quant_method": "gptq_marlin"}, packed(gptq, 4, 32, True)),
+    "awq": (AWQ, packed(awq, 4, 32, False)),
+}
+
+
+def fp8(block: tuple[int, int] | None, scale_name: str, per_tensor: bool = False) -> Make:
+    def make(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) * 0.1
+        if "gate" in name or "k_proj" in name:
+            weight *= 10  # a projection that its neighbour's scale would not fit
+        used = block or ((rows, columns) if per_tensor else (1, columns))
+        numbers, scale = quantize_block(weight, used)
+        full = scale.repeat_interleave(used[0], 0)[:rows]
+        full = full.repeat_interleave(used[1], 1)[:, :columns]
+        meant = numbers.float() * full
+        stored = scale.reshape([]) if per_tensor else scale
+        return {"weight": numbers, scale_name: stored}, meant
+
+    return make
+
+
+FLOAT = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "channel"}
+DYNAMIC = {"num_bits": 8, "type": "float", "symmetric": True, "strategy": "token", "dynamic": True}
+CT_FP8 = {
+    "quant_method": "compressed-tensors",
+    "format": "float-quantized",
+    "config_groups": {
+        "group_0": {"targets": ["Linear"], "weights": FLOAT, "input_activations": DYNAMIC}
+    },
+    "ignore": ["lm_head"],
+}
+FP8_FORMATS: dict[str, tuple[dict[str, Any], Make]] = {
+    "fp8 dynamic": (CT_FP8, fp8(None, "weight_scale")),
+    "fp8 block": (
+        dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[32, 48]),
+        fp8((32, 48), "weight_scale_inv"),
+    ),
+    "fp8 odd block": (
+        dict(quant_method="fp8", activation_scheme="dynamic", weight_block_size=[40, 40]),
+        fp8((40, 40), "weight_scale_inv"),
+    ),
+    "fp8 tensor": (
+        dict(quant_method="fp8", activation_scheme="dynamic"),
+        fp8(None, "weight_scale", per_tensor=True),
+    ),
+}
+
+
+def logits(folder: Path, **options: Any) -> Tensor:
+    quant = get_quantization_config(folder)
+    return run_prompt(load_model(folder, quant=quant, **options), PROMPT)
+
+
+@pytest.mark.parametrize("name", [*FORMATS, *FP8_FORMATS])
+def test_float32_is_exact(name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, *(FORMATS | FP8_FORMATS)[name])
+    expected = logits(folder / "plain")
+    torch.testing.assert_close(logits(folder), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["ct asym", "gptq order", "awq"])
+def test_bfloat16_is_near(name: str, tmp_path: Path) -> None:
+    """64 rows and groups of 32: torch's int4 product takes part where it fits."""
+    folder = write(tmp_path, *FORMATS[name])
+    expected, actual = logits(folder / "plain"), logits(folder, dtype="bfloat16")
+    assert (actual - expected).std() / expected.std() < 0.03
+
+
+@pytest.mark.parametrize("name", ["ct sym", "gptq", "awq", "ct 8 bits"])
+def test_the_weights_take_their_packed_bytes(name: str, tmp_path: Path) -> None:
+    """And nothing else: no second copy, neither packed nor unpacked."""
+    folder = write(tmp_path, *FORMATS[name])
+    bits = 8 if "8" in name else 4
+    for dtype in ("float32", "bfloat16"):
+        model = load_model(folder, dtype=dtype, quant=get_quantization_config(folder))
+        for layer in model.model.layers:
+            linear = layer.mlp.gate_up_proj
+            tensors = [v for v in vars(linear).values() if isinstance(v, Tensor)]
+            held = sum(t.nbytes for t in [*tensors, *linear.parameters()])
+            numbers = 2 * 96 * 64
+            assert held <= numbers * bits / 8 + numbers / 32 * 5
+
+
+def test_int8_rounds_activations_token_by_token(tmp_path: Path) -> None:
+    def make(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        weight = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)) * 0.1
+        numbers, scale = quantize_per_token(weight)
+        return {"weight": numbers, "weight_scale": scale}, numbers.float() * scale
+
+    weights = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "channel"}
+    inputs = {**DYNAMIC, "type": "int"}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    config = dict(
+        quant_method="compressed-tensors",
+        format="int-quantized",
+        config_groups={"group_0": group},
+        ignore=["lm_head"],
+    )
+    folder = write(tmp_path, config, make)
+    plain = load_model(folder / "plain")
+    for module in plain.modules():  # what the format promises, by hooks
+        if type(module).__name__ == "Linear" and module.prefix != "lm_head":
+            module.register_forward_pre_hook(lambda _, args: (fake_int8(args[0]),))
+    quantised = load_model(folder, quant=get_quantization_config(folder))
+    assert isinstance(quantised.model.layers[0].mlp.down_proj.method, W8A8LinearMethod)
+    actual, expected = run_prompt(quantised, PROMPT), run_prompt(plain, PROMPT)
+    assert (actual - expected).std() / expected.std() < 0.01
+
+
+def fake_int8(x: Tensor) -> Tensor:
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    return (x / scale).round() * scale
+
+
+def change(folder: Path, name: str, tensor: Tensor | None) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop(name, None)
+    if tensor is not None:
+        tensors[name] = tensor
+    save_file(tensors, folder / "model.safetensors")
+
+
+K = "model.layers.1.self_attn.k_proj."
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor", "message"),
+    [
+        ("scales", None, rf"1 tensor\(s\) missing from .*{K}scales"),
+        ("scales", torch.ones(4, 32), r"has shape \[4, 32\]; config.json asks for \[2, 32\]"),
+        ("input_scale", torch.ones(1), rf"does not have, first '{K}input_scale'"),
+        ("qweight", torch.ones(8, 32), "has dtype F32; the model holds it as torch.int32"),
+        ("scales", torch.full((2, 32), float("nan")), "qkv_proj' has a scale that is not finite"),
+    ],
+)
+def test_a_wrong_tensor_is_named(
+    name: str, tensor: Tensor | None, message: str, tmp_path: Path
+) -> None:
+    folder = write(tmp_path, *FORMATS["gptq"])
+    change(folder, K + name, tensor)
+    with pytest.raises(ValueError, match=message):
+        logits(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"bits": 3}, "bits is 3; supported: 4, 8"),
+        ({"group_size": 48}, "qkv_proj': group_size 48 does not divide the 64 columns"),
+        ({"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'; supported are"),
+        ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
+    ],
+)
+def test_a_wrong_config_is_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    config, make = FORMATS["gptq"]
+    folder = write(tmp_path, {**config, **changes}, make)
+    with pytest.raises(ValueError, match=message):
+        logits(folder)
+
+
+def test_the_argument_and_the_checkpoint_must_agree(tmp_path: Path) -> None:
+    folder = write(tmp_path, *FORMATS["awq"])
+    assert get_quantization_config(folder, "awq_marlin") is not None
+    with pytest.raises(ValueError, match=r"quantization is 'gptq', but config.json says 'awq'"):
+        get_quantization_config(folder, "gptq")
+    with pytest.raises(ValueError, match="quantization is 'awq', but the checkpoint is not quant"):
+        get_quantization_config(folder / "plain", "awq")
+
+
+def test_what_the_file_leaves_in_full_precision_stays(tmp_path: Path) -> None:
+    """AWQ and GPTQ files need not say what they leave out: the tensors' dtypes do."""
+    config, make = FORMATS["awq"]
+
+    def some(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        if "layers.0.mlp" not in name:
+            return make(name, rows, columns, seed)
+        weight = torch.randn(rows, columns)
+        return {"weight": weight}, weight
+
+    folder = write(tmp_path, config, some)
+    torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", [*FORMATS, *FP8_FORMATS])
+def test_dummy_weights_need_no_files(name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, *(FORMATS | FP8_FORMATS)[name])
+    (folder / "model.safetensors").unlink()
+    assert logits(folder, load_format="dummy").isfinite().all()
+
+
+def test_a_quantised_file_needs_its_config(tmp_path: Path) -> None:
+    folder = write(tmp_path, *FORMATS["gptq"])
+    with pytest.raises(ValueError, match=r"has dtype I32.*quantization_config"):
+        load_model(folder)

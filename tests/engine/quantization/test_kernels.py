@@ -1,0 +1,85 @@
+"""The kernels against plain torch, interpreted, and the products that a CPU has of its own."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import torch
+
+from mini_vllm.quantization import cpu_products
+from mini_vllm.quantization.packing import dequantize
+
+CHECK = """
+import torch
+from mini_vllm.attention.quantized import FORMATS, QuantizedKV, quantize_kv
+from mini_vllm.kernels.quantization import per_token_quant, w4a16_product, w8a8_product
+from mini_vllm.quantization.int8 import quantize_per_token, scaled_product
+from mini_vllm.quantization.packing import dequantize, pack_int32
+
+torch.manual_seed(0)
+for tokens, rows, columns, groups in ((1, 5, 24, 1), (17, 70, 96, 3), (3, 64, 37 * 2, 2)):
+    x = torch.randn(tokens, columns)
+    if tokens == 3:
+        x[1] = 0
+    wide = torch.randn(tokens, 2 * columns)
+    wide[:, :columns] = x
+    q, scale = per_token_quant(wide[:, :columns])
+    mine, mine_scale = quantize_per_token(x)
+    assert torch.equal(q, mine) and torch.equal(scale, mine_scale)
+    weight = torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
+    row_scale = torch.rand(rows, 1)
+    torch.testing.assert_close(
+        w8a8_product(q, scale, weight, row_scale), scaled_product(q, scale, weight, row_scale)
+    )
+    stored = torch.randint(0, 16, (rows, columns))
+    scales, zeros = torch.rand(rows, groups), torch.randint(0, 16, (rows, groups))
+    words = pack_int32(stored, 4, 1)
+    y = w4a16_product(x, words, scales, zeros.to(torch.uint8))
+    torch.testing.assert_close(y, x @ dequantize(stored, scales, zeros).T, rtol=1e-4, atol=1e-3)
+form = FORMATS["int8_per_token_head"]
+cache = torch.full((2, 3, 4, 2, 12), 5, dtype=torch.int8)
+key, value = torch.randn(2, 3, 2, 8)
+QuantizedKV(None, form).store(key, value, cache, torch.tensor([4, -1, 11]))
+for half, x in zip(cache, (key, value)):
+    slots = half.flatten(0, 1)
+    assert torch.equal(slots[[4, 11]], quantize_kv(x, form)[[0, 2]])
+    rest = torch.ones(12, dtype=torch.bool)
+    rest[[4, 11]] = False
+    assert (slots[rest] == 5).all()
+print("right")
+"""
+
+
+def test_kernels_give_what_torch_gives() -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", CHECK],
+        env={"TRITON_INTERPRET": "1", "PATH": "", "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert run.stdout.strip() == "right", run.stderr[-2000:]
+
+
+def test_cpu_products_are_right_or_not_used() -> None:
+    torch.manual_seed(0)
+    if cpu_products.can_multiply_int8():
+        weight = torch.randint(-127, 128, (48, 200), dtype=torch.int8)
+        x = torch.randint(0, 256, (5, 200), dtype=torch.uint8)
+        scale = torch.rand(48)
+        y = cpu_products.int8_product(x, cpu_products.pack_int8(weight), scale)
+        torch.testing.assert_close(y, ((x.float() - 128) @ weight.float().T) * scale)
+    if cpu_products.can_multiply_int4():
+        stored = torch.randint(0, 16, (128, 256)).int()
+        scale, zero = torch.rand(128, 4), torch.randint(0, 16, (128, 4))
+        scales = cpu_products.int4_scales(scale, zero, 2)
+        packed, x = cpu_products.pack_int4(stored), torch.randn(3, 256).bfloat16()
+        wanted = x.float() @ dequantize(stored, scale, zero).T
+        y = cpu_products.int4_product(x, packed, 32, scales).float()
+        assert (y - wanted).std() / wanted.std() < 0.02
+        rows = cpu_products.int4_block_rows()
+        if rows:
+            weight = cpu_products.unpack_int4(packed, 32, scales, rows).float()
+            assert (x.float() @ weight.T - wanted).std() / wanted.std() < 0.02

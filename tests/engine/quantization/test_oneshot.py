@@ -1,0 +1,188 @@
+"""Quantising offline: what is written is what transformers reads, and better algorithms help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from compressed_tensors.compressors import PackedQuantizationCompressor
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from safetensors.torch import load_file
+from torch import Tensor
+
+from mini_vllm import bundled
+from mini_vllm.model.build import load_model
+from mini_vllm.quantization import get_quantization_config, oneshot
+from mini_vllm.quantization.metrics import kl_divergence, perplexity, top1_agreement
+from mini_vllm.quantization.oneshot.awq import search_scale
+from mini_vllm.quantization.oneshot.calibrate import run_prompt
+from mini_vllm.quantization.oneshot.gptq import gptq_quantize
+from mini_vllm.quantization.oneshot.smoothquant import fold_into_norm, smooth_scales
+from mini_vllm.quantization.packing import choose_qparams, dequantize, quantize
+
+TEXTS = ["Once upon a time there was a lion named Nina. She lived in a house by the sea. " * 3]
+PROMPT = list(range(300, 380))
+
+
+def logits(folder: Path) -> Tensor:
+    model = load_model(folder, dtype="float32", quant=get_quantization_config(folder))
+    return run_prompt(model, PROMPT)
+
+
+@pytest.fixture(scope="module")
+def original() -> Tensor:
+    return run_prompt(load_model(bundled.path("storyteller"), dtype="float32"), PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("W4A16", dict(group_size=32)),
+        ("W4A16", dict(group_size=-1)),
+        ("W8A16", {}),
+        ("FP8_DYNAMIC", {}),
+        ("W4A16", dict(group_size=32, algorithm="gptq", dataset=TEXTS)),
+        ("W4A16", dict(group_size=32, algorithm="awq", dataset=TEXTS)),
+    ],
+)
+def test_transformers_reads_the_same_weights(
+    scheme: str, options: dict[str, Any], tmp_path: Path
+) -> None:
+    folder = oneshot("storyteller", tmp_path / "out", scheme, **options)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    if scheme == "FP8_DYNAMIC":  # they round activations, too; a CPU engine does not
+        for module in theirs.modules():
+            getattr(module, "quantization_scheme", module).input_activations = None
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([PROMPT])).logits[0]
+    difference = (logits(folder) - expected).abs().max()
+    assert difference < (0.5 if scheme == "FP8_DYNAMIC" else 1e-4)
+
+
+def test_the_formats_own_library_unpacks_the_same_weights(tmp_path: Path) -> None:
+    """Asymmetric zero points, too, which transformers cannot load with this version of it."""
+    folder = oneshot("storyteller", tmp_path / "out", "W4A16_ASYM", group_size=64)
+    weights = QuantizationArgs(num_bits=4, symmetric=False, strategy="group", group_size=64)
+    scheme = QuantizationScheme(targets=["Linear"], weights=weights)
+    tensors = load_file(folder / "model.safetensors")
+    model = load_model(folder, dtype="float32", quant=get_quantization_config(folder))
+    linear = model.model.layers[0].mlp.down_proj
+    prefix = "model.layers.0.mlp.down_proj."
+    mine = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+    theirs = PackedQuantizationCompressor.decompress(mine, scheme)["weight"]
+    torch.testing.assert_close(linear.method.weight(linear), theirs.float(), rtol=8e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("scheme", "options", "limit"),
+    [
+        ("W8A8", {}, 0.01),
+        ("W8A8", dict(algorithm="smoothquant", dataset=TEXTS), 0.01),
+        ("W8A16", {}, 0.001),
+        ("FP8_DYNAMIC", {}, 0.02),
+        ("FP8_BLOCK", {}, 0.02),
+        ("W4A16", dict(group_size=32), 0.2),
+    ],
+)
+def test_the_model_stays_what_it_was(
+    scheme: str, options: dict[str, Any], limit: float, original: Tensor, tmp_path: Path
+) -> None:
+    other = logits(oneshot("storyteller", tmp_path / "out", scheme, **options))
+    assert 0 < kl_divergence(original, other).mean() < limit
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+def test_gptq_beats_rounding_on_its_inputs(act_order: bool) -> None:
+    torch.manual_seed(0)
+    mixing = torch.randn(64, 64) * torch.logspace(0, 1.5, 64)
+    x, weight = torch.randn(400, 64) @ mixing, torch.randn(20, 64)
+    stored, scale, zero, group = gptq_quantize(weight, x.T @ x, 4, 16, True, act_order)
+    columns = group.long()
+    q = (stored - zero[:, columns]) * scale[:, columns]
+    nearest = choose_qparams(weight, 4, 16, True)
+    plain = dequantize(quantize(weight, *nearest, 4), *nearest)
+    limit = 0.7 if act_order else 0.95  # the loud columns, done first, are the better for it
+    assert (x @ (q - weight).T).norm() < limit * (x @ (plain - weight).T).norm()
+
+
+def test_gptq_with_unrelated_inputs_is_rounding() -> None:
+    weight = torch.randn(6, 32)
+    stored, scale, zero, _ = gptq_quantize(weight, torch.eye(32), 4, 8, False)
+    expected = choose_qparams(weight, 4, 8, False)
+    assert torch.equal(scale, expected[0]) and torch.equal(zero, expected[1])
+    assert torch.equal(stored, quantize(weight, *expected, 4))
+
+
+def test_gptq_with_dead_inputs() -> None:
+    x = torch.randn(50, 16)
+    x[:, 5] = 0
+    stored, _, zero, _ = gptq_quantize(torch.randn(4, 16), x.T @ x, 4, 16, True)
+    assert (stored[:, 5] == zero[:, 0]).all()
+
+
+def test_folding_changes_nothing_but_where_numbers_are() -> None:
+    torch.manual_seed(0)
+    x, norm, weight = torch.randn(5, 8), torch.rand(8), torch.randn(3, 8)
+    expected = (x * norm) @ weight.T
+    scales = smooth_scales((x * norm).abs().amax(0), weight.abs().amax(0))
+    fold_into_norm(norm, weight, scales)
+    torch.testing.assert_close((x * norm) @ weight.T, expected)
+    torch.testing.assert_close((x * norm).abs().amax(0), weight.abs().amax(0))  # alpha = 0.5
+
+
+def test_awq_protects_what_is_large() -> None:
+    torch.manual_seed(0)
+    x, weight = torch.randn(100, 32), torch.randn(16, 32)
+    x[:, 3] *= 40
+
+    def round_trip(w: Tensor) -> Tensor:
+        scale, zero = choose_qparams(w, 4, 16, True)
+        return dequantize(quantize(w, scale, zero, 4), scale, zero)
+
+    scales, cost = search_scale(x, weight, round_trip)
+    plain = (x @ round_trip(weight).T - x @ weight.T).square().mean()
+    assert scales.argmax() == 3 and cost < 0.5 * plain
+
+
+def test_metrics() -> None:
+    p = torch.tensor([[0.0, 1.0, 2.0], [1.0, 1.0, 1.0]])
+    q = torch.tensor([[0.0, 1.0, 3.0], [0.0, 2.0, 1.0]])
+    divergence = kl_divergence(p, q)
+    expected = torch.nn.functional.kl_div(
+        q.double().log_softmax(-1), p.double().log_softmax(-1), log_target=True, reduction="none"
+    )
+    torch.testing.assert_close(divergence, expected.sum(-1))
+    assert kl_divergence(p, p).abs().max() == 0
+    masked = torch.tensor([[0.0, -torch.inf]])
+    assert kl_divergence(masked, masked).item() == 0
+    assert top1_agreement(p, q) == 0.5
+    assert perplexity(torch.zeros(4, 8), torch.tensor([1, 2, 3, 4])) == pytest.approx(8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(scheme="W3A16"), "scheme is 'W3A16'; choose one of W4A16"),
+        (dict(algorithm="hqq"), "algorithm is 'hqq'; choose one of rtn"),
+        (dict(algorithm="gptq"), "algorithm 'gptq' needs a dataset"),
+        (dict(algorithm="awq", scheme="W8A8", dataset=TEXTS), "'awq' is for W4A16 and W8A16"),
+        (dict(algorithm="smoothquant", dataset=TEXTS), "'smoothquant' is for W8A8"),
+        (dict(group_size=50), "group_size 50 does not divide the 192 columns"),
+        (dict(scheme="W8A8", group_size=32), "scheme W8A8 has no groups"),
+    ],
+)
+def test_a_wrong_wish_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        oneshot("storyteller", tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_neither_a_second_time_nor_over_another(tmp_path: Path) -> None:
+    folder = oneshot("storyteller", tmp_path / "a", "W8A8")
+    with pytest.raises(ValueError, match="is quantised already; give the original"):
+        oneshot(folder, tmp_path / "b", "W8A8")
+    with pytest.raises(FileExistsError, match="exists; choose another output_dir"):
+        oneshot("storyteller", tmp_path / "a", "W8A8")

@@ -1,0 +1,150 @@
+"""Who guesses: the n-gram search beside a search of every place, and a drafter's passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+SEARCH = "mini_vllm.spec_decode.ngram_proposer:find_longest_matched_ngram_and_propose_tokens"
+DRAFTING = "labkit.inside.drafting:"
+VOCAB = 50
+
+
+def brute_force(tokens: list[int], min_n: int, max_n: int, max_len: int, k: int) -> list[int]:
+    k = min(k, max_len - len(tokens))
+    for n in range(min(max_n, len(tokens)), min_n - 1, -1):
+        for start in range(len(tokens) - n):
+            if k > 0 and tokens[start : start + n] == tokens[-n:]:
+                return tokens[start + n : start + n + k]
+    return []
+
+
+@many
+@given(data=st.data())
+def test_08_1_the_search_is_a_search_of_every_place(subject: Any, data: st.DataObject) -> None:
+    """Twenty random texts at once: the longest match, among equals the first, cut to the limits."""
+    p = Program()
+    expected = []
+    for _ in range(20):
+        tokens = data.draw(st.lists(st.integers(0, data.draw(st.integers(1, 4))), max_size=24))
+        min_n = data.draw(st.integers(1, 4))
+        max_n = min_n + data.draw(st.integers(0, 3))
+        max_len = len(tokens) + data.draw(st.integers(-1, 6))
+        k = data.draw(st.integers(1, 6))
+        array = p.call("numpy:array", tokens, dtype="int64")
+        found = p.call(SEARCH, array, min_n, max_n, max_len, k)
+        p.see(p.call("builtins:list", found.tolist()))
+        expected.append(brute_force(tokens, min_n, max_n, max_len, k))
+    assert subject.run(p) == expected
+
+
+def successor(token: int) -> int:
+    return (3 * token + 1) % VOCAB
+
+
+@st.composite
+def requests(draw: Any) -> list[dict[str, Any]]:
+    """The end of a step: decodes with accepted and rejected drafts, chunks, prompts that end."""
+    made: list[dict[str, Any]] = []
+    for number in range(draw(st.integers(1, 5))):
+        length = draw(st.integers(3, 26))
+        tokens = draw(st.lists(st.integers(0, VOCAB - 2), min_size=length, max_size=length))
+        kind = draw(st.sampled_from(("decode", "chunk", "prompt")))
+        request: dict[str, Any] = {"id": f"r{number}", "tokens": tokens}
+        if kind == "decode":
+            sampled = draw(st.integers(1, min(4, length - 1)))
+            drafts = draw(st.integers(sampled - 1, sampled + 2))
+            request |= {"computed": length - 1 - sampled, "scheduled": drafts + 1,
+                        "drafts": drafts, "sampled": sampled}  # fmt: skip
+        else:
+            computed = draw(st.integers(0, length - 2))
+            ends = length - 1 if kind == "prompt" else draw(st.integers(computed + 1, length - 1))
+            request |= {"computed": computed, "scheduled": ends - computed,
+                        "sampled": int(kind == "prompt")}  # fmt: skip
+        held = length + draw(st.integers(0, 8))
+        spare = request["computed"] + request["scheduled"]
+        blocks = -(-max(held - draw(st.integers(0, 6)), spare) // 4)
+        request["blocks"] = [1 + 20 * number + index for index in range(blocks)]
+        made.append(request)
+    return made
+
+
+@many
+@given(step=requests(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
+def test_08_8_counts_and_limits(
+    subject: Any, step: list[dict[str, Any]], k: int, limit: int
+) -> None:
+    """How much each request feeds first, and how much it may draft, by its slots and positions."""
+    p = Program()
+    p.see(p.call(f"{DRAFTING}draft", step, k, limit))
+    [got] = subject.run(p)
+    counts, limits = [], []
+    for request in step:
+        length, slots = len(request["tokens"]), 4 * len(request["blocks"])
+        end = length if request["sampled"] else request["computed"] + request["scheduled"]
+        counts.append(max(min(end, slots, limit) - request["computed"], 0))
+        room = max(min(slots - length + 1, limit - 1 - length, k), 0)
+        limits.append(room if request["sampled"] else 0)
+    assert [got["counts"], got["limits"]] == [counts, limits]
+
+
+@many
+@given(step=requests(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
+def test_08_9_drafts_passes_and_slots(
+    subject: Any, step: list[dict[str, Any]], k: int, limit: int
+) -> None:
+    """Whatever the step was: who drafts how much, what is fed, where, and into whose slots."""
+    p = Program()
+    p.see(p.call(f"{DRAFTING}draft", step, k, limit))
+    [got] = subject.run(p)
+    fed: dict[int, set[tuple[int, int, int]]] = {}
+    expected_drafts = {}
+    for request in step:
+        tokens, blocks = request["tokens"], request["blocks"]
+        slots = len(blocks) * 4
+        sampled = request["sampled"]
+        end = len(tokens) if sampled else request["computed"] + request["scheduled"]
+        room = min(slots - len(tokens) + 1, limit - 1 - len(tokens), k)
+        count = max(room, 0) if sampled else 0
+        for position in range(request["computed"], min(end, slots, limit)):
+            slot = blocks[position // 4] * 4 + position % 4
+            fed.setdefault(0, set()).add((tokens[position], position, slot))
+        token, drafts = tokens[-1], []
+        for place in range(count):
+            token = successor(token)
+            drafts.append(token)
+            if place + 1 < count:
+                position = len(tokens) + place
+                slot = blocks[position // 4] * 4 + position % 4
+                fed.setdefault(place + 1, set()).add((token, position, slot))
+        if count:
+            expected_drafts[request["id"]] = drafts
+    assert {i: d for i, d in got["drafts"].items() if d} == expected_drafts
+    assert [{tuple(t) for t in one} for one in got["passes"]] == list(fed.values())
+    assert [len(one) for one in got["passes"]] == [len(one) for one in fed.values()]
+
+
+@many
+@given(step=requests(), k=st.integers(1, 4))
+def test_08_10_heads_read_the_state_of_the_last_token_that_stays(
+    subject: Any, step: list[dict[str, Any]], k: int
+) -> None:
+    """Hidden state number t is t, and head j adds j: the drafts say which rows were read."""
+    p = Program()
+    p.see(p.call(f"{DRAFTING}look_ahead", step, k))
+    [got] = subject.run(p)
+    start, expected = 0, {}
+    for request in step:
+        if request["sampled"]:
+            stays = request["scheduled"] - request.get("drafts", 0) + request["sampled"] - 1
+            last = start + stays - 1
+            expected[request["id"]] = [successor(last + index) for index in range(k)]
+        start += request["scheduled"]
+    assert got == expected

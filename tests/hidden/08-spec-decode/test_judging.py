@@ -1,0 +1,246 @@
+"""Who judges: rows beside a loop, and the exact law of two tokens by adding up all cases.
+
+Probabilities are quarters, so p / q is a multiple of 1/12, and 12 midpoints of the random number
+add up acceptance exactly. No statistics are needed, and no bias can hide behind chance.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+few = settings(
+    max_examples=4, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+REJECTION = "mini_vllm.sample.rejection_sampler:"
+METADATA = "mini_vllm.spec_decode.metadata:"
+GAP = -1
+
+
+def tensor(p: Program, values: Any, kind: str = "int64") -> Any:
+    return p.call("torch:tensor", values, dtype=p.name(f"torch:{kind}"))
+
+
+@many
+@given(counts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9)), min_size=1, max_size=6))
+def test_08_2_rows_are_those_of_a_loop(subject: Any, counts: list[tuple[int, int]]) -> None:
+    """Drafts, and other tokens before the newest one, of each request."""
+    rows, targets, bonus, ends, end = [], [], [], [], 0
+    for drafts, others in counts:
+        end += others + drafts + 1
+        ends.append(end)
+        for row in range(end - drafts - 1, end):
+            (bonus if row == end - 1 else targets).append(len(rows))
+            rows.append(row)
+    p = Program()
+    found = p.call(f"{METADATA}calc_spec_decode_metadata", [c[0] for c in counts], ends)
+    for name in ("logits_indices", "target_logits_indices", "bonus_logits_indices"):
+        p.see(getattr(found, name).tolist())
+    assert subject.run(p) == [rows, targets, bonus]
+
+
+def kept(drafts: list[int], says: list[int], bonus: int) -> list[int]:
+    for index, (draft, said) in enumerate(zip(drafts, says, strict=True)):
+        if draft != said:
+            return says[: index + 1]
+    return [*says, bonus]
+
+
+@many
+@given(data=st.data())
+def test_08_3_the_longest_right_prefix_and_one_token(subject: Any, data: st.DataObject) -> None:
+    """Ragged batches of small numbers, so that drafts are often right by chance."""
+    size = data.draw(st.integers(1, 6))
+    counts = [data.draw(st.integers(0, 5)) for _ in range(size)]
+    small = st.integers(0, 1)
+    drafts = [[data.draw(small) for _ in range(n)] for n in counts]
+    says = [[data.draw(small) for _ in range(n)] for n in counts]
+    bonus = [data.draw(small) for _ in range(size)]
+    flat = [[t for row in rows for t in row] for rows in (drafts, says)]
+    p = Program()
+    output = p.call(
+        f"{REJECTION}rejection_greedy_sample",
+        tensor(p, flat[0]), counts, tensor(p, flat[1]), tensor(p, bonus),
+    )  # fmt: skip
+    p.see(output.tolist())
+    [rows] = subject.run(p)
+    width = max(counts) + 1
+    for row, *case in zip(rows, drafts, says, bonus, strict=True):
+        expected = kept(*case)
+        assert row == expected + [GAP] * (width - len(expected))
+
+
+@st.composite
+def quarters(draw: Any, size: int = 3) -> list[float]:
+    cuts = [draw(st.integers(0, size - 1)) for _ in range(4)]
+    return [cuts.count(token) / 4 for token in range(size)]
+
+
+@many
+@given(data=st.data())
+def test_08_4_the_residual_is_what_is_missing(subject: Any, data: st.DataObject) -> None:
+    """Random quarters: max(p - q, 0) over its sum; p without the draft if it was chosen."""
+    rows = data.draw(st.integers(1, 4))
+    p_rows, q_rows = ([data.draw(quarters(4)) for _ in range(rows)] for _ in range(2))
+    drafts = [data.draw(st.integers(0, 3)) for _ in range(rows)]
+    p = Program()
+    target = tensor(p, p_rows, "float32")
+    for draft_probs in (tensor(p, q_rows, "float32"), None):
+        found = p.call(f"{REJECTION}recovered_probs", tensor(p, drafts), draft_probs, target)
+        p.see(found.tolist())
+    p.see(target.tolist())
+    drawn, chosen, after = subject.run(p)
+    one_hot = [[float(token == draft) for token in range(4)] for draft in drafts]
+    for got, taken in ((drawn, q_rows), (chosen, one_hot)):
+        for row, ps, qs in zip(got, p_rows, taken, strict=True):
+            missing = [max(a - b, 0.0) for a, b in zip(ps, qs, strict=True)]
+            total = sum(missing) or 1.0
+            assert all(abs(x - m / total) < 1e-5 for x, m in zip(row, missing, strict=True))
+    assert after == p_rows
+
+
+@few
+@given(data=st.data())
+def test_08_5_two_tokens_have_exactly_the_targets_law(subject: Any, data: st.DataObject) -> None:
+    """All drafts, numbers and replacements of two places, in one ragged batch."""
+    size = 3
+    midpoints = [(place + 0.5) / 12 for place in range(12)]
+    p1, q1 = data.draw(quarters()), data.draw(quarters())
+    p2 = [data.draw(quarters()) for _ in range(size)]
+    q2 = [data.draw(quarters()) for _ in range(size)]
+    pairs = [(a, b) for a in range(size) for b in range(size) if q1[a] * q2[a][b] > 0]
+    p = Program()
+    for a, b in pairs:
+        rows = [tensor(p, x, "float64") for x in ([q1, q2[a]], [p1, p2[a]])]
+        p.see(p.call(f"{REJECTION}recovered_probs", tensor(p, [a, b]), *rows).tolist())
+    residuals = dict(zip(pairs, subject.run(p), strict=True))
+    law = [[0.0] * size for _ in range(size)]
+    p = Program()
+    weights = []
+    for (a, b), residual in residuals.items():
+        cases = list(itertools.product(midpoints, midpoints, range(size), range(size)))
+        weights.append([
+            q1[a] * q2[a][b] / 144 * (residual[0][r1] or (sum(residual[0]) == 0) / size)
+            * (residual[1][r2] or (sum(residual[1]) == 0) / size) for _, _, r1, r2 in cases
+        ])  # fmt: skip
+        count = len(cases)
+        output = p.call(
+            f"{REJECTION}rejection_random_sample",
+            tensor(p, [a, b] * count), [2] * count, tensor(p, [q1, q2[a]] * count, "float64"),
+            tensor(p, [p1, p2[a]] * count, "float64"), tensor(p, [0] * count),
+            tensor(p, [t for _, _, r1, r2 in cases for t in (r1, r2)]),
+            tensor(p, [u for u1, u2, _, _ in cases for u in (u1, u2)], "float64"),
+        )  # fmt: skip
+        p.see(output.tolist())
+    for rows, shares in zip(subject.run(p), weights, strict=True):
+        for (first, second, _), share in zip(rows, shares, strict=True):
+            for token in range(size):  # a text that ends after a rejection goes on from p2
+                chance = p2[first][token] if second == GAP else float(token == second)
+                law[first][token] += share * chance
+    for a, b in itertools.product(range(size), repeat=2):
+        assert abs(law[a][b] - p1[a] * p2[a][b]) < 1e-6, (law, p1, p2, q1, q2)
+
+
+@many
+@given(data=st.data())
+def test_08_6_rows_are_requests_with_their_drafts(
+    subject: Any, reference: Any, data: st.DataObject
+) -> None:
+    """Processed logits of every row: as of a request whose output holds the drafts before it."""
+    size, vocabulary = data.draw(st.integers(1, 4)), 8
+    token = st.integers(0, vocabulary - 1)
+    settings_ = [
+        {
+            "temperature": 0.0,
+            "presence_penalty": data.draw(st.sampled_from((0.0, 0.5))),
+            "frequency_penalty": data.draw(st.sampled_from((0.0, 0.25))),
+            "repetition_penalty": data.draw(st.sampled_from((1.0, 1.5))),
+            "min_tokens": data.draw(st.integers(0, 5)),
+            "stop_token_ids": [data.draw(token)],
+        }
+        for _ in range(size)
+    ]
+    outputs = [data.draw(st.lists(token, max_size=4)) for _ in range(size)]
+    drafts = [data.draw(st.lists(token, max_size=4)) for _ in range(size)]
+
+    def rows_of(p: Program, outputs: list[list[int]], numbers: list[int]) -> Any:
+        make = "mini_vllm.sampling_params:SamplingParams"
+        rows = [(p.new(make, **settings_[n]), [1], output, ())
+                for n, output in zip(numbers, outputs, strict=True)]  # fmt: skip
+        return p.call("mini_vllm.sample.metadata:make_sampling_metadata", rows, vocabulary)
+
+    def processed(p: Program, metadata: Any, num_rows: int) -> None:
+        values = [
+            [((7 * row + 3 * t) % 11) / 2 for t in range(vocabulary)] for row in range(num_rows)
+        ]
+        logits = tensor(p, values, "float32")
+        p.see(
+            p.call("mini_vllm.sample.sampler:Sampler.apply_processors", logits, metadata).tolist()
+        )
+        p.see(metadata.num_output_tokens.tolist())
+
+    longer = [
+        (n, outputs[n] + drafts[n][:j]) for n in range(size) for j in range(len(drafts[n]) + 1)
+    ]
+    p = Program()
+    flat = tensor(p, [t for row in drafts for t in row])
+    base = rows_of(p, outputs, list(range(size)))
+    expanded = p.call(f"{METADATA}expand_to_rows", base, [len(d) for d in drafts], flat)
+    processed(p, expanded, len(longer))
+    p.see(base.num_output_tokens.tolist())
+    *yours, kept_counts = subject.run(p)
+    p = Program()
+    processed(p, rows_of(p, [o for _, o in longer], [n for n, _ in longer]), len(longer))
+    assert yours == reference.run(p)
+    assert kept_counts == [len(output) for output in outputs]
+
+
+@many
+@given(counts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), min_size=1))
+def test_08_7_what_stays(subject: Any, counts: list[tuple[int, int, bool]]) -> None:
+    """Drafts, how many of them were accepted, and whether it was a chunk of a prompt."""
+    scheduled, drafts, sampled, stays = [], [], [], []
+    for number, others, chunk in counts:
+        accepted = 0 if chunk else number // 2
+        drafts.append(0 if chunk else number)
+        scheduled.append(others + 1 + drafts[-1])
+        sampled.append(0 if chunk else accepted + 1)
+        stays.append(others + 1 + accepted)
+    p = Program()
+    arrays = [
+        p.call("numpy:array", column, dtype="int32") for column in (scheduled, drafts, sampled)
+    ]
+    p.see(p.call("mini_vllm.spec_decode.proposer:num_valid_tokens", *arrays).tolist())
+    assert subject.run(p) == [stays]
+
+
+@many
+@given(observed=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=8))
+def test_08_11_counters_and_the_bill(subject: Any, observed: list[tuple[int, int]]) -> None:
+    """Totals beside sums, and the formula beside its closed form."""
+    pairs = [(max(a, b), min(a, b)) for a, b in observed]
+    metrics = "mini_vllm.spec_decode.metrics:"
+    p = Program()
+    stats = p.call(f"{metrics}SpecDecodingStats.new", 6)
+    for pair in pairs:
+        stats.observe_draft(*pair)
+    p.see([stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens])
+    p.see(stats.num_accepted_tokens_per_pos)
+    p.see(stats.mean_acceptance_length)
+    p.see(p.call(f"{metrics}expected_tokens_per_step", 0.5, len(pairs)))
+    p.see(p.call(f"{metrics}speedup", 0.5, 2, 0.25, 1.25))
+    totals, places, mean, expected, gain = subject.run(p)
+    accepted = sum(b for _, b in pairs)
+    assert totals == [len(pairs), sum(a for a, _ in pairs), accepted]
+    assert places == [sum(b > place for _, b in pairs) for place in range(6)]
+    assert abs(mean - (1 + accepted / len(pairs) if pairs else 1)) < 1e-9
+    assert abs(expected - (2 - 0.5 ** len(pairs))) < 1e-9
+    assert abs(gain - 1.0) < 1e-9

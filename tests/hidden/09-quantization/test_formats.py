@@ -1,0 +1,153 @@
+"""Numbers, words and layouts: random shapes against loops in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+PACKING = "mini_vllm.quantization.packing:"
+AWQ = [0, 2, 4, 6, 1, 3, 5, 7]
+seeds = st.integers(0, 2**32 - 1)
+
+
+def tensor(p: Program, values: Any, dtype: str = "float32") -> Any:
+    return p.call("torch:tensor", np.asarray(values).tolist(), dtype=p.name(f"torch:{dtype}"))
+
+
+def words_of(stored: np.ndarray, bits: int, order: list[int] | None = None) -> np.ndarray:
+    """Packed along the last dimension, word by word."""
+    per_word = 32 // bits
+    padded = np.pad(stored, [(0, 0), (0, -stored.shape[1] % per_word)]).astype(np.uint32)
+    words = np.zeros((len(padded), padded.shape[1] // per_word), np.uint32)
+    for place in range(per_word):
+        column = order[place] if order else place
+        words |= padded[:, column::per_word] << np.uint32(bits * place)
+    return words.view(np.int32)
+
+
+def draw_weight(seed: int, rows: int, groups: int, size: int) -> np.ndarray:
+    """Eighths, of very different size from group to group; some groups are all zeros."""
+    rng = np.random.default_rng(seed)
+    loud = rng.choice([0, 1, 64, 4096], (rows, groups, 1))
+    return (rng.integers(-40, 41, (rows, groups, size)) / 8 * loud).reshape(rows, -1)
+
+
+def qparams(groups: np.ndarray, bits: int, symmetric: bool) -> tuple[np.ndarray, np.ndarray]:
+    """`[N, G, g]` float32 -> scale and zero, as the statement says."""
+    groups = groups.astype(np.float32)
+    if symmetric:
+        scale = np.abs(groups).max(-1) / np.float32(2 ** (bits - 1) - 1)
+        zero = np.full(scale.shape, 2 ** (bits - 1))
+    else:
+        low, high = np.minimum(groups.min(-1), 0), np.maximum(groups.max(-1), 0)
+        scale = (high - low) / np.float32(2**bits - 1)
+        zero = np.rint(-low / np.where(scale > 0, scale, 1))
+    return np.where(scale > 0, scale, 1), zero
+
+
+@many
+@given(
+    seed=seeds,
+    rows=st.integers(1, 5),
+    groups=st.integers(1, 4),
+    size=st.sampled_from([1, 2, 8]),
+    bits=st.sampled_from([2, 3, 4, 8]),
+    symmetric=st.booleans(),
+)
+def test_09_1_scales_of_all_groups(
+    subject: Any, seed: int, rows: int, groups: int, size: int, bits: int, symmetric: bool
+) -> None:
+    """Any shape and width, groups of zeros, groups of one sign."""
+    weight = draw_weight(seed, rows, groups, size)
+    if seed % 3 == 0:
+        weight = np.abs(weight)
+    p = Program()
+    group_size = size if groups > 1 else -1
+    args = (tensor(p, weight), bits, group_size, symmetric)
+    result = p.call(f"{PACKING}choose_qparams", *args)
+    p.see(p.call("operator:getitem", result, 0))
+    p.see(p.call("operator:getitem", result, 1))
+    scale, zero = subject.run(p)
+    wanted = qparams(weight.reshape(rows, groups, size), bits, symmetric)
+    assert np.allclose(scale, wanted[0], rtol=1e-5) and np.asarray(scale).dtype == np.float32
+    assert np.array_equal(zero, wanted[1]) and np.asarray(zero).dtype == np.int32
+
+
+@many
+@given(
+    seed=seeds, rows=st.integers(1, 4), groups=st.integers(1, 4), bits=st.sampled_from([3, 4, 8])
+)
+def test_09_2_stored_numbers_and_what_they_mean(
+    subject: Any, seed: int, rows: int, groups: int, bits: int
+) -> None:
+    """Half steps, numbers beyond the range, another zero in each group."""
+    rng = np.random.default_rng(seed)
+    scale = 2.0 ** rng.integers(-3, 4, (rows, groups))
+    zero = rng.integers(0, 2**bits, (rows, groups))
+    steps = rng.integers(-(2 ** (bits + 1)), 2 ** (bits + 1), (rows, groups, 4)) / 2
+    weight = (steps * scale[..., None]).reshape(rows, -1)
+    stored = np.clip(np.rint(steps) + zero[..., None], 0, 2**bits - 1)
+    meant = ((stored - zero[..., None]) * scale[..., None]).reshape(rows, -1)
+    p = Program()
+    s, z = tensor(p, scale), tensor(p, zero, "int32")
+    yours = p.call(f"{PACKING}quantize", tensor(p, weight), s, z, bits)
+    p.see(yours)
+    right = tensor(p, stored.reshape(rows, -1), "int32")
+    p.see(p.call(f"{PACKING}dequantize", right, s, z))
+    found, back = subject.run(p)
+    assert np.array_equal(found, stored.reshape(rows, -1))
+    assert np.array_equal(back, meant)
+
+
+@many
+@given(
+    seed=seeds,
+    rows=st.integers(1, 9),
+    columns=st.integers(1, 19),
+    bits=st.sampled_from([2, 4, 8]),
+    dim=st.sampled_from([0, 1]),
+)
+def test_09_3_words_of_any_length(
+    subject: Any, seed: int, rows: int, columns: int, bits: int, dim: int
+) -> None:
+    """Along both dimensions, with last words that are not full."""
+    stored = np.random.default_rng(seed).integers(0, 2**bits, (rows, columns))
+    p = Program()
+    p.see(p.call(f"{PACKING}pack_int32", tensor(p, stored, "int32"), bits, dim))
+    words = words_of(stored.T, bits).T if dim == 0 else words_of(stored, bits)
+    size = stored.shape[dim]
+    p.see(p.call(f"{PACKING}unpack_int32", tensor(p, words, "int32"), bits, dim, size))
+    packed, unpacked = subject.run(p)
+    assert np.array_equal(packed, words) and np.asarray(packed).dtype == np.int32
+    assert np.array_equal(unpacked, stored)
+
+
+@many
+@given(seed=seeds, rows=st.integers(1, 4), words=st.integers(1, 3))
+def test_09_4_awq_and_gptq(subject: Any, seed: int, rows: int, words: int) -> None:
+    """Layouts as their own tools write them."""
+    stored = np.random.default_rng(seed).integers(0, 16, (rows, 8 * words))
+    p = Program()
+    p.see(p.call(f"{PACKING}unpack_awq", tensor(p, words_of(stored, 4, AWQ), "int32")))
+    for is_v2 in (False, True):
+        held = words_of(stored if is_v2 else (stored - 1) % 16, 4)
+        p.see(p.call(f"{PACKING}unpack_gptq_zeros", tensor(p, held, "int32"), 4, is_v2))
+    for found in subject.run(p):
+        assert np.array_equal(found, stored)
+
+
+def test_09_4_gptq_of_eight_bits(subject: Any) -> None:
+    """Four zeros a word, and 255 + 1 is 0."""
+    stored = np.array([[0, 1, 128, 255, 7, 200, 3, 9]])
+    p = Program()
+    held = tensor(p, words_of((stored - 1) % 256, 8), "int32")
+    p.see(p.call(f"{PACKING}unpack_gptq_zeros", held, 8, False))
+    assert np.array_equal(subject.run(p)[0], stored)

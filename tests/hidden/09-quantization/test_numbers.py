@@ -1,0 +1,289 @@
+"""Activations, fp8, the KV cache, metrics and the three algorithms, on random numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+few = settings(
+    max_examples=6, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+INT8 = "mini_vllm.quantization.int8:"
+FP8 = "mini_vllm.quantization.fp8:"
+KV = "mini_vllm.attention.quantized:"
+METRICS = "mini_vllm.quantization.metrics:"
+SMOOTH = "mini_vllm.quantization.oneshot.smoothquant:"
+AWQ = "mini_vllm.quantization.oneshot.awq:"
+GPTQ = "mini_vllm.quantization.oneshot.gptq:"
+seeds = st.integers(0, 2**32 - 1)
+
+
+def tensor(p: Program, values: Any, dtype: str = "float32") -> Any:
+    return p.call("torch:tensor", np.asarray(values).tolist(), dtype=p.name(f"torch:{dtype}"))
+
+
+def item(p: Program, values: Any, index: Any) -> Any:
+    return p.call("operator:getitem", values, index)
+
+
+def normal(seed: int, *shape: int) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+@many
+@given(seed=seeds, tokens=st.integers(1, 6), columns=st.integers(1, 40))
+def test_09_5_tokens_of_any_loudness(subject: Any, seed: int, tokens: int, columns: int) -> None:
+    """Powers of two as scales, so that half steps are exact; some tokens are zeros."""
+    rng = np.random.default_rng(seed)
+    scale = 2.0 ** rng.integers(-20, 20, (tokens, 1)).astype(np.float64)
+    steps = rng.integers(-253, 254, (tokens, columns)) / 2
+    steps[:, 0] = 127
+    steps[rng.random(tokens) < 0.2] = 0
+    p = Program()
+    result = p.call(f"{INT8}quantize_per_token", tensor(p, steps * scale))
+    p.see(item(p, result, 0))
+    p.see(item(p, result, 1))
+    numbers, scales = subject.run(p)
+    assert np.array_equal(numbers, np.rint(steps)) and np.asarray(numbers).dtype == np.int8
+    loud = steps.any(1)
+    assert np.allclose(np.asarray(scales)[loud], scale[loud], rtol=1e-6)
+    assert np.allclose(np.asarray(scales)[~loud], 1e-10 / 127)
+
+
+@many
+@given(seed=seeds, tokens=st.integers(1, 5), rows=st.integers(1, 5), columns=st.integers(1, 900))
+def test_09_5_the_scaled_product_is_exact(
+    subject: Any, seed: int, tokens: int, rows: int, columns: int
+) -> None:
+    """Sums far beyond 16 bits; scales of every token and row."""
+    rng = np.random.default_rng(seed)
+    x = rng.integers(100, 128, (tokens, columns)) * rng.choice([-1, 1], (tokens, 1))
+    weight = rng.integers(-127, 128, (rows, columns))
+    x_scale, w_scale = (
+        2.0 ** rng.integers(-9, 9, (tokens, 1)),
+        2.0 ** rng.integers(-9, 9, (rows, 1)),
+    )
+    p = Program()
+    numbers = (
+        tensor(p, x, "int8"),
+        tensor(p, x_scale),
+        tensor(p, weight, "int8"),
+        tensor(p, w_scale),
+    )
+    p.see(p.call(f"{INT8}scaled_product", *numbers))
+    assert np.array_equal(subject.run(p)[0], (x @ weight.T) * x_scale * w_scale.T)
+
+
+@many
+@given(
+    seed=seeds,
+    shape=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    block=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+)
+def test_09_6_blocks_of_every_shape(
+    subject: Any, seed: int, shape: tuple[int, int], block: tuple[int, int]
+) -> None:
+    """Also blocks larger than the matrix; each number keeps its sixteenth."""
+    rng = np.random.default_rng(seed)
+    weight = normal(seed, *shape) * 10.0 ** rng.integers(-3, 4, shape)
+    p = Program()
+    result = p.call(f"{FP8}quantize_block", tensor(p, weight), block)
+    numbers, scale = item(p, result, 0), item(p, result, 1)
+    p.see(numbers.float())
+    p.see(scale)
+    p.see(p.call(f"{FP8}dequantize_block", numbers, scale, block))
+    stored, scales, back = map(np.asarray, subject.run(p))
+    for r in range(-(-shape[0] // block[0])):
+        for c in range(-(-shape[1] // block[1])):
+            at = np.s_[
+                r * block[0] : (r + 1) * block[0],
+                c * block[1] : (c + 1) * block[1],
+            ]
+            largest = np.abs(weight[at]).max()
+            assert np.isclose(scales[r, c], max(largest / 448, 1e-12), rtol=1e-4)
+            assert np.abs(stored[at]).max() == 448
+            step = np.maximum(np.abs(weight[at]) / 16, scales[r, c] * 2**-10)
+            assert (np.abs(back[at] - weight[at]) <= step * 1.001).all()
+
+
+@many
+@given(seed=seeds, tokens=st.integers(1, 5), heads=st.integers(1, 3))
+def test_09_7_bytes_of_int8_heads(subject: Any, seed: int, tokens: int, heads: int) -> None:
+    """Every number rounded, every scale behind its own head; some heads are zeros."""
+    rng = np.random.default_rng(seed)
+    scale = 2.0 ** rng.integers(-8, 9, (tokens, heads, 1))
+    steps = rng.integers(-253, 254, (tokens, heads, 8)) / 2
+    steps[..., 3] = -127
+    p = Program()
+    form = item(p, p.name(f"{KV}FORMATS"), "int8_per_token_head")
+    data = p.call(f"{KV}quantize_kv", tensor(p, steps * scale), form)
+    p.see(data)
+    p.see(p.call(f"{KV}dequantize_kv", data, form, p.name("torch:float32")))
+    data, back = map(np.asarray, subject.run(p))
+    assert data.dtype == np.int8 and data.shape == (tokens, heads, 12)
+    assert np.array_equal(data[..., :8], np.rint(steps))
+    assert np.allclose(data[..., 8:].copy().view(np.float32), scale, rtol=1e-6)
+    assert np.allclose(back, np.rint(steps) * scale, rtol=1e-6)
+
+
+@many
+@given(seed=seeds, scale=st.sampled_from([0.25, 1.0, 4.0]))
+def test_09_7_one_scale_for_a_layer(subject: Any, seed: int, scale: float) -> None:
+    """fp8: divided when stored, multiplied when read, cut off at 448."""
+    x = normal(seed, 4, 2, 8) * 10.0 ** np.random.default_rng(seed).integers(-2, 5, (4, 2, 8))
+    p = Program()
+    form = item(p, p.name(f"{KV}FORMATS"), "fp8")
+    data = p.call(f"{KV}quantize_kv", tensor(p, x), form, scale)
+    p.see(data)
+    p.see(p.call(f"{KV}dequantize_kv", data, form, p.name("torch:float32"), scale))
+    data, back = map(np.asarray, subject.run(p))
+    wanted = np.clip(x, -448 * scale, 448 * scale)
+    step = np.maximum(np.abs(wanted) / 16, scale * 2**-10)
+    assert data.shape == x.shape and (np.abs(back - wanted) <= step * 1.001).all()
+
+
+def test_09_7_what_a_broken_request_leaves(subject: Any) -> None:
+    """NaN and infinities are finite when they are read, in every format."""
+    x = [[[float("nan"), float("inf"), 1.0, -float("inf")], [0.0, 1.0, 2.0, 3.0]]]
+    p = Program()
+    for name in ("fp8", "int8_per_token_head", "fp8_per_token_head"):
+        form = item(p, p.name(f"{KV}FORMATS"), name)
+        data = p.call(f"{KV}quantize_kv", tensor(p, x), form)
+        p.see(p.call(f"{KV}dequantize_kv", data, form, p.name("torch:float32")))
+    for back in map(np.asarray, subject.run(p)):
+        assert np.isfinite(back).all() and back[0, 0, 0] == 0
+        assert np.allclose(back[0, 1], [0, 1, 2, 3], rtol=1 / 16)
+
+
+@many
+@given(seed=seeds, positions=st.integers(1, 5), vocab=st.integers(2, 20))
+def test_09_8_divergence_agreement_perplexity(
+    subject: Any, seed: int, positions: int, vocab: int
+) -> None:
+    """Against sums in numpy; a third of the original's tokens are ruled out."""
+    rng = np.random.default_rng(seed)
+    first, second = normal(seed, positions, vocab) * 4, normal(seed + 1, positions, vocab) * 4
+    first[:, 1:][rng.random((positions, vocab - 1)) < 0.3] = -np.inf
+    targets = rng.integers(0, vocab, positions)
+    p = Program()
+    pair = tensor(p, first), tensor(p, second)
+    p.see(p.call(f"{METRICS}kl_divergence", *pair))
+    p.see(p.call(f"{METRICS}top1_agreement", *pair))
+    p.see(p.call(f"{METRICS}perplexity", pair[1], tensor(p, targets, "int64")))
+    divergence, agreement, found = subject.run(p)
+
+    def softmax(logits: np.ndarray) -> np.ndarray:
+        powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+        return powers / powers.sum(-1, keepdims=True)
+
+    a, b = softmax(first), softmax(second)
+    terms = np.where(a > 0, a * np.log(np.where(a > 0, a, 1) / b), 0)
+    assert np.allclose(divergence, terms.sum(-1), atol=1e-6)
+    assert np.isclose(agreement, (a.argmax(-1) == b.argmax(-1)).mean())
+    assert np.isclose(found, np.exp(-np.log(b[np.arange(positions), targets]).mean()), rtol=1e-5)
+
+
+@many
+@given(seed=seeds, size=st.integers(1, 9), alpha=st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]))
+def test_09_9_scales_of_all_channels(subject: Any, seed: int, size: int, alpha: float) -> None:
+    """Silent channels and silent columns among loud ones; folding keeps the product."""
+    rng = np.random.default_rng(seed)
+    x, w = np.abs(normal(seed, 2, size)) * 100
+    x[rng.random(size) < 0.2], w[rng.random(size) < 0.2] = 0, 0
+    norm, weight = normal(seed + 1, size), normal(seed + 2, 3, size)
+    p = Program()
+    scales = p.call(f"{SMOOTH}smooth_scales", tensor(p, x), tensor(p, w), alpha)
+    p.see(scales)
+    held = tensor(p, norm), tensor(p, weight)
+    p.call(f"{SMOOTH}fold_into_norm", *held, scales)
+    p.see(held[0])
+    p.see(held[1])
+    found, norm_now, weight_now = map(np.asarray, subject.run(p))
+    x, w = np.maximum(x, 1e-5), np.maximum(w, 1e-5)
+    assert np.allclose(found, np.maximum(x**alpha / w ** (1 - alpha), 1e-5), rtol=1e-3)
+    assert np.allclose(norm_now, norm / found, rtol=1e-4)
+    assert np.allclose(weight_now, weight * found, rtol=1e-4)
+
+
+@few
+@given(seed=seeds, loud=st.integers(0, 5))
+def test_09_10_the_best_of_twenty(subject: Any, seed: int, loud: int) -> None:
+    """The same factors as trying all of them in numpy."""
+    x, weight = normal(seed, 40, 6), normal(seed + 1, 5, 6) * 3
+    x[:, loud] *= 30
+    mean = np.maximum(np.abs(x).mean(0), 1e-4)
+    costs = []
+    for ratio in range(20):
+        scales = mean ** (ratio / 20)
+        scales /= np.sqrt(scales.max() * scales.min())
+        error = (x / scales) @ np.rint(weight * scales).T - x @ weight.T
+        costs.append(((error**2).mean(), scales))
+    p = Program()
+    result = p.call(f"{AWQ}search_scale", tensor(p, x), tensor(p, weight), p.name("torch:round"))
+    p.see(item(p, result, 0))
+    p.see(item(p, result, 1))
+    found, cost = subject.run(p)
+    lowest = min(c for c, _ in costs)
+    assert np.isclose(cost, lowest, rtol=0.02)
+    near = [scales for c, scales in costs if c <= lowest * 1.02]
+    assert any(np.allclose(found, scales, rtol=1e-3) for scales in near)
+
+
+def meaning(found: Any) -> np.ndarray:
+    stored, scale, zero, group = map(np.asarray, found)
+    return (stored - zero[:, group]) * scale[:, group]
+
+
+@few
+@given(
+    seed=seeds,
+    size=st.sampled_from([4, 8, -1]),
+    symmetric=st.booleans(),
+    act_order=st.booleans(),
+)
+def test_09_11_the_reference_rounds_no_better(
+    subject: Any, reference: Any, seed: int, size: int, symmetric: bool, act_order: bool
+) -> None:
+    """The error on the calibration inputs, dead columns among them."""
+    mixing = np.eye(16) + normal(seed, 16, 16)
+    x = normal(seed + 1, 300, 16) @ mixing * np.exp(normal(seed + 2, 16))
+    x[:, seed % 16] = 0
+    weight = normal(seed + 3, 6, 16)
+    p = Program()
+    args = tensor(p, weight), tensor(p, x.T @ x), 4, size, symmetric, act_order
+    result = p.call(f"{GPTQ}gptq_quantize", *args)
+    for index in range(4):
+        p.see(item(p, result, index))
+    yours, expected = meaning(subject.run(p)), meaning(reference.run(p))
+    assert yours.shape == weight.shape and (yours[:, seed % 16] == 0).all()
+    errors = [np.linalg.norm(x @ (w - weight).T) for w in (yours, expected)]
+    assert errors[0] <= errors[1] * 1.05
+
+
+@few
+@given(seed=seeds)
+def test_09_11_unrelated_inputs_are_rounding(subject: Any, seed: int) -> None:
+    """A diagonal Hessian spreads no error, whatever the order of the columns."""
+    loud = np.random.default_rng(seed).permutation(np.arange(1, 9))
+    weight = normal(seed, 3, 8)
+    p = Program()
+    args = tensor(p, weight), tensor(p, np.diag(loud)), 4, 4, True, True
+    result = p.call(f"{GPTQ}gptq_quantize", *args)
+    for index in range(4):
+        p.see(item(p, result, index))
+    found = subject.run(p)
+    group = np.asarray(found[3])
+    assert np.array_equal(group, np.where(loud > 4, 0, 1)), "the loudest four share group 0"
+    for each in (0, 1):
+        part = weight[:, group == each]
+        scale = np.abs(part).max(1, keepdims=True) / np.float32(7)
+        wanted = np.clip(np.rint(part / scale), -8, 7) * scale
+        assert np.allclose(meaning(found)[:, group == each], wanted, rtol=1e-5, atol=1e-6)
