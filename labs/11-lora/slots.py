@@ -192,6 +192,14 @@ class LoRAModelManager:
         if key is not None:
             self.last_used.pop(key, None)
 
+    def empty_slots(self) -> None:
+        """Start with empty slots, but for pinned adapters: an interrupt may have come between the
+        lines that give one away."""
+        self.slots = [None] * len(self.slots)
+        self.last_used.clear()
+        for key in self.pinned:
+            self.activate(key, needed=())
+
     # ------------------------------------------------------------ a step
     def prepare_capture(self) -> None:
         """Let the next steps launch the kernels although no token has an adapter.
