@@ -6,6 +6,7 @@ two: they show where time and memory go, they are no benchmark.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -110,6 +111,20 @@ def measure_engine() -> dict[str, Any]:
     }
 
 
+RECORDS = 20
+RECORD_PROMPT = "Write a JSON record for a person named Ada."
+RECORD_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 24},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "city": {"type": "string", "maxLength": 24},
+    },
+    "required": ["name", "age", "city"],
+    "additionalProperties": False,
+}
+
+
 def measure_kernels() -> dict[str, Any]:
     """The smallest model, with attention in plain torch and as Triton kernels. Without a GPU the
     kernels are interpreted, so it computes few tokens."""
@@ -193,12 +208,65 @@ def measure_adapters() -> dict[str, Any]:
     return result | {"seconds": time.perf_counter() - begin}
 
 
+def measure_structured() -> dict[str, Any]:
+    """A record asked for in words alone, and with the grammar of its schema in force."""
+    from mini_vllm import LLM, SamplingParams
+    from mini_vllm.sampling_params import StructuredOutputsParams
+
+    llm = LLM("storyteller", num_gpu_blocks=512, max_num_seqs=RECORDS)
+    asked = [{"role": "user", "content": RECORD_PROMPT}]
+    tokens, names, errors, rows, seconds = [], [], [], [], 0.0
+    for temperature in (0.7, 1.5):
+        for name, constraint in (
+            ("free", None),
+            ("held", StructuredOutputsParams(json=RECORD_SCHEMA)),
+        ):
+            params = [
+                SamplingParams(
+                    temperature=temperature,
+                    seed=seed,
+                    max_tokens=128,
+                    structured_outputs=constraint,
+                )
+                for seed in range(RECORDS)
+            ]
+            begin = time.perf_counter()
+            outputs = llm.chat([asked] * RECORDS, params, use_tqdm=False)
+            seconds += time.perf_counter() - begin
+            ended = [o.outputs[0] for o in outputs if o.outputs[0].finish_reason == "stop"]
+            valid = sum(is_record(output.text) for output in ended)
+            rows.append([f"{name}, T {temperature}: valid", f"{valid} of {RECORDS}"])
+            rows.append([f"{name}, T {temperature}: ended", f"{len(ended)} of {RECORDS}"])
+            tokens += [list(output.outputs[0].token_ids) for output in outputs]
+            names += [f"{name} record {seed} at {temperature}" for seed in range(RECORDS)]
+            errors += [str(output.error) for output in outputs if output.error]
+    result = {"tokens": tokens, "names": names, "errors": errors, "rows": rows}
+    return result | {"seconds": seconds}
+
+
+def is_record(text: str) -> bool:
+    """Whether a text is what RECORD_SCHEMA asks for."""
+    try:
+        record = json.loads(text)
+    except ValueError:
+        return False
+    return (
+        isinstance(record, dict)
+        and record.keys() == {"name", "age", "city"}
+        and isinstance(record["name"], str)
+        and isinstance(record["city"], str)
+        and type(record["age"]) is int
+        and 0 <= record["age"] <= 120
+    )
+
+
 WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "engine": measure_engine,
     "kernels": measure_kernels,
     "naive": measure_naive,
     "adapters": measure_adapters,
     "quantized": measure_schemes,
+    "structured": measure_structured,
 }
 ABOUT = {
     "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
@@ -206,6 +274,7 @@ ABOUT = {
     "adapters": "the base and three adapters, the same questions, in one batch",
     "naive": f"1 prompt, {MAX_TOKENS} tokens, greedy, through each of the two loops",
     "quantized": "1 prompt, 32 tokens, greedy, float32, the bundled model in every scheme",
+    "structured": f"{RECORDS} records at each of two temperatures, free and held by a schema",
 }
 ROWS = (
     ("tokens/s", "output_tokens_per_s", 1.0, "{:.1f}"),

@@ -37,7 +37,7 @@ def apply_token_bitmask_kernel(
     token = word[:, None] * 32 + bit[None, :]
     forbidden = ((words[:, None] >> bit[None, :]) & 1) == 0
     target = tl.load(indices_ptr + row).to(tl.int64)
-    nothing = tl.full((WORDS, 32), -float("inf"), dtype=logits_ptr.dtype.element_ty)
+    nothing = tl.full((WORDS, 32), -float("inf"), dtype=tl.float32)  # any dtype has it
     tl.store(
         logits_ptr + target * logits_stride + token, nothing, mask=forbidden & (token < vocab_size)
     )

@@ -46,7 +46,7 @@ def can_multiply_int8() -> bool:
     x = torch.full((3, 256), 255, dtype=torch.uint8)
     x[1], x[2, ::3] = 1, 0
     try:
-        result = int8_product(x, pack_int8(weight), torch.ones(32))
+        result = int8_product(x, pack_int8(weight), torch.ones(32, dtype=torch.float32))
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return torch.equal(result.double(), (x.double() - 128) @ weight.double().T)

@@ -27,7 +27,7 @@ from mini_vllm.sample.metadata import signed_seed
 from mini_vllm.sample.rejection_sampler import DRAFT, stream_numbers
 from mini_vllm.sample.sampler import greedy_sample, sample_from_logits
 from mini_vllm.spec_decode.proposer import ProposerInput
-from mini_vllm.worker.input_batch import InputBatch, decodes_first, flatten_tokens
+from mini_vllm.worker.input_batch import FlatBatch, InputBatch, decodes_first, flatten_tokens
 from mini_vllm.worker.kv_cache import KVCache
 
 
@@ -53,9 +53,15 @@ class DraftBatch:
         counts: NDArray[np.int32],
         device: torch.device,
     ) -> None:
-        order = decodes_first(counts)
-        flat = flatten_tokens(counts[order], starts[order])
-        self.requests = order[flat.req_indices]
+        if int(counts.max()) == 1:  # every pass but the first: nothing to sort, nothing to flatten
+            order = self.requests = np.arange(len(rows))
+            flat = FlatBatch(
+                order, starts.astype(np.int64), np.arange(len(rows) + 1, dtype=np.int32)
+            )
+        else:
+            order = decodes_first(counts)
+            flat = flatten_tokens(counts[order], starts[order])
+            self.requests = order[flat.req_indices]
         token_rows = rows[self.requests]
         last = np.empty(len(rows), dtype=np.int64)
         last[order] = flat.query_start_loc[1:] - 1

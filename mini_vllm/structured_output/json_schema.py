@@ -25,6 +25,7 @@ from mini_vllm.structured_output.json_text import (
     json_string_of,
     literal,
     number_range_pattern,
+    object_pattern,
     pair,
     string_but,
 )
@@ -32,7 +33,6 @@ from mini_vllm.structured_output.patterns import (
     EMPTY,
     NOTHING,
     Call,
-    Concat,
     Pattern,
     Repeat,
     Rules,
@@ -345,7 +345,10 @@ class _Compiler:
         needed = [name in required for name in allowed]
         others = None
         if extra is not False:
-            key = concat('"', string_but(list(properties)), '"') if properties else Call("string")
+            key: Pattern = Call("string")
+            if properties:
+                self.rules[f"{place}/other"] = string_but(list(properties))
+                key = concat('"', Call(f"{place}/other"), '"')
             others = pair(key, self.call(extra, f"{place}/additionalProperties"), self.space)
         self.check_count(schema, needed, others is not None, place)
         inside = object_pattern(members, needed, others, concat(self.space, ",", self.space))
@@ -365,39 +368,6 @@ class _Compiler:
             raise _unenforceable(place, "minProperties")
         if most is not None and (has_others or most < len(needed)):
             raise _unenforceable(place, "maxProperties")
-
-
-def object_pattern(
-    members: list[Pattern], needed: list[bool], others: Pattern | None, comma: Pattern
-) -> Pattern:
-    """One or more members with commas between them, none before the first or after the last.
-
-    Each member is there once, in order, and may be missing unless `needed`; `others` may follow
-    any number of times. Which comma is right depends on whether anything stands in front, so the
-    first member that is there decides: n + 1 cases, and not 2**n::
-
-        a? b c?    ->   a , b (, c)?   |   b (, c)?
-
-    A case may only begin with member i if none before it is needed.
-
-    Args:
-        members: a `"name": value` each.
-        needed: for each, whether it must be there.
-        others: any further member, or None.
-    """
-    following: list[Pattern] = []  # of each place: what may come behind a member before it
-    for member, must in zip(members, needed, strict=True):
-        part = concat(comma, member)
-        following.append(part if must else optional(part))
-    if others is not None:
-        following.append(Repeat(concat(comma, others), 0, None))
-    cases: list[Pattern] = []
-    for index, member in enumerate(members + ([others] if others is not None else [])):
-        tail = following[index + 1 :] if index < len(members) else following[index:]
-        cases.append(Concat((member, *tail)))
-        if index < len(members) and needed[index]:
-            break
-    return Union(tuple(cases))
 
 
 # ---------------------------------------------------------------- small things

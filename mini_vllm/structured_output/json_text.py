@@ -43,7 +43,7 @@ _RAW = ((0x20, 0x21), (0x23, 0x5B), (0x5D, MAX_CODE_POINT))  # what needs no esc
 _SHORT_ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
 
 
-# ---------------------------------------------------------------- strings
+# ---------------------------------------------------------------- strings and objects
 @lru_cache(maxsize=4096)
 def json_char(ranges: tuple[Range, ...], free: bool = False) -> Pattern:
     r"""How one character out of `ranges` may be written between quotes.
@@ -92,12 +92,15 @@ def json_string_of(pattern: Pattern) -> Pattern:
 
 
 def string_but(names: list[str]) -> Pattern:
-    """Any text but `names`, between quotes: a trie of the names, left at every other character."""
+    """Any text but `names`, between quotes: a trie of the names, left at every other character.
+
+    Behind that character anything may follow, by a call of the rule `char`.
+    """
     tails: dict[str, list[str]] = {}
     for name in names:
         if name:
             tails.setdefault(name[0], []).append(name[1:])
-    anything = Repeat(json_char(((0, MAX_CODE_POINT),)), 0, None)
+    anything = Repeat(Call("char"), 0, None)
     other = any_but([(ord(char), ord(char)) for char in tails])
     choices: list[Pattern] = [concat(json_char(other.ranges), anything)]
     for char, rest in tails.items():
@@ -130,6 +133,39 @@ def in_brackets(left: str, items: list[Pattern], right: str, space: Pattern) -> 
     for index, item in enumerate(items):
         parts += [item] if index == 0 else [space, ",", space, item]
     return concat(left, space, *parts, space, right)
+
+
+def object_pattern(
+    members: list[Pattern], needed: list[bool], others: Pattern | None, comma: Pattern
+) -> Pattern:
+    """One or more members with commas between them, none before the first or after the last.
+
+    Each member is there once, in order, and may be missing unless `needed`; `others` may follow
+    any number of times. Which comma is right depends on whether anything stands in front, so the
+    first member that is there decides: n + 1 cases, and not 2**n::
+
+        a? b c?    ->   a , b (, c)?   |   b (, c)?
+
+    A case may only begin with member i if none before it is needed.
+
+    Args:
+        members: a `"name": value` each.
+        needed: for each, whether it must be there.
+        others: any further member, or None.
+    """
+    following: list[Pattern] = []  # of each place: what may come behind a member before it
+    for member, must in zip(members, needed, strict=True):
+        part = concat(comma, member)
+        following.append(part if must else optional(part))
+    if others is not None:
+        following.append(Repeat(concat(comma, others), 0, None))
+    cases: list[Pattern] = []
+    for index, member in enumerate(members + ([others] if others is not None else [])):
+        tail = following[index + 1 :] if index < len(members) else following[index:]
+        cases.append(Concat((member, *tail)))
+        if index < len(members) and needed[index]:
+            break
+    return Union(tuple(cases))
 
 
 def _less(ranges: tuple[Range, ...], codes: set[int]) -> tuple[Range, ...]:
@@ -184,8 +220,8 @@ def _aligned(low: int, high: int, base: int, width: int) -> list[tuple[int, int]
 def integer_range_pattern(low: int | None, high: int | None) -> Pattern:
     """The integers from `low` to `high` as JSON writes them; None: no limit on that side.
 
-    No leading zeros, no plus sign, and 0 has no sign. Numbers of as many digits are compared digit
-    by digit, not by their count: 97 has two digits and is not between 98 and 1203::
+    No leading zeros, no plus sign, and 0 has no sign. Each number of digits is a case of its own,
+    and inside it `digits_between` decides::
 
         98 .. 1203   ->   9[89]   |   [1-9]\\d\\d   |   1[01]\\d\\d   |   120[0-3]
 
@@ -209,25 +245,34 @@ def _naturals(low: int, high: int | None) -> Pattern:
     for width in range(len(str(low)), last_width + 1):
         first = max(low, 10 ** (width - 1) if width > 1 else 0)
         last = 10**width - 1 if high is None else min(high, 10**width - 1)
-        choices.append(_digits_between(str(first), str(last)))
+        choices.append(digits_between(str(first), str(last)))
     if high is None:
         longer = Repeat(DIGIT, last_width, None)
         choices.append(concat(parse_regex("[1-9]"), longer))
     return Union(tuple(choices))
 
 
-def _digits_between(low: str, high: str) -> Pattern:
-    """The digit strings of one length from `low` to `high`."""
+def digits_between(low: str, high: str) -> Pattern:
+    """The digit strings of one length from `low` to `high`, both included.
+
+    Compared digit by digit, not by their count. While the first digits are equal, they are fixed.
+    Where they differ, three cases remain::
+
+        120 .. 345   ->   1 and 20 .. 99   |   2 and any two   |   3 and 00 .. 45
+
+    Args:
+        low, high: as many digits each, low <= high; empty strings have one text, the empty one.
+    """
     if not low:
         return EMPTY
     if low[0] == high[0]:
-        return concat(low[0], _digits_between(low[1:], high[1:]))
+        return concat(low[0], digits_between(low[1:], high[1:]))
     rest = len(low) - 1
     between = chars([(ord(low[0]) + 1, ord(high[0]) - 1)])
     return union(
-        concat(low[0], _digits_between(low[1:], "9" * rest)),
+        concat(low[0], digits_between(low[1:], "9" * rest)),
         concat(between, Repeat(DIGIT, rest, rest)),
-        concat(high[0], _digits_between("0" * rest, high[1:])),
+        concat(high[0], digits_between("0" * rest, high[1:])),
     )
 
 

@@ -249,7 +249,25 @@ class StructuredOutputManager(SchedulerExtension):
         structured_output_request_ids: Sequence[str],
         scheduled_spec_decode_tokens: Mapping[str, Sequence[int]],
     ) -> np.ndarray:
-        """The rows of all requests in order: for k drafts, k + 1 rows each.
+        """The rows of all requests in order: k + 1 for a request with k drafts; see `fill_rows`.
+
+        Returns:
+            [rows, ceil(V / 32)] int32.
+
+        Source: vllm/v1/structured_output/__init__.py#L204-L300
+        (StructuredOutputManager.grammar_bitmask) @ v0.22.1
+        """
+        drafts_of = [scheduled_spec_decode_tokens.get(i, ()) for i in structured_output_request_ids]
+        num_rows = sum(1 + len(drafts) for drafts in drafts_of)
+        words = np.full((num_rows, self.tokens.num_words), -1, dtype=np.int32)
+        first = 0
+        for request_id, drafts in zip(structured_output_request_ids, drafts_of, strict=True):
+            self.fill_rows(requests[request_id], drafts, words[first : first + 1 + len(drafts)])
+            first += 1 + len(drafts)
+        return words
+
+    def fill_rows(self, request: Request, drafts: Sequence[int], words: np.ndarray) -> None:
+        """Fill one request's rows: for k drafts the k + 1 places that the model is about to decide.
 
         ::
 
@@ -258,30 +276,18 @@ class StructuredOutputManager(SchedulerExtension):
                                row 2   what may follow d1 d2: the bonus token
 
         Then everything that was advanced over is taken back: whether a draft is kept is not known
-        before the model has spoken. After a draft that the grammar refuses, and after
-        PADDING_DRAFT, rows stay open (all ones): their tokens are thrown away anyway.
+        before the model has spoken. Behind a draft that the grammar refuses, and behind
+        PADDING_DRAFT, rows stay as they came (all ones): their tokens are thrown away anyway.
+        A ValueError of the grammar goes to `self._broken`, and drafts are taken back all the same.
 
-        Returns:
-            [rows, ceil(V / 32)] int32.
-
-        Source: vllm/v1/structured_output/__init__.py#L199-L300
-        (StructuredOutputManager.grammar_bitmask) @ v0.22.1
+        Args:
+            words: [k + 1, ceil(V / 32)] int32, all ones; `fill_row` fills the row of an index.
         """
-        drafts_of = [scheduled_spec_decode_tokens.get(i, ()) for i in structured_output_request_ids]
-        num_rows = sum(1 + len(drafts) for drafts in drafts_of)
-        words = np.full((num_rows, self.tokens.num_words), -1, dtype=np.int32)
-        first = 0
-        for request_id, drafts in zip(structured_output_request_ids, drafts_of, strict=True):
-            self._fill_rows(requests[request_id], drafts, words[first : first + 1 + len(drafts)])
-            first += 1 + len(drafts)
-        return words
-
-    def _fill_rows(self, request: Request, drafts: Sequence[int], words: np.ndarray) -> None:
         grammar = self._grammar(request)
         num_accepted = 0
         try:
             for index in range(len(words)):
-                self._fill_row(request, grammar, words, index)
+                self.fill_row(request, grammar, words, index)
                 if index == len(drafts) or drafts[index] == PADDING_DRAFT:
                     break
                 if not grammar.accept_tokens(request.request_id, [drafts[index]]):
@@ -291,7 +297,7 @@ class StructuredOutputManager(SchedulerExtension):
             self._broken[request.request_id] = str(error)
         grammar.rollback(num_accepted)
 
-    def _fill_row(
+    def fill_row(
         self, request: Request, grammar: StructuredOutputGrammar, words: np.ndarray, index: int
     ) -> None:
         """One row, with what the request says about ends.

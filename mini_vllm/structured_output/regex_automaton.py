@@ -39,8 +39,8 @@ DEAD = -1
 MAX_STATES = 20_000
 """Most states of one automaton before it is made small."""
 MAX_NFA_STATES = 200_000
-MAX_WORK = 2_000_000
-"""Most members of sets that one subset construction may join: what bounds its time."""
+MAX_WORK = 300_000
+"""Most members of closures in one subset construction: what bounds its time."""
 
 ByteRange = tuple[int, int]
 Symbol = int | str
@@ -263,47 +263,47 @@ def subset_construction(nfa: Nfa, start: int, end: int, max_states: int = MAX_ST
 
     State 0 is the closure of `start`, with the moves open that are open at the start. From a set,
     a symbol (a class of bytes or a rule) leads to the closure of all that its members reach by
-    it. A set accepts if `end` is among what it reaches with the moves open that are open at the
-    end; state 0 stands at both ends of the empty text.
+    it (`successors`). A set accepts if `end` is among what it reaches with the moves open that
+    are open at the end; state 0 stands at both ends of the empty text. `make_dfa` makes the tables.
 
     Args:
         max_states: at most so many sets; `.*a.{18}` alone has 2**18.
 
     Raises:
-        TooLarge: for more sets, or if joining them takes more than MAX_WORK members.
+        TooLarge: for more sets, or if the closures have more than MAX_WORK members together.
     """
     class_of = byte_classes(nfa)
-    closures: dict[int, frozenset[int]] = {}
     sets = [epsilon_closure(nfa, [start], ("start",))]
     number = {sets[0]: 0}
     rows: list[dict[Symbol, int]] = []
     work = 0
     while len(rows) < len(sets):
-        reached: defaultdict[Symbol, set[int]] = defaultdict(set)
-        for state in sets[len(rows)]:
-            for label, target in nfa.moves[state]:
-                if target not in closures:
-                    closures[target] = epsilon_closure(nfa, [target])
-                for symbol in _symbols(label, class_of):
-                    reached[symbol] |= closures[target]
-                    work += len(closures[target])
-                if work > MAX_WORK:
-                    raise TooLarge("is too ambiguous; shorten its counted repeats")
         row = {}
-        for symbol, members in reached.items():
-            key = frozenset(members)
-            if key not in number:
-                if len(sets) >= max_states:
-                    raise TooLarge(
-                        f"needs more than {max_states:,} states; shorten its counted repeats"
-                    )
-                number[key] = len(sets)
-                sets.append(key)
-            row[symbol] = number[key]
+        for symbol, members in successors(nfa, sets[len(rows)], class_of).items():
+            reached = epsilon_closure(nfa, members)
+            work += len(reached)
+            if reached not in number:
+                number[reached] = len(sets)
+                sets.append(reached)
+            row[symbol] = number[reached]
         rows.append(row)
+        if len(sets) > max_states or work > MAX_WORK:
+            raise TooLarge(f"needs more than {max_states:,} states; shorten its counted repeats")
     accepting = [end in epsilon_closure(nfa, members, ("end",)) for members in sets]
     accepting[0] = end in epsilon_closure(nfa, [start], ("start", "end"))
-    return _dfa(rows, class_of, np.array(accepting))
+    return make_dfa(rows, class_of, accepting)
+
+
+def successors(
+    nfa: Nfa, members: Iterable[int], class_of: np.ndarray
+) -> dict[Symbol, frozenset[int]]:
+    """Where each symbol leads from a set of states, before free moves are followed."""
+    reached: defaultdict[Symbol, set[int]] = defaultdict(set)
+    for state in members:
+        for label, target in nfa.moves[state]:
+            for symbol in _symbols(label, class_of):
+                reached[symbol].add(target)
+    return {symbol: frozenset(targets) for symbol, targets in reached.items()}
 
 
 def _symbols(label: ByteRange | str, class_of: np.ndarray) -> Iterable[Symbol]:
@@ -312,8 +312,8 @@ def _symbols(label: ByteRange | str, class_of: np.ndarray) -> Iterable[Symbol]:
     return range(class_of[label[0]], class_of[label[1]] + 1)
 
 
-def _dfa(rows: list[dict[Symbol, int]], class_of: np.ndarray, accepting: np.ndarray) -> Dfa:
-    """Spell the classes of every row out into its 256 bytes."""
+def make_dfa(rows: list[dict[Symbol, int]], class_of: np.ndarray, accepting: list[bool]) -> Dfa:
+    """The tables of an automaton: each row's classes of bytes are spelled out into 256 bytes."""
     compact = np.full((len(rows), class_of[-1] + 1), DEAD, dtype=np.int32)
     calls: list[dict[str, int]] = []
     for state, row in enumerate(rows):
@@ -321,7 +321,7 @@ def _dfa(rows: list[dict[Symbol, int]], class_of: np.ndarray, accepting: np.ndar
         for symbol, target in row.items():
             if not isinstance(symbol, str):
                 compact[state, symbol] = target
-    return Dfa(compact[:, class_of], accepting, calls)
+    return Dfa(compact[:, class_of], np.array(accepting), calls)
 
 
 # ---------------------------------------------------------------- smaller
@@ -329,7 +329,7 @@ def remove_dead_states(dfa: Dfa, empty_rules: frozenset[str] = frozenset()) -> D
     """Drop every state from which no accepting state can be reached, and all moves to it.
 
     A mask must never allow a byte after which no text can end. The states that stay keep their
-    order, so the start is state 0 again.
+    order (`merge_states`), so the start is state 0 again.
 
     Args:
         empty_rules: rules that no text has; calls of them lead nowhere.
@@ -337,25 +337,23 @@ def remove_dead_states(dfa: Dfa, empty_rules: frozenset[str] = frozenset()) -> D
     Raises:
         ValueError: if nothing is left: no text matches.
     """
+    calls = [
+        {rule: after for rule, after in row.items() if rule not in empty_rules} for row in dfa.calls
+    ]
     before: list[set[int]] = [set() for _ in range(len(dfa))]
     for state in range(len(dfa)):
-        targets = set(dfa.table[state].tolist()) - {DEAD}
-        targets |= {after for rule, after in dfa.calls[state].items() if rule not in empty_rules}
-        for target in targets:
+        for target in ({*dfa.table[state].tolist()} - {DEAD}) | set(calls[state].values()):
             before[target].add(state)
     alive = set(np.flatnonzero(dfa.accepting).tolist())
     todo = list(alive)
     while todo:
-        for state in before[todo.pop()] - alive:
-            alive.add(state)
-            todo.append(state)
+        found = before[todo.pop()] - alive
+        alive |= found
+        todo += found
     if 0 not in alive:
         raise ValueError("no text matches")
-    calls = [
-        {rule: after for rule, after in row.items() if rule not in empty_rules} for row in dfa.calls
-    ]
     groups = [state if state in alive else DEAD for state in range(len(dfa))]
-    return _merge(Dfa(dfa.table, dfa.accepting, calls), np.array(groups))
+    return merge_states(Dfa(dfa.table, dfa.accepting, calls), groups)
 
 
 def minimise(dfa: Dfa) -> Dfa:
@@ -366,24 +364,10 @@ def minimise(dfa: Dfa) -> Dfa:
     group can be split any more, each is one state. After a split it is enough to look at the
     smaller half again, which makes it fast: n log n.
 
-    Symbols are the classes of bytes with equal columns in the table, and the rules. All states of
-    `dfa` must be alive. The group of state 0 becomes state 0.
+    `predecessors` gives the states that each symbol leads to a state; `merge_states` makes the
+    new automaton. All states of `dfa` must be alive. The group of state 0 becomes state 0.
     """
-    columns = np.unique(dfa.table, axis=1)
-    names = sorted({rule for row in dfa.calls for rule in row})
-    # sources[symbol][state]: the states that the symbol leads there
-    sources: list[dict[int, list[int]]] = []
-    for column in columns.T.tolist():
-        by_target: dict[int, list[int]] = defaultdict(list)
-        for state, target in enumerate(column):
-            by_target[target].append(state)
-        sources.append(by_target)
-    for name in names:
-        by_target = defaultdict(list)
-        for state, row in enumerate(dfa.calls):
-            by_target[row.get(name, DEAD)].append(state)
-        sources.append(by_target)
-
+    sources = predecessors(dfa)
     group_of = dfa.accepting.astype(int).tolist()
     groups = [{s for s, group in enumerate(group_of) if group == g} for g in (0, 1)]
     todo = {0, 1}
@@ -404,23 +388,40 @@ def minimise(dfa: Dfa) -> Dfa:
                     group_of[state] = new
                 smaller = min(group, new, key=lambda index: len(groups[index]))
                 todo.add(new if group in todo else smaller)
-    return _merge(dfa, np.array(group_of))
+    return merge_states(dfa, group_of)
 
 
-def _merge(dfa: Dfa, groups: np.ndarray) -> Dfa:
+def predecessors(dfa: Dfa) -> list[dict[int, list[int]]]:
+    """For each symbol, and each state that it leads to: the states from where it does.
+
+    Symbols are the classes of bytes with equal columns in the table, and the rules.
+    """
+    columns = np.unique(dfa.table, axis=1).T.tolist()
+    names = sorted({rule for row in dfa.calls for rule in row})
+    columns += [[row.get(name, DEAD) for row in dfa.calls] for name in names]
+    sources = []
+    for column in columns:
+        by_target: defaultdict[int, list[int]] = defaultdict(list)
+        for state, target in enumerate(column):
+            by_target[target].append(state)
+        sources.append(dict(by_target))
+    return sources
+
+
+def merge_states(dfa: Dfa, groups: list[int]) -> Dfa:
     """One state for each group, numbered in the order of their first members.
 
     Args:
-        groups: [S] the group of each state, or DEAD to drop it.
+        groups: the group of each state, or DEAD to drop it.
     """
     order: dict[int, int] = {}
     members: list[int] = []
-    for state, group in enumerate(groups.tolist()):
+    for state, group in enumerate(groups):
         if group != DEAD and group not in order:
             order[group] = len(order)
             members.append(state)
     rename = np.full(len(dfa) + 1, DEAD, dtype=np.int32)  # the last entry is DEAD's own
-    for state, group in enumerate(groups.tolist()):
+    for state, group in enumerate(groups):
         rename[state] = order.get(group, DEAD)
     calls = [
         {rule: int(rename[after]) for rule, after in dfa.calls[state].items()} for state in members

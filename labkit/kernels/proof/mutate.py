@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 COMPARE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
-OPERATOR = {"+": "-", "-": "+", "*": "+", "/": "*", "//": "%", "%": "//", "&": "|"}
+OPERATOR = {"+": "-", "-": "+", "*": "+", "/": "*", "//": "%", "%": "//", "&": "|",
+            "<<": ">>", ">>": "<<"}  # fmt: skip
 SYMBOL: dict[type[ast.AST], str] = {
     ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
     ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.Mod: "%",
-    ast.BitAnd: "&",
+    ast.BitAnd: "&", ast.LShift: "<<", ast.RShift: ">>",
 }  # fmt: skip
 FUNCTION = {
     "tl.sum": "tl.max", "tl.max": "tl.min", "tl.maximum": "tl.minimum", "tl.minimum": "tl.maximum",
@@ -291,7 +292,9 @@ class _Changes:
         yield "start", f"tl.full({arguments[0]}, 1.0, {arguments[1]})"
 
     def _tl_full(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
-        yield "start", f"tl.zeros({arguments[0]}, {arguments[2]})"
+        by_name = [self._source(word.value) for word in node.keywords if word.arg == "dtype"]
+        [dtype] = arguments[2:] or by_name
+        yield "start", f"tl.zeros({arguments[0]}, {dtype})"
 
     def _float(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
         yield "constant", "0.0"

@@ -25,16 +25,15 @@ import numpy as np
 import triton
 import triton.language as tl
 from torch import Tensor
-from triton.runtime.interpreter import TensorHandle, _ir
+from triton.runtime.interpreter import TensorHandle
 
 from labkit.kernels.cases.rules import CaseRules
 from labkit.kernels.watch.extract import Submission
 from labkit.kernels.watch.findings import Finding, Findings
+from labkit.kernels.watch.hooks import MonitoredBuilder
 from labkit.kernels.watch.memory import DENSE, REGION_BITS, Memory, Region
 from labkit.kernels.watch.observation import Observation, Traffic
 from labkit.kernels.watch.shims import (
-    INTEGER_OPS,
-    TrueBuilder,
     interpreting,
     narrow,
     numpy_type,
@@ -46,19 +45,6 @@ HALF_REGION = 1 << (REGION_BITS - 1)
 UNDEFINED = 0x7D7D7D7D7D7D7D7D  # an undefined integer: far outside of everything
 PATIENCE = 10_000  # loads and stores of one program; the cases need some hundred
 CONCURRENT = "programs of one launch run at the same time"
-
-ATOMICS: dict[Any, Callable[[Any, Any], Any]] = {
-    _ir.ATOMIC_OP.ADD: np.add,
-    _ir.ATOMIC_OP.FADD: np.add,
-    _ir.ATOMIC_OP.MIN: np.minimum,
-    _ir.ATOMIC_OP.UMIN: np.minimum,
-    _ir.ATOMIC_OP.MAX: np.maximum,
-    _ir.ATOMIC_OP.UMAX: np.maximum,
-    _ir.ATOMIC_OP.AND: np.bitwise_and,
-    _ir.ATOMIC_OP.OR: np.bitwise_or,
-    _ir.ATOMIC_OP.XOR: np.bitwise_xor,
-    _ir.ATOMIC_OP.XCHG: lambda old, new: new,
-}
 
 
 class EndlessError(Exception):
@@ -540,77 +526,3 @@ def _has_nan(values: np.ndarray, dtype: Any) -> bool:
     if dtype == tl.bfloat16:
         return bool(((values & 0x7FFF) > 0x7F80).any())
     return bool(values.dtype.kind == "f" and np.isnan(values).any())
-
-
-class MonitoredBuilder(TrueBuilder):
-    """The interpreter's builder whose memory is the monitor's."""
-
-    monitor: Monitor
-
-    def create_masked_load(
-        self, ptrs: TensorHandle, mask: Any, other: TensorHandle | None, *hints: Any
-    ) -> TensorHandle:
-        dtype = ptrs.get_element_ty()
-        flags = np.broadcast_to(np.asarray(mask.data, bool), ptrs.data.shape)
-        fill = None if other is None else other.data
-        data = self.monitor.load(ptrs.data, flags, fill, dtype)
-        self.nan_spreads = bool(self.monitor.undefined) and math.isnan(self.monitor.poison)
-        return TensorHandle(data, dtype)
-
-    def create_masked_store(
-        self, ptrs: TensorHandle, value: TensorHandle, mask: Any, *hints: Any
-    ) -> None:
-        flags = np.broadcast_to(np.asarray(mask.data, bool), ptrs.data.shape)
-        self.monitor.store(ptrs.data, value.data, flags, ptrs.get_element_ty())
-
-    def create_atomic_rmw(
-        self, rmwOp: Any, ptr: TensorHandle, val: TensorHandle, mask: Any, *order: Any
-    ) -> TensorHandle:
-        dtype, op = ptr.get_element_ty(), ATOMICS[rmwOp]
-        values = np.broadcast_to(val.data, ptr.data.shape).reshape(-1)
-        if dtype == tl.bfloat16:
-
-            def update(old: Any, lane: int) -> Any:
-                return narrow(op(widen(np.array(old)), widen(np.array(values[lane]))))
-        else:
-
-            def update(old: Any, lane: int) -> Any:
-                return op(old, values[lane])
-
-        flags = np.broadcast_to(np.asarray(mask.data, bool), ptr.data.shape)
-        return TensorHandle(self.monitor.atomic(ptr.data, flags, dtype, update), dtype)
-
-    def create_atomic_cas(
-        self, ptr: TensorHandle, cmp: TensorHandle, val: TensorHandle, *order: Any
-    ) -> TensorHandle:
-        dtype = ptr.get_element_ty()
-        expected = np.broadcast_to(cmp.data, ptr.data.shape).reshape(-1)
-        values = np.broadcast_to(val.data, ptr.data.shape).reshape(-1)
-
-        def update(old: Any, lane: int) -> Any:
-            return values[lane] if old == expected[lane] else old
-
-        flags = np.ones(ptr.data.shape, bool)
-        return TensorHandle(self.monitor.atomic(ptr.data, flags, dtype, update), dtype)
-
-    def create_dot(self, a: TensorHandle, b: TensorHandle, *rest: Any) -> TensorHandle:
-        self.monitor.traffic.dot_flops += 2 * a.data.size * b.data.shape[-1]
-        return super().create_dot(a, b, *rest)
-
-    def _integer(self, name: str, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
-        result = self.binary_op(lhs, rhs, INTEGER_OPS[name])
-        left, right = lhs.data, rhs.data
-        if left.dtype.kind == "i" and left.itemsize < 8:
-            wide = INTEGER_OPS[name](left.astype(np.int64), right.astype(np.int64))
-            if not np.array_equal(wide, result.data):
-                self.monitor.overflow(left, right, wide, name)
-        return result
-
-    def create_add(self, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
-        return self._integer("create_add", lhs, rhs)
-
-    def create_sub(self, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
-        return self._integer("create_sub", lhs, rhs)
-
-    def create_mul(self, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
-        return self._integer("create_mul", lhs, rhs)

@@ -7,6 +7,7 @@ import sys
 
 import torch
 
+from mini_vllm.model.build import default_dtype
 from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.packing import dequantize
 
@@ -65,6 +66,9 @@ def test_kernels_give_what_torch_gives() -> None:
 
 def test_cpu_products_are_right_or_not_used() -> None:
     torch.manual_seed(0)
+    trust = cpu_products.can_multiply_int8()
+    with default_dtype(torch.bfloat16):  # as while a model is built
+        assert cpu_products.can_multiply_int8.__wrapped__() == trust
     if cpu_products.can_multiply_int8():
         weight = torch.randint(-127, 128, (48, 200), dtype=torch.int8)
         x = torch.randint(0, 256, (5, 200), dtype=torch.uint8)

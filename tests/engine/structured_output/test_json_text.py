@@ -16,11 +16,13 @@ from mini_vllm.structured_output.json_text import (
     Bound,
     integer_range_pattern,
     json_char,
+    json_rules,
     number_range_pattern,
     string_but,
 )
-from mini_vllm.structured_output.patterns import MAX_CODE_POINT, Pattern, parse_regex
+from mini_vllm.structured_output.patterns import EMPTY, MAX_CODE_POINT, Pattern, Rules, parse_regex
 from mini_vllm.structured_output.regex_automaton import Dfa, compile_pattern, matches
+from tests.engine.structured_output.walks import accepts, automaton
 
 
 def smallest(pattern: Pattern) -> Dfa | None:
@@ -118,10 +120,11 @@ def test_escapes_spell_exactly_the_range() -> None:
 
 
 def test_a_string_but_some_names() -> None:
-    automaton = compile_pattern(string_but(["ab", "a", "", "é"]))
+    rules: Rules = {"root": string_but(["ab", "a", "", "é"]), **json_rules(EMPTY)}
+    walk = automaton(rules)
     for text, legal in {"": False, "a": False, "ab": False, "é": False, "\\u00e9": False, "b": True,
                         "abc": True, "ac": True, "éa": True, "aé": True}.items():  # fmt: skip
-        assert matches(automaton, text.encode()) == legal, text
+        assert accepts(walk, text) == legal, text
 
 
 @pytest.mark.parametrize("name, read, right, wrong", [

@@ -55,6 +55,16 @@ BAD_CALLS: list[tuple[Any, Any]] = [
     ([5], None),
     ([5], SamplingParams(allowed_token_ids=[10**6])),
 ]
+STRIKES = st.one_of(
+    st.tuples(st.integers(1, 1500), st.just("")),
+    st.tuples(st.integers(1, 500), st.just("/core/")),
+    st.tuples(st.integers(1, 150), st.just("/worker/")),
+    st.tuples(st.integers(1, 80), st.just("/engine/")),
+    st.tuples(
+        st.integers(1, 50), st.sampled_from(["finish_step", "output_processor", "llm_engine"])
+    ),
+)
+"""Where Ctrl-C comes: at which line of which files."""
 IDS = ["r0", "r1", "r2", "0_r0", "1_r1"]
 
 
@@ -229,11 +239,11 @@ class Chaos(RuleBasedStateMachine):
     def add_request(self, data: st.DataObject, request_id: str) -> None:
         self.add(data, request_id)
 
-    @rule(data=st.data(), request_id=st.sampled_from(IDS), at=st.integers(1, 250))
-    def add_struck(self, data: st.DataObject, request_id: str, at: int) -> None:
+    @rule(data=st.data(), request_id=st.sampled_from(IDS), at=STRIKES)
+    def add_struck(self, data: st.DataObject, request_id: str, at: tuple[int, str]) -> None:
         spec = self.draw_spec(data)
         before = dict(self.engine.core.scheduler.requests)
-        with strike(at) as strikes:
+        with strike(*at) as strikes:
             try:
                 output = self.engine.add_request(
                     request_id,
@@ -259,9 +269,9 @@ class Chaos(RuleBasedStateMachine):
         for _ in range(count):
             self.engine.step()
 
-    @rule(at=st.integers(1, 2500))
-    def step_struck(self, at: int) -> None:
-        with strike(at):
+    @rule(at=STRIKES)
+    def step_struck(self, at: tuple[int, str]) -> None:
+        with strike(*at):
             self.engine.step()
 
     @rule()
@@ -290,15 +300,12 @@ class Chaos(RuleBasedStateMachine):
                 self.watched.remove(entry)
                 self.disturbed.append(entry[0])
 
-    @rule(
-        request_id=st.sampled_from([*IDS, "unknown", "1_r0"]), as_list=st.booleans(),
-        at=st.integers(1, 120),
-    )  # fmt: skip
-    def abort(self, request_id: str, as_list: bool, at: int) -> None:
+    @rule(request_id=st.sampled_from([*IDS, "unknown", "1_r0"]), as_list=st.booleans(), at=STRIKES)
+    def abort(self, request_id: str, as_list: bool, at: tuple[int, str]) -> None:
         parents = {c.parent.request_id for c in self.engine.output_processor.completions.values()
                    if request_id in (c.request.request_id, c.parent.request_id)}  # fmt: skip
         self.disturb(parents)
-        with strike(at * 3):
+        with strike(*at):
             self.engine.abort_requests([request_id] if as_list else request_id)
 
     @rule(data=st.data())
@@ -315,11 +322,11 @@ class Chaos(RuleBasedStateMachine):
         for output, spec in zip(outputs, specs, strict=True):
             assert story(output) == story_alone(self.feature, spec)
 
-    @rule(data=st.data(), at=st.integers(1, 9000))
-    def generate_struck(self, data: st.DataObject, at: int) -> None:
+    @rule(data=st.data(), at=STRIKES, times=st.integers(1, 6))
+    def generate_struck(self, data: st.DataObject, at: tuple[int, str], times: int) -> None:
         spec = self.draw_spec(data)
         before = set(self.engine.output_processor.completions)
-        with strike(at):
+        with strike(at[0] * times, at[1]):
             self.llm.generate(
                 [PROMPTS[spec.prompt]] * 2,
                 spec.sampling_params(self.feature),

@@ -1,0 +1,403 @@
+"""How JSON writes strings and numbers, as patterns.
+
+Source: RFC 8259 for the texts; jsonschema's meaning of bounds is Draft 2020-12, section 6.2.
+"""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from functools import lru_cache
+
+from mini_vllm.structured_output.patterns import (
+    EMPTY,
+    MAX_CODE_POINT,
+    NOTHING,
+    Call,
+    Chars,
+    Concat,
+    Pattern,
+    Range,
+    Repeat,
+    Rules,
+    Union,
+    any_but,
+    chars,
+    concat,
+    intersection,
+    optional,
+    parse_regex,
+    union,
+)
+
+DIGIT = chars([(0x30, 0x39)])
+DIGITS = Repeat(DIGIT, 0, None)
+ZEROS = Repeat(chars([(0x30, 0x30)]), 0, None)
+NATURAL = union("0", concat(parse_regex("[1-9]"), DIGITS))
+FRACTION = concat(".", Repeat(DIGIT, 1, None))
+EXPONENT = parse_regex("[eE][+-]?[0-9]+")
+INTEGER = concat(optional(concat("-")), NATURAL)
+NUMBER = concat(INTEGER, optional(FRACTION), optional(EXPONENT))
+
+_RAW = ((0x20, 0x21), (0x23, 0x5B), (0x5D, MAX_CODE_POINT))  # what needs no escape
+_SHORT_ESCAPES = {'"': '"', "\\": "\\", "\b": "b", "\f": "f", "\n": "n", "\r": "r", "\t": "t"}
+
+
+# ---------------------------------------------------------------- strings and objects
+@lru_cache(maxsize=4096)
+def json_char(ranges: tuple[Range, ...], free: bool = False) -> Pattern:
+    r"""How one character out of `ranges` may be written between quotes.
+
+    ::
+
+        a           a                       \u0061 too if free
+        "           \"                      \u0022 too if free
+        U+0007      \u0007
+        é           é  or  \u00e9
+        U+1F600     itself  or  \ud83d\ude00, a pair of surrogates
+
+    That is: as `json.dumps` writes it, with `ensure_ascii` or without. A free string may use
+    every escape of JSON. Half a pair is never legal.
+    """
+    raw = chars(intersection(ranges, _RAW))
+    choices: list[Pattern] = [raw] if raw.ranges else []
+    short = dict(_SHORT_ESCAPES) | ({"/": "/"} if free else {})
+    letters = [
+        (ord(letter), ord(letter))
+        for char, letter in short.items()
+        if intersection(ranges, [(ord(char), ord(char))])
+    ]
+    if letters:
+        choices.append(concat("\\", chars(letters)))
+    plain = {ord(char) for char in _SHORT_ESCAPES} | set(range(0x20, 0x7F))
+    for low, high in ranges if free else _less(ranges, plain):
+        for first, last in ((low, min(high, 0xD7FF)), (max(low, 0xE000), min(high, 0xFFFF))):
+            choices += [concat("\\u", digits) for digits in _digit_ranges(first, last, 16, 4)]
+        choices += _surrogate_pairs(max(low, 0x10000), high)
+    return choices[0] if len(choices) == 1 else Union(tuple(choices))
+
+
+def json_string_of(pattern: Pattern) -> Pattern:
+    """The same pattern for the text between quotes: each character as JSON may write it."""
+    match pattern:
+        case Chars(ranges):
+            return json_char(ranges)
+        case Concat(parts):
+            return Concat(tuple(json_string_of(part) for part in parts))
+        case Union(choices):
+            return Union(tuple(json_string_of(choice) for choice in choices))
+        case Repeat(part, low, high):
+            return Repeat(json_string_of(part), low, high)
+    return pattern
+
+
+def string_but(names: list[str]) -> Pattern:
+    """Any text but `names`, between quotes: a trie of the names, left at every other character.
+
+    Behind that character anything may follow, by a call of the rule `char`.
+    """
+    tails: dict[str, list[str]] = {}
+    for name in names:
+        if name:
+            tails.setdefault(name[0], []).append(name[1:])
+    anything = Repeat(Call("char"), 0, None)
+    other = any_but([(ord(char), ord(char)) for char in tails])
+    choices: list[Pattern] = [concat(json_char(other.ranges), anything)]
+    for char, rest in tails.items():
+        choices.append(concat(json_char(((ord(char), ord(char)),)), string_but(rest)))
+    if "" not in names:
+        choices.append(EMPTY)
+    return Union(tuple(choices))
+
+
+def literal(value: object, space: Pattern) -> Pattern:
+    """One JSON value, its strings as `json.dumps` writes them; `space` where it may stand."""
+    if isinstance(value, str):
+        codes = [((ord(char), ord(char)),) for char in value]
+        return concat('"', *(json_char(code) for code in codes), '"')
+    if isinstance(value, list):
+        return in_brackets("[", [literal(item, space) for item in value], "]", space)
+    if isinstance(value, dict):
+        pairs = [pair(literal(k, space), literal(v, space), space) for k, v in value.items()]
+        return in_brackets("{", pairs, "}", space)
+    return concat(json.dumps(value))
+
+
+def pair(key: Pattern, value: Pattern, space: Pattern) -> Pattern:
+    return concat(key, space, ":", space, value)
+
+
+def in_brackets(left: str, items: list[Pattern], right: str, space: Pattern) -> Pattern:
+    """All items, in order, with commas between them."""
+    parts: list[Pattern | str] = []
+    for index, item in enumerate(items):
+        parts += [item] if index == 0 else [space, ",", space, item]
+    return concat(left, space, *parts, space, right)
+
+
+def object_pattern(
+    members: list[Pattern], needed: list[bool], others: Pattern | None, comma: Pattern
+) -> Pattern:
+    """One or more members with commas between them, none before the first or after the last.
+
+    Each member is there once, in order, and may be missing unless `needed`; `others` may follow
+    any number of times. Which comma is right depends on whether anything stands in front, so the
+    first member that is there decides: n + 1 cases, and not 2**n::
+
+        a? b c?    ->   a , b (, c)?   |   b (, c)?
+
+    A case may only begin with member i if none before it is needed.
+
+    Args:
+        members: a `"name": value` each.
+        needed: for each, whether it must be there.
+        others: any further member, or None.
+    """
+    # TODO 12.9
+    raise NotImplementedError(
+        "TODO 12.9: write object_pattern in labs/12-structured-output/json_text.py"
+        " (phase 12, 02-mini-build.md#task-9)"
+    )
+
+
+def _less(ranges: tuple[Range, ...], codes: set[int]) -> tuple[Range, ...]:
+    return intersection(ranges, any_but([(code, code) for code in codes]).ranges)
+
+
+def _surrogate_pairs(low: int, high: int) -> list[Pattern]:
+    """The code points from `low` to `high` beyond U+FFFF, as two escapes each."""
+    pairs: list[Pattern] = []
+    for first, last in _aligned(low - 0x10000, high - 0x10000, 1024, 2):
+        leads = _digit_ranges(0xD800 + (first >> 10), 0xD800 + (last >> 10), 16, 4)
+        trails = _digit_ranges(0xDC00 + (first & 1023), 0xDC00 + (last & 1023), 16, 4)
+        pairs.append(concat("\\u", Union(tuple(leads)), "\\u", Union(tuple(trails))))
+    return pairs
+
+
+def _digit_ranges(low: int, high: int, base: int, width: int) -> list[Pattern]:
+    """The numbers from `low` to `high` in `width` digits, leading zeros included."""
+    patterns: list[Pattern] = []
+    for first, last in _aligned(low, high, base, width):
+        digits = []
+        for place in reversed(range(width)):
+            a, b = first // base**place % base, last // base**place % base
+            both_cases = {f"{digit:{case}}" for digit in range(a, b + 1) for case in "xX"}
+            digits.append(chars([(ord(digit), ord(digit)) for digit in both_cases]))
+        patterns.append(Concat(tuple(digits)))
+    return patterns
+
+
+def _aligned(low: int, high: int, base: int, width: int) -> list[tuple[int, int]]:
+    """Cut an interval so that each piece is a product of ranges of digits.
+
+    The same cutting as in `regex_automaton.utf8_ranges`, in any base.
+    """
+    if low > high:
+        return []
+    for place in range(1, width):
+        size = base**place
+        if low // size != high // size:
+            if low % size:
+                border = low - low % size + size
+            elif (high + 1) % size:
+                border = high - high % size
+            else:
+                continue
+            pieces = _aligned(low, border - 1, base, width)
+            return pieces + _aligned(border, high, base, width)
+    return [(low, high)]
+
+
+# ---------------------------------------------------------------- numbers
+def integer_range_pattern(low: int | None, high: int | None) -> Pattern:
+    """The integers from `low` to `high` as JSON writes them; None: no limit on that side.
+
+    No leading zeros, no plus sign, and 0 has no sign. Each number of digits is a case of its own,
+    and inside it `digits_between` decides::
+
+        98 .. 1203   ->   9[89]   |   [1-9]\\d\\d   |   1[01]\\d\\d   |   120[0-3]
+
+    Negative numbers are the mirror: -5 .. -2 is a minus in front of 2 .. 5. An empty interval
+    gives NOTHING.
+    """
+    choices: list[Pattern] = []
+    if low is None or low < 0:
+        top = -1 if high is None else min(high, -1)
+        choices.append(concat("-", _naturals(-top, None if low is None else -low)))
+    choices.append(_naturals(max(low or 0, 0), high))
+    return Union(tuple(choices))
+
+
+def _naturals(low: int, high: int | None) -> Pattern:
+    """From `low`, at least 0, to `high`, for each number of digits on its own."""
+    if high is not None and low > high:
+        return NOTHING
+    choices: list[Pattern] = []
+    last_width = len(str(low if high is None else high))
+    for width in range(len(str(low)), last_width + 1):
+        first = max(low, 10 ** (width - 1) if width > 1 else 0)
+        last = 10**width - 1 if high is None else min(high, 10**width - 1)
+        choices.append(digits_between(str(first), str(last)))
+    if high is None:
+        longer = Repeat(DIGIT, last_width, None)
+        choices.append(concat(parse_regex("[1-9]"), longer))
+    return Union(tuple(choices))
+
+
+def digits_between(low: str, high: str) -> Pattern:
+    """The digit strings of one length from `low` to `high`, both included.
+
+    Compared digit by digit, not by their count. While the first digits are equal, they are fixed.
+    Where they differ, three cases remain::
+
+        120 .. 345   ->   1 and 20 .. 99   |   2 and any two   |   3 and 00 .. 45
+
+    Args:
+        low, high: as many digits each, low <= high; empty strings have one text, the empty one.
+    """
+    # TODO 12.9
+    raise NotImplementedError(
+        "TODO 12.9: write digits_between in labs/12-structured-output/json_text.py"
+        " (phase 12, 02-mini-build.md#task-9)"
+    )
+
+
+Bound = tuple[Decimal, bool]
+"""A number, and whether it is itself excluded."""
+
+
+def number_range_pattern(low: Bound | None, high: Bound | None) -> Pattern:
+    """The decimal numbers between two bounds, without exponents; None: no limit on that side."""
+    choices: list[Pattern] = []
+    if low is None or low[0] < 0:
+        floor = (Decimal(0), True) if high is None or high[0] >= 0 else (-high[0], high[1])
+        choices.append(concat("-", _magnitudes(floor, low and (-low[0], low[1]))))
+    zero = (Decimal(0), False)
+    choices.append(_magnitudes(zero if low is None or low[0] < 0 else low, high))
+    return Union(tuple(choices))
+
+
+def _magnitudes(low: Bound, high: Bound | None) -> Pattern:
+    """Numbers of at least 0: the whole part decides, unless it is that of a bound."""
+    if high is not None and high[0] < 0:
+        return NOTHING
+    first, first_digits = _split(low[0])
+    if high is None:
+        return union(
+            concat(str(first), _fraction_above(first_digits, low[1])),
+            concat(_naturals(first + 1, None), optional(FRACTION)),
+        )
+    last, last_digits = _split(high[0])
+    if first > last:
+        return NOTHING
+    if first == last:
+        return concat(str(first), _fraction_between(first_digits, low[1], last_digits, high[1]))
+    return union(
+        concat(str(first), _fraction_above(first_digits, low[1])),
+        concat(_naturals(first + 1, last - 1), optional(FRACTION)),
+        concat(str(last), _fraction_below(last_digits, high[1])),
+    )
+
+
+def _split(number: Decimal) -> tuple[int, str]:
+    """Whole part, and the digits behind the point without zeros at the end."""
+    whole, _, digits = f"{number:f}".partition(".")
+    return int(whole), digits.rstrip("0")
+
+
+def _fraction_above(digits: str, strictly: bool) -> Pattern:
+    """`.d*` of at least `.digits`; without a point it is 0."""
+    if not digits and not strictly:
+        return optional(FRACTION)
+    return concat(".", _tail_above(digits, strictly))
+
+
+def _tail_above(digits: str, strictly: bool) -> Pattern:
+    if not digits:
+        return concat(DIGITS, parse_regex("[1-9]"), DIGITS) if strictly else DIGITS
+    larger = chars([(ord(digits[0]) + 1, ord("9"))])
+    return union(concat(larger, DIGITS), concat(digits[0], _tail_above(digits[1:], strictly)))
+
+
+def _fraction_below(digits: str, strictly: bool) -> Pattern:
+    """`.d*` of at most `.digits`; without a point it is 0."""
+    if not digits:
+        return NOTHING if strictly else optional(concat(".", "0", ZEROS))
+    return optional(concat(".", _tail_below(digits, strictly)))
+
+
+def _tail_below(digits: str, strictly: bool) -> Pattern:
+    """At least one digit; `digits` has no zero at its end."""
+    smaller = concat(chars([(ord("0"), ord(digits[0]) - 1)]), DIGITS)
+    return union(smaller, concat(digits[0], _end_below(digits[1:], strictly)))
+
+
+def _end_below(digits: str, strictly: bool) -> Pattern:
+    """The same, but the number may also end here."""
+    if digits:
+        return optional(_tail_below(digits, strictly))
+    return NOTHING if strictly else ZEROS
+
+
+def _fraction_between(low: str, low_strictly: bool, high: str, high_strictly: bool) -> Pattern:
+    """`.d*` between two fractions of the same whole number."""
+    if low > high or (low == high and (low_strictly or high_strictly)):
+        return NOTHING
+    if low == high:
+        return concat(".", low, ZEROS) if low else _fraction_below("", False)
+    if not low and not low_strictly:
+        return _fraction_below(high, high_strictly)
+    return concat(".", _tail_between(low, low_strictly, high, high_strictly))
+
+
+def _tail_between(low: str, low_strictly: bool, high: str, high_strictly: bool) -> Pattern:
+    """Digits between `low` and the larger `high`; an ended `low` goes on with zeros."""
+    if not low and not low_strictly:
+        return _end_below(high, high_strictly)
+    a, b = low[:1] or "0", high[0]
+    if a == b:
+        return concat(a, _tail_between(low[1:], low_strictly, high[1:], high_strictly))
+    return union(
+        concat(a, _tail_above(low[1:], low_strictly)),
+        concat(chars([(ord(a) + 1, ord(b) - 1)]), DIGITS),
+        concat(b, _end_below(high[1:], high_strictly)),
+    )
+
+
+# ---------------------------------------------------------------- formats
+_YEAR = r"([0-9]{3}[1-9]|[0-9]{2}[1-9][0-9]|[0-9][1-9][0-9]{2}|[1-9][0-9]{3})"
+_LEAP_YEAR = r"([0-9]{2}(0[48]|[2468][048]|[13579][26])|(0[48]|[2468][048]|[13579][26])00)"
+_DATE = (
+    rf"({_YEAR}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
+    rf"|02-(0[1-9]|1[0-9]|2[0-8]))|{_LEAP_YEAR}-02-29)"
+)
+_TIME = (
+    r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,6})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
+)
+_OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+FORMATS = {
+    "date": _DATE,
+    "time": _TIME,
+    "date-time": f"{_DATE}T{_TIME}",
+    "uuid": r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}",
+    "ipv4": rf"({_OCTET}\.){{3}}{_OCTET}",
+    "email": r"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+",
+}
+"""The formats that are enforced, each as a regular expression of the whole string."""
+
+
+def json_rules(space: Pattern) -> Rules:
+    """Rules that schemas call: `string`, `char` and `value`, any JSON."""
+    value, string = Call("value"), Call("string")
+    more = Repeat(concat(space, ",", space, value), 0, None)
+    member = pair(string, value, space)
+    members = concat(member, Repeat(concat(space, ",", space, member), 0, None))
+    return {
+        "char": json_char(((0, MAX_CODE_POINT),), free=True),
+        "string": concat('"', Repeat(Call("char"), 0, None), '"'),
+        "value": union(
+            string, NUMBER, "true", "false", "null",
+            concat("[", space, optional(concat(value, more, space)), "]"),
+            concat("{", space, optional(concat(members, space)), "}"),
+        ),
+    }  # fmt: skip

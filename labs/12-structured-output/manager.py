@@ -1,0 +1,379 @@
+"""Grammars beside the scheduler: compiled while requests wait, followed while they run.
+
+::
+
+    request_added    submit the compilation; the request waits for its grammar
+    is_ready         compiled? then it may be scheduled like any other
+    failures         could not be compiled: this request ends with the reason, nobody else
+    grammar_bitmask  while the model runs: which tokens may come next, one row a position
+    tokens_accepted  what was sampled: the grammar follows
+    limit_drafts     of a guess, as much as the grammar would let through
+    request_freed    forget
+
+A grammar's place belongs to the request, not to the blocks: preemption, recomputation and hits in
+the prefix cache do not touch it.
+
+Source: vllm/v1/structured_output/__init__.py#L36-L374 (StructuredOutputManager) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+import numpy as np
+
+from mini_vllm.config import StructuredOutputsConfig
+from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.scheduler_output import GRAMMAR_END, GrammarOutput, SchedulerOutput
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.structured_output.backend_types import (
+    StructuredOutputBackend,
+    StructuredOutputGrammar,
+    StructuredOutputKey,
+)
+from mini_vllm.structured_output.choose import backends_for, make_backend
+from mini_vllm.structured_output.regex_automaton import TooLarge
+from mini_vllm.structured_output.request import StructuredOutputRequest
+from mini_vllm.structured_output.token_index import BITS, TokenTable, set_bits
+
+PADDING_DRAFT = -1
+"""Stands where a draft was taken out; nothing is known of what follows it."""
+
+
+class StructuredOutputManager(SchedulerExtension):
+    """Compiles grammars in threads, and keeps each request's place in its own.
+
+    Args:
+        config: which backend, and how it writes JSON.
+        load_tokens: makes the vocabulary; called when the first constraint arrives.
+        stop_token_ids: all tokens that end an output of the model.
+    """
+
+    def __init__(
+        self,
+        config: StructuredOutputsConfig,
+        load_tokens: Callable[[], TokenTable],
+        stop_token_ids: Sequence[int],
+    ) -> None:
+        self.config = config
+        self.stop_token_ids = list(stop_token_ids)
+        self._load_tokens = load_tokens
+        self._tokens: TokenTable | None = None
+        self._backends: dict[str, StructuredOutputBackend] = {}
+        self._lock = threading.RLock()
+        self._pool: ThreadPoolExecutor | None = None
+        self._compiling: dict[StructuredOutputKey, Future[StructuredOutputGrammar]] = {}
+        self.requests: dict[str, Request] = {}
+        """Unfinished requests with a constraint."""
+        self._broken: dict[str, str] = {}
+
+    # ------------------------------------------------------------ vocabulary and backends
+    @property
+    def tokens(self) -> TokenTable:
+        with self._lock:
+            if self._tokens is None:
+                self._tokens = self._load_tokens()
+            return self._tokens
+
+    @property
+    def backend(self) -> StructuredOutputBackend:
+        """The one that requests without special needs get."""
+        return self.backend_named(
+            "native" if self.config.backend == "auto" else self.config.backend
+        )
+
+    def backend_named(self, name: str) -> StructuredOutputBackend:
+        """Made when it is first needed, and kept; each request gets the one it needs."""
+        with self._lock:  # threads of the pool may ask for it at the same time
+            if name not in self._backends:
+                self._backends[name] = make_backend(
+                    name, self.tokens, self.stop_token_ids, self.config
+                )
+            return self._backends[name]
+
+    def clear_backend(self) -> None:
+        """Let go of compiled grammars and threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = None
+        for backend in self._backends.values():
+            backend.destroy()
+        self._backends.clear()
+
+    # ------------------------------------------------------------ waiting for the grammar
+    def request_added(self, request: Request) -> None:
+        """Begin to compile, and let the request wait for it.
+
+        A request that comes back after an interrupted step keeps its grammar, which goes over
+        the output again.
+        """
+        constraint = request.structured_output_request
+        if constraint is None or constraint.future.cancelled():
+            constraint = StructuredOutputRequest.from_sampling_params(request.sampling_params)
+        if constraint is None:
+            return
+        request.structured_output_request = constraint
+        self.requests[request.request_id] = request
+        if constraint.grammar is not None:
+            constraint.grammar.reset()
+            constraint.grammar.accept_tokens(request.request_id, request.output_token_ids)
+        self.grammar_init(request)
+        request.status = RequestStatus.WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR
+
+    def grammar_init(self, request: Request) -> None:
+        """Submit the compilation of a request's grammar to the pool. Does not wait for it.
+
+        Equal constraints that arrive together are compiled once, one after the other: the second
+        task starts when the first is done, and finds the result in the backend's cache. Each
+        request has a grammar of its own all the same, for each stands elsewhere in it.
+
+        Source: vllm/v1/structured_output/__init__.py#L115-L171
+        (StructuredOutputManager.grammar_init) @ v0.22.1
+        """
+        constraint = request.structured_output_request
+        if constraint is None or constraint.future is not None:
+            return
+        if self._pool is None:
+            num_threads = max(((os.cpu_count() or 1) + 1) // 2, 1)
+            self._pool = ThreadPoolExecutor(num_threads, thread_name_prefix="grammar")
+        key = constraint.structured_output_key
+        earlier = self._compiling.get(key)
+        constraint.submitted = time.monotonic()
+        constraint.future = self._pool.submit(self._compile, key, earlier)
+        self._compiling[key] = constraint.future
+        constraint.future.add_done_callback(lambda done: self._forget(key, done))
+
+    def _compile(
+        self, key: StructuredOutputKey, earlier: Future[StructuredOutputGrammar] | None
+    ) -> StructuredOutputGrammar:
+        """In a thread of the pool."""
+        if earlier is not None:
+            wait([earlier])
+        names = backends_for(self.config, key[0])
+        for name in names[:-1]:
+            try:
+                return self.backend_named(name).compile_grammar(*key)
+            except TooLarge:
+                raise
+            except ValueError:
+                continue
+        return self.backend_named(names[-1]).compile_grammar(*key)
+
+    def _forget(self, key: StructuredOutputKey, done: Future[StructuredOutputGrammar]) -> None:
+        if self._compiling.get(key) is done:
+            del self._compiling[key]
+
+    def is_ready(self, request: Request) -> bool:
+        """Whether a request that waits for its grammar has it. Never waits itself.
+
+        `done()` is asked before the result is: `result()` would stand still, and with it every
+        other request. A compilation that failed is not ready either: its exception belongs to
+        this request, and is told by `failures`.
+        """
+        # TODO 12.12
+        raise NotImplementedError(
+            "TODO 12.12: write StructuredOutputManager.is_ready in labs/12-structured-output/manager.py"
+            " (phase 12, 02-mini-build.md#task-12)"
+        )
+
+    def failures(self) -> dict[str, str]:
+        """Why waiting requests can never be ready."""
+        reasons, self._broken = self._broken, {}
+        for request_id, request in self.requests.items():
+            constraint = request.structured_output_request
+            if constraint is not None and constraint.failure is not None:
+                reasons[request_id] = constraint.failure
+        return reasons
+
+    def wait(self, timeout: float) -> None:
+        """Sleep until some grammar is compiled, for a step in which nobody could run."""
+        pending = [
+            request.structured_output_request.future
+            for request in self.requests.values()
+            if request.structured_output_request is not None
+            and request.structured_output_request.future is not None
+            and not request.structured_output_request.future.done()
+        ]
+        if pending:
+            wait(pending, timeout, return_when="FIRST_COMPLETED")
+
+    # ------------------------------------------------------------ masks
+    def should_fill_bitmask(self, request: Request) -> bool:
+        """Whether the tokens of this request are constrained now."""
+        return request.structured_output_request is not None
+
+    def should_advance(self, request: Request) -> bool:
+        """Whether the grammar follows the tokens that are sampled now."""
+        return request.structured_output_request is not None
+
+    def get_grammar_output(self, plan: SchedulerOutput) -> GrammarOutput | None:
+        """The masks of a step: for the requests with a constraint that will get a token.
+
+        A chunk of a prompt that is not the last gets none. Filled while the model runs.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1259-L1281 (Scheduler.get_grammar_bitmask)
+        @ v0.22.1
+        """
+        if not self.requests:
+            return None
+        drafts = plan.scheduled_spec_decode_tokens
+        ids = [
+            request_id
+            for request_id, num_tokens in plan.num_scheduled_tokens.items()
+            if request_id in self.requests and self._samples(self.requests[request_id], num_tokens)
+        ]
+        if not ids:
+            return None
+        words = self.grammar_bitmask(self.requests, ids, drafts)
+        rows, first = {}, 0
+        for request_id in ids:
+            count = 1 + len(drafts.get(request_id, ()))
+            rows[request_id] = (first, count)
+            first += count
+        return GrammarOutput(rows, words.astype("<i4", copy=False).tobytes())
+
+    @staticmethod
+    def _samples(request: Request, num_tokens: int) -> bool:
+        """Whether nothing known is left to compute after this step.
+
+        Asked after `schedule`, which has counted the step's tokens as computed.
+        """
+        return request.num_computed_tokens >= request.num_tokens
+
+    def grammar_bitmask(
+        self,
+        requests: Mapping[str, Request],
+        structured_output_request_ids: Sequence[str],
+        scheduled_spec_decode_tokens: Mapping[str, Sequence[int]],
+    ) -> np.ndarray:
+        """The rows of all requests in order: k + 1 for a request with k drafts; see `fill_rows`.
+
+        Returns:
+            [rows, ceil(V / 32)] int32.
+
+        Source: vllm/v1/structured_output/__init__.py#L204-L300
+        (StructuredOutputManager.grammar_bitmask) @ v0.22.1
+        """
+        drafts_of = [scheduled_spec_decode_tokens.get(i, ()) for i in structured_output_request_ids]
+        num_rows = sum(1 + len(drafts) for drafts in drafts_of)
+        words = np.full((num_rows, self.tokens.num_words), -1, dtype=np.int32)
+        first = 0
+        for request_id, drafts in zip(structured_output_request_ids, drafts_of, strict=True):
+            self.fill_rows(requests[request_id], drafts, words[first : first + 1 + len(drafts)])
+            first += 1 + len(drafts)
+        return words
+
+    def fill_rows(self, request: Request, drafts: Sequence[int], words: np.ndarray) -> None:
+        """Fill one request's rows: for k drafts the k + 1 places that the model is about to decide.
+
+        ::
+
+            drafts  d1 d2      row 0   what may stand where d1 stands
+                               row 1   what may follow d1            (the grammar has advanced)
+                               row 2   what may follow d1 d2: the bonus token
+
+        Then everything that was advanced over is taken back: whether a draft is kept is not known
+        before the model has spoken. Behind a draft that the grammar refuses, and behind
+        PADDING_DRAFT, rows stay as they came (all ones): their tokens are thrown away anyway.
+        A ValueError of the grammar goes to `self._broken`, and drafts are taken back all the same.
+
+        Args:
+            words: [k + 1, ceil(V / 32)] int32, all ones; `fill_row` fills the row of an index.
+        """
+        # TODO 12.12
+        raise NotImplementedError(
+            "TODO 12.12: write StructuredOutputManager.fill_rows in labs/12-structured-output/manager.py"
+            " (phase 12, 02-mini-build.md#task-12)"
+        )
+
+    def fill_row(
+        self, request: Request, grammar: StructuredOutputGrammar, words: np.ndarray, index: int
+    ) -> None:
+        """One row, with what the request says about ends.
+
+        `ignore_eos` forbids the end while something else may follow. Stop tokens of the request
+        that are no text are legal where the end is.
+        """
+        if grammar.is_terminated():
+            return
+        grammar.fill_bitmask(words, index)
+        row = words[index]
+        own = [t for t in request.stop_token_ids if not self.tokens.texts[t]]
+        if not _may_end(row, self.stop_token_ids):
+            return
+        set_bits(row, own)
+        if request.sampling_params.ignore_eos:
+            before = row.copy()
+            set_bits(row, self.stop_token_ids, allowed=False)
+            if not row.any():
+                row[:] = before
+
+    # ------------------------------------------------------------ following
+    def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | RequestStatus | None:
+        """Advance over sampled tokens; called after the stop rules, which may have cut them.
+
+        Accepted drafts may reach past the grammar's end: what lies behind it is cut from
+        ``token_ids``.
+
+        Returns:
+            FINISHED_STOPPED if the grammar is at its end and the request would go on, as with
+            `ignore_eos` or `min_tokens`; a reason if a token was not legal; else None.
+        """
+        request = self.requests.get(request_id)
+        if request is None or not self.should_advance(request):
+            return None
+        if request_id in self._broken:
+            return self._broken.pop(request_id)
+        grammar = self._grammar(request)
+        ends = [t for t in token_ids if t in request.stop_token_ids]
+        text = token_ids[: token_ids.index(ends[0])] if ends else token_ids
+        for index, token_id in enumerate(text):
+            if not grammar.accept_tokens(request_id, [token_id]):
+                return f"the grammar does not allow the tokens {token_ids}"
+            if grammar.is_terminated() or (not ends and self._is_stuck(request, grammar)):
+                del token_ids[index + 1 :]
+                request.stop_reason = GRAMMAR_END
+                return RequestStatus.FINISHED_STOPPED
+        return None
+
+    def _is_stuck(self, request: Request, grammar: StructuredOutputGrammar) -> bool:
+        """Whether only the end may follow, and the sampler may not draw it."""
+        params = request.sampling_params
+        if not params.ignore_eos and request.num_output_tokens >= params.min_tokens:
+            return False
+        words = np.zeros((1, self.tokens.num_words), dtype=np.int32)
+        grammar.fill_bitmask(words, 0)
+        set_bits(words[0], self.stop_token_ids, allowed=False)
+        return not words.any()
+
+    def limit_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
+        """The longest beginning that the grammar would accept."""
+        if request.structured_output_request is None:
+            return token_ids
+        return self._grammar(request).validate_tokens(token_ids)
+
+    def request_freed(self, request: Request) -> None:
+        """Forget a finished request; a compilation that has not begun is not begun any more."""
+        self.requests.pop(request.request_id, None)
+        self._broken.pop(request.request_id, None)
+        constraint = request.structured_output_request
+        if constraint is not None and constraint.future is not None:
+            constraint.future.cancel()
+
+    def reset(self) -> None:
+        """Forget all requests; those that go on are added again."""
+        self.requests.clear()
+        self._broken.clear()
+
+    def _grammar(self, request: Request) -> StructuredOutputGrammar:
+        constraint = request.structured_output_request
+        assert constraint is not None and constraint.grammar is not None, request.request_id
+        return constraint.grammar
+
+
+def _may_end(row: np.ndarray, stop_token_ids: Sequence[int]) -> bool:
+    return any(int(row[t // BITS]) >> (t % BITS) & 1 for t in stop_token_ids)

@@ -1,0 +1,194 @@
+"""Our own backend: the automata of this package, joined to what a request needs.
+
+constraint -> rules -> Machine -> Pushdown -> TokenIndex      shared by all requests with it
+NativeGrammar                                                 where one request stands
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.structured_output.backend_types import (
+    StructuredOutputBackend,
+    StructuredOutputGrammar,
+    StructuredOutputKey,
+    StructuredOutputOptions,
+)
+from mini_vllm.structured_output.ebnf import parse_grammar
+from mini_vllm.structured_output.json_schema import any_json, compile_schema
+from mini_vllm.structured_output.patterns import Rules, Union, parse_regex, text
+from mini_vllm.structured_output.pushdown import MAX_CONFIGURATIONS, Pushdown, compile_rules
+from mini_vllm.structured_output.regex_automaton import DEAD
+from mini_vllm.structured_output.token_index import TokenIndex, TokenTable, set_bits
+
+MAX_CACHE_BYTES = 256 * 2**20
+"""Most memory for the compiled grammars that are kept."""
+
+
+class NativeGrammar(StructuredOutputGrammar):
+    """One request's place in a grammar: the states it has been in.
+
+    Args:
+        index: shared by all requests with this grammar.
+        stop_token_ids: tokens that end the text; they are no text themselves.
+    """
+
+    def __init__(self, index: TokenIndex, stop_token_ids: Sequence[int]) -> None:
+        self.index = index
+        self.stop_token_ids = frozenset(stop_token_ids)
+        self.reset()
+
+    @property
+    def state(self) -> int:
+        return self._history[-1]
+
+    @property
+    def num_processed_tokens(self) -> int:
+        """Accepted and not taken back, the stop token included."""
+        return len(self._history) - 1
+
+    def reset(self) -> None:
+        self._history = [self.index.automaton.start]
+        self._terminated = False
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        """Advance over all of `tokens`, or over none of them.
+
+        The history has one more state for every token, so that `rollback` only has to cut it. A
+        stop token is legal where the text may end; it leads to no other state, and nothing may
+        follow it.
+        """
+        # TODO 12.8
+        raise NotImplementedError(
+            "TODO 12.8: write NativeGrammar.accept_tokens in labs/12-structured-output/native.py"
+            " (phase 12, 02-mini-build.md#task-8)"
+        )
+
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        """The longest beginning of `tokens` that `accept_tokens` would take. Changes nothing."""
+        return tokens[: len(self._walk(tokens))]
+
+    def rollback(self, num_tokens: int) -> None:
+        """Forget the last `num_tokens` accepted tokens; a stop token among them is undone too.
+
+        Raises:
+            ValueError: for more tokens than were accepted.
+        """
+        # TODO 12.8
+        raise NotImplementedError(
+            "TODO 12.8: write NativeGrammar.rollback in labs/12-structured-output/native.py"
+            " (phase 12, 02-mini-build.md#task-8)"
+        )
+
+    def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
+        """Write the packed row of this state: its tokens, and the stop tokens where the text may
+        end. After the end no token may follow.
+
+        Raises:
+            ValueError: if the text cannot end, and no token of the vocabulary can go on.
+        """
+        # TODO 12.8
+        raise NotImplementedError(
+            "TODO 12.8: write NativeGrammar.fill_bitmask in labs/12-structured-output/native.py"
+            " (phase 12, 02-mini-build.md#task-8)"
+        )
+
+    def is_terminated(self) -> bool:
+        return self._terminated
+
+    def _walk(self, tokens: Sequence[int]) -> list[int]:
+        """The states after each of `tokens`, up to the first that is not legal."""
+        # TODO 12.8
+        raise NotImplementedError(
+            "TODO 12.8: write NativeGrammar._walk in labs/12-structured-output/native.py"
+            " (phase 12, 02-mini-build.md#task-8)"
+        )
+
+
+class NativeBackend(StructuredOutputBackend):
+    """Compiles with this package.
+
+    Args:
+        tokens: the vocabulary.
+        stop_token_ids: all tokens that end an output of the model.
+        any_whitespace, close_objects: see `json_schema.compile_schema`.
+    """
+
+    def __init__(
+        self,
+        tokens: TokenTable,
+        stop_token_ids: Sequence[int],
+        any_whitespace: bool = True,
+        close_objects: bool = True,
+    ) -> None:
+        self.tokens = tokens
+        self.stop_token_ids = stop_token_ids
+        self.any_whitespace = any_whitespace
+        self.close_objects = close_objects
+        self._indexes: OrderedDict[StructuredOutputKey, TokenIndex] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def compile_grammar(
+        self, request_type: StructuredOutputOptions, grammar_spec: str
+    ) -> NativeGrammar:
+        key = (request_type, grammar_spec)
+        with self._lock:
+            index = self._indexes.get(key)
+            if index is not None:
+                self._indexes.move_to_end(key)
+        # A table that many requests have filled is left to them, and a new one begun.
+        if index is None or len(index.automaton) > MAX_CONFIGURATIONS // 2:
+            rules = read_constraint(
+                request_type, grammar_spec, self.any_whitespace, self.close_objects
+            )
+            try:
+                machine = compile_rules(rules, can_write=self.tokens.can_write)
+            except ValueError as error:
+                raise type(error)(f"{request_type.value} {error}") from None
+            index = TokenIndex(Pushdown(machine), self.tokens)
+            with self._lock:
+                self._indexes[key] = index
+                self._shrink()
+        return NativeGrammar(index, self.stop_token_ids)
+
+    def _shrink(self) -> None:
+        """Drop the grammars not used for longest until the rest fits; the newest stays."""
+        total = sum(index.nbytes for index in self._indexes.values())
+        while total > MAX_CACHE_BYTES and len(self._indexes) > 1:
+            total -= self._indexes.popitem(last=False)[1].nbytes
+
+    def allocate_token_bitmask(self, max_num_seqs: int) -> Any:
+        import torch
+
+        return torch.full((max_num_seqs, self.tokens.num_words), -1, dtype=torch.int32)
+
+    def destroy(self) -> None:
+        self._indexes.clear()
+
+
+def read_constraint(
+    kind: StructuredOutputOptions,
+    spec: str,
+    any_whitespace: bool = True,
+    close_objects: bool = True,
+) -> Rules:
+    """The rules of a constraint: everything that can be known of it without compiling.
+
+    Raises:
+        ValueError: for what cannot be read, or cannot be enforced.
+    """
+    if kind is StructuredOutputOptions.JSON:
+        return compile_schema(spec, any_whitespace, close_objects)
+    if kind is StructuredOutputOptions.JSON_OBJECT:
+        return any_json(any_whitespace)
+    if kind is StructuredOutputOptions.REGEX:
+        return {"root": parse_regex(spec)}
+    if kind is StructuredOutputOptions.CHOICE:
+        return {"root": Union(tuple(text(choice) for choice in json.loads(spec)))}
+    return parse_grammar(spec)

@@ -1,0 +1,195 @@
+"""From bytes to tokens: which tokens of the vocabulary may come next.
+
+    TokenTable    the bytes of every token, as a matrix         made once for a tokenizer
+    lift_state    one state -> the state after each token       vectorised over the vocabulary
+    pack_bits     one bit a token, 32 in an int32               what is copied to the device
+    TokenIndex    packed rows by state, computed when first needed
+
+A state of a long text is met once or twice, most states never: so rows are made lazily. All
+states up front would cost minutes at 150,000 tokens.
+
+Source: Willard and Louf 2023, "Efficient Guided Generation for Large Language Models", who lift a
+whole automaton; vllm/v1/structured_output/utils.py#L206-L272 (_reduced_vocabulary) @ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.structured_output.pushdown import Pushdown
+from mini_vllm.structured_output.regex_automaton import DEAD
+
+BITS = 32
+MAX_ROW_BYTES = 32 * 2**20
+"""Most memory for the packed rows of one grammar."""
+WORD_BORDER = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space."""
+
+
+# ---------------------------------------------------------------- the vocabulary
+def byte_of_character() -> dict[str, int]:
+    """GPT-2's alphabet: the visible character that stands for each byte in a byte-level BPE.
+
+    Visible Latin-1 characters stand for themselves, and the 68 other bytes, in order, for the
+    characters from U+0100 on: a space is written U+0120.
+    """
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    characters = {chr(byte): byte for byte in visible}
+    return characters | {chr(0x100 + index): byte for index, byte in enumerate(hidden)}
+
+
+def token_bytes(tokenizer: Any, vocab_size: int) -> list[bytes]:
+    """The bytes that each token adds to a text; b"" for those that are no text.
+
+    - Special tokens are no text, though they can be spelled: a mask must never let `<|im_end|>`
+      through as ten letters. So they are b"", as are ids that the tokenizer does not have.
+    - Other added tokens stand for what they spell.
+    - Every other token is spelled in the alphabet of its tokenizer. In byte-level BPE a character
+      is a byte (`byte_of_character`). In SentencePiece `<0xE6>` is a byte, and WORD_BORDER in
+      anything else is a space. Never decode: half a character becomes U+FFFD.
+
+    Args:
+        tokenizer: of the `transformers` kind: `get_vocab()` gives text -> id, `all_special_ids`
+            and `added_tokens_decoder` (id -> an object with `.content` and `.special`) the rest.
+        vocab_size: the model's, which may be larger than the tokenizer's.
+    """
+    # TODO 12.5
+    raise NotImplementedError(
+        "TODO 12.5: write token_bytes in labs/12-structured-output/token_index.py"
+        " (phase 12, 02-mini-build.md#task-5)"
+    )
+
+
+class TokenTable:
+    """The tokens that are text, as arrays.
+
+    Attributes:
+        vocab_size: of the model, V.
+        texts: [V] the bytes of each token, b"" for those that are no text.
+        ids: [N] int64, the tokens with text.
+        matrix: [N, L] uint8, their bytes, padded with 0 up to the longest.
+        lengths: [N] int64.
+        can_write: [256] bool, whether any token has this byte.
+    """
+
+    def __init__(self, texts: Sequence[bytes]) -> None:
+        self.texts = list(texts)
+        self.vocab_size = len(self.texts)
+        self.ids = np.array([i for i, text in enumerate(texts) if text], dtype=np.int64)
+        self.lengths = np.array([len(text) for text in texts if text], dtype=np.int64)
+        longest = int(self.lengths.max(initial=1))
+        padded = b"".join(text.ljust(longest, b"\0") for text in texts if text)
+        matrix = np.frombuffer(padded, dtype=np.uint8).reshape(-1, longest)
+        self.matrix = np.asfortranarray(matrix)  # columns are read one after the other
+        self.can_write = np.zeros(256, dtype=bool)
+        self.can_write[np.frombuffer(b"".join(texts), dtype=np.uint8)] = True
+
+    @property
+    def num_words(self) -> int:
+        """int32 words in a row of bits."""
+        return -(-self.vocab_size // BITS)
+
+
+# ---------------------------------------------------------------- states to tokens
+def lift_state(automaton: Pushdown, tokens: TokenTable, state: int) -> np.ndarray:
+    """The state after each token of the vocabulary, from `state`; DEAD if it cannot come next.
+
+    A token is legal if all of its bytes can be read one after the other, whatever elements of the
+    pattern they cross. All tokens walk together, one column of the matrix at a time, and only
+    those still alive go on::
+
+        state 3 reads ":"      tokens   :    "    :1   :tr   }
+        column 0                        5    -    5    5     -      ":" has ended in state 5
+        column 1                                  8    9            ":1" has ended in state 8
+        column 2                                       10           ":tr" in state 10
+
+    Returns:
+        [V] int32. Tokens without text are DEAD.
+    """
+    # TODO 12.6
+    raise NotImplementedError(
+        "TODO 12.6: write lift_state in labs/12-structured-output/token_index.py"
+        " (phase 12, 02-mini-build.md#task-6)"
+    )
+
+
+def pack_bits(allowed: np.ndarray) -> np.ndarray:
+    """One bit a token: token t is bit t % 32 of word t // 32, the lowest bit first.
+
+    ::
+
+        token     0 1 2 3 ... 31 | 32 33 ...
+        allowed   1 0 1 0 ...  1 |  1  0 ...      word 0 = 1 + 4 + ... + 2**31, a negative int32
+
+    Args:
+        allowed: [V] bool.
+
+    Returns:
+        [ceil(V / 32)] int32. Bits past V are 0.
+
+    Source: vllm/v1/structured_output/backend_xgrammar.py#L124-L125
+    (XgrammarBackend.allocate_token_bitmask) @ v0.22.1, for the layout.
+    """
+    # TODO 12.7
+    raise NotImplementedError(
+        "TODO 12.7: write pack_bits in labs/12-structured-output/token_index.py"
+        " (phase 12, 02-mini-build.md#task-7)"
+    )
+
+
+def set_bits(words: np.ndarray, token_ids: Sequence[int], allowed: bool = True) -> None:
+    """Allow or forbid single tokens in a packed row, in place."""
+    # TODO 12.7
+    raise NotImplementedError(
+        "TODO 12.7: write set_bits in labs/12-structured-output/token_index.py"
+        " (phase 12, 02-mini-build.md#task-7)"
+    )
+
+
+def unpack_bits(words: np.ndarray, vocab_size: int) -> np.ndarray:
+    """The inverse of `pack_bits`: [V] bool."""
+    data = np.ascontiguousarray(words).view(np.uint8)
+    return np.unpackbits(data, bitorder="little", count=vocab_size).astype(bool)
+
+
+class TokenIndex:
+    """The packed rows of one grammar, each made when its state is first met.
+
+    Args:
+        max_bytes: beyond it the row that has not been used for longest goes.
+    """
+
+    def __init__(
+        self, automaton: Pushdown, tokens: TokenTable, max_bytes: int = MAX_ROW_BYTES
+    ) -> None:
+        self.automaton = automaton
+        self.tokens = tokens
+        self._rows: OrderedDict[int, np.ndarray] = OrderedDict()
+        self._max_rows = max(max_bytes // (4 * tokens.num_words), 1)
+
+    @property
+    def nbytes(self) -> int:
+        return self.automaton.nbytes + 4 * self.tokens.num_words * len(self._rows)
+
+    def row(self, state: int) -> np.ndarray:
+        """[W] int32: the tokens whose text may follow in `state`. Shared; do not write to it."""
+        # TODO 12.6
+        raise NotImplementedError(
+            "TODO 12.6: write TokenIndex.row in labs/12-structured-output/token_index.py"
+            " (phase 12, 02-mini-build.md#task-6)"
+        )
+
+    def walk(self, state: int, token: int) -> int:
+        """The state after one token, or DEAD."""
+        text = self.tokens.texts[token] if 0 <= token < self.tokens.vocab_size else b""
+        for byte in text:
+            state = self.automaton.next(state, byte)
+            if state == DEAD:
+                return DEAD
+        return state if text else DEAD

@@ -1,0 +1,1 @@
+../../mini_vllm/structured_output/pushdown.py

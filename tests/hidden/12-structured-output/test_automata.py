@@ -1,0 +1,353 @@
+"""Bytes, machines and stacks: random problems beside plain loops over words."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+few = settings(
+    max_examples=12, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+REGEX = "mini_vllm.structured_output.regex_automaton:"
+PATTERNS = "mini_vllm.structured_output.patterns:"
+JSON = "mini_vllm.structured_output.json_text:"
+PUSHDOWN = "mini_vllm.structured_output.pushdown:"
+DEAD = -1
+
+
+def words(alphabet: str, longest: int) -> st.SearchStrategy[list[str]]:
+    return st.lists(st.text(alphabet, max_size=longest), min_size=12, max_size=25, unique=True)
+
+
+@many
+@given(ends=st.tuples(*[st.integers(0, 0x10FFFF)] * 2), near=st.lists(st.integers(-70, 70)))
+def test_12_1_random_intervals(subject: Any, ends: tuple[int, int], near: list[int]) -> None:
+    """Runs spell what lies in the interval, and nothing beside it."""
+    low, high = sorted(ends)
+    p = Program()
+    p.see(p.call(f"{REGEX}utf8_ranges", low, high))
+    [runs] = subject.run(p)
+    for code in [low, high, low - 1, high + 1, *(e + d for e in (low, high) for d in near)]:
+        if not 0 <= code <= 0x10FFFF or 0xD800 <= code <= 0xDFFF:
+            continue
+        data = chr(code).encode()
+        hits = sum(
+            len(run) == len(data) and all(a <= b <= c for b, (a, c) in zip(data, run, strict=True))
+            for run in runs
+        )
+        assert hits == (low <= code <= high), f"U+{code:04X} for U+{low:04X} to U+{high:04X}"
+    for run in runs:  # ill-formed bytes are spelled by none
+        assert not (len(run) == 3 and run[0][0] == 0xED and run[1][1] > 0x9F)
+        assert all(0xC2 <= a <= c <= 0xF4 for a, c in run[:1] if len(run) > 1)
+
+
+def regexes() -> st.SearchStrategy[str]:
+    letter = st.sampled_from(["a", "b", "[ab]", "c?", "(a|bc)", "(|a)"])
+    count = st.sampled_from(["", "*", "+", "?", "{2}", "{1,3}", "{2,}", "{0,1}"])
+    part = st.tuples(letter, count).map(lambda x: f"({x[0]}){x[1]}")
+    inner = st.lists(part, min_size=1, max_size=3).map("".join)
+    return st.lists(
+        st.tuples(inner, count).map(lambda x: f"({x[0]}){x[1]}"), min_size=1, max_size=2
+    ).map("|".join)
+
+
+def run_nfa(free: Any, moves: Any, start: int, end: int, data: bytes) -> bool:
+    def close(states: set[int]) -> set[int]:
+        todo = list(states)
+        while todo:
+            for target, condition in free[todo.pop()]:
+                if target not in states and condition is None:
+                    states.add(target)
+                    todo.append(target)
+        return states
+
+    states = close({start})
+    for byte in data:
+        states = close({t for s in states for (low, high), t in moves[s] if low <= byte <= high})
+    return end in states
+
+
+@many
+@given(pattern=regexes(), texts=words("abc", 6))
+def test_12_2_random_patterns(subject: Any, pattern: str, texts: list[str]) -> None:
+    """The machine accepts what Python's re matches, and both ends are free of moves back."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    both = nfa.add(p.call(f"{PATTERNS}parse_regex", pattern))
+    for seen in (nfa.free, nfa.moves, both):
+        p.see(seen)
+    free, moves, (start, end) = subject.run(p)
+    assert not free[end] and not moves[end]
+    assert start not in [t for row in free for t, _ in row] + [t for row in moves for _, t in row]
+    for text in texts:
+        expected = re.fullmatch(pattern, text) is not None
+        assert run_nfa(free, moves, start, end, text.encode()) == expected, (pattern, text)
+
+
+def graph(draw: Any, size: int) -> tuple[list[list[Any]], list[list[Any]]]:
+    state = st.integers(0, size - 1)
+    free = [[(draw(state), None) for _ in range(draw(st.integers(0, 1)))] for _ in range(size)]
+    byte = st.sampled_from([(97, 97), (98, 98), (97, 98)])
+    moves = [
+        [(draw(byte), draw(state)) for _ in range(draw(st.integers(0, 2)))] for _ in range(size)
+    ]
+    return free, moves
+
+
+@many
+@given(data=st.data(), texts=words("ab", 7))
+def test_12_3_random_machines(subject: Any, data: st.DataObject, texts: list[str]) -> None:
+    """The automaton is in the set of states that the machine is in; closures are complete."""
+    size = data.draw(st.integers(2, 6))
+    free, moves = graph(data.draw, size)
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", free)
+    p.set(nfa, "moves", moves)
+    for state in range(size):
+        p.see(p.call("builtins:sorted", p.call(f"{REGEX}epsilon_closure", nfa, [state])))
+    dfa = p.call(f"{REGEX}subset_construction", nfa, 0, size - 1)
+    for text in texts:
+        p.see(p.call(f"{REGEX}matches", dfa, p.call("builtins:bytes", list(text.encode()))))
+    seen = subject.run(p)
+    for state in range(size):
+        reached, todo = {state}, [state]
+        while todo:
+            for target, _ in free[todo.pop()]:
+                if target not in reached:
+                    reached.add(target)
+                    todo.append(target)
+        assert seen[state] == sorted(reached)
+    for text, found in zip(texts, seen[size:], strict=True):
+        assert found == run_nfa(free, moves, 0, size - 1, text.encode()), text
+
+
+def test_12_3_an_exponential_pattern_is_refused(subject: Any) -> None:
+    """2**16 sets are not built to find out that they are too many."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    chain = [[((97, 98), i + 1)] for i in range(1, 17)]
+    p.set(nfa, "free", [[] for _ in range(18)])
+    p.set(nfa, "moves", [[((97, 98), 0), ((97, 97), 1)], *chain, []])
+    case = p.new("unittest:TestCase")
+    case.assertRaises(
+        p.name(f"{REGEX}TooLarge"), p.name(f"{REGEX}subset_construction"), nfa, 0, 17, 300
+    )
+    subject.run(p)
+
+
+@many
+@given(data=st.data(), texts=words("ab", 8))
+def test_12_4_random_automata(subject: Any, data: st.DataObject, texts: list[str]) -> None:
+    """The same words, as few states as their differences need, and a way out of each."""
+    size = data.draw(st.integers(1, 7))
+    target = st.integers(DEAD, size - 1)
+    rows = [[data.draw(target), data.draw(target)] for _ in range(size)]
+    accepting = [data.draw(st.booleans()) for _ in range(size)]
+    alive = {s for s in range(size) if accepting[s]}
+    while more := {s for s in range(size) if s not in alive and alive & set(rows[s])}:
+        alive |= more
+    p = Program()
+    table = [[DEAD] * 97 + row + [DEAD] * (256 - 99) for row in rows]
+    array = p.call("numpy:array", table, dtype=p.name("numpy:int32"))
+    dfa = p.new(f"{REGEX}Dfa", array, p.call("numpy:array", accepting), [{} for _ in rows])
+    if 0 not in alive:
+        p.new("unittest:TestCase").assertRaises(
+            p.name("builtins:ValueError"), p.name(f"{REGEX}remove_dead_states"), dfa
+        )
+        subject.run(p)
+        return
+    living = p.call(f"{REGEX}remove_dead_states", dfa)
+    small = p.call(f"{REGEX}minimise", living)
+    p.see(p.call("builtins:len", living))
+    p.see(p.call("builtins:len", small))
+    for text in texts:
+        p.see(p.call(f"{REGEX}matches", small, p.call("builtins:bytes", list(text.encode()))))
+    seen = subject.run(p)
+    assert seen[0] == len(alive)
+    assert seen[1] == count_classes(rows, accepting, alive)
+    for text, found in zip(texts, seen[2:], strict=True):
+        state = 0
+        for char in text:
+            state = rows[state][ord(char) - 97] if state in alive else DEAD
+        assert found == (state in alive and accepting[state]), text
+
+
+def count_classes(rows: list[list[int]], accepting: list[bool], alive: set[int]) -> int:
+    """How many living states words can tell apart (Moore's way)."""
+    kind = {s: int(accepting[s]) for s in alive}
+    while True:
+        marks = {s: (kind[s], *(kind.get(t, DEAD) for t in rows[s])) for s in alive}
+        numbers = {mark: i for i, mark in enumerate(sorted(set(marks.values())))}
+        new = {s: numbers[marks[s]] for s in alive}
+        if len(set(new.values())) == len(set(kind.values())):
+            return len(set(new.values()))
+        kind = new
+
+
+# ------------------------------------------------------------------ JSON
+def as_regex(node: ast.expr) -> str:
+    """A pattern that was shown as text, in Python's notation. Nothing of it is run."""
+    assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name), ast.dump(node)[:80]
+    values = {k.arg: k.value for k in node.keywords}
+    kind = node.func.id
+    if kind == "Chars":
+        ranges = ast.literal_eval(values["ranges"])
+        body = "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in ranges)
+        return f"[{body}]" if body else "(?!)"
+    if kind == "Repeat":
+        low, high = ast.literal_eval(values["low"]), ast.literal_eval(values["high"])
+        return f"(?:{as_regex(values['part'])}){{{low},{'' if high is None else high}}}"
+    listed = values["parts" if kind == "Concat" else "choices"]
+    assert kind in ("Concat", "Union") and isinstance(listed, ast.Tuple | ast.List)
+    inner = list(map(as_regex, listed.elts))
+    return "".join(inner) if kind == "Concat" else f"(?:{'|'.join(inner)})" if inner else "(?!)"
+
+
+def shown(p: Program, pattern: Any) -> None:
+    p.see(p.call("builtins:repr", pattern))
+
+
+def read(text: str) -> re.Pattern[str]:
+    return re.compile(as_regex(ast.parse(text, mode="eval").body))
+
+
+@many
+@given(width=st.integers(0, 3), ends=st.tuples(st.integers(0, 999), st.integers(0, 999)))
+def test_12_9_random_limits(subject: Any, width: int, ends: tuple[int, int]) -> None:
+    """Every number of that many digits, tried one by one."""
+    low, high = sorted(end % 10**width for end in ends)
+    p = Program()
+    texts = [str(n).zfill(width) if width else "" for n in (low, high)]
+    shown(p, p.call(f"{JSON}digits_between", *texts))
+    pattern = read(subject.run(p)[0])
+    for n in range(10**width):
+        text = str(n).zfill(width) if width else ""
+        assert (pattern.fullmatch(text) is not None) == (low <= n <= high), (texts, text)
+
+
+@many
+@given(needed=st.lists(st.booleans(), max_size=4), others=st.booleans(), data=st.data())
+def test_12_9_random_objects(
+    subject: Any, needed: list[bool], others: bool, data: st.DataObject
+) -> None:
+    """Random lists of members, right and wrong."""
+    if not needed and not others:
+        return
+    letters = "abcd"[: len(needed)]
+    p = Program()
+    members = [p.call(f"{PATTERNS}text", letter) for letter in letters]
+    more = p.call(f"{PATTERNS}text", "x") if others else None
+    comma = p.call(f"{PATTERNS}text", ",")
+    shown(p, p.call(f"{JSON}object_pattern", members, needed, more, comma))
+    pattern = read(subject.run(p)[0])
+    for _ in range(30):
+        parts = data.draw(st.lists(st.sampled_from([*letters, "x"]), min_size=1, max_size=5))
+        named = [part for part in parts if part != "x"]
+        right = (
+            parts == named + ["x"] * (len(parts) - len(named))
+            and named == sorted(set(named))
+            and all(c in named for c, must in zip(letters, needed, strict=True) if must)
+            and (others or "x" not in parts)
+        )
+        text = ",".join(parts)
+        assert (pattern.fullmatch(text) is not None) == right, (needed, others, text)
+        for wrong in ("," + text, text + ",", text.replace(",", ",,", 1) if "," in text else ""):
+            assert pattern.fullmatch(wrong) is None, (needed, others, wrong)
+
+
+# ------------------------------------------------------------------ stacks
+def lists(p: Program) -> Any:
+    """A machine for `L = "[" (I ("," I)*)? "]"`, `I = "1" | L | W`, `W = "" | "w" W`."""
+
+    def dfa(
+        rows: list[dict[str, int]], accepting: set[int], calls: dict[int, dict[str, int]]
+    ) -> Any:
+        table = [[DEAD] * 256 for _ in rows]
+        for state, row in enumerate(rows):
+            for char, target in row.items():
+                table[state][ord(char)] = target
+        flags = [state in accepting for state in range(len(rows))]
+        array = p.call("numpy:array", table, dtype=p.name("numpy:int32"))
+        return p.new(f"{REGEX}Dfa", array, p.call("numpy:array", flags),
+                     [calls.get(s, {}) for s in range(len(rows))])  # fmt: skip
+
+    rules = {
+        "root": dfa(
+            [{"[": 1}, {"]": 3}, {",": 4, "]": 3}, {}, {}], {3}, {1: {"I": 2}, 4: {"I": 2}}
+        ),
+        "I": dfa([{"1": 1}, {}], {1}, {0: {"root": 1, "W": 1}}),
+        "W": dfa([{"w": 1}, {}, {}], {0, 2}, {1: {"W": 2}}),
+    }
+    return p.new(f"{PUSHDOWN}Pushdown", p.new(f"{PUSHDOWN}Machine", rules, "root"))
+
+
+def legal(text: str) -> tuple[str, bool] | None:
+    """What may follow a prefix of the language, and whether it may end; None if it is no prefix."""
+    depth, item = 0, ""
+    for index, char in enumerate(text):
+        if depth == 0 and (index or char != "["):
+            return None
+        if char == "[" and item in ("", "start"):
+            depth, item = depth + 1, "start"
+        elif char == "1" and item == "start":
+            item = "done"
+        elif char == "w" and item in ("start", "w"):
+            item = "w"
+        elif char == "," and depth:
+            item = "start"
+        elif char == "]" and depth:
+            depth, item = depth - 1, "done"
+        else:
+            return None
+    if not text:
+        return "[", False
+    if depth == 0:
+        return "", True
+    follow = {"start": "1[w,]", "w": "w,]", "done": ",]"}[item]
+    return "".join(sorted(follow)), False
+
+
+@few
+@given(text=st.text("[[[1w,]]", max_size=14))
+def test_12_10_random_nested_lists(subject: Any, text: str) -> None:
+    """At every place of a random text: exactly what may follow, and whether it may end."""
+    while legal(text) is None:
+        text = text[:-1]
+    p = Program()
+    walk = lists(p)
+    state = walk.start
+    for index in range(len(text) + 1):
+        for char in "1[],w":
+            p.see(walk.next(state, ord(char)))
+        p.see(walk.is_accepting(state))
+        if index < len(text):
+            state = walk.next(state, ord(text[index]))
+    seen = subject.run(p)
+    for index in range(len(text) + 1):
+        answers = seen[6 * index : 6 * index + 6]
+        found = "".join(sorted(c for c, s in zip("1[],w", answers, strict=False) if s != DEAD))
+        assert (found, answers[5]) == (
+            "".join(sorted((legal(text[:index]) or ("", False))[0])),
+            (legal(text[:index]) or ("", False))[1],
+        ), text[:index]
+
+
+def test_12_10_deep_right_recursion_stays_small(subject: Any) -> None:
+    """Hundreds of w's: the configurations do not grow with them."""
+    p = Program()
+    walk = lists(p)
+    state = walk.next(walk.start, ord("["))
+    for _ in range(150):
+        state = walk.next(state, ord("w"))
+    p.see(p.call("builtins:len", walk))
+    assert subject.run(p)[0] < 20

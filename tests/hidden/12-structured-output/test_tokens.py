@@ -1,0 +1,297 @@
+"""Vocabulary, rows, one request's place, and whose mask is whose: random problems beside loops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+INDEX = "mini_vllm.structured_output.token_index:"
+NATIVE = "mini_vllm.structured_output.native:NativeGrammar"
+UTILS = "mini_vllm.structured_output.utils:"
+MANAGER = "mini_vllm.structured_output.manager:StructuredOutputManager"
+PUSHDOWN = "mini_vllm.structured_output.pushdown:Pushdown"
+DEAD = -1
+texts = st.lists(
+    st.binary(max_size=4).map(lambda b: bytes(97 + x % 3 for x in b)), min_size=2, max_size=40
+)
+
+
+def as_bytes(p: Program, data: bytes) -> Any:
+    return p.call("builtins:bytes", list(data))
+
+
+def namespace(p: Program, **values: Any) -> Any:
+    return p.new("types:SimpleNamespace", **values)
+
+
+def tables(draw: Any) -> tuple[list[list[int]], list[bool]]:
+    """A random automaton over a, b, c."""
+    size = draw(st.integers(1, 5))
+    rows = [[draw(st.integers(DEAD, size - 1)) for _ in range(3)] for _ in range(size)]
+    return rows, [draw(st.booleans()) for _ in range(size)]
+
+
+def automaton(p: Program, rows: list[list[int]], accepting: list[bool]) -> Any:
+    """The engine's own class with a table that is complete, so that it computes nothing."""
+    walk = p.call(f"{PUSHDOWN}.__new__", p.name(PUSHDOWN))
+    table = [[DEAD] * 97 + row + [DEAD] * (256 - 100) for row in rows]
+    p.set(walk, "table", p.call("numpy:array", table, dtype=p.name("numpy:int32")))
+    p.set(walk, "_configurations", [(0,) if flag else () for flag in accepting])
+    p.set(walk, "start", 0)
+    return walk
+
+
+def go(rows: list[list[int]], state: int, text: bytes) -> int:
+    for byte in text:
+        state = rows[state][byte - 97] if state != DEAD else DEAD
+    return state if text else DEAD
+
+
+@many
+@given(data=st.data())
+def test_12_5_random_vocabularies(subject: Any, data: st.DataObject) -> None:
+    """Byte-level and SentencePiece vocabularies, with special and added tokens in between."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    alphabet = dict(zip(visible, map(chr, visible), strict=True))
+    alphabet |= {
+        b: chr(0x100 + i) for i, b in enumerate(b for b in range(256) if b not in alphabet)
+    }
+    words = data.draw(
+        st.lists(st.binary(min_size=1, max_size=4), min_size=3, max_size=12, unique=True)
+    )
+    by_bytes = data.draw(st.booleans())
+    if by_bytes:
+        spelled = ["".join(alphabet[b] for b in word) for word in words]
+    else:
+        words = [word for word in words if len(word) == 1] + ["日 x".encode(), b" a"]
+        spelled = [
+            f"<0x{w[0]:02X}>" if len(w) == 1 else w.decode().replace(" ", "\u2581") for w in words
+        ]
+    spelled += ["<|end|>", "tool é", "<|pad|>"]
+    end, added, pad = len(words), len(words) + 1, len(words) + 2
+    size = len(spelled) + data.draw(st.integers(0, 3))
+    p = Program()
+    decoder = {added: ("tool é", False), pad: ("<|pad|>", True)}
+    tokenizer = namespace(
+        p,
+        get_vocab=p.call("functools:partial", p.name("builtins:dict"),
+                         p.call("builtins:dict", [(s, i) for i, s in enumerate(spelled)])),
+        all_special_ids=[end],
+        added_tokens_decoder=p.call("builtins:dict", [
+            (i, namespace(p, content=content, special=special))
+            for i, (content, special) in [*decoder.items(), (end, ("<|end|>", True))]
+        ]),
+    )  # fmt: skip
+    found = p.call(f"{INDEX}token_bytes", tokenizer, size)
+    p.see(p.call("builtins:list", p.call("builtins:map", p.name("builtins:list"), found)))
+    wanted = [*words, b"", "tool é".encode(), b""] + [b""] * (size - len(spelled))
+    assert [bytes(token) for token in subject.run(p)[0]] == wanted
+
+
+@many
+@given(vocabulary=texts, data=st.data())
+def test_12_6_random_automata(subject: Any, vocabulary: list[bytes], data: st.DataObject) -> None:
+    """Every token of a random vocabulary, walked byte by byte; and rows in any order."""
+    rows, accepting = tables(data.draw)
+    p = Program()
+    walk = automaton(p, rows, accepting)
+    tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, text) for text in vocabulary])
+    for state in range(len(rows)):
+        p.see(p.call(f"{INDEX}lift_state", walk, tokens, state).tolist())
+    words = -(-len(vocabulary) // 32)
+    room = data.draw(st.integers(1, 3))
+    index = p.new(f"{INDEX}TokenIndex", walk, tokens, 4 * words * room)
+    asked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12))
+    for state in asked:
+        p.see(index.row(state).tolist())
+    p.see(p.call("builtins:sorted", index._rows))
+    seen = subject.run(p)
+    after = [[go(rows, state, text) for text in vocabulary] for state in range(len(rows))]
+    assert seen[: len(rows)] == after
+    for state, row in zip(asked, seen[len(rows) : -1], strict=True):
+        assert row == pack([target != DEAD for target in after[state]])
+    recent = list(dict.fromkeys(reversed(asked)))[:room]
+    assert seen[-1] == sorted(recent)
+
+
+def pack(allowed: list[bool]) -> list[int]:
+    words = [0] * -(-len(allowed) // 32)
+    for token, flag in enumerate(allowed):
+        words[token // 32] |= flag << (token % 32)
+    return [word - 2**32 if word >= 2**31 else word for word in words]
+
+
+@many
+@given(allowed=st.lists(st.booleans(), min_size=1, max_size=140), data=st.data())
+def test_12_7_random_masks(subject: Any, allowed: list[bool], data: st.DataObject) -> None:
+    """Packed, and then changed bit by bit."""
+    changes = data.draw(
+        st.lists(st.tuples(st.integers(0, len(allowed) - 1), st.booleans()), max_size=6)
+    )
+    p = Program()
+    words = p.call(f"{INDEX}pack_bits", p.call("numpy:array", allowed))
+    p.see(words.tolist())
+    own = words.copy()
+    for token, flag in changes:
+        p.call(f"{INDEX}set_bits", own, [token], flag)
+    p.see(own.tolist())
+    before, after = subject.run(p)
+    assert before == pack(allowed)
+    for token, flag in changes:
+        allowed[token] = flag
+    assert after == pack(allowed)
+
+
+@many
+@given(data=st.data())
+def test_12_8_random_stories(subject: Any, data: st.DataObject) -> None:
+    """Tokens come, are looked at, and are taken back; after each move the mask is right."""
+    vocabulary = [b"", b"a", b"b", b"ab", b"c", b"ca", b""]
+    ends = (0, 6)
+    rows, accepting = tables(data.draw)
+    after = [[go(rows, state, text) for text in vocabulary] for state in range(len(rows))]
+    p = Program()
+    walk, int32 = automaton(p, rows, accepting), p.name("numpy:int32")
+    packed = [p.call("numpy:array", pack([t != DEAD for t in row]), dtype=int32) for row in after]
+    row = p.call("functools:partial", p.name("operator:getitem"), packed)
+    index = namespace(p, automaton=walk, row=row,
+                      walk=p.call("numpy:array", after).item)  # fmt: skip
+    grammar = p.new(NATIVE, index, list(ends))
+    words = p.call("numpy:zeros", (1, 1), dtype=p.name("numpy:int32"))
+    history, ended, expected = [0], False, []
+
+    def walked(tokens: list[int]) -> list[int]:
+        states, state, over = [], history[-1], ended
+        for token in tokens:
+            if over:
+                break
+            if token in ends:
+                if not accepting[state]:
+                    break
+                over = True
+            else:
+                state = after[state][token]
+                if state == DEAD:
+                    break
+            states.append(state)
+        return states
+
+    for _ in range(data.draw(st.integers(1, 10))):
+        move = data.draw(st.sampled_from(["accept", "validate", "rollback", "mask"]))
+        tokens = data.draw(st.lists(st.integers(0, 6), min_size=1, max_size=3))
+        states = walked(tokens)
+        if move == "accept":
+            p.see(grammar.accept_tokens("r", tokens))
+            expected.append(len(states) == len(tokens))
+            if expected[-1]:
+                history += states
+                ended = ended or bool(set(tokens) & set(ends))
+        elif move == "validate":
+            p.see(grammar.validate_tokens(tokens))
+            expected.append(tokens[: len(states)])
+        elif move == "rollback":
+            count = data.draw(st.integers(0, len(history) - 1))
+            grammar.rollback(count)
+            if count:
+                del history[-count:]
+                ended = False
+        else:
+            mask = [t != DEAD for t in after[history[-1]]]
+            if ended:
+                mask = [False] * 7
+            elif accepting[history[-1]]:
+                mask = [flag or t in ends for t, flag in enumerate(mask)]
+            elif not any(mask):
+                continue
+            grammar.fill_bitmask(words, 0)
+            p.see(words[0].tolist())
+            expected.append(pack(mask))
+        p.see(grammar.is_terminated())
+        expected.append(ended)
+    assert subject.run(p) == expected
+
+
+@many
+@given(accepted=st.lists(st.booleans(), max_size=5), padding=st.integers(0, 9))
+def test_12_12_random_drafts(subject: Any, accepted: list[bool], padding: int) -> None:
+    """How often a mask is filled, how often the grammar moves, and how far it is taken back."""
+    drafts = [7 + i for i in range(len(accepted))]
+    if padding < len(drafts):
+        drafts[padding] = -1
+    good = 0
+    while good < len(drafts) and drafts[good] != -1 and accepted[good]:
+        good += 1
+    asked = good + (good < len(drafts) and drafts[good] != -1)
+    p = Program()
+    grammar = p.new("unittest.mock:Mock")
+    grammar_of = namespace(
+        p,
+        accept_tokens=p.new("unittest.mock:Mock", side_effect=accepted),
+        fill_bitmask=p.new("unittest.mock:Mock"),
+        is_terminated=p.new("unittest.mock:Mock", return_value=False),
+        rollback=p.new("unittest.mock:Mock"),
+    )
+    del grammar
+    request = namespace(
+        p, request_id="r", stop_token_ids=(), sampling_params=namespace(p, ignore_eos=False),
+        structured_output_request=namespace(p, grammar=grammar_of),
+    )  # fmt: skip
+    config = p.new("mini_vllm.config:StructuredOutputsConfig")
+    tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, b"a"), as_bytes(p, b"")])
+    load = p.new("unittest.mock:Mock", return_value=tokens)
+    manager = p.new(MANAGER, config, load, [1])
+    words = p.call("numpy:full", (len(drafts) + 1, 1), -1, dtype=p.name("numpy:int32"))
+    manager.fill_rows(request, drafts, words)
+    p.see(grammar_of.fill_bitmask.call_count)
+    p.see(grammar_of.accept_tokens.call_count)
+    arguments = p.call("operator:attrgetter", "args")
+    calls = p.call("builtins:map", arguments, grammar_of.rollback.call_args_list)
+    p.see(p.call("builtins:sum", p.call("builtins:map", p.call("operator:itemgetter", 0), calls)))
+    assert subject.run(p) == [good + 1, asked, good]
+
+
+def test_12_12_every_end_of_a_compilation(subject: Any) -> None:
+    """Running, done, failed, cancelled, and none: only one of them is ready."""
+    p = Program()
+    manager = p.new(MANAGER, p.new("mini_vllm.config:StructuredOutputsConfig"), None, [1])
+    futures = [p.new("concurrent.futures:Future") for _ in range(4)]
+    futures[1].set_result(5)
+    futures[2].set_exception(p.new("builtins:ValueError", "bad"))
+    futures[3].cancel()
+    for future in [*futures, None]:
+        constraint = namespace(p, future=future, grammar=None)
+        p.see(manager.is_ready(namespace(p, structured_output_request=constraint)))
+    p.see(manager.is_ready(namespace(p, structured_output_request=None)))
+    assert subject.run(p) == [False, True, False, False, False, False]
+
+
+@many
+@given(data=st.data())
+def test_12_13_random_batches(subject: Any, data: st.DataObject) -> None:
+    """Requests with and without masks, with and without drafts, in two orders."""
+    names = data.draw(st.permutations("abcdef").map(lambda x: x[:4]))
+    counts = [data.draw(st.integers(1, 4)) for _ in names]
+    masked = data.draw(st.permutations([n for n in "abcdefg" if data.draw(st.booleans())]))
+    masks, first = {}, 0
+    for name in masked:
+        size = counts[names.index(name)] if name in names else 2
+        masks[name] = (first, size)
+        first += size
+    p = Program()
+    p.see(p.call(f"{UTILS}mask_rows", list(names), counts, masks))
+    found = [list(part) for part in subject.run(p)[0]]
+    wanted: list[list[int]] = [[], []]
+    start = 0
+    for name, count in zip(names, counts, strict=True):
+        for offset in range(count if name in masks else 0):
+            wanted[0].append(start + offset)
+            wanted[1].append(masks[name][0] + offset)
+        start += count
+    assert found == wanted
