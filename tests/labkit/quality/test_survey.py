@@ -241,7 +241,10 @@ def test_only_survivors_are_asked_again(copy: Phase, monkeypatch: pytest.MonkeyP
         quality.row_of_changes_again(copy, 1, 1)
 
 
-UNMEASURED = {"08": "new: `labkit suite-quality 08 --sample 0 --write` has not run yet"}
+UNMEASURED = {
+    "08": "new: `labkit suite-quality 08 --sample 0 --write` has not run yet",
+    "09": "new: `labkit suite-quality 09 --sample 0 --write` has not run yet",
+}
 """Phases whose suites were not measured by rule so far, and why; a record takes a phase off."""
 
 
