@@ -244,6 +244,8 @@ def test_only_survivors_are_asked_again(copy: Phase, monkeypatch: pytest.MonkeyP
 UNMEASURED = {
     "08": "new: `labkit suite-quality 08 --sample 0 --write` has not run yet",
     "09": "new: `labkit suite-quality 09 --sample 0 --write` has not run yet",
+    "11": "new: `labkit suite-quality 11 --sample 0 --write` has not run yet",
+    "12": "new: `labkit suite-quality 12 --sample 0 --write` has not run yet",
 }
 """Phases whose suites were not measured by rule so far, and why; a record takes a phase off."""
 
