@@ -48,6 +48,8 @@ SMALL: dict[str, Any] = {
     "dtype": "float32",
 }
 KERNEL_TOKENS = 4
+QUESTIONS = ("What is the capital of Italy?", "What is 4 + 5?", "Where does an owl live?")
+ADAPTER_TOKENS = 28
 RUN_SECONDS = 120.0
 ROUNDS = 2
 
@@ -171,6 +173,41 @@ def measure_naive() -> dict[str, Any]:
     return result | {"rows": rows, "seconds": sum(seconds.values())}
 
 
+def measure_adapters() -> dict[str, Any]:
+    """The base and three adapters answer the same questions, in one batch: first with a slot for
+    each, then with one for all."""
+    from mini_vllm import LLM, SamplingParams, bundled
+    from mini_vllm.lora.request import LoRARequest
+
+    adapters: list[Any] = [
+        LoRARequest(name, number, str(bundled.adapter_path(name)))
+        for number, name in enumerate(bundled.ADAPTERS, 1)
+    ]
+    params = SamplingParams(temperature=0.0, max_tokens=ADAPTER_TOKENS)
+    result: dict[str, Any] = {"tokens": [], "names": [], "errors": [], "said": [], "rows": []}
+    begin = time.perf_counter()
+    for slots in (len(adapters), 1):
+        llm = LLM("storyteller", dtype="float32", enable_lora=True, max_loras=slots)
+        asked = [(question, lora) for question in QUESTIONS for lora in (None, *adapters)]
+        prompts = [llm.apply_chat_template([{"role": "user", "content": q}]) for q, _ in asked]
+        loras = [lora for _, lora in asked]
+        outputs = llm.generate(prompts, params, lora_request=loras, use_tqdm=False)
+        names = ["base" if lora is None else lora.lora_name for lora in loras]
+        result["tokens"] += [list(output.outputs[0].token_ids) for output in outputs]
+        result["names"] += [f"{name}, {slots} slots, prompt {i}" for i, name in enumerate(names)]
+        result["errors"] += [str(output.error) for output in outputs if output.error]
+        if slots > 1:
+            texts = [output.outputs[0].text.strip() for output in outputs]
+            result["said"] = [f"{n:8}{text}" for n, text in zip(names, texts, strict=True)]
+        manager, stats = llm.engine.core.executor.worker.lora, llm.engine.stats.summary()
+        title = f"{slots} slot" + "s" * (slots > 1)
+        result["rows"] += [
+            [f"{title}: steps", f"{stats['steps']:.0f}"],
+            [f"{title}: copies", f"{manager.num_activations}"],
+        ]
+    return result | {"seconds": time.perf_counter() - begin}
+
+
 def measure_structured() -> dict[str, Any]:
     """A record asked for in words alone, and with the grammar of its schema in force."""
     from mini_vllm import LLM, SamplingParams
@@ -227,12 +264,14 @@ WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "engine": measure_engine,
     "kernels": measure_kernels,
     "naive": measure_naive,
+    "adapters": measure_adapters,
     "quantized": measure_schemes,
     "structured": measure_structured,
 }
 ABOUT = {
     "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
     "kernels": f"2 prompts, {KERNEL_TOKENS} tokens each, greedy, attention in torch and in kernels",
+    "adapters": "the base and three adapters, the same questions, in one batch",
     "naive": f"1 prompt, {MAX_TOKENS} tokens, greedy, through each of the two loops",
     "quantized": "1 prompt, 32 tokens, greedy, float32, the bundled model in every scheme",
     "structured": f"{RECORDS} records at each of two temperatures, free and held by a schema",
@@ -313,6 +352,8 @@ def show_results(
     for note in yours.get("notes", ()):
         out.line(note, "dim")
     out.line()
+    for line in yours.get("said", ()):
+        out.line(line, indent=2)
     for path in idle:
         out.line(f"{path} took no part in this run", "yellow")
     if len(idle) == len(phase.modules):

@@ -171,6 +171,21 @@ def expand(rows: int, adapters: int, rank: int = 16) -> Callable[..., dict[str, 
     return make
 
 
+def masked(rows: int, vocab_size: int = 151_936) -> Callable[..., dict[str, Any]]:
+    """Half of the tokens are allowed, in every row."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        shape = (rows, -(-vocab_size // 32))
+        words = torch.randint(-(2**31), 2**31, shape, generator=generator, device=device)
+        return dict(
+            logits=torch.randn(rows, vocab_size, generator=generator, device=device),
+            bitmask=words.int(),
+            indices=torch.arange(rows, dtype=torch.int32, device=device),
+        )
+
+    return make
+
+
 LARGE = (
     Large("store_kv", "16,384 tokens", store_kv(16384)),
     Large("paged_decode", "64 requests of 4,096 tokens", decode(64, 4096)),
@@ -181,6 +196,7 @@ LARGE = (
     Large("rms_norm", "16,384 tokens, with residual", norm(16384)),
     Large("rope", "16,384 tokens", rope(16384)),
     Large("silu_mul", "16,384 tokens", silu(16384)),
+    Large("apply_token_bitmask", "64 rows of 151,936 tokens", masked(64)),
     Large("lora_shrink", "128 rows of 32 adapters", shrink(128, 32)),
     Large("lora_shrink", "8,192 rows of 4 adapters", shrink(8192, 4)),
     Large("lora_expand", "128 rows of 32 adapters", expand(128, 32)),

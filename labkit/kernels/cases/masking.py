@@ -34,6 +34,7 @@ def mask(
     num_words: int | None = None,
     strided: bool = False,
     far: bool = False,
+    far_masks: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`rows` masked rows (None: a prime number) of a batch, in any order.
 
@@ -42,7 +43,7 @@ def mask(
         batch: rows of the logits; None: two more than are masked.
         num_words: of a mask; None: as many as the vocabulary needs.
         strided: logits and masks are slices of wider matrices.
-        far: rows of logits lie 2^30 elements apart.
+        far, far_masks: rows of logits, or of masks, lie 2^30 elements apart.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -61,6 +62,8 @@ def mask(
             logits, bitmask = inside_wider(logits, 3, 5), _inside_wider_words(bitmask)
         if far:
             logits = far_apart(logits)
+        if far_masks:
+            bitmask = far_apart(bitmask)
         indices = torch.tensor(draw.order(range(total))[:count], dtype=torch.int32)
         forbidden = torch.zeros(total, vocab_size, dtype=torch.bool)
         forbidden[indices.long()] = ~allowed_tokens(bitmask, vocab_size)
@@ -101,6 +104,7 @@ APPLY_TOKEN_BITMASK = (
     Case("nearly-all", "nearly all tokens are allowed", "float16", mask(2, 500, share=0.99)),
     Case("nearly-none", "nearly no token is allowed", "float32", mask(2, 500, share=0.01)),
     Case("far", "rows 2^30 elements apart", "float16", mask(3, 64, batch=3, far=True)),
+    Case("far-masks", "masks 2^30 words apart", "float32", mask(3, 40, batch=3, far_masks=True)),
     Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4), graded=True),
 )  # fmt: skip
 

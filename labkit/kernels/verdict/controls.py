@@ -229,7 +229,7 @@ BUGS = (
     ),
     Bug(
         "apply_token_bitmask", "tokens behind the vocabulary are written too",
-        "forbidden & (token < vocab_size)", "forbidden", "oob", "tail",
+        "forbidden & (token < vocab_size)", "forbidden", "oob", "one",
     ),
     Bug(
         "apply_token_bitmask", "masks are applied in the order of the batch",

@@ -203,6 +203,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "rms_norm": {"far"},
     "rope": {"apart"},
     "silu_mul": {"long"},
+    "apply_token_bitmask": {"far", "far-masks"},
     "lora_shrink": {"far-rows", "far-slots"},
     "lora_expand": {"far-rows", "far-slots"},
 }

@@ -1,0 +1,230 @@
+"""An adapter's folder -> matrices that fit our modules. Whatever does not fit is refused here.
+
+A checkpoint has a pair for each projection; we keep several projections in one matrix. Each of its
+parts ("slices") has a pair of its own, or none::
+
+    checkpoint                        ours: model.layers.0.self_attn.qkv_proj
+    ...q_proj  A [r, in], B [q, r] -> slice 0
+    ...k_proj  (not adapted)       -> slice 1: None, adds nothing
+    ...v_proj  A [r, in], B [k, r] -> slice 2
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import safetensors
+import torch
+from safetensors.torch import load
+from torch import Tensor
+
+from mini_vllm.config import LoRAConfig
+from mini_vllm.lora.peft import PEFTHelper, parse_fine_tuned_lora_name
+from mini_vllm.lora.registry import WEIGHTS_FILE, AdapterFiles, read_adapter
+from mini_vllm.model.checkpoint import read_shapes
+from mini_vllm.model.layout import Part
+
+
+class LoRAPair(NamedTuple):
+    """What is added to one projection: B (A x). The scale is in B."""
+
+    a: Tensor
+    """``[r, in]``"""
+    b: Tensor
+    """``[out, r]``"""
+
+
+@dataclass(frozen=True, slots=True)
+class LoRATarget:
+    """Where the base keeps a projection that an adapter may change."""
+
+    module: str
+    """Our module, as in ``model.layers.0.self_attn.qkv_proj``."""
+    index: int
+    """Which of its slices."""
+    num_slices: int
+    whole: Part
+    """The rows and columns of the projection."""
+    part: Part
+    """Those of them that this rank holds."""
+
+
+Targets = Mapping[str, LoRATarget]
+"""By the checkpoint's name of the projection: ``model.layers.0.self_attn.q_proj``."""
+
+
+@dataclass(frozen=True)
+class LoRAModel:
+    """One adapter, ready to be copied into a slot.
+
+    Attributes:
+        key: its identity; see :mod:`mini_vllm.lora.registry`.
+        weights: for each of our modules that it changes, a pair or None for each slice.
+    """
+
+    key: str
+    weights: dict[str, list[LoRAPair | None]]
+
+    @property
+    def rank(self) -> int:
+        """The largest rank among its pairs."""
+        return max(len(pair.a) for pairs in self.weights.values() for pair in pairs if pair)
+
+    @property
+    def num_bytes(self) -> int:
+        pairs = (pair for pairs in self.weights.values() for pair in pairs if pair)
+        return sum(t.numel() * t.itemsize for pair in pairs for t in pair)
+
+    @classmethod
+    def from_tensors(
+        cls, key: str, tensors: Mapping[str, Tensor], config: PEFTHelper, targets: Targets
+    ) -> LoRAModel:
+        """Pair the tensors of a checkpoint and put each pair where the base keeps its projection.
+
+        The scale (:meth:`PEFTHelper.scaling`, by the projection's own rank) is multiplied into B,
+        in float32, so that nobody has to think of it again. A slice without a pair stays None.
+
+        Args:
+            tensors: by the checkpoint's names, complete pairs, all of them in ``targets``.
+            targets: where each projection is kept.
+
+        Source: vllm/lora/lora_model.py#L116-L164 (LoRAModel.from_lora_tensors) @ v0.22.1
+        """
+        # TODO 11.2
+        raise NotImplementedError(
+            "TODO 11.2: write LoRAModel.from_tensors in labs/11-lora/checkpoint.py"
+            " (phase 11, 02-mini-build.md#task-2)"
+        )
+
+    @classmethod
+    def from_local_checkpoint(
+        cls,
+        key: str,
+        path: str | Path,
+        targets: Targets,
+        lora_config: LoRAConfig,
+        dtype: torch.dtype = torch.float32,
+    ) -> LoRAModel:
+        """Load and check the adapter in folder ``path``; its matrices get ``dtype``.
+
+        Args:
+            key: ``name@digest``; the files must still have this digest. Without ``@`` any will do.
+
+        Raises:
+            ValueError: for whatever makes it unfit: see section "Bad adapters" of the guide of
+                phase 11. The message names the folder, what was found and what was expected.
+        """
+        files = read_adapter(path)
+        name, _, digest = key.partition("@")
+        try:
+            if digest and files.digest != digest:
+                raise ValueError(
+                    "its files have changed since it was asked for; ask again, with "
+                    "load_inplace=True"
+                )
+            config = PEFTHelper.from_json(files.config)
+            config.validate_legal()
+            tensors = read_tensors(files, Path(path) / WEIGHTS_FILE)
+            check_pairs(tensors, targets, lora_config.max_lora_rank)
+        except ValueError as error:
+            raise ValueError(f"adapter {name!r} ({path}) cannot be used: {error}") from error
+        adapter = cls.from_tensors(key, tensors, config, targets)
+        for target in targets.values():
+            if slices := adapter.weights.get(target.module):
+                pair = slices[target.index]
+                slices[target.index] = pair and shard_lora(pair, target.part, dtype)
+        return adapter
+
+
+def shard_lora(pair: LoRAPair, part: Part, dtype: torch.dtype) -> LoRAPair:
+    """What one rank needs of a pair, if it holds only ``part`` of the projection.
+
+    A rank with some of the rows of W needs those rows of B and all of A. A rank with some of the
+    columns of W sees those columns of x: it needs these columns of A and all of B, and its delta
+    is a partial sum, like its W x.
+
+    Source: vllm/lora/layers/row_parallel_linear.py#L24-L40 (RowParallelLinearWithLoRA.slice_lora_a)
+    @ v0.22.1
+    """
+    a, b = pair.a[:, part.in_], pair.b[part.out]
+    return LoRAPair(a.to(dtype).contiguous(), b.to(dtype).contiguous())
+
+
+def pair_tensors(tensors: Mapping[str, Tensor]) -> dict[str, LoRAPair]:
+    """The pair of each adapted projection, by the projection's name.
+
+    Raises:
+        ValueError: for a name that is not of an adapter's kind, or half a pair.
+    """
+    # TODO 11.2
+    raise NotImplementedError(
+        "TODO 11.2: write pair_tensors in labs/11-lora/checkpoint.py"
+        " (phase 11, 02-mini-build.md#task-2)"
+    )
+
+
+def read_tensors(files: AdapterFiles, file: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file whose bytes have been read already.
+
+    Raises:
+        ValueError: if it is cut off (with the bytes expected and found), damaged or empty.
+    """
+    try:
+        tensors = load(files.weights)
+    except safetensors.SafetensorError as error:
+        read_shapes(file)  # says it better, if the file is too short
+        raise ValueError(f"{file} is damaged: {error}") from error
+    if not tensors:
+        raise ValueError(f"{file} holds no tensors")
+    return tensors
+
+
+def check_pairs(tensors: Mapping[str, Tensor], targets: Targets, max_lora_rank: int) -> None:
+    """Refuse an adapter that does not fit the base.
+
+    Raises:
+        ValueError: for a module that the base lacks or that cannot be adapted, half a pair, a
+            wrong shape, a rank above ``max_lora_rank``, or numbers that are not finite.
+    """
+    for module, pair in pair_tensors(tensors).items():
+        if module not in targets:
+            raise ValueError(unknown_module(module, targets))
+        target = targets[module]
+        rank = pair.a.shape[0] if pair.a.dim() == 2 else 1
+        for part, tensor, shape in zip(
+            "AB",
+            pair,
+            ((rank, target.whole.input_size), (target.whole.output_size, rank)),
+            strict=True,
+        ):
+            name = f"{module}.lora_{part}.weight"
+            if not tensor.is_floating_point():
+                raise ValueError(f"{name} is {tensor.dtype}; it must hold floating-point numbers")
+            if tuple(tensor.shape) != shape or rank < 1:
+                raise ValueError(
+                    f"{name} is {list(tensor.shape)}, the base asks for {list(shape)}; was it "
+                    "trained for another base?"
+                )
+            if not tensor.isfinite().all():
+                raise ValueError(f"{name} holds NaN or infinite numbers")
+        if rank > max_lora_rank:
+            raise ValueError(
+                f"{module} has rank {rank}, above max_lora_rank={max_lora_rank}; raise it to {rank}"
+            )
+
+
+def unknown_module(module: str, targets: Targets) -> str:
+    """Why a module cannot be adapted, with what could be."""
+    last = module.rpartition(".")[2]
+    if last in ("embed_tokens", "lm_head", "wte"):
+        return f"{module}: adapters of the embedding or the head are not supported"
+    layers = [int(n) for t in targets for n in re.findall(r"\.layers\.(\d+)\.", t)]
+    numbers = re.findall(r"\.layers\.(\d+)\.", module)
+    if numbers and layers and int(numbers[0]) > max(layers):
+        return f"{module}: the base has {max(layers) + 1} layers; was it trained for another base?"
+    known = sorted({target.rpartition(".")[2] for target in targets})
+    return f"the base has no module {module!r}; those that can be adapted are {', '.join(known)}"

@@ -1,0 +1,143 @@
+"""What an adapter's config and the names of its tensors mean: PEFT's rules, read exactly.
+
+An adapter adds ``scale * B (A x)`` to the output ``W x`` of a linear layer. A is ``[r, in]``, B is
+``[out, r]``, and the scale follows from the config::
+
+    adapter_config.json   {"r": 8, "lora_alpha": 16, "target_modules": [...], ...}
+    tensors               base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight  [8, 192]
+                          base_model.model.model.layers.0.self_attn.q_proj.lora_B.weight  [256, 8]
+                                           └──────── module of the base ───────┘
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+PREFIX = "base_model.model."
+
+# Keys that, if set, make an adapter more than a sum of products, and what they ask for.
+UNSUPPORTED = {
+    "use_dora": "DoRA scales each row by a norm that depends on the base's weights",
+    "modules_to_save": "it replaces whole modules of the base",
+    "lora_bias": "it adds a bias",
+    "layer_replication": "it repeats layers of the base",
+    "fan_in_fan_out": "its weights are transposed",
+    "trainable_token_indices": "it replaces rows of the embedding",
+    "target_parameters": "it changes parameters that belong to no linear layer",
+    "use_qalora": "it averages groups of the input before A",
+    "use_bdlora": "its matrices are block-diagonal",
+    "alora_invocation_tokens": "it is active for a part of the tokens only",
+    "arrow_config": "it chooses among several adapters for each token",
+}
+
+
+@dataclass(frozen=True)
+class PEFTHelper:
+    """The fields of ``adapter_config.json`` that decide what an adapter computes.
+
+    Source: vllm/lora/peft_helper.py#L20-L128 (PEFTHelper) @ v0.22.1
+    """
+
+    r: int
+    lora_alpha: float
+    use_rslora: bool = False
+    alpha_pattern: Mapping[str, float] = field(default_factory=dict)
+    bias: str = "none"
+    peft_type: str = "LORA"
+    unsupported: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of :data:`UNSUPPORTED` that are set, with their values."""
+
+    @classmethod
+    def from_json(cls, text: bytes) -> PEFTHelper:
+        """Read a config.
+
+        Raises:
+            ValueError: if it is no JSON object, or ``r`` or ``lora_alpha`` is missing or no
+                number above 0.
+        """
+        try:
+            config = json.loads(text)
+        except ValueError as error:
+            raise ValueError(f"adapter_config.json is not JSON: {error}") from error
+        if not isinstance(config, dict):
+            raise ValueError("adapter_config.json must hold a JSON object")
+        for name, kind in (("r", int), ("lora_alpha", (int, float))):
+            value = config.get(name)
+            if isinstance(value, bool) or not isinstance(value, kind) or value <= 0:
+                shown = repr(value) if name in config else "missing"
+                wanted = "whole number" if name == "r" else "number"
+                raise ValueError(
+                    f"adapter_config.json: {name} is {shown}; it must be a {wanted} > 0"
+                )
+        return cls(
+            r=config["r"],
+            lora_alpha=config["lora_alpha"],
+            use_rslora=bool(config.get("use_rslora")),
+            alpha_pattern=config.get("alpha_pattern") or {},
+            bias=config.get("bias", "none"),
+            peft_type=config.get("peft_type", "LORA"),
+            unsupported={key: config[key] for key in UNSUPPORTED if config.get(key)},
+        )
+
+    def validate_legal(self) -> None:
+        """Refuse what cannot be served, all reasons in one message.
+
+        Ranks are not looked at: that of a module is the number of rows of its A, whatever the
+        config says.
+
+        Raises:
+            ValueError: for another ``peft_type``, a bias, or any of :data:`UNSUPPORTED`.
+
+        Source: vllm/lora/peft_helper.py#L111-L128 (PEFTHelper.validate_legal) @ v0.22.1
+        """
+        reasons = [f"{key} is set: {UNSUPPORTED[key]}" for key in self.unsupported]
+        if self.peft_type != "LORA":
+            reasons.append(f"peft_type is {self.peft_type!r}; only LORA is supported")
+        if self.bias != "none":
+            reasons.append(f"bias is {self.bias!r}; only 'none' is supported")
+        if reasons:
+            raise ValueError("; ".join(reasons))
+
+    def scaling(self, module_name: str, rank: int) -> float:
+        """What B A x is multiplied by in one module.
+
+        alpha / rank, or alpha / sqrt(rank) with ``use_rslora``. Alpha is ``lora_alpha``, unless a
+        key of ``alpha_pattern`` fits the module: the first regular expression that matches its
+        whole name, or the end of its name behind a dot.
+
+        Args:
+            module_name: of the base, as in ``model.layers.0.self_attn.q_proj``.
+            rank: rows of this module's A. A rank pattern makes it differ from the config's ``r``.
+
+        Source: vllm/lora/peft_helper.py#L52-L58 (PEFTHelper.__post_init__) @ v0.22.1, which knows
+        no patterns.
+        """
+        # TODO 11.1
+        raise NotImplementedError(
+            "TODO 11.1: write PEFTHelper.scaling in labs/11-lora/peft.py"
+            " (phase 11, 02-mini-build.md#task-1)"
+        )
+
+
+def parse_fine_tuned_lora_name(name: str) -> tuple[str, str]:
+    """The module that a tensor belongs to, and which of its pair it is.
+
+    ``"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"`` ->
+    ``("model.layers.0.self_attn.q_proj", "A")``. The prefix ``base_model.model.`` is cut once,
+    at the beginning, if it is there.
+
+    Raises:
+        ValueError: for a name that ends neither in ``.lora_A.weight`` nor in ``.lora_B.weight``.
+
+    Source: vllm/lora/utils.py#L155-L196 (parse_fine_tuned_lora_name) @ v0.22.1
+    """
+    # TODO 11.1
+    raise NotImplementedError(
+        "TODO 11.1: write parse_fine_tuned_lora_name in labs/11-lora/peft.py"
+        " (phase 11, 02-mini-build.md#task-1)"
+    )

@@ -1,0 +1,260 @@
+"""Adapters in host memory, some of them in slots on the device.
+
+::
+
+    disk                     host: max_cpu_loras adapters                device: max_loras slots
+    adapters/pirate  ─load─► pirate@9291  json@07ce  polite@5f3a  ─copy─►   0: json@07ce
+                                                                            1: pirate@9291
+
+An adapter comes from disk when a request brings it, and into a slot when a step needs it. The
+scheduler's gate sees to it that no step needs more than there are slots.
+
+Source: vllm/lora/model_manager.py#L1163-L1247 (LRUCacheLoRAModelManager) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Collection, Sequence
+
+import numpy as np
+import torch
+from torch import nn
+
+from mini_vllm.config import LoRAConfig
+from mini_vllm.lora.checkpoint import LoRAModel, LoRATarget
+from mini_vllm.lora.layers import LinearLoRA
+from mini_vllm.lora.mapping import LoRAKernelMeta
+from mini_vllm.model.layers import Linear, compute_dtype
+
+
+class LoRAModelManager:
+    """Owns the adapters of one rank and the slots of all its layers.
+
+    Args:
+        model: the Linears of its decoder get slots; embedding and head do not.
+        max_num_tokens: most tokens in a step.
+
+    Attributes:
+        cpu_cache: loaded adapters by key, the least recently used first.
+        slots: key of the adapter in each slot, None for an empty one.
+        last_used: keys of the adapters in slots, the least recently used first.
+        pinned: keys of adapters that are never thrown out.
+        paths: folder of every adapter that may have to be loaded again.
+        num_loads, num_activations: how often an adapter was read from disk, and copied to a slot.
+    """
+
+    def __init__(
+        self, model: nn.Module, lora_config: LoRAConfig, max_num_tokens: int, device: torch.device
+    ) -> None:
+        self.config = lora_config
+        self.max_cpu_loras = lora_config.max_cpu_loras or lora_config.max_loras
+        self.dtype = slot_dtype(lora_config.lora_dtype, model.dtype, device)
+        self.targets: dict[str, LoRATarget] = {}
+        self.layers: dict[str, LinearLoRA] = {}
+        self.meta = LoRAKernelMeta(lora_config.max_loras, max_num_tokens, device)
+        self._wrap(model, device)
+        self.cpu_cache: OrderedDict[str, LoRAModel] = OrderedDict()
+        self.slots: list[str | None] = [None] * lora_config.max_loras
+        self.last_used: OrderedDict[str, None] = OrderedDict()
+        self.pinned: set[str] = set()
+        self.paths: dict[str, str] = {}
+        self.num_loads = self.num_activations = 0
+
+    def _wrap(self, model: nn.Module, device: torch.device) -> None:
+        """Give every Linear of the decoder its slots, and note which projections it holds."""
+        for name, module in model.named_modules():
+            if not isinstance(module, Linear) or not name.startswith("model.layers."):
+                continue
+            layer = LinearLoRA(
+                module.input_size,
+                module.output_sizes,
+                self.config.max_loras,
+                self.config.max_lora_rank,
+                self.meta,
+                self.dtype,
+                device,
+            )
+            self.layers[name] = module.adapters = layer
+            block, _, last = name.rpartition(".")
+            parts = model.stacked.get(last, [last])
+            for index, part in enumerate(parts):
+                whole, here = module.whole_parts[index], module.parts[index]
+                target = LoRATarget(name, index, len(parts), whole, here)
+                self.targets[model.checkpoint_prefix(f"{block}.{part}")] = target
+
+    @property
+    def num_bytes(self) -> int:
+        """What all slots take up on the device, used or not."""
+        return sum(layer.num_bytes for layer in self.layers.values())
+
+    # ------------------------------------------------------------ host memory
+    def add_adapter(self, key: str, path: str, keep: Collection[str] = ()) -> None:
+        """Make an adapter ready: load it into host memory, if it is not there already.
+
+        It becomes the most recently used one. While there are more than ``max_cpu_loras`` then,
+        the least recently used of the others goes, also from its slot, unless it is pinned or to
+        be kept. It is loaded *before* anybody goes, so that a bad adapter costs nobody its place.
+
+        Args:
+            key: its identity, ``name@digest``.
+            path: its folder, which is remembered in ``paths``.
+            keep: keys of adapters that must stay, for requests are using them.
+
+        Raises:
+            ValueError: see :meth:`LoRAModel.from_local_checkpoint`. Nothing has changed then.
+
+        Source: vllm/lora/worker_manager.py#L273-L307 (LRUCacheWorkerLoRAManager.add_adapter)
+        @ v0.22.1
+        """
+        # TODO 11.4
+        raise NotImplementedError(
+            "TODO 11.4: write LoRAModelManager.add_adapter in labs/11-lora/slots.py"
+            " (phase 11, 02-mini-build.md#task-4)"
+        )
+
+    def _load(self, key: str, path: str) -> LoRAModel:
+        self.num_loads += 1
+        return LoRAModel.from_local_checkpoint(key, path, self.targets, self.config, self.dtype)
+
+    def remove_adapter(self, key: str) -> bool:
+        """Throw an adapter out of host memory and its slot, pinned or not; False if it is not here.
+
+        A request that still runs with it has it loaded anew, unless :meth:`forget` came between.
+        """
+        if self.cpu_cache.pop(key, None) is None:
+            return False
+        self.pinned.discard(key)
+        if key in self.slots:
+            self._release(self.slots.index(key))
+        return True
+
+    def forget(self, in_use: Collection[str]) -> None:
+        """Forget the folders of adapters that are neither loaded nor among ``in_use``."""
+        self.paths = {k: p for k, p in self.paths.items() if k in self.cpu_cache or k in in_use}
+
+    def pin_adapter(self, key: str) -> None:
+        """Keep an adapter in host memory and in a slot until it is removed.
+
+        Raises:
+            ValueError: if it is not loaded, or every slot is pinned to another one.
+        """
+        if key not in self.cpu_cache:
+            raise ValueError(f"adapter {key!r} is not loaded; add it before you pin it")
+        if self.activate(key, needed=()) is None:
+            raise ValueError(
+                f"adapter {key!r} cannot be pinned: all {len(self.slots)} slots are pinned to "
+                f"{', '.join(sorted(self.pinned))}; remove one of them, or raise max_loras"
+            )
+        self.pinned.add(key)
+
+    # ------------------------------------------------------------ slots
+    def _choose_slot(self, needed: Collection[str]) -> int | None:
+        """The slot that the next adapter may have.
+
+        An empty one, the first, if there is any. Else that of the adapter that was used least
+        recently, of those that are neither ``needed`` in this step nor pinned. None if there is
+        no such one.
+
+        Args:
+            needed: keys of the adapters that this step uses.
+
+        Source: vllm/lora/model_manager.py#L1208-L1220
+        (LRUCacheLoRAModelManager.activate_adapter) @ v0.22.1
+        """
+        # TODO 11.4
+        raise NotImplementedError(
+            "TODO 11.4: write LoRAModelManager._choose_slot in labs/11-lora/slots.py"
+            " (phase 11, 02-mini-build.md#task-4)"
+        )
+
+    def activate(self, key: str, needed: Collection[str]) -> int | None:
+        """The slot of an adapter, which is copied into one if it has none; None if none is free.
+
+        The slot is nobody's while it is written. *Every* layer of it is: one that the adapter
+        leaves alone is emptied, for the adapter before may have had something there.
+
+        Args:
+            key: of an adapter in ``cpu_cache``; now the most recently used one.
+            needed: keys of the adapters that this step uses.
+
+        Source: vllm/lora/model_manager.py#L285-L324 (LoRAModelManager.activate_adapter) @ v0.22.1
+        """
+        # TODO 11.4
+        raise NotImplementedError(
+            "TODO 11.4: write LoRAModelManager.activate in labs/11-lora/slots.py"
+            " (phase 11, 02-mini-build.md#task-4)"
+        )
+
+    def _release(self, slot: int) -> None:
+        """The slot is nobody's from now on; what is in it is overwritten by the next one."""
+        key, self.slots[slot] = self.slots[slot], None
+        if key is not None:
+            self.last_used.pop(key, None)
+
+    def empty_slots(self) -> None:
+        """Start with empty slots, but for pinned adapters: an interrupt may have come between the
+        lines that give one away."""
+        self.slots = [None] * len(self.slots)
+        self.last_used.clear()
+        for key in self.pinned:
+            self.activate(key, needed=())
+
+    # ------------------------------------------------------------ a step
+    def prepare_capture(self) -> None:
+        """Let the next steps launch the kernels although no token has an adapter.
+
+        A recorded graph repeats what was launched, so it must have been launched once.
+        """
+        self.meta.update(np.full(0, -1, dtype=np.int32))
+        self.meta.no_lora = False
+
+    def map(self, names: Sequence[str | None], num_tokens: Sequence[int]) -> dict[str, str]:
+        """Give the adapters of a step their slots, and the step's tokens their mapping.
+
+        Args:
+            names: ``[R]``, the key of each request's adapter; None: the base.
+            num_tokens: ``[R]``, tokens of each in this step; they lie one after another.
+
+        Returns:
+            Why an adapter cannot be served, by key. The tokens of its requests are computed with
+            the base alone, and must be thrown away.
+
+        Source: vllm/lora/worker_manager.py#L258-L271 (LRUCacheWorkerLoRAManager._apply_adapters)
+        @ v0.22.1
+        """
+        needed = list(dict.fromkeys(name for name in names if name is not None))
+        failed: dict[str, str] = {}
+        slot_of: dict[str | None, int] = {None: -1}
+        for key in needed:
+            try:
+                slot_of[key] = self._prepare(key, needed)
+            except ValueError as error:
+                slot_of[key], failed[key] = -1, str(error)
+        slots = np.array([slot_of[name] for name in names], dtype=np.int32)
+        self.meta.update(np.repeat(slots, num_tokens))
+        return failed
+
+    def _prepare(self, key: str, needed: Collection[str]) -> int:
+        """The slot of an adapter that the step needs; it may have been thrown out meanwhile.
+
+        Raises:
+            ValueError: if it can no longer be loaded, or no slot is free.
+        """
+        if key not in self.cpu_cache and key not in self.paths:
+            raise ValueError(f"adapter {key!r} was removed")
+        self.add_adapter(key, self.paths[key], keep=needed)
+        slot = self.activate(key, needed)
+        if slot is None:
+            taken = ", ".join(key for key in self.slots if key)
+            raise ValueError(
+                f"adapter {key!r} can have no slot: all {len(self.slots)} are taken by {taken}; "
+                "raise max_loras"
+            )
+        return slot
+
+
+def slot_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
+    """The dtype of slots: that of the activations, which "auto" means."""
+    wanted = model_dtype if name == "auto" else getattr(torch, name)
+    return compute_dtype(wanted, device.type)

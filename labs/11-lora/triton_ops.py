@@ -1,0 +1,89 @@
+"""Adapters on a GPU: two kernels for all adapters of a step. Only kernels live here:
+`kernels/lora.py` says how each is launched.
+
+    lora_shrink_kernel   h = A x     [T, in] -> [n, T, R], float32
+    lora_expand_kernel   y += B h    [n, T, R] -> [T, out], in place
+
+A row of x belongs to one adapter, or to none. Rows are not moved: `order` lists them segment by
+segment, and a program works on a tile of one segment. It serves nobody if its segment is that of
+the base (-1), or is shorter than where its tile begins::
+
+    order    2  6 | 0  1  7 | 3  4  5         segment 1 begins at starts[1] = 2, has 3 rows,
+    lora_ids  -1       0         1            belongs to slot lora_ids[1] = 0
+
+Source: vllm/lora/ops/triton_ops/kernel_utils.py#L110-L340 (do_expand_kernel, do_shrink_kernel)
+@ v0.22.1
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def lora_shrink_kernel(
+    hidden_ptr,  # [n, T, RANK] float32
+    x_ptr,  # [T, IN_SIZE], rows `x_stride` apart
+    lora_a_ptr,  # [S, n, RANK, IN_SIZE]
+    order_ptr,  # [T] int32, rows of x segment by segment
+    lora_ids_ptr,  # [segments] int32, slot of each; -1 = nobody's
+    num_tokens_ptr,  # [segments] int32, rows in each
+    starts_ptr,  # [segments + 1] int32, where each begins in `order`
+    total_tokens,  # T
+    x_stride,
+    IN_SIZE: tl.constexpr,
+    RANK: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    RANK_TILE: tl.constexpr,
+    IN_TILE: tl.constexpr,
+):
+    """h[slice, row] = A[slot, slice] x[row] for one tile of one segment.
+
+    Grid: (tiles of T, n, segments). Row i of the tile is row `order[starts[segment] + i]` of x, if
+    the segment has so many. The product is summed in float32 over tiles of IN_SIZE and written to
+    the same row of `hidden`; rows of the base are not written. A slot's number times its size
+    exceeds 32 bits soon.
+
+    Source: vllm/lora/ops/triton_ops/lora_shrink_op.py#L23-L136 (_lora_shrink_kernel) @ v0.22.1.
+    """
+    # TODO 11.8
+    tl.static_assert(
+        False,
+        "TODO 11.8: write lora_shrink_kernel in labs/11-lora/triton_ops.py"
+        " (phase 11, 02-mini-build.md#task-8)",
+    )
+
+
+@triton.jit
+def lora_expand_kernel(
+    y_ptr,  # [T, OUT_SIZE], rows `y_stride` apart; added to
+    hidden_ptr,  # [n, T, RANK] float32
+    lora_b_ptr,  # [S, RANK, OUT_SIZE]
+    slice_starts_ptr,  # [n + 1] int32, where each slice's columns begin
+    order_ptr,  # [T] int32, rows of y segment by segment
+    lora_ids_ptr,  # [segments] int32, slot of each; -1 = nobody's
+    num_tokens_ptr,  # [segments] int32, rows in each
+    starts_ptr,  # [segments + 1] int32, where each begins in `order`
+    total_tokens,  # T
+    y_stride,
+    OUT_SIZE: tl.constexpr,
+    NUM_SLICES: tl.constexpr,
+    RANK: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    RANK_TILE: tl.constexpr,
+    OUT_TILE: tl.constexpr,
+):
+    """y[row, columns] += h[slice, row] B[slot][:, columns] for one tile of one segment.
+
+    Grid: (tiles of T, n * tiles of the widest slice, segments). Tiles of a slice are numbered one
+    after another; one that begins behind its slice's last column has nothing to do. Rows of the
+    base are neither read nor written. h is rounded to the dtype of B, the product is summed in
+    float32, and y is rounded once.
+
+    Source: vllm/lora/ops/triton_ops/lora_expand_op.py#L23-L131 (_lora_expand_kernel) @ v0.22.1.
+    """
+    # TODO 11.9
+    tl.static_assert(
+        False,
+        "TODO 11.9: write lora_expand_kernel in labs/11-lora/triton_ops.py"
+        " (phase 11, 02-mini-build.md#task-9)",
+    )

@@ -1,0 +1,232 @@
+"""Random names, pairs, slots, queues and mappings, beside the reference or exact arithmetic."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+PEFT = "mini_vllm.lora.peft:"
+SLOTS = st.lists(st.integers(-1, 3), min_size=1, max_size=12)
+
+
+def tensor(p: Program, values: Any, dtype: str = "float32") -> Any:
+    return p.call("torch:tensor", values, dtype=p.name(f"torch:{dtype}"))
+
+
+def numbers(seed: int, *shape: int) -> Any:
+    """Small whole numbers as nested lists: products of them are exact in float32."""
+    return np.random.default_rng(seed).integers(-4, 5, size=shape).tolist()
+
+
+def compare(subject: Any, reference: Any, p: Program) -> None:
+    assert subject.run(p) == reference.run(p)
+
+
+@many
+@given(data=st.data())
+def test_11_1_any_scale(subject: Any, reference: Any, data: Any) -> None:
+    """Patterns that fit the end, the whole, nothing; ranks and rsLoRA."""
+    patterns = st.sampled_from(["q_proj", "proj", r"layers\.1\..*", "self_attn.q_proj", ".*", "q"])
+    p = Program()
+    config = p.new(
+        f"{PEFT}PEFTHelper", 8, data.draw(st.integers(1, 64)), data.draw(st.booleans()),
+        data.draw(st.dictionaries(patterns, st.integers(1, 64), max_size=3)),
+    )  # fmt: skip
+    layer = data.draw(st.integers(0, 2))
+    p.see(config.scaling(f"model.layers.{layer}.self_attn.q_proj", data.draw(st.integers(1, 16))))
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    parts=st.lists(
+        st.sampled_from(["base_model.model", "layers", "0", "fc"]), min_size=1, max_size=5
+    ),
+    end=st.sampled_from(["lora_A.weight", "lora_B.weight", "weight", "lora_A.default.weight"]),
+)
+def test_11_1_any_name(subject: Any, reference: Any, parts: list[str], end: str) -> None:
+    """Prefixes once, twice or not at all; other names are refused."""
+    p = Program()
+    p.see(p.call(f"{PEFT}parse_fine_tuned_lora_name", ".".join([*parts, end])))
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_11_2_any_pairs(subject: Any, reference: Any, data: Any) -> None:
+    """Any projections in any order, each with its own rank."""
+    names = ("q_proj", "k_proj", "v_proj")
+    chosen = data.draw(st.permutations(names))[: data.draw(st.integers(1, 3))]
+    p, tensors, targets = Program(), {}, {}
+    part = p.new(
+        "mini_vllm.model.layout:Part",
+        p.call("builtins:slice", 0, 2),
+        p.call("builtins:slice", 0, 3),
+    )
+    for index, name in enumerate(names):
+        targets[f"a.{name}"] = p.new(
+            "mini_vllm.lora.checkpoint:LoRATarget", "a.qkv_proj", index, 3, part, part
+        )
+    for index, name in enumerate(chosen):
+        rank = data.draw(st.integers(1, 3))
+        shapes = data.draw(st.permutations([("A", (rank, 3)), ("B", (2, rank))]))
+        for half, shape in shapes:
+            tensors[f"base_model.model.a.{name}.lora_{half}.weight"] = tensor(
+                p, numbers(index, *shape), "float16"
+            )
+    config = p.new(f"{PEFT}PEFTHelper", 8, 16)
+    model = p.call(
+        "mini_vllm.lora.checkpoint:LoRAModel.from_tensors", "k", tensors, config, targets
+    )
+    for index, name in enumerate(names):
+        if name in chosen:
+            p.see(model.weights["a.qkv_proj"][index].a)
+            p.see(model.weights["a.qkv_proj"][index].b)
+        else:
+            p.see(model.weights["a.qkv_proj"][index])
+    yours, theirs = subject.run(p), reference.run(p)
+    assert len(yours) == len(theirs)
+    for mine, right in zip(yours, theirs, strict=True):
+        assert (mine is None) == (right is None)
+        assert right is None or (mine.dtype == right.dtype and np.array_equal(mine, right))
+
+
+@many
+@given(data=st.data())
+def test_11_3_any_slots(subject: Any, reference: Any, data: Any) -> None:
+    """Adapters of any rank with any slices, one after another, into a few slots."""
+    widths = data.draw(st.sampled_from([[3], [4, 2, 2], [3, 3]]))
+    p = Program()
+    cpu = p.call("torch:device", "cpu")
+    meta = p.new("mini_vllm.lora.mapping:LoRAKernelMeta", 2, 4, cpu)
+    float32 = p.name("torch:float32")
+    layer = p.new("mini_vllm.lora.layers:LinearLoRA", 3, widths, 2, 3, meta, float32, cpu)
+    for number in range(data.draw(st.integers(1, 4))):
+        pairs: list[Any] = []
+        for index, width in enumerate(widths):
+            rank = data.draw(st.integers(0, 3))
+            seed = 10 * number + index
+            a, b = (numbers(seed, *shape) for shape in ((rank, 3), (width, rank)))
+            pair = (
+                p.new("mini_vllm.lora.checkpoint:LoRAPair", tensor(p, a), tensor(p, b))
+                if rank
+                else None
+            )
+            pairs.append(pair)
+        layer.set_lora(data.draw(st.integers(0, 1)), pairs)
+    if data.draw(st.booleans()):
+        layer.reset_lora(data.draw(st.integers(0, 1)))
+    p.see(layer.lora_a.tolist())
+    p.see(layer.lora_b.tolist())
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    keys=st.lists(st.integers(0, 5), min_size=1, max_size=14),
+    slots=st.integers(1, 3),
+    pinned=st.integers(0, 5),
+)
+def test_11_4_any_order_of_use(
+    subject: Any, reference: Any, keys: list[int], slots: int, pinned: int
+) -> None:
+    """Adapters in any order through both caches; one is pinned."""
+    p = Program()
+    model = p.new("torch.nn:Module")
+    p.set(model, "dtype", p.name("torch:float32"))
+    config = p.new("mini_vllm.config:LoRAConfig", max_loras=slots, max_cpu_loras=slots + 1)
+    manager = p.new(
+        "mini_vllm.lora.slots:LoRAModelManager", model, config, 4, p.call("torch:device", "cpu")
+    )
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
+    p.set(manager, "pinned", p.call("builtins:set", [f"a{pinned}"]))
+    for key in keys:
+        manager.add_adapter(f"a{key}", "/x")
+        p.see(manager.activate(f"a{key}", [f"a{key}"]))
+        p.see(p.call("builtins:list", manager.cpu_cache))
+        p.see(manager.slots)
+        p.see(p.call("builtins:list", manager.last_used))
+    p.see(manager.num_activations)
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    names=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=6),
+    wanted=st.sampled_from([None, "a", "b", "c"]),
+    pinned=st.lists(st.sampled_from(["a", "d"]), max_size=2),
+    max_loras=st.integers(1, 3),
+)
+def test_11_5_any_batch(
+    subject: Any, names: list[Any], wanted: Any, pinned: list[str], max_loras: int
+) -> None:
+    """Any running batch, any pins."""
+    p = Program()
+    config = p.new("mini_vllm.config:LoRAConfig", max_loras=max_loras)
+    gate = p.new("mini_vllm.lora.scheduling:LoRASchedulerExtension", config)
+    p.set(gate, "pinned", p.call("builtins:set", pinned))
+    requests = [
+        p.new("mini_vllm.request:Request", f"r{i}", [1], lora_name=n) for i, n in enumerate(names)
+    ]
+    p.see(
+        gate.may_admit(p.new("mini_vllm.request:Request", "new", [1], lora_name=wanted), requests)
+    )
+    active = {name for name in names if name} | set(pinned)
+    assert subject.run(p) == [wanted is None or wanted in active or len(active) < max_loras]
+
+
+@many
+@given(steps=st.lists(SLOTS, min_size=1, max_size=4))
+def test_11_6_any_steps(subject: Any, reference: Any, steps: list[list[int]]) -> None:
+    """Step after step in the same tensors: what counts of each is right after the last."""
+    p = Program()
+    meta = p.new("mini_vllm.lora.mapping:LoRAKernelMeta", 4, 12, p.call("torch:device", "cpu"))
+    for slots in steps:
+        meta.prepare_tensors(p.call("numpy:array", slots, dtype="int32"))
+    total = len(steps[-1])
+    p.see(meta.token_lora_mapping.tolist())
+    p.see(meta.token_indices_sorted_by_lora_ids.narrow(0, 0, total).tolist())
+    p.see(meta.active_lora_ids.tolist())
+    p.see(meta.num_tokens_per_lora.tolist())
+    p.see(meta.lora_token_start_loc.tolist())
+    yours = subject.run(p)
+    assert yours == reference.run(p)
+
+
+@many
+@given(slots=SLOTS, seed=st.integers(0, 99), widths=st.sampled_from([[5], [4, 2, 2], [3, 3]]))
+def test_11_7_any_mapping_both_ways(
+    subject: Any, slots: list[int], seed: int, widths: list[int]
+) -> None:
+    """Any rows and slots, dense and grouped, against whole numbers."""
+    rank, in_size, num_slots, out = 2, 3, 4, sum(widths)
+    ends = np.cumsum([0, *widths]).tolist()
+    x, y = (np.array(numbers(seed + i, len(slots), n)) for i, n in enumerate((in_size, out)))
+    a = np.array(numbers(seed + 2, num_slots, len(widths), rank, in_size))
+    b = np.array(numbers(seed + 3, num_slots, rank, out))
+    expected = y.copy()
+    for row, slot in enumerate(slots):
+        for index, (begin, end) in enumerate(pairwise(ends)):
+            if slot >= 0:
+                expected[row, begin:end] += a[slot, index] @ x[row] @ b[slot][:, begin:end]
+    p = Program()
+    columns = [p.call("builtins:slice", begin, end) for begin, end in pairwise(ends)]
+    sent = [tensor(p, value.tolist()) for value in (x, a, b)]
+    foreign = np.array(slots)[:, None] != np.arange(num_slots)
+    used = sorted({slot for slot in slots if slot >= 0})
+    groups = [(s, tensor(p, np.flatnonzero(np.array(slots) == s).tolist(), "int64")) for s in used]
+    for name, who in (("dense", tensor(p, foreign.tolist(), "bool")), ("grouped", groups)):
+        target = tensor(p, y.tolist())
+        p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, who)
+        p.see(target.tolist())
+    assert subject.run(p) == [expected.astype(float).tolist()] * 2
