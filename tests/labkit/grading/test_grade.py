@@ -263,7 +263,7 @@ def test_variables_that_steer_pytest_do_not_reach_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_planned_phase_says_what_is_coming() -> None:
-    done = run("08")
+    done = run("10")
     assert done.returncode == 1
     assert "not built yet" in done.stdout
 
