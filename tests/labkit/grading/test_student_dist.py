@@ -74,7 +74,7 @@ def test_labs_are_untouched_skeletons(tree: Path) -> None:
 
 
 WITHOUT_SECRETS = ("08", "09", "11", "12")
-"""New phases all of whose named mistakes the public tests catch, so far: their hidden tests stand in
+"""New phases all of whose named mistakes the public tests catch so far; their hidden tests stand in
 `test_hidden_mistakes.NONE_YET`."""
 
 
