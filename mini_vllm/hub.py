@@ -11,7 +11,7 @@ index names no missing file is whole, whenever the download before was cut off. 
 breaks is taken up again at the byte where it broke; a program that was ended starts anew with the
 file that was not whole.
 
-Source: vllm/model_executor/model_loader/weight_utils.py#L508-L622 (download_weights_from_hf)
+Source: vllm/model_executor/model_loader/weight_utils.py#L504-L608 (download_weights_from_hf)
 @ v0.22.1.
 """
 
