@@ -173,7 +173,7 @@ def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int)
     schema = tool_schema(request.tools or [], request.tool_choice) if request.tools else None
     if schema is not None:
         request.structured_outputs, request.response_format = {"json": schema}, None
-    max_tokens = room_for_output(state.engine, num_tokens, wanted)
+    max_tokens = room_for_output(state, num_tokens, wanted)
     return request.sampling_params(state.default_params, max_tokens, num_logprobs)
 
 
