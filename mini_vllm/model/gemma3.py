@@ -27,7 +27,7 @@ BothRotations = tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]
 def gemma_norm(x: Tensor, scale: Tensor, eps: float) -> Tensor:
     """x / rms(x) * scale over the last dimension; `scale` is float32 and has its 1 already.
 
-    Source: vllm/model_executor/layers/layernorm.py#L133-L179 (GemmaRMSNorm) @ v0.22.1.
+    Source: vllm/model_executor/layers/layernorm.py#L131-L178 (GemmaRMSNorm) @ v0.22.1.
     """
     wide = x.float()
     return (wide * (wide.square().mean(-1, keepdim=True) + eps).rsqrt() * scale).to(x.dtype)
