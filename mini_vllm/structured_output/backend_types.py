@@ -14,6 +14,7 @@ class StructuredOutputOptions(enum.Enum):
     """The kinds of constraint."""
 
     JSON = "json"
+    COMPACT_JSON = "json without white space"
     JSON_OBJECT = "json_object"
     REGEX = "regex"
     CHOICE = "choice"
