@@ -14,11 +14,11 @@ class StructuredOutputOptions(enum.Enum):
     """The kinds of constraint."""
 
     JSON = "json"
-    COMPACT_JSON = "json without white space"
     JSON_OBJECT = "json_object"
     REGEX = "regex"
     CHOICE = "choice"
     GRAMMAR = "grammar"
+    COMPACT_JSON = "json without white space"
 
 
 StructuredOutputKey = tuple[StructuredOutputOptions, str]

@@ -116,7 +116,9 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
         raise APIError("tools holds one without function.name; add it", param="tools")
     twice = [name for name in names if names.count(name) > 1]
     if twice:
-        raise APIError(f"tools has two named {twice[0]!r}; give each a name of its own", 400, "tools")
+        raise APIError(
+            f"tools has two named {twice[0]!r}; give each a name of its own", 400, "tools"
+        )
     if isinstance(choice, dict):
         wanted = _function_name(choice)
         if wanted not in names:

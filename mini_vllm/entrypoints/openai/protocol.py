@@ -188,9 +188,14 @@ class ResponsesRequest(Lenient):
         Raises:
             APIError: for what this server cannot do, and would be wrong to ignore.
         """
-        for name, value in (("previous_response_id", self.previous_response_id), ("tools", self.tools)):
+        for name, value in (
+            ("previous_response_id", self.previous_response_id),
+            ("tools", self.tools),
+        ):
             if value:
-                raise APIError(f"{name} is not supported here; use /v1/chat/completions", param=name)
+                raise APIError(
+                    f"{name} is not supported here; use /v1/chat/completions", param=name
+                )
         form = (self.text or {}).get("format")
         if not isinstance(form, dict) or form.get("type") != "json_schema":
             return form

@@ -75,7 +75,7 @@ async def vanish(http: httpx.AsyncClient, seen: Seen, rng: random.Random) -> Non
     body = json.dumps(body_of(200, stream=rng.random() < 0.5)).encode()
     lines = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json")
     head = "\r\n".join((*lines, f"content-length: {len(body)}", "", "")).encode()
-    reader, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
+    _, writer = await asyncio.open_connection("127.0.0.1", http.base_url.port)
     message = head + body
     writer.write(message if rng.random() < 0.8 else message[: rng.randrange(len(message))])
     await writer.drain()
