@@ -75,12 +75,15 @@ void rms_norm(T* out, const T* x, T* residual, const T* weight, i64 tokens, i64 
         float sum = 0;
         if (residual) {
             T* stream = residual + row * size;
+#pragma omp simd
             for (i64 i = 0; i < size; ++i) put(stream[i], get(stream[i]) + get(from[i]));
             from = stream;
         }
+#pragma omp simd reduction(+ : sum)
         for (i64 i = 0; i < size; ++i) sum += get(from[i]) * get(from[i]);
         const float scale = 1.0f / std::sqrt(sum / static_cast<float>(size) + eps);
         const T* factor = weight + head * size;
+#pragma omp simd
         for (i64 i = 0; i < size; ++i)
             put(to[i], rounded<T>(get(from[i]) * scale) * get(factor[i]));
     }
@@ -97,6 +100,7 @@ void rope(T* x, const T* cos, const T* sin, i64 tokens, i64 heads, i64 size, i64
         T* first = x + token * x_stride + (row % heads) * size;
         T* second = first + half;
         const T *c = cos + token * turning, *s = sin + token * turning;
+#pragma omp simd
         for (i64 i = 0; i < half; ++i) {
             const float a = get(first[i]), b = get(second[i]);
             put(first[i], rounded<T>(a * get(c[i])) + b * get(s[i]));
@@ -112,6 +116,7 @@ void silu_mul(T* out, const T* gate_up, i64 tokens, i64 size, int threads) {
     for (i64 token = 0; token < tokens; ++token) {
         const T *gate = gate_up + token * 2 * size, *up = gate + size;
         T* to = out + token * size;
+#pragma omp simd
         for (i64 i = 0; i < size; ++i) {
             const float x = get(gate[i]);
             put(to[i], rounded<T>(x / (1.0f + exp_of(-x))) * get(up[i]));
@@ -129,7 +134,9 @@ i64 store(C* keys, C* values, const T* key, const T* value, const i64* slots, i6
         if (slots[token] >= num_slots) return token;
         C *k = keys + slots[token] * width, *v = values + slots[token] * width;
         const T *from_k = key + token * key_stride, *from_v = value + token * value_stride;
+#pragma omp simd
         for (i64 i = 0; i < width; ++i) put(k[i], get(from_k[i]));
+#pragma omp simd
         for (i64 i = 0; i < width; ++i) put(v[i], get(from_v[i]));
     }
     return -1;
