@@ -14,7 +14,6 @@ from mini_vllm.config.structured import StructuredOutputsConfig
 
 ARRIVES = {
     "several workers": 10,
-    "images": 13,
     "kv_transfer_config": 15,
 }
 """Features that are announced and not there yet, and their phase. A phase removes its line."""

@@ -12,6 +12,7 @@ from typing import Any
 from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from mini_vllm.config.combinations import ARRIVES, not_yet
 from mini_vllm.core.eagle_kv_cache_manager import EagleKVCacheManager
+from mini_vllm.core.encoder_inputs import EncoderInputs
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.lora.scheduling import LoRASchedulerExtension
@@ -34,6 +35,7 @@ def make_scheduler(
 
     Args:
         scheduler_config, cache_config, hash_root: see :class:`~mini_vllm.core.scheduler.Scheduler`.
+            With ``encoder_cache_size`` requests may have images (phase 13).
         lora: limits of the adapters that a step may hold (phase 11).
         structured: the manager of compiled grammars (phase 12).
         connector: the scheduler's half of a KV connector (phase 15).
@@ -50,7 +52,6 @@ def make_scheduler(
     wanted = {
         "enable_lora": lora,
         "structured_outputs_config": structured,
-        "images": scheduler_config.encoder_cache_size,
         "kv_transfer_config": connector,
     }
     for name, feature in wanted.items():
@@ -60,9 +61,15 @@ def make_scheduler(
         features.append(LoRASchedulerExtension(lora))
     if structured is not None:
         features.append(structured)
+    images = None
+    if scheduler_config.encoder_cache_size is not None:
+        images = EncoderInputs(scheduler_config)
+        features.append(images)
     scheduler = (scheduler_cls or Scheduler)(
         scheduler_config, cache_config, (*features, *extensions), hash_root
     )
+    if images is not None:
+        scheduler.encoder_cache_manager = images.manager
     if use_eagle:
         manager = scheduler.kv_cache_manager
         scheduler.kv_cache_manager = EagleKVCacheManager(
