@@ -3,9 +3,9 @@
 The encoder computes a whole image at once, but the decoder may take it in several steps, and the
 next request may bring the same image. So embeddings are kept, by the hash of the image::
 
-    cached      {"cat": {"r0", "r2"}, "dog": set(), "owl": {"r1"}}     hash -> who needs it
-    freeable    "dog" (7 rows)                                          needed by nobody, oldest first
-    room        num_free_slots: empty          num_freeable_slots: empty, or empty after evictions
+    cached      {"cat": {"r0", "r2"}, "dog": set(), "owl": {"r1"}}    hash -> who needs it
+    freeable    {"dog": 7}                                            needed by nobody, oldest first
+    room        num_free_slots: empty         num_freeable_slots: empty, or empty after evictions
 
 The worker holds the tensors. This manager only counts: in rows of embeddings, not in prompt
 positions. It tells the worker which hashes it has evicted.

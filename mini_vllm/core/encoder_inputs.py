@@ -72,27 +72,30 @@ class EncoderInputs(SchedulerExtension):
         """
         if not request.has_encoder_inputs:
             return
-        config = self.config
-        limits = {
-            "max_num_encoder_input_tokens": self.max_budget,
-            "encoder_cache_size": self.manager.cache_size,
-        }
         for index, feature in enumerate(request.mm_features):
-            sizes = {name: (feature.mm_position.get_num_embeds(), most) for name, most in limits.items()}
-            if config.disable_chunked_mm_input:
-                length = feature.mm_position.length
-                sizes["max_num_batched_tokens"] = (length, config.max_num_batched_tokens)
-                if config.long_prefill_token_threshold:
-                    threshold = config.long_prefill_token_threshold
-                    sizes["long_prefill_token_threshold"] = (length, threshold)
-            for name, (size, most) in sizes.items():
-                if size > most:
+            place = feature.mm_position
+            for name, limit in self._limits():
+                size = place.get_num_embeds() if "encoder" in name else place.length
+                if size > limit:
                     raise ValueError(
                         f"image {index} of request {request.request_id!r} has {size} tokens; "
-                        f"{name} is {most}, so it could never be computed; send a smaller image "
+                        f"{name} is {limit}, so it could never be computed; send a smaller image "
                         f"(mm_processor_kwargs) or raise {name}"
                     )
         self.requests[request.request_id] = request
+
+    def _limits(self) -> list[tuple[str, int]]:
+        """What an image must fit whole, by the name of the option."""
+        config = self.config
+        limits = [
+            ("max_num_encoder_input_tokens", self.max_budget),
+            ("encoder_cache_size", self.manager.cache_size),
+        ]
+        if config.disable_chunked_mm_input:
+            limits.append(("max_num_batched_tokens", config.max_num_batched_tokens))
+            if threshold := config.long_prefill_token_threshold:
+                limits.append(("long_prefill_token_threshold", threshold))
+        return limits
 
     # ------------------------------------------------------------------ while planning
 

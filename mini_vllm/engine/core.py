@@ -27,6 +27,7 @@ from mini_vllm.core.scheduler_output import (
 )
 from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.images import make_image_processor, with_encoder_limits
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.lora.request import LoRARequest
@@ -93,6 +94,9 @@ class EngineCore:
         supports = resolve_model_class(self.model_args.architectures).supports
         combinations.check(config, self.model_args, supports, scheduler_cls)
         _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
+        self.image_processor = make_image_processor(config, self.model_args)
+        if self.image_processor is not None:
+            config = with_encoder_limits(config, self.image_processor.largest)
         self.executor = executor = UniProcExecutor(config)
         executor.call("init_device")
         executor.call("load_model")
@@ -157,6 +161,7 @@ class EngineCore:
             eos_token_id=request.eos_token_id,
             cache_salt=request.cache_salt,
             lora_name=self._adapter_of(request),
+            mm_features=request.mm_features,
         )
 
     def _adapter_of(self, request: EngineCoreRequest) -> str | None:

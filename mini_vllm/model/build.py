@@ -61,7 +61,7 @@ def load_model(
         ) from error
     if load_format == "dummy":
         fill_with_random(model, seed)
-    elif load_format == "auto" and build.is_plain:
+    elif load_format == "auto" and build.is_plain and args.vision is None:
         check_floating(Path(path))
         load_weights(model, Path(path))
     elif load_format == "auto":
@@ -132,10 +132,10 @@ def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:
             numbers = torch.randint(low, high, parameter.shape, generator=generator)
             parameter.data.copy_(numbers)
             seed += 1
-        elif "norm" in name:
-            parameter.data.fill_(1.0)
         elif name.endswith("bias"):
             parameter.data.zero_()
+        elif "norm" in name:
+            parameter.data.fill_(1.0)
         else:
             generator = torch.Generator(parameter.device).manual_seed(seed)
             parameter.data.normal_(0.0, 0.02, generator=generator)

@@ -10,6 +10,7 @@ from typing import Any
 
 from mini_vllm.errors import show
 from mini_vllm.model.config_schema import GENERATION_CONFIG, check_config, check_entries
+from mini_vllm.model.vision_config import VisionArgs, split_config
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class ModelArgs:
     sliding_windows: tuple[int | None, ...]  # one entry a layer; None = full attention
     eos_token_ids: tuple[int, ...]
     dtype: str  # what the checkpoint says, e.g. "bfloat16"
+    vision: VisionArgs | None = None  # of the encoder, if the model sees
 
     @property
     def eos_token_id(self) -> int | None:
@@ -45,6 +47,7 @@ class ModelArgs:
 
         Raises ValueError that names `source`, the key, its value and what is allowed.
         """
+        config, vision = split_config(config, source)
         check_config(config, source)
         architectures = tuple(config.get("architectures", ()))
         is_qwen2 = "Qwen2ForCausalLM" in architectures  # biases on q, k, v, and only there
@@ -70,6 +73,7 @@ class ModelArgs:
             sliding_windows=_sliding_windows(config),
             eos_token_ids=tuple(dict.fromkeys(_as_list(config.get("eos_token_id")))),
             dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
+            vision=vision,
         )
 
 

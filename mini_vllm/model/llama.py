@@ -132,13 +132,16 @@ class LlamaModel(nn.Module):
         kv_caches: list[Tensor],
         metadata: AttentionMetadata,
         inputs_embeds: Tensor | None = None,
+        deepstack: Tensor | None = None,
     ) -> Tensor:
         x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         x = to_compute_dtype(x)
         rope = self.rotary(positions, x.dtype)
         residual = None
-        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+        for index, (layer, kv_cache) in enumerate(zip(self.layers, kv_caches, strict=True)):
             x, residual = layer(x, residual, rope, kv_cache, metadata)
+            if deepstack is not None and index < len(deepstack):
+                x = x + deepstack[index]
         return self.norm.add(x, residual)[0]
 
 
@@ -206,7 +209,8 @@ class LlamaForCausalLM(nn.Module):
 
         `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor a layer,
         `[2, num_blocks, block_size, Hkv, D]`. `extra` may hold `inputs_embeds` `[T, H]`, which
-        then take the place of the embedded `input_ids`.
+        then take the place of the embedded `input_ids`, and `deepstack` `[levels, T, H]`, of which
+        level k is added behind layer k.
         """
         return self.model(input_ids, positions, kv_caches, metadata, **extra)
 

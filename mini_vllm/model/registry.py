@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.qwen3 import Qwen3ForCausalLM
+from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 
 MODELS: dict[str, type[LlamaForCausalLM]] = {
     "LlamaForCausalLM": LlamaForCausalLM,
     "Qwen2ForCausalLM": LlamaForCausalLM,
     "Qwen3ForCausalLM": Qwen3ForCausalLM,
+    "Qwen3VLForConditionalGeneration": Qwen3VLForConditionalGeneration,
 }
 
 

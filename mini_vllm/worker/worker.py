@@ -15,10 +15,12 @@ from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, Sc
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
+from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
 from mini_vllm.worker.model_runner import ModelRunner
 
@@ -108,6 +110,8 @@ class Worker:
             cache.block_size,
             self.device,
         )
+        if isinstance(self.model, Qwen3VLForConditionalGeneration):
+            self.model_runner.images = RunnerImages(self.model, self.model_runner)
         if self.lora is not None:
             self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
         if self.drafter is not None:
