@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from mini_vllm.config.checks import require_at_least, require_one_of
 from mini_vllm.errors import show
@@ -20,9 +20,17 @@ class ModelConfig:
     """
 
     model: str
-    """A folder in Hugging Face layout, or the name of a bundled model."""
+    """A folder in Hugging Face layout. (`LLM` takes names, too, and finds the folder.)"""
     tokenizer: str | None = None
-    """Another folder for the tokenizer; None: the model's own."""
+    """Another folder, or name, for the tokenizer; None: the model's own."""
+    revision: str | None = None
+    """Branch, tag or commit of a model that comes from a hub; None: its main branch."""
+    tokenizer_revision: str | None = None
+    """The same for a tokenizer of its own."""
+    download_dir: str | None = None
+    """Where downloads are kept; None: the cache that HF_HOME names."""
+    hf_token: str | None = field(default=None, repr=False)
+    """For gated and private models; None: HF_TOKEN, or the one of `hf auth login`."""
     dtype: str = "auto"
     """Element type of weights and KV cache; "auto": the type the checkpoint names."""
     device: str = "auto"
@@ -46,6 +54,10 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_one_of("dtype", self.dtype, DTYPES)
+        for name in ("revision", "tokenizer_revision", "download_dir", "hf_token"):
+            if not isinstance(value := getattr(self, name), str | None) or value == "":
+                shown = "" if name == "hf_token" else f" {show(value)}"
+                raise ValueError(f"{name} is{shown} no text, or empty; leave it out for none")
         if self.num_threads is not None:
             require_at_least("num_threads", self.num_threads, 1, "leave it out to let us choose")
             if self.num_threads > MAX_THREADS:

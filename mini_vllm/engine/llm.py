@@ -37,7 +37,8 @@ class LLM:
     """A model that generates text for batches of prompts.
 
     Args:
-        model: a folder in Hugging Face layout, or the name of a bundled model.
+        model: a folder in Hugging Face layout, the name of a bundled model, or of a hub's, such as
+            "Qwen/Qwen3-0.6B", which is downloaded the first time; see :mod:`mini_vllm.hub`.
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
         scheduler_cls: another scheduler with the interface of
             :class:`~mini_vllm.core.scheduler.Scheduler`.

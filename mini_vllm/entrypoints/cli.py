@@ -160,7 +160,9 @@ def run_quantize(args: argparse.Namespace) -> int:
 
 def _add_engine_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--model", default=DEFAULT_MODEL, help=f"folder, or bundled model (default {DEFAULT_MODEL})"
+        "--model",
+        default=DEFAULT_MODEL,
+        help=f"folder, bundled model, or OWNER/NAME of a hub's (default {DEFAULT_MODEL})",
     )
     parser.add_argument(
         "--scheduler",

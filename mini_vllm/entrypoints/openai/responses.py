@@ -40,6 +40,7 @@ async def create_response(
         stream=request.stream,
         temperature=request.temperature,
         top_p=request.top_p,
+        response_format=request.response_format(),
     )
     token_ids = await prompt_of(state, chat)
     max_tokens = room_for_output(state.engine, len(token_ids), request.max_output_tokens)

@@ -91,6 +91,12 @@ class ServerState:
         Raises:
             ValueError, QueueFullError, EngineDeadError: nothing of the request is left behind.
         """
+        if priority and self.engine.config.scheduler.policy != "priority":
+            raise APIError(
+                f"priority is {priority}; this server takes requests in their order; start it with "
+                "--policy priority, or leave it out",
+                param="priority",
+            )
         total = sum(one.n for one in params)
         tokens = sum(one.n * len(p) for p, one in zip(prompts, params, strict=True) if p)
         self.engine.admission.check(total, tokens)
