@@ -46,7 +46,9 @@ class Script:
         self.plans[request_id] = plan or External()
         self.next_answer[request_id] = 0
 
-    def answer(self, request_id: str, num_tokens: int, num_computed: int) -> tuple[int | None, bool]:
+    def answer(
+        self, request_id: str, num_tokens: int, num_computed: int
+    ) -> tuple[int | None, bool]:
         """What it offers. None is said once; a number until a load of it has begun."""
         answers = self.plans[request_id].answers
         index = self.next_answer[request_id]

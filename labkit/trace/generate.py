@@ -433,9 +433,19 @@ def _external(rng: Random) -> Shape:
         max_model_len=rng.choice((33, 64, 128)),
     )
     return Shape(
-        config, prompt=(1, 40), max_tokens=(1, 12), share=0.0 if alone else 0.5, priorities=2,
-        reuse=0.0 if alone else 0.2, alike=not alone, aborts=0.3, external=0.7, lost=lost, kept=0.3, drain=300,
-    )  # fmt: skip
+        config,
+        prompt=(1, 40),
+        max_tokens=(1, 12),
+        share=0.0 if alone else 0.5,
+        reuse=0.0 if alone else 0.2,
+        alike=not alone,
+        priorities=2,
+        aborts=0.3,
+        external=0.7,
+        lost=lost,
+        kept=0.3,
+        drain=300,
+    )
 
 
 FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {

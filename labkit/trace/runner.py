@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from labkit.trace.external import Script
 from labkit.trace.format import (
     Abort,
     Add,
@@ -25,7 +26,6 @@ from labkit.trace.format import (
     sample_tokens,
     step_fields,
 )
-from labkit.trace.external import Script
 from labkit.trace.stand_ins import Grammars, ScriptedConnector, connector_output
 
 Line = dict[str, Any]

@@ -24,7 +24,7 @@ class KVTransferConfig:
     """Name of the connector's class."""
     kv_role: str | None = None
     """Whether this engine hands KV out ("kv_producer"), takes it ("kv_consumer"), or both."""
-    engine_id: str | None = None
+    engine_id: str | None = field(default=None, compare=False)
     """How others call this engine. None: a random name."""
     kv_connector_extra_config: Mapping[str, Any] = field(default_factory=dict)
     """What the connector itself wants to know."""

@@ -98,9 +98,7 @@ def _remote_scheduler(wanted: type[Scheduler]) -> type[RemoteKVScheduler]:
     return RemoteKVScheduler
 
 
-def _make_manager(
-    scheduler: Scheduler, parts: Mapping[type, bool], hash_root: bytes | None
-) -> Any:
+def _make_manager(scheduler: Scheduler, parts: Mapping[type, bool], hash_root: bytes | None) -> Any:
     """A KV cache manager with what the features add to it, in the place of the plain one."""
     bases = tuple(part for part, is_on in parts.items() if is_on)
     manager = scheduler.kv_cache_manager

@@ -72,7 +72,7 @@ class ConnectorContext:
     num_gpu_blocks: int
 
 
-class KVConnectorBase_V1:  # noqa: N801 (upstream's name)
+class KVConnectorBase_V1:
     """A connector that brings nothing and keeps nothing. Override what yours does.
 
     Args:

@@ -181,9 +181,9 @@ class PrefixIndex:
     def apply(self, worker: str, events: Iterable[KVEvent]) -> None:
         """Take in what a worker tells, in its order.
 
-        A BlockStored is one more copy of each of its hashes, a BlockRemoved one less; a hash without
-        a copy is forgotten, and one that was never told of is ignored. AllBlocksCleared empties the
-        worker's part.
+        A BlockStored is one more copy of each of its hashes, a BlockRemoved one less; a hash
+        without a copy is forgotten, and one that was never told of is ignored. AllBlocksCleared
+        empties the worker's part.
         """
         known = self.copies.setdefault(worker, {})
         for event in events:

@@ -17,7 +17,10 @@ class KVConnectorFactory:
     """Knows connectors by name, and imports one when it is asked for."""
 
     _registry: ClassVar[dict[str, tuple[str, str]]] = {
-        "SharedStorageConnector": ("mini_vllm.kv_transfer.shared_storage", "SharedStorageConnector"),
+        "SharedStorageConnector": (
+            "mini_vllm.kv_transfer.shared_storage",
+            "SharedStorageConnector",
+        ),
         "OffloadingConnector": ("mini_vllm.kv_transfer.offloading", "OffloadingConnector"),
         "P2pTcpConnector": ("mini_vllm.kv_transfer.p2p", "P2pTcpConnector"),
         "MultiConnector": ("mini_vllm.kv_transfer.multi", "MultiConnector"),

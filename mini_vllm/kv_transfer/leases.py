@@ -96,14 +96,13 @@ class Leases:
                 f"the KV here is {mine}, of another model, format or block size than {theirs}"
             )
         lease = self.leases.get(question.request_id)
-        is_over = lease is None or lease.name != question.lease
-        if is_over or (lease.deadline is not None and time.monotonic() >= lease.deadline):
+        if lease is not None and lease.name != question.lease:
+            lease = None
+        if lease is None or (lease.deadline is not None and time.monotonic() >= lease.deadline):
             raise ValueError(f"nothing is held for request {question.request_id!r} any more")
         foreign = set(question.block_ids) - set(lease.block_ids)
         if foreign:
-            raise ValueError(
-                f"block {min(foreign)} is not one of request {question.request_id!r}"
-            )
+            raise ValueError(f"block {min(foreign)} is not one of request {question.request_id!r}")
 
     def release(self, question: Question) -> None:
         """A reader says that she needs a request's blocks no longer."""

@@ -164,14 +164,6 @@ class MultiConnector(KVConnectorBase_V1):
         for part in self.parts:
             part.start_load_kv()
 
-    def wait_for_layer_load(self, layer_name: str) -> None:
-        for part in self.parts:
-            part.wait_for_layer_load(layer_name)
-
-    def save_kv_layer(self, layer_name: str, kv_layer: Tensor, attn_metadata: Any) -> None:
-        for part in self.parts:
-            part.save_kv_layer(layer_name, kv_layer, attn_metadata)
-
     def wait_for_save(self) -> None:
         for part in self.parts:
             part.wait_for_save()

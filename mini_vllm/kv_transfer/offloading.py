@@ -72,6 +72,7 @@ class OffloadingConnector(KVConnectorBase_V1):
         """What is stored now: the request, and the keys."""
         self.job_ids = itertools.count()
         self.layers: list[Tensor] = []
+        self.loaded: set[str] = set()
         self.host: Tensor | None = None
         """``[num_blocks, L, 2, B, H, D]``; the worker's half allocates it."""
 
@@ -205,6 +206,7 @@ class OffloadingConnector(KVConnectorBase_V1):
         assert self.host is not None
         for copy in meta.loads.values():
             scatter_blocks(self.host[copy.host_ids], self.layers, copy.device_ids)
+        self.loaded |= meta.loads.keys()
 
     def wait_for_save(self) -> None:
         from mini_vllm.kv_transfer.layout import gather_blocks
@@ -214,7 +216,8 @@ class OffloadingConnector(KVConnectorBase_V1):
             self.host[copy.host_ids] = gather_blocks(self.layers, copy.device_ids).to("cpu")
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
-        return None, set(self._meta().loads)
+        loaded, self.loaded = self.loaded, set()
+        return None, loaded
 
     def build_connector_worker_meta(self) -> list[int]:
         return list(self._meta().stores)
@@ -228,6 +231,7 @@ class OffloadingConnector(KVConnectorBase_V1):
 
     def reset(self) -> None:
         """What was being written or read no longer is; what was ready, is."""
+        self.loaded.clear()
         if self.role == KVConnectorRole.SCHEDULER:
             self._give_up_stores()
             for keys, _ in self.loads.values():

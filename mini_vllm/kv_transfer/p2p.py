@@ -81,14 +81,15 @@ class Fetch:
 
 
 class P2pTcpConnector(KVConnectorBase_V1):
-    """Settings: ``host`` and ``port`` (0: any) that a prefill side serves at, ``transfer_timeout_s``
-    of a fetch, ``kv_lease_duration`` in seconds, for which blocks wait to be fetched."""
+    """Settings: ``host`` and ``port`` (0: any) that a prefill side serves at,
+    ``transfer_timeout_s`` of a fetch, and ``kv_lease_duration``, the seconds for which blocks wait
+    to be fetched."""
 
     extra_keys: ClassVar[Mapping[str, Any]] = {
         "host": "127.0.0.1",
         "port": 0,
         "transfer_timeout_s": 30.0,
-        "kv_lease_duration": 60.0,
+        "kv_lease_duration": 120.0,
     }
 
     def __init__(
@@ -160,7 +161,6 @@ class P2pTcpConnector(KVConnectorBase_V1):
             return
         size = self.context.block_size
         local_ids = blocks.get_block_ids()
-        first = len(local_ids) - cdiv(num_external_tokens, size)
         num_tokens = min(source.num_tokens, request.num_prompt_tokens)
         first = (num_tokens - num_external_tokens) // size
         remote_ids = source.block_ids[first : cdiv(num_tokens, size)]
@@ -193,7 +193,6 @@ class P2pTcpConnector(KVConnectorBase_V1):
         request_id = request.request_id
         self.tracker.forget(request_id)
         lease = self.lease_names.pop(request_id, None)
-        self.meta.pulls.pop(request_id, None)
         source = self._source(request)
         if source is not None:
             self.meta.unwanted.append(source)
@@ -298,8 +297,8 @@ class P2pTcpConnector(KVConnectorBase_V1):
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Whose blocks nobody will fetch any more, and whose fetch is over.
 
-        A fetch is over when its answer is there, or its ``deadline`` has passed. Then the request is
-        named, whatever has come of it: with its KV in place (:meth:`_place`), or with its blocks
+        A fetch is over when its answer is there, or its ``deadline`` has passed. Then the request
+        is named, whatever has come of it: with its KV in place (:meth:`_place`), or with its blocks
         among ``self.invalid``. It leaves ``self.fetches``, so that an answer that comes after
         the deadline finds nobody: the blocks may be another request's by then. The other engine
         is told that it need not hold on (:meth:`_tell_done`).
@@ -319,7 +318,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         return self.leases.take_ended(now), received
 
     def _place(self, fetch: Fetch) -> None:
-        """Put an answer into the cache; its blocks are invalid if it is none, or of a wrong size."""
+        """Put an answer into the cache; its blocks are invalid if it is none, or too short."""
         from mini_vllm.kv_transfer.layout import from_bytes, scatter_blocks
 
         size, block_ids = self.context.bytes_per_block, fetch.pull.local_block_ids

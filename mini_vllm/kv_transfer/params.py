@@ -37,7 +37,7 @@ class RemotePrefill:
     num_tokens: int
 
 
-def check_params(params: Any, num_prompt_tokens: int, block_size: int) -> None:
+def check_params(params: Any) -> None:
     """Refuse what no connector could follow.
 
     Raises:
@@ -49,9 +49,18 @@ def check_params(params: Any, num_prompt_tokens: int, block_size: int) -> None:
         raise ValueError(f"kv_transfer_params is {show(params)}; it must be an object or left out")
     if params.get("do_remote_prefill") and params.get("do_remote_decode"):
         raise ValueError(
-            "kv_transfer_params has do_remote_prefill and do_remote_decode; a request either fetches "
-            "its prompt's KV or leaves it for another engine; set one of them"
+            "kv_transfer_params has do_remote_prefill and do_remote_decode; a request either "
+            "fetches its prompt's KV or leaves it for another engine; set one of them"
         )
+    read_remote_prefill(params)
+
+
+def check_remote_blocks(params: Mapping[str, Any], num_prompt_tokens: int, block_size: int) -> None:
+    """Refuse KV of another prompt.
+
+    Raises:
+        ValueError: if there are not as many tokens and blocks as the prompt has.
+    """
     source = read_remote_prefill(params)
     if source is None:
         return
@@ -77,8 +86,8 @@ def read_remote_prefill(params: Mapping[str, Any]) -> RemotePrefill | None:
         value = params.get(key)
         if not isinstance(value, kind) or isinstance(value, bool):
             raise ValueError(
-                f"kv_transfer_params has do_remote_prefill, but {key} is {show(value)}; hand on all "
-                "that the prefill engine has answered"
+                f"kv_transfer_params has do_remote_prefill, but {key} is {show(value)}; hand on "
+                "all that the prefill engine has answered"
             )
     block_ids = params["remote_block_ids"]
     if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in block_ids):
@@ -95,9 +104,3 @@ def read_remote_prefill(params: Mapping[str, Any]) -> RemotePrefill | None:
         list(block_ids),
         num_tokens,
     )
-
-
-def of_sampling_params(extra_args: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """The parameters in a request's ``extra_args``, as a copy that the engine may change."""
-    params = (extra_args or {}).get("kv_transfer_params")
-    return dict(params) if isinstance(params, Mapping) else None

@@ -1,4 +1,4 @@
-"""What a connector's scheduler half has to follow of its requests: their blocks, and which are full.
+"""What a connector's scheduler half follows of its requests: their blocks, and which are full.
 
 Plans tell changes only; a connector that saves blocks, or promises them, wants the whole.
 """
@@ -49,7 +49,9 @@ class RequestTracker:
         for request_id, num_scheduled in output.num_scheduled_tokens.items():
             tracked = self.requests[request_id]
             new_ids = output.new_block_ids.get(request_id, [])
-            tracked.block_ids = list(new_ids) if request_id in whole else tracked.block_ids + new_ids
+            tracked.block_ids = (
+                list(new_ids) if request_id in whole else tracked.block_ids + new_ids
+            )
             request = tracked.request
             # Drafts may be rejected: they fill no block.
             num_certain = min(computed[request_id] + num_scheduled, request.num_tokens)

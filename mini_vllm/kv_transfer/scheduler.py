@@ -197,11 +197,12 @@ class RemoteKVScheduler(Scheduler):
 
     def _try_admit(self, step: StepPlan, request: Request) -> bool:
         """See :meth:`Scheduler._try_admit`; external tokens count as computed, local ones first."""
-        external, is_async = self.offers.get(request.request_id, NOTHING)
+        offered, is_async = self.offers.get(request.request_id, NOTHING)
+        external = offered or 0
         if request.num_computed_tokens > 0:
             admitted = self._admit(step, request, KVCacheBlocks(), 0, 0)
-        elif not external:
-            external, admitted = 0, super()._try_admit(step, request)
+        elif external == 0:
+            admitted = super()._try_admit(step, request)
         else:
             hits, num_local = self.kv_cache_manager.get_computed_blocks(request)
             admit = self._start_load if is_async else self._admit

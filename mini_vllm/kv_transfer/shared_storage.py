@@ -100,7 +100,9 @@ class SharedStorageConnector(KVConnectorBase_V1):
                 f"shared_storage_path is {path!r}; SharedStorageConnector needs the folder that "
                 'its engines share, such as {"shared_storage_path": "/tmp/kv"}'
             )
-        if max_bytes is not None and (isinstance(max_bytes, bool) or not isinstance(max_bytes, int)):
+        if max_bytes is not None and (
+            isinstance(max_bytes, bool) or not isinstance(max_bytes, int)
+        ):
             raise ValueError(f"max_bytes is {max_bytes!r}; it must be a whole number, or left out")
 
     # ------------------------------------------------------------------ the scheduler's half

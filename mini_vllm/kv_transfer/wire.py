@@ -106,9 +106,9 @@ class BlockServer:
             payload = self._serve(question)
             if payload is None:
                 return None
-            head = {"error": None, "checksum": zlib.crc32(payload)}
+            head: dict[str, Any] = {"error": None, "checksum": zlib.crc32(payload)}
         except Exception as error:
-            payload, head = b"", {"error": f"{error}" or type(error).__name__, "checksum": 0}
+            payload, head = b"", {"error": str(error) or type(error).__name__, "checksum": 0}
         return [self._msgpack.encode(head), payload]
 
     def close(self) -> None:
