@@ -67,7 +67,7 @@ PUBLISHERS = ("null", "zmq")
 class KVEventsConfig:
     """Whether others are told which blocks the prefix cache holds.
 
-    Source: vllm/config/kv_events.py#L10-L54 (KVEventsConfig) @ v0.22.1
+    Source: vllm/config/kv_events.py#L10-L52 (KVEventsConfig) @ v0.22.1
     """
 
     enable_kv_cache_events: bool = False

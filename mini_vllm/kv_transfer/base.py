@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class KVConnectorRole(enum.Enum):
     """Which half an object is.
 
-    Source: vllm/distributed/kv_transfer/kv_connector/v1/base.py#L122-L127 (KVConnectorRole)
+    Source: vllm/distributed/kv_transfer/kv_connector/v1/base.py#L124-L129 (KVConnectorRole)
     @ v0.22.1
     """
 
@@ -54,7 +54,7 @@ class KVConnectorRole(enum.Enum):
 class KVConnectorMetadata:
     """What the scheduler's half tells the worker's half about one step; connectors subclass it.
 
-    Source: vllm/distributed/kv_transfer/kv_connector/v1/base.py#L139-L145 (KVConnectorMetadata)
+    Source: vllm/distributed/kv_transfer/kv_connector/v1/base.py#L141-L147 (KVConnectorMetadata)
     @ v0.22.1
     """
 

@@ -1,6 +1,6 @@
 """Blocks that an engine holds for others, and for how long.
 
-Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L604-L679
+Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
 (NixlConnectorScheduler.request_finished) @ v0.22.1
 """
 

@@ -10,7 +10,7 @@
 Pure bookkeeping: which bytes are copied when is somebody else's business, and takes steps. So a
 block has a state in between, and what is in between is neither found nor evicted.
 
-Source: vllm/v1/kv_offload/cpu/manager.py#L23-L250 (CPUOffloadingManager) @ v0.22.1
+Source: vllm/v1/kv_offload/cpu/manager.py#L23-L240 (CPUOffloadingManager) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CachePolicy(Protocol):
 class LRUCachePolicy:
     """Least recently used first.
 
-    Source: vllm/v1/kv_offload/cpu/policies/lru.py#L10-L51 (LRUCachePolicy) @ v0.22.1
+    Source: vllm/v1/kv_offload/cpu/policies/lru.py#L10-L49 (LRUCachePolicy) @ v0.22.1
     """
 
     def __init__(self, capacity: int) -> None:
@@ -103,7 +103,7 @@ class LRUCachePolicy:
         Returns:
             Keys and blocks, oldest first; or None, with nothing changed, if there are too few.
 
-        Source: vllm/v1/kv_offload/cpu/policies/lru.py#L34-L51 (LRUCachePolicy.evict) @ v0.22.1
+        Source: vllm/v1/kv_offload/cpu/policies/lru.py#L34-L49 (LRUCachePolicy.evict) @ v0.22.1
         """
         victims: Evicted = []
         for key, block in self.blocks.items():
@@ -125,7 +125,7 @@ class ARCCachePolicy:
     Keys that were evicted lately are remembered as ghosts. Who asks for a ghost of t1 shows that t1
     is too small, who asks for one of t2 that it is too large.
 
-    Source: vllm/v1/kv_offload/cpu/policies/arc.py#L10-L165 (ARCCachePolicy) @ v0.22.1
+    Source: vllm/v1/kv_offload/cpu/policies/arc.py#L10-L163 (ARCCachePolicy) @ v0.22.1
     """
 
     def __init__(self, capacity: int) -> None:
@@ -213,7 +213,7 @@ POLICIES: dict[str, type[LRUCachePolicy] | type[ARCCachePolicy]] = {
 class PrepareStoreOutput:
     """What is to be written, and where to.
 
-    Source: vllm/v1/kv_offload/base.py#L147-L156 (PrepareStoreOutput) @ v0.22.1
+    Source: vllm/v1/kv_offload/base.py#L68-L72 (PrepareStoreOutput) @ v0.22.1
     """
 
     keys_to_store: list[bytes]
@@ -228,7 +228,7 @@ class CPUOffloadingManager:
     Args:
         policy: "lru" or "arc".
 
-    Source: vllm/v1/kv_offload/cpu/manager.py#L23-L250 (CPUOffloadingManager) @ v0.22.1
+    Source: vllm/v1/kv_offload/cpu/manager.py#L23-L240 (CPUOffloadingManager) @ v0.22.1
     """
 
     def __init__(self, num_blocks: int, policy: str = "lru") -> None:

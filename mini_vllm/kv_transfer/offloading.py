@@ -3,7 +3,7 @@
 Every block that becomes full is copied to the host after the forward pass that filled it. When a
 request's beginning is no longer in the device's cache, it is loaded from there, beside other steps.
 
-Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py#L235-L1000
+Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py#L235-L996
 (OffloadingConnectorScheduler) @ v0.22.1
 """
 
@@ -104,7 +104,7 @@ class OffloadingConnector(KVConnectorBase_V1):
         found right now: after that they are in the device's cache, and need not come twice.
         What was found is touched.
 
-        Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py#L418-L492
+        Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py#L498-L541
         (OffloadingConnectorScheduler.get_num_new_matched_tokens) @ v0.22.1
         """
         first = num_computed_tokens // self.context.block_size

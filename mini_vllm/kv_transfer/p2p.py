@@ -12,7 +12,7 @@ Who decodes pulls: she knows when there is room. A peer may be dead, stopped or 
 can tell which. So every wait has an end, on both sides: the one who fetches gives up after
 ``transfer_timeout_s``, the one who holds after ``kv_lease_duration``.
 
-Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L66-L679
+Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L66-L674
 (NixlConnectorScheduler) @ v0.22.1
 """
 
@@ -187,7 +187,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         A request that ends before it has fetched what another engine holds for it lets that engine
         know (``self.meta.unwanted``).
 
-        Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L604-L679
+        Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
         (NixlConnectorScheduler.request_finished) @ v0.22.1
         """
         request_id = request.request_id

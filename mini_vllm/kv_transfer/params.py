@@ -3,7 +3,7 @@
 Whoever stands before a prefill and a decode engine says {"do_remote_decode": true} to the first,
 and hands what that answers to the second.
 
-Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L664-L679
+Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
 (NixlConnectorScheduler.request_finished) @ v0.22.1
 """
 

@@ -1,6 +1,6 @@
 """Sends an engine's KV events to whoever listens, and again to whoever has missed some.
 
-Source: vllm/distributed/kv_events.py#L260-L470 (ZmqEventPublisher) @ v0.22.1
+Source: vllm/distributed/kv_events.py#L274-L498 (ZmqEventPublisher) @ v0.22.1
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def transfers_of_ended(state: TransferState, request: Request, connector_keeps: 
     Returns:
         A subset of {"recv", "send"}. Its blocks may go if it is empty.
 
-    Source: vllm/v1/core/sched/scheduler.py#L1819-L1858 (Scheduler.finish_requests) @ v0.22.1
+    Source: vllm/v1/core/sched/scheduler.py#L1779-L1840 (Scheduler.finish_requests) @ v0.22.1
     """
     request_id = request.request_id
     pending = {"send"} if connector_keeps else set()
