@@ -4,7 +4,7 @@ Reading and writing is done by threads, for a disk takes longer than a step may.
 engine's own thread touches the cache: writers get copies, and what readers bring is put into its
 place between two forward passes.
 
-Source: vllm/distributed/kv_transfer/kv_connector/v1/example_connector.py#L91-L457
+Source: vllm/distributed/kv_transfer/kv_connector/v1/example_connector.py#L85-L452
 (ExampleConnector) @ v0.22.1. Difference: a file a block and not a folder a prompt, and all of it
 checked.
 """
