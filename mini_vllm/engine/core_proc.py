@@ -115,6 +115,7 @@ class EngineCoreProc:
             if unfinished and self._has_work() and time.monotonic() < self.deadline:
                 return True
             self._send_aborted(self.core.abort_requests(unfinished))
+            self.core.release_held()
             self.shutdown_state = ShutdownState.SHUTTING_DOWN
         return self._has_work()
 
@@ -169,7 +170,8 @@ class EngineCoreProc:
             else:
                 value = call_utility(self.core, call.method, *call.args)
         except Exception as error:
-            answer = UtilityAnswer(call.call_id, error=f"{type(error).__name__}: {error}")
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            answer = UtilityAnswer(call.call_id, error=f"{kind}{error}")
             self.output_queue.put((MessageKind.ANSWER, answer))
             return
         if isinstance(value, Future):

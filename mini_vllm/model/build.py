@@ -17,7 +17,7 @@ from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.model.layers import PLAIN, Build, QuantConfig
 from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
-from mini_vllm.model.loader import load_weights
+from mini_vllm.model.loader import STACKED_PARAMS, load_weights
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.model.sharded_loader import load_parts
 
@@ -61,7 +61,7 @@ def load_model(
         ) from error
     if load_format == "dummy":
         fill_with_random(model, seed)
-    elif load_format == "auto" and build.is_plain and args.vision is None:
+    elif load_format == "auto" and build.is_plain and has_common_names(model):
         check_floating(Path(path))
         load_weights(model, Path(path))
     elif load_format == "auto":
@@ -72,6 +72,12 @@ def load_model(
         if hasattr(module, "process_weights_after_loading"):
             module.process_weights_after_loading()
     return model
+
+
+def has_common_names(model: LlamaForCausalLM) -> bool:
+    """Whether a checkpoint calls the model's tensors as most do; else `load_parts` renames them."""
+    name = "model.norm.weight"
+    return model.stacked == STACKED_PARAMS and model.checkpoint_prefix(name) == name
 
 
 def check_floating(folder: Path) -> None:

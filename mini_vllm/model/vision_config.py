@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.model.config_schema import OBJECT, Rule, check_entries, integer, is_integer, list_of
+from mini_vllm.model.families import is_foreign, with_defaults
 
 MAX_SIZE = 2**24
 _SIZE = integer(1, MAX_SIZE, required=True)
@@ -39,8 +40,6 @@ VISION: dict[str, Rule] = {
     ),
     "rope_parameters": OBJECT.or_null(),
 }
-TEXT_DEFAULTS = {"head_dim": 128, "rope_theta": 500000.0, "max_position_embeddings": 128000}
-"""Where Hugging Face's class for the decoder has other defaults than Qwen3's."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +79,15 @@ def split_config(
     A file without `vision_config` is the decoder's, and comes back as it is, with None.
     Raises ValueError that names `source`, the key, its value and what is allowed.
     """
-    if "vision_config" not in config:
+    if "vision_config" not in config or is_foreign(config):
         return config, None
     check_entries(config, MULTIMODAL, source)
-    text = TEXT_DEFAULTS | dict(config["text_config"])
-    for key in ("architectures", "tie_word_embeddings", "quantization_config"):
-        if key in config:
-            text[key] = config[key]
+    named = {
+        key: config[key]
+        for key in ("architectures", "tie_word_embeddings", "quantization_config")
+        if key in config
+    }
+    text = with_defaults({**config["text_config"], **named})
     for key in ("dtype", "torch_dtype", "eos_token_id"):
         if text.get(key) is None and config.get(key) is not None:
             text[key] = config[key]
