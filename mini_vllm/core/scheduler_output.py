@@ -101,6 +101,14 @@ class SchedulerOutput:
     rewound: dict[str, int] = field(default_factory=dict)
     """Tokens that the worker keeps as computed, of requests whose KV did not arrive."""
 
+    def num_computed_tokens(self, request_id: str) -> int:
+        """Tokens of a scheduled request that were computed before this step."""
+        for new in self.scheduled_new_reqs:
+            if new.req_id == request_id:
+                return new.num_computed_tokens
+        cached = self.scheduled_cached_reqs
+        return cached.num_computed_tokens[cached.req_ids.index(request_id)]
+
 
 @dataclass(slots=True)
 class GrammarOutput:
