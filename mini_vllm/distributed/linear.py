@@ -24,7 +24,7 @@ from torch import Tensor
 from mini_vllm.distributed.parallel_state import GroupCoordinator
 from mini_vllm.distributed.utils import divide, get_pp_indices
 from mini_vllm.distributed.vocab import VocabParallelEmbedding, VocabParallelHead
-from mini_vllm.model.layout import Part, Stage
+from mini_vllm.model.layout import WHOLE, Layout, Part, Stage
 
 
 class ColumnParallel:
@@ -155,8 +155,10 @@ class ModelParallel:
     def row(self) -> RowParallel:
         return RowParallel(self.tp)
 
-    def vocab(self, vocab_size: int) -> VocabParallelHead:
-        return VocabParallelHead(self.tp, vocab_size)
+    def vocab(self, vocab_size: int) -> Layout:
+        alone = self.tp.world_size == 1  # who needs no padding
+        return WHOLE if alone else VocabParallelHead(self.tp, vocab_size)
 
-    def embedding(self, vocab_size: int) -> VocabParallelEmbedding:
-        return VocabParallelEmbedding(self.tp, vocab_size)
+    def embedding(self, vocab_size: int) -> Layout:
+        alone = self.tp.world_size == 1
+        return WHOLE if alone else VocabParallelEmbedding(self.tp, vocab_size)

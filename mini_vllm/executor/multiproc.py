@@ -38,7 +38,6 @@ from mini_vllm.errors import EngineDeadError
 from mini_vllm.executor.base import Executor, Method
 from mini_vllm.executor.worker_process import Answer, Call, run_worker
 
-
 GRACE_SECONDS = 5.0
 """A step may last this much longer than an exchange in it, whose own error says more."""
 FELLOW_SECONDS = 0.3

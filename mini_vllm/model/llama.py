@@ -123,7 +123,7 @@ class LlamaModel(nn.Module):
         super().__init__()
         parallel = build.parallel
         self.stage = stage = parallel.stage(args.num_hidden_layers)
-        self.embed_tokens = self.norm = nn.Identity()
+        self.embed_tokens, self.norm = nn.Identity(), nn.Identity()
         if stage.is_first or (stage.is_last and args.tie_word_embeddings):  # whose head it is
             layout = parallel.embedding(args.vocab_size)
             self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, layout)
