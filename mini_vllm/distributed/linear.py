@@ -11,7 +11,7 @@ So there is one exchange in the MLP, and one in attention, where the features ar
 A layout answers for one role, on one rank. It knows nothing of how numbers are held: a
 :class:`~mini_vllm.model.layout.ParamSpec` translates its rows and columns into entries.
 
-Source: vllm/model_executor/layers/linear.py#L411-L1630 (ColumnParallelLinear, RowParallelLinear)
+Source: vllm/model_executor/layers/linear.py#L411-L1574 (ColumnParallelLinear, RowParallelLinear)
 @ v0.22.1
 """
 

@@ -9,7 +9,7 @@
 
 Ranks of a TP group are neighbours, for they talk most: twice a layer. Stages talk once a step.
 
-Source: vllm/distributed/parallel_state.py#L1489-L1705 (initialize_model_parallel) @ v0.22.1
+Source: vllm/distributed/parallel_state.py#L1506-L1747 (initialize_model_parallel) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def init_distributed_environment(
         backend: "gloo" between CPUs, "nccl" between NVIDIA GPUs.
         timeout: seconds for one exchange.
 
-    Source: vllm/distributed/parallel_state.py#L1358-L1462 (init_distributed_environment) @ v0.22.1
+    Source: vllm/distributed/parallel_state.py#L1370-L1503 (init_distributed_environment) @ v0.22.1
     """
     if world_size == 1:
         return

@@ -101,7 +101,7 @@ class ShmRingBuffer:
     def can_read(self, reader: int) -> bool:
         """Whether the current chunk holds something that ``reader`` has not read.
 
-        Source: vllm/distributed/device_communicators/shm_broadcast.py#L641-L662
+        Source: vllm/distributed/device_communicators/shm_broadcast.py#L657-L718
         (MessageQueue.acquire_read) @ v0.22.1
         """
         flags = self.get_metadata()
@@ -134,7 +134,7 @@ class ShmRingBuffer:
         Returns:
             The message, and the header's bits without the length.
 
-        Source: vllm/distributed/device_communicators/shm_broadcast.py#L663-L715
+        Source: vllm/distributed/device_communicators/shm_broadcast.py#L657-L718
         (MessageQueue.acquire_read) @ v0.22.1
         """
         data, flags = self.get_data(), self.get_metadata()
@@ -238,7 +238,7 @@ class MessageQueue:
         Raises:
             TimeoutError: if some reader has not made room within ``timeout`` seconds.
 
-        Source: vllm/distributed/device_communicators/shm_broadcast.py#L717-L749
+        Source: vllm/distributed/device_communicators/shm_broadcast.py#L720-L763
         (MessageQueue.enqueue) @ v0.22.1
         """
         rest = memoryview(pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL))
@@ -279,7 +279,7 @@ class MessageQueue:
             TimeoutError: if there is none within ``timeout`` seconds.
             EOFError: if the writer is gone.
 
-        Source: vllm/distributed/device_communicators/shm_broadcast.py#L751-L784
+        Source: vllm/distributed/device_communicators/shm_broadcast.py#L765-L790
         (MessageQueue.dequeue) @ v0.22.1
         """
         assert self.reader is not None, "the writer does not read"

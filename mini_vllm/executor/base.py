@@ -79,7 +79,7 @@ def make_executor(config: EngineConfig, replica: int = 0) -> Executor:
     Raises:
         ValueError: if this machine, or the Ray cluster, has not enough devices.
 
-    Source: vllm/v1/executor/abstract.py#L46-L91 (Executor.get_class) @ v0.22.1
+    Source: vllm/v1/executor/abstract.py#L47-L92 (Executor.get_class) @ v0.22.1
     """
     if config.parallel.backend == "uni":
         from mini_vllm.executor.uniproc import UniProcExecutor

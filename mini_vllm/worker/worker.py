@@ -74,7 +74,7 @@ class Worker:
     def init_device(self) -> None:
         """Raises ValueError if there is no such device."""
         wanted, ranks = self.config.model, self.config.parallel
-        self.device = _pick_device(wanted.device, self.device_index)
+        self.device = pick_device(wanted.device, self.device_index)
         self.backend = get_backend(self.device, wanted.attention_backend)
         parallel_state.init_distributed_environment(
             ranks.world_size,
@@ -159,7 +159,8 @@ class Worker:
         if wanted.compile_model:
             compile_model(self.model, self.backend)
         if self.device.type == "cuda":
-            has_graphs = not wanted.enforce_eager and self.model.kv_cache_spec().dtype != torch.int8
+            has_graphs = not wanted.enforce_eager and self.model.can_be_recorded
+            has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
             has_graphs = has_graphs and self.parallel is SINGLE  # an exchange is not recorded
             record = CudaRecorder() if has_graphs else None
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
@@ -230,8 +231,11 @@ class Worker:
         parallel_state.destroy_model_parallel()
 
 
-def _pick_device(name: str, index: int | None) -> torch.device:
-    """Args: index: of the GPU, for a name without a number."""
+def pick_device(name: str, index: int | None = None) -> torch.device:
+    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none.
+
+    A GPU without a number is that of number `index`.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name == "cuda" and index is not None:
