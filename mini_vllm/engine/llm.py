@@ -47,8 +47,8 @@ class LLM:
             :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
         config: see :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
-            sections by name, and ``speculative_config``, ``structured_outputs_config`` and
-            ``kv_transfer_config`` as dicts.
+            sections by name, and ``speculative_config``, ``structured_outputs_config``,
+            ``kv_transfer_config`` and ``kv_events_config`` as dicts.
 
     Raises:
         ValueError: for a value out of range.
@@ -130,6 +130,7 @@ class LLM:
                 progress.update(sum(output.finished for output in outputs))
                 for num_finished in self._run(outputs):
                     progress.update(num_finished)
+            self.engine.flush_kv()
             return outputs
         finally:
             self.engine.abort_requests(ids)

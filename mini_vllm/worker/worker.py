@@ -7,16 +7,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.config import EngineConfig
-from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.scheduler_output import (
+    GrammarOutput,
+    KVConnectorOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
 from mini_vllm.distributed import parallel_state
 from mini_vllm.distributed.linear import ModelParallel
 from mini_vllm.distributed.parallel_state import Rendezvous
 from mini_vllm.distributed.pipeline import PipelineStage
+from mini_vllm.kv_transfer.base import ConnectorContext, KVConnectorRole
+from mini_vllm.kv_transfer.factory import KVConnectorFactory
+from mini_vllm.kv_transfer.identity import kv_namespace
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.layers import compute_dtype
@@ -26,7 +35,8 @@ from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
-from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
+from mini_vllm.worker.kv_cache import KVCache, bytes_per_block, choose_num_blocks
+from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.model_runner import ModelRunner
 
 SMALL_HIDDEN_SIZE = 512
@@ -59,6 +69,7 @@ class Worker:
     drafter: Drafter | None
     model_runner: ModelRunner
     lora: LoRAModelManager | None = None
+    connector: RunnerConnector | None = None
 
     def __init__(
         self,
@@ -153,6 +164,39 @@ class Worker:
             runner = self.model_runner
             runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
 
+    def kv_context(self, num_blocks: int) -> ConnectorContext:
+        """What a KV connector must know of this rank's cache."""
+        spec, block_size = self.model.kv_cache_spec(), self.config.cache.block_size
+        namespace = kv_namespace(self.config, spec)
+        num_bytes = bytes_per_block(spec, block_size)
+        return ConnectorContext(namespace, block_size, num_bytes, num_blocks)
+
+    def connect(self, context: ConnectorContext) -> Any:
+        """Start the worker's half of the KV connector; returns what its other half must know."""
+        assert self.config.kv_transfer is not None
+        half = KVConnectorFactory.create_connector(
+            self.config.kv_transfer, KVConnectorRole.WORKER, context
+        )
+        self.connector = RunnerConnector(half, self.model_runner)
+        self.model_runner.connector = self.connector
+        if works_by_layer(half):
+            self.model_runner.graphs = None  # a replayed graph calls no layer
+        return half.get_handshake_metadata()
+
+    def take_kv_report(self) -> KVConnectorOutput | None:
+        """What the connector has to tell of a step that has failed after all."""
+        return None if self.connector is None else self.connector.report
+
+    def wait_for_kv(self, timeout: float) -> None:
+        """Nothing can run before some KV has come or gone: sleep until it may have."""
+        assert self.connector is not None
+        self.connector.connector.wait_for_transfer(timeout)
+
+    def flush_kv(self) -> None:
+        """Return when all KV that was handed over to be saved is where others find it."""
+        assert self.connector is not None
+        self.connector.connector.flush()
+
     def warm_up(self) -> None:
         """Compile what is to be compiled; on a GPU, record the decode graphs."""
         wanted = self.config.model
@@ -214,6 +258,8 @@ class Worker:
         self.model_runner.restart(req_ids)
         if self.lora is not None:
             self.lora.empty_slots()
+        if self.connector is not None:
+            self.connector.connector.reset()
 
     def scrub(self) -> None:
         """A request has failed somewhere: make what it left in the cache finite."""
@@ -227,7 +273,9 @@ class Worker:
         """Returns if the worker still answers."""
 
     def shutdown(self) -> None:
-        """Leave the other ranks. Memory goes with the objects."""
+        """Leave the other ranks, and end what runs beside the worker. Memory goes with the objects."""
+        if self.connector is not None:
+            self.connector.connector.shutdown()
         parallel_state.destroy_model_parallel()
 
 
