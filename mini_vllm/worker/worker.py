@@ -273,7 +273,7 @@ class Worker:
         """Returns if the worker still answers."""
 
     def shutdown(self) -> None:
-        """Leave the other ranks, and end what runs beside the worker. Memory goes with the objects."""
+        """Leave the other ranks, end what runs beside; memory goes with the objects."""
         if self.connector is not None:
             self.connector.connector.shutdown()
         parallel_state.destroy_model_parallel()
