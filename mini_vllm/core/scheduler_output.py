@@ -106,6 +106,14 @@ class SchedulerOutput:
     """Tokens, prompt and output, of requests that computed over KV that had not arrived: the worker
     forgets what it sampled for them."""
 
+    def num_computed_tokens(self, request_id: str) -> int:
+        """Tokens of a scheduled request that were computed before this step."""
+        for new in self.scheduled_new_reqs:
+            if new.req_id == request_id:
+                return new.num_computed_tokens
+        cached = self.scheduled_cached_reqs
+        return cached.num_computed_tokens[cached.req_ids.index(request_id)]
+
 
 @dataclass(slots=True)
 class GrammarOutput:
