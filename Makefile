@@ -41,6 +41,8 @@ reset-%: ## restore the skeleton of phase NN, keeping a backup
 	$(LABKIT) reset $* $(ARGS)
 hunt-%: ## find a bug that an engine really had: hunt-03, hunt-03.2
 	$(LABKIT) hunt $* $(ARGS)
+change-%: ## a requirement changes, as at work: change-03, change-03.1
+	$(LABKIT) change $* $(ARGS)
 quiz-%: ## predict what the engine does: fresh questions of phase NN
 	$(LABKIT) quiz $* $(ARGS)
 review: ## questions that are due again, a few minutes a day
