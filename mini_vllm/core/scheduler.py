@@ -44,7 +44,9 @@ class Scheduler:
         ValueError: if ``cache_config.num_gpu_blocks`` is None.
     """
 
-    supports: ClassVar[frozenset[str]] = frozenset({"drafts", "encoder", "connector", "grammar"})
+    supports: ClassVar[frozenset[str]] = frozenset(
+        {"drafts", "encoder", "connector", "grammar", "pp"}
+    )
     """Features that a scheduler can serve; those of :mod:`mini_vllm.policies` can serve fewer."""
 
     def __init__(
@@ -559,8 +561,7 @@ class Scheduler:
         """
         failed = [self.requests[i] for i in reasons if i in self.requests]
         for request in failed:
-            num_failed = output.num_scheduled_tokens[request.request_id]
-            num_valid = request.num_computed_tokens - num_failed
+            num_valid = output.num_computed_tokens(request.request_id)
             self.kv_cache_manager.uncache_blocks(request, num_valid)
             request.stop_reason = reasons[request.request_id]
         self._finish(dict.fromkeys(failed, RequestStatus.FINISHED_ERROR))

@@ -220,7 +220,7 @@ async def _whole(answer: ChatAnswer) -> Response:
         "usage": answer.usage(num_tokens),
         "prompt_logprobs": None,
         "prompt_token_ids": final.prompt_token_ids if answer.request.return_token_ids else None,
-        "kv_transfer_params": None,
+        "kv_transfer_params": final.kv_transfer_params,
     }
     return json_response(body)
 
