@@ -186,7 +186,8 @@ class CpuAttention:
         if metadata.plan is None:
             has_kernel = native.can_run(query) and kv_cache.dtype in native.NAMES
             has_kernel = has_kernel and query.shape[2] % native.LANES == 0
-            metadata.plan = make_groups(metadata, *kv_cache.shape[1:3], has_kernel)
+            num_blocks, block_size = kv_cache.shape[1:3]
+            metadata.plan = make_groups(metadata, num_blocks, block_size, has_kernel)
         groups = metadata.plan
         if len(groups) == 1:
             return self._attend(query, kv_cache, groups[0], scale, sliding_window)

@@ -121,7 +121,7 @@ def test_attention_equals_the_reference(window: int | None, group: int, block_si
 
 
 @needs_compiler
-@pytest.mark.parametrize(("dtype", "cache"), itertools.product(DTYPES, DTYPES))
+@pytest.mark.parametrize(("dtype", "cache"), list(itertools.product(DTYPES, DTYPES)))
 def test_attention_of_rounded_numbers(dtype: torch.dtype, cache: torch.dtype) -> None:
     lens = [(1, 30), (1, 9), (2, 12)]
     metadata, kv_cache = scene(lens, 4, 3, 64, cache)
@@ -153,7 +153,7 @@ def test_a_broken_request_harms_nobody() -> None:
 
 
 @needs_compiler
-@pytest.mark.parametrize(("dtype", "cache"), itertools.product(DTYPES, DTYPES))
+@pytest.mark.parametrize(("dtype", "cache"), list(itertools.product(DTYPES, DTYPES)))
 def test_store(dtype: torch.dtype, cache: torch.dtype) -> None:
     kv_cache = torch.zeros(2, 3, 4, 2, 16, dtype=cache)
     wide = torch.randn(4, 6, 16).to(dtype)
