@@ -13,9 +13,7 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.config.speculative import METHODS_WITH_KV
 from mini_vllm.config.structured import StructuredOutputsConfig
 
-ARRIVES = {
-    "images": 13,
-}
+ARRIVES: dict[str, int] = {}
 """Features that are announced and not there yet, and their phase. A phase removes its line."""
 
 

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.core.encoder_cache_manager import EncoderCacheManager
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.interface import NoProgressError, PauseState
 from mini_vllm.core.kv_cache_manager import KVCacheManager
@@ -84,6 +85,8 @@ class Scheduler:
         """Tokens that a request had when it was last admitted. While it has no more, all that was
         scheduled of it were chunks of its prompt, and nothing can be guessed to follow them."""
         self.pause_state = PauseState.UNPAUSED
+        self.encoder_cache_manager: EncoderCacheManager | None = None
+        """Whose embeddings are kept, if requests may have images (phase 13)."""
 
     # ------------------------------------------------------------------ requests in and out
 

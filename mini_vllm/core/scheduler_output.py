@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 
@@ -30,6 +31,8 @@ class NewRequestData:
     num_computed_tokens: int
     """Tokens that the prefix cache supplied."""
     lora_name: str | None = None
+    mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)
+    """Images of the prompt, in order of their place."""
 
     @classmethod
     def from_request(cls, request: Request, block_ids: list[int]) -> NewRequestData:
@@ -41,6 +44,7 @@ class NewRequestData:
             block_ids=block_ids,
             num_computed_tokens=request.num_computed_tokens,
             lora_name=request.lora_name,
+            mm_features=request.mm_features,
         )
 
 

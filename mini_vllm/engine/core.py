@@ -29,6 +29,7 @@ from mini_vllm.core.scheduler_output import (
 from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
 from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.images import make_image_processor, with_encoder_limits
 from mini_vllm.engine.kv import EngineKV, check_config
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.base import Executor
@@ -106,6 +107,9 @@ class EngineCore:
         combinations.check(config, self.model_args, supports, scheduler_cls)
         _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
         check_config(config.kv_transfer)
+        self.image_processor = make_image_processor(config, self.model_args)
+        if self.image_processor is not None:
+            config = with_encoder_limits(config, self.image_processor.largest)
         self.executor = executor = make_executor(config, replica)
         self.batch_queue: deque[Batch] = deque()
         self.batch_queue_size = executor.max_concurrent_batches
@@ -188,6 +192,7 @@ class EngineCore:
             eos_token_id=request.eos_token_id,
             cache_salt=request.cache_salt,
             lora_name=self._adapter_of(request),
+            mm_features=request.mm_features,
         )
 
     def _adapter_of(self, request: EngineCoreRequest) -> str | None:

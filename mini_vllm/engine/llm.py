@@ -24,6 +24,7 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
+from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import Counter, Vector
@@ -156,7 +157,7 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
+        messages: Sequence[dict[str, Any]] | Sequence[Sequence[dict[str, Any]]],
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
@@ -165,14 +166,26 @@ class LLM:
         """Answer one conversation, or several, in the format of the model's chat template.
 
         Args:
-            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists.
+            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists. For a
+                model that sees, content may be a list of parts:
+                ``{"type": "text", "text": "..."}``,
+                ``{"type": "image_pil", "image_pil": picture}``, or
+                ``{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}``.
 
         Raises:
-            ValueError: if the tokenizer has no chat template.
+            ValueError: if the tokenizer has no chat template, or the model takes text only.
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [self.apply_chat_template(conversation) for conversation in conversations]
+        prompts = [self.chat_prompt(conversation) for conversation in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> PromptType:
+        """A conversation as a prompt, with the pictures that it holds."""
+        plain, images = take_images(messages)
+        token_ids = self.apply_chat_template(plain)
+        if not images:
+            return token_ids
+        return {"prompt_token_ids": token_ids, "multi_modal_data": {"image": images}}
 
     def collective_rpc(
         self,

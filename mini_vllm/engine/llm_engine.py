@@ -57,6 +57,7 @@ class LLMEngine:
             config.scheduler.max_model_len,
             config.model.seed,
             config.structured,
+            self.core.image_processor,
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = self._new_stats()
@@ -84,7 +85,7 @@ class LLMEngine:
             ValueError: if the prompt or its parameters can never be served. Nothing is queued.
         """
         arrival_time = time.monotonic()
-        token_ids = self.input_processor.tokenize(prompt)
+        token_ids, images = self.input_processor.preprocess(prompt)
         self.core.limits.check(token_ids)
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
         self.input_processor.check(request_id, params, priority, salt)
@@ -103,6 +104,7 @@ class LLMEngine:
                     arrival_time,
                     salt,
                     loaded if index else lora_request,
+                    images,
                 )
                 for index, (child_id, child_params) in enumerate(child_requests(request_id, params))
             ]

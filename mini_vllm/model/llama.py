@@ -155,6 +155,7 @@ class LlamaModel(nn.Module):
         kv_caches: list[Tensor],
         metadata: AttentionMetadata,
         inputs_embeds: Tensor | None = None,
+        deepstack: Tensor | None = None,
         intermediate: IntermediateTensors | None = None,
     ) -> Tensor | IntermediateTensors:
         if intermediate is not None:
@@ -164,8 +165,10 @@ class LlamaModel(nn.Module):
             x, residual = to_compute_dtype(x), None
         rope = self.rotary(positions, x.dtype)
         layers = islice(self.layers, self.stage.start, self.stage.end)
-        for layer, kv_cache in zip(layers, kv_caches, strict=True):
+        for index, (layer, kv_cache) in enumerate(zip(layers, kv_caches, strict=True)):
             x, residual = layer(x, residual, rope, kv_cache, metadata)
+            if deepstack is not None and index < len(deepstack):
+                x = x + deepstack[index]
         if not self.stage.is_last:
             return IntermediateTensors(x, residual)
         return self.norm.add(x, residual)[0]
@@ -244,7 +247,8 @@ class LlamaForCausalLM(nn.Module):
 
         `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor a layer that is here,
         `[2, num_blocks, block_size, Hkv, D]`. `extra` may hold `inputs_embeds` `[T, H]`, which
-        then take the place of the embedded `input_ids`, or `intermediate`, what the stage before
+        then take the place of the embedded `input_ids`, and `deepstack` `[levels, T, H]`, of which
+        level k is added behind layer k; or `intermediate`, what the stage before
         hands over. Every stage but the last returns what it hands over itself.
         """
         return self.model(input_ids, positions, kv_caches, metadata, **extra)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -78,6 +79,8 @@ class RunnerFrame(ABC):
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size)
         self.sample_step = SampleStep(device)
         self.graphs: DecodeGraphs | None = None
+        self.encoder_cache: dict[str, Tensor] = {}
+        """What the encoder has made of images, by hash; the scheduler says what is kept."""
         self.images: Images | None = None
         self.lora: Adapters | None = None
         self.connector: Connector | None = None
@@ -92,6 +95,10 @@ class RunnerFrame(ABC):
     @abstractmethod
     def _prepare_inputs(self, output: SchedulerOutput) -> StepInputs:
         """The tensors of one forward pass."""
+
+    @abstractmethod
+    def _to_device(self, array: NDArray[Any]) -> Tensor:
+        """A copy on the device."""
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Both halves of a step, for those who have nothing to do in between."""
@@ -120,7 +127,7 @@ class RunnerFrame(ABC):
                 self.speculator.write_drafts(plan)
             inputs = self._prepare_inputs(plan)
             if self.images is not None:
-                self.images.apply(inputs)
+                self.images.apply(inputs, state.result)
             if self.lora is not None:
                 self.lora.map(inputs, state.result)
             state.inputs, state.hidden = inputs, self._forward(inputs)
@@ -157,6 +164,8 @@ class RunnerFrame(ABC):
             self.kv_cache.scrub()
             if self.speculator is not None:
                 self.speculator.scrub()
+        if self.images is not None:
+            self.images.keep(result)
         return result
 
     def restart(self, req_ids: Sequence[str]) -> None:
@@ -166,6 +175,8 @@ class RunnerFrame(ABC):
         self.batch.req_id_to_row.clear()
         self.sample_step = SampleStep(self.device)
         self._state = None
+        if self.images is not None:
+            self.images.restart()
 
     def _rewind(self, plan: SchedulerOutput) -> None:
         """Forget what was sampled for requests whose step the scheduler has thrown away."""

@@ -22,8 +22,15 @@ class Images(Protocol):
     def update(self, plan: SchedulerOutput) -> None:
         """Forget what the scheduler has freed, then encode what it has scheduled."""
 
-    def apply(self, inputs: StepInputs) -> None:
-        """Put ``inputs_embeds`` and image positions into ``inputs.extra``."""
+    def apply(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
+        """Put embeddings and positions of images into the step; requests whose image cannot be
+        used go to ``failed``."""
+
+    def keep(self, result: ModelRunnerOutput) -> None:
+        """The step is done: keep what it has encoded, but not for requests that failed."""
+
+    def restart(self) -> None:
+        """Forget all encodings: an interrupted step was undone."""
 
 
 class Adapters(Protocol):

@@ -15,6 +15,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config.combinations import ROWS
@@ -70,6 +71,7 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     "KV events": lambda rng: {
         "kv_events_config": {"enable_kv_cache_events": True, "publisher": "null"}
     },
+    "pictures": lambda rng: {"model": "storyteller-vision", "encoder_cache_size": 64},
     "another scheduler": lambda rng: {
         "scheduler_cls": POLICIES[rng.choice(sorted(POLICIES))],
         "num_cpu_blocks": 64,
@@ -85,7 +87,7 @@ WORKERS: dict[str, dict[str, Any]] = {
     "two engines": {"data_parallel_size": 2},
 }
 """The same for workers elsewhere. Each takes seconds to start, so they are drawn in slow tests."""
-ROUNDED = ("kv_cache_dtype", "quantization")
+ROUNDED = ("kv_cache_dtype", "quantization", "model")
 DRAWS = 24
 MAX_TOKENS = 12
 PROMPTS = (
@@ -117,7 +119,8 @@ def plain_tokens(adapters: bool, rounded: tuple[tuple[str, Any], ...]) -> list[l
 def run(options: dict[str, Any]) -> list[list[int]]:
     """Greedy tokens of all prompts; they come together, so that the features meet in one batch."""
     usual = {"num_gpu_blocks": 256, "max_model_len": 64, "dtype": "float32"}
-    llm = LLM("storyteller", **(usual | options))
+    llm = LLM(**({"model": "storyteller"} | usual | options))
+    sees = "model" in options
     params = [
         SamplingParams(
             temperature=0, max_tokens=MAX_TOKENS, ignore_eos=True, structured_outputs=constraint
@@ -125,15 +128,25 @@ def run(options: dict[str, Any]) -> list[list[int]]:
         for constraint in CONSTRAINTS
     ]
     priority = [number % 2 for number in range(len(PROMPTS))]
-    loras = [lora_request(name) if "enable_lora" in options else None for name in ADAPTERS]
+    has_adapters = "enable_lora" in options and not sees  # they were made for storyteller
+    loras = [lora_request(name) if has_adapters else None for name in ADAPTERS]
+    prompts = [with_picture(index) for index in range(len(PROMPTS))] if sees else list(PROMPTS)
     try:
         outputs = llm.generate(
-            list(PROMPTS), params, use_tqdm=False, priority=priority, lora_request=loras
+            prompts, params, use_tqdm=False, priority=priority, lora_request=loras
         )
     finally:
         llm.shutdown()
     assert [output.error for output in outputs] == [None] * len(PROMPTS)
     return [output.outputs[0].token_ids for output in outputs]
+
+
+def with_picture(index: int) -> dict[str, Any]:
+    """A prompt behind a picture; the second and the last have the same."""
+    shade = 60 * (index if index < 4 else 1)
+    picture = Image.new("RGB", (32, 32), (shade, 255 - shade, 90))
+    token_ids = [2048, 2050, 2049, *PROMPTS[index]]
+    return {"prompt_token_ids": token_ids, "multi_modal_data": {"image": picture}}
 
 
 def lora_request(name: str | None) -> LoRARequest | None:
