@@ -1,7 +1,7 @@
 """What workers in processes of their own cost, and what two shards bring, at the 0.6B shape.
 
-Each way runs in a process of its own, in turns (A B C A B C ...), and the best round of each counts.
-Weights and prompts are random, output is greedy, everything is float32.
+Each way runs in a process of its own, in turns (A B C A B C ...), and the best round of each
+counts. Weights and prompts are random, output is greedy, everything is float32.
 
     uni            the worker in the engine's process, one thread
     mp             the same worker in a process of its own, one thread
