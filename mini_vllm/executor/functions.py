@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+import cloudpickle
 
 
 def pack_function(function: Any) -> bytes:
@@ -16,20 +17,15 @@ def pack_function(function: Any) -> bytes:
     Raises:
         TypeError: if it cannot be written; the message has its name.
     """
-    try:
-        import cloudpickle
-    except ImportError:
-        cloudpickle = None
     module = sys.modules.get(getattr(function, "__module__", None) or "")
-    by_value = cloudpickle is not None and module is not None and not _is_installed(module)
+    by_value = module is not None and not _is_installed(module)
     try:
         if by_value:
             cloudpickle.register_pickle_by_value(module)
-        return (cloudpickle or pickle).dumps(function)
+        return cloudpickle.dumps(function)
     except Exception as error:
         name = getattr(function, "__qualname__", repr(function))
-        hint = "" if cloudpickle else "; pip install cloudpickle for functions such as this"
-        raise TypeError(f"{name} cannot be sent to the workers: {error}{hint}") from error
+        raise TypeError(f"{name} cannot be sent to the workers: {error}") from error
     finally:
         if by_value:
             cloudpickle.unregister_pickle_by_value(module)

@@ -85,7 +85,6 @@ def test_what_a_worker_raises_comes_back_and_the_engine_lives(
 ) -> None:
     with pytest.raises(AttributeError, match="no_such_method"):
         square.collective_rpc("no_such_method")
-    pytest.importorskip("cloudpickle")
     with pytest.raises(TimeoutError, match=r"worker 0 \(pid \d+\).* did not answer nap within"):
         square.collective_rpc(nap, timeout=0.05, args=(0.5,))
     assert square.collective_rpc("check_health") == [None] * 4, "no late answer of another call"
