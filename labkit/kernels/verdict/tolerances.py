@@ -33,12 +33,13 @@ BFLOAT16 = Bound(honest=2.4e-3, bug=9.6e-3)
 ROW_FACTOR = 4.0
 """A row of few numbers may be this much worse than all numbers together."""
 
+_EXACT_KERNELS = ("store_kv", "apply_token_bitmask", "rejection_random_sample")
 _BY_DTYPE = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
 
 
 def bound(spec: str, dtype: str) -> Bound:
-    """The bound of one kernel's outputs of a dtype; a copy and a mask must be exact."""
-    return EXACT if spec in ("store_kv", "apply_token_bitmask") else _BY_DTYPE[dtype]
+    """The bound of one kernel's outputs of a dtype; copies, masks and tokens must be exact."""
+    return EXACT if spec in _EXACT_KERNELS else _BY_DTYPE[dtype]
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,7 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("silu_mul", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
     ("apply_token_bitmask", "traffic"): Efficiency(1.0),
+    ("rejection_random_sample", "traffic"): Efficiency(1.0),
     ("lora_shrink", "traffic"): Efficiency(1.0, flops=2.0),
     ("lora_shrink", "traffic-qkv"): Efficiency(1.22, flops=2.67),
     ("lora_expand", "traffic"): Efficiency(1.06, flops=2.0),
