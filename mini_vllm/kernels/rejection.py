@@ -27,8 +27,8 @@ def rejection_random_sample_kernel(
     the recovered token of the rejected one, or the bonus token if nothing was rejected. All places
     behind it are -1, up to max_drafts = K. A request may have no drafts: it gets its bonus.
 
-    PLACES is a power of two, at least K + 1: a tile holds the whole row. One number of each row
-    of p and q is read, and converted to float32.
+    PLACES is a power of two, at least K + 1: a tile holds the whole row. Of each row of p and q
+    one number is read. The rows lie anywhere: their addresses take 64 bits.
 
     Source: vllm/v1/sample/rejection_sampler.py#L760-L829 (rejection_random_sample_kernel)
     @ v0.22.1, which goes from draft to draft in a loop.
@@ -39,20 +39,19 @@ def rejection_random_sample_kernel(
     place = tl.arange(0, PLACES)
     is_draft = place < count
     row = (start + place).to(tl.int64)
-    draft = tl.load(draft_token_ids_ptr + row, mask=is_draft, other=0)
-    p = tl.load(target_probs_ptr + row * target_stride + draft, mask=is_draft, other=0.0)
-    u = tl.load(uniform_probs_ptr + row, mask=is_draft, other=0.0)
+    draft = tl.load(draft_token_ids_ptr + row, mask=is_draft)
+    p = tl.load(target_probs_ptr + row * target_stride + draft, mask=is_draft)
+    u = tl.load(uniform_probs_ptr + row, mask=is_draft)
     if NO_DRAFT_PROBS:
-        accepted = u < p.to(tl.float32)
+        accepted = u < p
     else:
-        q = tl.load(draft_probs_ptr + row * draft_stride + draft, mask=is_draft, other=0.0)
-        q = q.to(tl.float32)
-        accepted = (q > 0.0) & (u * q < p.to(tl.float32))
-    num_accepted = tl.min(tl.where(is_draft & (accepted == 0), place, count), axis=0)
+        q = tl.load(draft_probs_ptr + row * draft_stride + draft, mask=is_draft)
+        accepted = (q > 0) & (u * q < p)
+    # The first place that is not accepted. Those behind the drafts cannot come before `count`.
+    num_accepted = tl.min(tl.where(accepted, count, place), axis=0)
     if num_accepted < count:
         last = tl.load(recovered_token_ids_ptr + start + num_accepted)
     else:
         last = tl.load(bonus_token_ids_ptr + request)
     token = tl.where(place < num_accepted, draft, tl.where(place == num_accepted, last, -1))
-    output_row = output_ptr + request.to(tl.int64) * (max_drafts + 1)
-    tl.store(output_row + place, token, mask=place <= max_drafts)
+    tl.store(output_ptr + request * (max_drafts + 1) + place, token, mask=place <= max_drafts)

@@ -25,6 +25,7 @@ def judge(
     drawn: bool = True,
     room: int = 0,
     impossible: bool = False,
+    margin: float = 0.5,
     strided: bool = False,
     far: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -36,6 +37,7 @@ def judge(
         drawn: with the probabilities that drafts were drawn from.
         room: the output has so many more places than the longest needs.
         impossible: some drafts have q = 0, and some p = 0 beside u = 0.
+        margin: how far u is from the border between accepted and rejected, as a share.
         strided: probabilities are slices of wider matrices.
         far: rows of probabilities lie 2^30 elements apart.
     """
@@ -47,8 +49,8 @@ def judge(
         p = (draw.normal(total).abs() + 0.05).clamp(max=0.9).to(dtype)
         keep = torch.tensor([draw.integer(1, 1000) <= 1000 * accept for _ in range(total)])
         ratio = (p.double() / (q.double() if drawn else 1.0)).clamp(max=1.0)
-        # Well below the border, or well above it; a ratio of 1 is never rejected.
-        u = torch.where(keep, 0.5 * ratio, (0.5 * (1 + ratio)).clamp(max=0.999)).float()
+        below, above = ratio * (1 - margin), ratio + (1 - ratio) * margin
+        u = torch.where(keep, below, above.clamp(max=0.999)).float()  # 1 is never rejected
         if impossible:  # in every second request the former, in the others the latter
             ends = torch.tensor(numbers).cumsum(0)
             q[ends[::2] - 2] = 0.0
@@ -95,6 +97,9 @@ REJECTION_RANDOM_SAMPLE = (
     Case("ragged", "requests with 0 to 5 drafts", "float32", judge(None, 100)),
     Case("bare", "requests without drafts between others", "float16", judge([0, 2, 0, 0, 3], 33)),
     Case("chosen", "drafts that were not drawn", "bfloat16", judge([4, 2, 3], 60, drawn=False)),
+    Case("chosen-impossible", "not drawn, and p = 0 beside u = 0", "float32",
+         judge([4, 5], 30, accept=1.0, drawn=False, impossible=True)),
+    Case("close", "u near the border", "float32", judge([6] * 9, 30, accept=0.8, margin=2e-4)),
     Case("chosen-ragged", "the same, ragged", "float32", judge(None, 64, drawn=False)),
     Case("power", "7 drafts: the tile has no place to spare", "float16", judge([7, 2, 7], 40)),
     Case("over", "8 drafts: one more than a tile of 8", "bfloat16", judge([8, 1], 40, accept=0.9)),

@@ -252,12 +252,12 @@ BUGS = (
     # ------------------------------------------------------------ rejection_random_sample
     Bug(
         "rejection_random_sample", "a rejected draft is kept, and what follows it",
-        "tl.min(tl.where(is_draft & (accepted == 0), place, count), axis=0)", "count",
+        "tl.min(tl.where(accepted, count, place), axis=0)", "count",
         "values", "none",
     ),
     Bug(
         "rejection_random_sample", "accepted drafts are counted across a rejection",
-        "tl.min(tl.where(is_draft & (accepted == 0), place, count), axis=0)",
+        "tl.min(tl.where(accepted, count, place), axis=0)",
         "tl.sum((is_draft & accepted).to(tl.int32), axis=0)", "values", "ragged",
     ),
     Bug(
@@ -274,7 +274,7 @@ BUGS = (
     ),
     Bug(
         "rejection_random_sample", "a draft that q cannot have drawn is accepted",
-        "(q > 0.0) & (u * q < p.to(tl.float32))", "u * q < p.to(tl.float32)",
+        "(q > 0) & (u * q < p)", "u * q < p",
         "values", "impossible",
     ),
     Bug(
