@@ -96,6 +96,7 @@ class StructuredOutputsParams:
         grammar: rules in the notation of GBNF; see
             :func:`~mini_vllm.structured_output.ebnf.parse_grammar`.
         json_object: True for a JSON object with anything in it.
+        disable_any_whitespace: write a `json` schema's text without white space between its parts.
         structural_tag: vLLM's name; not supported here.
 
     Raises:
@@ -109,6 +110,7 @@ class StructuredOutputsParams:
     choice: list[str] | None = None
     grammar: str | None = None
     json_object: bool | None = None
+    disable_any_whitespace: bool = False
     structural_tag: str | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:

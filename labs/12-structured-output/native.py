@@ -185,6 +185,8 @@ def read_constraint(
     """
     if kind is StructuredOutputOptions.JSON:
         return compile_schema(spec, any_whitespace, close_objects)
+    if kind is StructuredOutputOptions.COMPACT_JSON:
+        return compile_schema(spec, any_whitespace=False, close_objects=close_objects)
     if kind is StructuredOutputOptions.JSON_OBJECT:
         return any_json(any_whitespace)
     if kind is StructuredOutputOptions.REGEX:

@@ -29,8 +29,3 @@ def adapter_path(name: str) -> Path:
             f"there is no bundled adapter {name!r}; choose one of {', '.join(ADAPTERS)}"
         )
     return Path(__file__).parent / "adapters" / name
-
-
-def folder(name: str | Path) -> Path:
-    """The folder that a user means: a bundled model by its name, or any path."""
-    return path(str(name)) if str(name) in (*NAMES, *HEADS) else Path(name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mini_vllm import bundled
+from mini_vllm import hub
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.kv_transfer import KVTransferConfig
 from mini_vllm.config.lora import LoRAConfig
@@ -73,15 +73,20 @@ class EngineConfig:
         """Sort keyword arguments, those of ``LLM``, into sections.
 
         Args:
-            model: a folder in Hugging Face layout, or the name of a bundled model.
+            model: a folder in Hugging Face layout, the name of a bundled model, or OWNER/NAME of
+                a hub's model, which is downloaded if it is not here; see `mini_vllm.hub`.
             options: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and ``enable_lora``.
                 ``max_model_len`` defaults to the model's own limit, at most 2048.
 
         Raises:
             TypeError: for an unknown argument; the message names the nearest.
             ValueError: for a value out of range, or an unknown key of a section.
+            OSError: if there is no such model, or it cannot be had.
         """
-        folder = bundled.folder(model)
+        check_arguments(options)
+        folder = find_model(model, options)
+        if options.get("tokenizer") is not None:
+            options["tokenizer"] = str(find_tokenizer(options))
         options.setdefault("max_model_len", _default_length(folder))
         flat = arguments()
         sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
@@ -93,11 +98,8 @@ class EngineConfig:
                 name, section = WHOLE_SECTIONS[key]
                 if value is not None:
                     whole[name] = read_section(key, section, value)
-            elif key in flat:
-                sections[flat[key]][key] = value
             else:
-                known = [*flat, "enable_lora", *WHOLE_SECTIONS]
-                raise TypeError(f"unknown argument {key!r}{_nearest(key, known)}")
+                sections[flat[key]][key] = value
         adapters = sections.pop("lora")
         if enable_lora:
             whole["lora"] = LoRAConfig(**adapters)
@@ -105,6 +107,36 @@ class EngineConfig:
             raise ValueError(f"{next(iter(adapters))} is set but enable_lora is not; set it too")
         made = {name: FLAT_SECTIONS[name](**values) for name, values in sections.items()}
         return cls(**made, **whole)
+
+
+def check_arguments(options: Iterable[str]) -> None:
+    """Raises TypeError for a name that is no argument of ``LLM``; it names the nearest."""
+    known = [*arguments(), "enable_lora", *WHOLE_SECTIONS]
+    for key in options:
+        if key not in known:
+            raise TypeError(f"unknown argument {key!r}{_nearest(key, known)}")
+
+
+def find_model(model: str | Path, options: Mapping[str, Any]) -> Path:
+    """The model's folder; with random weights, those of a hub stay where they are."""
+    return hub.folder(
+        model,
+        options.get("revision"),
+        options.get("download_dir"),
+        options.get("hf_token"),
+        weights=options.get("load_format") != "dummy",
+    )
+
+
+def find_tokenizer(options: Mapping[str, Any]) -> Path:
+    """The folder of a tokenizer that is not the model's own."""
+    return hub.folder(
+        options["tokenizer"],
+        options.get("tokenizer_revision"),
+        options.get("download_dir"),
+        options.get("hf_token"),
+        weights=False,
+    )
 
 
 def arguments() -> dict[str, str]:

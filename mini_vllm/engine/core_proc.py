@@ -169,7 +169,8 @@ class EngineCoreProc:
             else:
                 value = call_utility(self.core, call.method, *call.args)
         except Exception as error:
-            answer = UtilityAnswer(call.call_id, error=f"{type(error).__name__}: {error}")
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            answer = UtilityAnswer(call.call_id, error=f"{kind}{error}")
             self.output_queue.put((MessageKind.ANSWER, answer))
             return
         if isinstance(value, Future):

@@ -103,7 +103,9 @@ def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse
     gc.freeze()
     server = _Server(config)
     try:
-        return asyncio.run(_serve(server, state, sock, args))
+        # uvloop's event loop and httptools' parser where they are installed: uvicorn picks them.
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            return runner.run(_serve(server, state, sock, args))
     finally:
         state.engine.shutdown()
         if args.uds:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from mini_vllm import bundled
+from mini_vllm import hub
 from mini_vllm.attention import get_backend
 from mini_vllm.config import EngineConfig, SpeculativeConfig
 from mini_vllm.model.build import load_model
@@ -56,7 +56,8 @@ def load_drafter(
     if speculative.method == "ngram":
         return Drafter()
     assert speculative.model is not None
-    folder = bundled.folder(speculative.model)
+    wanted = config.model
+    folder = hub.folder(speculative.model, None, wanted.download_dir, wanted.hf_token)
     if speculative.method == "medusa":
         dtype = to_compute_dtype(torch.empty(0, dtype=target.dtype, device=device)).dtype
         heads = MedusaHeads.load(folder, target.config.hidden_size, dtype, device)

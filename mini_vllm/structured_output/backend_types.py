@@ -18,6 +18,7 @@ class StructuredOutputOptions(enum.Enum):
     REGEX = "regex"
     CHOICE = "choice"
     GRAMMAR = "grammar"
+    COMPACT_JSON = "json without white space"
 
 
 StructuredOutputKey = tuple[StructuredOutputOptions, str]

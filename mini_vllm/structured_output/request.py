@@ -69,7 +69,9 @@ def get_structured_output_key(params: StructuredOutputsParams) -> StructuredOutp
     """
     if params.json is not None:
         spec = params.json if isinstance(params.json, str) else json.dumps(params.json)
-        return StructuredOutputOptions.JSON, spec
+        compact = params.disable_any_whitespace
+        kind = StructuredOutputOptions.COMPACT_JSON if compact else StructuredOutputOptions.JSON
+        return kind, spec
     if params.json_object:
         return StructuredOutputOptions.JSON_OBJECT, ""
     if params.regex is not None:

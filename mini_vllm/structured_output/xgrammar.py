@@ -143,7 +143,7 @@ class XgrammarBackend(StructuredOutputBackend):
             choices = " | ".join(_quoted(choice) for choice in json.loads(spec))
             return self.compiler.compile_grammar(f"root ::= {choices}")
         layout: dict[str, Any] = {"any_whitespace": False, "separators": (",", ":")}
-        if self.any_whitespace:
+        if self.any_whitespace and kind is not StructuredOutputOptions.COMPACT_JSON:
             layout = {"any_whitespace": True, "max_whitespace_cnt": MAX_WHITESPACE}
         schema = '{"type": "object"}' if kind is StructuredOutputOptions.JSON_OBJECT else spec
         return self.compiler.compile_json_schema(schema, strict_mode=self.close_objects, **layout)
@@ -165,7 +165,7 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
         read_constraint(kind, spec, close_objects=close_objects)
     if kind is StructuredOutputOptions.REGEX:
         _check_regex(spec)
-    if kind is StructuredOutputOptions.JSON:
+    if kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.COMPACT_JSON):
         _check_schema(json.loads(spec), "#")
 
 

@@ -57,7 +57,7 @@ class Worker:
     def init_device(self) -> None:
         """Raises ValueError if there is no such device."""
         wanted = self.config.model
-        self.device = _pick_device(wanted.device)
+        self.device = pick_device(wanted.device)
         self.backend = get_backend(self.device, wanted.attention_backend)
 
     def load_model(self) -> None:
@@ -120,7 +120,8 @@ class Worker:
         if wanted.compile_model:
             compile_model(self.model, self.backend)
         if self.device.type == "cuda":
-            has_graphs = not wanted.enforce_eager and self.model.kv_cache_spec().dtype != torch.int8
+            has_graphs = not wanted.enforce_eager and self.model.can_be_recorded
+            has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
             record = CudaRecorder() if has_graphs else None
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
 
@@ -181,7 +182,8 @@ class Worker:
         """Nothing to let go of: memory goes with the objects."""
 
 
-def _pick_device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():

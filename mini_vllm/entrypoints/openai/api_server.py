@@ -51,6 +51,13 @@ MAX_BODY_BYTES = 32 * 2**20
 GUARDED = ("/v1", "/tokenize", "/detokenize")
 """Paths that need a key, if there is one. Upstream leaves the tokenizer open."""
 CLIENT_GONE = 499
+PERMISSION = {
+    "id": "modelperm-mini_vllm", "object": "model_permission", "created": 0,
+    "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
+    "allow_search_indices": False, "allow_view": True, "allow_fine_tuning": False,
+    "organization": "*", "group": None, "is_blocking": False,
+}  # fmt: skip
+"""What OpenAI once answered, and old clients still read."""
 
 R = TypeVar("R", bound=BaseModel)
 Serve = Callable[[ServerState, Any, Headers], Awaitable[Response]]
@@ -176,7 +183,7 @@ def _model_card(state: ServerState, name: str) -> dict[str, Any]:
         "root": str(root),
         "parent": None if adapter is None else state.model_name,
         "max_model_len": state.engine.limits.max_model_len,
-        "permission": [],
+        "permission": [PERMISSION | {"created": state.created}],
     }
 
 
@@ -242,7 +249,8 @@ def _validation_error(error: ValidationError) -> APIError:
     problems = error.errors(include_url=False)
     first = problems[0]
     field = str(first["loc"][0]) if first["loc"] else None
-    path = ".".join(str(part) for part in first["loc"] if not str(part).startswith("list["))
+    names_of_types = ("str", "int", "list[")
+    path = ".".join(str(p) for p in first["loc"] if not str(p).startswith(names_of_types))
     texts = [p["msg"] for p in problems if p["loc"][:1] == first["loc"][:1]]
     found = repr(first.get("input"))
     found = found if len(found) <= 100 else found[:100] + "..."

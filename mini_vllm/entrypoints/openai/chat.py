@@ -32,6 +32,11 @@ from mini_vllm.entrypoints.openai.tool_parser import (
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 
 MAX_TOP_LOGPROBS = 20
+RENDER_ARGUMENTS = {
+    "messages", "conversation", "tokenizer", "template", "chat_template", "tools", "tokenize",
+    "add_generation_prompt", "continue_final_message", "return_tensors", "return_dict",
+}  # fmt: skip
+"""What a template's own arguments may not be called."""
 
 
 @dataclass
@@ -106,11 +111,16 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
                 param="tool_choice",
             )
         return
-    names = [(tool.get("function") or {}).get("name") for tool in tools]
+    names = [_function_name(tool) for tool in tools]
     if None in names:
         raise APIError("tools holds one without function.name; add it", param="tools")
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise APIError(
+            f"tools has two named {twice[0]!r}; give each a name of its own", 400, "tools"
+        )
     if isinstance(choice, dict):
-        wanted = (choice.get("function") or {}).get("name")
+        wanted = _function_name(choice)
         if wanted not in names:
             known = ", ".join(map(repr, names))
             raise APIError(
@@ -130,6 +140,12 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
         )
 
 
+def _function_name(tool: dict[str, Any]) -> str | None:
+    function = tool.get("function")
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
 async def prompt_of(state: ServerState, request: Any) -> list[int]:
     """The conversation in the format of the model's template, as token ids."""
     template = getattr(request, "chat_template", None)
@@ -141,6 +157,12 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         )
     tools = getattr(request, "tools", None)
     use_tools = tools if getattr(request, "tool_choice", None) != "none" else None
+    more = getattr(request, "chat_template_kwargs", None) or {}
+    for name in more.keys() & RENDER_ARGUMENTS:
+        raise APIError(
+            f"chat_template_kwargs has {name!r}, which the server sets itself; remove it",
+            param="chat_template_kwargs",
+        )
     text = render_chat(
         state.engine.tokenizer,
         request.messages,
@@ -148,7 +170,7 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         tools=use_tools,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=getattr(request, "continue_final_message", False),
-        **(getattr(request, "chat_template_kwargs", None) or {}),
+        **more,
     )
     # The template has written the special tokens that the model wants.
     return await asyncio.to_thread(state.engine.tokenizer.encode, text, add_special_tokens=False)
@@ -170,10 +192,13 @@ def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int)
             param="top_logprobs",
         )
     num_logprobs = (tops or 0) if request.logprobs else None
-    schema = tool_schema(request.tools or [], request.tool_choice) if request.tools else None
+    most = 1 if request.parallel_tool_calls is False else None
+    schema = tool_schema(request.tools, request.tool_choice, most) if request.tools else None
     if schema is not None:
-        request.structured_outputs, request.response_format = {"json": schema}, None
-    max_tokens = room_for_output(state.engine, num_tokens, wanted)
+        # Compact: white space is legal in JSON, and where small models lose their way.
+        request.structured_outputs = {"json": schema, "disable_any_whitespace": True}
+        request.response_format = None
+    max_tokens = room_for_output(state, num_tokens, wanted)
     return request.sampling_params(state.default_params, max_tokens, num_logprobs)
 
 
@@ -194,6 +219,7 @@ async def _whole(answer: ChatAnswer) -> Response:
         "system_fingerprint": None,
         "usage": answer.usage(num_tokens),
         "prompt_logprobs": None,
+        "prompt_token_ids": final.prompt_token_ids if answer.request.return_token_ids else None,
         "kv_transfer_params": None,
     }
     return json_response(body)
@@ -208,17 +234,20 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
         "role": answer.role,
         "content": content,
         "refusal": None,
+        "annotations": None,
+        "audio": None,
+        "function_call": None,
         "tool_calls": [call.as_dict() for call in calls],
+        "reasoning": None,
     }
-    choice = {
+    return {
         "index": completion.index,
         "message": message,
         "logprobs": _logprobs(answer, completion),
         "finish_reason": reason,
         "stop_reason": completion.stop_reason,
+        "token_ids": completion.token_ids if answer.request.return_token_ids else None,
     }
-    choice["token_ids"] = completion.token_ids if answer.request.return_token_ids else None
-    return choice
 
 
 def _tool_calls(
@@ -264,18 +293,23 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
         for completion in output.outputs:
             index = completion.index
             if index not in writers:
-                writers[index] = DeltaWriter(answer)
+                writers[index], counts[index] = DeltaWriter(answer), 0
                 delta = {"role": answer.role, "content": ""}
                 first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-                yield head + orjson.dumps(first) + b"]}\n\n"
-            counts[index] = counts.get(index, 0) + len(completion.token_ids)
-            tail = b"]}\n\n"
-            if request.continuous_usage:
-                tail = b'],"usage":' + orjson.dumps(answer.usage(counts[index])) + b"}\n\n"
+                yield head + orjson.dumps(first) + _tail(answer, 0)
+            counts[index] += len(completion.token_ids)
+            tail = _tail(answer, counts[index])
             for choice in writers[index].write(completion):
                 yield head + orjson.dumps(choice) + tail
     if request.includes_usage or state.enable_force_include_usage:
         yield sse_event(frame | {"choices": [], "usage": answer.usage(sum(counts.values()))})
+
+
+def _tail(answer: ChatAnswer, num_tokens: int) -> bytes:
+    """What stands behind a choice in its event."""
+    if not answer.request.continuous_usage:
+        return b"]}\n\n"
+    return b'],"usage":' + orjson.dumps(answer.usage(num_tokens)) + b"}\n\n"
 
 
 class DeltaWriter:

@@ -95,11 +95,15 @@ class GenerationRequest(Lenient):
         if self.kv_transfer_params is not None:
             given["extra_args"] = {"kv_transfer_params": self.kv_transfer_params}
         given |= self._structured_outputs()
+        kinds = RequestOutputKind
         return SamplingParams(
-            **{**defaults, **given},
-            max_tokens=max_tokens,
-            logprobs=num_logprobs,
-            output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
+            **{
+                **defaults,
+                **given,
+                "max_tokens": max_tokens,
+                "logprobs": num_logprobs,
+                "output_kind": kinds.DELTA if self.stream else kinds.FINAL_ONLY,
+            }
         )
 
     def _structured_outputs(self) -> dict[str, Any]:
@@ -111,7 +115,8 @@ class GenerationRequest(Lenient):
             if kind == "json_object":
                 wanted["json_object"] = True
             elif kind == "json_schema":
-                schema = (form.get("json_schema") or {}).get("schema")
+                given = form.get("json_schema")
+                schema = given.get("schema") if isinstance(given, dict) else None
                 if schema is None:
                     raise APIError(
                         "response_format has type json_schema but no json_schema.schema; add it",
@@ -176,7 +181,29 @@ class ResponsesRequest(Lenient):
     temperature: float | None = None
     top_p: float | None = None
     stream: bool = False
+    text: dict[str, Any] | None = None
+    previous_response_id: str | None = None
+    tools: list[dict[str, Any]] | None = None
     request_id: str | None = None
+
+    def response_format(self) -> dict[str, Any] | None:
+        """The form of the text, as a chat asks for it: there the schema lies one level deeper.
+
+        Raises:
+            APIError: for what this server cannot do, and would be wrong to ignore.
+        """
+        for name, value in (
+            ("previous_response_id", self.previous_response_id),
+            ("tools", self.tools),
+        ):
+            if value:
+                raise APIError(
+                    f"{name} is not supported here; use /v1/chat/completions", param=name
+                )
+        form = (self.text or {}).get("format")
+        if not isinstance(form, dict) or form.get("type") != "json_schema":
+            return form
+        return {"type": "json_schema", "json_schema": form}
 
 
 class TokenizeRequest(Lenient):

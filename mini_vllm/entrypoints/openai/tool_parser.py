@@ -173,11 +173,13 @@ class HermesToolParser:
 # ---------------------------------------------------------------------- what a request asks for
 
 
-def tool_schema(tools: list[dict[str, Any]], choice: Any) -> dict[str, Any] | None:
+def tool_schema(
+    tools: list[dict[str, Any]], choice: Any, max_calls: int | None = None
+) -> dict[str, Any] | None:
     """The JSON schema that makes an answer a call; None if the model is free.
 
-    "required": an array of ``{"name": ..., "parameters": ...}``. A named tool: its own
-    parameters.
+    "required": an array of ``{"name": ..., "parameters": ...}``, at most ``max_calls`` of them. A
+    named tool: its own parameters.
 
     Source: vllm/tool_parsers/utils.py#L220-L253 (get_json_schema_from_tools) @ v0.22.1
     """
@@ -198,7 +200,8 @@ def tool_schema(tools: list[dict[str, Any]], choice: Any) -> dict[str, Any] | No
         }
         for name, function in functions.items()
     ]
-    return {"type": "array", "minItems": 1, "items": {"anyOf": one_of}}
+    array: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": one_of}}
+    return array if max_calls is None else array | {"maxItems": max_calls}
 
 
 def required_calls(text: str) -> list[ToolCall]:

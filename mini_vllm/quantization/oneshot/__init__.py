@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from mini_vllm import bundled
+from mini_vllm import hub
 from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import load_config, read_json
 from mini_vllm.model.layers import Linear, RMSNorm
@@ -58,7 +58,7 @@ def oneshot(
         ValueError: for an unknown or contradictory choice, a group that does not divide, or a
             checkpoint that is quantised already; FileExistsError if the folder is there.
     """
-    source = bundled.path(str(model)) if str(model) in bundled.NAMES else Path(model)
+    source = hub.folder(model)
     target, preset = Path(output_dir), _preset(scheme, group_size)
     _check(source, target, scheme, preset, algorithm, dataset, act_order)
     args = load_config(source)

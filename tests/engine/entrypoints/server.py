@@ -76,6 +76,16 @@ class Server:
             assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
             time.sleep(0.02)
 
+    def memory(self) -> float:
+        """MiB that the server and its engine hold (Linux)."""
+        pid = self.process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        sizes = []
+        for process in (str(pid), *children):
+            status = Path(f"/proc/{process}/status").read_text()
+            sizes.append(int(status.partition("VmRSS:")[2].split()[0]) / 1024)
+        return sum(sizes)
+
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)

@@ -24,7 +24,7 @@ from mini_vllm.structured_output.xgrammar import XgrammarBackend, check_supporte
 from tests.engine.structured_output.keyword_table import NODE, PERSON, TREE
 from tests.engine.structured_output.walks import accepts, automaton, blocked, cut, row_of
 
-JSON, JSON_OBJECT, REGEX, CHOICE, GRAMMAR = StructuredOutputOptions
+JSON, JSON_OBJECT, REGEX, CHOICE, GRAMMAR, _ = StructuredOutputOptions
 LETTERS = [bytes([byte]) for byte in range(ord("a"), ord("z") + 1)] + [b""]
 EOS = 26
 
@@ -289,5 +289,5 @@ def test_compiled_grammars_are_kept_and_bounded(monkeypatch: pytest.MonkeyPatch)
 
 def test_names_of_the_interface() -> Any:
     assert {option.value for option in StructuredOutputOptions} == {
-        "json", "json_object", "regex", "choice", "grammar",
+        "json", "json_object", "regex", "choice", "grammar", "json without white space",
     }  # fmt: skip

@@ -43,7 +43,7 @@ def params(
 ) -> SamplingParams:
     constraint = {
         k: options.pop(k)
-        for k in ("json", "regex", "choice", "grammar", "json_object")
+        for k in ("json", "regex", "choice", "grammar", "json_object", "disable_any_whitespace")
         if k in options
     }
     structured = StructuredOutputsParams(**constraint) if constraint else None
@@ -160,6 +160,19 @@ def test_both_backends_write_the_same() -> None:
         llm = LLM("storyteller", num_gpu_blocks=400, structured_outputs_config=config)
         texts.append([output.outputs[0].text for output in run(llm, wanted)])
     assert texts[0] == texts[1]
+
+
+def test_a_request_may_ask_for_no_white_space(llm: LLM) -> None:
+    for backend in ("native", "xgrammar"):
+        if backend == "xgrammar":
+            pytest.importorskip("xgrammar")
+            llm = LLM(
+                "storyteller", num_gpu_blocks=400, structured_outputs_config={"backend": backend}
+            )
+        compact = [params(seed, json=CLOSED, disable_any_whitespace=True) for seed in range(3)]
+        for output in run(llm, [*compact, params(9, json=CLOSED)])[:3]:
+            text = output.outputs[0].text
+            assert text == json.dumps(json.loads(text), separators=(",", ":"))
 
 
 def test_params_are_not_changed_and_can_be_used_again(llm: LLM) -> None:

@@ -1,0 +1,291 @@
+"""Models by name: a folder, a bundled model, or a repository of a hub, which is downloaded once.
+
+    "storyteller"        bundled          the folder beside this file
+    "path/to/folder"     a folder         itself
+    "Qwen/Qwen3-0.6B"    OWNER/NAME       huggingface_hub's cache: models--Qwen--Qwen3-0.6B/
+                                              blobs/9f3c...        a file, once it is whole
+                                              snapshots/1a2b.../   links to them: the folder
+
+Small files come first, the index of the weights among them, and the weights last. So a folder whose
+index names no missing file is whole, whenever the download before was cut off. A connection that
+breaks is taken up again at the byte where it broke; a program that was ended starts anew with the
+file that was not whole.
+
+Source: vllm/model_executor/model_loader/weight_utils.py#L504-L608 (download_weights_from_hf)
+@ v0.22.1.
+"""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import json
+import logging
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from mini_vllm import bundled
+from mini_vllm.errors import show
+
+logger = logging.getLogger(__name__)
+
+SMALL_FILES = ("*.json", "*.jinja", "*.txt", "*.model", "*.tiktoken")
+"""Shape, tokenizer, chat template, and the index of the weights: all at the top of a repository."""
+INDEX = "model.safetensors.index.json"
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+
+
+def folder(
+    model: str | Path,
+    revision: str | None = None,
+    download_dir: str | None = None,
+    token: str | None = None,
+    weights: bool = True,
+) -> Path:
+    """The folder of the model that a user means, downloaded if it is a hub's and not here yet.
+
+    Args:
+        model: a folder, the name of a bundled model, or OWNER/NAME of a repository.
+        revision: branch, tag or commit of a repository; None: its main branch.
+        download_dir: where downloads are kept; None: the cache that HF_HOME names.
+        token: for gated and private repositories; None: HF_TOKEN, or the one of `hf auth login`.
+        weights: False leaves them out: for a tokenizer, or random weights.
+
+    Raises:
+        FileNotFoundError: if there is no such model, or it is not here and cannot be had.
+        PermissionError: if the hub does not let this user in.
+        ValueError: for a repository that holds no weights in safetensors.
+        OSError: if there is no room for it.
+    """
+    name = str(model)
+    if name in (*bundled.NAMES, *bundled.HEADS):
+        return bundled.path(name)
+    if isinstance(model, Path) or Path(name).exists():
+        return Path(name)
+    if _HUB_NAME.fullmatch(name):
+        return Repository(name, revision, download_dir, token).fetch(weights)
+    if "/" in name or os.sep in name:
+        return Path(name)
+    nearest = difflib.get_close_matches(name, bundled.NAMES, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise FileNotFoundError(
+        f"model {show(name)} is neither a folder nor a bundled model ({', '.join(bundled.NAMES)}), "
+        f"and a hub's model is spelled OWNER/NAME, such as 'Qwen/Qwen3-0.6B'{hint}"
+    )
+
+
+def is_offline() -> bool:
+    """Whether the user forbids to ask the hub."""
+    values = (os.environ.get(name, "") for name in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"))
+    return any(value.upper() in ("1", "ON", "YES", "TRUE") for value in values)
+
+
+class Repository:
+    """One revision of a hub's repository, and what of it is here."""
+
+    def __init__(
+        self, name: str, revision: str | None, download_dir: str | None, token: str | None
+    ) -> None:
+        from huggingface_hub import HfApi, constants  # takes half a second, so only when needed
+
+        self.name, self.revision, self.token = name, revision or "main", token
+        self.cache = Path(download_dir or constants.HF_HUB_CACHE).expanduser()
+        self.endpoint = os.environ.get("HF_ENDPOINT", "").rstrip("/") or constants.ENDPOINT
+        self.api = HfApi(endpoint=self.endpoint, token=token)
+
+    def fetch(self, weights: bool) -> Path:
+        """The folder, with all files that it needs. Raises what :func:`folder` does."""
+        if is_offline():
+            if (here := self.find_cached(weights)) is not None:
+                return here
+            raise FileNotFoundError(
+                f"{self._title()} is not whole in {str(self.cache)!r}, and HF_HUB_OFFLINE forbids "
+                "to download it; unset HF_HUB_OFFLINE, or give a folder"
+            )
+        try:
+            info = self.api.model_info(self.name, revision=self.revision, files_metadata=True)
+        except Exception as error:  # of the hub, or of whatever library it talks through
+            if self._says_nothing(error) and (here := self.find_cached(weights)) is not None:
+                logger.warning(
+                    "%s cannot be reached; %s is used as it is here", self.endpoint, here
+                )
+                return here
+            raise self._explain(error) from error
+        sizes = {file.rfilename: file.size or 0 for file in info.siblings or ()}
+        small, tensors = small_files(sizes), [name for name in sizes if is_tensors(name)]
+        self._check_files(sizes, tensors, weights)
+        here = self._download(info.sha, small, sizes)
+        if not weights:
+            return here
+        try:
+            named = index_files(here)
+        except ValueError as error:
+            raise ValueError(f"{self._title()}: {error}") from error
+        missing = sorted(set(named) - set(tensors))
+        if missing:
+            raise FileNotFoundError(
+                f"{self._title()} has no file {missing[0]!r}, which its {INDEX} names; choose "
+                "another revision"
+            )
+        return self._download(info.sha, named or plain_files(tensors), sizes)
+
+    def find_cached(self, weights: bool) -> Path | None:
+        """The folder in the cache, if it is whole."""
+        from huggingface_hub import try_to_load_from_cache
+
+        config = try_to_load_from_cache(
+            self.name, "config.json", cache_dir=self.cache, revision=self.revision
+        )
+        if not isinstance(config, str):
+            return None
+        here = Path(config).parent
+        return here if not weights or is_whole(here) else None
+
+    def _check_files(self, sizes: Iterable[str], tensors: list[str], weights: bool) -> None:
+        if "config.json" not in sizes:
+            raise ValueError(
+                f"{self._title()} has no config.json at its top, so it is no model of transformers;"
+                " look for the repository that it was made from"
+            )
+        if weights and not tensors:
+            others = [name for name in sizes if name.endswith((".bin", ".gguf", ".pth", ".pt"))]
+            found = f", only {others[0]}" if others else ""
+            raise ValueError(
+                f"{self._title()} has no .safetensors files{found}; weights are read from "
+                "safetensors only; choose a repository or revision that has them"
+            )
+
+    def _download(self, commit: str | None, names: list[str], sizes: Mapping[str, int]) -> Path:
+        """Fetch the files that are not here yet. Each appears under its name once it is whole."""
+        from huggingface_hub import snapshot_download, try_to_load_from_cache
+
+        needed = sum(
+            sizes[name]
+            for name in names
+            if not isinstance(try_to_load_from_cache(self.name, name, self.cache, commit), str)
+        )
+        self._check_room(needed)
+        try:
+            return Path(
+                snapshot_download(
+                    self.name,
+                    revision=self.revision,
+                    cache_dir=self.cache,
+                    token=self.token,
+                    allow_patterns=[re.sub(r"([\[*?])", r"[\1]", name) for name in names],
+                    endpoint=self.endpoint,
+                )
+            )
+        except Exception as error:
+            raise self._explain(error) from error
+
+    def _check_room(self, needed: int) -> None:
+        folders = (self.cache, *self.cache.absolute().parents)
+        existing = next(path for path in folders if path.exists())
+        free = shutil.disk_usage(existing).free
+        if needed > free:
+            raise OSError(
+                f"{self._title()} needs {in_units(needed)} more in {str(self.cache)!r}, where "
+                f"{in_units(free)} are free; make room, or pass download_dir",
+            )
+
+    def _title(self) -> str:
+        at = "" if self.revision == "main" else f" at revision {self.revision!r}"
+        return f"{self.name!r}{at}"
+
+    def _says_nothing(self, error: Exception) -> bool:
+        """Whether the hub gave no answer, or one that says nothing about the repository."""
+        response = getattr(error, "response", None)
+        return response is None or response.status_code >= 500
+
+    def _explain(self, error: Exception) -> Exception:
+        """One sentence with the fix."""
+        from huggingface_hub import errors
+
+        page, title = f"{self.endpoint}/{self.name}", self._title()
+        token = "set HF_TOKEN, or pass hf_token, to one of an account that may read it"
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return OSError(
+                f"there is no room left in {str(self.cache)!r} for {title}; make room, or pass "
+                "download_dir; what was loaded stays",
+            )
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            return PermissionError(
+                f"{title} cannot be written to {str(self.cache)!r} ({error.strerror}); pass a "
+                "download_dir of your own, or set HF_HOME"
+            )
+        if isinstance(error, errors.GatedRepoError):
+            return PermissionError(f"{title} is gated: accept its terms at {page}, then {token}")
+        if isinstance(error, errors.RevisionNotFoundError):
+            return FileNotFoundError(
+                f"{self.name!r} has no revision {self.revision!r}; leave revision out for its main "
+                f"branch, or choose one that {page}/tree/main lists"
+            )
+        status = getattr(getattr(error, "response", None), "status_code", None)
+        if isinstance(error, errors.RepositoryNotFoundError) or status in (401, 403):
+            return FileNotFoundError(
+                f"{self.name!r} is no folder here, and {self.endpoint} has no such model, or a "
+                f"private one; check the spelling at {page}; if it is private, {token}"
+            )
+        said = str(error).strip().partition("\n")[0] or type(error).__name__
+        return ConnectionError(
+            f"{title} could not be loaded from {self.endpoint} ({said}); check the network (or "
+            "HF_ENDPOINT) and run this again: files that are whole are kept"
+        )
+
+
+def small_files(names: Iterable[str]) -> list[str]:
+    """Everything at the top of the repository that is no weight; consolidated.* is another copy."""
+    return [
+        name
+        for name in names
+        if any(fnmatchcase(name, pattern) for pattern in SMALL_FILES)
+        and "/" not in name
+        and not name.startswith(("consolidated", "pytorch_model", "README"))
+    ]
+
+
+def is_tensors(name: str) -> bool:
+    return name.endswith(".safetensors") and "/" not in name
+
+
+def plain_files(tensors: Iterable[str]) -> list[str]:
+    """The weights of a repository without an index: not those of a second, consolidated copy."""
+    return [name for name in tensors if not name.startswith("consolidated")] or list(tensors)
+
+
+def index_files(here: Path) -> list[str]:
+    """The names of the files that the index lists; none without an index.
+
+    Raises ValueError if the index is damaged.
+    """
+    try:
+        index = json.loads((here / INDEX).read_text(encoding="utf-8"))
+        return sorted({Path(str(file)).name for file in index["weight_map"].values()})
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ValueError(f"{INDEX} is damaged ({error!r}); choose another revision") from error
+
+
+def is_whole(here: Path) -> bool:
+    """Whether all weights are here: they came last."""
+    try:
+        named = index_files(here)
+    except ValueError:
+        return False
+    if named:
+        return all((here / name).is_file() for name in named)
+    return any(here.glob("*.safetensors"))
+
+
+def in_units(num_bytes: float) -> str:
+    """`3.1 GB`, in powers of ten as disks and hubs count."""
+    for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes:.0f} bytes"
