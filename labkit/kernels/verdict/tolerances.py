@@ -71,7 +71,7 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("silu_mul", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
     ("apply_token_bitmask", "traffic"): Efficiency(1.0),
-    ("rejection_random_sample", "traffic"): Efficiency(1.0),
+    ("rejection_random_sample", "traffic"): Efficiency(1.03),
     ("lora_shrink", "traffic"): Efficiency(1.0, flops=2.0),
     ("lora_shrink", "traffic-qkv"): Efficiency(1.22, flops=2.67),
     ("lora_expand", "traffic"): Efficiency(1.06, flops=2.0),
