@@ -119,13 +119,20 @@ Image = tuple[int, int, str] | tuple[int, int, str, int]
 embeddings, if not all."""
 
 
+def placeholder(image: Image) -> tuple[int, int, str, tuple[bool, ...] | None]:
+    """Offset, length, hash, and which positions are embeddings: None for all, else the last."""
+    offset, length, mm_hash, *embeds = image
+    mask = tuple(index >= length - embeds[0] for index in range(length)) if embeds else None
+    return offset, length, mm_hash, mask
+
+
 @dataclass(frozen=True)
 class External:
     """What a KV connector holds of a request, and how its transfer goes."""
 
-    answers: tuple[int | None, ...] = (0,)  # tokens it offers, each time it is asked; null: later
+    answers: tuple[int | None, ...] = (0,)  # tokens that it has, load by load; null: ask again
     arrive: int = 0  # steps that an asynchronous transfer takes
-    invalid: tuple[int, ...] = ()  # indices of blocks that do not arrive
+    invalid: tuple[int, ...] = ()  # indices of blocks, of those loaded, that do not arrive
     keep: int = 0  # steps for which the blocks are kept when the request has ended
 
 

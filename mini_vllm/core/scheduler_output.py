@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 
@@ -30,6 +31,8 @@ class NewRequestData:
     num_computed_tokens: int
     """Tokens that the prefix cache supplied."""
     lora_name: str | None = None
+    mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)
+    """Images of the prompt, in order of their place."""
 
     @classmethod
     def from_request(cls, request: Request, block_ids: list[int]) -> NewRequestData:
@@ -41,6 +44,7 @@ class NewRequestData:
             block_ids=block_ids,
             num_computed_tokens=request.num_computed_tokens,
             lora_name=request.lora_name,
+            mm_features=request.mm_features,
         )
 
 
@@ -99,7 +103,16 @@ class SchedulerOutput:
     kv_connector_metadata: Any = None
     """What the scheduler's half of a KV connector tells the worker's."""
     rewound: dict[str, int] = field(default_factory=dict)
-    """Tokens that the worker keeps as computed, of requests whose KV did not arrive."""
+    """Tokens, prompt and output, of requests that computed over KV that had not arrived: the worker
+    forgets what it sampled for them."""
+
+    def num_computed_tokens(self, request_id: str) -> int:
+        """Tokens of a scheduled request that were computed before this step."""
+        for new in self.scheduled_new_reqs:
+            if new.req_id == request_id:
+                return new.num_computed_tokens
+        cached = self.scheduled_cached_reqs
+        return cached.num_computed_tokens[cached.req_ids.index(request_id)]
 
 
 @dataclass(slots=True)
@@ -147,6 +160,31 @@ class PromptLogprobs(NamedTuple):
 
 
 @dataclass(slots=True)
+class KVConnectorOutput:
+    """What the worker's half of a KV connector has to tell after a step.
+
+    Source: vllm/v1/outputs.py#L195-L219 (KVConnectorOutput) @ v0.22.1
+    """
+
+    finished_sending: set[str] | None = None
+    """Ended requests whose blocks nobody reads any more."""
+    finished_recving: set[str] | None = None
+    """Requests whose blocks nobody writes any more: their KV has arrived, or will not."""
+    invalid_block_ids: set[int] = field(default_factory=set)
+    """Blocks whose KV did not arrive."""
+    kv_connector_worker_meta: Any = None
+    """What else the connector's two halves have to tell each other."""
+
+    def is_empty(self) -> bool:
+        return not (
+            self.finished_sending
+            or self.finished_recving
+            or self.invalid_block_ids
+            or self.kv_connector_worker_meta
+        )
+
+
+@dataclass(slots=True)
 class ModelRunnerOutput:
     """What one forward pass brought. Plain data: it may come from another process.
 
@@ -163,8 +201,8 @@ class ModelRunnerOutput:
     """What a proposer guesses will come next."""
     failed: dict[str, str] = field(default_factory=dict)
     """Requests that got no token because something went wrong, with the reason."""
-    kv_connector_output: Any = None
-    """What the worker's side of a KV connector has to tell the scheduler's side."""
+    kv_connector_output: KVConnectorOutput | None = None
+    """What the worker's half of a KV connector has to tell the scheduler's half."""
 
 
 @dataclass(slots=True)
@@ -223,6 +261,8 @@ class EngineCoreOutput:
     num_preemptions: int = 0
     times: RequestTimes | None = None
     """With the first token, and when the request has finished."""
+    kv_transfer_params: dict[str, Any] | None = None
+    """With the end of a request: where others find its KV."""
 
     @classmethod
     def last(

@@ -115,6 +115,7 @@ class EngineCoreProc:
             if unfinished and self._has_work() and time.monotonic() < self.deadline:
                 return True
             self._send_aborted(self.core.abort_requests(unfinished))
+            self.core.release_held()
             self.shutdown_state = ShutdownState.SHUTTING_DOWN
         return self._has_work()
 
@@ -304,7 +305,7 @@ def _info(core: EngineCore) -> EngineInfo:
         core.limits.max_model_len,
         core.limits.num_usable_blocks,
         core.limits.block_size,
-        str(core.model.dtype).removeprefix("torch."),
+        core.executor.call("model_dtype")[0],
         os.getpid(),
     )
 

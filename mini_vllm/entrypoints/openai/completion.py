@@ -138,7 +138,7 @@ async def _whole(answer: Answer) -> Response:
         "service_tier": None,
         "system_fingerprint": None,
         "usage": answer.usage(counts, sum(output.num_cached_tokens for output in finals)),
-        "kv_transfer_params": None,
+        "kv_transfer_params": finals[0].kv_transfer_params if len(finals) == 1 else None,
     }
     return json_response(body)
 
