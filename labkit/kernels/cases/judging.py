@@ -108,7 +108,8 @@ REJECTION_RANDOM_SAMPLE = (
          judge([6, 5, 4, 6], 30, accept=1.0, impossible=True)),
     Case("sliced", "probabilities are slices", "float32", judge([2, 4], 25, strided=True)),
     Case("far", "rows of p 2^30 elements apart", "float16",
-         judge([3], 64, accept=1.0, drawn=False, far=True)),
+         judge([4, 1], 64, accept=1.0, drawn=False, far=True)),
+    Case("many", "hundreds of requests", "float32", judge([1, 0, 2] * 100, 8)),
     Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128), graded=True),
 )  # fmt: skip
 
