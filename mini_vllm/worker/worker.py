@@ -40,9 +40,7 @@ from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.kv_cache import KVCache, bytes_per_block, choose_num_blocks
 from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.model_runner import ModelRunner
-
-SMALL_HIDDEN_SIZE = 512
-"""Models narrower than this run on one CPU thread unless told otherwise."""
+from mini_vllm.worker.threads import StepThreads
 
 
 class Worker:
@@ -71,6 +69,7 @@ class Worker:
     drafter: Drafter | None
     model_runner: ModelRunner
     lora: LoRAModelManager | None = None
+    threads: StepThreads | None = None
     connector: RunnerConnector | None = None
 
     def __init__(
@@ -122,8 +121,12 @@ class Worker:
             self.parallel,
             kv_cache_dtype,
         )
+        args = self.model.config
         self.drafter = load_drafter(self.config, self.model, self.device)
-        _set_num_threads(self.config, self.device, self.model.config.hidden_size)
+        if self.device.type == "cpu":
+            num_workers, hidden_size = self.config.parallel.num_workers, args.hidden_size
+            most = max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None
+            self.threads = StepThreads(wanted.num_threads, hidden_size, most)
         if self.config.lora is not None:  # before memory is counted: slots take some of it
             max_num_tokens = self.config.scheduler.max_num_batched_tokens
             self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
@@ -214,6 +217,8 @@ class Worker:
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
 
     def execute_model(self, plan: SchedulerOutput) -> None:
+        if self.threads is not None:
+            self.threads.prepare(plan.total_num_scheduled_tokens)
         self.model_runner.execute_model(plan)
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
@@ -269,6 +274,10 @@ class Worker:
         """A request has failed somewhere: make what it left in the cache finite."""
         self.model_runner.kv_cache.scrub()
 
+    def pid(self) -> int:
+        """The process that the worker lives in."""
+        return os.getpid()
+
     def model_dtype(self) -> str:
         """The name of what the model's weights are kept in."""
         return str(self.model.dtype).removeprefix("torch.")
@@ -302,15 +311,3 @@ def pick_device(name: str, index: int | None = None) -> torch.device:
             f"device is {name!r}; there are {torch.cuda.device_count()}, counted from cuda:0"
         )
     return torch.device(name)
-
-
-def _set_num_threads(config: EngineConfig, device: torch.device, hidden_size: int) -> None:
-    """Threads that wait for each other after every small product cost more than they compute,
-    and many times more when another program uses one of the cores: also another worker."""
-    wanted, num_workers = config.model.num_threads, config.parallel.num_workers
-    if wanted is None and hidden_size < SMALL_HIDDEN_SIZE:
-        wanted = 1
-    elif wanted is None and num_workers > 1:
-        wanted = max(1, (os.cpu_count() or 1) // num_workers)
-    if wanted is not None and device.type == "cpu":
-        torch.set_num_threads(wanted)
