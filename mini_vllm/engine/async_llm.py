@@ -144,7 +144,7 @@ class AsyncLLM:
         self.config = config
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
-        self.model_args: ModelArgs = load_config(config.model.model)
+        self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
         self.client = ProcessClient(config, scheduler)
         info = self.client.info
         self.limits = PromptLimits(
@@ -158,6 +158,7 @@ class AsyncLLM:
             config.structured,
             make_image_processor(config, self.model_args),
         )
+        self.input_processor.has_drafts = config.speculative is not None
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
         self.admission = Admission(self.stats.requests, max_num_queued_reqs, max_num_queued_tokens)
