@@ -6,7 +6,10 @@ milliseconds and the pure core (scheduling, KV bookkeeping) can be used without 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
+
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded; see worker/threads.py
 
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 

@@ -42,8 +42,8 @@ class ModelConfig:
     seed: int = 0
     """Root of all random numbers of requests that bring no seed of their own."""
     num_threads: int | None = None
-    """Threads torch may use on a CPU, in the whole process. None: one for a small model, whose
-    products are not worth splitting, and as many as torch likes for others."""
+    """Threads torch may use on a CPU, in the whole process. None: one for small steps of a small
+    model, whose products are not worth splitting, and as many as torch likes for others."""
     attention_backend: str | None = None
     """Name of an attention backend; None: the fastest one for the device."""
     enforce_eager: bool = False
