@@ -157,6 +157,7 @@ WAYS: dict[str, dict[str, Any]] = {
             "num_speculative_tokens": 2,
         }
     },
+    "workers in processes of their own": {"distributed_executor_backend": "mp"},
     "compile_model": {"compile_model": True},
     "quantization": {"quantization": "int8"},
     "enable_prefix_caching=False": {"enable_prefix_caching": False},
