@@ -26,6 +26,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
+from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.images import make_image_processor
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
@@ -145,7 +146,9 @@ class AsyncLLM:
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
         self.model_args: ModelArgs = load_config(config.model.model)
-        self.client = ProcessClient(config, scheduler)
+        several = config.parallel.data_parallel_size > 1
+        client = DataParallelProcessClient if several else ProcessClient
+        self.client: ProcessClient | DataParallelProcessClient = client(config, scheduler)
         info = self.client.info
         self.limits = PromptLimits(
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size

@@ -32,7 +32,8 @@ from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.images import make_image_processor, with_encoder_limits
 from mini_vllm.engine.kv import EngineKV, check_config
 from mini_vllm.engine.limits import PromptLimits
-from mini_vllm.executor.base import Executor, make_executor
+from mini_vllm.executor.base import Executor
+from mini_vllm.executor.choose import make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.request import LoRARequest

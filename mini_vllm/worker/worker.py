@@ -274,6 +274,10 @@ class Worker:
         """A request has failed somewhere: make what it left in the cache finite."""
         self.model_runner.kv_cache.scrub()
 
+    def pid(self) -> int:
+        """The process that the worker lives in."""
+        return os.getpid()
+
     def model_dtype(self) -> str:
         """The name of what the model's weights are kept in."""
         return str(self.model.dtype).removeprefix("torch.")
