@@ -159,6 +159,7 @@ WAYS: dict[str, dict[str, Any]] = {
     },
     "workers in processes of their own": {"distributed_executor_backend": "mp"},
     "compile_model": {"compile_model": True},
+    "logits_processors": {"logits_processors": ["module:Class"]},
     "quantization": {"quantization": "int8"},
     "enable_prefix_caching=False": {"enable_prefix_caching": False},
 }
