@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded; see worker/threads.py
 
-from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.sampling_params import (
+    RepetitionDetectionParams,
+    RequestOutputKind,
+    SamplingParams,
+)
 
 if TYPE_CHECKING:
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
@@ -27,6 +31,7 @@ __all__ = [
     "CompletionOutput",
     "AsyncLLM",
     "AsyncEngineArgs",
+    "RepetitionDetectionParams",
     "RequestOutputKind",
     "EngineDeadError",
     "EngineGenerateError",

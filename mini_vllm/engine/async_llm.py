@@ -145,7 +145,7 @@ class AsyncLLM:
         self.config = config
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
-        self.model_args: ModelArgs = load_config(config.model.model)
+        self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
         several = config.parallel.data_parallel_size > 1
         client = DataParallelProcessClient if several else ProcessClient
         self.client: ProcessClient | DataParallelProcessClient = client(config, scheduler)
@@ -161,6 +161,7 @@ class AsyncLLM:
             config.structured,
             make_image_processor(config, self.model_args),
         )
+        self.input_processor.has_drafts = config.speculative is not None
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
         self.admission = Admission(self.stats.requests, max_num_queued_reqs, max_num_queued_tokens)

@@ -33,6 +33,7 @@ from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.sample.custom import load_classes
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
@@ -81,6 +82,7 @@ class Worker:
     ) -> None:
         self.config = config
         self.rank = rank
+        self._asleep: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.rendezvous, self.device_index = rendezvous, device_index
 
     def init_device(self) -> None:
@@ -120,6 +122,7 @@ class Worker:
             quant,
             self.parallel,
             kv_cache_dtype,
+            wanted.hf_overrides,
         )
         args = self.model.config
         self.drafter = load_drafter(self.config, self.model, self.device)
@@ -165,6 +168,10 @@ class Worker:
             )
         if isinstance(self.model, Qwen3VLForConditionalGeneration):
             self.model_runner.images = RunnerImages(self.model, self.model_runner)
+        classes = load_classes(self.config.model.logits_processors)
+        self.model_runner.use_processors(
+            [cls(self.config, self.device, self.device.type == "cuda") for cls in classes]
+        )
         if self.lora is not None:
             self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
         if self.drafter is not None:
@@ -281,6 +288,30 @@ class Worker:
     def model_dtype(self) -> str:
         """The name of what the model's weights are kept in."""
         return str(self.model.dtype).removeprefix("torch.")
+
+    def sleep(self) -> None:
+        """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory.
+
+        Tensors keep their identity and lose their storage, so whoever holds one needs not know.
+        """
+        for layer in self.model_runner.kv_cache.layers:
+            layer.untyped_storage().resize_(0)
+        if self.device.type == "cuda":
+            self.model_runner.graphs = None  # they know addresses
+            self._asleep = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
+            for weight, _ in self._asleep:
+                weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
+            torch.cuda.empty_cache()
+
+    def wake_up(self) -> None:
+        for layer in self.model_runner.kv_cache.layers:
+            layer.untyped_storage().resize_(layer.numel() * layer.itemsize)
+            layer.zero_()
+        if self.device.type == "cuda":
+            for weight, values in self._asleep:
+                weight.data = values.to(self.device)
+            self._asleep = []
+            self.warm_up()
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""
