@@ -30,14 +30,21 @@ EXACT = Bound(0.0, 0.0)
 FLOAT32 = Bound(honest=4.2e-7, bug=5.4e-4)
 FLOAT16 = Bound(honest=3.0e-4, bug=1.2e-3)
 BFLOAT16 = Bound(honest=2.4e-3, bug=9.6e-3)
+INT8 = Bound(honest=6e-4, bug=9.6e-3)
+"""Whole numbers: one of a thousand may fall the other way; cutting fractions off does more."""
 ROW_FACTOR = 4.0
 """A row of few numbers may be this much worse than all numbers together."""
 
 _BY_DTYPE = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
 
 
-def bound(spec: str, dtype: str) -> Bound:
-    """The bound of one kernel's outputs of a dtype; a copy and a mask must be exact."""
+def bound(spec: str, dtype: str, output: str = "") -> Bound:
+    """The bound of one kernel's outputs of a dtype; a copy and a mask must be exact.
+
+    What quantises has whole numbers as its output, and scales in float32.
+    """
+    if spec in ("per_token_quant_int8", "store_kv_int8"):
+        return FLOAT32 if output.endswith("scale") else INT8
     return EXACT if spec in ("store_kv", "apply_token_bitmask") else _BY_DTYPE[dtype]
 
 
@@ -70,6 +77,11 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("silu_mul", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
     ("apply_token_bitmask", "traffic"): Efficiency(1.0),
+    ("per_token_quant_int8", "traffic"): Efficiency(1.0),
+    ("w8a8_gemm", "traffic"): Efficiency(1.1, flops=1.0),
+    ("w4a16_gemm", "traffic"): Efficiency(1.34, flops=1.0),
+    ("store_kv_int8", "traffic"): Efficiency(1.0),
+    ("paged_decode_int8", "traffic"): Efficiency(1.0, flops=4.0),
     ("lora_shrink", "traffic"): Efficiency(1.0, flops=2.0),
     ("lora_shrink", "traffic-qkv"): Efficiency(1.22, flops=2.67),
     ("lora_expand", "traffic"): Efficiency(1.06, flops=2.0),
