@@ -13,7 +13,14 @@ from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, 
 MODULE = "mini_vllm.kernels.quantized_kernels"
 MIN_TOKEN_SCALE = 1e-10 / 127
 MIN_HEAD_SCALE = 1e-6
-TILES = {"TOKEN_TILE": 16, "ROW_TILE": 64, "COLUMN_TILE": 64}
+ROW_TILE, COLUMN_TILE = 64, 64
+
+
+def product_tiles(num_tokens: int, rows: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Grid and tiles of a product: as many tokens in a tile as there are, from 16 to 64."""
+    tokens = min(max(next_power_of_2(num_tokens), MIN_DOT), 64)
+    grid = (-(-num_tokens // tokens), -(-rows // ROW_TILE))
+    return grid, {"TOKEN_TILE": tokens, "ROW_TILE": ROW_TILE, "COLUMN_TILE": COLUMN_TILE}
 
 
 # ---------------------------------------------------------------- per_token_quant_int8
@@ -54,9 +61,10 @@ def plan_w8a8_gemm(
     """int8 `x` `[T, K]` (its token stride is free) and `weight` `[N, K]`, scales `[T, 1]` and
     `[N, 1]` -> `output` `[T, N]` of any dtype."""
     rows, columns = weight.shape
+    grid, tiles = product_tiles(len(x), rows)
     launch = Launch(
         "w8a8_gemm_kernel",
-        grid=(-(-len(x) // TILES["TOKEN_TILE"]), -(-rows // TILES["ROW_TILE"])),
+        grid=grid,
         args={
             "output_ptr": output,
             "x_ptr": x,
@@ -66,7 +74,7 @@ def plan_w8a8_gemm(
             "num_tokens": len(x),
             "x_stride": x.stride(0),
         },
-        constexprs={"N": rows, "K": columns, **TILES},
+        constexprs={"N": rows, "K": columns, **tiles},
     )
     return [launch]
 
@@ -95,9 +103,10 @@ def plan_w4a16_gemm(
     """`x` `[T, K]` (its token stride is free), `words` `[N, ceil(K / 8)]`, `scale` and `zero`
     `[N, G]` -> `output` `[T, N]`."""
     (num_tokens, columns), (rows, num_words) = x.shape, words.shape
+    grid, tiles = product_tiles(num_tokens, rows)
     launch = Launch(
         "w4a16_gemm_kernel",
-        grid=(-(-num_tokens // TILES["TOKEN_TILE"]), -(-rows // TILES["ROW_TILE"])),
+        grid=grid,
         args={
             "output_ptr": output,
             "x_ptr": x,
@@ -112,7 +121,7 @@ def plan_w4a16_gemm(
             "K": columns,
             "WORDS": num_words,
             "GROUPS": scale.shape[1],
-            **TILES,
+            **tiles,
         },
     )
     return [launch]

@@ -100,7 +100,8 @@ PER_TOKEN_QUANT = (
          per_token(3, 64, scale=2e-12)),
     Case("large", "numbers up to 60,000", "float16", per_token(2, 64, scale=500.0)),
     Case("sliced", "x is a slice of a wider matrix", "bfloat16", per_token(None, 77, strided=True)),
-    Case("far", "tokens 2^30 elements apart", "float16", per_token(3, 48, far=True)),
+    Case("far", "tokens 2^30 elements apart", "float16", per_token(6, 48, far=True)),
+    Case("many", "300 tokens", "float32", per_token(300, 40)),
     Case("traffic", "16 tokens of 1,024", "bfloat16", per_token(16, 1024), graded=True),
 )  # fmt: skip
 
@@ -113,6 +114,7 @@ def w8a8(
     extreme: bool = False,
     strided: bool = False,
     far: bool = False,
+    **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`[tokens, columns]` times `[rows, columns]`; `extreme`: all numbers are 127 or -127."""
 
@@ -130,7 +132,8 @@ def w8a8(
             output=unfilled(count, rows, dtype=dtype),
         )
         axes = {"x": ("token", "column"), "weight": ("row", "column"), "output": ("token", "row")}
-        return problem, CaseRules({name: TensorRule(axes=a) for name, a in axes.items()})
+        rules = {name: TensorRule(axes=a) for name, a in axes.items()}
+        return problem, CaseRules(rules, constants=constants)
 
     return make
 
@@ -139,12 +142,14 @@ W8A8_GEMM = (
     Case("one", "one token, two rows, three columns", "float32", w8a8(1, 2, 3)),
     Case("tile", "exactly one tile", "float32", w8a8(16, 64, 64)),
     Case("over", "one more than a tile in every direction", "float32", w8a8(17, 65, 65)),
-    Case("prime", "37 rows of 101", "float16", w8a8(None, 37, 101)),
+    Case("prime", "67 rows of 101", "float16", w8a8(None, 67, 101)),
+    Case("many", "150 tokens", "float16", w8a8(150, 20, 40)),
+    Case("narrow", "tiles of 32 columns", "bfloat16", w8a8(9, 50, 100, COLUMN_TILE=32)),
     Case("extreme", "sums of 127 x 127, which float16 cannot hold", "float32",
          w8a8(3, 20, 300, extreme=True)),
     Case("long", "1,000 columns", "bfloat16", w8a8(4, 33, 1000)),
     Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70, strided=True)),
-    Case("far", "tokens 2^30 elements apart", "bfloat16", w8a8(3, 24, 48, far=True)),
+    Case("far", "tokens 2^30 elements apart", "bfloat16", w8a8(6, 40, 48, far=True)),
     Case("traffic", "16 tokens, 128 rows of 512", "float32", w8a8(16, 128, 512), graded=True),
 )  # fmt: skip
 
@@ -169,6 +174,7 @@ def w4a16(
     symmetric: bool = False,
     strided: bool = False,
     far: bool = False,
+    **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`[tokens, columns]` times `[rows, columns]` of 4 bits, in `groups` a row."""
 
@@ -190,7 +196,8 @@ def w4a16(
             "x": ("token", "column"), "words": ("row", "word"), "scale": ("row", "group"),
             "zero": ("row", "group"), "output": ("token", "row"),
         }  # fmt: skip
-        return problem, CaseRules({name: TensorRule(axes=a) for name, a in axes.items()})
+        rules = {name: TensorRule(axes=a) for name, a in axes.items()}
+        return problem, CaseRules(rules, constants=constants)
 
     return make
 
@@ -202,11 +209,13 @@ W4A16_GEMM = (
     Case("inside", "a group ends inside a tile", "float32", w4a16(3, 17, 144, 3)),
     Case("over", "one more than a tile in every direction", "float16", w4a16(17, 65, 72)),
     Case("tail", "a last word that is not full", "float32", w4a16(2, 9, 75, 3)),
-    Case("channel", "one scale a row", "bfloat16", w4a16(None, 37, 200)),
+    Case("channel", "one scale a row", "bfloat16", w4a16(None, 67, 200)),
+    Case("many", "150 tokens", "float16", w4a16(150, 20, 40)),
+    Case("narrow", "tiles of 32 columns", "bfloat16", w4a16(9, 50, 96, 2, COLUMN_TILE=32)),
     Case("symmetric", "zero is 8 everywhere", "float16", w4a16(None, 33, 96, 3, symmetric=True)),
     Case("sliced", "x is a slice of a wider matrix", "bfloat16",
          w4a16(None, 40, 64, 2, strided=True)),
-    Case("far", "tokens 2^30 elements apart", "float16", w4a16(3, 24, 64, 2, far=True)),
+    Case("far", "tokens 2^30 elements apart", "float16", w4a16(6, 40, 64, 2, far=True)),
     Case("traffic", "16 tokens, 128 rows of 512 in groups of 128", "bfloat16",
          w4a16(16, 128, 512, 4), graded=True),
 )  # fmt: skip
@@ -303,7 +312,8 @@ STORE_KV_INT8 = (
     Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
     Case("sliced", "keys and values are slices of qkv", "float16",
          store(6, 2, 32, 4, 2, strided=True)),
-    Case("far", "tokens 2^30 elements apart", "float16", store(3, 1, 32, 4, far=True)),
+    Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
+    Case("many", "200 tokens", "float32", store(200, 2, 16, 16)),
     Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16), graded=True),
 )  # fmt: skip
 
@@ -381,9 +391,11 @@ PAGED_DECODE_INT8 = (
     Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
     Case("shared", "requests that share their first blocks", "float16",
          decode([9, 14, 19], 2, 2, 32, 4, shared=2)),
+    Case("many", "120 requests", "float32", decode([5, 17, 2] * 40, 1, 2, 16, 4)),
+    Case("large-group", "20 heads share one", "float32", decode([9, None], 20, 1, 32, 16)),
     Case("low", "scores of about -110", "float32", decode([40, 7], 2, 1, 64, 16, low=True)),
     Case("far", "rows of queries and block table 2^30 elements apart", "float16",
-         decode([7, 3, 20], 2, 1, 32, 16, far=True)),
+         decode([7, 3, 20, 1, 9, 18], 2, 1, 32, 16, far=True)),
     Case("big-cache", "blocks behind the 2^31st byte", "float16",
          decode([18, 3], 2, 2, 124, 16, num_blocks=BIG_CACHE // (16 * 2 * 128))),
     Case("traffic", "256 tokens of context, 4 heads share one", "bfloat16",
