@@ -155,6 +155,9 @@ class Adapters(Protocol):
 class QuantConfig(Protocol):
     """What a checkpoint says about how its numbers are held."""
 
+    rounds_tied_head: bool
+    """Whether a head that shares the embedding's weight multiplies by a rounded copy of it."""
+
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         """The method of the layer called `prefix`, or None if it is not quantised."""
 
@@ -186,6 +189,10 @@ class Build:
     def method(self, layer: Linear, prefix: str) -> LinearMethod:
         method = self.quant.get_quant_method(layer, prefix) if self.quant else None
         return method or UNQUANTIZED
+
+    def for_tied_head(self) -> Build:
+        """What a head is told that shares its weight with the embedding."""
+        return self if self.quant is not None and self.quant.rounds_tied_head else PLAIN
 
     def attention(self) -> AttentionBackend:
         """What computes the attention of one layer."""

@@ -170,12 +170,12 @@ class LlamaForCausalLM(nn.Module):
         super().__init__()
         self.config, self.kv_cache_dtype = args, build.kv_cache_dtype
         self.model = self.decoder(args, build, self.attention, "model")
-        tied = args.tie_word_embeddings  # the head then is held as the embedding is
+        tied = args.tie_word_embeddings
         self.lm_head = Linear(
             args.hidden_size,
             args.vocab_size,
             bias=False,
-            build=PLAIN if tied else build,
+            build=build.for_tied_head() if tied else build,
             layout=build.parallel.vocab(),
             prefix="lm_head",
         )
