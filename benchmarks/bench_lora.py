@@ -94,7 +94,7 @@ def decode_seconds(llm: LLM, wish: Wish, num_tokens: int) -> float:
 
 def swap_seconds(llm: LLM, path: str) -> dict[str, float]:
     """Milliseconds: an adapter from disk into host memory, and from there into a slot."""
-    manager = llm.llm_engine.engine_core.executor.worker.lora
+    manager = llm.llm_engine.core.executor.worker.lora
     key = manager.slots[0]
     begin = time.perf_counter()
     manager._load(f"{key.partition('@')[0]}", path)

@@ -1,6 +1,6 @@
 """Decode steps of one model in bfloat16, int8 and int4, in turns in one process.
 
-Random weights of Qwen3-0.6B's shape, requests of 64 tokens of context. int8 rounds the head as well;
+Random weights of Qwen3-0.6B's shape, requests of 64 tokens of context. int8 rounds the head, too;
 int4 leaves it in bfloat16, as published checkpoints do. `make bench` measures whole requests.
 The best round of each counts: on a shared machine the best is what the code can do.
 

@@ -143,11 +143,13 @@ W8A8_GEMM = (
     Case("tile", "exactly one tile", "float32", w8a8(16, 64, 64)),
     Case("over", "one more than a tile in every direction", "float32", w8a8(17, 65, 65)),
     Case("prime", "67 rows of 101", "float16", w8a8(None, 67, 101)),
-    Case("many", "150 tokens", "float16", w8a8(150, 20, 40)),
+    Case("many", "300 tokens", "float16", w8a8(300, 20, 40)),
+    Case("thousands", "4,200 tokens", "float16", w8a8(4200, 3, 20)),
+    Case("rows", "300 rows", "bfloat16", w8a8(2, 300, 40)),
     Case("narrow", "tiles of 32 columns", "bfloat16", w8a8(9, 50, 100, COLUMN_TILE=32)),
     Case("extreme", "sums of 127 x 127, which float16 cannot hold", "float32",
          w8a8(3, 20, 300, extreme=True)),
-    Case("long", "1,000 columns", "bfloat16", w8a8(4, 33, 1000)),
+    Case("long", "1,100 columns", "bfloat16", w8a8(4, 33, 1100)),
     Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70, strided=True)),
     Case("far", "tokens 2^30 elements apart", "bfloat16", w8a8(6, 40, 48, far=True)),
     Case("traffic", "16 tokens, 128 rows of 512", "float32", w8a8(16, 128, 512), graded=True),
@@ -210,7 +212,10 @@ W4A16_GEMM = (
     Case("over", "one more than a tile in every direction", "float16", w4a16(17, 65, 72)),
     Case("tail", "a last word that is not full", "float32", w4a16(2, 9, 75, 3)),
     Case("channel", "one scale a row", "bfloat16", w4a16(None, 67, 200)),
-    Case("many", "150 tokens", "float16", w4a16(150, 20, 40)),
+    Case("many", "300 tokens", "float16", w4a16(300, 20, 40)),
+    Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
+    Case("rows", "300 rows", "bfloat16", w4a16(2, 300, 40)),
+    Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
     Case("narrow", "tiles of 32 columns", "bfloat16", w4a16(9, 50, 96, 2, COLUMN_TILE=32)),
     Case("symmetric", "zero is 8 everywhere", "float16", w4a16(None, 33, 96, 3, symmetric=True)),
     Case("sliced", "x is a slice of a wider matrix", "bfloat16",
@@ -306,6 +311,7 @@ STORE_KV_INT8 = (
     Case("halves", "every number lies half way between two steps", "float32",
          store(4, 2, 64, 4, halves=True)),
     Case("odd", "zeros, infinity and NaN", "float32", store(5, 2, 32, 4, odd=True)),
+    Case("odd-half", "infinity in half precision", "float16", store(4, 6, 32, 4, odd=True)),
     Case("tiny", "numbers for which the least scale is too large", "float32",
          store(4, 2, 32, 4, scale=1e-6)),
     Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
@@ -342,9 +348,12 @@ def decode(
     window: int | None = None,
     far: bool = False,
     low: bool = False,
+    falling: bool = False,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """One new token a request; a length of None is drawn. `low`: all scores are about -110."""
+    """One new token a request; a length of None is drawn. `low`: all scores are about -110;
+    `falling`: they fall by 4 from token to token, from 100 on.
+    """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         lens = [draw.integer(2, 3 * block_size + 1) if n is None else n for n in seq_lens]
@@ -357,6 +366,13 @@ def decode(
             numbers = draw.normal(int(paged.slots.sum()), kv_heads, dim)
             numbers[..., 0] -= 110.0
             paged.key[paged.slots] = as_bytes(numbers)
+        if falling:
+            query.zero_()[..., 0] = 1.0
+            for row, length in enumerate(lens):
+                for position in range(length):
+                    head = draw.normal(kv_heads, dim)
+                    head[:, 0] = 100.0 - 4 * position
+                    paged.key[paged.place(row, position)] = as_bytes(head)
         query = far_apart(query) if far else inside_wider(query, 0, 2 * kv_heads * dim)
         problem: dict[str, Any] = dict(
             query=query,
@@ -365,7 +381,7 @@ def decode(
             block_table=far_apart(paged.table) if far else paged.table,
             seq_lens=int32(lens),
             output=unfilled(len(lens), heads, dim, dtype=dtype),
-            scale=1.0 if low else dim**-0.5,
+            scale=1.0 if low or falling else dim**-0.5,
             window=window,
         )
         axes = ("request", "head", "dim")
@@ -391,6 +407,10 @@ PAGED_DECODE_INT8 = (
     Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
     Case("shared", "requests that share their first blocks", "float16",
          decode([9, 14, 19], 2, 2, 32, 4, shared=2)),
+    Case("falling", "scores that fall from tile to tile", "float32",
+         decode([70, 33], 1, 1, 32, 16, falling=True)),
+    Case("long", "1,100 tokens of context", "float32", decode([1100], 1, 1, 16, 16)),
+    Case("block-12", "blocks of 12, six heads", "float32", decode([30, None], 1, 6, 32, 12)),
     Case("many", "120 requests", "float32", decode([5, 17, 2] * 40, 1, 2, 16, 4)),
     Case("large-group", "20 heads share one", "float32", decode([9, None], 20, 1, 32, 16)),
     Case("low", "scores of about -110", "float32", decode([40, 7], 2, 1, 64, 16, low=True)),
