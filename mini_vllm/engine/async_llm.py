@@ -26,7 +26,9 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
+from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
+from mini_vllm.engine.images import make_image_processor
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.engine.messages import EngineCoreOutputs
@@ -34,6 +36,7 @@ from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.observability.metrics import ServiceStats
@@ -142,15 +145,23 @@ class AsyncLLM:
         self.config = config
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
-        self.model_args: ModelArgs = load_config(config.model.model)
-        self.client = ProcessClient(config, scheduler)
+        self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
+        several = config.parallel.data_parallel_size > 1
+        client = DataParallelProcessClient if several else ProcessClient
+        self.client: ProcessClient | DataParallelProcessClient = client(config, scheduler)
         info = self.client.info
         self.limits = PromptLimits(
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
         )
         self.input_processor = InputProcessor(
-            tokenizer, self.model_args, info.max_model_len, config.model.seed, config.structured
+            tokenizer,
+            self.model_args,
+            info.max_model_len,
+            config.model.seed,
+            config.structured,
+            make_image_processor(config, self.model_args),
         )
+        self.input_processor.has_drafts = config.speculative is not None
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
         self.admission = Admission(self.stats.requests, max_num_queued_reqs, max_num_queued_tokens)
@@ -246,7 +257,7 @@ class AsyncLLM:
         """
         await self.check_health()
         arrival_time = time.monotonic()
-        token_ids = await self.tokenize(prompt)
+        token_ids, images = await self.preprocess(prompt)
         self.limits.check(token_ids)
         self.admission.check(params.n, params.n * len(token_ids))
         self.start()
@@ -256,7 +267,14 @@ class AsyncLLM:
             salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
             requests.append(
                 self.input_processor.process(
-                    child_id, token_ids, child_params, priority, arrival_time, salt, lora_request
+                    child_id,
+                    token_ids,
+                    child_params,
+                    priority,
+                    arrival_time,
+                    salt,
+                    lora_request,
+                    images,
                 )
             )
         self._watch(stream, requests, params.output_kind)
@@ -286,6 +304,15 @@ class AsyncLLM:
             stream.child_ids.append(request.request_id)
         stream.cutter.expect(len(requests))
         self._streams[stream.live.request_id] = stream
+
+    async def preprocess(self, prompt: PromptType) -> tuple[list[int], list[MultiModalFeatureSpec]]:
+        """The prompt's token ids and its images, which are processed in a thread."""
+        if isinstance(prompt, dict) and prompt.get("multi_modal_data"):
+            return await asyncio.to_thread(self.input_processor.preprocess, prompt)
+        token_ids = await self.tokenize(prompt)
+        if self.input_processor.images is not None:  # a placeholder without its image is refused
+            return self.input_processor.preprocess(token_ids)
+        return token_ids, []
 
     async def tokenize(self, prompt: PromptType) -> list[int]:
         """The prompt's token ids. A long text is tokenized in a thread: the loop does not wait."""

@@ -5,8 +5,10 @@ Source: vllm/entrypoints/llm.py#L120-L600 (LLM) @ v0.22.1
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,13 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
+from mini_vllm.executor.base import Method
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
+from mini_vllm.multimodal.chat import take_images
+from mini_vllm.observability.profile import profiled
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import Counter, Vector
@@ -41,6 +46,7 @@ class LLM:
         model: a folder in Hugging Face layout, the name of a bundled model, or of a hub's, such as
             "Qwen/Qwen3-0.6B", which is downloaded the first time; see :mod:`mini_vllm.hub`.
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
+        profiler_config: where :meth:`start_profile` writes: {"torch_profiler_dir": FOLDER}.
         scheduler_cls: another scheduler with the interface of
             :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
@@ -65,6 +71,7 @@ class LLM:
         model: str | Path,
         *,
         skip_tokenizer_init: bool = False,
+        profiler_config: Mapping[str, Any] | None = None,
         scheduler_cls: type[Scheduler] = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
         **config: Any,
@@ -73,6 +80,11 @@ class LLM:
         folder = self.config.model.tokenizer or self.config.model.model
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
         self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
+        self.profiler_config = dict(profiler_config or {})
+        self._profiles = contextlib.ExitStack()
+        self._num_profiles = 0
+        self._enqueued: list[RequestOutput] = []
+        self._is_asleep = False
         self._ids = itertools.count()
         self.default_sampling_params = recommended_params(self.config.model)
 
@@ -154,7 +166,7 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
+        messages: Sequence[dict[str, Any]] | Sequence[Sequence[dict[str, Any]]],
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
@@ -163,14 +175,181 @@ class LLM:
         """Answer one conversation, or several, in the format of the model's chat template.
 
         Args:
-            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists.
+            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists. For a
+                model that sees, content may be a list of parts:
+                ``{"type": "text", "text": "..."}``,
+                ``{"type": "image_pil", "image_pil": picture}``, or
+                ``{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}``.
 
         Raises:
-            ValueError: if the tokenizer has no chat template.
+            ValueError: if the tokenizer has no chat template, or the model takes text only.
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [self.apply_chat_template(conversation) for conversation in conversations]
+        prompts = [self.chat_prompt(conversation) for conversation in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> PromptType:
+        """A conversation as a prompt, with the pictures that it holds."""
+        plain, images = take_images(messages)
+        token_ids = self.apply_chat_template(plain)
+        if not images:
+            return token_ids
+        return {"prompt_token_ids": token_ids, "multi_modal_data": {"image": images}}
+
+    def collective_rpc(
+        self,
+        method: Method,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method on every worker; the answers, in order of rank.
+
+        Args:
+            method: of :class:`~mini_vllm.worker.worker.Worker` by name, or a function whose first
+                argument is the worker. One that workers cannot import is sent as it is, with
+                cloudpickle.
+            timeout: seconds; None: as long as it takes.
+
+        Raises:
+            Exception: what it raised on a worker; the engine lives on.
+            TimeoutError: if a worker did not answer in time.
+            EngineDeadError: if a worker is gone.
+
+        Example::
+
+            llm.collective_rpc(lambda worker: worker.rank)      # [0, 1]
+
+        Source: vllm/entrypoints/llm.py#L570-L600 (LLM.collective_rpc) @ v0.22.1
+        """
+        return self.engine.collective_rpc(method, timeout, args, kwargs)
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """Call ``func(model)`` on every worker, with its part of the model.
+
+        Source: vllm/entrypoints/llm.py#L602-L613 (LLM.apply_model) @ v0.22.1
+        """
+
+        @functools.wraps(func)
+        def on_model(worker: Any) -> Any:
+            return func(worker.model)
+
+        return self.collective_rpc(on_model)
+
+    def shutdown(self) -> None:
+        """End the engine and its workers now. Left alone, they end with this object."""
+        self.engine.shutdown()
+
+    def enqueue(
+        self,
+        prompts: Prompts,
+        sampling_params: Params = None,
+        lora_request: LoRARequests = None,
+        priority: Sequence[int] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[str]:
+        """Queue prompts without running them; returns their ids. Arguments as of `generate`.
+
+        Source: vllm/entrypoints/llm.py#L487-L530 (LLM.enqueue) @ v0.22.1
+        """
+        ids: list[str] = []
+        try:
+            outputs = self._add_all(
+                ids, prompts, sampling_params, priority, lora_request, stream=False
+            )
+        except BaseException:
+            self.engine.abort_requests(ids)
+            raise
+        self._enqueued += outputs
+        return ids
+
+    def wait_for_completion(self, *, use_tqdm: bool = True) -> list[RequestOutput]:
+        """Run what :meth:`enqueue` has queued; the outputs, in the order of their arrival.
+
+        Source: vllm/entrypoints/llm.py#L547-L568 (LLM.wait_for_completion) @ v0.22.1
+        """
+        outputs, self._enqueued = self._enqueued, []
+        try:
+            with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
+                progress.update(sum(output.finished for output in outputs))
+                for num_finished in self._run(outputs):
+                    progress.update(num_finished)
+            return outputs
+        finally:
+            self.engine.abort_requests([output.request_id for output in outputs])
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer, of the ``transformers`` kind; None with ``skip_tokenizer_init``."""
+        return self.tokenizer
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached KV; False, with nothing done, while requests hold blocks.
+
+        Args:
+            reset_running_requests, reset_connector: vLLM's; only False is supported.
+        """
+        for name, value in (
+            ("reset_running_requests", reset_running_requests),
+            ("reset_connector", reset_connector),
+        ):
+            if value:
+                raise ValueError(f"{name} is {show(value)}; only False is supported")
+        return bool(self.engine.client.call("reset_prefix_cache"))
+
+    def start_profile(self, profile_prefix: str | None = None) -> None:
+        """Record every operation until :meth:`stop_profile`, for https://ui.perfetto.dev.
+
+        Raises:
+            ValueError: without a ``profiler_config``, or while another recording goes on.
+        """
+        folder = self.profiler_config.get("torch_profiler_dir")
+        if not folder:
+            raise ValueError(
+                "start_profile needs to know where to write; pass "
+                'LLM(profiler_config={"torch_profiler_dir": FOLDER})'
+            )
+        self.stop_profile()
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._num_profiles += 1
+        name = f"{profile_prefix or 'trace'}-{self._num_profiles}.json"
+        self._profiles.enter_context(profiled(Path(folder) / name))
+
+    def stop_profile(self) -> None:
+        """Write the recording, if there is one."""
+        self._profiles.close()
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.
+
+        Args:
+            level: only 1; see vLLM for the others.
+            mode: of unfinished requests: "abort" them, or "wait" until they have finished.
+
+        Raises:
+            ValueError: for another level or mode.
+
+        Source: vllm/entrypoints/llm.py#L806-L829 (LLM.sleep) @ v0.22.1
+        """
+        if level != 1:
+            raise ValueError(f"level is {show(level)}; only level 1 is supported")
+        if mode not in ("abort", "wait"):
+            raise ValueError(f"mode is {show(mode)}; it must be 'abort' or 'wait'")
+        if self._is_asleep:
+            return
+        if mode == "abort":
+            self.engine.abort_requests()
+        while self.engine.has_unfinished_requests():
+            self.engine.step()
+        self.engine.client.call("sleep")
+        self._is_asleep = True
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """End :meth:`sleep`. The cache is empty; `tags` are vLLM's, and all is woken at once."""
+        if self._is_asleep:
+            self.engine.client.call("wake_up")
+            self._is_asleep = False
 
     def get_metrics(self) -> list[Counter | Vector]:
         """Counters of this engine, such as ``vllm:spec_decode_num_accepted_tokens``.
@@ -200,6 +379,8 @@ class LLM:
         stream: bool,
     ) -> list[RequestOutput]:
         """Queue every prompt that can be served. Each id is in ``ids`` before it is queued."""
+        if self._is_asleep:
+            raise ValueError("the engine sleeps; call wake_up() first")
         prompts = _as_list(prompts)
         all_params = _per_prompt(
             prompts, self.get_default_sampling_params() if params is None else params
@@ -270,7 +451,7 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
         FileNotFoundError: if there is no such model.
     """
     config = EngineConfig.from_kwargs(model, **options)
-    load_config(config.model.model)
+    load_config(config.model.model, config.model.hf_overrides)
     recommended_params(config.model)
     return config
 

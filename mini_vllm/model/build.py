@@ -5,9 +5,10 @@ config.json -> layers without values -> values from the files -> the form for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,16 +37,18 @@ def load_model(
     quant: QuantConfig | None = None,
     parallel: Parallel = SINGLE,
     kv_cache_dtype: str = "auto",
+    hf_overrides: Mapping[str, Any] | None = None,
 ) -> LlamaForCausalLM:
     """Load the model in folder `path`, ready to run; its shape is `model.config`.
 
     `dtype` "auto" takes the checkpoint's own; `load_format="dummy"` needs only a `config.json` and
     fills the weights with random numbers from `seed`. `quant` says how numbers are held,
-    `parallel` which part of each layer is this rank's, `kv_cache_dtype` what the KV cache holds.
+    `parallel` which part of each layer is this rank's, `kv_cache_dtype` what the KV cache holds,
+    `hf_overrides` which entries count for more than those of `config.json`.
     Raises FileNotFoundError for what is not there, ValueError for what cannot be used; each
     message names the file or tensor.
     """
-    args = load_config(path)
+    args = load_config(path, hf_overrides)
     config_file = Path(path) / "config.json"
     try:
         model_class = resolve_model_class(args.architectures)
@@ -61,7 +64,7 @@ def load_model(
         ) from error
     if load_format == "dummy":
         fill_with_random(model, seed)
-    elif load_format == "auto" and build.is_plain and model.stacked == STACKED_PARAMS:
+    elif load_format == "auto" and build.is_plain and has_common_names(model):
         check_floating(Path(path))
         load_weights(model, Path(path))
     elif load_format == "auto":
@@ -72,6 +75,12 @@ def load_model(
         if hasattr(module, "process_weights_after_loading"):
             module.process_weights_after_loading()
     return model
+
+
+def has_common_names(model: LlamaForCausalLM) -> bool:
+    """Whether a checkpoint calls the model's tensors as most do; else `load_parts` renames them."""
+    name = "model.norm.weight"
+    return model.stacked == STACKED_PARAMS and model.checkpoint_prefix(name) == name
 
 
 def check_floating(folder: Path) -> None:
@@ -132,10 +141,10 @@ def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:
             numbers = torch.randint(low, high, parameter.shape, generator=generator)
             parameter.data.copy_(numbers)
             seed += 1
-        elif "norm" in name:
-            parameter.data.fill_(1.0)
         elif name.endswith("bias"):
             parameter.data.zero_()
+        elif "norm" in name:
+            parameter.data.fill_(1.0)
         else:
             generator = torch.Generator(parameter.device).manual_seed(seed)
             parameter.data.normal_(0.0, 0.02, generator=generator)

@@ -18,11 +18,19 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend
 from mini_vllm.attention.quantized import FORMATS, QuantizedKV
-from mini_vllm.kernels import can_launch
+from mini_vllm.kernels import can_launch, native
 from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL
-from mini_vllm.model.layout import SINGLE, WHOLE, Layout, Parallel, ParamSpec
+from mini_vllm.model.layout import (
+    SINGLE,
+    WHOLE,
+    EmbeddingLayout,
+    Layout,
+    Parallel,
+    ParamSpec,
+)
 
-# Below this many elements a call costs more than the product, and plain calls cost less.
+# Below this many elements a call costs more than the product, and plain calls cost less. In half
+# precision they do not: a plain call packs the weight anew each time.
 MIN_PACKED_ELEMENTS = 1 << 20
 # From this many tokens on, unpacking the weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512
@@ -95,6 +103,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         RMS_NORM.run(x=x, weight=weight, output=output, eps=eps)
         return output
+    if native.can_run(x) and weight.dtype == x.dtype:
+        return native.rms_norm(x, weight, eps)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = torch.addcmul(scalar(eps), length, length, value=1 / x.shape[-1]).rsqrt_()
     return (x * scale).to(x.dtype).mul_(weight)
@@ -106,6 +116,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         output = torch.empty_like(x)
         RMS_NORM.run(x=x, weight=weight, output=output, eps=eps, residual=residual)
         return output, residual
+    if native.can_run(x) and weight.dtype == x.dtype == residual.dtype:
+        return native.rms_norm(x, weight, eps, residual), residual
     residual = residual + x
     return rms_norm(residual, weight, eps), residual
 
@@ -117,6 +129,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         output = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
         SILU_MUL.run(gate_up=gate_up, output=output)
         return output
+    if native.can_run(gate_up):
+        return native.silu_mul(gate_up)
     return F.silu(gate).mul_(up)
 
 
@@ -216,10 +230,14 @@ class UnquantizedLinearMethod:
         if layer.weight.device.type != "cpu":
             return
         weight = to_compute_dtype(layer.weight)
-        if weight.numel() >= MIN_PACKED_ELEMENTS and can_pack(weight.dtype):
-            layer.packed, layer.weight = pack(weight), None
-        else:  # a new parameter: a tied embedding keeps the old one
-            layer.weight = nn.Parameter(weight, requires_grad=False)
+        is_small = weight.numel() < MIN_PACKED_ELEMENTS
+        # A new parameter, or none beside a packed one: a tied embedding keeps the old one.
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+        if (is_small and weight.dtype == torch.float32) or not can_pack(weight.dtype):
+            return
+        layer.packed = pack(weight)
+        if not is_small:
+            layer.weight = None
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         if layer.packed is None:
@@ -236,24 +254,21 @@ PLAIN = Build()
 class Embedding(nn.Module):
     """One row of `weight` for each token id: `[T] -> [T, hidden]`.
 
-    Where only some rows are here, the other ids give zeros, and the layout adds the parts.
+    Where only some rows are here, the layout looks them up and adds the parts.
     """
 
     def __init__(self, vocab_size: int, hidden_size: int, layout: Layout = WHOLE) -> None:
         super().__init__()
         self.layout, self.parts = layout, layout.parts(hidden_size, [vocab_size])
         self.whole_parts = WHOLE.parts(hidden_size, [vocab_size])
-        self.rows = self.parts[0].out
-        self.is_whole = self.rows == slice(0, vocab_size)
+        self.is_whole = self.parts == self.whole_parts
         self.weight = nn.Parameter(torch.empty(self.parts[0].output_size, hidden_size))
         self.weight.spec = ParamSpec(out_dim=0)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         if self.is_whole:
             return F.embedding(input_ids, self.weight)
-        here = (input_ids >= self.rows.start) & (input_ids < self.rows.stop)
-        vectors = F.embedding((input_ids - self.rows.start) * here, self.weight)
-        return self.layout.finish(vectors * here[:, None])
+        return cast(EmbeddingLayout, self.layout).lookup(input_ids, self.weight)
 
 
 class Linear(nn.Module):

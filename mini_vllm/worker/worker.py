@@ -5,6 +5,7 @@ Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,28 +19,35 @@ from mini_vllm.core.scheduler_output import (
     ModelRunnerOutput,
     SchedulerOutput,
 )
+from mini_vllm.distributed import parallel_state
+from mini_vllm.distributed.linear import ModelParallel
+from mini_vllm.distributed.parallel_state import Rendezvous
+from mini_vllm.distributed.pipeline import PipelineStage
 from mini_vllm.kv_transfer.base import ConnectorContext, KVConnectorRole
 from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.kv_transfer.identity import kv_namespace
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
+from mini_vllm.model.layers import compute_dtype
+from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.sample.custom import load_classes
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
+from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.kv_cache import KVCache, bytes_per_block, choose_num_blocks
 from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.model_runner import ModelRunner
-
-SMALL_HIDDEN_SIZE = 512
-"""Models narrower than this run on one CPU thread unless told otherwise."""
+from mini_vllm.worker.threads import StepThreads
 
 
 class Worker:
     """Made ready in this order, for each step needs what the one before has left::
 
-        init_device()          which device, how many threads
+        init_device()          which device, and who the others are
         load_model()           weights, on the device; slots for adapters
         num_blocks_that_fit()  what memory is left, in KV blocks
         initialize(n)          the KV cache and the runner
@@ -51,25 +59,53 @@ class Worker:
     Args:
         config: of the whole engine.
         rank: which of its workers this is.
+        rendezvous: where the workers meet; None for one alone.
+        device_index: which of this machine's devices is its own, if there are several.
     """
 
     device: torch.device
+    parallel: Parallel
     backend: AttentionBackend
     model: LlamaForCausalLM
     drafter: Drafter | None
     model_runner: ModelRunner
     lora: LoRAModelManager | None = None
+    threads: StepThreads | None = None
     connector: RunnerConnector | None = None
 
-    def __init__(self, config: EngineConfig, rank: int = 0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        rank: int = 0,
+        rendezvous: Rendezvous | None = None,
+        device_index: int | None = None,
+    ) -> None:
         self.config = config
         self.rank = rank
+        self._asleep: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.rendezvous, self.device_index = rendezvous, device_index
 
     def init_device(self) -> None:
         """Raises ValueError if there is no such device."""
-        wanted = self.config.model
-        self.device = pick_device(wanted.device)
+        wanted, ranks = self.config.model, self.config.parallel
+        self.device = pick_device(wanted.device, self.device_index)
         self.backend = get_backend(self.device, wanted.attention_backend)
+        parallel_state.init_distributed_environment(
+            ranks.world_size,
+            self.rank,
+            self.rendezvous,
+            "nccl" if self.device.type == "cuda" else "gloo",
+            ranks.distributed_timeout_seconds,
+        )
+        parallel_state.initialize_model_parallel(
+            ranks.tensor_parallel_size,
+            ranks.pipeline_parallel_size,
+            self.rank,
+            ranks.distributed_timeout_seconds,
+        )
+        self.tp_group, self.pp_group = parallel_state.get_tp_group(), parallel_state.get_pp_group()
+        alone = ranks.world_size == 1
+        self.parallel = SINGLE if alone else ModelParallel(self.tp_group, self.pp_group)
 
     def load_model(self) -> None:
         wanted, kv_cache_dtype = self.config.model, self.config.cache.kv_cache_dtype
@@ -84,10 +120,16 @@ class Worker:
             wanted.load_format,
             wanted.seed,
             quant,
-            kv_cache_dtype=kv_cache_dtype,
+            self.parallel,
+            kv_cache_dtype,
+            wanted.hf_overrides,
         )
+        args = self.model.config
         self.drafter = load_drafter(self.config, self.model, self.device)
-        _set_num_threads(wanted.num_threads, self.device, self.model.config.hidden_size)
+        if self.device.type == "cpu":
+            num_workers, hidden_size = self.config.parallel.num_workers, args.hidden_size
+            most = max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None
+            self.threads = StepThreads(wanted.num_threads, hidden_size, most)
         if self.config.lora is not None:  # before memory is counted: slots take some of it
             max_num_tokens = self.config.scheduler.max_num_batched_tokens
             self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
@@ -118,6 +160,17 @@ class Worker:
             limits.max_model_len,
             cache.block_size,
             self.device,
+        )
+        if self.pp_group.world_size > 1:
+            dtype = compute_dtype(self.model.dtype, self.device.type)
+            self.model_runner.pipeline = PipelineStage(
+                self.pp_group, self.model.config.hidden_size, dtype, self.device
+            )
+        if isinstance(self.model, Qwen3VLForConditionalGeneration):
+            self.model_runner.images = RunnerImages(self.model, self.model_runner)
+        classes = load_classes(self.config.model.logits_processors)
+        self.model_runner.use_processors(
+            [cls(self.config, self.device, self.device.type == "cuda") for cls in classes]
         )
         if self.lora is not None:
             self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
@@ -166,10 +219,13 @@ class Worker:
         if self.device.type == "cuda":
             has_graphs = not wanted.enforce_eager and self.model.can_be_recorded
             has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
+            has_graphs = has_graphs and self.parallel is SINGLE  # an exchange is not recorded
             record = CudaRecorder() if has_graphs else None
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
 
     def execute_model(self, plan: SchedulerOutput) -> None:
+        if self.threads is not None:
+            self.threads.prepare(plan.total_num_scheduled_tokens)
         self.model_runner.execute_model(plan)
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
@@ -221,19 +277,61 @@ class Worker:
         if self.connector is not None:
             self.connector.connector.reset()
 
+    def scrub(self) -> None:
+        """A request has failed somewhere: make what it left in the cache finite."""
+        self.model_runner.kv_cache.scrub()
+
+    def pid(self) -> int:
+        """The process that the worker lives in."""
+        return os.getpid()
+
+    def model_dtype(self) -> str:
+        """The name of what the model's weights are kept in."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    def sleep(self) -> None:
+        """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory.
+
+        Tensors keep their identity and lose their storage, so whoever holds one needs not know.
+        """
+        for layer in self.model_runner.kv_cache.layers:
+            layer.untyped_storage().resize_(0)
+        if self.device.type == "cuda":
+            self.model_runner.graphs = None  # they know addresses
+            self._asleep = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
+            for weight, _ in self._asleep:
+                weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
+            torch.cuda.empty_cache()
+
+    def wake_up(self) -> None:
+        for layer in self.model_runner.kv_cache.layers:
+            layer.untyped_storage().resize_(layer.numel() * layer.itemsize)
+            layer.zero_()
+        if self.device.type == "cuda":
+            for weight, values in self._asleep:
+                weight.data = values.to(self.device)
+            self._asleep = []
+            self.warm_up()
+
     def check_health(self) -> None:
         """Returns if the worker still answers."""
 
     def shutdown(self) -> None:
-        """End what runs beside the worker; memory goes with the objects."""
+        """Leave the other ranks, end what runs beside; memory goes with the objects."""
         if self.connector is not None:
             self.connector.connector.shutdown()
+        parallel_state.destroy_model_parallel()
 
 
-def pick_device(name: str) -> torch.device:
-    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none."""
+def pick_device(name: str, index: int | None = None) -> torch.device:
+    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none.
+
+    A GPU without a number is that of number `index`.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and index is not None:
+        name = f"cuda:{index}"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(
             f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
@@ -244,12 +342,3 @@ def pick_device(name: str) -> torch.device:
             f"device is {name!r}; there are {torch.cuda.device_count()}, counted from cuda:0"
         )
     return torch.device(name)
-
-
-def _set_num_threads(wanted: int | None, device: torch.device, hidden_size: int) -> None:
-    """Threads that wait for each other after every small product cost more than they compute,
-    and many times more when another program uses one of the cores."""
-    if wanted is None and hidden_size < SMALL_HIDDEN_SIZE:
-        wanted = 1
-    if wanted is not None and device.type == "cpu":
-        torch.set_num_threads(wanted)
