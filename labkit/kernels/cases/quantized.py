@@ -349,10 +349,11 @@ def decode(
     far: bool = False,
     low: bool = False,
     falling: bool = False,
+    even: bool = False,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """One new token a request; a length of None is drawn. `low`: all scores are about -110;
-    `falling`: they fall by 4 from token to token, from 100 on.
+    `falling`: they fall by 4 from token to token, from 100 on; `even`: all are 0.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -366,6 +367,8 @@ def decode(
             numbers = draw.normal(int(paged.slots.sum()), kv_heads, dim)
             numbers[..., 0] -= 110.0
             paged.key[paged.slots] = as_bytes(numbers)
+        if even:
+            query.zero_()
         if falling:
             query.zero_()[..., 0] = 1.0
             for row, length in enumerate(lens):
@@ -409,7 +412,7 @@ PAGED_DECODE_INT8 = (
          decode([9, 14, 19], 2, 2, 32, 4, shared=2)),
     Case("falling", "scores that fall from tile to tile", "float32",
          decode([70, 33], 1, 1, 32, 16, falling=True)),
-    Case("long", "1,100 tokens of context", "float32", decode([1100], 1, 1, 16, 16)),
+    Case("long", "1,100 tokens of context", "float32", decode([1100], 1, 1, 16, 16, even=True)),
     Case("block-12", "blocks of 12, six heads", "float32", decode([30, None], 1, 6, 32, 12)),
     Case("many", "120 requests", "float32", decode([5, 17, 2] * 40, 1, 2, 16, 4)),
     Case("large-group", "20 heads share one", "float32", decode([9, None], 20, 1, 32, 16)),
