@@ -119,7 +119,10 @@ class EngineCore:
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
         self.structured_output_manager = StructuredOutputManager(
-            config.structured, self._load_vocabulary, self.model_args.eos_token_ids
+            config.structured,
+            self._load_vocabulary,
+            self.model_args.eos_token_ids,
+            drafts_are_drawn=config.speculative is not None and config.speculative.draws_drafts,
         )
         self._new_scheduler = functools.partial(
             make_scheduler,

@@ -4,8 +4,10 @@
     attention.py   how the kernels of `attention/triton_paged.py` are launched
     pointwise.py   how the kernels of `kernels/fused.py` are launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched
+    judging.py     how the kernel of `kernels/rejection.py` is launched
     fused.py       the fused kernels: norm with residual, rope, silu-mul
     bitmask.py     the mask of structured output
+    rejection.py   the judge of drafts
     cpu.cpp        norm, rope, silu-mul, cache store and decode attention for a CPU, in C++
     native.py      builds cpu.cpp where there is a compiler, and calls it
 

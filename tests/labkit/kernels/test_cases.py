@@ -160,9 +160,10 @@ def test_attention_meets_shapes_beyond_what_one_has_in_mind(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", sorted(set(SPECS) - set(ATTENTION)))
 def test_every_other_kernel_meets_hundreds_of_rows(spec: str) -> None:
-    rows = {"store_kv_int8": "key", "paged_decode_int8": "query"}
-    rows |= {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y"}
-    name = rows.get(spec, "x" if spec != "apply_token_bitmask" else "bitmask")
+    rows = {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y",
+            "apply_token_bitmask": "bitmask", "rejection_random_sample": "output",
+            "store_kv_int8": "key", "paged_decode_int8": "query"}  # fmt: skip
+    name = rows.get(spec, "x")
     counts = [len(problem[name]) for problem in problems(spec)]
     assert min(counts) == 1 and any(100 <= count <= 1000 for count in counts)
 

@@ -209,6 +209,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "w4a16_gemm": {"far"},
     "store_kv_int8": {"far"},
     "paged_decode_int8": {"big-cache", "far"},
+    "rejection_random_sample": {"far"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots"},
 }
