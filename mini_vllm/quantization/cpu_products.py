@@ -29,9 +29,9 @@ def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     Activations are unsigned, with 128 for zero: the instruction multiplies unsigned by signed,
     and with signed ones oneDNN falls back to code that is hundreds of times slower.
     """
-    zeros, no_activation = zero_points(len(scale)), ("none", [], "")
+    zeros = zero_points(len(scale))
     return torch.ops.onednn.qlinear_pointwise(
-        x, 1.0, 128, packed, scale, zeros, None, 1.0, 0, torch.float32, *no_activation
+        x, 1.0, 128, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
     )
 
 
