@@ -26,6 +26,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
+from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.images import make_image_processor
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
@@ -144,8 +145,10 @@ class AsyncLLM:
         self.config = config
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
-        self.model_args: ModelArgs = load_config(config.model.model)
-        self.client = ProcessClient(config, scheduler)
+        self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
+        several = config.parallel.data_parallel_size > 1
+        client = DataParallelProcessClient if several else ProcessClient
+        self.client: ProcessClient | DataParallelProcessClient = client(config, scheduler)
         info = self.client.info
         self.limits = PromptLimits(
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
@@ -158,6 +161,7 @@ class AsyncLLM:
             config.structured,
             make_image_processor(config, self.model_args),
         )
+        self.input_processor.has_drafts = config.speculative is not None
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
         self.admission = Admission(self.stats.requests, max_num_queued_reqs, max_num_queued_tokens)
