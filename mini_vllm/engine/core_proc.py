@@ -25,11 +25,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.core.interface import PauseState
 from mini_vllm.core.scheduler_output import EngineCoreOutput
-from mini_vllm.engine.core import EngineCore, call_utility
 from mini_vllm.engine.messages import (
     EngineCoreOutputs,
     EngineInfo,
@@ -41,6 +40,9 @@ from mini_vllm.engine.messages import (
     decode_seconds,
     encode,
 )
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.core import EngineCore
 
 logger = logging.getLogger(__name__)
 
@@ -121,7 +123,9 @@ class EngineCoreProc:
     def _process_input_queue(self) -> None:
         """Handle all messages that are there; without work, wait for one.
 
-        Waiting costs nothing: an idle engine uses no CPU. With work in hand nothing is waited
+        As long as there is nothing to do (:meth:`_has_work`) and the loop is RUNNING, it waits
+        in ``input_queue.get``: an idle engine uses no CPU. Before each such wait
+        :meth:`_call_when_idle` tells those who asked to know. With work in hand nothing is waited
         for, and a burst of messages is taken in whole before the next step.
 
         Source: vllm/v1/engine/core.py#L1203-L1232 (EngineCoreProc._process_input_queue) @ v0.22.1
@@ -134,6 +138,17 @@ class EngineCoreProc:
 
     def _handle_message(self, kind: MessageKind, content: Any) -> None:
         """Do what one message asks for. One that cannot be served ends alone.
+
+        ADD: ``content`` is ``(request id, EngineCoreRequest)``; bytes stand for a request that
+        could not be decoded, and :func:`decode_request` raises what is wrong with them. The core
+        turns it into a request of its own (``preprocess_add_request``) and takes it in
+        (``add_request``). Whatever is raised on the way becomes an output of this request with
+        finish reason "error" and the text of the exception as its stop reason. Once a shutdown
+        was asked for, the request is answered as aborted instead.
+        ABORT: the ids to end; unknown ones are nobody's fault.
+        UTILITY: a call for :meth:`_handle_call`.
+        SHUTDOWN: seconds that those who run still have. The state is at least REQUESTED then,
+        and the earliest deadline counts, on the monotonic clock.
 
         Source: vllm/v1/engine/core.py#L1294-L1349 (EngineCoreProc._handle_client_request)
         @ v0.22.1
@@ -167,6 +182,8 @@ class EngineCoreProc:
             if call.method in LOOP_METHODS:
                 value = getattr(self, call.method)(*call.args)
             else:
+                from mini_vllm.engine.core import call_utility
+
                 value = call_utility(self.core, call.method, *call.args)
         except Exception as error:
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
