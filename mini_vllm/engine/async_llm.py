@@ -296,6 +296,7 @@ class AsyncLLM:
     ) -> list[EngineCoreRequest]:
         """One request a completion; raises ValueError for parameters that cannot be."""
         salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
+        self.input_processor.check(stream.external_id, params, priority, salt)
         token_ids = stream.live.prompt_token_ids
         return [
             self.input_processor.process(
