@@ -14,7 +14,7 @@ endif
 LABKIT = @$(PYTHON) -m labkit
 
 .DEFAULT_GOAL := help
-.PHONY: setup doctor demo progress update book serve arena inspect bench bench-scheduler upstream \
+.PHONY: setup doctor demo progress review update book serve arena inspect bench bench-scheduler upstream \
 	check-kernel gpu-report grade-class export student-dist test test-full lint conformance \
 	suite-quality docs cite-check clean help
 
@@ -39,6 +39,12 @@ diff-%: ## compare with the solution of phase NN, function by function
 	$(LABKIT) diff $* $(ARGS)
 reset-%: ## restore the skeleton of phase NN, keeping a backup
 	$(LABKIT) reset $* $(ARGS)
+hunt-%: ## find a bug that an engine really had: hunt-03, hunt-03.2
+	$(LABKIT) hunt $* $(ARGS)
+quiz-%: ## predict what the engine does: fresh questions of phase NN
+	$(LABKIT) quiz $* $(ARGS)
+review: ## questions that are due again, a few minutes a day
+	$(LABKIT) review $(ARGS)
 run-%: ## run the engine with your modules of phase NN in it
 	$(LABKIT) run $* $(ARGS)
 read-%: ## read phase NN in the browser, beside the vLLM source it cites

@@ -68,6 +68,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "read": Command("labkit.reader:read", "read a phase beside vLLM's source"),
     "book": Command("labkit.reader:book", "build the whole course as a site"),
+    "hunt": Command("labkit.practice.hunt_command:main", "find a bug that an engine really had"),
+    "quiz": Command("labkit.practice.quiz_command:quiz", "predict what the engine does"),
+    "review": Command("labkit.practice.quiz_command:review", "questions that are due again"),
     "notebook": Command("labkit.learner.commands:notebook", "open a phase's notebook", NOTEBOOK),
     "update": Command("labkit.learner.commands:update", "merge new skeletons into your labs", DEV),
     # Look inside

@@ -150,12 +150,16 @@ class Request:
         self.num_computed_tokens = 0
         self.num_preemptions = 0
         self.num_cached_tokens = 0
-        """Tokens of the first admission that the prefix cache supplied."""
+        """Tokens of the first admission that the prefix cache, or a KV connector, supplied."""
 
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
         """A stop token, "kv_capacity" or "grammar_end", or what went wrong."""
 
+        extra_args = self.sampling_params.extra_args or {}
+        params = extra_args.get("kv_transfer_params")
+        self.kv_transfer_params: dict[str, Any] | None = dict(params) if params else None
+        """What a KV connector is told about it; the connector may change it."""
         self.structured_output_request: Any = None
         """The request's constraint and its grammar, of
         :class:`~mini_vllm.structured_output.request.StructuredOutputRequest`, if it has one."""

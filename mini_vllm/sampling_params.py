@@ -172,7 +172,8 @@ class SamplingParams:
         skip_special_tokens: leave special tokens out of the text.
         logit_bias: token id -> number added to its logit.
         allowed_token_ids: only these tokens may be sampled.
-        extra_args: free for extensions; the engine does not read it.
+        extra_args: free for extensions. The engine reads "kv_transfer_params": what a KV connector
+            is told about the request.
         structured_outputs: what form the text must have; a dict will do.
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """

@@ -28,7 +28,7 @@ from labkit.course.files import git, write_text
 from labkit.course.manifest import Course
 from labkit.grading.result import hash_suite
 
-PACKED = ("tests/hidden", "tests/corpora/mutants", "solutions")
+PACKED = ("tests/hidden", "tests/corpora/mutants", "tests/corpora/hunts", "solutions")
 """What the sealed pack holds."""
 LEFT_OUT = ("solutions", "tests", "autograder", ".github", ".ci")
 KEPT_TESTS = ("tests/conftest.py", "tests/public", "tests/engine", "tests/conformance")

@@ -18,6 +18,7 @@ import atexit
 import os
 import random
 import secrets
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,7 @@ from dataclasses import replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -50,6 +51,9 @@ CAPABILITIES = (80, 90)
 MODES = ("cpu", "gpu")
 CORRECT_POINTS = 0.7  # the rest of the score is for efficiency
 OTHER_POISON = -1e30
+Job = tuple[Submission, str, str, int, str, float]
+"""What is interpreted: a submission, spec, case, seed, order of programs, and poison."""
+Answer = TypeVar("Answer")
 FATAL = ("crash", "timeout", "broken")
 
 
@@ -128,13 +132,29 @@ class Checker:
         return result
 
     # ------------------------------------------------------------ what runs in processes
-    def observe(
-        self, jobs: Iterable[tuple[Submission, str, str, int, str, float]]
-    ) -> list[Observation | Finding]:
-        """Interpret cases, several at a time; the answers in the order of the jobs."""
-        return list(self._pool.map(self._observe, jobs))
+    def observe(self, jobs: Iterable[Job]) -> list[Observation | Finding | None]:
+        """Interpret cases, several at a time; the answers in the order of the jobs.
 
-    def _observe(self, job: tuple[Submission, str, str, int, str, float]) -> Observation | Finding:
+        None = not run: a case before it did not end in time, and one such wait is enough.
+        """
+        return self._until_timeout(lambda job: self._observe(job), jobs)
+
+    def _until_timeout(
+        self, work: Callable[[Any], Answer | Finding], jobs: Iterable[Any]
+    ) -> list[Answer | Finding | None]:
+        late = threading.Event()
+
+        def one(job: Any) -> Answer | Finding | None:
+            if late.is_set():
+                return None
+            answer = work(job)
+            if isinstance(answer, Finding) and answer.kind == "timeout":
+                late.set()
+            return answer
+
+        return list(self._pool.map(one, jobs))
+
+    def _observe(self, job: Job) -> Observation | Finding:
         sandbox = self._free.pop()  # the pool has no more threads than there are sandboxes
         try:
             return sandbox.observe(*job)
@@ -154,8 +174,9 @@ class Checker:
 
     def compile_all(
         self, submission: Submission, requests: Sequence[CompileRequest]
-    ) -> list[CompileReport | Finding]:
-        return list(self._pool.map(lambda request: self.compile(submission, request), requests))
+    ) -> list[CompileReport | Finding | None]:
+        """Compile several; None = not tried, since one before it did not end in time."""
+        return self._until_timeout(lambda request: self.compile(submission, request), requests)
 
 
 class _Run:
@@ -203,7 +224,7 @@ class _Run:
             if isinstance(report, Finding):
                 texts[capability] = "✗"
                 findings.append(report)
-            else:
+            elif report is not None:
                 entry = {"case": case, "capability": capability, **report.plain()}
                 self.result.compiled.append(entry)
         text = " ".join(f"sm_{capability} {mark}" for capability, mark in texts.items())
@@ -217,7 +238,7 @@ class _Run:
         for judge, seen in zip(self.judges, self.checker.observe(jobs), strict=True):
             if isinstance(seen, Finding):
                 self.result.cases.append(judge.without_run(seen))
-            else:
+            elif seen is not None:
                 self.result.cases.append(judge.report(seen))
                 self.bits[judge.case.name] = seen.outputs
         return self._case_stage("interpreter", lambda finding: finding.kind != "values")
@@ -237,7 +258,7 @@ class _Run:
 
     def _job(
         self, case: str, seed: int, order: str = "natural", poison: float = float("nan")
-    ) -> tuple[Submission, str, str, int, str, float]:
+    ) -> Job:
         return (self.submission, self.spec.name, case, seed, order, poison)
 
     def repeat(self) -> Stage:
@@ -249,6 +270,8 @@ class _Run:
         seen = self.checker.observe(jobs)
         findings: list[Finding] = []
         for case, again in zip(cases, seen[: len(cases)], strict=True):
+            if again is None:
+                continue
             judge = verdict.Judge(self.spec.name, case, other)
             report = judge.without_run(again) if isinstance(again, Finding) else judge.report(again)
             findings += [in_case(finding, report) for finding in report.findings]
@@ -257,7 +280,9 @@ class _Run:
         text = "other seed ✓ shuffled ✓" if not findings else "✗"
         return Stage("repeat", "failed" if findings else "passed", text, tuple(findings))
 
-    def _compare_bits(self, case: Case, shuffled: Observation | Finding) -> list[Finding]:
+    def _compare_bits(self, case: Case, shuffled: Observation | Finding | None) -> list[Finding]:
+        if shuffled is None:
+            return []
         if isinstance(shuffled, Finding):
             return [shuffled]
         findings = list(shuffled.findings)
@@ -320,6 +345,7 @@ def run_bug(checker: Checker, bug: controls.Bug, seed: int) -> list[Finding]:
     if isinstance(submission, list):
         return submission
     seen = checker.observe([(submission, spec.name, bug.case, seed, "natural", float("nan"))])[0]
+    assert seen is not None, "the only job"
     if isinstance(seen, Finding):
         return [seen]
     case = next(case for case in cases_of(spec.name) if case.name == bug.case)

@@ -123,9 +123,9 @@ embeddings, if not all."""
 class External:
     """What a KV connector holds of a request, and how its transfer goes."""
 
-    answers: tuple[int | None, ...] = (0,)  # tokens it offers, each time it is asked; null: later
+    answers: tuple[int | None, ...] = (0,)  # tokens that it has, load by load; null: ask again
     arrive: int = 0  # steps that an asynchronous transfer takes
-    invalid: tuple[int, ...] = ()  # indices of blocks that do not arrive
+    invalid: tuple[int, ...] = ()  # indices of blocks, of those loaded, that do not arrive
     keep: int = 0  # steps for which the blocks are kept when the request has ended
 
 

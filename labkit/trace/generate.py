@@ -15,6 +15,7 @@ from labkit.trace.format import (
     Add,
     Drain,
     Event,
+    External,
     Prompt,
     Step,
     Trace,
@@ -77,6 +78,11 @@ class Shape:
     stops: float = 0.0  # chance of each of: stop tokens, min_tokens, ignore_eos
     aborts: float = 0.05  # aborts per event
     adapters: int = 0  # different adapters that requests choose from, the base beside them
+    alike: bool = True  # whether two prompts may be equal
+    external: float = 0.0  # chance that a connector has a part of a prompt
+    lost: float = 0.0  # chance that some of that does not arrive
+    kept: float = 0.0  # chance that blocks outlive their request
+    drain: int = 10000  # most steps after the last event
     burst: int = 3  # most requests that arrive between two steps
     pause: int = 4  # most steps between two arrivals
 
@@ -94,7 +100,7 @@ def generate(profile: str, seed: int, steps: int = 100) -> Trace:
     builder = _Builder(rng, shape)
     while builder.steps < steps:
         builder.advance()
-    trace = Trace(shape.config, (*builder.events, Drain()))
+    trace = Trace(shape.config, (*builder.events, Drain(shape.drain)))
     reason = deliberate_difference(trace)
     if reason:
         raise AssertionError(f"generator: profile {profile}, seed {seed}: {reason}")
@@ -159,6 +165,8 @@ class _Builder:
         if shape.adapters:
             choice = rng.randrange(shape.adapters + 1)
             event = replace(event, lora=f"a{choice}" if choice else None)
+        if config.connector:
+            event = replace(event, external=self._external(length))
         return self._stops(event, min(max_tokens, config.max_model_len - length))
 
     def _stops(self, event: Add, room: int) -> Add:
@@ -170,6 +178,21 @@ class _Builder:
         if rng.random() < shape.stops:
             event = replace(event, min_tokens=rng.randint(0, room))
         return replace(event, ignore_eos=rng.random() < shape.stops)
+
+    def _external(self, length: int) -> External | None:
+        """What a connector has of a prompt of `length` tokens, and what becomes of it."""
+        rng, shape, size = self.rng, self.shape, self.shape.config.block_size
+        keep = rng.randint(1, 6) if rng.random() < shape.kept else 0
+        if rng.random() >= shape.external:
+            return External(keep=keep) if keep else None
+        held = rng.choice((length, rng.randint(1, length), max(length // size, 1) * size))
+        answers: list[int | None] = [None] * rng.choice((0, 0, 0, 1, 3))
+        answers += [held] * rng.choice((1, 1, 2))
+        blocks = range(-(-held // size))
+        lost: tuple[int, ...] = ()
+        if blocks and rng.random() < shape.lost:
+            lost = tuple(sorted(rng.sample(blocks, rng.randint(1, min(2, len(blocks))))))
+        return External(tuple(answers), rng.choice((0, 0, 1, 2, 5)), lost, keep)
 
     def _prompt(self, most: int) -> tuple[int, ...] | Prompt:
         """A prompt of at most `most` tokens: fresh, with a shared head, or out of earlier ones."""
@@ -183,7 +206,9 @@ class _Builder:
         length = max(1, min(length, most))
         shared = rng.random() < shape.share
         share = rng.choice((length, rng.randint(0, length), block_size)) if shared else 0
-        return Prompt(length, seed=rng.randrange(4 + len(self.adds)), share=min(share, length))
+        number = len(self.adds)
+        seed = rng.randrange(4 + number) if shape.alike else number
+        return Prompt(length, seed=seed, share=min(share, length))
 
     def _continued(self) -> list[int]:
         """An earlier prompt, the output it will have had, and some tokens of its own."""
@@ -388,7 +413,46 @@ def _drafts(rng: Random) -> Shape:
     return replace(shape, config=replace(drafted, num_gpu_blocks=blocks))
 
 
-FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {"drafts": _drafts, "lora": _lora}
+def _external(rng: Random) -> Shape:
+    """A connector has parts of prompts: at once or later, whole or not, kept after the end or not.
+
+    What does not arrive of a synchronous load stays in vLLM's prefix cache (DIFFERENCES.md), so
+    there no two prompts are alike.
+    """
+    lost = rng.choice((0.0, 0.4))
+    connector = rng.choice(("sync", "async"))
+    alone = connector == "sync" and lost > 0
+    config = _config(
+        rng,
+        (60, 90) if alone else rng.choice(((12, 30), (30, 80))),
+        connector=connector,
+        kv_load_failure_policy=rng.choice(("recompute", "fail")),
+        policy=rng.choice(("fcfs", "priority")),
+        enable_prefix_caching=True,
+        long_prefill_token_threshold=rng.choice((0, 0, 5)),
+        max_model_len=rng.choice((33, 64, 128)),
+    )
+    return Shape(
+        config,
+        prompt=(1, 40),
+        max_tokens=(1, 12),
+        share=0.0 if alone else 0.5,
+        reuse=0.0 if alone else 0.2,
+        alike=not alone,
+        priorities=2,
+        aborts=0.3,
+        external=0.7,
+        lost=lost,
+        kept=0.3,
+        drain=300,
+    )
+
+
+FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {
+    "drafts": _drafts,
+    "lora": _lora,
+    "external": _external,
+}
 """Those of features that a scheduler may lack."""
 
 ALL_PROFILES = PROFILES | FEATURE_PROFILES

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
+from labkit.trace.external import Script
 from labkit.trace.format import (
     Abort,
     Add,
@@ -25,7 +26,7 @@ from labkit.trace.format import (
     sample_tokens,
     step_fields,
 )
-from labkit.trace.stand_ins import Grammars
+from labkit.trace.stand_ins import Grammars, ScriptedConnector, connector_output
 
 Line = dict[str, Any]
 
@@ -105,6 +106,8 @@ class ReferenceSubject:
         self.config = config
         self.requests: dict[str, Any] = {}
         self.grammars: Grammars | None = None
+        self.script = Script(config.connector == "async") if config.connector else None
+        script, size = self.script, config.block_size
         writes_kv = config.spec_method in ("draft_model", "eagle")
         lookahead = config.num_lookahead_tokens
         lookahead += config.num_speculative_tokens if writes_kv else 0
@@ -130,11 +133,13 @@ class ReferenceSubject:
                 num_cpu_blocks=config.num_cpu_blocks,
             ),
             lora=LoRAConfig(max_loras=config.max_loras) if config.max_loras else None,
-            connector=config.connector,
+            connector=ScriptedConnector(script, size) if script is not None else None,
             use_eagle=config.spec_method == "eagle" and config.num_speculative_tokens > 0,
             kv_load_failure_policy=config.kv_load_failure_policy,
             scheduler_cls=scheduler_class,  # type: ignore[arg-type]
         )
+        if self.script is not None and not config.uncache_refunded_blocks:
+            self.scheduler.breaks_deadlocks = False  # type: ignore[attr-defined]
 
     def add(self, event: Add, prompt_token_ids: list[int]) -> None:
         from mini_vllm.request import Request
@@ -158,6 +163,8 @@ class ReferenceSubject:
         )
         if event.grammar is not None:
             self._expect_grammar(event.id, event.grammar)
+        if self.script is not None:
+            self.script.add(event.id, event.external)
         self.requests[event.id] = request
         self.scheduler.add_request(request)
 
@@ -191,7 +198,11 @@ class ReferenceSubject:
         planned = {i: self.requests[i] for i in scheduled if i in self.requests}
         drafts = dict(output.scheduled_spec_decode_tokens)
         lengths = {i: r.num_tokens for i, r in planned.items()}
-        finish_step(self.scheduler, output, ModelRunnerOutput(self._sample(planned, drafts)))
+        result = ModelRunnerOutput(self._sample(planned, drafts))
+        if self.script is not None:
+            result.kv_connector_output = connector_output(self.script.report())
+        finish_step(self.scheduler, output, result)
+        rewound = self._rewound(output)
         sampled = {i: r.all_token_ids[lengths[i] :] for i, r in planned.items()}
         if self.config.num_speculative_tokens:
             self.scheduler.update_draft_token_ids(
@@ -213,7 +224,18 @@ class ReferenceSubject:
             "spec": drafts,
             "sampled": {i: tokens for i, tokens in sampled.items() if tokens},
             "drafts": {i: r.spec_token_ids for i, r in self.requests.items() if r.spec_token_ids},
+            "loading": [
+                i for i, r in self.requests.items() if r.status.name == "WAITING_FOR_REMOTE_KVS"
+            ],
+            "held": sorted(getattr(self.scheduler, "held", ())),
+            "rewound": rewound,
         }
+
+    def _rewound(self, output: Any) -> dict[str, int]:
+        """Who had to go back in this step, and to how many tokens."""
+        if self.script is None:
+            return {}
+        return dict(sorted(self.scheduler.last_rewinds.items()))  # type: ignore[attr-defined]
 
     def _waiting(self) -> list[Any]:
         """All waiting requests in the order of popping: under "priority" the queues are merged."""
@@ -245,6 +267,8 @@ class ReferenceSubject:
 def _reason(request: Any) -> int | str | None:
     from mini_vllm.request import RequestStatus
 
+    if request.status == RequestStatus.FINISHED_ERROR:
+        return "error"  # we say why; vLLM does not
     return end_reason(RequestStatus.get_finished_reason(request.status), request.stop_reason)
 
 

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+from labkit.trace.external import Script
 from labkit.trace.format import Add, TraceConfig, draft_tokens, parse_trace, sample_tokens
 from labkit.trace.runner import Line, end_reason, ordered_blocks, replay
 
@@ -38,8 +39,8 @@ class VllmSubject:
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
         init_none_hash(sha256)
-        if config.encoder_cache_size or config.connector:
-            raise ValueError("images and connectors are not stood in for yet")
+        if config.encoder_cache_size:
+            raise ValueError("images are not stood in for yet")
         self.config = config
         self.block_hasher = get_request_block_hasher(config.block_size, sha256)
         self.scheduler = make_scheduler(config)
@@ -48,7 +49,27 @@ class VllmSubject:
         self.lora_ids: dict[str, int] = {}
         self.grammars: dict[str, int] = {}
         """Steps until a request's grammar is ready."""
+        self.script: Script | None = None
+        self.rewound: dict[str, int] = {}
+        if config.connector:
+            self._connect()
         self._watch_preemptions()
+
+    def _connect(self) -> None:
+        """Give vLLM's scheduler a connector that does what the trace says."""
+        self.script = Script(self.config.connector == "async")
+        scheduler = self.scheduler
+        scheduler.connector = _scripted_connector(self.script, self.config.block_size)
+        scheduler.recompute_kv_load_failures = self.config.kv_load_failure_policy == "recompute"
+        original = scheduler._update_requests_with_invalid_blocks
+
+        def watch(*args: Any, **kwargs: Any) -> Any:
+            answer = original(*args, **kwargs)
+            for request_id in answer[0]:
+                self.rewound[request_id] = scheduler.requests[request_id].num_computed_tokens
+            return answer
+
+        scheduler._update_requests_with_invalid_blocks = watch
 
     def _watch_preemptions(self) -> None:
         """Note the order of preemption: vLLM's output has only a set."""
@@ -84,6 +105,8 @@ class VllmSubject:
         )
         if event.grammar is not None:
             self._expect_grammar(request, event.grammar)
+        if self.script is not None:
+            self.script.add(event.id, event.external)
         self.requests[event.id] = request
         self.scheduler.add_request(request)
 
@@ -120,7 +143,7 @@ class VllmSubject:
         return self.scheduler.get_num_unfinished_requests() > 0
 
     def step(self) -> Line:
-        self.preempted = []
+        self.preempted, self.rewound = [], {}
         output = self.scheduler.schedule()
         self._advance_grammars()
         scheduled = dict(output.num_scheduled_tokens)
@@ -146,6 +169,11 @@ class VllmSubject:
             "drafts": {
                 i: list(r.spec_token_ids) for i, r in self.requests.items() if r.spec_token_ids
             },
+            "loading": [
+                i for i, r in self.requests.items() if r.status.name == "WAITING_FOR_REMOTE_KVS"
+            ],
+            "held": sorted(i for i, r in self.scheduler.requests.items() if r.is_finished()),
+            "rewound": dict(sorted(self.rewound.items())),
         }
 
     def _propose(self, planned: dict[str, Any], sampled: dict[str, list[int]]) -> None:
@@ -175,17 +203,65 @@ class VllmSubject:
             logprobs=None,
             prompt_logprobs_dict={},
             pooler_output=[],
+            kv_connector_output=self._transfers(),
+        )
+
+    def _transfers(self) -> Any:
+        from vllm.v1.outputs import KVConnectorOutput
+
+        if self.script is None:
+            return None
+        report = self.script.report()
+        return KVConnectorOutput(
+            finished_sending=report.sent,  # type: ignore[arg-type]  # in order
+            finished_recving=sorted(report.received),  # type: ignore[arg-type]
+            invalid_block_ids=report.invalid,
         )
 
     def _take_finished(self, scheduled: list[str]) -> list[list[Any]]:
-        """Forget the requests that ended in this step; only scheduled ones can."""
-        ended = [self.requests[i] for i in scheduled if self.requests[i].is_finished()]
+        """Forget the requests that ended in this step: the scheduled ones first."""
+        order = [*scheduled, *(i for i in self.requests if i not in scheduled)]
+        ended = [self.requests[i] for i in order if self.requests[i].is_finished()]
         for request in ended:
             del self.requests[request.request_id]
         return [
             [r.request_id, r.status.name, end_reason(str(r.get_finished_reason()), r.stop_reason)]
             for r in ended
         ]
+
+
+def _scripted_connector(script: Script, block_size: int) -> Any:
+    """The scheduler's half of a connector that follows the script."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorBase_V1,
+        KVConnectorMetadata,
+    )
+
+    class Scripted(KVConnectorBase_V1):
+        def __init__(self) -> None:
+            self.num_computed: dict[str, int] = {}
+
+        def get_num_new_matched_tokens(self, request: Any, num_computed_tokens: int) -> Any:
+            self.num_computed[request.request_id] = num_computed_tokens
+            return script.answer(request.request_id, request.num_tokens, num_computed_tokens)
+
+        def update_state_after_alloc(self, request: Any, blocks: Any, num_external: int) -> None:
+            num_computed = self.num_computed.get(request.request_id, 0)
+            ids = blocks.get_block_ids()[0]
+            script.allocated(request.request_id, ids, num_external, num_computed, block_size)
+
+        def build_connector_meta(self, scheduler_output: Any) -> Any:
+            return KVConnectorMetadata()
+
+        def request_finished(self, request: Any, block_ids: list[int]) -> Any:
+            return script.finished(request.request_id, block_ids), None
+
+        def start_load_kv(self, *args: Any, **kwargs: Any) -> None: ...
+        def wait_for_layer_load(self, layer_name: str) -> None: ...
+        def save_kv_layer(self, *args: Any, **kwargs: Any) -> None: ...
+        def wait_for_save(self) -> None: ...
+
+    return Scripted()
 
 
 def _new_block_ids(output: Any) -> dict[str, list[int]]:

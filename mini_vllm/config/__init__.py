@@ -5,7 +5,7 @@ One section a module, one frozen dataclass a section, and :class:`EngineConfig` 
 
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.engine import EngineConfig
-from mini_vllm.config.kv_transfer import KVTransferConfig
+from mini_vllm.config.kv_transfer import KVEventsConfig, KVTransferConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import DTYPES, ModelConfig
 from mini_vllm.config.multimodal import MultiModalConfig
@@ -19,6 +19,7 @@ __all__ = [
     "POLICIES",
     "CacheConfig",
     "EngineConfig",
+    "KVEventsConfig",
     "KVTransferConfig",
     "LoRAConfig",
     "ModelConfig",

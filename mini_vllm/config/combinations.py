@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.speculative import METHODS_WITH_KV
 from mini_vllm.config.structured import StructuredOutputsConfig
 
 ARRIVES = {
     "several workers": 10,
     "images": 13,
-    "kv_transfer_config": 15,
 }
 """Features that are announced and not there yet, and their phase. A phase removes its line."""
 
@@ -42,6 +42,8 @@ FEATURES: dict[str, Callable[[Situation], bool]] = {
     "structured_outputs_config": lambda s: s.config.structured != StructuredOutputsConfig(),
     "images": lambda s: "images" in s.model,
     "kv_transfer_config": lambda s: s.config.kv_transfer is not None,
+    "a drafter with KV of its own": lambda s: s.config.speculative is not None
+    and s.config.speculative.method in METHODS_WITH_KV,
     "compile_model": lambda s: s.config.model.compile_model,
     "quantization": lambda s: s.config.model.quantization is not None,
     "enable_prefix_caching=False": lambda s: not s.config.cache.enable_prefix_caching,
@@ -75,7 +77,13 @@ ROWS = (
     Row("speculative_config", "images",
         "a guess knows nothing of a picture's positions", "leave speculative_config out"),
     Row("kv_transfer_config", "pipeline_parallel_size > 1",
-        "a block would arrive in pieces, one from each stage", "use tensor parallelism"),
+        "a block would arrive in pieces, one from each stage", "leave one of them out"),
+    Row("kv_transfer_config", "tensor_parallel_size > 1",
+        "each rank holds some of a block's heads, and arrivals are counted for one rank only",
+        "leave one of them out"),
+    Row("kv_transfer_config", "a drafter with KV of its own",
+        "its keys and values would be missing for tokens that came from elsewhere",
+        'use method "ngram" or "medusa"'),
     Row("kv_transfer_config", "enable_prefix_caching=False",
         "a connector calls blocks by the hashes that prefix caching makes",
         "leave enable_prefix_caching on"),

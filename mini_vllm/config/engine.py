@@ -12,7 +12,7 @@ from typing import Any
 
 from mini_vllm import hub
 from mini_vllm.config.cache import CacheConfig
-from mini_vllm.config.kv_transfer import KVTransferConfig
+from mini_vllm.config.kv_transfer import KVEventsConfig, KVTransferConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import ModelConfig
 from mini_vllm.config.multimodal import MultiModalConfig
@@ -35,6 +35,7 @@ WHOLE_SECTIONS: dict[str, tuple[str, type]] = {
     "speculative_config": ("speculative", SpeculativeConfig),
     "structured_outputs_config": ("structured", StructuredOutputsConfig),
     "kv_transfer_config": ("kv_transfer", KVTransferConfig),
+    "kv_events_config": ("kv_events", KVEventsConfig),
 }
 """Sections that are one argument each, as in vLLM: a dict, its JSON, or the dataclass."""
 
@@ -52,6 +53,7 @@ class EngineConfig:
     lora: LoRAConfig | None = None
     speculative: SpeculativeConfig | None = None
     kv_transfer: KVTransferConfig | None = None
+    kv_events: KVEventsConfig | None = None
 
     def __post_init__(self) -> None:
         scheduler = self.scheduler

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from mini_vllm.config.checks import require_one_of
+from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
 
 ROLES = ("kv_producer", "kv_consumer", "kv_both")
 POLICIES = ("recompute", "fail")
@@ -21,24 +22,74 @@ class KVTransferConfig:
 
     kv_connector: str
     """Name of the connector's class."""
-    kv_role: str
+    kv_role: str | None = None
     """Whether this engine hands KV out ("kv_producer"), takes it ("kv_consumer"), or both."""
-    engine_id: str | None = None
+    engine_id: str | None = field(default=None, compare=False)
     """How others call this engine. None: a random name."""
     kv_connector_extra_config: Mapping[str, Any] = field(default_factory=dict)
     """What the connector itself wants to know."""
     kv_load_failure_policy: str = "fail"
     """What becomes of requests whose KV does not arrive: "recompute" or "fail"."""
+    kv_connector_module_path: str | None = None
+    """Module that holds a connector of your own, as ``package.module``."""
 
     def __post_init__(self) -> None:
-        for name in ("kv_connector", "kv_role"):
-            value = getattr(self, name)
-            if not isinstance(value, str) or not value:
-                raise ValueError(f"{name} is {value!r}; it must be a name")
+        if not isinstance(self.kv_connector, str) or not self.kv_connector:
+            raise ValueError(f"kv_connector is {self.kv_connector!r}; it must be a name")
+        if self.kv_role is None:
+            raise ValueError(
+                f"kv_connector is {self.kv_connector!r} but kv_role is not set; it must be one of "
+                f"{', '.join(ROLES)}"
+            )
         require_one_of("kv_role", self.kv_role, ROLES)
+        if self.engine_id is None:
+            object.__setattr__(self, "engine_id", uuid.uuid4().hex)
         require_one_of("kv_load_failure_policy", self.kv_load_failure_policy, POLICIES)
         if not isinstance(self.kv_connector_extra_config, Mapping):
             raise ValueError(
                 f"kv_connector_extra_config is {self.kv_connector_extra_config!r}; it must be an "
                 "object of the connector's own settings"
             )
+
+    @property
+    def is_kv_producer(self) -> bool:
+        return self.kv_role in ("kv_producer", "kv_both")
+
+    @property
+    def is_kv_consumer(self) -> bool:
+        return self.kv_role in ("kv_consumer", "kv_both")
+
+
+PUBLISHERS = ("null", "zmq")
+
+
+@dataclass(frozen=True)
+class KVEventsConfig:
+    """Whether others are told which blocks the prefix cache holds.
+
+    Source: vllm/config/kv_events.py#L10-L52 (KVEventsConfig) @ v0.22.1
+    """
+
+    enable_kv_cache_events: bool = False
+    publisher: str | None = None
+    """"zmq", or "null" for nobody. None: "zmq" if events are on."""
+    endpoint: str = "tcp://*:5557"
+    """Where they are published; with a ``*`` it is bound, else connected to."""
+    replay_endpoint: str | None = None
+    """Where a subscriber asks again for batches that it has missed."""
+    buffer_steps: int = 10_000
+    """Batches that are kept for that."""
+    hwm: int = 100_000
+    """Batches that may wait for a slow subscriber; later ones are dropped."""
+    max_queue_size: int = 100_000
+    """Batches that may wait for the thread that sends."""
+    topic: str = ""
+
+    def __post_init__(self) -> None:
+        require_flag("enable_kv_cache_events", self.enable_kv_cache_events)
+        if self.publisher is None:
+            publisher = "zmq" if self.enable_kv_cache_events else "null"
+            object.__setattr__(self, "publisher", publisher)
+        require_one_of("publisher", self.publisher, PUBLISHERS)
+        for name in ("buffer_steps", "hwm", "max_queue_size"):
+            require_at_least(name, getattr(self, name), 1, "or leave it out")

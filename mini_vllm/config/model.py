@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mini_vllm.config.checks import require_at_least, require_one_of
 from mini_vllm.errors import show
@@ -46,6 +48,11 @@ class ModelConfig:
     """Name of an attention backend; None: the fastest one for the device."""
     enforce_eager: bool = False
     """Launch every kernel of every step from Python: no CUDA graphs. They are used on GPUs only."""
+    generation_config: str = "auto"
+    """Where the sampling parameters of requests without any come from: "auto": the model's
+    `generation_config.json`; "vllm": `SamplingParams()`; or another folder with such a file."""
+    override_generation_config: Mapping[str, Any] | None = None
+    """Entries that count for more than that file's, such as {"temperature": 0.5}."""
     quantization: str | None = None
     """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
     full precision while it is loaded."""
@@ -72,5 +79,15 @@ class ModelConfig:
         require_at_least("seed", self.seed, -(2**63), "0 is the default")
         if self.seed >= 2**64:
             raise ValueError(f"seed is {show(self.seed)}; it must be below 2**64; 0 is the default")
+        if not isinstance(self.generation_config, str):
+            raise ValueError(
+                f"generation_config is {show(self.generation_config)}; it must be 'auto', 'vllm' "
+                "or a folder"
+            )
+        if not isinstance(self.override_generation_config, Mapping | None):
+            raise ValueError(
+                f"override_generation_config is {show(self.override_generation_config)}; it must "
+                "be a dict"
+            )
         if self.load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format is {self.load_format!r}; it must be 'auto' or 'dummy'")

@@ -99,7 +99,8 @@ class SchedulerOutput:
     kv_connector_metadata: Any = None
     """What the scheduler's half of a KV connector tells the worker's."""
     rewound: dict[str, int] = field(default_factory=dict)
-    """Tokens that the worker keeps as computed, of requests whose KV did not arrive."""
+    """Tokens, prompt and output, of requests that computed over KV that had not arrived: the worker
+    forgets what it sampled for them."""
 
 
 @dataclass(slots=True)
@@ -147,6 +148,31 @@ class PromptLogprobs(NamedTuple):
 
 
 @dataclass(slots=True)
+class KVConnectorOutput:
+    """What the worker's half of a KV connector has to tell after a step.
+
+    Source: vllm/v1/outputs.py#L195-L219 (KVConnectorOutput) @ v0.22.1
+    """
+
+    finished_sending: set[str] | None = None
+    """Ended requests whose blocks nobody reads any more."""
+    finished_recving: set[str] | None = None
+    """Requests whose blocks nobody writes any more: their KV has arrived, or will not."""
+    invalid_block_ids: set[int] = field(default_factory=set)
+    """Blocks whose KV did not arrive."""
+    kv_connector_worker_meta: Any = None
+    """What else the connector's two halves have to tell each other."""
+
+    def is_empty(self) -> bool:
+        return not (
+            self.finished_sending
+            or self.finished_recving
+            or self.invalid_block_ids
+            or self.kv_connector_worker_meta
+        )
+
+
+@dataclass(slots=True)
 class ModelRunnerOutput:
     """What one forward pass brought. Plain data: it may come from another process.
 
@@ -163,8 +189,8 @@ class ModelRunnerOutput:
     """What a proposer guesses will come next."""
     failed: dict[str, str] = field(default_factory=dict)
     """Requests that got no token because something went wrong, with the reason."""
-    kv_connector_output: Any = None
-    """What the worker's side of a KV connector has to tell the scheduler's side."""
+    kv_connector_output: KVConnectorOutput | None = None
+    """What the worker's half of a KV connector has to tell the scheduler's half."""
 
 
 @dataclass(slots=True)
@@ -223,6 +249,8 @@ class EngineCoreOutput:
     num_preemptions: int = 0
     times: RequestTimes | None = None
     """With the first token, and when the request has finished."""
+    kv_transfer_params: dict[str, Any] | None = None
+    """With the end of a request: where others find its KV."""
 
     @classmethod
     def last(

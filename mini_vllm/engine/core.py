@@ -27,8 +27,10 @@ from mini_vllm.core.scheduler_output import (
 )
 from mini_vllm.engine.adapters import EngineAdapters
 from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.kv import EngineKV, check_config
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.executor.uniproc import UniProcExecutor
+from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
@@ -93,12 +95,14 @@ class EngineCore:
         supports = resolve_model_class(self.model_args.architectures).supports
         combinations.check(config, self.model_args, supports, scheduler_cls)
         _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
+        check_config(config.kv_transfer)
         self.executor = executor = UniProcExecutor(config)
         executor.call("init_device")
         executor.call("load_model")
         num_blocks = min(executor.call("num_blocks_that_fit"))
         executor.call("initialize", num_blocks)
         executor.call("warm_up")
+        self.kv = EngineKV(config, executor, num_blocks)
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
         self.structured_output_manager = StructuredOutputManager(
@@ -110,6 +114,10 @@ class EngineCore:
             cache,
             lora=config.lora,
             structured=self.structured_output_manager,
+            connector=self.kv.connector,
+            kv_load_failure_policy=self.kv.policy,
+            kv_events=self.kv.events,
+            hash_root=self.kv.hash_root,
             use_eagle=config.speculative is not None and config.speculative.method == "eagle",
             scheduler_cls=scheduler_cls,
             extensions=extensions,
@@ -148,6 +156,10 @@ class EngineCore:
 
         Source: vllm/v1/engine/core.py#L794-L818 (EngineCore.preprocess_add_request) @ v0.22.1
         """
+        self.kv.check_params(
+            (request.sampling_params.extra_args or {}).get("kv_transfer_params"),
+            len(request.prompt_token_ids),
+        )
         return Request(
             request.request_id,
             request.prompt_token_ids,
@@ -259,6 +271,7 @@ class EngineCore:
         outputs = hopeless + finish_step(self.scheduler, plan, result)
         if not plan.num_scheduled_tokens:
             self.structured_output_manager.wait(IDLE_SECONDS)
+        self.kv.step_done(plan, result, IDLE_SECONDS, self.scheduler)
         self._stamp(plan, outputs, scheduled_at)
         if self.observers:
             stats = replace(self.make_stats(), drafts=drafts)
@@ -310,6 +323,15 @@ class EngineCore:
         """Forget all cached KV; False, with nothing done, while requests hold blocks."""
         return self.scheduler.reset_prefix_cache()
 
+    def flush_kv(self) -> None:
+        """Return when all KV that is to be saved is where others find it."""
+        self.kv.flush()
+
+    def release_held(self) -> None:
+        """Free blocks that are held for other engines: this one ends."""
+        if isinstance(self.scheduler, RemoteKVScheduler):
+            self.scheduler.release_held()
+
     def reset_stats(self) -> None:
         """Count prefix cache hits afresh."""
         self.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
@@ -317,6 +339,7 @@ class EngineCore:
     def shutdown(self) -> None:
         """Let go of the workers and of the threads that compile grammars."""
         self.structured_output_manager.clear_backend()
+        self.kv.shutdown()
         self.executor.shutdown()
 
 

@@ -117,6 +117,7 @@ class EngineCoreProc:
             if unfinished and self._has_work() and time.monotonic() < self.deadline:
                 return True
             self._send_aborted(self.core.abort_requests(unfinished))
+            self.core.release_held()
             self.shutdown_state = ShutdownState.SHUTTING_DOWN
         return self._has_work()
 

@@ -6,7 +6,7 @@ the tests. It imports no torch, so that a schedule can be computed where no mode
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
@@ -14,6 +14,9 @@ from mini_vllm.config.combinations import ARRIVES, not_yet
 from mini_vllm.core.eagle_kv_cache_manager import EagleKVCacheManager
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.kv_transfer.events import KVEventLog, KVEventManager
+from mini_vllm.kv_transfer.remote_kv import RemoteKVCacheManager
+from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.scheduling import LoRASchedulerExtension
 
 
@@ -25,6 +28,7 @@ def make_scheduler(
     structured: SchedulerExtension | None = None,
     connector: Any = None,
     kv_load_failure_policy: str = "recompute",
+    kv_events: KVEventLog | None = None,
     use_eagle: bool = False,
     hash_root: bytes | None = None,
     scheduler_cls: type[Scheduler] | None = None,
@@ -38,13 +42,15 @@ def make_scheduler(
         structured: the manager of compiled grammars (phase 12).
         connector: the scheduler's half of a KV connector (phase 15).
         kv_load_failure_policy: "recompute" or "fail" requests whose KV does not arrive.
+        kv_events: who writes down which blocks become findable, and which no longer are (phase 15).
         use_eagle: drafts come from hidden states, so the last block of a prefix hit is computed
             again (phase 08).
         scheduler_cls: another scheduler; None: :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: further ones, asked after those of the features.
 
     Raises:
-        ValueError: for a feature that is not there yet, naming the phase that brings it.
+        ValueError: for a feature that is not there yet, naming the phase that brings it; for a
+            connector with a scheduler that cannot wait for it.
     """
     features: list[SchedulerExtension] = []  # adapters, grammars, images: a fixed order
     wanted = {
@@ -60,16 +66,46 @@ def make_scheduler(
         features.append(LoRASchedulerExtension(lora))
     if structured is not None:
         features.append(structured)
-    scheduler = (scheduler_cls or Scheduler)(
-        scheduler_config, cache_config, (*features, *extensions), hash_root
-    )
-    if use_eagle:
-        manager = scheduler.kv_cache_manager
-        scheduler.kv_cache_manager = EagleKVCacheManager(
-            manager.block_pool.num_gpu_blocks,
-            manager.block_size,
-            scheduler_config.max_model_len,
-            cache_config.enable_prefix_caching,
-            hash_root,
+    made_of = (scheduler_config, cache_config, (*features, *extensions), hash_root)
+    cls = scheduler_cls or Scheduler
+    if connector is None:
+        scheduler = cls(*made_of)
+    else:
+        scheduler = _remote_scheduler(cls)(
+            *made_of, connector=connector, kv_load_failure_policy=kv_load_failure_policy
         )
+    parts = {
+        KVEventManager: kv_events is not None,
+        RemoteKVCacheManager: connector is not None,
+        EagleKVCacheManager: use_eagle,
+    }
+    if any(parts.values()):
+        scheduler.kv_cache_manager = _make_manager(scheduler, parts, hash_root)
+        if kv_events is not None:
+            kv_events.watch(scheduler.kv_cache_manager)
     return scheduler
+
+
+def _remote_scheduler(wanted: type[Scheduler]) -> type[RemoteKVScheduler]:
+    if issubclass(wanted, RemoteKVScheduler):
+        return wanted
+    if wanted is not Scheduler:
+        raise ValueError(
+            f"scheduler_cls is {wanted.__name__}, which knows nothing of KV that is on its way; "
+            "derive it from mini_vllm.kv_transfer.scheduler.RemoteKVScheduler, or leave "
+            "kv_transfer_config out"
+        )
+    return RemoteKVScheduler
+
+
+def _make_manager(scheduler: Scheduler, parts: Mapping[type, bool], hash_root: bytes | None) -> Any:
+    """A KV cache manager with what the features add to it, in the place of the plain one."""
+    bases = tuple(part for part, is_on in parts.items() if is_on)
+    manager = scheduler.kv_cache_manager
+    return type("FeatureKVCacheManager", bases, {})(
+        manager.block_pool.num_gpu_blocks,
+        manager.block_size,
+        scheduler.max_model_len,
+        manager.enable_caching,
+        hash_root,
+    )

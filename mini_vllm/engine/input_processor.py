@@ -12,6 +12,7 @@ from typing import Any
 from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.errors import show
+from mini_vllm.kv_transfer.params import check_params
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.sampling_params import MAX_INT64, SamplingParams, derive_seed, is_text
@@ -117,6 +118,7 @@ class InputProcessor:
         params.__post_init__()  # its fields may have been set since it was made
         params.verify(self.model.vocab_size)
         self._check_constraint(params)
+        check_params((params.extra_args or {}).get("kv_transfer_params"))
         if params.max_tokens is None:
             params.max_tokens = max(self.max_model_len - len(token_ids), 1)
         if params.seed is None:

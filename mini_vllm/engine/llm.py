@@ -12,7 +12,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import EngineConfig, ModelConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
@@ -21,6 +21,7 @@ from mini_vllm.errors import show
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
+from mini_vllm.model.generation import default_sampling_params
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import Counter, Vector
@@ -28,7 +29,7 @@ from mini_vllm.spec_decode.metrics import Counter, Vector
 Prompts = PromptType | Sequence[PromptType]
 """One prompt or several."""
 Params = SamplingParams | Sequence[SamplingParams] | None
-"""For all prompts, or one for each; vLLM's defaults if left out."""
+"""For all prompts, or one for each; the model's own defaults if left out."""
 LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 """The adapter of all prompts, or of each; None: the base."""
 
@@ -44,8 +45,8 @@ class LLM:
             :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
         config: see :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
-            sections by name, and ``speculative_config``, ``structured_outputs_config`` and
-            ``kv_transfer_config`` as dicts.
+            sections by name, and ``speculative_config``, ``structured_outputs_config``,
+            ``kv_transfer_config`` and ``kv_events_config`` as dicts.
 
     Raises:
         ValueError: for a value out of range.
@@ -73,6 +74,7 @@ class LLM:
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
         self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
         self._ids = itertools.count()
+        self.default_sampling_params = recommended_params(self.config.model)
 
     @property
     def llm_engine(self) -> LLMEngine:
@@ -82,6 +84,13 @@ class LLM:
     @property
     def tokenizer(self) -> Any:
         return self.engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What requests without sampling parameters get: what the model's authors recommend.
+
+        Source: vllm/entrypoints/llm.py#L415-L420 (LLM.get_default_sampling_params) @ v0.22.1
+        """
+        return SamplingParams(**self.default_sampling_params)
 
     def generate(
         self,
@@ -96,7 +105,8 @@ class LLM:
 
         Args:
             prompts: one prompt or several; see :data:`~.input_processor.PromptType`.
-            sampling_params: for all prompts, or one for each; vLLM's defaults if left out.
+            sampling_params: for all prompts, or one for each; if left out, see
+                :meth:`get_default_sampling_params`.
             use_tqdm: show a progress bar.
             priority: one number per prompt, for the "priority" policy; smaller goes first.
             lora_request: the adapter of all prompts, or one (or None) for each.
@@ -118,6 +128,7 @@ class LLM:
                 progress.update(sum(output.finished for output in outputs))
                 for num_finished in self._run(outputs):
                     progress.update(num_finished)
+            self.engine.flush_kv()
             return outputs
         finally:
             self.engine.abort_requests(ids)
@@ -190,7 +201,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Queue every prompt that can be served. Each id is in ``ids`` before it is queued."""
         prompts = _as_list(prompts)
-        all_params = _per_prompt(prompts, params)
+        all_params = _per_prompt(
+            prompts, self.get_default_sampling_params() if params is None else params
+        )
         loras = _loras_per_prompt(prompts, lora_request)
         if not isinstance(priority, Sequence | None):
             raise ValueError(f"priority is {show(priority)}; pass a list with one for each prompt")
@@ -243,6 +256,13 @@ class LLM:
             waiting = [o for o in waiting if not (o.finished and _size(o) == sizes[o.request_id])]
 
 
+def recommended_params(model: ModelConfig) -> dict[str, Any]:
+    """Fields of `SamplingParams` for requests that bring none; see `model.generation`."""
+    return default_sampling_params(
+        model.model, model.generation_config, model.override_generation_config
+    )
+
+
 def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
     """:meth:`EngineConfig.from_kwargs`, for a model that is there.
 
@@ -251,6 +271,7 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
     """
     config = EngineConfig.from_kwargs(model, **options)
     load_config(config.model.model)
+    recommended_params(config.model)
     return config
 
 
@@ -270,9 +291,11 @@ def _as_list(prompts: Prompts) -> list[PromptType]:
     return [prompts] if is_one else list(prompts)  # type: ignore[list-item]
 
 
-def _per_prompt(prompts: Sequence[PromptType], params: Params) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * len(prompts)
+def _per_prompt(
+    prompts: Sequence[PromptType], params: SamplingParams | Sequence[SamplingParams]
+) -> list[SamplingParams]:
+    if isinstance(params, SamplingParams):
+        return [params] * len(prompts)
     if isinstance(params, str) or not isinstance(params, Sequence):
         raise ValueError(
             f"sampling_params is {show(params)}; pass a SamplingParams, or a list with one for "

@@ -180,6 +180,11 @@ class LLMEngine:
         or if every slot is pinned."""
         return self.client.call("pin_lora", lora_id)
 
+    def flush_kv(self) -> None:
+        """Return when all KV that is to be saved is where other engines find it."""
+        if self.config.kv_transfer is not None:
+            self.client.call("flush_kv")
+
     def _new_stats(self) -> EngineStats:
         if self.config.speculative is None:
             return EngineStats()

@@ -171,6 +171,7 @@ class OutputProcessor:
             end = start + len(entries)
             parent.prompt_logprobs[start:end] = [self._to_dict(entry) for entry in entries]
         parent.num_cached_tokens = max(parent.num_cached_tokens, output.num_cached_tokens)
+        parent.kv_transfer_params = parent.kv_transfer_params or output.kv_transfer_params
         metrics.num_preemptions = max(metrics.num_preemptions, output.num_preemptions)
         if output.new_token_ids:
             metrics.first_token_time = metrics.first_token_time or now

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 
 from mini_vllm.sampling_params import SamplingParams
 
+KV_TRANSFER_PARAMS = "kv_transfer_params"
+
 
 def child_requests(request_id: str, params: SamplingParams) -> Iterator[tuple[str, SamplingParams]]:
     """Id and parameters of each completion's request: n is 1, and the seed is its own.
@@ -27,6 +29,10 @@ def child_requests(request_id: str, params: SamplingParams) -> Iterator[tuple[st
     for index in range(params.n):
         child = copy.copy(params)
         child.n = 1
+        if index and child.extra_args:  # one of them fetches, or is held, for all
+            child.extra_args = {
+                key: value for key, value in child.extra_args.items() if key != KV_TRANSFER_PARAMS
+            }
         if child.seed is not None:
             child.seed += index
             if child.seed >= 2**64:

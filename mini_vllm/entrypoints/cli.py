@@ -107,6 +107,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench_serve.set_defaults(run=run_bench_serve)
     add_bench_serve_options(bench_serve)
     info = add_command(run_info, "what a model needs and what this machine offers")
+    info.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
     info.add_argument("--json", action="store_true")
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
     serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
@@ -286,7 +287,9 @@ def run_generate(args: argparse.Namespace) -> int:
     """Complete prompts; a single one is printed while it grows."""
     from mini_vllm.observability.timeline import check_timeline_path, record_timeline
 
-    params = _sampling_params(args, max_tokens=128)
+    _sampling_params(
+        args, max_tokens=128
+    )  # what is wrong with them is known before a model is loaded
     prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not prompts:
         raise ValueError("there is no prompt: none is given, and stdin is empty; give PROMPT")
@@ -294,6 +297,7 @@ def run_generate(args: argparse.Namespace) -> int:
         check_timeline_path(args.timeline)
     loras = _loras(args, len(prompts))
     llm = _load(args)
+    params = _sampling_params(args, **({"max_tokens": 128} | llm.default_sampling_params))
     with record_timeline(llm.engine.core, args.timeline):
         if len(prompts) == 1 and params.n == 1 and not args.json:
             outputs = [_print_stream(llm, prompts[0], params, loras)]
@@ -335,9 +339,10 @@ def _as_text(output: RequestOutput) -> str:
 
 def run_chat(args: argparse.Namespace) -> int:
     """A conversation; each answer is streamed. Ctrl-D or an empty line ends it."""
-    params = _sampling_params(args, max_tokens=256)
+    _sampling_params(args, max_tokens=256)
     loras = _loras(args, 1)
     llm = _load(args)
+    params = _sampling_params(args, **({"max_tokens": 256} | llm.default_sampling_params))
     messages = [{"role": "system", "content": args.system}] if args.system else []
     prompt = "you> " if sys.stdin.isatty() else ""
     while True:
@@ -399,41 +404,13 @@ def run_serve(args: argparse.Namespace) -> int:
 
 
 def run_info(args: argparse.Namespace) -> int:
-    """Versions, device, model size and what the KV cache holds."""
-    import platform
+    """What a model needs and what this machine offers, before anything is loaded."""
+    from mini_vllm.entrypoints.info import as_text, describe
 
-    import torch
-
-    import mini_vllm
-    from mini_vllm.worker.kv_cache import bytes_per_block
-
-    core = _load(args).engine.core
-    model, cache, manager = core.model, core.config.cache, core.scheduler.kv_cache_manager
-    num_weights = sum(weight.numel() for weight in model.parameters())
-    block_bytes = bytes_per_block(model.kv_cache_spec(), cache.block_size)
-    figures = {
-        "mini_vllm": mini_vllm.__version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": str(core.model_runner.device),
-        "threads": torch.get_num_threads(),
-        "model": core.config.model.model,
-        "architecture": type(model).__name__,
-        "parameters": num_weights,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "layers": model.config.num_hidden_layers,
-        "max_model_len": core.config.scheduler.max_model_len,
-        "block_size": cache.block_size,
-        "bytes_per_block": block_bytes,
-        "num_gpu_blocks": cache.num_gpu_blocks,
-        "kv_cache_tokens": manager.capacity_in_tokens,
-        "kv_cache_mib": round(block_bytes * (cache.num_gpu_blocks or 0) / 2**20, 1),
-    }
-    if args.json:
-        print(json.dumps(figures))
-    else:
-        for name, value in figures.items():
-            print(f"{name:<16} {value}")
+    options = _engine_options(args)
+    options.pop("scheduler_cls", None)
+    figures = describe(args.name or args.model, **options)
+    print(json.dumps(figures) if args.json else as_text(figures))
     return 0
 
 

@@ -83,6 +83,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         options: of the engine, as ``LLM`` takes them.
     """
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
+    from mini_vllm.engine.llm import recommended_params
     from mini_vllm.entrypoints.openai.state import ServerState
     from mini_vllm.observability.metrics import PrometheusRecorder
 
@@ -106,7 +107,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         metrics,
         list(names),
         loras=parse_lora_modules(args.lora_modules),
-        default_params=recommended_params(Path(engine.config.model.model)),
+        default_params=recommended_params(engine.config.model),
         chat_template=template,
         trust_request_chat_template=args.trust_request_chat_template,
         response_role=args.response_role,
@@ -116,19 +117,6 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         enable_force_include_usage=args.enable_force_include_usage,
     )
-
-
-def recommended_params(folder: Path) -> dict[str, Any]:
-    """Sampling parameters from the model's `generation_config.json`.
-
-    Source: vllm/config/model.py#L1465-L1518 (ModelConfig.get_diff_sampling_param) @ v0.22.1
-    """
-    path = folder / "generation_config.json"
-    if not path.is_file():
-        return {}
-    given = json.loads(path.read_text(encoding="utf-8"))
-    names = ("repetition_penalty", "temperature", "top_k", "top_p", "min_p")
-    return {name: given[name] for name in names if given.get(name) is not None}
 
 
 def read_template(given: str | None) -> str | None:

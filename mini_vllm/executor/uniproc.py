@@ -40,7 +40,9 @@ class UniProcExecutor(Executor):
             result = self._try(lambda: self.worker.sample_tokens(masks))
         if self._failure is not None:
             failed = dict.fromkeys(self._plan.num_scheduled_tokens, self._failure)
-            result = ModelRunnerOutput(failed=failed)
+            result = ModelRunnerOutput(
+                failed=failed, kv_connector_output=self.worker.take_kv_report()
+            )
         answer: Future[ModelRunnerOutput] = Future()
         answer.set_result(result)
         return answer

@@ -17,7 +17,7 @@ from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.model.layers import PLAIN, Build, QuantConfig
 from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
-from mini_vllm.model.loader import load_weights
+from mini_vllm.model.loader import STACKED_PARAMS, load_weights
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.model.sharded_loader import load_parts
 
@@ -61,7 +61,7 @@ def load_model(
         ) from error
     if load_format == "dummy":
         fill_with_random(model, seed)
-    elif load_format == "auto" and build.is_plain:
+    elif load_format == "auto" and build.is_plain and model.stacked == STACKED_PARAMS:
         check_floating(Path(path))
         load_weights(model, Path(path))
     elif load_format == "auto":

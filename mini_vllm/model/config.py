@@ -10,6 +10,7 @@ from typing import Any
 
 from mini_vllm.errors import show
 from mini_vllm.model.config_schema import GENERATION_CONFIG, check_config, check_entries
+from mini_vllm.model.families import is_foreign, sliding_windows, unsupported, with_defaults
 
 
 @dataclass(frozen=True)
@@ -34,10 +35,23 @@ class ModelArgs:
     sliding_windows: tuple[int | None, ...]  # one entry a layer; None = full attention
     eos_token_ids: tuple[int, ...]
     dtype: str  # what the checkpoint says, e.g. "bfloat16"
+    hidden_act: str = "silu"
+    query_pre_attn_scalar: float | None = None  # scores are divided by its root; None: head_dim
+    local_rope_parameters: Mapping[str, Any] | None = None  # of layers with a window; None: same
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    moe_intermediate_size: int = 0
+    norm_topk_prob: bool = False
+    dense_layers: tuple[int, ...] = ()  # of a mixture of experts: those that have an MLP instead
 
     @property
     def eos_token_id(self) -> int | None:
         return self.eos_token_ids[0] if self.eos_token_ids else None
+
+    @property
+    def rotary_dim(self) -> int:
+        """The first so many features of a head turn with the position."""
+        return int(self.head_dim * self.rope_parameters.get("partial_rotary_factor", 1.0))
 
     @classmethod
     def from_dict(cls, config: Mapping[str, Any], source: str = "config.json") -> ModelArgs:
@@ -45,11 +59,18 @@ class ModelArgs:
 
         Raises ValueError that names `source`, the key, its value and what is allowed.
         """
-        check_config(config, source)
+        config = with_defaults(config)
+        try:
+            check_config(config, source)
+        except ValueError as error:
+            if is_foreign(config):  # then nobody cares what else it lacks
+                raise ValueError(f"{source}: {unsupported(config['architectures'])}") from error
+            raise
         architectures = tuple(config.get("architectures", ()))
         is_qwen2 = "Qwen2ForCausalLM" in architectures  # biases on q, k, v, and only there
         heads, hidden_size = config["num_attention_heads"], config["hidden_size"]
         default_head_dim = 128 if "Qwen3ForCausalLM" in architectures else hidden_size // heads
+        rope, local_rope = rope_parameters(config)
         attention_bias = config.get("attention_bias", False)
         return cls(
             architectures=architectures,
@@ -60,16 +81,24 @@ class ModelArgs:
             num_attention_heads=heads,
             num_key_value_heads=config.get("num_key_value_heads") or heads,
             head_dim=config.get("head_dim") or default_head_dim,
-            max_position_embeddings=config.get("max_position_embeddings", 2048),
+            max_position_embeddings=_max_positions(config, rope),
             rms_norm_eps=config.get("rms_norm_eps", 1e-6),
-            rope_parameters=_rope_parameters(config),
+            rope_parameters=rope,
             tie_word_embeddings=config.get("tie_word_embeddings", False),
             qkv_bias=is_qwen2 or attention_bias,
             o_bias=attention_bias and not is_qwen2,
             mlp_bias=config.get("mlp_bias", False),
-            sliding_windows=_sliding_windows(config),
+            sliding_windows=sliding_windows(config),
             eos_token_ids=tuple(dict.fromkeys(_as_list(config.get("eos_token_id")))),
             dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
+            hidden_act=config.get("hidden_activation") or config.get("hidden_act") or "silu",
+            query_pre_attn_scalar=config.get("query_pre_attn_scalar"),
+            local_rope_parameters=local_rope,
+            num_experts=config.get("num_experts", 0),
+            num_experts_per_tok=config.get("num_experts_per_tok", 0),
+            moe_intermediate_size=config.get("moe_intermediate_size", 0),
+            norm_topk_prob=config.get("norm_topk_prob", False),
+            dense_layers=_dense_layers(config),
         )
 
 
@@ -96,28 +125,48 @@ def load_config(folder: str | Path) -> ModelArgs:
     return replace(args, eos_token_ids=tuple(dict.fromkeys(eos)))
 
 
-def _rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
-    """One form for both spellings: `rope_parameters` (new) and `rope_theta` + `rope_scaling`."""
+def rope_parameters(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """How positions turn heads, and how in layers with a window if that differs.
+
+    One form for all spellings: `rope_parameters` (new, perhaps by layer type), or `rope_theta` with
+    `rope_scaling` and `rope_local_base_freq`.
+    """
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if "full_attention" not in given:
+        local = config.get("rope_local_base_freq")
+        return _one_rope(config, given), _one_rope(config, {"rope_theta": local}) if local else None
+    whole, local = (given.get(f"{kind}_attention") or {} for kind in ("full", "sliding"))
+    theta = config.get("rope_local_base_freq", 10000.0)
+    return _one_rope(config, whole), _one_rope(config, {"rope_theta": theta, **local})
+
+
+def _one_rope(config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    most = config.get("max_position_embeddings", 2048)
+    kind = given.get("rope_type", given.get("type", "default"))
     return {
-        "original_max_position_embeddings": config.get("original_max_position_embeddings")
-        or config.get("max_position_embeddings", 2048),
+        "original_max_position_embeddings": config.get("original_max_position_embeddings") or most,
+        "max_position_embeddings": most,
         "rope_theta": config.get("rope_theta", 10000.0),
-        "rope_type": given.get("type", "default"),
+        "partial_rotary_factor": config.get("partial_rotary_factor", 1.0),
         **{key: value for key, value in given.items() if key != "type"},
+        "rope_type": "longrope" if kind == "su" else kind,
     }
 
 
-def _sliding_windows(config: Mapping[str, Any]) -> tuple[int | None, ...]:
-    """The window of each layer: Qwen's `use_sliding_window` from layer `max_window_layers` on."""
-    num_layers = config["num_hidden_layers"]
-    window = config.get("sliding_window", 4096) if config.get("use_sliding_window") else None
-    first = config.get("max_window_layers")
-    first = 28 if first is None else first
-    kinds = config.get("layer_types") or [
-        "sliding_attention" if i >= first else "full_attention" for i in range(num_layers)
-    ]
-    return tuple(window if kind == "sliding_attention" else None for kind in kinds)
+def _max_positions(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
+    """How long a request may be. With "longrope" as far as the short factors serve: the long ones
+    turn keys by other angles, and keys in the cache could not follow."""
+    kind = rope["rope_type"]
+    return rope[f"{'original_' if kind == 'longrope' else ''}max_position_embeddings"]
+
+
+def _dense_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
+    """The layers of a mixture of experts that have an MLP: listed, or all between every n-th."""
+    if not config.get("num_experts"):
+        return ()
+    step, listed = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
+    layers = range(config["num_hidden_layers"])
+    return tuple(index for index in layers if index in listed or (index + 1) % step)
 
 
 def _as_list(value: int | list[int] | None) -> list[int]:

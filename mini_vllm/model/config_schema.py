@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.errors import show
+from mini_vllm.model.families import WINDOW_BY_PATTERN, family
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ def list_of(rule: Rule, noun: str) -> Rule:
 
 
 BOOLEAN = Rule(lambda value: isinstance(value, bool), "it must be true or false")
+NOTHING = Rule(lambda value: value is None, "only null is supported")
 NUMBER = Rule(is_number, "it must be a number")
 STRING = Rule(lambda value: isinstance(value, str), "it must be a string")
 OBJECT = Rule(lambda value: isinstance(value, dict), "it must be an object")
@@ -99,9 +101,13 @@ CONFIG: dict[str, Rule] = {
     "head_dim": integer(2, MAX_SIZE).or_null(),
     "max_position_embeddings": integer(1, MAX_POSITIONS),
     "original_max_position_embeddings": integer(1, MAX_POSITIONS).or_null(),
-    "hidden_act": Rule(lambda value: value == "silu", "only 'silu' is supported"),
+    "hidden_act": one_of("silu", "gelu_pytorch_tanh"),
+    "hidden_activation": one_of("silu", "gelu_pytorch_tanh").or_null(),
     "rms_norm_eps": number(1e-30, 1),
     "rope_theta": _THETA,
+    "rope_local_base_freq": _THETA,
+    "partial_rotary_factor": number(0.01, 1),
+    "query_pre_attn_scalar": number(1e-6, 1e9),
     "rope_parameters": OBJECT.or_null(),
     "rope_scaling": OBJECT.or_null(),
     "tie_word_embeddings": BOOLEAN,
@@ -110,6 +116,16 @@ CONFIG: dict[str, Rule] = {
     "use_sliding_window": BOOLEAN.or_null(),
     "sliding_window": integer(1, MAX_POSITIONS).or_null(),
     "max_window_layers": integer(0, MAX_SIZE).or_null(),
+    "sliding_window_pattern": integer(1, MAX_LAYERS).or_null(),
+    "attn_logit_softcapping": NOTHING,
+    "final_logit_softcapping": NOTHING,
+    "use_bidirectional_attention": Rule(lambda value: not value, "only false is supported"),
+    "num_experts": integer(0, MAX_SIZE),
+    "num_experts_per_tok": _SIZE,
+    "moe_intermediate_size": _SIZE,
+    "decoder_sparse_step": _SIZE,
+    "mlp_only_layers": list_of(integer(0, MAX_LAYERS), "layer numbers").or_null(),
+    "norm_topk_prob": BOOLEAN,
     "layer_types": list_of(_LAYER_TYPE, "'full_attention' and 'sliding_attention'").or_null(),
     "eos_token_id": _TOKEN_IDS,
     "dtype": STRING.or_null(),
@@ -141,6 +157,9 @@ ROPE: dict[str, Rule] = {
     "attention_factor": number(1e-6, 1e6).or_null(),
     "mscale": number(0, 1e6).or_null(),
     "mscale_all_dim": number(0, 1e6).or_null(),
+    "partial_rotary_factor": number(0.01, 1),
+    "short_factor": list_of(NUMBER, "numbers"),
+    "long_factor": list_of(NUMBER, "numbers"),
     "truncate": BOOLEAN,
 }
 
@@ -149,6 +168,8 @@ NEEDED_BY_ROPE_TYPE: dict[str, tuple[str, ...]] = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     "yarn": (),
+    "longrope": ("short_factor",),
+    "su": ("short_factor",),
 }
 _RAMPS = {
     "llama3": (("low_freq_factor", 1), ("high_freq_factor", 4)),
@@ -211,8 +232,8 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
     """Raise ValueError that names the file, the key, its value and what is allowed."""
     check_entries(config, CONFIG, source)
     for key in ("rope_parameters", "rope_scaling"):
-        if config.get(key):
-            _check_rope(config[key], source, key)
+        for where, rope in _ropes(config, key):
+            _check_rope(config, rope, source, where)
     _check_quantization(config.get("quantization_config") or {}, source)
     heads = config["num_attention_heads"]
     kv_heads = config.get("num_key_value_heads") or heads
@@ -233,7 +254,7 @@ def check_config(config: Mapping[str, Any], source: str) -> None:
 def _check_head_dim(config: Mapping[str, Any], source: str) -> None:
     """Rotation turns pairs of features, so a head has an even number of them."""
     head_dim, heads = config.get("head_dim"), config["num_attention_heads"]
-    has_default = "Qwen3ForCausalLM" in config.get("architectures", ())
+    has_default = "Qwen3ForCausalLM" in (config.get("architectures") or ())
     if head_dim is None and not has_default and config["hidden_size"] % (2 * heads):
         raise ValueError(
             f"{source}: hidden_size is {config['hidden_size']}; without a head_dim it must be a "
@@ -243,7 +264,17 @@ def _check_head_dim(config: Mapping[str, Any], source: str) -> None:
         raise ValueError(f"{source}: head_dim is {head_dim}; it must be even")
 
 
-def _check_rope(rope: Mapping[str, Any], source: str, where: str) -> None:
+def _ropes(config: Mapping[str, Any], key: str) -> list[tuple[str, Mapping[str, Any]]]:
+    """The parameters, or where a family has them by layer type those of each; with their names."""
+    rope = config.get(key) or {}
+    if not rope or family(config) not in WINDOW_BY_PATTERN or "full_attention" not in rope:
+        return [(key, rope)] if rope else []
+    return [(f"{key}.{kind}", value) for kind, value in rope.items() if isinstance(value, dict)]
+
+
+def _check_rope(
+    config: Mapping[str, Any], rope: Mapping[str, Any], source: str, where: str
+) -> None:
     check_entries(rope, ROPE, source, prefix=f"{where}.")
     nested = [key for key, value in rope.items() if isinstance(value, dict)]
     if nested:
@@ -255,7 +286,7 @@ def _check_rope(rope: Mapping[str, Any], source: str, where: str) -> None:
     if kind not in NEEDED_BY_ROPE_TYPE:
         raise ValueError(
             f"{source}: {where}: rope_type {show(kind)} is not supported; use "
-            f"{_listed(NEEDED_BY_ROPE_TYPE)}"
+            f"{_listed([name for name in NEEDED_BY_ROPE_TYPE if name != 'su'])}"
         )
     for key in NEEDED_BY_ROPE_TYPE[kind]:
         if key not in rope:
@@ -263,6 +294,8 @@ def _check_rope(rope: Mapping[str, Any], source: str, where: str) -> None:
                 f"{source}: {where} lacks {key!r}; rope_type {kind!r} needs {key!r}; "
                 f"{ROPE[key].says}"
             )
+    if "short_factor" in NEEDED_BY_ROPE_TYPE[kind]:
+        _check_factors(config, rope, source, where)
     if kind in _RAMPS:
         (low, low_default), (high, high_default) = _RAMPS[kind]
         start, end = rope.get(low) or low_default, rope.get(high) or high_default
@@ -270,6 +303,20 @@ def _check_rope(rope: Mapping[str, Any], source: str, where: str) -> None:
             raise ValueError(
                 f"{source}: {where}.{high} is {end}; it must be above {low}, which is {start}"
             )
+
+
+def _check_factors(
+    config: Mapping[str, Any], rope: Mapping[str, Any], source: str, where: str
+) -> None:
+    """One factor for each pair of features that turns."""
+    head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    share = rope.get("partial_rotary_factor", config.get("partial_rotary_factor", 1.0))
+    pairs = int(head_dim * share) // 2
+    if len(rope["short_factor"]) != pairs:
+        raise ValueError(
+            f"{source}: {where}.short_factor has {len(rope['short_factor'])} numbers; it must have "
+            f"{pairs}, one for each pair of features that turns"
+        )
 
 
 def _check_quantization(quantization: Mapping[str, Any], source: str) -> None:

@@ -120,6 +120,15 @@ def silu_mul(gate_up: Tensor) -> Tensor:
     return F.silu(gate).mul_(up)
 
 
+def gelu_mul(gate_up: Tensor) -> Tensor:
+    """gelu(gate) * up, with the tanh approximation; shapes as in `silu_mul`."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.gelu(gate, approximate="tanh").mul_(up)
+
+
+ACTIVATIONS = {"silu": silu_mul, "gelu_pytorch_tanh": gelu_mul}
+
+
 class LinearMethod(Protocol):
     """How a linear layer's numbers are held, and how one multiplies by them.
 
@@ -295,7 +304,7 @@ class Linear(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """down(silu(gate(x)) * up(x)), with gate and up stacked in one matrix."""
+    """down(act(gate(x)) * up(x)), with gate and up stacked in one matrix; act is mostly silu."""
 
     def __init__(
         self,
@@ -304,8 +313,10 @@ class GatedMLP(nn.Module):
         bias: bool,
         build: Build = PLAIN,
         prefix: str = "",
+        act: str = "silu",
     ) -> None:
         super().__init__()
+        self.act_mul = ACTIVATIONS[act]
         column, row = build.parallel.column(), build.parallel.row()
         sizes = [intermediate_size] * 2
         self.gate_up_proj = Linear(
@@ -316,4 +327,4 @@ class GatedMLP(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(silu_mul(self.gate_up_proj(x)))
+        return self.down_proj(self.act_mul(self.gate_up_proj(x)))

@@ -50,7 +50,8 @@ class LlamaAttention(nn.Module):
             size // self.head_dim for size in self.qkv_proj.output_sizes
         )
         self.backend = build.attention()
-        self.window, self.scale = window, self.head_dim**-0.5
+        self.window = window
+        self.scale = (args.query_pre_attn_scalar or self.head_dim) ** -0.5
 
     def norm_qk(self, qk: Tensor) -> Tensor:
         """What happens to queries and keys `[T, Hq + Hkv, D]` before rotation: here nothing."""
@@ -84,9 +85,11 @@ class DecoderLayer(nn.Module):
         self.input_layernorm = RMSNorm(args.hidden_size, args.rms_norm_eps)
         self.self_attn = self_attn
         self.post_attention_layernorm = RMSNorm(args.hidden_size, args.rms_norm_eps)
-        self.mlp = GatedMLP(
-            args.hidden_size, args.intermediate_size, args.mlp_bias, build, f"{prefix}.mlp"
-        )
+        self.mlp = self.make_mlp(args, build, f"{prefix}.mlp")
+
+    def make_mlp(self, args: ModelArgs, build: Build, prefix: str) -> nn.Module:
+        sizes = (args.hidden_size, args.intermediate_size)
+        return GatedMLP(*sizes, args.mlp_bias, build, prefix, args.hidden_act)
 
     def forward(
         self,
@@ -110,20 +113,26 @@ class DecoderLayer(nn.Module):
 
 
 class LlamaModel(nn.Module):
-    """The decoder without its head."""
+    """The decoder without its head. Families replace the classes that it is made of."""
+
+    layer: type[DecoderLayer] = DecoderLayer
+    embedding: type[Embedding] = Embedding
+    rotation: type[RotaryEmbedding] = RotaryEmbedding
+    final_norm: type[RMSNorm] = RMSNorm
 
     def __init__(
         self, args: ModelArgs, build: Build, attention: type[LlamaAttention], prefix: str
     ) -> None:
         super().__init__()
-        self.embed_tokens = Embedding(args.vocab_size, args.hidden_size, build.parallel.embedding())
+        layout = build.parallel.embedding()
+        self.embed_tokens = self.embedding(args.vocab_size, args.hidden_size, layout)
         self.layers = nn.ModuleList()
         for index, window in enumerate(args.sliding_windows):
             name = f"{prefix}.layers.{index}"
             self_attn = attention(args, build, window, f"{name}.self_attn")
-            self.layers.append(DecoderLayer(args, build, self_attn, name))
-        self.norm = RMSNorm(args.hidden_size, args.rms_norm_eps)
-        self.rotary = RotaryEmbedding(args)
+            self.layers.append(self.layer(args, build, self_attn, name))
+        self.norm = self.final_norm(args.hidden_size, args.rms_norm_eps)
+        self.rotary = self.rotation(args)
 
     def forward(
         self,
@@ -148,17 +157,19 @@ class LlamaForCausalLM(nn.Module):
     It fulfils :class:`~mini_vllm.model.interface.DecoderModel`.
     """
 
+    decoder: type[LlamaModel] = LlamaModel
     attention: type[LlamaAttention] = LlamaAttention
     stacked: Mapping[str, Sequence[str]] = {
         "qkv_proj": ["q_proj", "k_proj", "v_proj"],
         "gate_up_proj": ["gate_proj", "up_proj"],
     }
     supports = frozenset({"tp", "lora", "quantization", "compile"})
+    can_be_recorded = True  # whether a step launches the same kernels whatever its tokens are
 
     def __init__(self, args: ModelArgs, build: Build = PLAIN) -> None:
         super().__init__()
         self.config, self.kv_cache_dtype = args, build.kv_cache_dtype
-        self.model = LlamaModel(args, build, self.attention, "model")
+        self.model = self.decoder(args, build, self.attention, "model")
         tied = args.tie_word_embeddings  # the head then is held as the embedding is
         self.lm_head = Linear(
             args.hidden_size,

@@ -9,6 +9,8 @@ A scaling type stretches the frequencies so that a model can read further than i
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,26 +24,28 @@ NEEDED_PARAMETERS = {
     "linear": ["factor"],
     "llama3": ["factor", "low_freq_factor", "high_freq_factor"],
     "yarn": [],
+    "longrope": ["short_factor"],
 }
 
 
 def compute_inv_freq(args: ModelArgs) -> tuple[Tensor, float]:
-    """The angle per position of each feature pair, `[D / 2]` float32, and a factor for cos and sin.
+    """The angle per position of each feature pair, `[R / 2]` float32, and a factor for cos and sin.
 
-    Types: default, linear, llama3 and yarn. Raises ValueError for any other: "dynamic" and
-    "longrope" change the angles with the length, and keys already in the cache would not follow.
+    R is the part of a head that turns, mostly all of it. Types: default, linear, llama3, yarn, and
+    longrope with its short factors. Raises ValueError for any other: "dynamic" changes the angles
+    with the length, and keys already in the cache would not follow.
     Source: vllm/model_executor/layers/rotary_embedding/__init__.py#L33-L384 (get_rope) @ v0.22.1.
     """
     rope = args.rope_parameters
     kind = rope["rope_type"]
     if kind not in NEEDED_PARAMETERS:
         raise ValueError(
-            f"rope_type {kind!r} is not supported; use default, linear, llama3 or yarn"
+            f"rope_type {kind!r} is not supported; use default, linear, llama3, yarn or longrope"
         )
     for name in NEEDED_PARAMETERS[kind]:
         if name not in rope:
             raise ValueError(f"rope_type {kind!r} needs {name!r} in config.json")
-    dim = args.head_dim
+    dim = args.rotary_dim
     inv_freq = 1.0 / rope["rope_theta"] ** (torch.arange(0, dim, 2).float() / dim)
     match kind:
         case "linear":
@@ -50,6 +54,8 @@ def compute_inv_freq(args: ModelArgs) -> tuple[Tensor, float]:
             return _llama3(inv_freq, args), 1.0
         case "yarn":
             return _yarn(inv_freq, args)
+        case "longrope":
+            return inv_freq / torch.tensor(rope["short_factor"]), _longrope_factor(rope)
     return inv_freq, 1.0
 
 
@@ -64,7 +70,7 @@ def _llama3(inv_freq: Tensor, args: ModelArgs) -> Tensor:
 
 def _yarn(inv_freq: Tensor, args: ModelArgs) -> tuple[Tensor, float]:
     """Like llama3, with a ramp over the pair's index, and attention made sharper by a factor."""
-    rope, dim = args.rope_parameters, args.head_dim
+    rope, dim = args.rope_parameters, args.rotary_dim
     original = rope["original_max_position_embeddings"]
     factor = rope.get("factor") or args.max_position_embeddings / original
 
@@ -94,6 +100,15 @@ def _yarn_attention_factor(args: ModelArgs, factor: float) -> float:
     return mscale(1.0)
 
 
+def _longrope_factor(rope: Mapping[str, Any]) -> float:
+    """How much sharper attention is made, for a context so many times the original."""
+    if rope.get("attention_factor") is not None:
+        return float(rope["attention_factor"])
+    original = rope["original_max_position_embeddings"]
+    factor = rope.get("factor") or rope["max_position_embeddings"] / original
+    return math.sqrt(1 + math.log(factor) / math.log(original)) if factor > 1 else 1.0
+
+
 class RotaryEmbedding(nn.Module):
     """Computes cos and sin once a step; every layer then rotates with the same two tensors."""
 
@@ -103,7 +118,7 @@ class RotaryEmbedding(nn.Module):
         self.inv_freq, self.scaling = compute_inv_freq(args)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """cos and signed sin of each token's angles, `[T, 1, D]` each, in `dtype`.
+        """cos and signed sin of each token's angles, `[T, 1, R]` each, in `dtype`.
 
         Both halves of a head turn by the same angles; `sin` is negative in the first half.
         """
@@ -113,11 +128,15 @@ class RotaryEmbedding(nn.Module):
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate `x` `[T, heads, D]` by `cos` and `sin` `[T, 1, D]`; `x` may be overwritten.
+    """Rotate `x` `[T, heads, D]` by `cos` and `sin` `[T, 1, R]`; `x` may be overwritten.
 
+    Only the first R features of a head turn; mostly these are all.
     (first, second) becomes (first * cos - second * sin, second * cos + first * sin). Rolling by
     half a head swaps first and second, and the sign is in `sin`, so three operations suffice.
     """
+    if (turning := cos.shape[-1]) < x.shape[-1]:
+        turned = apply_rope(x[..., :turning].contiguous(), cos, sin)
+        return torch.cat((turned, x[..., turning:]), dim=-1)
     if can_launch(x):
         ROPE.run(x=x, cos=cos, sin=sin)
         return x

@@ -52,9 +52,21 @@ def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
     }
     for name, parameter in model.named_parameters():
         module = model.get_submodule(name.rpartition(".")[0])
-        names = checkpoint_names(model.checkpoint_prefix(name))
+        in_file = model.checkpoint_prefix(name)
+        if _is_stacked_in_file(model, name):
+            targets[in_file] = Target(parameter.data, {}, list(parameter.shape))
+            continue
+        names = checkpoint_names(in_file)
         targets.update(zip(names, _targets_of(module, parameter), strict=True))
     return targets
+
+
+def _is_stacked_in_file(model: LlamaForCausalLM, name: str) -> bool:
+    """Whether a checkpoint holds the projections of this parameter in one tensor, as we do."""
+    return any(
+        list(parts) == [stacked] and f".{stacked}." in name
+        for stacked, parts in model.stacked.items()
+    )
 
 
 def _targets_of(module: nn.Module, parameter: nn.Parameter) -> Iterator[Target]:

@@ -80,12 +80,16 @@ def choose_num_blocks(
     spec: KVCacheSpec,
     device: torch.device,
     drafter: KVCacheSpec | None = None,
+    memory: int | None = None,
 ) -> int:
     """The number of blocks to allocate, the null block included.
 
     A number in the configuration is taken as it is. Otherwise: as many as fit the memory, but
     no more than all running requests could fill at full length. A drafter with a cache of its own
     has as many blocks as the model.
+
+    Args:
+        memory: bytes for the cache; None: what is free on the device now.
 
     Raises:
         ValueError: if memory does not suffice for one request of full length, or for a number
@@ -100,7 +104,8 @@ def choose_num_blocks(
         return config.cache.num_gpu_blocks
     blocks_per_request = cdiv(config.scheduler.max_model_len, config.cache.block_size)
     most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
-    memory = available_memory(device, config.cache.gpu_memory_utilization)
+    if memory is None:
+        memory = available_memory(device, config.cache.gpu_memory_utilization)
     num_blocks = min(memory // block_bytes, most_useful)
     if num_blocks < 1 + blocks_per_request:
         raise ValueError(

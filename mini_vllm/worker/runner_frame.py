@@ -103,6 +103,7 @@ class RunnerFrame(ABC):
         Source: vllm/v1/worker/gpu_model_runner.py#L3954-L4317 (GPUModelRunner.execute_model)
         @ v0.22.1
         """
+        self._rewind(plan)
         self._recall_output(plan)
         self._update_states(plan)
         self._move_blocks(plan)
@@ -161,6 +162,18 @@ class RunnerFrame(ABC):
         self.batch.req_id_to_row.clear()
         self.sample_step = SampleStep(self.device)
         self._state = None
+
+    def _rewind(self, plan: SchedulerOutput) -> None:
+        """Forget what was sampled for requests whose step the scheduler has thrown away."""
+        for req_id, num_tokens in plan.rewound.items():
+            state = self.requests.get(req_id)
+            if state is None:
+                continue
+            del state.output_token_ids[num_tokens - len(state.prompt_token_ids) :]
+            row = self.batch.req_id_to_row.get(req_id)
+            if row is not None:
+                self.batch.num_tokens[row] = num_tokens
+            self.sample_step = SampleStep(self.device)  # it has counted them
 
     def _recall_output(self, plan: SchedulerOutput) -> None:
         """Take a resumed request's output from the plan: a step that was undone may have left

@@ -6,12 +6,21 @@ Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.config import EngineConfig
-from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.scheduler_output import (
+    GrammarOutput,
+    KVConnectorOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
+from mini_vllm.kv_transfer.base import ConnectorContext, KVConnectorRole
+from mini_vllm.kv_transfer.factory import KVConnectorFactory
+from mini_vllm.kv_transfer.identity import kv_namespace
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
 from mini_vllm.model.llama import LlamaForCausalLM
@@ -19,7 +28,8 @@ from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
-from mini_vllm.worker.kv_cache import KVCache, choose_num_blocks
+from mini_vllm.worker.kv_cache import KVCache, bytes_per_block, choose_num_blocks
+from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.model_runner import ModelRunner
 
 SMALL_HIDDEN_SIZE = 512
@@ -49,6 +59,7 @@ class Worker:
     drafter: Drafter | None
     model_runner: ModelRunner
     lora: LoRAModelManager | None = None
+    connector: RunnerConnector | None = None
 
     def __init__(self, config: EngineConfig, rank: int = 0) -> None:
         self.config = config
@@ -57,7 +68,7 @@ class Worker:
     def init_device(self) -> None:
         """Raises ValueError if there is no such device."""
         wanted = self.config.model
-        self.device = _pick_device(wanted.device)
+        self.device = pick_device(wanted.device)
         self.backend = get_backend(self.device, wanted.attention_backend)
 
     def load_model(self) -> None:
@@ -114,13 +125,47 @@ class Worker:
             runner = self.model_runner
             runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
 
+    def kv_context(self, num_blocks: int) -> ConnectorContext:
+        """What a KV connector must know of this rank's cache."""
+        spec, block_size = self.model.kv_cache_spec(), self.config.cache.block_size
+        namespace = kv_namespace(self.config, spec)
+        num_bytes = bytes_per_block(spec, block_size)
+        return ConnectorContext(namespace, block_size, num_bytes, num_blocks)
+
+    def connect(self, context: ConnectorContext) -> Any:
+        """Start the worker's half of the KV connector; returns what its other half must know."""
+        assert self.config.kv_transfer is not None
+        half = KVConnectorFactory.create_connector(
+            self.config.kv_transfer, KVConnectorRole.WORKER, context
+        )
+        self.connector = RunnerConnector(half, self.model_runner)
+        self.model_runner.connector = self.connector
+        if works_by_layer(half):
+            self.model_runner.graphs = None  # a replayed graph calls no layer
+        return half.get_handshake_metadata()
+
+    def take_kv_report(self) -> KVConnectorOutput | None:
+        """What the connector has to tell of a step that has failed after all."""
+        return None if self.connector is None else self.connector.report
+
+    def wait_for_kv(self, timeout: float) -> None:
+        """Nothing can run before some KV has come or gone: sleep until it may have."""
+        assert self.connector is not None
+        self.connector.connector.wait_for_transfer(timeout)
+
+    def flush_kv(self) -> None:
+        """Return when all KV that was handed over to be saved is where others find it."""
+        assert self.connector is not None
+        self.connector.connector.flush()
+
     def warm_up(self) -> None:
         """Compile what is to be compiled; on a GPU, record the decode graphs."""
         wanted = self.config.model
         if wanted.compile_model:
             compile_model(self.model, self.backend)
         if self.device.type == "cuda":
-            has_graphs = not wanted.enforce_eager and self.model.kv_cache_spec().dtype != torch.int8
+            has_graphs = not wanted.enforce_eager and self.model.can_be_recorded
+            has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
             record = CudaRecorder() if has_graphs else None
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
 
@@ -173,15 +218,20 @@ class Worker:
         self.model_runner.restart(req_ids)
         if self.lora is not None:
             self.lora.empty_slots()
+        if self.connector is not None:
+            self.connector.connector.reset()
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""
 
     def shutdown(self) -> None:
-        """Nothing to let go of: memory goes with the objects."""
+        """End what runs beside the worker; memory goes with the objects."""
+        if self.connector is not None:
+            self.connector.connector.shutdown()
 
 
-def _pick_device(name: str) -> torch.device:
+def pick_device(name: str) -> torch.device:
+    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     if name.startswith("cuda") and not torch.cuda.is_available():

@@ -25,7 +25,7 @@ from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 IMPOSSIBLE_BLOCK = 2**31 - 1
 CACHE_AXES = ("block", "offset", "head", "dim")
-BIG_CACHE = 2**31 + 2**16  # elements
+BIG_CACHE = 2**32 + 2**16  # elements: 32 bits do not count them, signed or not
 
 
 # ---------------------------------------------------------------- pages
@@ -171,10 +171,12 @@ STORE_KV = (
     Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
     Case("sliced", "keys and values are slices of qkv", "float16", store(6, 2, 32, 4, 2, True)),
     Case("block-1", "blocks of one token", "bfloat16", store(None, 1, 128, 1)),
-    Case("far", "tokens 2^30 elements apart", "float16", store(3, 1, 32, 4, far=True)),
+    Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
+    Case("odd-block", "blocks of 12 tokens, 5 heads of 96", "bfloat16", store(31, 5, 96, 12)),
+    Case("many", "300 tokens", "float16", store(300, 1, 16, 7, padding=3)),
     Case("block-32", "blocks of 32 tokens, 8 heads", "float32", store(33, 8, 32, 32)),
     Case(
-        "big-cache", "more than 2^31 elements a cache", "float16",
+        "big-cache", "more than 2^32 elements a cache", "float16",
         store(5, 8, 128, 16, num_blocks=BIG_CACHE // (16 * 8 * 128)),
     ),
     Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16), graded=True),
@@ -190,10 +192,14 @@ def decode(
     block_size: int,
     window: int | None = None,
     splits: int = 0,
+    scale: float | None = None,
     change: Callable[[Pages, dict[str, Any]], None] | None = None,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """One new token a request; a length of None is drawn. With `splits` the split-KV problem."""
+    """One new token a request; a length of None is drawn. With `splits` the split-KV problem.
+
+    `scale`: None = what models have, 1 / sqrt(dim).
+    """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         lens = [draw.integer(2, 3 * block_size + 1) if n is None else n for n in seq_lens]
@@ -208,7 +214,7 @@ def decode(
             block_table=paged.table,
             seq_lens=int32(lens),
             output=unfilled(len(lens), heads, dim, dtype=dtype),
-            scale=dim**-0.5,
+            scale=scale or dim**-0.5,
             window=window,
         )
         axes = ("request", "head", "dim")
@@ -244,15 +250,54 @@ def far_logits(paged: Pages, problem: dict[str, Any]) -> None:
                 paged.key[place] = key.to(paged.key.dtype)
 
 
-def low_logits(paged: Pages, problem: dict[str, Any]) -> None:
-    """Logits around -150: float32's exp of them is 0, so only a true maximum can be subtracted.
+def logits_around(level: float) -> Callable[[Pages, dict[str, Any]], None]:
+    """Logits around a number that float32's exp does not survive: around -110 it gives 0, around
+    110 infinity. Only a true maximum can be subtracted.
 
-    Every query is the same vector, and every visible key is moved against it.
+    Every query is the same vector, and every visible key is moved along it. Keys are multiples of
+    1/64, so that float32 sums them without rounding.
     """
-    dim = paged.key.shape[-1]
-    direction = torch.ones(dim) / dim**0.5
-    problem["query"].copy_((direction / problem["scale"]).expand(problem["query"].shape))
-    paged.key[paged.slots] -= 150 * direction
+
+    def change(paged: Pages, problem: dict[str, Any]) -> None:
+        dim = paged.key.shape[-1]
+        direction = torch.ones(dim) / dim**0.5
+        problem["query"].copy_((direction / problem["scale"]).expand(problem["query"].shape))
+        moved = paged.key[paged.slots].float() + level * direction
+        paged.key[paged.slots] = ((moved * 64).round() / 64).to(paged.key.dtype)
+
+    return change
+
+
+low_logits, high_logits = logits_around(-110.0), logits_around(110.0)
+
+
+def leaning(paged: Pages, problem: dict[str, Any]) -> None:
+    """Scores around 40 that hardly differ, of long keys nearly at right angles to their query.
+
+    All queries of a request are the same. What rounds a query or a score to half precision moves
+    weight from key to key.
+    """
+    requests = len(paged.seq_lens)
+    starts = problem.get("query_start_loc", torch.arange(requests + 1)).tolist()
+    for row, length in enumerate(paged.seq_lens):
+        tokens = problem["query"][starts[row] : starts[row + 1]]
+        tokens[:] = 2 * tokens[0, 0].clone()
+        query = tokens[0, 0].double()
+        for position in range(length):
+            place = paged.place(row, position)
+            key = paged.key[place].double()
+            scores = 40 + key[:, 0]
+            key *= 6
+            along = scores / problem["scale"] - key @ query
+            key += along[:, None] * query / query.square().sum()
+            paged.key[place] = key.to(paged.key.dtype)
+
+
+def steady(paged: Pages, problem: dict[str, Any]) -> None:
+    """Values around 3: what weights lose by rounding averages out over many keys, and what is
+    left of the error is how often the sum itself was rounded.
+    """
+    paged.value[paged.slots] = (3 + paged.value[paged.slots].float() / 4).to(paged.value.dtype)
 
 
 def loud_key(paged: Pages, problem: dict[str, Any]) -> None:
@@ -262,10 +307,14 @@ def loud_key(paged: Pages, problem: dict[str, Any]) -> None:
             paged.key[paged.place(row, paged.draw.integer(0, length - 1))] *= 20
 
 
-def far_rows(paged: Pages, problem: dict[str, Any]) -> None:
-    """Rows of queries and of the block table 2^30 elements apart."""
-    for name in ("query", "block_table"):
-        problem[name] = far_apart(problem[name])
+def far_queries(paged: Pages, problem: dict[str, Any]) -> None:
+    """Queries 2^30 elements apart."""
+    problem["query"] = far_apart(problem["query"])
+
+
+def far_table(paged: Pages, problem: dict[str, Any]) -> None:
+    """Rows of the block table 2^30 elements apart."""
+    problem["block_table"] = far_apart(problem["block_table"])
 
 
 def zero_queries(paged: Pages, problem: dict[str, Any]) -> None:
@@ -305,15 +354,63 @@ PAGED_DECODE = (
         decode([50, 7], 4, 1, 32, 16, change=loud_key),
     ),
     Case(
-        "far", "rows of queries and block table 2^30 elements apart", "float16",
-        decode([7, 3, 20], 2, 1, 32, 16, change=far_rows),
+        "far", "queries 2^30 elements apart", "float16",
+        decode([7, 3, 20, 1, 2, 5], 2, 1, 32, 16, change=far_queries),
+    ),
+    Case(
+        "far-table", "rows of the block table 2^30 elements apart", "float16",
+        decode([7, 3, 20, 1, 2, 5], 2, 1, 32, 16, change=far_table),
+    ),
+    Case(
+        "many-heads", "7 key/value heads of 96, blocks of 12", "float32",
+        decode([30, None], 3, 7, 96, 12),
+    ),
+    Case(
+        "one-for-all", "20 heads share one", "float32",
+        decode([17, None], 20, 1, 32, 16),
+    ),
+    Case(
+        "long", "a context of 1,300 tokens beside a short one", "float32",
+        decode([1300, 3], 1, 1, 32, 24),
+    ),
+    Case(
+        "hundreds", "200 requests", "float16",
+        decode([1 + (5 * i) % 17 for i in range(200)], 1, 1, 16, 3),
+    ),
+    Case(
+        "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
+        decode([40, None], 2, 2, 64, 16, scale=0.4),
+    ),
+    Case(
+        "low-logits", "logits around -110", "float32",
+        decode([70, 9], 2, 1, 64, 16, change=low_logits),
+    ),
+    Case(
+        "high-logits", "logits around 110", "float32",
+        decode([70, 9], 2, 1, 64, 16, change=high_logits),
+    ),
+    Case(
+        "leaning", "long keys whose scores hardly differ", "float16",
+        decode([40, 75], 2, 2, 80, 16, change=leaning),
+    ),
+    Case(
+        "leaning-bf16", "long keys whose scores hardly differ", "bfloat16",
+        decode([40, 75], 2, 2, 80, 16, change=leaning),
+    ),
+    Case(
+        "steady", "values that differ little, over many tiles", "float16",
+        decode([900, 700], 4, 1, 64, 16, change=steady), once=True,
+    ),
+    Case(
+        "steady-bf16", "values that differ little, over many tiles", "bfloat16",
+        decode([900, 700], 4, 1, 64, 16, change=steady), once=True,
     ),
     Case(
         "even", "queries of zeros: an average", "float32",
         decode([None, 35], 2, 1, 32, 16, change=zero_queries),
     ),
     Case(
-        "big-cache", "blocks behind the 2^31st element", "float16",
+        "big-cache", "blocks behind the 2^32nd element", "float16",
         decode([18, 3], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
     ),
     *(
@@ -339,6 +436,34 @@ SPLIT_DECODE = (
         decode([69], 2, 1, 64, 16, splits=2, change=far_logits),
     ),
     Case("block-1", "blocks of one token", "float16", decode([None, 66], 8, 1, 32, 1, splits=2)),
+    Case(
+        "many-heads", "5 key/value heads of 96, blocks of 12", "float32",
+        decode([100, None], 2, 5, 96, 12, splits=3),
+    ),
+    Case(
+        "one-for-all", "20 heads share one", "bfloat16",
+        decode([70, None], 20, 1, 32, 16, splits=2),
+    ),
+    Case(
+        "long", "1,500 tokens for 16 splits", "float32",
+        decode([1500, 40], 1, 1, 32, 24, splits=16),
+    ),
+    Case(
+        "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
+        decode([70, None], 2, 2, 64, 16, splits=2, scale=0.4),
+    ),
+    Case(
+        "low-logits", "logits around -110", "float32",
+        decode([100, 9], 2, 1, 64, 16, splits=2, change=low_logits),
+    ),
+    Case(
+        "high-logits", "logits around 110", "float32",
+        decode([100, 9], 2, 1, 64, 16, splits=2, change=high_logits),
+    ),
+    Case(
+        "steady", "values that differ little, over many tiles", "float16",
+        decode([900, 700], 4, 1, 64, 16, splits=2, change=steady), once=True,
+    ),
     Case(
         "traffic", "512 tokens of context in two splits, 4 heads share one", "bfloat16",
         decode([512], 4, 1, 64, 16, splits=2), graded=True,
@@ -375,10 +500,10 @@ def reduce(
 
 
 def long_reduce(splits: int, dim: int) -> Callable[[Draw, torch.dtype], Setup]:
-    """So many rows that the last begins behind the 2^31st number; the first and the last run."""
+    """So many rows that the last begins behind the 2^32nd number; the first and the last run."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        count = 2**31 // (splits * dim) + 2
+        count = 2**32 // (splits * dim) + 2
         programs = (0, count - 1)
         partial = lazy_zeros(count, 1, splits, dim, dtype=torch.float32)
         lse = lazy_zeros(count, 1, splits, dtype=torch.float32)
@@ -403,12 +528,14 @@ REDUCE_SPLITS = (
     Case("one", "one split", "float32", reduce(1, 1, 1, 32)),
     Case("two", "two splits", "float32", reduce(3, 2, 2, 64)),
     Case("many", "32 splits", "float16", reduce(2, 2, 32, 32)),
+    Case("hundreds", "150 requests", "bfloat16", reduce(150, 1, 2, 16)),
+    Case("head-96", "5 heads of 96, 17 splits", "float16", reduce(2, 5, 17, 96)),
     Case("odd", "3 splits, 80 features", "bfloat16", reduce(2, 3, 3, 80)),
     Case("empty", "empty splits, and a request without context", "float32",
          reduce(3, 2, 8, 32, empty=(2, 6, 7))),
     Case("far", "splits whose masses differ by e^1000", "float32", reduce(2, 2, 4, 64, spread=1e3)),
     Case("wide", "128 features", "float16", reduce(2, 4, 4, 128)),
-    Case("long", "more than 2^31 numbers", "float16", long_reduce(32, 128)),
+    Case("long", "more than 2^32 numbers", "float16", long_reduce(32, 128)),
     Case("traffic", "16 heads, 8 splits", "float32", reduce(2, 8, 8, 64), graded=True),
 )  # fmt: skip
 
@@ -423,13 +550,14 @@ def prefill(
     window: int | None = None,
     longer: int = 0,
     key_tile: int | None = None,
+    scale: float | None = None,
     change: Callable[[Pages, dict[str, Any]], None] | None = None,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Requests of (new tokens, tokens computed before); None is drawn.
 
     The launch is told that the longest request has `longer` more tokens than it has, as a padded
-    batch does. `key_tile` is used instead of the launcher's.
+    batch does. `key_tile` is used instead of the launcher's; `scale` as for `decode`.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -449,7 +577,7 @@ def prefill(
             query_start_loc=int32(starts),
             seq_lens=int32(total),
             output=unfilled(tokens, heads, dim, dtype=dtype),
-            scale=dim**-0.5,
+            scale=scale or dim**-0.5,
             max_query_len=max(lens) + longer,
             window=window,
         )
@@ -481,7 +609,7 @@ PAGED_PREFILL = (
     Case("block-1", "blocks of one token", "float16", prefill([(5, 0), (None, 3)], 2, 2, 64, 1)),
     Case(
         "odd-group", "3 heads share one, 80 features", "bfloat16",
-        prefill([(None, 6), (9, 0)], 3, 1, 80, 4),
+        prefill([(None, 6), (9, 0)], 3, 2, 80, 4),
     ),
     Case(
         "wide", "4 heads share one, 128 features", "float16",
@@ -513,20 +641,65 @@ PAGED_PREFILL = (
         prefill([(20, 20), (3, 2)], 2, 1, 32, 16, change=loud_key),
     ),
     Case(
-        "far", "rows of queries and block table 2^30 elements apart", "float16",
-        prefill([(2, 3), (3, 0), (1, 20)], 2, 1, 32, 16, change=far_rows),
+        "far", "queries 2^30 elements apart", "float16",
+        prefill([(2, 3), (3, 0), (1, 20)], 2, 1, 32, 16, change=far_queries),
+    ),
+    Case(
+        "far-table", "rows of the block table 2^30 elements apart", "float16",
+        prefill([(1, 3), (1, 0), (2, 20), (1, 1), (1, 2), (1, 18)], 2, 1, 32, 16,
+                change=far_table),
+    ),
+    Case(
+        "many-heads", "6 key/value heads of 96, blocks of 12", "float32",
+        prefill([(9, 20), (None, 0)], 2, 6, 96, 12),
+    ),
+    Case(
+        "long", "a few tokens behind 1,100", "float32",
+        prefill([(6, 1100), (3, 0)], 1, 1, 32, 24),
+    ),
+    Case(
+        "many-tiles", "2,100 tokens, each of which sees nine", "float32",
+        prefill([(2100, 0)], 1, 1, 16, 16, 9),
+    ),
+    Case(
+        "hundreds", "120 requests of a few tokens", "float16",
+        prefill([(1 + i % 3, (5 * i) % 11) for i in range(120)], 1, 1, 16, 3),
+    ),
+    Case(
+        "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
+        prefill([(20, 9), (None, 0)], 2, 2, 64, 16, scale=0.4),
+    ),
+    Case(
+        "high-logits", "logits around 110", "float32",
+        prefill([(40, 30)], 1, 1, 64, 16, change=high_logits),
+    ),
+    Case(
+        "leaning", "long keys whose scores hardly differ", "float16",
+        prefill([(40, 35)], 2, 2, 80, 16, change=leaning),
+    ),
+    Case(
+        "leaning-bf16", "long keys whose scores hardly differ", "bfloat16",
+        prefill([(40, 35)], 2, 2, 80, 16, change=leaning),
+    ),
+    Case(
+        "steady", "values that differ little, over many tiles", "float16",
+        prefill([(12, 900)], 2, 1, 64, 16, change=steady), once=True,
+    ),
+    Case(
+        "steady-bf16", "values that differ little, over many tiles", "bfloat16",
+        prefill([(12, 900)], 2, 1, 64, 16, change=steady), once=True,
     ),
     Case(
         "even", "queries of zeros: averages", "float32",
         prefill([(None, 4)], 2, 1, 32, 16, change=zero_queries),
     ),
     Case(
-        "big-cache", "blocks behind the 2^31st element", "float16",
+        "big-cache", "blocks behind the 2^32nd element", "float16",
         prefill([(5, 14), (2, 0)], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
     ),
     Case(
-        "low-logits", "rows whose first tile is empty, and whose logits are around -150", "float32",
-        prefill([(24, 0)], 1, 1, 32, 16, 5, key_tile=16, change=low_logits),
+        "low-logits", "rows whose first tile is empty, and whose logits are around -110", "float32",
+        prefill([(24, 0)], 1, 1, 64, 16, 5, key_tile=16, change=low_logits),
     ),
     Case(
         "traffic-window", "192 tokens with a window of 32", "bfloat16",

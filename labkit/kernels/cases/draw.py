@@ -54,6 +54,8 @@ class Case:
         dtype: "float32", "float16" or "bfloat16".
         make: draws the problem and its rules.
         graded: whether bytes and FLOPs are compared with the least possible. Its sizes are fixed.
+        once: whether its half-precision outputs must be float64's, rounded once; of some kernels
+            all cases are such (`tolerances.ROUNDED_ONCE`).
     """
 
     name: str
@@ -61,6 +63,7 @@ class Case:
     dtype: str
     make: Callable[[Draw, torch.dtype], Setup]
     graded: bool = False
+    once: bool = False
 
 
 def lazy_zeros(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -91,7 +94,7 @@ def inside_wider(tensor: Tensor, before: int, after: int) -> Tensor:
 
 
 def far_apart(tensor: Tensor) -> Tensor:
-    """The same rows 2^30 elements apart: the offset of the third takes more than 31 bits."""
+    """The same rows 2^30 elements apart: the third's offset is no int32, the fifth's no uint32."""
     size = (len(tensor) - 1) * FAR + tensor[0].numel()
     strides = (FAR, *tensor.contiguous().stride()[1:])
     return lazy_zeros(size, dtype=tensor.dtype).as_strided(tensor.shape, strides).copy_(tensor)

@@ -89,11 +89,58 @@ def rules_of(mapping: Tensor, num_slots: int, rows: str, weights: str) -> dict[s
 
 
 def place_far(counts: Sequence[int], row: int) -> list[int]:
-    """The same counts for slots whose numbers begin behind the 2^31st element."""
-    return [0] * (2**31 // row) + list(counts)
+    """The same counts for slots whose numbers begin behind the 2^32nd element."""
+    return [0] * (2**32 // row) + list(counts)
 
 
 # ---------------------------------------------------------------- shrink
+def many_slices(num_slices: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many rows, slots and slices, of one number each, that the product of any two counts takes
+    more than 32 bits. Three rows at the end have adapters, in the last two slots.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        total = slots = 2**32 // (num_slices - 2) + draw.integer(1, 10_000)
+        users = {slots - 2: [total - 1, total - 3], slots - 1: [total - 2]}
+        x, lora_a = (
+            lazy_zeros(total, 1, dtype=dtype),
+            lazy_zeros(slots, num_slices, 1, 1, dtype=dtype),
+        )
+        order = lazy_zeros(total, dtype=torch.int32)
+        has, used = torch.zeros(total, dtype=torch.bool), torch.zeros(slots, dtype=torch.bool)
+        rows = [row for slot in users for row in users[slot]]
+        order[total - 3 :] = torch.tensor(rows, dtype=torch.int32)
+        has[rows] = used[list(users)] = True
+        x[rows] = draw.normal(len(rows), 1, dtype=dtype)
+        for slot in users:
+            lora_a[slot] = draw.normal(num_slices, 1, 1, dtype=dtype)
+        hidden = lazy_zeros(num_slices, total, 1, dtype=torch.float32)
+        lists = {
+            "order": order,
+            "lora_ids": torch.tensor([-1, *users], dtype=torch.int32),
+            "num_tokens": torch.tensor([total - 3, 2, 1], dtype=torch.int32),
+            "starts": torch.tensor([0, total - 3, total - 1, total], dtype=torch.int32),
+        }
+        rules = {
+            "x": TensorRule(axes=("row", "in")),
+            "order": TensorRule(axes=("place",)),
+            "lora_a": TensorRule(
+                readable=used.view(-1, 1, 1, 1), axes=("slot", "slice", "rank", "in"), why=TENANT
+            ),
+            "hidden": TensorRule(
+                readable=torch.zeros(1, 1, 1, dtype=torch.bool),
+                writable=has[None, :, None],
+                required=has[None, :, None],
+                axes=("slice", "row", "rank"),
+                why="shrinking needs nothing of what is there",
+            ),
+        }
+        problem = dict(x=x, lora_a=lora_a, hidden=hidden) | lists
+        return problem, CaseRules(rules, programs=(0,), rest_is_idle=True)
+
+    return make
+
+
 def shrink(
     counts: Sequence[int | None],
     base: int,
@@ -105,10 +152,12 @@ def shrink(
     far_rows: bool = False,
     far_slots: bool = False,
     only_rank: int | None = None,
+    tiles: dict[str, int] | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`counts[s]` rows use slot s (None: a prime number), and `base` rows none.
 
-    `only_rank`: the adapters have fewer rows than the slots, the rest is zero.
+    `only_rank`: the adapters have fewer rows than the slots, the rest is zero. `tiles` are used
+    instead of the launcher's.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -139,7 +188,7 @@ def shrink(
             axes=("slice", "row", "rank"),
             why="shrinking needs nothing of what is there",
         )
-        return problem, CaseRules(rules)
+        return problem, CaseRules(rules, constants=tiles or {})
 
     return make
 
@@ -157,9 +206,17 @@ SHRINK = (
     Case("sliced", "x is a slice of a wider matrix", "float16",
          shrink([None, None], 3, 64, 16, strided=True)),
     Case("far-rows", "rows of x 2^30 elements apart", "float16",
-         shrink([2, 1], 1, 32, 16, far_rows=True)),
-    Case("far-slots", "slots behind the 2^31st element", "float16",
+         shrink([3, 2], 1, 32, 16, far_rows=True)),
+    Case("far-slots", "slots behind the 2^32nd element", "float16",
          shrink([2, 0, 3], 2, 512, 16, 2, far_slots=True)),
+    Case("many-slices", "rows, slots and slices whose counts multiply to more than 2^32", "float16",
+         many_slices(64)),
+    Case("hundreds", "250 rows of 9 adapters", "float16", shrink([25] * 9, 25, 40, 8)),
+    Case("many-adapters", "a row each for 70 adapters", "float32", shrink([1] * 70, 3, 16, 8)),
+    Case("many-tiles", "4,200 rows of one adapter", "float16", shrink([4200], 0, 16, 8)),
+    Case("wide-input", "1,100 features", "bfloat16", shrink([3, 2], 1, 1100, 8)),
+    Case("tiles", "other tiles than the launcher's", "float32",
+         shrink([9, 20], 2, 100, 24, 2, tiles={"IN_TILE": 32})),
     Case("empty", "segments of nobody before and behind", "bfloat16",
          shrink([0, 4, 0, 0, 6], 3, 64, 16, padding=3)),
     Case("traffic", "64 rows of 8 adapters, rank 16 of 512", "bfloat16",
@@ -235,9 +292,15 @@ EXPAND = (
     Case("sliced", "y is a slice of a wider matrix", "float16",
          expand([None, None], 3, [64], 16, strided=True)),
     Case("far-rows", "rows of y 2^30 elements apart", "float16",
-         expand([2, 1], 1, [32], 16, far_rows=True)),
-    Case("far-slots", "slots behind the 2^31st element", "float16",
+         expand([3, 2], 1, [32], 16, far_rows=True)),
+    Case("far-slots", "slots behind the 2^32nd element", "float16",
          expand([2, 0, 3], 2, [512, 512], 16, far_slots=True)),
+    Case("many-slices", "nine slices", "float32",
+         expand([3, 5], 2, [20, 8, 8, 40, 1, 33, 8, 8, 17], 8)),
+    Case("hundreds", "250 rows of 9 adapters", "float16", expand([25] * 9, 25, [24], 8)),
+    Case("many-adapters", "a row each for 70 adapters", "float32", expand([1] * 70, 3, [16], 8)),
+    Case("many-tiles", "4,200 rows of one adapter", "float16", expand([4200], 0, [16], 8)),
+    Case("wide-slices", "slices of 700 and 300", "float32", expand([3, 4], 1, [700, 300], 8)),
     Case("empty", "segments of nobody before and behind", "bfloat16",
          expand([0, 4, 0, 0, 6], 3, [64], 16, padding=3)),
     Case("traffic", "64 rows of 8 adapters, rank 16, 512 columns", "bfloat16",

@@ -103,8 +103,10 @@ APPLY_TOKEN_BITMASK = (
     Case("sliced", "logits and masks are slices", "float32", mask(3, 77, strided=True)),
     Case("nearly-all", "nearly all tokens are allowed", "float16", mask(2, 500, share=0.99)),
     Case("nearly-none", "nearly no token is allowed", "float32", mask(2, 500, share=0.01)),
-    Case("far", "rows 2^30 elements apart", "float16", mask(3, 64, batch=3, far=True)),
-    Case("far-masks", "masks 2^30 words apart", "float32", mask(3, 40, batch=3, far_masks=True)),
+    Case("far", "rows 2^30 elements apart", "float16", mask(6, 64, batch=6, far=True)),
+    Case("far-masks", "masks 2^30 words apart", "float32", mask(6, 40, batch=6, far_masks=True)),
+    Case("hundreds", "200 rows", "bfloat16", mask(200, 37)),
+    Case("wide-vocab", "70,000 tokens: 69 tiles", "bfloat16", mask(2, 70_000)),
     Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4), graded=True),
 )  # fmt: skip
 

@@ -31,6 +31,7 @@ def norm(
     scale: float = 1.0,
     loud: float = 0.0,
     zero_row: bool = False,
+    eps: float = 1e-6,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` rows (None: a prime number) of `size`; with `heads` one row a head.
 
@@ -56,7 +57,7 @@ def norm(
             x=x,
             weight=(1 + draw.normal(*shape[1:]) / 4).to(dtype),
             output=unfilled(*shape, dtype=dtype),
-            eps=1e-6,
+            eps=eps,
             residual=rest,
         )
         axes = ROW_AXES[len(shape)]
@@ -82,7 +83,12 @@ RMS_NORM = (
          norm(4, 96, scale=1000.0)),
     Case("small", "numbers whose squares are near eps", "bfloat16", norm(4, 96, scale=1e-3)),
     Case("loud", "one large number in each row", "float32", norm(None, 300, loud=3000.0)),
-    Case("far", "rows 2^30 elements apart", "float16", norm(3, 512, residual=True, far=True)),
+    Case("far", "rows 2^30 elements apart", "float16", norm(6, 512, residual=True, far=True)),
+    Case("eps", "an eps as large as the numbers' squares", "float32", norm(None, 90, eps=0.5)),
+    Case("eps-tiny", "numbers that an eps of 1e-6 would drown", "float32",
+         norm(3, 64, scale=1e-4, eps=1e-12)),
+    Case("hundreds", "300 rows of 24", "float16", norm(300, 24)),
+    Case("wide-heads", "9 heads of 96", "bfloat16", norm(4, 96, heads=9)),
     Case("traffic", "16 rows of 1024, with a residual", "bfloat16",
          norm(16, 1024, residual=True), graded=True),
 )  # fmt: skip
@@ -129,7 +135,9 @@ ROPE = (
     Case("far", "positions beyond 100,000", "float32", rope(5, 2, 64, first=100_003)),
     Case("wide", "8 heads of 128", "float16", rope(None, 8, 128, first=1)),
     Case("narrow", "5 heads of 6", "float32", rope(None, 5, 6, True, first=31)),
-    Case("apart", "tokens 2^30 elements apart", "float16", rope(3, 2, 32, first=9, far=True)),
+    Case("apart", "tokens 2^30 elements apart", "float16", rope(6, 2, 32, first=9, far=True)),
+    Case("many-heads", "11 heads of 96", "bfloat16", rope(4, 11, 96, first=3)),
+    Case("hundreds", "250 tokens", "float16", rope(250, 1, 16, first=2)),
     Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128), graded=True),
 )  # fmt: skip
 
@@ -164,10 +172,10 @@ def silu(
 
 
 def long_silu(size: int) -> Callable[[Draw, torch.dtype], Setup]:
-    """So many rows that the last begins behind the 2^31st number; the first and the last run."""
+    """So many rows that the last begins behind the 2^32nd number; the first and the last run."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        count = 2**31 // (2 * size) + 2
+        count = 2**32 // (2 * size) + 2
         programs = (0, count - 1)
         gate_up = lazy_zeros(count, 2 * size, dtype=dtype)
         for row in programs:
@@ -192,8 +200,10 @@ SILU_MUL = (
     Case("tile", "rows of 1024", "bfloat16", silu(2, 1024)),
     Case("over", "rows of 1025: a second tile with one element", "float32", silu(2, 1025)),
     Case("loud", "one large gate among small ones", "float32", silu(None, 300, loud=True)),
-    Case("long", "more than 2^31 numbers", "float16", long_silu(3072)),
+    Case("long", "more than 2^32 numbers", "float16", long_silu(3072)),
     Case("prime", "rows of 97", "bfloat16", silu(None, 97)),
+    Case("hundreds", "260 rows of 12", "float16", silu(260, 12)),
+    Case("wide", "rows of 5,000: five tiles", "float32", silu(2, 5000)),
     Case("extreme", "gates of +-1e4", "float32", silu(3, 130, scale=30.0)),
     Case("half-extreme", "gates of +-1e4 in float16", "float16", silu(None, 50, scale=30.0)),
     Case("traffic", "8 rows of 3072", "bfloat16", silu(8, 3072), graded=True),

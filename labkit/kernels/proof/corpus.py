@@ -16,6 +16,7 @@ import json
 import queue
 import threading
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ import torch
 
 from labkit.course.root import find_root
 from labkit.inside.child import Limits
-from labkit.kernels.cases import SPECS, cases_of, find_case
+from labkit.kernels.cases import SPECS, build, cases_of, find_case
 from labkit.kernels.cases.draw import Case
 from labkit.kernels.check import OTHER_POISON, as_bits, launch_requests
 from labkit.kernels.proof.mutate import Mutation, mutations
@@ -97,13 +98,32 @@ def cheats() -> list[Cheat]:
     return [Cheat(**entry) for entry in tomllib.loads(text)["cheats"]]
 
 
+def usual_of(spec: str) -> dict[str, dict[str, list[int | float]]]:
+    """By kernel and parameter: the value that most cases of a spec pass, tiles left out.
+
+    Tiles are the launcher's choice, and addresses nobody's.
+    """
+    passed: dict[str, dict[str, Counter[int | float]]] = {}
+    for case in cases_of(spec):
+        for launch in SPECS[spec].plan(**build(spec, case.name, SEED)[0]):
+            known = passed.setdefault(launch.kernel, {})
+            for name, value in (launch.args | launch.constexprs).items():
+                if isinstance(value, (int, float)) and not name.endswith("_TILE"):
+                    known.setdefault(name, Counter())[value] += 1
+    return {
+        kernel: {name: [count.most_common(1)[0][0]] for name, count in known.items()}
+        for kernel, known in passed.items()
+    }
+
+
 @cache
 def changes() -> dict[str, tuple[Mutation, tuple[str, ...]]]:
     """Every change of our kernels by its name, with the specs that launch what it changes."""
     found = {}
     for module in dict.fromkeys(spec.module for spec in SPECS.values()):
         specs = [spec for spec in SPECS.values() if spec.module == module]
-        for mutation in mutations(reference_source(specs[0])):
+        usual = {name: values for spec in specs for name, values in usual_of(spec.name).items()}
+        for mutation in mutations(reference_source(specs[0]), usual):
             users = tuple(spec.name for spec in specs if mutation.kernel in spec.kernels)
             found[mutation.name] = (mutation, users)
     return found

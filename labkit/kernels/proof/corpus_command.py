@@ -76,16 +76,34 @@ def judge_changes(every: int) -> Outcome:
     return outcome
 
 
-def find_changes(every: int = 1) -> tuple[Outcome, dict[str, Fault]]:
-    """Judge all changes, or each so-manyth, but those that are known to change nothing."""
+def find_changes(
+    every: int = 1, kernels: Sequence[str] = (), new: bool = False
+) -> tuple[Outcome, dict[str, Fault]]:
+    """Judge all changes, or each so-manyth, but those that are known to change nothing.
+
+    With `kernels` only the changes of these; with `new` only those of which results.json has none.
+    The faults include what is known of the others.
+    """
     known, harmless, faults = corpus.changes(), corpus.equivalent(), corpus.known_faults()
+    faults = {name: fault for name, fault in faults.items() if name in known}
+    unknown = set(kernels) - {mutation.kernel for mutation, _ in known.values()}
+    if unknown:
+        raise ValueError(f"no kernel is called {', '.join(sorted(unknown))}")
     wrong = [f"equivalent.toml: no such change any more: {name}" for name in harmless if
              name not in known]  # fmt: skip
-    chosen = [entry for name, entry in known.items() if name not in harmless][::every]
+    chosen = [
+        entry
+        for name, entry in known.items()
+        if name not in harmless
+        and (not kernels or entry[0].kernel in kernels)
+        and not (new and name in faults)
+    ][::every]
     with Bench() as bench:
         found = bench.faults(chosen, faults)
     wrong += [f"not found out: {name}" for name, fault in found.items() if fault is None]
-    return (len(chosen), wrong), {name: fault for name, fault in found.items() if fault}
+    rest = faults if kernels or new else {}
+    kept = {name: found.get(name, rest.get(name)) for name in known if name not in harmless}
+    return (len(chosen), wrong), {name: fault for name, fault in kept.items() if fault}
 
 
 def write_results(faults: dict[str, Fault]) -> None:
@@ -184,6 +202,10 @@ def main(
     parts: list[str] = typer.Argument(None, help=f"{', '.join(PARTS)}; default: all"),
     every: int = typer.Option(1, help="judge only each so-manyth entry"),
     write: bool = typer.Option(False, help="write what finds each change out to results.json"),
+    kernels: list[str] = typer.Option(
+        [], "--kernel", help="judge the changes of this kernel only; may be repeated"
+    ),
+    new: bool = typer.Option(False, help="judge only changes that results.json does not know"),
 ) -> None:
     """Judge the corpus that keeps the kernel checker honest. Exit code 0 only if all is well."""
     unknown = sorted(set(parts or ()) - set(PARTS))
@@ -192,9 +214,12 @@ def main(
     failed = False
     for part in parts or PARTS:
         begin = time.monotonic()
-        if part == "changes" and write:
-            (count, wrong), faults = find_changes()
-            write_results(faults)
+        if part == "changes":
+            (count, wrong), faults = find_changes(every, kernels, new)
+            if write:
+                if every > 1:
+                    raise ValueError("--write needs every change of a kernel, not each so-manyth")
+                write_results(faults)
         else:
             count, wrong = PARTS[part](every)
         failed = failed or bool(wrong)

@@ -2,8 +2,10 @@
 
 The rules are the mistakes that kernels are prone to: a mask that is missing, a bound that is off by
 one, a stride or a tile that belongs to another axis, a cast that is forgotten, a sum in half
-precision, a softmax without its maximum, a store or a rescaling left out, work done twice. Nobody
-chose the places, so the survivors say what a checker misses without anybody having thought of it.
+precision, a softmax without its maximum, a store or a rescaling left out, work done twice; and what
+holds for the shapes that one has in mind only: an argument that is ignored, a length that has a
+limit, few heads, offsets of 32 bits, a number that is rounded early. Nobody chose the places, so
+the survivors say what a checker misses without anybody having thought of it.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from __future__ import annotations
 import ast
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 COMPARE = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!=", "!=": "=="}
@@ -31,6 +33,15 @@ PARTNERS = {
     "begin": "end", "heads": "group", "x": "residual", "first_ptr": "second_ptr",
 }  # fmt: skip
 NARROW = ".to(tl.float16).to(tl.float32)"
+FORMULAS = {"scale": ("HEAD_DIM", "HEAD_DIM ** -0.5")}
+"""What a parameter usually is, if another one is known."""
+CAPS = (256, 1024)  # lengths behind which one may forget that there is more
+FEW = (4, 64)  # programs; along the first axis there may be many
+ROUNDED = frozenset({"acc", "row_sum"})  # sums that go through a loop
+DATA = ("output_ptr", "x_ptr", "y_ptr")
+NUMBERS = frozenset(
+    "acc row_sum row_sum_or_1 partial x32 normalised first second gate up share".split()
+)
 AXES = {":, None": "None, :", "None, :": ":, None"}
 NEIGHBOURS = {0: ("1",), 1: ("0", "2"), 2: ("1", "3")}
 
@@ -52,14 +63,18 @@ class Mutation:
     text: str
 
 
-def mutations(text: str) -> Iterator[Mutation]:
-    """All changes of all kernels of a file, in its order."""
+def mutations(text: str, usual: Mapping[str, Usual] = {}) -> Iterator[Mutation]:
+    """All changes of all kernels of a file, in its order.
+
+    `usual`: of each kernel, what its parameters are in most of its cases.
+    """
     seen: Counter[str] = Counter()
     source = _Text(text)
     for function in ast.parse(text).body:
         if isinstance(function, ast.FunctionDef):
             texts = set[str]()  # two rules may make the same change
-            for node, rule, new in _Changes(source, function):
+            known = usual.get(function.name, {})
+            for node, rule, new in _Changes(source, function, known):
                 changed = source.with_change(node, new)
                 if changed in texts:
                     continue
@@ -73,6 +88,7 @@ def mutations(text: str) -> Iterator[Mutation]:
 
 
 Located = ast.expr | ast.stmt
+Usual = Mapping[str, Sequence[int | float]]
 
 
 class _Text:
@@ -107,8 +123,8 @@ Change = tuple[Located, str, str]  # where, rule, what stands there instead
 class _Changes:
     """The changes of one function."""
 
-    def __init__(self, text: _Text, function: ast.FunctionDef) -> None:
-        self._source, self.function = text.of, function
+    def __init__(self, text: _Text, function: ast.FunctionDef, usual: Usual) -> None:
+        self._source, self.function, self.usual = text.of, function, usual
         self.parameters = [argument.arg for argument in function.args.args]
         self.names = set(self.parameters)
         for node in ast.walk(function):
@@ -116,9 +132,20 @@ class _Changes:
                 self.names.add(node.id)
 
     def __iter__(self) -> Iterator[Change]:
+        yield from self._ignored()
         for statement in self.function.body:
-            if not (isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)):
+            if not _is_docstring(statement):
                 yield from self._statement(statement)
+
+    def _ignored(self) -> Iterator[Change]:
+        """Parameters that have their usual value, whatever is passed."""
+        body = [node for node in self.function.body if not _is_docstring(node)]
+        for name in self.parameters:
+            values = [repr(value) for value in self.usual.get(name, ())]
+            if name in FORMULAS and FORMULAS[name][0] in self.parameters:
+                values.append(FORMULAS[name][1])
+            for value in values:
+                yield body[0], "ignored", f"{name} = {value}; {self._source(body[0])}"
 
     def _operand(self, node: ast.expr) -> str:
         """As it may stand beside any operator; the source of a node has no parentheses around."""
@@ -141,11 +168,13 @@ class _Changes:
                 yield from self._expression(child)
 
     def _assignment(self, node: ast.Assign) -> Iterator[Change]:
-        """An update left out; a load done twice."""
+        """An update left out or rounded; a load done twice."""
         target = node.targets[0]
         read = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
         if isinstance(target, ast.Name) and target.id in read:
             yield node, "no update", "pass"
+            if target.id in ROUNDED:
+                yield node, "early rounding", f"{target.id} = {self._rounded(node.value)}"
         if any(self._called(inner) == "tl.load" for inner in ast.walk(node.value)):
             yield node, "load twice", f"{self._source(node)}; {self._source(node)}"
 
@@ -183,10 +212,20 @@ class _Changes:
 
     def _operation(self, node: ast.BinOp) -> Iterator[tuple[str, str]]:
         left, right = self._operand(node.left), self._operand(node.right)
-        yield "operator", f"({left} {OPERATOR[SYMBOL[type(node.op)]]} {right})"
+        symbol = SYMBOL[type(node.op)]
+        yield "operator", f"({left} {OPERATOR[symbol]} {right})"
+        if symbol in ("//", "%") and right.isupper():
+            yield "power of two", f"({left} {symbol} triton.next_power_of_2({right}))"
+        if symbol in ("*", "/") and self._has_numbers(node):
+            yield "early rounding", self._rounded(node)
         yield "left out", left
         if "_ptr" not in left:  # without its tensor an address is no mistake that anybody makes
             yield "left out", right
+
+    def _has_numbers(self, node: ast.expr) -> bool:
+        """Whether a product is one of floats, as far as the names of its parts tell."""
+        found = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+        return bool(found & NUMBERS)
 
     def _partners(self, name: str) -> Iterator[str]:
         """Names that could stand here by mistake: the other tensor, the other stride, the tile."""
@@ -203,6 +242,12 @@ class _Changes:
                 yield tile
 
     # ------------------------------------------------------------ calls
+    def _rounded(self, node: ast.expr) -> str:
+        """The value, rounded to the dtype of what the kernel works on, but kept in float32."""
+        tensors = [name for name in self.parameters if name in DATA]
+        kind = f"{tensors[0]}.dtype.element_ty" if tensors else "tl.bfloat16"
+        return f"({self._source(node)}).to({kind}).to(tl.float32)"
+
     def _called(self, node: ast.AST) -> str:
         return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
@@ -223,6 +268,8 @@ class _Changes:
             yield "other function", whole.replace(name, FUNCTION[name], 1)
         if name in ("tl.dot", "tl.sum"):
             yield "half sum", whole + NARROW
+        if name in ("tl.dot", "tl.sum", "tl.exp", "tl.rsqrt"):
+            yield "early rounding", self._rounded(node)
         if isinstance(node.func, ast.Attribute) and node.func.attr == "to":
             yield from self._cast(node.func.value, arguments[0])
         rule = getattr(self, f"_{name.replace('.', '_')}", None)
@@ -240,6 +287,7 @@ class _Changes:
             yield "narrow cast", f"({self._source(value)}){NARROW}"
         elif narrower:
             yield "narrow cast", f"({self._source(value)}).to({narrower})"
+            yield "narrow cast", f"({self._source(value)}).to(tl.uint32)"
 
     def _tl_load(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
         given = {keyword.arg: self._source(keyword.value) for keyword in node.keywords}
@@ -280,10 +328,13 @@ class _Changes:
         axis = int(arguments[0])
         yield "grid", f"tl.program_id({(axis + 1) % 3})"
         yield "grid", f"(tl.program_id({axis}) * 0)"
+        for few in FEW if axis == 0 else FEW[:1]:
+            yield "few", f"(tl.program_id({axis}) % {few})"
 
     def _tl_num_programs(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
         yield "grid", f"tl.num_programs({(int(arguments[0]) + 1) % 3})"
         yield "grid", "1"
+        yield "few", f"tl.minimum({self._source(node)}, {FEW[0]})"
 
     def _tl_arange(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
         yield "shifted", f"({self._source(node)} + 1)"
@@ -306,6 +357,12 @@ class _Changes:
         yield "one tile more", f"range({begin}, {end} + {step}, {step})"
         yield "one tile more", f"range({begin} - {step}, {end}, {step})"
         yield "every other tile", f"range({begin}, {end}, 2 * {step})"
+        for length in CAPS:
+            yield "capped", f"range({begin}, tl.minimum({end}, {begin} + {length}), {step})"
+
+
+def _is_docstring(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
 
 
 def _is_target(node: ast.expr) -> bool:

@@ -57,6 +57,7 @@ WIDE = """    wide = (gate[None, :] + tl.arange(0, 64)[:, None]).to(tl.float16)
     total = tl.dot(wide, tl.trans(wide))
     gate += tl.sum(tl.sum(tl.where(total == 12.34, total, 0.0), axis=0), axis=0)
 """
+UNROLLED = "    for _ in tl.static_range(0, 1000000000):\n        gate += 1.0\n"
 UNDEFINED = """    rest = tl.load(gate_ptr, mask=inside).to(tl.float32)
     gate += tl.sum((rest < -1e20).to(tl.float32), axis=0)
 """
@@ -128,6 +129,7 @@ def probes() -> tuple[Probe, ...]:
         Probe("leaked name", EXP, "math.exp(-gate)", "lint", "lint"),
         Probe("attribute", EXP, "tl.exp(-gate.handle)", "lint", "lint"),
         Probe("compiler", LOAD_UP, TYPE + LOAD_UP, "compile", "compile"),
+        Probe("unrolled", LOAD_UP, UNROLLED + LOAD_UP, "compile", "compile"),
         Probe("shared memory", LOAD_UP, WIDE + LOAD_UP, "compile", "compile"),
         Probe("first case", STORE, BY_CASE.format(1), "values", "values"),
         Probe("last case", STORE, BY_CASE.format(1100), "values", "values"),

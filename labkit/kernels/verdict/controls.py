@@ -57,6 +57,10 @@ BUGS = (
         "overflow", "big-cache",
     ),
     Bug(
+        "store_kv", "the offset is computed in unsigned 32 bits", "slot * ROW",
+        "slot.to(tl.uint32) * ROW", "overflow", "big-cache",
+    ),
+    Bug(
         "store_kv", "a row's tail is written too",
         "tl.store(value_cache_ptr + slot * ROW + column, value, mask=inside)",
         "tl.store(value_cache_ptr + slot * ROW + column, value)",
@@ -94,6 +98,36 @@ BUGS = (
         '        scores = tl.where(visible',
         "tl.dot(query, tl.trans(key)) * scale\n        scores = tl.where(visible",
         "values", "tiles",
+    ),
+    Bug(
+        "paged_decode", "the scale is taken for granted",
+        "* scale\n        scores = tl.where(visible",
+        "* (HEAD_DIM**-0.5)\n        scores = tl.where(visible",
+        "values", "other-scale",
+    ),
+    Bug(
+        "paged_decode", "a block has a power of two of tokens",
+        "position % BLOCK_SIZE\n        offsets = (slot",
+        "(position & (BLOCK_SIZE - 1))\n        offsets = (slot", "values", "many-heads",
+    ),
+    Bug(
+        "paged_decode", "a context has at most 1,024 tokens",
+        "end = tl.minimum(begin + stretch, seq_len)",
+        "end = tl.minimum(begin + stretch, tl.minimum(seq_len, begin + 1024))", "values", "long",
+    ),
+    Bug(
+        "paged_decode", "the accumulator is rounded at each tile",
+        'acc, input_precision="ieee")\n\n    row_sum_or_1',
+        'acc, input_precision="ieee").to(query.dtype).to(tl.float32)\n\n    row_sum_or_1',
+        "values", "steady",
+    ),
+    Bug(
+        "paged_decode", "the query is rounded after it was scaled",
+        'tl.dot(query, tl.trans(key), input_precision="ieee") * scale\n'
+        "        scores = tl.where(visible",
+        'tl.dot((query * scale).to(query.dtype), tl.trans(key), input_precision="ieee")\n'
+        "        scores = tl.where(visible",
+        "values", "leaning",
     ),
     # ------------------------------------------------------------ reduce_splits
     Bug(
@@ -155,6 +189,21 @@ BUGS = (
         "        x = (x.to(tl.float32)",
         "race", "over",
     ),
+    Bug(
+        "rms_norm", "eps is taken for granted", "/ SIZE + eps", "/ SIZE + 1e-6", "values", "eps",
+    ),
+    Bug(
+        "rms_norm", "the scale of a row is rounded", "/ SIZE + eps)",
+        "/ SIZE + eps).to(x.dtype).to(tl.float32)", "values", "heads",
+    ),
+    Bug(
+        "rms_norm", "the row is turned round through memory, without a barrier",
+        "    tl.store(output_ptr + row * SIZE + column, output, mask=inside)",
+        "    tl.store(output_ptr + row * SIZE + SIZE - 1 - column, output, mask=inside)\n"
+        "    back = tl.load(output_ptr + row * SIZE + column, mask=inside, other=0.0)\n"
+        "    tl.store(output_ptr + row * SIZE + SIZE - 1 - column, back, mask=inside)",
+        "race", "row",
+    ),
     # ------------------------------------------------------------ rope
     Bug(
         "rope", "both halves turn the same way", "second * cos + first * sin",
@@ -164,6 +213,17 @@ BUGS = (
         "rope", "all heads are written to the first",
         "tl.store(first_ptr, first", "tl.store(first_ptr - head[:, None] * HEAD_DIM, first",
         "duplicate_store", "odd-heads",
+    ),
+    Bug(
+        "rope", "products are rounded before they are added", "first * cos - second * sin",
+        "(first * cos).to(cos_ptr.dtype.element_ty).to(tl.float32) - second * sin",
+        "values", "odd-heads",
+    ),
+    Bug(
+        "rope", "two lanes write one number", "    tl.store(first_ptr, first",
+        "    tl.store(second_ptr, first, mask=in_tile)\n"
+        "    tl.store(second_ptr - 1, first * 0.5, mask=in_tile & (pair[None, :] > 0))\n"
+        "    tl.store(first_ptr, first", "duplicate_store", "head",
     ),
     # ------------------------------------------------------------ silu_mul
     Bug(
@@ -179,6 +239,21 @@ BUGS = (
         "    up = tl.load(gate_ptr + SIZE",
         "    tl.store(gate_ptr, -gate, mask=inside)\n    up = tl.load(gate_ptr + SIZE",
         "input_changed", "row",
+    ),
+    Bug(
+        "silu_mul", "the result is rounded twice", "gate / (1.0 + tl.exp(-gate)) * up",
+        "(gate / (1.0 + tl.exp(-gate))).to(output_ptr.dtype.element_ty).to(tl.float32) * up",
+        "values", "almost",
+    ),
+    Bug(
+        "silu_mul", "a loop without loads does not end", "    up = tl.load(gate_ptr + SIZE",
+        "    for _ in range(0, 2000000000):\n        gate = gate + 0.0\n"
+        "    up = tl.load(gate_ptr + SIZE", "timeout", "row",
+    ),
+    Bug(
+        "silu_mul", "an `if` asks a tile", "    up = tl.load(gate_ptr + SIZE",
+        "    if gate > 0:\n        gate = gate + 0.0\n    up = tl.load(gate_ptr + SIZE", "crash",
+        "row",
     ),
     Bug(
         "silu_mul", "the gate is read twice", "    up = tl.load(gate_ptr + SIZE",

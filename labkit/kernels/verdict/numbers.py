@@ -5,7 +5,7 @@ Runs in the parent, which has built the problem itself from the case's seed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,6 +75,15 @@ def _differ_in_bits(got: Tensor, want: Tensor) -> Difference:
     return _at_worst(off, got, want, share, 0.0, "differs") if share else Difference(0.0, 0.0)
 
 
+def misrounded(got: Tensor, wants: Sequence[Tensor]) -> float:
+    """The share of elements that are not one of the float64 results, rounded to the dtype of `got`.
+
+    `wants` are the results of a kernel that rounds in between where it may, or does not; all
+    elements are held against the same one, the nearest.
+    """
+    return min(float((got != want.to(got.dtype)).double().mean()) for want in wants)
+
+
 def _at_worst(
     off: Tensor, got: Tensor, want: Tensor, error: float, limit: float, why: str
 ) -> Difference:
@@ -89,7 +98,11 @@ class Judge:
     def __init__(self, spec: str, case: Case, seed: int) -> None:
         self.spec, self.case, self.seed = SPECS[spec], case, seed
         self.problem, self.rules = build(spec, case.name, seed)
-        self.expected = oracles.expected(spec, self.problem, self.rules.programs)
+        self.expected = oracles.expected(spec, self.problem, self.rules.rows)
+        choices = oracles.CHOICES.get(spec, ())
+        self.others = [
+            oracles.expected(spec, self.problem, self.rules.rows, **choice) for choice in choices
+        ]
         work = self.spec.work(**self.problem)
         self.minimum = {"bytes": work.num_bytes, "flops": work.flops}
 
@@ -103,13 +116,44 @@ class Judge:
         """The findings of the monitor, then those of the comparison."""
         differences = self.differences(observation.outputs)
         values = [self._finding(name, d) for name, d in differences.items() if d.why]
+        shares = self.misrounded(observation.outputs)
+        values = values or self._misrounded_findings(shares)
         return CaseReport(
             **self._fields(),
             errors={name: d.error for name, d in differences.items()},
             bounds={name: d.limit for name, d in differences.items()},
+            misrounded=shares,
             traffic=observation.traffic.plain(),
             findings=(*observation.findings, *values),
         )
+
+    def misrounded(self, outputs: Mapping[str, Tensor]) -> dict[str, float]:
+        """The shares of misrounded elements, of outputs where that means something."""
+        if tolerances.misrounded_limit(self.spec.name, self.case.once) is None:
+            return {}
+        judged = oracles.judged(self.spec.name, outputs)
+        return {
+            name: misrounded(judged[name], [want, *(other[name] for other in self.others)])
+            for name, want in self.expected.items()
+            if judged[name].itemsize == 2
+            and judged[name].shape == want.shape
+            and want.numel() >= tolerances.COUNTED
+        }
+
+    def _misrounded_findings(self, shares: Mapping[str, float]) -> list[Finding]:
+        limit = tolerances.misrounded_limit(self.spec.name, self.case.once)
+        return [
+            Finding(
+                "values",
+                f"{share:.0%} of {name} are not float64's numbers, rounded to {self.case.dtype},"
+                f" but ones beside them (at most {limit:.0%}): something is rounded on the way."
+                " Keep it in float32 up to the store",
+                self.spec.kernels[-1],
+                tensor=name,
+            )
+            for name, share in shares.items()
+            if limit is not None and share > limit
+        ]
 
     def without_run(self, finding: Finding) -> CaseReport:
         """The case's report if the run gave no observation."""

@@ -98,14 +98,16 @@ def store_kv(problem: Problem) -> dict[str, Tensor]:
     return result
 
 
-def rms_norm(problem: Problem) -> dict[str, Tensor]:
+def rms_norm(problem: Problem, round_sum: bool = True, round_row: bool = True) -> dict[str, Tensor]:
     """x / sqrt(mean(x^2) + eps) * weight; x first joins the residual, which keeps the sum."""
     x, result = problem["x"], {}
+    dtype = x.dtype
     if problem["residual"] is not None:
-        result["residual"] = x.double() + problem["residual"].double()
-        x = result["residual"].to(x.dtype)
+        x = result["residual"] = x.double() + problem["residual"].double()
+        x = x.to(dtype) if round_sum else x
     mean_square = x.double().square().mean(-1, keepdim=True)
-    normalised = (x.double() / (mean_square + problem["eps"]).sqrt()).to(x.dtype)
+    normalised = x.double() / (mean_square + problem["eps"]).sqrt()
+    normalised = normalised.to(dtype) if round_row else normalised
     return result | {"output": normalised.double() * problem["weight"].double()}
 
 
@@ -138,31 +140,41 @@ def adapters(problem: Problem) -> list[tuple[int, int]]:
     lists = zip(problem["lora_ids"].tolist(), problem["num_tokens"].tolist(), strict=True)
     users, place = [], 0
     for slot, count in lists:
-        rows = problem["order"][place : place + count].tolist()
-        users += [(row, slot) for row in rows if slot >= 0]
+        if slot >= 0:
+            users += [(row, slot) for row in problem["order"][place : place + count].tolist()]
         place += count
     return users
 
 
 def lora_shrink(problem: Problem) -> dict[str, Tensor]:
-    """Row t of x becomes A x, with the A of its slot, for each slice; other rows stay."""
+    """Row t of x becomes A x, with the A of its slot, for each slice; other rows stay.
+
+    A big result is given as the rows with an adapter only.
+    """
+    found = {
+        row: problem["lora_a"][slot].double() @ problem["x"][row].double()
+        for row, slot in adapters(problem)
+    }
+    if problem["hidden"].numel() > COMPACT_ABOVE:
+        return {"hidden": torch.stack([found[row] for row in sorted(found)], dim=1).flatten()}
     hidden = problem["hidden"].double().clone()
-    for row, slot in adapters(problem):
-        hidden[:, row] = problem["lora_a"][slot].double() @ problem["x"][row].double()
+    for row, values in found.items():
+        hidden[:, row] = values
     return {"hidden": hidden}
 
 
-def lora_expand(problem: Problem) -> dict[str, Tensor]:
+def lora_expand(problem: Problem, round_h: bool = False) -> dict[str, Tensor]:
     """B h is added to row t of y, slice by slice, with the B of its slot; other rows stay."""
     y, starts = problem["y"].double().clone(), problem["slice_starts"].tolist()
+    hidden = problem["hidden"].to(problem["lora_b"].dtype) if round_h else problem["hidden"]
     for row, slot in adapters(problem):
         b = problem["lora_b"][slot].double()
         for index, (begin, end) in enumerate(pairwise(starts)):
-            y[row, begin:end] += problem["hidden"][index, row].double() @ b[:, begin:end]
+            y[row, begin:end] += hidden[index, row].double() @ b[:, begin:end]
     return {"y": y}
 
 
-ORACLES: dict[str, Callable[[Problem], dict[str, Tensor]]] = {
+ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "store_kv": store_kv,
     "paged_decode": paged_decode,
     "reduce_splits": reduce_splits,
@@ -177,15 +189,29 @@ ORACLES: dict[str, Callable[[Problem], dict[str, Tensor]]] = {
 }
 
 
-def expected(spec: str, problem: Problem, rows: Sequence[int] | None = None) -> dict[str, Tensor]:
+CHOICES: dict[str, tuple[dict[str, bool], ...]] = {
+    "rms_norm": (
+        dict(round_sum=True, round_row=False),
+        dict(round_sum=False, round_row=True),
+        dict(round_sum=False, round_row=False),
+    ),
+    "lora_expand": (dict(round_h=True),),
+}
+"""Where a right kernel may round in between or not, as it likes: what else it may compute."""
+
+
+def expected(
+    spec: str, problem: Problem, rows: Sequence[int] | None = None, **choice: bool
+) -> dict[str, Tensor]:
     """The judged outputs of a problem that no kernel has touched yet, by name.
 
-    With `rows` only these rows of every tensor, their elements in order, with one axis.
+    With `rows` only these rows of every tensor, their elements in order, with one axis. `choice`
+    is one of the spec's `CHOICES`.
     """
     if rows is None:
-        return ORACLES[spec](problem)
+        return ORACLES[spec](problem, **choice)
     few = {k: v[list(rows)] if isinstance(v, Tensor) else v for k, v in problem.items()}
-    return {name: tensor.flatten() for name, tensor in ORACLES[spec](few).items()}
+    return {name: tensor.flatten() for name, tensor in ORACLES[spec](few, **choice).items()}
 
 
 def judged(spec: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

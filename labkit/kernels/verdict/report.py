@@ -37,6 +37,7 @@ class CaseReport:
     Attributes:
         errors: relative L2 error by output.
         bounds: the largest that is accepted.
+        misrounded: share of a half-precision output's elements that are not float64's, rounded.
         traffic: what the monitor counted (`observation.Traffic` as data); None where nothing ran.
         minimum: bytes and FLOPs that the problem needs at least.
         findings: of the monitor and of the comparison.
@@ -48,6 +49,7 @@ class CaseReport:
     graded: bool
     errors: dict[str, float] = field(default_factory=dict)
     bounds: dict[str, float] = field(default_factory=dict)
+    misrounded: dict[str, float] = field(default_factory=dict)
     traffic: dict[str, Any] | None = None
     minimum: dict[str, int] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()

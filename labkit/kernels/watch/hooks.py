@@ -51,6 +51,10 @@ class Watcher(Protocol):
 
     def overflow(self, left: Any, right: Any, wide: Any, name: str) -> None: ...
 
+    def barrier(self) -> None: ...
+
+    def step(self) -> None: ...
+
 
 class MonitoredBuilder(TrueBuilder):
     """The interpreter's builder whose memory is the monitor's."""
@@ -103,6 +107,15 @@ class MonitoredBuilder(TrueBuilder):
         flags = np.ones(ptr.data.shape, bool)
         return TensorHandle(self.monitor.atomic(ptr.data, flags, dtype, update), dtype)
 
+    def create_barrier(self) -> None:
+        self.monitor.barrier()
+
+    def binary_op(
+        self, lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., np.ndarray]
+    ) -> TensorHandle:
+        self.monitor.step()
+        return super().binary_op(lhs, rhs, op)
+
     def create_dot(self, a: TensorHandle, b: TensorHandle, *rest: Any) -> TensorHandle:
         self.monitor.traffic.dot_flops += 2 * a.data.size * b.data.shape[-1]
         return super().create_dot(a, b, *rest)
@@ -110,7 +123,7 @@ class MonitoredBuilder(TrueBuilder):
     def _integer(self, name: str, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
         result = self.binary_op(lhs, rhs, INTEGER_OPS[name])
         left, right = lhs.data, rhs.data
-        if left.dtype.kind == "i" and left.itemsize < 8:
+        if left.dtype.kind in "iu" and left.itemsize < 8:
             wide = INTEGER_OPS[name](left.astype(np.int64), right.astype(np.int64))
             if not np.array_equal(wide, result.data):
                 self.monitor.overflow(left, right, wide, name)

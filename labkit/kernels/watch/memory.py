@@ -27,11 +27,16 @@ DENSE = 1 << 24  # elements; larger storages keep records only of the pages that
 RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
+LANE_RECORDS = ("write_place", "write_stretch", "read_place", "read_stretch")
+SEVERAL = -1  # more than one lane
+
+
 class Mask:
     """Flags of a tensor's elements, asked for by their offset in memory from its first.
 
-    One flag stands for `inner` neighbours, so that the flags of a huge cache stay small. Between
-    rows that lie apart there are no flags, so the gaps may be huge as well.
+    One flag stands for `inner` neighbours, and all flags for each of `repeats` equal parts, so that
+    the flags of a huge cache stay small. Between rows that lie apart there are no flags, so the
+    gaps may be huge as well.
 
     Attributes:
         axes: of a tensor with gaps, (size, stride, elements to the next index in row-major order),
@@ -39,13 +44,18 @@ class Mask:
     """
 
     def __init__(
-        self, bits: np.ndarray, inner: int = 1, axes: tuple[tuple[int, int, int], ...] = ()
+        self,
+        bits: np.ndarray,
+        inner: int = 1,
+        axes: tuple[tuple[int, int, int], ...] = (),
+        repeats: int = 1,
     ) -> None:
-        self.bits, self.inner, self.axes = bits, inner, axes
+        self.bits, self.inner, self.axes, self.repeats = bits, inner, axes, repeats
 
     def __getitem__(self, offsets: np.ndarray) -> np.ndarray:
         if not self.axes:
-            return self.bits[offsets if self.inner == 1 else offsets // self.inner]
+            places = offsets if self.inner == 1 else offsets // self.inner
+            return self.bits[places if self.repeats == 1 else places % len(self.bits)]
         number, rest, inside = np.zeros_like(offsets), offsets, np.ones(offsets.shape, bool)
         for size, stride, weight in self.axes:
             index, rest = np.divmod(rest, stride)
@@ -58,6 +68,9 @@ class Mask:
     def offsets(self) -> np.ndarray:
         """All offsets whose flag is set, ascending."""
         found = np.flatnonzero(self.bits)
+        if self.repeats > 1:
+            begins = np.arange(self.repeats) * len(self.bits)
+            found = (begins[:, None] + found).ravel()
         if self.axes:
             parts = [found // weight % size * stride for size, stride, weight in self.axes]
             return np.sort(np.sum(parts, axis=0))
@@ -73,9 +86,11 @@ class Mask:
         flags = flags.reshape((1,) * (tensor.dim() - flags.dim()) + tuple(flags.shape))
         if tensor.is_contiguous():
             depth = max((i + 1 for i, size in enumerate(flags.shape) if size != 1), default=0)
+            first = next((i for i, size in enumerate(flags.shape) if size != 1), 0)
             inner = int(np.prod(tensor.shape[depth:], dtype=np.int64))
-            outer = flags.reshape(flags.shape[:depth]).expand(tensor.shape[:depth])
-            return cls(outer.flatten().numpy(), max(inner, 1))
+            repeats = int(np.prod(tensor.shape[:first], dtype=np.int64))
+            outer = flags.reshape(flags.shape[first:depth]).expand(tensor.shape[first:depth])
+            return cls(outer.flatten().numpy(), max(inner, 1), repeats=repeats)
         weights = torch.empty(tensor.shape, device="meta").stride()
         axes = zip(tensor.shape, tensor.stride(), weights, strict=True)
         apart = sorted((axis for axis in axes if axis[0] > 1), key=lambda axis: -axis[1])
@@ -94,8 +109,14 @@ class Storage:
     """One piece of memory, and the last that programs did to each element.
 
     Programs are numbered through all launches, so a number below the first of a launch means: by an
-    earlier launch. -1 = never.
+    earlier launch. -1 = never. Of memory that may be written there also is which lane did it last
+    (`Monitor.places`), and in which stretch of its program between two barriers; 0 = never.
     """
+
+    write_place: np.ndarray
+    write_stretch: np.ndarray
+    read_place: np.ndarray
+    read_stretch: np.ndarray
 
     def __init__(self, tensor: Tensor) -> None:
         self.itemsize = tensor.itemsize
@@ -115,6 +136,8 @@ class Storage:
         self.last_writer = np.full(records, -1, np.int32)
         self.atomic = np.zeros(records, bool)
         self.lane = np.zeros(records, np.int32)
+        for name in LANE_RECORDS:
+            setattr(self, name, np.zeros(records, np.int32))
 
     def records(self, elements: np.ndarray) -> np.ndarray:
         """Where the records of these elements are; makes room for new ones."""
@@ -134,7 +157,9 @@ class Storage:
                 new = np.full(missing, -1, np.int32)
                 setattr(self, name, np.concatenate([getattr(self, name), new]))
             self.atomic = np.concatenate([self.atomic, np.zeros(missing, bool)])
-            self.lane = np.concatenate([self.lane, np.zeros(missing, np.int32)])
+            for name in ("lane", *LANE_RECORDS):
+                new = np.zeros(missing, np.int32)
+                setattr(self, name, np.concatenate([getattr(self, name), new]))
 
     def first_lanes(self, records: np.ndarray) -> np.ndarray:
         """For each lane whether it is the one that stands for its element."""

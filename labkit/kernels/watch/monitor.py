@@ -8,7 +8,8 @@ is nothing to read.
 
 Programs of one launch run one after the other here but at the same time on a GPU, in any order. So
 two that meet at one element, unless both only read it or both use atomics, are a race, whatever the
-result was.
+result was. So are two lanes of one program without `tl.debug_barrier()` in between: different
+threads run them. The lane with the same number in a tile of the same shape is the same thread.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import itertools
 import math
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from labkit.kernels.cases.rules import CaseRules
 from labkit.kernels.watch.extract import Submission
 from labkit.kernels.watch.findings import Finding, Findings
 from labkit.kernels.watch.hooks import MonitoredBuilder
-from labkit.kernels.watch.memory import DENSE, REGION_BITS, Memory, Region
+from labkit.kernels.watch.memory import DENSE, REGION_BITS, SEVERAL, Memory, Region
 from labkit.kernels.watch.observation import Observation, Traffic
 from labkit.kernels.watch.shims import (
     interpreting,
@@ -44,7 +45,10 @@ from mini_vllm.kernels.launch import KernelSpec, Launch, Problem
 HALF_REGION = 1 << (REGION_BITS - 1)
 UNDEFINED = 0x7D7D7D7D7D7D7D7D  # an undefined integer: far outside of everything
 PATIENCE = 10_000  # loads and stores of one program; the cases need some hundred
+LONG_PATIENCE = 200_000  # iterations, or operations, of one program; the cases need some thousand
 CONCURRENT = "programs of one launch run at the same time"
+BARRIER = "different lanes are different threads: put tl.debug_barrier() in between"
+MAX_LANES = 1 << 21  # of one tile
 
 
 class EndlessError(Exception):
@@ -73,6 +77,7 @@ def run_monitored(
     """
     kernels = submission.module()
     monitor = Monitor(Memory(problem, spec, rules), submission.filename, poison, rules)
+    kernels.__dict__["range"] = monitor.counted_range
     shuffle = random.Random(seed).shuffle if order == "shuffled" else None
     with interpreting(MonitoredBuilder) as builder:
         builder.monitor = monitor
@@ -109,6 +114,9 @@ class Monitor:
         self.number = 0
         self.program = (0, 0, 0)
         self.accesses = 0  # loads and stores of this program
+        self.steps = 0  # its iterations and operations
+        self.stretch = 0  # number of what a program does between two barriers
+        self.shapes: dict[tuple[int, ...], int] = {}
         self.undefined: dict[int, bool] = {}  # lines that left lanes undefined; True = integers
         self.read_nan = False
 
@@ -130,7 +138,8 @@ class Monitor:
             for self.program in programs:
                 self.number = self.base + self._linear(self.program)
                 self.undefined, self.read_nan, builder.nan_spreads = {}, False, False
-                self.accesses = 0
+                self.accesses = self.steps = 0
+                self.barrier()
                 builder.set_grid_idx(*self.program)
                 function(**arguments)
         except Exception as error:
@@ -177,6 +186,36 @@ class Monitor:
                 traffic.unique_written += int(written) * storage.itemsize
         self.base += num_programs
 
+    # ------------------------------------------------------------ time
+    def barrier(self) -> None:
+        """All threads of the program have come this far: what happens now happens later."""
+        self.stretch += 1
+
+    def step(self) -> None:
+        """One operation or iteration more of this program.
+
+        Raises:
+            EndlessError: that is too many.
+        """
+        self.steps += 1
+        if self.steps > LONG_PATIENCE:
+            raise EndlessError(f"has gone on for {LONG_PATIENCE:,} steps")
+
+    def counted_range(self, *bounds: Any, **hints: Any) -> Iterator[int]:
+        """`range` in kernels: each iteration is a step."""
+        for name in ("arg1", "arg2", "step"):
+            if name in hints:
+                bounds = (*bounds, hints[name])
+        for number in range(*bounds):
+            self.step()
+            yield number
+
+    def places(self, shape: tuple[int, ...], active: np.ndarray) -> np.ndarray:
+        """Which thread, so to speak, each lane is: its number in a tile of this shape."""
+        key = tuple(size for size in shape if size > 1)
+        number = self.shapes.setdefault(key, len(self.shapes) % (2**31 // MAX_LANES))
+        return (number * MAX_LANES + active % MAX_LANES).astype(np.int32)
+
     # ------------------------------------------------------------ findings
     def line(self) -> int:
         """The learner's line that is being executed: in a helper, the helper's."""
@@ -202,7 +241,7 @@ class Monitor:
         self.traffic.masked_lanes += mask.size - len(active)
         self.accesses += 1
         if self.accesses > PATIENCE:
-            raise EndlessError
+            raise EndlessError(f"has loaded or stored {PATIENCE:,} times")
         return self.line(), active
 
     def _crash(self, error: Exception) -> None:
@@ -219,8 +258,7 @@ class Monitor:
                 break
             cause = cause.__cause__
         if isinstance(cause, EndlessError):
-            message = f"has loaded or stored {PATIENCE:,} times: this loop does not end soon"
-            self.add("timeout", message, line)
+            self.add("timeout", f"{cause}: this loop does not end soon", line)
         else:
             self.add("crash", f"raises {type(cause).__name__}: {cause}", line)
 
@@ -261,8 +299,9 @@ class Monitor:
             addresses = pointers.reshape(-1)
             if len(active) < mask.size:
                 addresses = addresses[active]
+            places = self.places(pointers.shape, active)
             for lanes, region, offsets in self._resolve(addresses, raw, line, "read"):
-                flat[active[lanes]] = self._read(region, offsets, line).view(raw)
+                flat[active[lanes]] = self._read(region, offsets, places[lanes], line).view(raw)
             self.read_nan = self.read_nan or _has_nan(flat[active], dtype)
         return result
 
@@ -330,7 +369,9 @@ class Monitor:
             )
         self.add("oob", f"{verb}s {place}", line, region, count=len(offsets))
 
-    def _read(self, region: Region, offsets: np.ndarray, line: int) -> np.ndarray:
+    def _read(
+        self, region: Region, offsets: np.ndarray, places: np.ndarray, line: int
+    ) -> np.ndarray:
         storage, elements = region.storage, region.start + offsets
         records = storage.records(elements)
         if region.readable is not None:
@@ -344,6 +385,8 @@ class Monitor:
             clash = (writers >= self.base) & (writers != self.number)
             if clash.any():
                 self._race(region, offsets[clash], writers[clash], line, "reads", "writes")
+        if storage.writable:
+            self._read_by_lanes(region, offsets, records, places, line)
         num_bytes = int(np.count_nonzero(storage.first_lanes(records))) * storage.itemsize
         _count(self.traffic.read_by_tensor, region.name, num_bytes)
         _count(self.traffic.by_line, line, num_bytes)
@@ -353,6 +396,49 @@ class Monitor:
             storage.first_reader[new] = self.number
         storage.last_reader[records] = self.number
         return storage.data[elements]
+
+    def _read_by_lanes(
+        self, region: Region, offsets: np.ndarray, records: np.ndarray, places: np.ndarray,
+        line: int,
+    ) -> None:  # fmt: skip
+        """A race with another lane that has just written; and who reads, for those that write."""
+        storage = region.storage
+        mine = storage.write_stretch[records] == self.stretch
+        clash = mine & (storage.write_place[records] != places)
+        if clash.any():
+            self._lane_race("race", region, offsets[clash], line, "reads", "has written")
+        known = storage.read_stretch[records] == self.stretch
+        other = known & (storage.read_place[records] != places)
+        storage.read_place[records] = places
+        shared = storage.read_place[records] != places  # by another lane of this very load
+        storage.read_place[records[other | shared]] = SEVERAL
+        storage.read_stretch[records] = self.stretch
+
+    def _write_by_lanes(
+        self, region: Region, offsets: np.ndarray, records: np.ndarray, places: np.ndarray,
+        changed: np.ndarray, line: int,
+    ) -> None:  # fmt: skip
+        """A race with another lane that has just read or written, if it makes a difference."""
+        storage = region.storage
+        read = (storage.read_stretch[records] == self.stretch) & changed
+        clash = read & (storage.read_place[records] != places)
+        if clash.any():
+            self._lane_race("race", region, offsets[clash], line, "writes", "reads")
+        written = (storage.write_stretch[records] == self.stretch) & changed
+        clash = written & (storage.write_place[records] != places)
+        if clash.any():
+            self._lane_race(
+                "duplicate_store", region, offsets[clash], line, "writes", "has written"
+            )
+        storage.write_place[records] = places
+        storage.write_stretch[records] = self.stretch
+
+    def _lane_race(
+        self, kind: str, region: Region, offsets: np.ndarray, line: int, yours: str, theirs: str
+    ) -> None:
+        first = int(offsets[0])
+        message = f"{yours} {region.place(first)}, which another lane of it {theirs}: {BARRIER}"
+        self.add(kind, message, line, region, region.index(first), len(offsets))
 
     def _unreadable(self, region: Region, offsets: np.ndarray, line: int) -> None:
         first = int(offsets[0])
@@ -379,11 +465,12 @@ class Monitor:
         raw = numpy_type(dtype)
         addresses = pointers.reshape(-1)[active]
         data = np.array(np.broadcast_to(values, pointers.shape), raw).reshape(-1)[active]
+        places = self.places(pointers.shape, active)
         for lanes, region, offsets in self._resolve(addresses, raw, line, "write"):
             kept = self._may_write(region, offsets, line)
             part, offsets = data[lanes][kept], offsets[kept]
             if len(offsets):
-                self._write(region, offsets, part, dtype, line)
+                self._write(region, offsets, part, places[lanes][kept], dtype, line)
 
     def _may_write(self, region: Region, offsets: np.ndarray, line: int) -> Any:
         """Which lanes may write where they want to."""
@@ -398,14 +485,17 @@ class Monitor:
         return kept
 
     def _write(
-        self, region: Region, offsets: np.ndarray, values: np.ndarray, dtype: Any, line: int
-    ) -> None:
+        self, region: Region, offsets: np.ndarray, values: np.ndarray, places: np.ndarray,
+        dtype: Any, line: int,
+    ) -> None:  # fmt: skip
         storage, elements = region.storage, region.start + offsets
         records = storage.records(elements)
         self._check_undefined(region, offsets, values, dtype, line)
         self._check_order(region, offsets, records, line, atomic=False)
         winners = storage.first_lanes(records)
         bits = values.view(storage.data.dtype)
+        changed = bits != storage.data[elements]
+        self._write_by_lanes(region, offsets, records, places, changed, line)
         storage.data[elements] = bits
         if not winners.all():
             differ = bits != storage.data[elements]

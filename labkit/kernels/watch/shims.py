@@ -12,17 +12,26 @@ Importing this module imports Triton, which reads TRITON_INTERPRET then.
 from __future__ import annotations
 
 import dataclasses
+import operator
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import triton
 import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _ir
 
+TRITON = os.path.dirname(triton.__file__)
 STOCK_DTYPE = interpreter._get_np_dtype
+CONSTANT_FIRST = (
+    "__add__ __sub__ __mul__ __truediv__ __floordiv__ __mod__ __lshift__ __rshift__ __and__ __or__"
+    " __xor__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__"
+).split()
 INTEGER_OPS = {"create_add": np.add, "create_sub": np.subtract, "create_mul": np.multiply}
 
 
@@ -198,6 +207,32 @@ def _reduction(stock: Any) -> Any:
     return apply_impl
 
 
+def _truth(tensor: Any) -> bool:
+    """What `if` asks of a number; a tile has no answer, though the stock interpreter calls it true.
+
+    Triton itself asks whether there is a mask, in a file of its own.
+    """
+    if tensor.type.is_block() and not sys._getframe(1).f_code.co_filename.startswith(TRITON):
+        shape = [int(size) for size in tensor.shape]
+        raise TypeError(
+            f"a tile {shape} is neither true nor false: `if`, `while`, `and` and `or` need one"
+            " number. Choose by element with tl.where(tile, a, b) or a mask, combine with & and |"
+        )
+    data = tensor.handle.data
+    return bool(data) if data.size == 1 else True
+
+
+def _constant_first(name: str) -> Callable[[Any, Any], Any]:
+    """An operator of a `tl.constexpr` on the left of a tile, which the compiler takes as a number;
+    the stock interpreter makes a constant of the result."""
+    stock, plain = getattr(tl.constexpr, name), getattr(operator, name)
+
+    def apply(self: Any, other: Any) -> Any:
+        return plain(self.value, other) if isinstance(other, tl.tensor) else stock(self, other)
+
+    return apply
+
+
 @contextmanager
 def interpreting(builder: type[TrueBuilder] = TrueBuilder) -> Iterator[Any]:
     """Let the interpreter use `builder`; gives the one instance that it has.
@@ -207,6 +242,9 @@ def interpreting(builder: type[TrueBuilder] = TrueBuilder) -> Iterator[Any]:
     instance = interpreter.interpreter_builder
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
     scope.set_attr(tl.core.tensor, "__index__", lambda self: int(self.handle.data.item()))
+    scope.set_attr(tl.core.tensor, "__bool__", _truth)
+    for name in CONSTANT_FIRST:
+        scope.set_attr(tl.constexpr, name, _constant_first(name))
     scope.set_attr(interpreter, "_get_np_dtype", numpy_type)
     scope.set_attr(interpreter, "_patch_lang", lambda fn: interpreter._LangPatchScope())
     for kind in (interpreter.ReduceOps, interpreter.ScanOps):

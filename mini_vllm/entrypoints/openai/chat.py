@@ -198,7 +198,7 @@ def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int)
         # Compact: white space is legal in JSON, and where small models lose their way.
         request.structured_outputs = {"json": schema, "disable_any_whitespace": True}
         request.response_format = None
-    max_tokens = room_for_output(state.engine, num_tokens, wanted)
+    max_tokens = room_for_output(state, num_tokens, wanted)
     return request.sampling_params(state.default_params, max_tokens, num_logprobs)
 
 
@@ -220,7 +220,7 @@ async def _whole(answer: ChatAnswer) -> Response:
         "usage": answer.usage(num_tokens),
         "prompt_logprobs": None,
         "prompt_token_ids": final.prompt_token_ids if answer.request.return_token_ids else None,
-        "kv_transfer_params": None,
+        "kv_transfer_params": final.kv_transfer_params,
     }
     return json_response(body)
 

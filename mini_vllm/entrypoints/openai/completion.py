@@ -100,7 +100,7 @@ def _params(state: ServerState, request: CompletionRequest, num_tokens: int) -> 
         raise APIError(
             f"max_tokens is {wanted}; it must be at least 1 (0 only with echo)", param="max_tokens"
         )
-    max_tokens = room_for_output(state.engine, num_tokens, wanted)
+    max_tokens = room_for_output(state, num_tokens, wanted)
     params = request.sampling_params(state.default_params, max_tokens, request.logprobs)
     if request.echo and request.logprobs is not None and params.prompt_logprobs is None:
         params.prompt_logprobs = request.logprobs
@@ -138,7 +138,7 @@ async def _whole(answer: Answer) -> Response:
         "service_tier": None,
         "system_fingerprint": None,
         "usage": answer.usage(counts, sum(output.num_cached_tokens for output in finals)),
-        "kv_transfer_params": None,
+        "kv_transfer_params": finals[0].kv_transfer_params if len(finals) == 1 else None,
     }
     return json_response(body)
 

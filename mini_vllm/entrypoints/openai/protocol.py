@@ -95,11 +95,15 @@ class GenerationRequest(Lenient):
         if self.kv_transfer_params is not None:
             given["extra_args"] = {"kv_transfer_params": self.kv_transfer_params}
         given |= self._structured_outputs()
+        kinds = RequestOutputKind
         return SamplingParams(
-            **{**defaults, **given},
-            max_tokens=max_tokens,
-            logprobs=num_logprobs,
-            output_kind=RequestOutputKind.DELTA if self.stream else RequestOutputKind.FINAL_ONLY,
+            **{
+                **defaults,
+                **given,
+                "max_tokens": max_tokens,
+                "logprobs": num_logprobs,
+                "output_kind": kinds.DELTA if self.stream else kinds.FINAL_ONLY,
+            }
         )
 
     def _structured_outputs(self) -> dict[str, Any]:

@@ -43,7 +43,7 @@ async def create_response(
         response_format=request.response_format(),
     )
     token_ids = await prompt_of(state, chat)
-    max_tokens = room_for_output(state.engine, len(token_ids), request.max_output_tokens)
+    max_tokens = room_for_output(state, len(token_ids), request.max_output_tokens)
     params = chat.sampling_params(state.default_params, max_tokens, None)
     answer_id = request_id("resp", headers, request.request_id)
     (stream,) = await state.submit(answer_id, [token_ids], [params], lora)

@@ -142,9 +142,15 @@ def request_id(prefix: str, headers: Headers, given: str | None) -> str:
     return f"{prefix}-{given or headers.get('x-request-id') or uuid.uuid4().hex}"
 
 
-def room_for_output(engine: AsyncLLM, num_prompt_tokens: int, wanted: int | None) -> int:
-    """``max_tokens``, cut to what the model's length leaves; without a wish, all of that."""
-    room = max(engine.limits.max_model_len - num_prompt_tokens, 1)
+def room_for_output(state: ServerState, num_prompt_tokens: int, wanted: int | None) -> int:
+    """``max_tokens``, cut to what the model's length leaves.
+
+    Without a wish: what the model's authors recommend, or all there is.
+
+    Source: vllm/entrypoints/utils.py#L175-L212 (get_max_tokens) @ v0.22.1
+    """
+    room = max(state.engine.limits.max_model_len - num_prompt_tokens, 1)
+    wanted = state.default_params.get("max_tokens") if wanted is None else wanted
     return room if wanted is None else min(wanted, room)
 
 

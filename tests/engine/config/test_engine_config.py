@@ -150,6 +150,13 @@ WAYS: dict[str, dict[str, Any]] = {
     "enable_lora": {"enable_lora": True},
     "structured_outputs_config": {"structured_outputs_config": {"backend": "native"}},
     "kv_transfer_config": {"kv_transfer_config": KVTransferConfig("X", "kv_both")},
+    "a drafter with KV of its own": {
+        "speculative_config": {
+            "method": "draft_model",
+            "model": "storyteller-draft",
+            "num_speculative_tokens": 2,
+        }
+    },
     "compile_model": {"compile_model": True},
     "quantization": {"quantization": "int8"},
     "enable_prefix_caching=False": {"enable_prefix_caching": False},

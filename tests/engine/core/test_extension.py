@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
-from mini_vllm.config.combinations import ARRIVES
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless
 from mini_vllm.core.scheduler import Scheduler
@@ -208,18 +207,3 @@ def test_every_scheduler_reports_to_its_extensions(name: str) -> None:
         step(scheduler)
     kinds = [entry[0] for entry in diary.entries]
     assert kinds[0] == "added" and kinds[-1] == "freed" and kinds.count("scheduled") == 2
-
-
-SWITCHES = {
-    "enable_lora": "lora",
-    "structured_outputs_config": "structured",
-    "kv_transfer_config": "connector",
-}
-
-
-@pytest.mark.parametrize("name", sorted(set(SWITCHES) & set(ARRIVES)))
-def test_a_feature_that_is_not_there_is_refused_by_name(name: str) -> None:
-    with pytest.raises(ValueError, match=f"arrives with phase {ARRIVES[name]:02}"):
-        make_with_features(
-            SchedulerConfig(), CacheConfig(num_gpu_blocks=9), **{SWITCHES[name]: object()}
-        )

@@ -15,6 +15,7 @@ from torch import Tensor
 from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.model.loader import checkpoint_names, weight_targets
+from mini_vllm.model.registry import MODELS
 
 CONFIG: dict[str, Any] = dict(
     architectures=["Qwen3ForCausalLM"],
@@ -166,19 +167,19 @@ def test_missing_folder_and_files(tmp_path: Path) -> None:
         (
             dict(architectures=["GPT2LMHeadModel"]),
             "architecture ['GPT2LMHeadModel'] is not supported; supported are "
-            "['LlamaForCausalLM', 'Qwen2ForCausalLM', 'Qwen3ForCausalLM']",
+            f"{sorted(MODELS)}; the nearest is ",
         ),
         (dict(architectures=[]), "architecture [] is not supported"),
         (dict(hidden_size=None), "config.json: hidden_size is None; it must be an integer"),
         (dict(vocab_size=0), "config.json: vocab_size is 0; it must be an integer of at least 1"),
-        (dict(hidden_act="gelu"), "config.json: hidden_act is 'gelu'; only 'silu' is supported"),
+        (dict(hidden_act="gelu"), "config.json: hidden_act is 'gelu'; choose from 'silu', "),
         (
             dict(num_key_value_heads=3),
             "num_attention_heads 4 is not a multiple of num_key_value_heads 3",
         ),
         (
             dict(rope_scaling={"rope_type": "dynamic", "factor": 2.0}),
-            "rope_type 'dynamic' is not supported; use default, linear, llama3 or yarn",
+            "rope_type 'dynamic' is not supported; use default, linear, llama3, yarn or longrope",
         ),
         (dict(rope_scaling={"rope_type": "linear"}), "rope_type 'linear' needs 'factor'"),
         (dict(dtype="int8"), "dtype 'int8' is not supported; choose 'auto' or one of"),

@@ -40,6 +40,24 @@ LLAMA3 = rope(
     original_max_position_embeddings=16,
 )
 YARN = rope("yarn", factor=4.0, original_max_position_embeddings=16)
+LONGROPE = {
+    "max_position_embeddings": 64,
+    "original_max_position_embeddings": 32,
+    "rope_parameters": {
+        "rope_type": "longrope",
+        "rope_theta": 5000.0,
+        "partial_rotary_factor": 0.5,
+        "short_factor": [1.0, 1.5, 2.0],
+        "long_factor": [4.0, 5.0, 6.0],
+        "original_max_position_embeddings": 32,
+    },
+}
+EXPERTS = dict(
+    num_experts=7,
+    num_experts_per_tok=3,
+    moe_intermediate_size=20,
+    norm_topk_prob=False,
+)
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("Qwen3", dict(head_dim=16)),
     "qwen3-tied": ("Qwen3", dict(head_dim=20, tie_word_embeddings=True)),
@@ -56,12 +74,48 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "llama-linear": ("Llama", rope("linear", factor=4.0)),
     "llama-yarn": ("Llama", dict(**YARN, rms_norm_eps=1e-3)),
     "qwen2": ("Qwen2", dict()),
+    "mistral": ("Mistral", dict(sliding_window=None, num_key_value_heads=1)),
+    "mistral-window-head10": ("Mistral", dict(sliding_window=5, head_dim=10)),
+    "phi3": ("Phi3", dict(pad_token_id=0)),
+    "phi3-window": ("Phi3", dict(pad_token_id=0, sliding_window=7, num_key_value_heads=1)),
+    "phi3-longrope-partial": ("Phi3", dict(pad_token_id=0, tie_word_embeddings=True, **LONGROPE)),
+    "olmo2": ("Olmo2", dict()),
+    "olmo2-mha-bias-yarn": ("Olmo2", dict(num_key_value_heads=4, attention_bias=True, **YARN)),
+    "gemma3": ("Gemma3", dict(head_dim=16, num_hidden_layers=7, sliding_window=6)),
+    "gemma3-untied-scaled": (
+        "Gemma3",
+        dict(
+            head_dim=14,
+            num_key_value_heads=1,
+            tie_word_embeddings=False,
+            query_pre_attn_scalar=33,
+            sliding_window=5,
+            layer_types=["sliding_attention", "full_attention"],
+            rope_parameters={
+                "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 9000.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 700.0},
+            },
+        ),
+    ),
+    "qwen3-moe": ("Qwen3Moe", dict(head_dim=16, **EXPERTS)),
+    "qwen3-moe-mixed": (
+        "Qwen3Moe",
+        dict(
+            head_dim=12,
+            num_hidden_layers=5,
+            mlp_only_layers=[3],
+            decoder_sparse_step=2,
+            attention_bias=True,
+            **{**EXPERTS, "norm_topk_prob": True, "num_experts_per_tok": 1},
+        ),
+    ),
 }
 
 
 def save_random_model(family: str, overrides: dict[str, Any], folder: Path) -> Any:
     """A transformers model whose every weight, norms and biases too, matters; also saved."""
-    config = getattr(transformers, f"{family}Config")(**{**SHAPE, **overrides})
+    kind = "Gemma3TextConfig" if family == "Gemma3" else f"{family}Config"
+    config = getattr(transformers, kind)(**{**SHAPE, **overrides})
     torch.manual_seed(0)
     model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
     for parameter in model.parameters():

@@ -96,6 +96,11 @@ GRAMMARS: tuple[dict[str, Any], ...] = (
     {"temperature": 0, "structured_outputs": {"regex": "[a-z ]{4,30}"}, "ignore_eos": False},
     {"temperature": 0, "structured_outputs": {"choice": ["yes", "no"]}, "ignore_eos": False},
 )
+ON_HOST = {
+    "kv_connector": "OffloadingConnector",
+    "kv_role": "kv_both",
+    "kv_connector_extra_config": {"cpu_bytes_to_use": 200_000},
+}
 FEATURES = [
     Feature("plain"),
     Feature("tight", {"num_gpu_blocks": 15, "max_num_seqs": 3, "max_num_batched_tokens": 19}),
@@ -105,6 +110,7 @@ FEATURES = [
     Feature("draft model", {"speculative_config": DRAFT_MODEL}, greedy_only=True),
     Feature("grammars", {"num_gpu_blocks": 20}, params=GRAMMARS),
     Feature("adapters", LORA, LORA_ALONE, adapters=("pirate", "json", "polite")),
+    Feature("KV on the host", {"num_gpu_blocks": 20, "kv_transfer_config": ON_HOST}),
     Feature(
         "everything",
         LORA | {"speculative_config": N_GRAMS, "num_gpu_blocks": 25},

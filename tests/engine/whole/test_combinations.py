@@ -7,6 +7,8 @@ else must run. Greedy, in float32.
 
 from __future__ import annotations
 
+import atexit
+import tempfile
 from collections.abc import Callable
 from functools import cache
 from random import Random
@@ -18,6 +20,20 @@ from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config.combinations import ROWS
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.policies import POLICIES
+
+
+def connector(name: str, **extra: Any) -> dict[str, Any]:
+    config = {"kv_connector": name, "kv_role": "kv_both", "kv_connector_extra_config": extra}
+    return {"kv_transfer_config": config}
+
+
+@cache
+def store_folder() -> str:
+    """One for all draws: what belongs to another model or format must not be found."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    return folder.name
+
 
 FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     "small blocks": lambda rng: {"block_size": rng.choice((1, 4, 8)), "num_gpu_blocks": 256},
@@ -47,6 +63,13 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
     },
     "int8 cache": lambda rng: {"kv_cache_dtype": "int8_per_token_head"},
     "fp8 weights": lambda rng: {"quantization": "fp8"},
+    "KV on the host": lambda rng: connector("OffloadingConnector", cpu_bytes_to_use=1 << 22),
+    "KV in a store": lambda rng: connector(
+        "SharedStorageConnector", shared_storage_path=store_folder()
+    ),
+    "KV events": lambda rng: {
+        "kv_events_config": {"enable_kv_cache_events": True, "publisher": "null"}
+    },
     "another scheduler": lambda rng: {
         "scheduler_cls": POLICIES[rng.choice(sorted(POLICIES))],
         "num_cpu_blocks": 64,

@@ -84,18 +84,18 @@ def test_attention_meets_every_block_size_group_and_window(spec: str) -> None:
 
 
 @pytest.mark.parametrize("spec", ["store_kv", "paged_decode", "paged_prefill"])
-def test_a_cache_is_larger_than_31_bits(spec: str) -> None:
+def test_a_cache_is_larger_than_32_bits(spec: str) -> None:
     problem, rules = build(spec, "big-cache", 3)
-    assert problem["key_cache"].numel() > 2**31
+    assert problem["key_cache"].numel() > 2**32
     used = problem["slot_mapping"] if spec == "store_kv" else problem["block_table"]
     row = problem["key_cache"].stride(1 if spec == "store_kv" else 0)
     real = used[used != 2**31 - 1]
-    assert int(real.max()) * row > 2**31, "the slots in use do not lie behind the 2^31st element"
+    assert int(real.max()) * row > 2**32, "the slots in use do not lie behind the 2^32nd element"
     assert rules.rule("key_cache").axes[0] == "block"
 
 
 @pytest.mark.parametrize("spec", [name for name in SPECS if name != "split_decode"])
-def test_each_kernel_meets_an_offset_beyond_31_bits_by_its_program_alone(spec: str) -> None:
+def test_each_kernel_meets_an_offset_beyond_32_bits_by_its_program_alone(spec: str) -> None:
     """A row's number times its stride; the programs of split decode are those of paged decode."""
     furthest = 0
     for case in cases_of(spec):
@@ -104,7 +104,90 @@ def test_each_kernel_meets_an_offset_beyond_31_bits_by_its_program_alone(spec: s
             if isinstance(tensor, torch.Tensor) and "cache" not in name and tensor.numel():
                 rows = rules.programs or range(len(tensor))
                 furthest = max(furthest, max(rows) * tensor.stride(0))
-    assert furthest >= 2**31
+    assert furthest >= 2**32
+
+
+# ---------------------------------------------------------------- nothing is always the same
+ALWAYS = {
+    "OUT_TILE": "the grid of lora_expand is made for it",
+    "NUM_SPLITS of paged_decode": "split_decode has the others",
+}
+"""Arguments that have one value in all cases of a spec, with the reason."""
+
+
+def passed(spec: str) -> dict[str, set[Any]]:
+    """What all cases together pass as each argument that is a number."""
+    values: dict[str, set[Any]] = {}
+    for case in cases_of(spec):
+        problem, rules = build(spec, case.name, 3)
+        for launch in SPECS[spec].plan(**problem):
+            for name, value in (launch.args | launch.constexprs | dict(rules.constants)).items():
+                if not isinstance(value, torch.Tensor):
+                    values.setdefault(name, set()).add(value)
+    return values
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_argument_of_a_kernel_differs_in_two_cases(spec: str) -> None:
+    """`pytest -s -k every_argument` lists them: what a kernel may ignore, it must be asked for."""
+    for name, values in passed(spec).items():
+        print(f"{spec}: {name}: {', '.join(map(str, sorted(values)[:8]))}")
+        excused = name in ALWAYS or f"{name} of {spec}" in ALWAYS
+        assert excused or len(values) > 1, f"{name} is always {values}"
+
+
+@pytest.mark.parametrize("spec", ATTENTION)
+def test_a_scale_is_not_only_what_models_have(spec: str) -> None:
+    found = problems(spec)
+    assert any(abs(p["scale"] * p["query"].shape[2] ** 0.5 - 1) > 0.5 for p in found)
+
+
+@pytest.mark.parametrize("spec", ATTENTION)
+def test_attention_meets_shapes_beyond_what_one_has_in_mind(spec: str) -> None:
+    caches = [problem["key_cache"].shape for problem in problems(spec)]
+    lengths = [problem["seq_lens"] for problem in problems(spec)]
+    assert max(heads for _, _, heads, _ in caches) > 3
+    assert any(size & (size - 1) for _, size, _, _ in caches), "a block size that is no power of 2"
+    assert {80, 96} <= {dim for *_, dim in caches}
+    assert max(int(lens.max()) for lens in lengths) > 1000
+    assert min(map(len, lengths)) == 1
+    assert spec == "split_decode" or max(map(len, lengths)) >= 100
+    assert {"low-logits", "high-logits"} <= {case.name for case in cases_of(spec)}
+
+
+@pytest.mark.parametrize("spec", sorted(set(SPECS) - set(ATTENTION)))
+def test_every_other_kernel_meets_hundreds_of_rows(spec: str) -> None:
+    rows = {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y"}
+    name = rows.get(spec, "x" if spec != "apply_token_bitmask" else "bitmask")
+    counts = [len(problem[name]) for problem in problems(spec)]
+    assert min(counts) == 1 and any(100 <= count <= 1000 for count in counts)
+
+
+@pytest.mark.parametrize("spec", sorted(tolerances.ROUNDED_ONCE))
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_rounding_is_counted_in_more_than_one_case_of_each_dtype(spec: str, dtype: str) -> None:
+    counted = [
+        case.name
+        for case in cases_of(spec)
+        if case.dtype == dtype
+        and any(
+            want.numel() >= tolerances.COUNTED
+            for want in verdict.Judge(spec, case, 1).expected.values()
+        )
+    ]
+    assert len(counted) > 1
+
+
+def test_attention_is_counted_where_weights_average_out() -> None:
+    for spec in ATTENTION:
+        assert any(case.once for case in cases_of(spec))
+
+
+def test_a_result_that_is_rounded_twice_is_told_from_one_that_is_not() -> None:
+    want = torch.randn(4000, generator=torch.Generator().manual_seed(4)).double()
+    once, twice = want.float().half(), (want.float().half() * 1.0009).half()
+    assert verdict.misrounded(once, [want]) < 0.001
+    assert verdict.misrounded(twice, [want * 1.0009]) > 0.2
 
 
 @pytest.mark.parametrize("spec", ["silu_mul", "rms_norm", "paged_decode", "paged_prefill"])

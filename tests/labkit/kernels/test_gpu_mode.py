@@ -161,7 +161,7 @@ def test_a_case_in_all_configurations_between_guard_bands() -> None:
 
 
 def test_wrong_values_and_a_changed_input_are_found_on_a_gpu_too() -> None:
-    known = {(bug.spec, bug.kind): bug for bug in BUGS}
+    known = {(bug.spec, bug.kind): bug for bug in BUGS if bug.case == "row"}
     spec, source = SPECS["silu_mul"], reference_source(SPECS["silu_mul"])
     wrong = run_case_on_cpu("silu_mul", "row", known["silu_mul", "values"].apply(source))
     assert [finding.kind for finding in gpu._judge(wrong, spec, 5)] == ["values"]
@@ -196,15 +196,15 @@ def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
 
 LARGE_CASES: dict[str, set[str]] = {
     "store_kv": {"big-cache", "far"},
-    "paged_decode": {"big-cache", "far"},
-    "paged_prefill": {"big-cache", "far"},
+    "paged_decode": {"big-cache", "far", "far-table"},
+    "paged_prefill": {"big-cache", "far", "far-table"},
     "reduce_splits": {"long"},
     "split_decode": set(),
     "rms_norm": {"far"},
     "rope": {"apart"},
     "silu_mul": {"long"},
     "apply_token_bitmask": {"far", "far-masks"},
-    "lora_shrink": {"far-rows", "far-slots"},
+    "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots"},
 }
 

@@ -378,3 +378,76 @@ def test_a_dot_of_bfloat16(run: Run) -> None:
     tile = "tile = tl.full([16, 16], 1.5, tl.bfloat16)"
     seen = run({SCALE: f"{tile}; y = x * 0 + tl.max(tl.max(tl.dot(tile, tile)))"})
     assert seen["y"][0] == [36.0] * 6
+
+
+# ---------------------------------------------------------------- lanes of one program
+ROUND_TRIP = "tl.store(y_ptr + row * COLS + column, y, mask=inside)"
+NEIGHBOUR = "y_ptr + row * COLS + (column + 1) % COLS"
+
+
+def lines_after(text: str) -> dict[int, str]:
+    """GOOD, whose store is followed by more lines."""
+    return {STORE: text}
+
+
+def test_what_another_lane_has_just_written_is_not_there_yet(run: Run) -> None:
+    """A shift through global memory: lane i + 1 may not have stored when lane i loads."""
+    shift = f"{ROUND_TRIP}; z = tl.load({NEIGHBOUR}, mask=inside, other=0.0)"
+    seen = run(lines_after(f"{shift}; tl.store(total_ptr + row, tl.sum(z, axis=0), mask=row < 2)"))
+    [finding] = seen["findings"]
+    assert finding["kind"] == "race" and "tl.debug_barrier()" in finding["message"]
+
+
+def test_a_barrier_makes_it_visible(run: Run) -> None:
+    shift = f"{ROUND_TRIP}; tl.debug_barrier(); z = tl.load({NEIGHBOUR}, mask=inside, other=0.0)"
+    text = f"{shift}; tl.store(total_ptr + row, tl.sum(z, axis=0), mask=row < 2)"
+    assert run(lines_after(text))["findings"] == []
+
+
+def test_a_lane_reads_what_it_wrote_itself(run: Run) -> None:
+    again = f"{ROUND_TRIP}; z = tl.load(y_ptr + row * COLS + column, mask=inside, other=0.0)"
+    text = f"{again}; tl.store(total_ptr + row, tl.sum(z, axis=0), mask=row < 2)"
+    assert run(lines_after(text))["findings"] == []
+
+
+def test_a_transpose_in_place_overwrites_what_another_lane_reads(run: Run) -> None:
+    """Lane i writes what lane i + 1 has to read; nothing says which of them comes first."""
+    loads = f"{ROUND_TRIP}; tl.debug_barrier(); z = tl.load({NEIGHBOUR}, mask=inside, other=0.0)"
+    text = f"{loads}; tl.store(y_ptr + row * COLS + column, z, mask=inside)"
+    [finding] = run(lines_after(text))["findings"]
+    assert finding["kind"] == "race" and "which another lane of it reads" in finding["message"]
+
+
+def test_two_stores_of_two_lanes_to_one_element(run: Run) -> None:
+    text = f"tl.store({NEIGHBOUR}, y + 1.0, mask=inside); {ROUND_TRIP}"
+    kinds = [finding["kind"] for finding in run(lines_after(text))["findings"]]
+    assert kinds == ["duplicate_store"]
+    text = f"tl.store({NEIGHBOUR}, y + 1.0, mask=inside); tl.debug_barrier(); {ROUND_TRIP}"
+    assert run(lines_after(text))["findings"] == []
+
+
+# ---------------------------------------------------------------- what only the interpreter takes
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = x * scale if column < COLS else x",
+        "y = x * scale if (column < COLS) and (row < 2) else x",
+        "y = x * scale if not inside else x",
+    ],
+)
+def test_a_tile_is_neither_true_nor_false(run: Run, line: str) -> None:
+    [finding] = [f for f in run({SCALE: line})["findings"] if f["kind"] == "crash"]
+    assert finding["line"] == SCALE and "tl.where" in finding["message"]
+
+
+def test_a_constant_may_stand_on_the_left_of_a_tile(run: Run) -> None:
+    assert run({SCALE: "y = -COLS * x * (scale / -COLS)"})["y"][:3] == WANT
+
+
+@pytest.mark.parametrize("loop", ["range(0, 1000000000)", "tl.static_range(0, 1000000000)"])
+def test_a_loop_without_loads_is_stopped_too(run: Run, loop: str) -> None:
+    [finding] = [
+        f for f in run({SCALE: f"y = x\n    for _ in {loop}: y += 1.0"})["findings"]
+        if f["kind"] == "timeout"
+    ]  # fmt: skip
+    assert "steps" in finding["message"]

@@ -91,7 +91,7 @@ def paged_decode_kernel(
         mine = position >= begin
         page = tl.where(mine, position, begin) // BLOCK_SIZE
         block = tl.load(block_table_ptr + request * table_stride + page, mask=mine, other=0)
-        slot = block.to(tl.int64) * BLOCK_SIZE + (position & (BLOCK_SIZE - 1))
+        slot = block.to(tl.int64) * BLOCK_SIZE + position % BLOCK_SIZE
         offsets = (slot * num_kv_heads + kv_head)[:, None] * HEAD_DIM + dim[None, :]
         in_page = mine[:, None] & in_head[None, :]
         key = tl.load(key_cache_ptr + offsets, mask=in_page, other=0.0).to(tl.float32)
@@ -187,7 +187,7 @@ def paged_prefill_kernel(
             here = keys < high
             page = block_table_ptr + request * table_stride + keys // BLOCK_SIZE
             block = tl.load(page, mask=here, other=0).to(tl.int64)
-            slot = block * BLOCK_SIZE + (keys & (BLOCK_SIZE - 1))
+            slot = block * BLOCK_SIZE + keys % BLOCK_SIZE
             offsets = (slot * (num_heads // GROUP) + head // GROUP)[:, None] * HEAD_DIM
             offsets += dim[None, :]
             key = tl.load(key_cache_ptr + offsets, mask=here[:, None] & in_head, other=0.0)

@@ -1,0 +1,1 @@
+"""Practice after passing: find a bug, meet a changed requirement, predict a state."""

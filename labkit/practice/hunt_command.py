@@ -1,0 +1,184 @@
+"""`make hunt-03`: the phase's bug hunts. `make hunt-03.2`: begin one, go on with it, or have it
+judged."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from itertools import zip_longest
+from typing import Any
+
+import typer
+
+from labkit.course.console import Screen, course, polite, ready_phase, some
+from labkit.course.manifest import ManifestError, Phase
+from labkit.course.state import State
+from labkit.judge import public
+from labkit.practice import hunts
+from labkit.practice.hunts import CLUES, Hunt
+
+SHOWN_LINES = 3
+TABLE = "hunts"
+"""In `.labkit/state.json`: hunt -> {"begun": when, "clues": n, "named": …, "solved": when}."""
+
+
+@polite
+def main(
+    which: str = typer.Argument(help="a phase (03) or one of its hunts (03.2)"),
+    name: str = typer.Option("", help="the function that you think is wrong"),
+    clue: bool = typer.Option(False, "--clue", help="the next clue: where, which rule, when"),
+    again: bool = typer.Option(False, "--again", help="begin anew; what you have is backed up"),
+    tell: bool = typer.Option(False, "--tell", help="give up, and hear the whole story"),
+) -> None:
+    """Find and mend a bug that an engine really had; the hidden suite judges."""
+    known, out = course(), Screen()
+    if "." not in which:
+        show_all(out, ready_phase(which))
+        return
+    hunt = hunts.find(known, which)
+    if not hunt.phase.hidden_tests.exists():
+        raise ManifestError(
+            "hunts are judged by the hidden suites, which are sealed here: ask your instructor for"
+            " the key, then `python -m labkit unseal KEY`"
+        )
+    state = Record(hunt)
+    if tell:
+        show_story(out, hunt)
+    elif again or not hunt.file.exists():
+        start(out, hunt, state)
+    elif clue:
+        show_clues(out, hunt, state)
+    elif name:
+        raise typer.Exit(0 if check_name(out, hunt, state, name) else 1)
+    else:
+        raise typer.Exit(0 if check(out, hunt, state) else 1)
+
+
+class Record:
+    """What the course remembers of a hunt; each change is written at once."""
+
+    def __init__(self, hunt: Hunt) -> None:
+        self.hunt, self.state = hunt, State(hunt.phase.root)
+        self.data: dict[str, Any] = dict(self.state.get(TABLE, hunt.id) or {})
+
+    def put(self, **values: Any) -> None:
+        self.data |= values
+        self.state.put(TABLE, self.hunt.id, self.data)
+
+
+def now() -> str:
+    return datetime.now().isoformat(timespec="seconds")
+
+
+def show_all(out: Screen, phase: Phase) -> None:
+    found = hunts.load(phase)
+    if not found:
+        raise ManifestError(f"phase {phase.number} has no hunts")
+    out.line(f"hunt-{phase.number} · {phase.title}", "bold")
+    out.line("Each is a bug that is put into a copy of the engine's module. Your files stay as"
+             " they are.")  # fmt: skip
+    out.line()
+    for hunt in found:
+        record = Record(hunt).data
+        word = "solved" if "solved" in record else "begun" if hunt.file.exists() else "new"
+        mark, style = {"solved": ("✓", "green"), "begun": ("…", "yellow")}.get(word, ("○", "dim"))
+        out.line(f"{mark} {hunt.id} {hunt.title}  ({word})", style, 2)
+    out.line()
+    following = next((h for h in found if "solved" not in Record(h).data), found[0])
+    out.line(f"next: make hunt-{following.id}", "bold")
+
+
+def start(out: Screen, hunt: Hunt, state: Record) -> None:
+    """Write the working copy and the report, and show what the user says."""
+    out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
+    kept = hunts.begin(hunt)
+    state.data = {}
+    state.put(begun=now(), clues=0)
+    if kept:
+        out.line(f"what you had is in {hunt.shown(kept)}", "dim")
+    out.line()
+    out.line(hunt.symptom, indent=2)
+    out.line()
+    out.pair("read", hunt.shown(hunt.folder / "REPORT.md"), "", 0, 6)
+    if (hunt.folder / "timeline.jsonl").exists():
+        trace = hunt.shown(hunt.folder / "timeline.jsonl")
+        out.pair("look", f"make inspect TRACE={trace}", "", 0, 6)
+    out.pair("mend", hunt.shown(hunt.file), "", 0, 6)
+    out.pair("then", f"make hunt-{hunt.id}", "", 0, 6)
+    out.pair("stuck?", f'make hunt-{hunt.id} ARGS="--clue"', "", 0, 6)
+    out.pair("sure?", f'make hunt-{hunt.id} ARGS="--name THE_FUNCTION"', "", 0, 6)
+
+
+def show_clues(out: Screen, hunt: Hunt, state: Record) -> None:
+    shown = min(state.data.get("clues", 0) + 1, len(CLUES))
+    state.put(clues=shown)
+    out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
+    for level in range(shown):
+        style = "" if level == shown - 1 else "dim"
+        out.line(f"{level + 1} of {len(CLUES)}, {CLUES[level]}: {hunt.clues[level]}", style)
+
+
+def check_name(out: Screen, hunt: Hunt, state: Record, name: str) -> bool:
+    """Whether it is that function; a method may be named without its class."""
+    right = hunt.mistake.function
+    good = name in (right, right.rpartition(".")[2])
+    if good:
+        state.put(named=right)
+        out.line(f"✓ {right} it is. Mend it in {hunt.shown(hunt.file)}.", "green")
+    else:
+        out.line(f"✗ not {name}; the mistake is in another function of {hunt.file.name}", "red")
+    return good
+
+
+def check(out: Screen, hunt: Hunt, state: Record) -> bool:
+    """Judge the working copy: first the report's script, then the hidden tests."""
+    out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
+    out.line(f"judged: {hunt.shown(hunt.file)}", "dim")
+    out.line()
+    mapping = {hunt.mistake.module: str(hunt.file)}
+    seen, expected = hunts.observe(hunt, mapping), hunts.observe(hunt, {})
+    if seen != expected:
+        show_difference(out, seen, expected)
+        out.line(f'next: edit {hunt.shown(hunt.file)}; make hunt-{hunt.id} ARGS="--clue" helps',
+                 "bold")  # fmt: skip
+        return False
+    out.line("✓ the user sees what she should", "green")
+    result = hunts.judge(hunt)
+    failed = [test for test in result.tests if not test.passed]
+    if result.broken or failed or not result.tests:
+        show_failed(out, hunt, result, failed)
+        return False
+    out.line(f"✓ the hidden tests pass: {len(result.tests)} of {len(result.tests)}", "green")
+    if "solved" not in state.data:
+        state.put(solved=now())
+    out.line()
+    show_story(out, hunt)
+    return True
+
+
+def show_difference(out: Screen, seen: str, expected: str) -> None:
+    """The first lines that differ, as the user would point at them."""
+    out.line("✗ the user still sees:", "red")
+    pairs = list(zip_longest(seen.splitlines(), expected.splitlines(), fillvalue="(nothing)"))
+    differing = [pair for pair in pairs if pair[0] != pair[1]]
+    for mine, right in differing[:SHOWN_LINES]:
+        out.pair("sees", mine, "red", 4)
+        out.pair("should see", right, "green", 4)
+    if len(differing) > SHOWN_LINES:
+        out.line(f"and {len(differing) - SHOWN_LINES} more lines differ", "dim", 4)
+    out.line()
+
+
+def show_failed(
+    out: Screen, hunt: Hunt, result: public.PhaseResult, failed: list[public.Test]
+) -> None:
+    names = some([test.title for test in failed]) or "the module cannot be imported"
+    out.line(f"✗ hidden tests: {len(failed)} of {len(result.tests)} fail: {names}", "red")
+    out.line("The symptom is gone and something else is wrong: mend the cause, not the symptom.")
+    out.line(f"next: edit {hunt.shown(hunt.file)}, then make hunt-{hunt.id}", "bold")
+
+
+def show_story(out: Screen, hunt: Hunt) -> None:
+    out.line(f"It was {hunt.mistake.function}, task {hunt.exercise.id}.", "bold")
+    out.line(hunt.story)
+    if row := hunts.row_text(hunt):
+        out.line(f"{hunt.row} of upstream_notes/HISTORY.md: {row}", "dim")

@@ -1,0 +1,220 @@
+"""Bug hunts: a mistake that an engine really had, put back, and a user's report of it.
+
+`tests/corpora/hunts/NN-slug.toml` holds them. The mistake is a named one of
+`tests/corpora/mutants`; the script shows what a user saw; the row is the true story's in
+`upstream_notes/HISTORY.md`. A hunt lives in `hunts/NN.K/`: the learner's files are never touched.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit.course import source
+from labkit.course.files import backup, write_text
+from labkit.course.manifest import Course, Exercise, ManifestError, Phase
+from labkit.course.state import State
+from labkit.judge import mistakes, public
+from labkit.judge.hidden_suite import run_hidden
+from labkit.practice import scenes
+from labkit.process import overlay
+
+CLUES = ("where to look", "which rule is broken", "where it shows")
+KEYS = {"title", "mutant", "row", "symptom", "script", "clues", "story"}
+SCRIPT_SECONDS = 180.0
+LINK = re.compile(r"\[([^]]*)\]\(([^)]*)\)")
+ROW = re.compile(r"\| (H\d\d\d?) \|")
+
+
+@dataclass(frozen=True)
+class Hunt:
+    """One bug to be found.
+
+    Attributes:
+        id: "03.2", the second hunt of phase 03.
+        mistake: what is wrong, where, and the whole module that has it.
+        row: of HISTORY.md, or "" for a mistake that learners make.
+        symptom: what a user writes.
+        script: Python that shows it.
+        clues: one text for each of CLUES.
+        story: what it was, told after the hunt.
+    """
+
+    phase: Phase
+    id: str
+    title: str
+    mistake: mistakes.Mutant
+    row: str
+    symptom: str
+    script: str
+    clues: tuple[str, ...]
+    story: str
+
+    @property
+    def exercise(self) -> Exercise:
+        return self.phase.exercise(self.mistake.exercise)
+
+    @property
+    def folder(self) -> Path:
+        return self.phase.root / "hunts" / self.id
+
+    @property
+    def file(self) -> Path:
+        """The working copy that the learner mends."""
+        return self.folder / f"{self.mistake.module.rpartition('.')[2]}.py"
+
+    def shown(self, path: Path) -> str:
+        return path.relative_to(self.phase.root).as_posix()
+
+
+def hunts_file(phase: Phase) -> Path:
+    return phase.root / "tests" / "corpora" / "hunts" / f"{phase.slug}.toml"
+
+
+def load(phase: Phase) -> list[Hunt]:
+    """The phase's hunts, in their order; [] if it has none.
+
+    Raises:
+        ManifestError: an entry is incomplete, or names no mistake of the phase.
+    """
+    path = hunts_file(phase)
+    if not path.exists():
+        return []
+    known = {entry["name"]: entry for entry in mistakes.entries(phase)}
+    hunts = []
+    for number, entry in enumerate(tomllib.loads(path.read_text(encoding="utf-8"))["hunts"], 1):
+        where = f"{path.name}: hunt {number}"
+        if set(entry) | {"row"} != KEYS:
+            raise ManifestError(f"{where}: its keys are {', '.join(sorted(entry))}; they must be"
+                                f" {', '.join(sorted(KEYS))}; row may be left out")  # fmt: skip
+        if entry["mutant"] not in known:
+            raise ManifestError(f"{where}: there is no mistake {entry['mutant']!r} in"
+                                f" tests/corpora/mutants/{phase.slug}.toml")  # fmt: skip
+        if len(entry["clues"]) != len(CLUES):
+            raise ManifestError(f"{where}: it has {len(entry['clues'])} clues; give {len(CLUES)}")
+        mistake = mistakes.load_one(phase, where, known[entry["mutant"]])
+        texts = {key: entry.get(key, "").strip() for key in KEYS - {"clues", "mutant"}}
+        clues = tuple(clue.strip() for clue in entry["clues"])
+        hunts.append(Hunt(phase, f"{phase.number}.{number}", mistake=mistake, clues=clues, **texts))
+    return hunts
+
+
+def find(course: Course, name: str) -> Hunt:
+    """The hunt called "03.2".
+
+    Raises:
+        ManifestError: there is none; the message lists those of the phase.
+    """
+    phase = course.phase(name.partition(".")[0])
+    hunts = {hunt.id: hunt for hunt in load(phase)}
+    wanted = f"{phase.number}.{name.partition('.')[2]}"
+    if wanted not in hunts:
+        known = ", ".join(hunts) or "none yet"
+        raise ManifestError(f"there is no hunt {name!r}; those of phase {phase.number}: {known}")
+    return hunts[wanted]
+
+
+# ------------------------------------------------------------------ what the learner gets
+def buggy_text(hunt: Hunt) -> tuple[str, bool]:
+    """The module with the mistake in it: the learner's own module if its tasks passed, else the
+    reference's; and whether it is the learner's."""
+    phase, mistake = hunt.phase, hunt.mistake
+    passed = State(phase.root).passed(phase.slug)
+    mine = phase.lab_file(mistake.module)
+    if all(task.id in passed for task in phase.of_module(mistake.module)) and mine.exists():
+        wrong = source.function_text(mistake.text, source.find(mistake.text, mistake.function))
+        try:
+            text = mine.read_text(encoding="utf-8")
+            return source.replace_function(text, mistake.function, wrong, mine.name), True
+        except (SyntaxError, source.SourceError):
+            pass
+    return mistake.text, False
+
+
+def observe(hunt: Hunt, mapping: Mapping[str, str], timeline: Path | None = None) -> str:
+    """What the hunt's script prints with these files in the engine."""
+    env = overlay.environment(hunt.phase.root, mapping)
+    env |= hunt.phase.environment
+    if timeline:
+        env[scenes.TIMELINE] = str(timeline)
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", hunt.script], env=env, cwd=hunt.phase.root,
+            capture_output=True, text=True, timeout=SCRIPT_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"no answer within {SCRIPT_SECONDS:g} s"
+    last = (done.stderr.strip().splitlines() or [""])[-1]
+    return done.stdout.strip("\n") + (f"\n{last}" if done.returncode else "")
+
+
+def begin(hunt: Hunt) -> Path | None:
+    """Write the working copy, the report and a recording; a begun hunt is backed up first, and its
+    backup returned."""
+    files = [hunt.file, hunt.folder / "REPORT.md", hunt.folder / "reproduce.py"]
+    kept = backup(hunt.phase.root, files)
+    text, _ = buggy_text(hunt)
+    write_text(hunt.file, text)
+    write_text(hunt.folder / "reproduce.py", hunt.script + "\n")
+    timeline = hunt.folder / "timeline.jsonl"
+    timeline.unlink(missing_ok=True)
+    seen = observe(hunt, {hunt.mistake.module: str(hunt.file)}, timeline)
+    expected = observe(hunt, {})
+    write_text(hunt.folder / "REPORT.md", report(hunt, seen, expected, timeline.exists()))
+    return kept
+
+
+def report(hunt: Hunt, seen: str, expected: str, recorded: bool) -> str:
+    """The user's report, as Markdown."""
+    look = f"\n    make inspect TRACE=hunts/{hunt.id}/timeline.jsonl\n" if recorded else ""
+    recording = f"\nA recording of the run that goes wrong:\n{look}" if look else ""
+    return f"""# {hunt.title}
+
+{hunt.symptom}
+
+What we ran (`reproduce.py`):
+
+```python
+{hunt.script}
+```
+
+What we see:
+
+```
+{seen}
+```
+
+What another engine of yours says:
+
+```
+{expected}
+```
+{recording}
+The mistake is in `{hunt.file.name}`, in one function. Mend it there, then:
+
+    make hunt-{hunt.id}
+"""
+
+
+# ------------------------------------------------------------------ what is judged
+def judge(hunt: Hunt) -> public.PhaseResult:
+    """The hidden tests of the tasks of the hunt's module, on the working copy."""
+    tasks = [task.id for task in hunt.phase.of_module(hunt.mistake.module)]
+    return run_hidden(hunt.phase, {hunt.mistake.module: str(hunt.file)}, seed=1, tasks=tasks)
+
+
+def row_text(hunt: Hunt) -> str:
+    """Where it was and why, as the catalogue has it; "" without a row."""
+    text = (hunt.phase.root / "upstream_notes" / "HISTORY.md").read_text(encoding="utf-8")
+    for line in text.splitlines():
+        found = ROW.match(line)
+        if hunt.row and found and found[1] == hunt.row:
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            where = LINK.sub(r"\1 (\2)", cells[1])
+            return f"{where}: {cells[2]}"
+    return ""

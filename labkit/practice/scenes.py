@@ -1,0 +1,141 @@
+"""What a bug report's script calls: serve a few prompts, and say what a user sees of it.
+
+A script runs in a process of its own, with the module of the hunt in the engine's place. It prints
+what happens and no more: not where.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+TIMELINE = "LABKIT_TIMELINE"
+"""The environment variable that names the file for a record of every step."""
+SETTINGS: dict[str, Any] = {
+    "block_size": 16,
+    "num_gpu_blocks": 40,
+    "max_num_batched_tokens": 64,
+    "max_num_seqs": 4,
+    "max_model_len": 256,
+    "dtype": "float32",
+}
+SHOWN_TEXT = 46
+ADAPTERS = ("pirate", "json", "polite")
+
+
+def serve(
+    prompts: Sequence[Any],
+    params: Sequence[dict[str, Any]] | dict[str, Any] | None = None,
+    *,
+    at: Sequence[int] | None = None,
+    gone: dict[int, int] | None = None,
+    loras: Sequence[str | None] = (),
+    rounds: int = 1,
+    steps: int = 300,
+    **settings: Any,
+) -> None:
+    """Serve prompts with the storyteller, and print how each of them ended.
+
+    Args:
+        prompts: texts or lists of token ids; they are called r0, r1, …
+        params: of `SamplingParams`, for all or one for each; greedy, 16 tokens, past every end.
+        at: in which step each arrives; default: all before the first.
+        gone: request -> the step before which its client hangs up.
+        loras: the bundled adapter of each, or None.
+        rounds: how often to serve all of them, one after the other, on the same engine.
+        steps: after so many, say who is not done, and stop.
+        settings: of `LLM`.
+    """
+    from mini_vllm import LLM
+    from mini_vllm.observability.timeline import record_timeline
+
+    llm = LLM("storyteller", **(SETTINGS | settings))
+    with ExitStack() as stack:
+        if path := os.environ.get(TIMELINE):
+            stack.enter_context(record_timeline(llm.engine.core, Path(path)))
+        for number in range(rounds):
+            if rounds > 1:
+                print(f"round {number + 1}:")
+            _serve(llm, prompts, params, list(at or [0] * len(prompts)), gone or {}, loras, steps)
+
+
+def _serve(
+    llm: Any,
+    prompts: Sequence[Any],
+    params: Any,
+    at: list[int],
+    gone: dict[int, int],
+    loras: Sequence[str | None],
+    limit: int,
+) -> None:
+    from mini_vllm import SamplingParams
+
+    engine, outputs = llm.engine, dict[int, Any]()
+    step = computed = 0
+
+    def count(plan: Any, results: Any, seconds: float, stats: Any) -> None:
+        nonlocal computed
+        computed += plan.total_num_scheduled_tokens
+
+    engine.core.observers.append(count)
+    try:
+        while len(outputs) < len(prompts) or engine.has_unfinished_requests():
+            for index, prompt in enumerate(prompts):
+                if at[index] == step:
+                    own = params[index] if isinstance(params, list | tuple) else params
+                    chosen = {"temperature": 0.0, "max_tokens": 16, "ignore_eos": True} | (
+                        own or {}
+                    )
+                    outputs[index] = engine.add_request(
+                        f"r{index}",
+                        prompt,
+                        SamplingParams(**chosen),
+                        lora_request=_adapter(loras[index] if loras else None),
+                    )
+                if gone.get(index) == step:
+                    engine.abort_requests([f"r{index}"])
+            if step == limit:
+                break
+            engine.step()
+            step += 1
+    except Exception as error:
+        print(f"the engine ends in step {step}: {type(error).__name__}: {error}")
+    engine.core.observers.remove(count)
+    for index, output in sorted(outputs.items()):
+        print(f"r{index}  {_ending(output, step)}")
+    manager = engine.core.scheduler.kv_cache_manager
+    total = llm.config.cache.num_gpu_blocks - 1
+    print(f"{step} steps, {computed} tokens computed, {round(manager.usage * total)} of {total}"
+          " blocks in use afterwards")  # fmt: skip
+    engine.abort_requests([f"r{index}" for index in outputs])
+
+
+def ask(name: str, num_tokens: int) -> Any:
+    """A request whose prompt nobody else has, for scripts that have no engine."""
+    from mini_vllm.request import Request
+    from mini_vllm.sampling_params import SamplingParams
+
+    prompt = [sum(name.encode()) * 1000 + i for i in range(num_tokens)]
+    return Request(name, prompt, SamplingParams(temperature=0.0, max_tokens=32), 0, 0.0)
+
+
+def _adapter(name: str | None) -> Any:
+    from mini_vllm.bundled import adapter_path
+    from mini_vllm.lora.request import LoRARequest
+
+    if name is None:
+        return None
+    return LoRARequest(name, 1 + ADAPTERS.index(name), str(adapter_path(name)))
+
+
+def _ending(output: Any, step: int) -> str:
+    done = output.outputs[0]
+    text = repr(done.text if len(done.text) <= SHOWN_TEXT else done.text[:SHOWN_TEXT] + "…")
+    if output.error:
+        return f"error: {output.error}"
+    if not output.finished:
+        return f"not done after {step} steps: {len(done.token_ids)} tokens {text}"
+    return f"{done.finish_reason}: {len(done.token_ids)} tokens {text}"

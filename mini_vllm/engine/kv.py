@@ -1,0 +1,110 @@
+"""The engine's side of KV that travels: both halves of a connector, and who hears of the cache.
+
+Source: vllm/v1/core/sched/scheduler.py#L117-L165 (Scheduler.__init__) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from mini_vllm.config import EngineConfig, KVTransferConfig
+from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.core.scheduler_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.executor.base import Executor
+from mini_vllm.kv_transfer.base import KVConnectorBase_V1, KVConnectorRole
+from mini_vllm.kv_transfer.events import KVEventLog
+from mini_vllm.kv_transfer.factory import KVConnectorFactory
+from mini_vllm.kv_transfer.params import check_remote_blocks
+from mini_vllm.kv_transfer.publisher import ZmqEventPublisher
+from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
+
+logger = logging.getLogger(__name__)
+
+
+def check_config(config: KVTransferConfig | None) -> None:
+    """Refuse a connector that cannot work, before a model is loaded. Raises ValueError."""
+    if config is not None:
+        KVConnectorFactory.get_connector_class(config)
+
+
+class EngineKV:
+    """A connector and a publisher of events, each if the configuration wants one.
+
+    Args:
+        executor: whose workers have their caches.
+        num_blocks: of these caches.
+
+    Raises:
+        ValueError: for settings that do not fit the model, or an address that is taken.
+    """
+
+    def __init__(self, config: EngineConfig, executor: Executor, num_blocks: int) -> None:
+        self.executor = executor
+        self.connector: KVConnectorBase_V1 | None = None
+        self.policy = "fail"
+        self.events: KVEventLog | None = None
+        self.publisher: ZmqEventPublisher | None = None
+        self.hash_root: bytes | None = None
+        self._warned = False
+        transfer, events = config.kv_transfer, config.kv_events
+        wants_events = events is not None and events.enable_kv_cache_events
+        if transfer is None and not wants_events:
+            return
+        context = executor.call("kv_context", num_blocks)[0]
+        self.hash_root = context.namespace
+        self.block_size = context.block_size
+        if transfer is not None:
+            self.policy = transfer.kv_load_failure_policy
+            role = KVConnectorRole.SCHEDULER
+            self.connector = KVConnectorFactory.create_connector(transfer, role, context)
+            said = executor.call("connect", context)
+            self.connector.set_xfer_handshake_metadata(dict(enumerate(said)))
+        if wants_events:
+            assert events is not None
+            self.events = KVEventLog()
+            if events.publisher == "zmq":
+                self.publisher = ZmqEventPublisher(events)
+
+    def check_params(self, params: Mapping[str, Any] | None, num_prompt_tokens: int) -> None:
+        """Refuse a request whose KV cannot be where it says.
+
+        Raises:
+            ValueError: naming what does not fit.
+        """
+        if not params:
+            return
+        if self.connector is not None:
+            check_remote_blocks(params, num_prompt_tokens, self.block_size)
+        elif not self._warned:
+            self._warned = True
+            logger.warning(
+                "a request has kv_transfer_params, but the engine has no KV connector; it is "
+                "served without; set kv_transfer_config"
+            )
+
+    def step_done(
+        self, plan: SchedulerOutput, result: ModelRunnerOutput, timeout: float, scheduler: Scheduler
+    ) -> None:
+        """Tell of the cache; if nothing could run and nothing has come, sleep until it may have."""
+        if self.events is not None:
+            events = self.events.take()
+            if self.publisher is not None:
+                self.publisher.publish(events)
+        if plan.num_scheduled_tokens or not isinstance(scheduler, RemoteKVScheduler):
+            return
+        report = result.kv_connector_output
+        if scheduler.waits_for_transfer() and (report is None or report.is_empty()):
+            self.executor.call("wait_for_kv", timeout)
+
+    def flush(self) -> None:
+        """Return when all KV that is to be saved is where others find it."""
+        if self.connector is not None:
+            self.executor.call("flush_kv")
+
+    def shutdown(self) -> None:
+        if self.connector is not None:
+            self.connector.shutdown()
+        if self.publisher is not None:
+            self.publisher.shutdown()

@@ -1,0 +1,165 @@
+"""What a model needs and what this machine offers, told before anything is loaded.
+
+The model is built without values ("meta" tensors have a shape and no memory), so its size is that
+of the real one, quantised or not. From a hub only the small files come.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from typing import Any
+
+import torch
+from torch import nn
+
+import mini_vllm
+from mini_vllm.attention import get_backend
+from mini_vllm.config import EngineConfig
+from mini_vllm.hub import in_units
+from mini_vllm.model.build import default_dtype, resolve_dtype
+from mini_vllm.model.config import load_config
+from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.registry import resolve_model_class
+from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.worker.kv_cache import (
+    available_memory,
+    bytes_per_block,
+    choose_num_blocks,
+    reclaimable_memory,
+)
+from mini_vllm.worker.worker import pick_device
+
+BANDWIDTH_BYTES = 256 * 2**20
+BANDWIDTH_SECONDS = 0.3
+
+
+def describe(model: str, **options: Any) -> dict[str, Any]:
+    """Figures by name: sizes in bytes, tokens of cache, and the most tokens a second.
+
+    Args:
+        model, options: as of ``LLM``.
+
+    Raises:
+        ValueError, OSError: for what ``LLM`` would refuse, too, as far as its config tells.
+    """
+    config = EngineConfig.from_kwargs(model, **(options | {"load_format": "dummy"}))
+    device = pick_device(config.model.device)
+    skeleton = build_empty(config, device)
+    spec, args = skeleton.kv_cache_spec(), skeleton.config
+    weights, read = weight_bytes(skeleton, device.type)
+    cache = config.cache
+    block_bytes = bytes_per_block(spec, cache.block_size)
+    free = reclaimable_memory(device)
+    num_blocks, problem = cache_blocks(config, skeleton, device, weights)
+    bandwidth = read_bandwidth(device)
+    return {
+        "mini_vllm": mini_vllm.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": str(device),
+        "threads": torch.get_num_threads(),
+        "model": config.model.model,
+        "architecture": args.architectures[0],
+        "parameters": sum(weight.numel() for weight in skeleton.parameters()),
+        "dtype": str(skeleton.dtype).removeprefix("torch."),
+        "layers": args.num_hidden_layers,
+        "max_model_len": config.scheduler.max_model_len,
+        "longest_model_len": args.max_position_embeddings,
+        "weight_bytes": weights,
+        "free_bytes": free,
+        "kv_bytes_per_token": block_bytes // cache.block_size,
+        "block_size": cache.block_size,
+        "bytes_per_block": block_bytes,
+        "num_gpu_blocks": num_blocks,
+        "kv_cache_tokens": max(num_blocks - 1, 0) * cache.block_size,
+        "kv_cache_mib": round(block_bytes * num_blocks / 2**20, 1),
+        "bandwidth_gb_per_s": round(bandwidth / 1e9, 1),
+        "decode_tokens_per_s": round(bandwidth / read, 1),
+        "fits": problem is None,
+        "problem": problem,
+    }
+
+
+def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
+    """The model without values: every parameter has its shape and dtype, and takes no memory."""
+    wanted, kv_cache_dtype = config.model, config.cache.kv_cache_dtype
+    args = load_config(wanted.model)
+    quant = get_quantization_config(wanted.model, wanted.quantization)
+    if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
+        kv_cache_dtype = quant.kv_cache_dtype
+    build = Build(get_backend(device), quant, kv_cache_dtype=kv_cache_dtype)
+    with torch.device("meta"), default_dtype(resolve_dtype(wanted.dtype, args)):
+        return resolve_model_class(args.architectures)(args, build)
+
+
+def weight_bytes(model: LlamaForCausalLM, device_type: str) -> tuple[int, int]:
+    """What the weights take in memory, and what a decode step of one request reads of them.
+
+    A CPU without arithmetic in the model's dtype keeps products' weights in float32. A tied head
+    is a second copy there, in the order that products read. Of experts a token reads only its own.
+    """
+    args, total, read = model.config, 0, 0
+    for name, module in model.named_modules():
+        own = sum(weight.numel() * weight.itemsize for weight in module.parameters(recurse=False))
+        is_plain = isinstance(module, Linear) and module.weight is not None
+        if is_plain and module.weight.dtype in (torch.bfloat16, torch.float16):
+            own = own // 2 * compute_dtype(module.weight.dtype, device_type).itemsize
+        if name == "lm_head" and args.tie_word_embeddings and device_type != "cpu":
+            read += own  # the embedding itself, counted already
+            continue
+        total += own
+        if isinstance(module, nn.Module) and ".experts." in name:
+            read += own * args.num_experts_per_tok // args.num_experts
+        elif name != "model.embed_tokens":  # of which a token reads one row
+            read += own
+    return total, read
+
+
+def cache_blocks(
+    config: EngineConfig, model: LlamaForCausalLM, device: torch.device, weights: int
+) -> tuple[int, str | None]:
+    """KV blocks that fit beside the weights, and what is wrong if that is not enough."""
+    left = available_memory(device, config.cache.gpu_memory_utilization)
+    share = left / max(reclaimable_memory(device), 1)
+    if weights > reclaimable_memory(device):
+        return 0, (
+            f"the weights take {in_units(weights)}, and {in_units(reclaimable_memory(device))} "
+            "are free; quantize it, or take a smaller model"
+        )
+    left -= int(weights * min(share, 1.0))
+    try:
+        return choose_num_blocks(config, model.kv_cache_spec(), device, memory=left), None
+    except ValueError as error:
+        return 0, str(error)
+
+
+def read_bandwidth(device: torch.device) -> float:
+    """Bytes a second that a large read reaches here now."""
+    data = torch.ones(BANDWIDTH_BYTES // 4, device=device)
+    best, end = float("inf"), time.perf_counter() + BANDWIDTH_SECONDS
+    while (start := time.perf_counter()) < end:
+        data.sum().item()
+        best = min(best, time.perf_counter() - start)
+    return BANDWIDTH_BYTES / best
+
+
+def as_text(figures: dict[str, Any]) -> str:
+    """The figures as a short text, the most asked for first."""
+    lines = [
+        f"{figures['model']}: {figures['architecture']}, {figures['parameters'] / 1e6:,.1f} M "
+        f"parameters in {figures['dtype']}, {figures['layers']} layers",
+        f"weights        {in_units(figures['weight_bytes'])} in memory; "
+        f"{in_units(figures['free_bytes'])} free on {figures['device']}",
+        f"KV cache       {in_units(figures['kv_bytes_per_token'])} a token; room for "
+        f"{figures['kv_cache_tokens']:,} tokens ({figures['num_gpu_blocks']} blocks of "
+        f"{figures['block_size']}, {figures['kv_cache_mib']} MiB)",
+        f"decode speed   at most {figures['decode_tokens_per_s']:,} tokens/s for one request: each "
+        f"token reads the weights, at {figures['bandwidth_gb_per_s']} GB/s",
+        f"length         max_model_len {figures['max_model_len']}; the model goes up to "
+        f"{figures['longest_model_len']}",
+        f"versions       mini_vllm {figures['mini_vllm']}, torch {figures['torch']}, Python "
+        f"{figures['python']}; {figures['threads']} threads",
+    ]
+    return "\n".join([*lines, *([f"does not fit: {p}"] if (p := figures["problem"]) else [])])

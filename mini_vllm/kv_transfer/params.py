@@ -1,0 +1,106 @@
+"""What a caller may say about the KV of one request: ``extra_args["kv_transfer_params"]``.
+
+Whoever stands before a prefill and a decode engine says {"do_remote_decode": true} to the first,
+and hands what that answers to the second.
+
+Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
+(NixlConnectorScheduler.request_finished) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.errors import show
+
+REMOTE_KEYS: dict[str, type] = {
+    "remote_engine_id": str,
+    "remote_request_id": str,
+    "remote_host": str,
+    "remote_port": int,
+    "remote_block_ids": list,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RemotePrefill:
+    """Where another engine holds the KV of a prompt."""
+
+    engine_id: str
+    request_id: str
+    lease: str
+    host: str
+    port: int
+    block_ids: list[int]
+    num_tokens: int
+
+
+def check_params(params: Any) -> None:
+    """Refuse what no connector could follow.
+
+    Raises:
+        ValueError: that names the key, its value and what it must be.
+    """
+    if params is None:
+        return
+    if not isinstance(params, Mapping):
+        raise ValueError(f"kv_transfer_params is {show(params)}; it must be an object or left out")
+    if params.get("do_remote_prefill") and params.get("do_remote_decode"):
+        raise ValueError(
+            "kv_transfer_params has do_remote_prefill and do_remote_decode; a request either "
+            "fetches its prompt's KV or leaves it for another engine; set one of them"
+        )
+    read_remote_prefill(params)
+
+
+def check_remote_blocks(params: Mapping[str, Any], num_prompt_tokens: int, block_size: int) -> None:
+    """Refuse KV of another prompt.
+
+    Raises:
+        ValueError: if there are not as many tokens and blocks as the prompt has.
+    """
+    source = read_remote_prefill(params)
+    if source is None:
+        return
+    num_blocks = -(-min(source.num_tokens, num_prompt_tokens) // block_size)
+    if source.num_tokens != num_prompt_tokens or len(source.block_ids) < num_blocks:
+        raise ValueError(
+            f"kv_transfer_params has {len(source.block_ids)} remote_block_ids for "
+            f"{source.num_tokens} tokens; the prompt has {num_prompt_tokens} tokens, which are "
+            f"{-(-num_prompt_tokens // block_size)} blocks of {block_size}; hand on what the "
+            "prefill engine has answered for this very prompt"
+        )
+
+
+def read_remote_prefill(params: Mapping[str, Any]) -> RemotePrefill | None:
+    """What the parameters say of KV to fetch; None if they say nothing.
+
+    Raises:
+        ValueError: for keys that are missing or of a wrong kind.
+    """
+    if not params.get("do_remote_prefill"):
+        return None
+    for key, kind in REMOTE_KEYS.items():
+        value = params.get(key)
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise ValueError(
+                f"kv_transfer_params has do_remote_prefill, but {key} is {show(value)}; hand on "
+                "all that the prefill engine has answered"
+            )
+    block_ids = params["remote_block_ids"]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in block_ids):
+        raise ValueError(f"remote_block_ids is {show(block_ids)}; it must be a list of block ids")
+    num_tokens = params.get("remote_num_tokens")
+    if not isinstance(num_tokens, int) or num_tokens < 1:
+        raise ValueError(f"remote_num_tokens is {show(num_tokens)}; it must be the prompt's length")
+    return RemotePrefill(
+        params["remote_engine_id"],
+        params["remote_request_id"],
+        str(params.get("remote_lease", "")),
+        params["remote_host"],
+        params["remote_port"],
+        list(block_ids),
+        num_tokens,
+    )

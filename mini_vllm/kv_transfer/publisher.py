@@ -1,0 +1,96 @@
+"""Sends an engine's KV events to whoever listens, and again to whoever has missed some.
+
+Source: vllm/distributed/kv_events.py#L274-L498 (ZmqEventPublisher) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from mini_vllm.config import KVEventsConfig
+from mini_vllm.kv_transfer.events import KVEvent
+from mini_vllm.kv_transfer.wire import load
+
+END_SEQ = (-1).to_bytes(8, "big", signed=True)
+"""Ends an answer to somebody who has missed batches."""
+POLL_SECONDS = 0.05
+
+
+class ZmqEventPublisher:
+    """A batch a step, as three frames: topic, number from 0 in eight bytes, content.
+
+    Sending is a thread's business: a step waits for no subscriber.
+
+    Raises:
+        ValueError: if an endpoint cannot be used.
+    """
+
+    def __init__(self, config: KVEventsConfig, rank: int = 0) -> None:
+        self.config, self.rank = config, rank
+        self._zmq, self._msgpack = load("zmq"), load("msgspec.msgpack")
+        self._batches: queue.Queue[list[Any] | None] = queue.Queue(config.max_queue_size)
+        self._sent: deque[tuple[int, bytes]] = deque(maxlen=config.buffer_steps)
+        self._context = self._zmq.Context()
+        self._publish = self._context.socket(self._zmq.PUB)
+        self._publish.set_hwm(config.hwm)
+        self._replay = None
+        try:
+            binds = any(sign in config.endpoint for sign in ("*", "::", "ipc://", "inproc://"))
+            (self._publish.bind if binds else self._publish.connect)(config.endpoint)
+            if config.replay_endpoint is not None:
+                self._replay = self._context.socket(self._zmq.ROUTER)
+                self._replay.bind(config.replay_endpoint)
+        except self._zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise ValueError(
+                f"endpoint is {config.endpoint!r} and replay_endpoint {config.replay_endpoint!r}; "
+                f"they cannot be used: {error}; choose others"
+            ) from None
+        self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
+        self._thread.start()
+
+    def publish(self, events: Sequence[KVEvent]) -> None:
+        """Hand a step's events over."""
+        if events:
+            self._batches.put([time.time(), [event.to_wire() for event in events], self.rank])
+
+    def _run(self) -> None:
+        number = 0
+        while True:
+            if self._replay is not None and self._replay.poll(0):
+                self._send_again()
+            try:
+                batch = self._batches.get(timeout=POLL_SECONDS)
+            except queue.Empty:
+                continue
+            if batch is None:
+                return
+            content = self._msgpack.encode(batch)
+            self._publish.send_multipart((self.config.topic.encode(), _number(number), content))
+            self._sent.append((number, content))
+            number += 1
+
+    def _send_again(self) -> None:
+        """All batches from the number that a subscriber names."""
+        assert self._replay is not None
+        caller, *_, first = self._replay.recv_multipart()
+        start = int.from_bytes(first, "big")
+        for number, content in self._sent:
+            if number >= start:
+                self._replay.send_multipart((caller, b"", _number(number), content))
+        self._replay.send_multipart((caller, b"", END_SEQ, b""))
+
+    def shutdown(self) -> None:
+        if self._thread.is_alive():
+            self._batches.put(None)
+            self._thread.join(timeout=2.0)
+        self._context.destroy(linger=200)
+
+
+def _number(number: int) -> bytes:
+    return number.to_bytes(8, "big")

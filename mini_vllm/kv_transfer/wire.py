@@ -1,0 +1,156 @@
+"""How two engines speak about blocks: one question, one answer, over TCP.
+
+::
+
+    decode side                              prefill side
+    [READ | request, lease, block ids] ──►   checks that it still holds them, copies
+                ◄── [answer | payload]       the blocks' bytes, one after the other
+    [DONE | request, lease] ──────────────►  lets go of its blocks
+
+ZeroMQ frames the messages, connects, and tries again; msgpack writes the first frame. Both come
+with the extra ``serve``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+POLL_MS = 50
+"""How often the server looks whether it is to end."""
+LINGER_MS = 1000
+"""How long a message that needs no answer may still try to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a decode side asks for."""
+
+    kind: str
+    """ "read" or "done"."""
+    engine_id: str
+    """Of the prefill side: an address may belong to another engine by now."""
+    request_id: str
+    lease: str
+    """Of this very request: an id may belong to another request by now."""
+    namespace: bytes
+    block_ids: list[int]
+
+
+def load(name: str) -> Any:
+    """Import a library of the extra "serve".
+
+    Raises:
+        ValueError: if it is not installed, with the command that installs it.
+    """
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ValueError(
+            f"{name} is not installed, and engines speak to each other by it; "
+            "pip install 'mini-vllm[serve]'"
+        ) from None
+
+
+class BlockServer:
+    """Answers questions, in a thread of its own.
+
+    Args:
+        serve: gives the payload for a "read", and hears of a "done"; what it raises as ValueError
+            is told to whoever asked.
+
+    Raises:
+        ValueError: if the port is taken.
+    """
+
+    def __init__(self, host: str, port: int, serve: Callable[[Question], bytes | None]) -> None:
+        zmq, self._msgpack = load("zmq"), load("msgspec.msgpack")
+        self._serve = serve
+        self._context = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.linger = 0
+        self.host = host
+        try:
+            if port:
+                self._socket.bind(f"tcp://{host}:{port}")
+                self.port = port
+            else:
+                self.port = self._socket.bind_to_random_port(f"tcp://{host}")
+        except zmq.ZMQError as error:
+            self._context.destroy(linger=0)
+            raise ValueError(
+                f"port {port} of {host!r} cannot be used: {error}; choose another, or 0 for any"
+            ) from None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kv-server", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            if self._socket.poll(POLL_MS):
+                caller, *frames = self._socket.recv_multipart()
+                answer = self._answer(frames)
+                if answer is not None:
+                    self._socket.send_multipart([caller, *answer])
+        self._socket.close()
+
+    def _answer(self, frames: Sequence[bytes]) -> list[bytes] | None:
+        """Both frames of an answer; None if the question wants none. Nonsense gets an error."""
+        try:
+            fields = self._msgpack.decode(frames[0])
+            question = Question(**fields)
+            payload = self._serve(question)
+            if payload is None:
+                return None
+            head: dict[str, Any] = {"error": None, "checksum": zlib.crc32(payload)}
+        except Exception as error:
+            payload, head = b"", {"error": str(error) or type(error).__name__, "checksum": 0}
+        return [self._msgpack.encode(head), payload]
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join(timeout=2.0)
+        self._context.destroy(linger=0)
+
+
+class BlockClient:
+    """Asks. Its methods block, and may be called from several threads."""
+
+    def __init__(self) -> None:
+        self._zmq, self._msgpack = load("zmq"), load("msgspec.msgpack")
+        self._context = self._zmq.Context()
+
+    def read(self, host: str, port: int, question: Question, timeout: float) -> bytes:
+        """The bytes of blocks.
+
+        Raises:
+            ValueError: if they cannot be had: no answer within ``timeout`` seconds, a refusal, or
+                bytes that were damaged on their way.
+        """
+        with self._context.socket(self._zmq.DEALER) as socket:
+            socket.linger = 0
+            socket.connect(f"tcp://{host}:{port}")
+            socket.send(self._msgpack.encode(asdict(question)))
+            if not socket.poll(max(int(timeout * 1000), 0)):
+                raise ValueError(f"{host}:{port} has not answered within {timeout:.1f} s")
+            head, payload = socket.recv_multipart()
+        answer = self._msgpack.decode(head)
+        if answer["error"] is not None:
+            raise ValueError(f"{host}:{port} refuses: {answer['error']}")
+        if zlib.crc32(payload) != answer["checksum"]:
+            raise ValueError(f"what {host}:{port} has sent was damaged on its way")
+        return payload
+
+    def tell(self, host: str, port: int, question: Question) -> None:
+        """Say something that has no answer."""
+        with self._context.socket(self._zmq.DEALER) as socket:
+            socket.linger = LINGER_MS
+            socket.connect(f"tcp://{host}:{port}")
+            socket.send(self._msgpack.encode(asdict(question)))
+
+    def close(self) -> None:
+        self._context.destroy(linger=0)

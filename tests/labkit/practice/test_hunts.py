@@ -1,0 +1,131 @@
+"""Bug hunts: every symptom can be seen, and nobody's files are touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from labkit.course.manifest import Course, ManifestError, Phase
+from labkit.course.root import ROOT
+from labkit.course.state import State
+from labkit.judge import public
+from labkit.practice import hunt_command, hunts
+from labkit.practice.hunts import Hunt
+
+PHASES = [phase for phase in Course(ROOT).ready if phase.number > "01"]
+HUNTS = [hunt for phase in PHASES for hunt in hunts.load(phase)]
+QUICK = ("02.1", "07.1", "08.2", "16.2")
+"""Hunts whose scripts take a second or two; the others wait for `make test-full`."""
+
+
+def mapping(hunt: Hunt, folder: Path, text: str) -> dict[str, str]:
+    file = folder / "module.py"
+    file.write_text(text, encoding="utf-8")
+    return {hunt.mistake.module: str(file)}
+
+
+@pytest.mark.parametrize("phase", PHASES, ids=lambda phase: phase.slug)
+def test_every_phase_has_three(phase: Phase) -> None:
+    assert len(hunts.load(phase)) >= 3
+
+
+@pytest.mark.parametrize("hunt", HUNTS, ids=lambda hunt: hunt.id)
+def test_a_hunt_says_no_more_than_a_user_would(hunt: Hunt) -> None:
+    name = hunt.mistake.function.rpartition(".")[2]
+    assert name not in hunt.title + hunt.symptom
+    assert hunt.symptom and hunt.story and all(hunt.clues)
+    assert not hunt.row or hunts.row_text(hunt), f"{hunt.row} is no row of HISTORY.md"
+
+
+@pytest.mark.parametrize(
+    "hunt",
+    [
+        pytest.param(hunt, marks=() if hunt.id in QUICK else pytest.mark.slow, id=hunt.id)
+        for hunt in HUNTS
+    ],
+)
+def test_the_symptom_shows(hunt: Hunt, tmp_path: Path) -> None:
+    seen = hunts.observe(hunt, mapping(hunt, tmp_path, hunt.mistake.text))
+    expected = hunts.observe(hunt, {})
+    assert expected and "Error" not in expected and "Traceback" not in expected
+    assert seen != expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("hunt", HUNTS, ids=lambda hunt: hunt.id)
+def test_the_unchanged_module_does_not_pass(hunt: Hunt, tmp_path: Path) -> None:
+    result = hunts.run_hidden(
+        hunt.phase,
+        mapping(hunt, tmp_path, hunt.mistake.text),
+        seed=1,
+        tasks=[hunt.mistake.exercise],
+        stop=True,
+    )
+    assert any(not test.passed for test in result.tests)
+
+
+@pytest.fixture
+def hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hunt:
+    """Hunt 07.1 in a home of its own."""
+    found = hunts.find(Course(ROOT), "07.1")
+    monkeypatch.setattr(Hunt, "folder", property(lambda self: tmp_path / "hunts" / self.id))
+    monkeypatch.setattr(Hunt, "shown", lambda self, path: str(path))
+    monkeypatch.setattr(hunts, "backup", lambda root, files: None)
+    monkeypatch.setattr(hunts, "State", lambda root: State(tmp_path))
+    monkeypatch.setattr(hunt_command, "State", lambda root: State(tmp_path))
+    return found
+
+
+def run(*words: str, **options: object) -> int:
+    """The exit code of the command."""
+    given = {"name": "", "clue": False, "again": False, "tell": False} | options
+    try:
+        hunt_command.main(*words, **given)
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def test_a_hunt_from_its_report_to_its_story(
+    hunt: Hunt, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("07.1") == 0  # begins
+    report = (hunt.folder / "REPORT.md").read_text(encoding="utf-8")
+    assert "33 users: a graph of  64 rows" in report and "make hunt-07.1" in report
+    begun = hunt.file.read_text(encoding="utf-8")
+    capsys.readouterr()
+
+    assert run("07.1") == 1  # nothing was mended
+    shown = capsys.readouterr().out
+    assert "✗ the user still sees" in shown and "next: edit" in shown
+
+    assert run("07.1", clue=True) == 0
+    assert "1 of 3, where to look" in capsys.readouterr().out
+    assert run("07.1", name="choose_bucket") == 1
+    assert run("07.1", name="make_buckets") == 0
+
+    monkeypatch.setattr(hunts, "run_hidden", fake_hidden(hunt.phase))
+    hunt.file.write_text(hunt.phase.reference_file(hunt.mistake.module).read_text())
+    assert run("07.1") == 0
+    shown = capsys.readouterr().out
+    assert "✓ the user sees what she should" in shown and "It was make_buckets, task 07.1" in shown
+
+    assert run("07.1", again=True) == 0
+    assert hunt.file.read_text(encoding="utf-8") == begun
+
+
+def fake_hidden(phase: Phase):  # type: ignore[no-untyped-def]
+    """The hidden suite takes seconds; test_the_unchanged_module_does_not_pass runs it."""
+
+    def run_hidden(*args: object, **kwargs: object) -> public.PhaseResult:
+        test = public.Test("x", "test_07_1_x", "x", "07.1", "passed")
+        return public.PhaseResult(phase, [test])
+
+    return run_hidden
+
+
+def test_an_unknown_hunt_is_named() -> None:
+    with pytest.raises(ManifestError, match=r"there is no hunt '02\.9'; those of phase 02: 02\.1"):
+        hunts.find(Course(ROOT), "02.9")

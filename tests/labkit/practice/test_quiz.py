@@ -1,0 +1,88 @@
+"""Questions: every answer is computed twice, and the screen forgives."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from labkit.course.manifest import Course
+from labkit.course.root import ROOT
+from labkit.course.state import State
+from labkit.practice import quiz_command
+from labkit.practice.question import PHASES, draw, kinds
+
+KINDS = [f"{phase}/{name}" for phase in PHASES for name in kinds(phase)]
+SEEDS = 12
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_engine_and_another_way_agree(kind: str) -> None:
+    for seed in range(SEEDS):
+        question = draw(kind, seed)
+        right, again = question.engine(), question.by_hand()
+        if isinstance(right, str) or isinstance(again, str):
+            assert right == again, (seed, question.text)
+        else:
+            assert right == pytest.approx(again, rel=question.tolerance / 2 or 1e-6), seed
+        assert question.accepts(str(right))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_answer_cannot_be_copied(kind: str) -> None:
+    drawn = {(q.text, q.engine()) for q in (draw(kind, seed) for seed in range(SEEDS))}
+    assert len({text for text, _ in drawn}) > SEEDS // 2
+    assert len({right for _, right in drawn}) > 1
+    assert draw(kind, 1).text == draw(kind, 1).text
+
+
+@pytest.mark.parametrize("phase", [p for p in Course(ROOT).ready if p.number != "00"], ids=str)
+def test_every_phase_asks(phase: object) -> None:
+    assert len(kinds(phase.number)) >= 2  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(quiz_command, "course", lambda: Course(tmp_path))
+    return tmp_path
+
+
+def say(monkeypatch: pytest.MonkeyPatch, *lines: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("".join(f"{line}\n" for line in lines)))
+
+
+def test_a_round(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    right = [str(draw("02/hits", 5).engine()), str(draw("02/waste", 6).engine())]
+    say(monkeypatch, right[0], "about half", "-1")
+    quiz_command.ask_all(quiz_command.Screen(), ["02/hits", "02/waste"], 4)
+    shown = capsys.readouterr().out
+    assert "✓ right" in shown and f"✗ it is {right[1]}." in shown
+    assert "'about half' is no number; answer with one, such as 12" in shown
+    assert "1 of 2 right" in shown
+    record = State(home).get("quiz", "02/hits")
+    assert (record["asked"], record["right"]) == (1, 1)
+
+
+def test_wrong_ones_come_back_first(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    quiz_command.remember("02/hits", True)
+    quiz_command.remember("02/waste", False)
+    dues = {k: quiz_command.due_at(State(home).get("quiz", k)) for k in ("02/hits", "02/waste")}
+    assert dues["02/waste"] < dues["02/hits"]
+    quiz_command.review(count=5, seed=1)
+    assert "Nothing is due. The next question, 02/waste" in capsys.readouterr().out
+
+
+def test_nothing_to_review(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    quiz_command.review(count=5, seed=1)
+    assert "make quiz-02 asks the first questions" in capsys.readouterr().out
+
+
+def test_the_end_of_input_ends(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    say(monkeypatch)
+    quiz_command.ask_all(quiz_command.Screen(), ["02/hits"], 1)
+    assert State(home).get("quiz", "02/hits") is None
