@@ -200,6 +200,8 @@ class ToyCore:
         self.scheduler.finished_req_ids |= set(found)
         return found
 
+    def release_held(self) -> None: ...
+
     def step(self) -> list[Any]:
         from mini_vllm.core.scheduler_output import EngineCoreOutput
 

@@ -104,7 +104,7 @@ class EngineCoreProc:
         """Move a requested shutdown forward; False when the loop is to be left.
 
         RUNNING goes on. REQUESTED goes on while there is work and the deadline has not passed;
-        then everybody who is left is aborted, each with an output that says so, and the state
+        then everybody who is left is aborted and told (:meth:`_abort_all`), and the state
         becomes SHUTTING_DOWN. That ends when there is no work left: who has finished must have
         been told.
 
@@ -112,14 +112,18 @@ class EngineCoreProc:
         """
         if self.shutdown_state == ShutdownState.RUNNING:
             return True
-        unfinished = list(self.core.scheduler.requests)
         if self.shutdown_state == ShutdownState.REQUESTED:
+            unfinished = self.core.scheduler.requests
             if unfinished and self._has_work() and time.monotonic() < self.deadline:
                 return True
-            self._send_aborted(self.core.abort_requests(unfinished))
-            self.core.release_held()
+            self._abort_all()
             self.shutdown_state = ShutdownState.SHUTTING_DOWN
         return self._has_work()
+
+    def _abort_all(self) -> None:
+        """End all requests, tell them, and let go of the blocks that are held for other engines."""
+        self._send_aborted(self.core.abort_requests(list(self.core.scheduler.requests)))
+        self.core.release_held()
 
     def _process_input_queue(self) -> None:
         """Handle all messages that are there; without work, wait for one.
