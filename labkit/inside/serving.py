@@ -733,7 +733,11 @@ def send_stream(
         finally:
             diary.append(["closed"])
 
-    async def go() -> str:
+    async def go() -> dict[str, Any]:
+        how = await end_of_stream()
+        return {"diary": list(diary), "how": how}  # now: the loop's own end closes what was left
+
+    async def end_of_stream() -> str:
         stream = EventStream(make(), lambda: None, done=done.encode())
         count = [0]
 
@@ -755,8 +759,7 @@ def send_stream(
             return type(problem).__name__
         return "returned"
 
-    how = run(go())
-    return {"diary": diary, "how": how}
+    return dict(run(go()))
 
 
 def race(

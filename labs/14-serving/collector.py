@@ -139,4 +139,5 @@ class OutputCutter:
             live.num_cached_tokens,
             live.error,
             live.metrics,
+            kv_transfer_params=live.kv_transfer_params,
         )

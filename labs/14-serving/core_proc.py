@@ -104,7 +104,7 @@ class EngineCoreProc:
         """Move a requested shutdown forward; False when the loop is to be left.
 
         RUNNING goes on. REQUESTED goes on while there is work and the deadline has not passed;
-        then everybody who is left is aborted, each with an output that says so, and the state
+        then everybody who is left is aborted and told (:meth:`_abort_all`), and the state
         becomes SHUTTING_DOWN. That ends when there is no work left: who has finished must have
         been told.
 
@@ -115,6 +115,11 @@ class EngineCoreProc:
             "TODO 14.4: write EngineCoreProc._handle_shutdown in labs/14-serving/core_proc.py"
             " (phase 14, 02-mini-build.md#task-4)"
         )
+
+    def _abort_all(self) -> None:
+        """End all requests, tell them, and let go of the blocks that are held for other engines."""
+        self._send_aborted(self.core.abort_requests(list(self.core.scheduler.requests)))
+        self.core.release_held()
 
     def _process_input_queue(self) -> None:
         """Handle all messages that are there; without work, wait for one.

@@ -6,6 +6,7 @@ Source: vllm/outputs.py#L22-L200 (CompletionOutput, RequestOutput) @ v0.22.1
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from mini_vllm.lora.request import LoRARequest
 
@@ -97,11 +98,12 @@ class RequestOutput:
         prompt_logprobs: per prompt token the candidates by token id; None for the first.
         outputs: the completions, in order of their index.
         finished: whether all of them have ended.
-        num_cached_tokens: prompt tokens whose KV the prefix cache supplied.
+        num_cached_tokens: prompt tokens whose KV the prefix cache, or a KV connector, supplied.
         error: why the request failed; None if it did not. The other requests of a batch are
             not affected by a failed one.
         metrics: the times of the first completion.
         lora_request: the adapter that was used; None: the base.
+        kv_transfer_params: where another engine finds the prompt's KV, if it was to be held.
     """
 
     request_id: str
@@ -114,6 +116,7 @@ class RequestOutput:
     error: str | None = None
     metrics: RequestMetrics | None = None
     lora_request: LoRARequest | None = None
+    kv_transfer_params: dict[str, Any] | None = None
 
     def add(self, next_output: RequestOutput, aggregate: bool) -> None:
         """Merge a later output of the same request into this one, which nobody has read yet.
