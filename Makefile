@@ -14,7 +14,7 @@ endif
 LABKIT = @$(PYTHON) -m labkit
 
 .DEFAULT_GOAL := help
-.PHONY: setup doctor demo progress review update book serve arena inspect bench bench-scheduler upstream \
+.PHONY: setup doctor demo progress portfolio review update book serve arena inspect bench bench-scheduler upstream \
 	check-kernel gpu-report grade-class export student-dist test test-full lint conformance \
 	suite-quality docs cite-check clean help
 
@@ -41,8 +41,12 @@ reset-%: ## restore the skeleton of phase NN, keeping a backup
 	$(LABKIT) reset $* $(ARGS)
 hunt-%: ## find a bug that an engine really had: hunt-03, hunt-03.2
 	$(LABKIT) hunt $* $(ARGS)
+change-%: ## a requirement changes, as at work: change-03, change-03.1
+	$(LABKIT) change $* $(ARGS)
 quiz-%: ## predict what the engine does: fresh questions of phase NN
 	$(LABKIT) quiz $* $(ARGS)
+portfolio: ## one page about your engine: what you wrote, its speed, the bugs you found
+	$(LABKIT) portfolio $(ARGS)
 review: ## questions that are due again, a few minutes a day
 	$(LABKIT) review $(ARGS)
 run-%: ## run the engine with your modules of phase NN in it

@@ -69,7 +69,11 @@ COMMANDS: dict[str, Command] = {
     "read": Command("labkit.reader:read", "read a phase beside vLLM's source"),
     "book": Command("labkit.reader:book", "build the whole course as a site"),
     "hunt": Command("labkit.practice.hunt_command:main", "find a bug that an engine really had"),
+    "change": Command(
+        "labkit.practice.change_command:main", "a requirement changes; change your module"
+    ),
     "quiz": Command("labkit.practice.quiz_command:quiz", "predict what the engine does"),
+    "portfolio": Command("labkit.practice.portfolio:main", "one page about your engine"),
     "review": Command("labkit.practice.quiz_command:review", "questions that are due again"),
     "notebook": Command("labkit.learner.commands:notebook", "open a phase's notebook", NOTEBOOK),
     "update": Command("labkit.learner.commands:update", "merge new skeletons into your labs", DEV),
@@ -122,6 +126,7 @@ COMMANDS: dict[str, Command] = {
     "export": Command(
         "labkit.grading.exports:main", "render a result for another system", COURSE, "Judge"
     ),
+    "viva": Command("labkit.practice.viva:main", "questions for an oral examination"),
     "student-dist": Command(
         "labkit.grading.student_dist:main", "the tree to hand out", DEV, "Judge"
     ),

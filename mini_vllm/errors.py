@@ -1,4 +1,4 @@
-"""How a bad value is shown in an error message: all of it if it is short, never a megabyte."""
+"""How a bad value is shown in an error message, and the error of an engine that is gone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ _SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
 _SHORT.maxlevel = 3
 
 
+class EngineDeadError(Exception):
+    """The engine is gone, and every request with it. There is no way back: start it anew.
+
+    Source: vllm/v1/engine/exceptions.py#L10-L18 (EngineDeadError) @ v0.22.1
+    """
+
+
 def show(value: Any) -> str:
-    """``repr(value)``, with the middle left out where it is long. Never fails.
+    """``repr(value)``: all of it if it is short, never a megabyte. Never fails.
 
     Example: ``show([0] * 1000)`` is ``[0, 0, 0, 0, 0, 0, ...]``.
     """

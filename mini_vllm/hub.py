@@ -62,7 +62,7 @@ def folder(
         OSError: if there is no room for it.
     """
     name = str(model)
-    if name in (*bundled.NAMES, *bundled.HEADS):
+    if name in (*bundled.NAMES, *bundled.SEEING, *bundled.HEADS):
         return bundled.path(name)
     if isinstance(model, Path) or Path(name).exists():
         return Path(name)
@@ -70,7 +70,7 @@ def folder(
         return Repository(name, revision, download_dir, token).fetch(weights)
     if "/" in name or os.sep in name:
         return Path(name)
-    nearest = difflib.get_close_matches(name, bundled.NAMES, n=1)
+    nearest = difflib.get_close_matches(name, (*bundled.NAMES, *bundled.SEEING), n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise FileNotFoundError(
         f"model {show(name)} is neither a folder nor a bundled model ({', '.join(bundled.NAMES)}), "

@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable
 from typing import Any, Protocol
 
+from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -117,6 +118,7 @@ class Request:
         cache_salt: requests share cached blocks only with requests of the same salt.
         lora_name: adapter the request uses; cached blocks are shared per adapter.
         mm_hashes: ``(offset, length, content hash)`` of each image placeholder in the prompt.
+        mm_features: the same images with what an encoder needs; ``mm_hashes`` then follows.
 
     Source: vllm/v1/request.py#L59-L312 (Request) @ v0.22.1
     """
@@ -132,6 +134,7 @@ class Request:
         cache_salt: str | None = None,
         lora_name: str | None = None,
         mm_hashes: Iterable[tuple[int, int, str]] = (),
+        mm_features: Iterable[MultiModalFeatureSpec] | None = None,
     ) -> None:
         self.request_id = request_id
         self.sampling_params = sampling_params or SamplingParams(temperature=0.0)
@@ -141,7 +144,9 @@ class Request:
         self.stop_token_ids = frozenset(self.sampling_params.stop_token_ids or ())
         self.cache_salt = cache_salt
         self.lora_name = lora_name
-        self.mm_hashes = sorted(mm_hashes)
+        self.mm_features = sorted(mm_features or (), key=lambda image: image.mm_position.offset)
+        places = [(image.mm_position, image.identifier) for image in self.mm_features]
+        self.mm_hashes = sorted(mm_hashes) or [(p.offset, p.length, name) for p, name in places]
 
         self.prompt_token_ids = list(prompt_token_ids)
         self.output_token_ids: list[int] = []
@@ -184,6 +189,15 @@ class Request:
     def num_tokens_with_spec(self) -> int:
         """Tokens to compute in the end: prompt, output and unverified drafts."""
         return len(self.all_token_ids) + len(self.spec_token_ids)
+
+    @property
+    def has_encoder_inputs(self) -> bool:
+        """Whether the prompt has images."""
+        return bool(self.mm_features)
+
+    def get_num_encoder_embeds(self, input_id: int) -> int:
+        """Rows that the encoder makes of an image of the prompt."""
+        return self.mm_features[input_id].mm_position.get_num_embeds()
 
     @property
     def max_tokens(self) -> int | None:

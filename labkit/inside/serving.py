@@ -445,20 +445,20 @@ def add_requests(
 ) -> dict[str, Any]:
     """Hand requests in, `{"prompt": length, "n": ..., "name": ...}`: what was sent, refused, left.
 
-    Tokenizing takes some turns of the loop, as a long text does.
+    Preprocessing takes some turns of the loop, as a long text does.
     """
     diary: list[Any] = []
 
     async def go() -> dict[str, Any]:
         engine = make_engine(diary, **limits)
         engine.client.dead = "it fell" if dead else None
-        plain = engine.tokenize
+        plain = engine.preprocess
 
         async def slowly(prompt: Any) -> Any:
             await turns(3)
             return await plain(prompt)
 
-        engine.tokenize = slowly
+        engine.preprocess = slowly
 
         async def one(request: dict[str, Any]) -> Any:
             params = sampling(n=request.get("n", 1), **request.get("params", {}))

@@ -24,6 +24,7 @@ SCENARIOS = (
     "labkit.trace.scenario",
     "labkit.arena.scenario",
     "labkit.learner.ab",
+    "labkit.practice.scenes",
     "labkit.kernels.watch.sandbox",
     "labkit.kernels.measure.gpu",
 )

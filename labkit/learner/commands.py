@@ -30,6 +30,7 @@ from labkit.course.skeleton import open_holes, skeleton
 from labkit.course.state import State
 from labkit.judge import diagnose, mistakes, public
 from labkit.learner import screen
+from labkit.practice.mastery import mastery
 from labkit.process import overlay
 
 
@@ -269,7 +270,7 @@ def reset_task(phase: Phase, exercise: Exercise) -> dict[Path, str]:
 
 @polite
 def progress() -> None:
-    """Every phase: points earned in public tests, notebook answers, hints used."""
+    """Every phase: built (points, notebook, hints), debugged, changed, predicted."""
     known, out = course(), Screen()
     state = State(known.root)
     earned = total = 0
@@ -286,9 +287,11 @@ def progress() -> None:
         answers, questions = record.get("notebook", ["-", "-"])
         hints = sum(state.get("hints", e.id, 0) for e in phase.exercises)
         mark = "✓" if record.get("green") else " "
+        practised = mastery(phase, state).words()
+        more = f" · {practised}" if practised else ""
         out.line(
             f"{mark} {phase.number} {phase.title:32} {bar} {mine:3}/{points:3} points"
-            f" · public {done}/{tests} · notebook {answers}/{questions} · hints {hints}",
+            f" · public {done}/{tests} · notebook {answers}/{questions} · hints {hints}{more}",
             "green" if record.get("green") else "",
         )
     out.line(f"{earned} of {total} points in public tests; hidden suites: make grade-NN")

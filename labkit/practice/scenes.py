@@ -113,6 +113,29 @@ def _serve(
     engine.abort_requests([f"r{index}" for index in outputs])
 
 
+def measure() -> dict[str, str]:
+    """A small run of the whole engine, as rows for the portfolio: title -> value."""
+    import torch
+
+    from mini_vllm import LLM, SamplingParams
+
+    torch.set_num_threads(1)
+    llm = LLM("storyteller", **(SETTINGS | {"num_gpu_blocks": 24}))
+    prompts = [f"Once upon a time there was a {who}" for who in ("fox", "bear", "owl", "cat")]
+    params = SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True)
+    llm.generate(prompts[:1], params, use_tqdm=False)
+    llm.engine.reset_stats()
+    outputs = llm.generate(prompts, params, use_tqdm=False)
+    stats = llm.engine.stats.summary()
+    return {
+        "tokens a second": f"{stats['output_tokens_per_s']:.0f}",
+        "first token, median": f"{stats['ttft_p50'] * 1e3:.1f} ms",
+        "each further token, median": f"{stats['tpot_p50'] * 1e3:.2f} ms",
+        "preemptions": f"{stats['preemptions']:.0f}",
+        "tokens": f"{sum(len(output.outputs[0].token_ids) for output in outputs)}",
+    }
+
+
 def ask(name: str, num_tokens: int) -> Any:
     """A request whose prompt nobody else has, for scripts that have no engine."""
     from mini_vllm.request import Request

@@ -119,6 +119,13 @@ Image = tuple[int, int, str] | tuple[int, int, str, int]
 embeddings, if not all."""
 
 
+def placeholder(image: Image) -> tuple[int, int, str, tuple[bool, ...] | None]:
+    """Offset, length, hash, and which positions are embeddings: None for all, else the last."""
+    offset, length, mm_hash, *embeds = image
+    mask = tuple(index >= length - embeds[0] for index in range(length)) if embeds else None
+    return offset, length, mm_hash, mask
+
+
 @dataclass(frozen=True)
 class External:
     """What a KV connector holds of a request, and how its transfer goes."""

@@ -16,6 +16,7 @@ from labkit.trace.format import (
     Drain,
     Event,
     External,
+    Image,
     Prompt,
     Step,
     Trace,
@@ -29,6 +30,8 @@ def deliberate_difference(trace: Trace) -> str | None:
     """Why mini_vllm may rightly differ from vLLM on this trace; None if it may not."""
     if trace.config.uncache_refunded_blocks:
         return "unwritten_blocks: vLLM has no such switch"
+    if trace.config.encoder_cache_size and trace.config.disable_chunked_mm_input:
+        return "chunked_image: vLLM splits images although it is told not to"
     for event in trace.events:
         if isinstance(event, Add):
             reason = _difference(event, trace.config)
@@ -48,6 +51,8 @@ def _difference(event: Add, config: TraceConfig) -> str | None:
         return "min_tokens: there is no room for so many"
     if length >= config.max_model_len:
         return "prompt_length: the prompt leaves no room for an output token"
+    if event.images and config.policy == "priority" and _may_preempt(config):
+        return "encoder_refund: a victim's image counts as encoded"
     chunk = config.long_prefill_token_threshold or total
     if not config.enable_chunked_prefill and min(total - 1, chunk) > config.max_num_batched_tokens:
         return "no_progress: it never fits the budget in one piece"
@@ -57,6 +62,12 @@ def _difference(event: Add, config: TraceConfig) -> str | None:
 def _draft_slots(config: TraceConfig) -> int:
     """Most slots that drafts take: those to verify, and with a draft model the next ones too."""
     return config.num_speculative_tokens * (1 if config.spec_method == "ngram" else 2)
+
+
+def _may_preempt(config: TraceConfig) -> bool:
+    """Whether there are fewer blocks than all rows could fill."""
+    blocks = -(-config.max_model_len // config.block_size)
+    return config.num_gpu_blocks - 1 < config.max_num_seqs * blocks
 
 
 def prompt_length(event: Add) -> int:
@@ -78,6 +89,7 @@ class Shape:
     stops: float = 0.0  # chance of each of: stop tokens, min_tokens, ignore_eos
     aborts: float = 0.05  # aborts per event
     adapters: int = 0  # different adapters that requests choose from, the base beside them
+    images: int = 0  # different images that prompts may hold
     alike: bool = True  # whether two prompts may be equal
     external: float = 0.0  # chance that a connector has a part of a prompt
     lost: float = 0.0  # chance that some of that does not arrive
@@ -165,9 +177,36 @@ class _Builder:
         if shape.adapters:
             choice = rng.randrange(shape.adapters + 1)
             event = replace(event, lora=f"a{choice}" if choice else None)
+        if shape.images:
+            event = self._with_images(event)
         if config.connector:
             event = replace(event, external=self._external(length))
         return self._stops(event, min(max_tokens, config.max_model_len - length))
+
+    def _with_images(self, event: Add) -> Add:
+        """Up to three images side by side or apart; now and then an earlier prompt with its own."""
+        rng, shape = self.rng, self.shape
+        earlier = [add for add in self.adds if add.images]
+        if earlier and rng.random() < 0.35:
+            other = rng.choice(earlier)
+            room = shape.config.max_model_len - prompt_length(other)
+            return replace(
+                event,
+                prompt=other.prompt,
+                images=other.images,
+                max_tokens=min(event.max_tokens, other.max_tokens, room),
+            )
+        images: list[Image] = []
+        end = 0
+        for _ in range(rng.randint(0, 3)):
+            offset = end + rng.choice((0, 1, rng.randint(0, 12)))
+            number = rng.randrange(shape.images)
+            image = image_of(number)
+            if offset + image[0] > prompt_length(event):
+                continue
+            images.append((offset, image[0], f"i{number}", *image[1:]))
+            end = offset + image[0]
+        return replace(event, images=tuple(images))
 
     def _stops(self, event: Add, room: int) -> Add:
         """Add stop rules; `room` is the most output the request can reach."""
@@ -218,6 +257,12 @@ class _Builder:
         for _ in range(rng.randint(0, earlier.max_tokens)):
             tokens.append(sample_token(earlier.id, len(tokens), vocab_size))
         return tokens + [rng.randrange(vocab_size) for _ in range(rng.choice((0, 0, 1, 5)))]
+
+
+def image_of(number: int) -> tuple[int] | tuple[int, int]:
+    """Length of an image, always the same; of every third, only some positions are embeddings."""
+    length = 1 + number * 7 % 19
+    return (length, max(1, length - number % 4)) if number % 3 == 2 else (length,)
 
 
 # ------------------------------------------------------------------ profiles
@@ -413,6 +458,28 @@ def _drafts(rng: Random) -> Shape:
     return replace(shape, config=replace(drafted, num_gpu_blocks=blocks))
 
 
+def _images(rng: Random) -> Shape:
+    """Images that share a small cache and a small budget, under pressure and with aborts."""
+    count = rng.choice((3, 6, 12))
+    largest = max(image_of(number)[0] for number in range(count))
+    config = _config(
+        rng,
+        (8, 40),
+        max_num_batched_tokens=rng.choice((4, 8, 16, 32, 64)),
+        max_num_seqs=rng.choice((1, 2, 4, 8)),
+        max_model_len=rng.choice((64, 128)),
+        long_prefill_token_threshold=rng.choice((0, 0, 5)),
+        encoder_cache_size=largest + rng.choice((0, 1, 7, 20, 60)),
+        max_num_encoder_input_tokens=largest + rng.choice((0, 0, 5, 30)),
+    )
+    if rng.random() < 0.25:  # with room for all: see `deliberate_difference`
+        blocks = config.max_num_seqs * -(-config.max_model_len // config.block_size)
+        config = replace(config, policy="priority", num_gpu_blocks=1 + blocks)
+    return Shape(
+        config, prompt=(1, 60), max_tokens=(1, 12), priorities=3, aborts=0.15, images=count, burst=4
+    )
+
+
 def _external(rng: Random) -> Shape:
     """A connector has parts of prompts: at once or later, whole or not, kept after the end or not.
 
@@ -451,6 +518,7 @@ def _external(rng: Random) -> Shape:
 FEATURE_PROFILES: dict[str, Callable[[Random], Shape]] = {
     "drafts": _drafts,
     "lora": _lora,
+    "images": _images,
     "external": _external,
 }
 """Those of features that a scheduler may lack."""

@@ -22,6 +22,7 @@ from labkit.trace.format import (
     Trace,
     TraceConfig,
     draft_tokens,
+    placeholder,
     prompt_tokens,
     sample_tokens,
     step_fields,
@@ -142,9 +143,14 @@ class ReferenceSubject:
             self.scheduler.breaks_deadlocks = False  # type: ignore[attr-defined]
 
     def add(self, event: Add, prompt_token_ids: list[int]) -> None:
+        from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
         from mini_vllm.request import Request
         from mini_vllm.sampling_params import SamplingParams
 
+        images = [
+            MultiModalFeatureSpec(None, "image", mm_hash, PlaceholderRange(offset, length, mask))
+            for offset, length, mm_hash, mask in map(placeholder, event.images)
+        ]
         params = SamplingParams(
             temperature=0.0,
             max_tokens=event.max_tokens,
@@ -160,6 +166,7 @@ class ReferenceSubject:
             arrival_time=float(event.arrival),
             eos_token_id=self.config.eos_token_id,
             lora_name=event.lora,
+            mm_features=images,
         )
         if event.grammar is not None:
             self._expect_grammar(event.id, event.grammar)
@@ -224,6 +231,8 @@ class ReferenceSubject:
             "spec": drafts,
             "sampled": {i: tokens for i, tokens in sampled.items() if tokens},
             "drafts": {i: r.spec_token_ids for i, r in self.requests.items() if r.spec_token_ids},
+            "encode": dict(output.scheduled_encoder_inputs),
+            "forgotten": list(output.free_encoder_mm_hashes),
             "loading": [
                 i for i, r in self.requests.items() if r.status.name == "WAITING_FOR_REMOTE_KVS"
             ],

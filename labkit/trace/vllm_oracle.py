@@ -24,7 +24,15 @@ from types import SimpleNamespace
 from typing import Any
 
 from labkit.trace.external import Script
-from labkit.trace.format import Add, TraceConfig, draft_tokens, parse_trace, sample_tokens
+from labkit.trace.format import (
+    Add,
+    Image,
+    TraceConfig,
+    draft_tokens,
+    parse_trace,
+    placeholder,
+    sample_tokens,
+)
 from labkit.trace.runner import Line, end_reason, ordered_blocks, replay
 
 MAX_STEPS = 20000
@@ -39,8 +47,6 @@ class VllmSubject:
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 
         init_none_hash(sha256)
-        if config.encoder_cache_size:
-            raise ValueError("images are not stood in for yet")
         self.config = config
         self.block_hasher = get_request_block_hasher(config.block_size, sha256)
         self.scheduler = make_scheduler(config)
@@ -101,6 +107,7 @@ class VllmSubject:
             arrival_time=float(event.arrival),
             priority=event.priority,
             lora_request=self._lora_request(event.lora) if event.lora else None,
+            mm_features=[_feature(image) for image in event.images],
             block_hasher=self.block_hasher,
         )
         if event.grammar is not None:
@@ -169,6 +176,8 @@ class VllmSubject:
             "drafts": {
                 i: list(r.spec_token_ids) for i, r in self.requests.items() if r.spec_token_ids
             },
+            "encode": {i: list(ids) for i, ids in output.scheduled_encoder_inputs.items()},
+            "forgotten": list(output.free_encoder_mm_hashes),
             "loading": [
                 i for i, r in self.requests.items() if r.status.name == "WAITING_FOR_REMOTE_KVS"
             ],
@@ -273,6 +282,19 @@ def _new_block_ids(output: Any) -> dict[str, list[int]]:
     return blocks
 
 
+def _feature(image: Image) -> Any:
+    """An image as vLLM's front end describes it, without the pixels."""
+    import torch
+    from vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
+
+    offset, length, mm_hash, mask = placeholder(image)
+    is_embed = None if mask is None else torch.tensor(mask)
+    position = PlaceholderRange(offset=offset, length=length, is_embed=is_embed)
+    return MultiModalFeatureSpec(
+        data=None, modality="image", identifier=mm_hash, mm_position=position, mm_hash=mm_hash
+    )
+
+
 def _waiting(scheduler: Any) -> list[Any]:
     """All waiting requests in the order of popping: under "priority" the two queues are merged."""
     both = [*scheduler.skipped_waiting, *scheduler.waiting]
@@ -295,9 +317,16 @@ def make_scheduler(config: TraceConfig) -> Any:
     )
     no_grammar = SimpleNamespace(should_advance=lambda request: False)
     no_images = SimpleNamespace(supports_multimodal_inputs=lambda *args: False)
-    return Scheduler(
+    scheduler = Scheduler(
         make_config(config), cache, no_grammar, block_size=config.block_size, mm_registry=no_images
     )
+    if config.encoder_cache_size:  # what it would have got from a model that sees
+        from vllm.v1.core.encoder_cache_manager import EncoderCacheManager
+
+        budget = config.max_num_encoder_input_tokens or config.max_num_batched_tokens
+        scheduler.max_num_encoder_input_tokens = budget
+        scheduler.encoder_cache_manager = EncoderCacheManager(config.encoder_cache_size)
+    return scheduler
 
 
 def make_config(config: TraceConfig) -> SimpleNamespace:
@@ -309,7 +338,7 @@ def make_config(config: TraceConfig) -> SimpleNamespace:
         policy=config.policy,
         long_prefill_token_threshold=config.long_prefill_token_threshold,
         enable_chunked_prefill=config.enable_chunked_prefill,
-        disable_chunked_mm_input=False,
+        disable_chunked_mm_input=config.disable_chunked_mm_input,
         scheduler_reserve_full_isl=config.scheduler_reserve_full_isl,
         async_scheduling=False,
     )

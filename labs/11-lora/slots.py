@@ -58,6 +58,8 @@ class LoRAModelManager:
         self.slots: list[str | None] = [None] * lora_config.max_loras
         self.last_used: OrderedDict[str, None] = OrderedDict()
         self.pinned: set[str] = set()
+        self.elsewhere = tuple(f"{model.checkpoint_prefix(name)}." for name in model.absent)
+        """What the names of modules on other pipeline stages begin with."""
         self.paths: dict[str, str] = {}
         self.num_loads = self.num_activations = 0
 
@@ -115,7 +117,9 @@ class LoRAModelManager:
 
     def _load(self, key: str, path: str) -> LoRAModel:
         self.num_loads += 1
-        return LoRAModel.from_local_checkpoint(key, path, self.targets, self.config, self.dtype)
+        return LoRAModel.from_local_checkpoint(
+            key, path, self.targets, self.config, self.dtype, self.elsewhere
+        )
 
     def remove_adapter(self, key: str) -> bool:
         """Throw an adapter out of host memory and its slot, pinned or not; False if it is not here.

@@ -13,10 +13,7 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.config.speculative import METHODS_WITH_KV
 from mini_vllm.config.structured import StructuredOutputsConfig
 
-ARRIVES = {
-    "several workers": 10,
-    "images": 13,
-}
+ARRIVES: dict[str, int] = {}
 """Features that are announced and not there yet, and their phase. A phase removes its line."""
 
 
@@ -33,11 +30,11 @@ class Situation:
 
 FEATURES: dict[str, Callable[[Situation], bool]] = {
     "speculative_config": lambda s: s.config.speculative is not None,
-    "several workers": lambda s: s.config.parallel.is_distributed,
     "tensor_parallel_size > 1": lambda s: s.config.parallel.tensor_parallel_size > 1,
     "pipeline_parallel_size > 1": lambda s: s.config.parallel.pipeline_parallel_size > 1,
     'distributed_executor_backend="uni"': lambda s: s.config.parallel.backend == "uni",
-    "more than one worker": lambda s: s.config.parallel.world_size > 1,
+    "more than one worker": lambda s: s.config.parallel.num_workers > 1,
+    "several workers of one model": lambda s: s.config.parallel.world_size > 1,
     "enable_lora": lambda s: s.config.lora is not None,
     "structured_outputs_config": lambda s: s.config.structured != StructuredOutputsConfig(),
     "images": lambda s: "images" in s.model,
@@ -52,6 +49,7 @@ FEATURES: dict[str, Callable[[Situation], bool]] = {
     "a model without adapters": lambda s: "lora" not in s.model,
     "a model in full precision only": lambda s: "quantization" not in s.model,
     "a model that does not compile": lambda s: "compile" not in s.model,
+    "a scheduler without pipelines": lambda s: "pp" not in s.scheduler,
     "a scheduler without drafts": lambda s: "drafts" not in s.scheduler,
     "a scheduler without images": lambda s: "encoder" not in s.scheduler,
     "a scheduler without connectors": lambda s: "connector" not in s.scheduler,
@@ -94,6 +92,10 @@ ROWS = (
         "embeddings replace tokens at places that change", "leave compile_model out"),
     Row('distributed_executor_backend="uni"', "more than one worker",
         "this process is one worker", 'use "mp", or "ray" for several machines'),
+    Row("compile_model", "several workers of one model",
+        "what the workers exchange is not compiled", "leave compile_model out"),
+    Row("pipeline_parallel_size > 1", "a scheduler without pipelines",
+        "it plans a step from what the step before has brought", "use the default scheduler"),
     Row("tensor_parallel_size > 1", "a model without tensor parallelism",
         "its layers cannot be cut", "set tensor_parallel_size=1"),
     Row("pipeline_parallel_size > 1", "a model without pipeline parallelism",
@@ -145,20 +147,33 @@ def not_yet(feature: str, phase: int) -> ValueError:
 def _check_sizes(config: EngineConfig, args: Any) -> None:
     """Whether heads, features and layers can be shared out evenly."""
     tp, pp = config.parallel.tensor_parallel_size, config.parallel.pipeline_parallel_size
+    sizes = [n for n in range(1, args.num_attention_heads + 1) if _divides(n, args)]
+    *most, last = map(str, sizes)
+    fix = f"use {', '.join(most)} or {last}" if most else "use 1"
     for name in ("num_attention_heads", "intermediate_size"):
         if getattr(args, name) % tp:
             raise ValueError(
-                f"tensor_parallel_size is {tp}; the model's {name}={getattr(args, name)} cannot be "
-                "shared out evenly; choose a divisor"
+                f"tensor_parallel_size is {tp}; it must divide the model's "
+                f"{name}={getattr(args, name)}; {fix}"
             )
-    heads = args.num_key_value_heads
-    if heads % tp and tp % heads:
+    if tp not in sizes:
         raise ValueError(
-            f"tensor_parallel_size is {tp}; the model's num_key_value_heads={heads} can neither be "
-            "shared out nor repeated evenly; choose a divisor or a multiple"
+            f"tensor_parallel_size is {tp}; the model's "
+            f"num_key_value_heads={args.num_key_value_heads} must be a multiple of it, or it a "
+            f"multiple of them; {fix}"
         )
     if pp > args.num_hidden_layers:
         raise ValueError(
             f"pipeline_parallel_size is {pp}; the model has {args.num_hidden_layers} layers, and "
             "every stage needs one; lower it"
         )
+
+
+def _divides(tp: int, args: Any) -> bool:
+    """Whether a model can be cut into ``tp`` shards."""
+    kv_heads = args.num_key_value_heads
+    return not (
+        args.num_attention_heads % tp
+        or args.intermediate_size % tp
+        or (kv_heads % tp and tp % kv_heads)
+    )

@@ -1,9 +1,10 @@
-"""How many images a prompt may bring."""
+"""Images in prompts: how many, how large, and from where."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from mini_vllm.config.checks import require_at_least, require_one_of
 
@@ -20,12 +21,27 @@ class MultiModalConfig:
     limit_mm_per_prompt: Mapping[str, int] = field(default_factory=dict)
     """Most images a prompt may bring, as `{"image": 3}`; upstream's field is `limit_per_prompt`
     and its argument has this name. Left out: no limit but the prompt's length."""
+    mm_processor_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the model's image processor, such as `{"max_pixels": 200704}`: fewer pixels are
+    fewer tokens."""
+    allowed_media_domains: list[str] = field(default_factory=list)
+    """Web sites from which images of a chat are fetched; without any, nothing is fetched."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.limit_mm_per_prompt, Mapping):
             raise ValueError(
                 f"limit_mm_per_prompt is {self.limit_mm_per_prompt!r}; it must be an object such "
                 'as {"image": 3}'
+            )
+        if not isinstance(self.mm_processor_kwargs, Mapping):
+            raise ValueError(
+                f"mm_processor_kwargs is {self.mm_processor_kwargs!r}; it must be an object such "
+                'as {"max_pixels": 200704}'
+            )
+        if isinstance(self.allowed_media_domains, str):
+            raise ValueError(
+                f"allowed_media_domains is {self.allowed_media_domains!r}; it must be a list of "
+                "host names"
             )
         for modality, limit in self.limit_mm_per_prompt.items():
             require_one_of("a key of limit_mm_per_prompt", modality, MODALITIES)

@@ -31,7 +31,7 @@ class ParallelConfig:
     """Who runs the workers: "uni" (this process), "mp" (processes), "ray" (several machines).
     None: "uni" for one worker, "mp" for several."""
     distributed_timeout_seconds: int | None = None
-    """How long workers wait for each other before they give up. None: torch's own limit."""
+    """How long workers wait for each other in a step before they give up. None: 300."""
 
     def __post_init__(self) -> None:
         sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
@@ -52,11 +52,11 @@ class ParallelConfig:
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
     @property
-    def is_distributed(self) -> bool:
-        """Whether anything runs outside this process."""
-        return self.backend != "uni" or self.data_parallel_size > 1
+    def num_workers(self) -> int:
+        """Workers of all engines."""
+        return self.world_size * self.data_parallel_size
 
     @property
     def backend(self) -> str:
         """The executor that is meant."""
-        return self.distributed_executor_backend or ("uni" if self.world_size == 1 else "mp")
+        return self.distributed_executor_backend or ("uni" if self.num_workers == 1 else "mp")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -40,5 +41,5 @@ class EngineCoreRequest:
     priority: int = 0
     cache_salt: str | None = None
     lora_request: Any = None
-    mm_features: list[Any] | None = None
+    mm_features: list[MultiModalFeatureSpec] | None = None
     kv_transfer_params: dict[str, Any] | None = None

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.core.encoder_cache_manager import EncoderCacheManager
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.interface import NoProgressError, PauseState
 from mini_vllm.core.kv_cache_manager import KVCacheManager
@@ -44,7 +45,9 @@ class Scheduler:
         ValueError: if ``cache_config.num_gpu_blocks`` is None.
     """
 
-    supports: ClassVar[frozenset[str]] = frozenset({"drafts", "encoder", "connector", "grammar"})
+    supports: ClassVar[frozenset[str]] = frozenset(
+        {"drafts", "encoder", "connector", "grammar", "pp"}
+    )
     """Features that a scheduler can serve; those of :mod:`mini_vllm.policies` can serve fewer."""
 
     def __init__(
@@ -82,6 +85,8 @@ class Scheduler:
         """Tokens that a request had when it was last admitted. While it has no more, all that was
         scheduled of it were chunks of its prompt, and nothing can be guessed to follow them."""
         self.pause_state = PauseState.UNPAUSED
+        self.encoder_cache_manager: EncoderCacheManager | None = None
+        """Whose embeddings are kept, if requests may have images (phase 13)."""
 
     # ------------------------------------------------------------------ requests in and out
 
@@ -559,8 +564,7 @@ class Scheduler:
         """
         failed = [self.requests[i] for i in reasons if i in self.requests]
         for request in failed:
-            num_failed = output.num_scheduled_tokens[request.request_id]
-            num_valid = request.num_computed_tokens - num_failed
+            num_valid = output.num_computed_tokens(request.request_id)
             self.kv_cache_manager.uncache_blocks(request, num_valid)
             request.stop_reason = reasons[request.request_id]
         self._finish(dict.fromkeys(failed, RequestStatus.FINISHED_ERROR))

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 
@@ -30,6 +31,8 @@ class NewRequestData:
     num_computed_tokens: int
     """Tokens that the prefix cache supplied."""
     lora_name: str | None = None
+    mm_features: list[MultiModalFeatureSpec] = field(default_factory=list)
+    """Images of the prompt, in order of their place."""
 
     @classmethod
     def from_request(cls, request: Request, block_ids: list[int]) -> NewRequestData:
@@ -41,6 +44,7 @@ class NewRequestData:
             block_ids=block_ids,
             num_computed_tokens=request.num_computed_tokens,
             lora_name=request.lora_name,
+            mm_features=request.mm_features,
         )
 
 
@@ -101,6 +105,14 @@ class SchedulerOutput:
     rewound: dict[str, int] = field(default_factory=dict)
     """Tokens, prompt and output, of requests that computed over KV that had not arrived: the worker
     forgets what it sampled for them."""
+
+    def num_computed_tokens(self, request_id: str) -> int:
+        """Tokens of a scheduled request that were computed before this step."""
+        for new in self.scheduled_new_reqs:
+            if new.req_id == request_id:
+                return new.num_computed_tokens
+        cached = self.scheduled_cached_reqs
+        return cached.num_computed_tokens[cached.req_ids.index(request_id)]
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -26,9 +27,12 @@ from mini_vllm.core.scheduler_output import (
     SchedulerStats,
 )
 from mini_vllm.engine.adapters import EngineAdapters
+from mini_vllm.engine.batch_queue import Batch, new_token_ids, step_with_batch_queue
 from mini_vllm.engine.features import make_scheduler
+from mini_vllm.engine.images import make_image_processor, with_encoder_limits
 from mini_vllm.engine.kv import EngineKV, check_config
 from mini_vllm.engine.limits import PromptLimits
+from mini_vllm.executor.base import Executor, make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.request import LoRARequest
@@ -42,6 +46,7 @@ from mini_vllm.structured_output.token_index import TokenTable, token_bytes
 if TYPE_CHECKING:
     from mini_vllm.model.llama import LlamaForCausalLM
     from mini_vllm.worker.model_runner import ModelRunner
+    from mini_vllm.worker.worker import Worker
 
 IDLE_SECONDS = 0.005
 """Longest sleep of a step in which all requests wait for something outside the engine."""
@@ -80,6 +85,10 @@ class EngineCore:
         config: model, cache and scheduler. ``max_model_len`` must not exceed what the model's
             positions allow.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
+        replica: which of several engines side by side this is.
+
+    Attributes:
+        batch_queue: plans on their way, the newest first; at most ``batch_queue_size``.
 
     Raises:
         ValueError: for settings that contradict each other, the model or the memory.
@@ -90,18 +99,20 @@ class EngineCore:
         config: EngineConfig,
         extensions: Sequence[SchedulerExtension] = (),
         scheduler_cls: type[Scheduler] = Scheduler,
+        replica: int = 0,
     ) -> None:
         self.model_args = load_config(config.model.model)
         supports = resolve_model_class(self.model_args.architectures).supports
         combinations.check(config, self.model_args, supports, scheduler_cls)
         _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
         check_config(config.kv_transfer)
-        self.executor = executor = UniProcExecutor(config)
-        executor.call("init_device")
-        executor.call("load_model")
-        num_blocks = min(executor.call("num_blocks_that_fit"))
-        executor.call("initialize", num_blocks)
-        executor.call("warm_up")
+        self.image_processor = make_image_processor(config, self.model_args)
+        if self.image_processor is not None:
+            config = with_encoder_limits(config, self.image_processor.largest)
+        self.executor = executor = make_executor(config, replica)
+        self.batch_queue: deque[Batch] = deque()
+        self.batch_queue_size = executor.max_concurrent_batches
+        num_blocks = make_ready(executor)
         self.kv = EngineKV(config, executor, num_blocks)
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
@@ -137,13 +148,24 @@ class EngineCore:
 
     @property
     def model_runner(self) -> ModelRunner:
-        """The runner of the worker in this process, for those who look inside."""
-        return self.executor.worker.model_runner
+        """The runner of the worker in this process, for those who look inside.
+
+        Raises:
+            AttributeError: if the workers are elsewhere.
+        """
+        return self._worker().model_runner
 
     @property
     def model(self) -> LlamaForCausalLM:
-        """The model of the worker in this process."""
-        return self.executor.worker.model
+        """The model of the worker in this process, in the same way."""
+        return self._worker().model
+
+    def _worker(self) -> Worker:
+        if not isinstance(self.executor, UniProcExecutor):
+            raise AttributeError(
+                "the engine's workers are in other processes; look at them with collective_rpc"
+            )
+        return self.executor.worker
 
     def _load_vocabulary(self) -> TokenTable:
         """The bytes of every token; read when the first request with a constraint arrives."""
@@ -169,6 +191,7 @@ class EngineCore:
             eos_token_id=request.eos_token_id,
             cache_salt=request.cache_salt,
             lora_name=self._adapter_of(request),
+            mm_features=request.mm_features,
         )
 
     def _adapter_of(self, request: EngineCoreRequest) -> str | None:
@@ -242,11 +265,13 @@ class EngineCore:
         return [i for i in request_ids if i not in self.scheduler.requests]
 
     def has_requests(self) -> bool:
-        return self.scheduler.has_requests()
+        """Whether another step is due: to plan something, or to take in what was planned."""
+        return self.scheduler.has_requests() or bool(self.batch_queue)
 
     @whole_or_not_at_all
     def step(self) -> list[EngineCoreOutput]:
-        """Schedule, run, update, once.
+        """Schedule, run, update, once. With several plans on their way, the update is that of the
+        oldest, and there may be none.
 
         If the forward pass fails, the requests of this step end with an error, and what they
         had published leaves the prefix cache; the engine itself goes on. Whatever else stops the
@@ -254,33 +279,58 @@ class EngineCore:
 
         Raises:
             NoProgressError: see :meth:`~mini_vllm.core.scheduler.Scheduler.schedule`.
+            EngineDeadError: if a worker among several has failed, or is gone.
         """
-        start = time.perf_counter()
+        has_requests = self.scheduler.has_requests
+        outputs = step_with_batch_queue(
+            self.batch_queue, self.batch_queue_size, has_requests, self._submit, self._finish
+        )
+        return outputs or []
+
+    @whole_or_not_at_all
+    def fill(self) -> None:
+        """Send a plan on its way if none is; what it brings is for :meth:`step` to take in."""
+        if not self.batch_queue and self.scheduler.has_requests():
+            self.batch_queue.appendleft(self._submit())
+
+    def _submit(self) -> Batch:
+        """Plan, and send the plan on its way."""
+        started = time.perf_counter()
         hopeless = end_hopeless(self.scheduler)
         plan = self.scheduler.schedule()
+        if self.batch_queue_size > 1:
+            plan.new_token_ids = new_token_ids(plan, self.scheduler.requests)
         scheduled_at = time.monotonic()
         self.executor.execute_model(plan)
         masks = self.structured_output_manager.get_grammar_output(plan)  # while it computes
-        result = self.executor.sample_tokens(masks).result()
+        answer = self.executor.sample_tokens(masks)
+        return Batch(plan, answer, hopeless, started, scheduled_at)
+
+    def _finish(self, batch: Batch) -> list[EngineCoreOutput]:
+        """Wait for the answer to a plan, and take it in."""
+        plan, result = batch.plan, batch.answer.result()
+        if result.failed and self.batch_queue_size > 1:  # only the last stage has noticed
+            self.executor.call("scrub")
         self.checkpoint.num_output_tokens = {
             request_id: request.num_output_tokens
             for request_id in plan.num_scheduled_tokens
             if (request := self.scheduler.requests.get(request_id)) is not None
         }
         drafts = accepted_drafts(plan, result)  # before the stop rules cut
-        outputs = hopeless + finish_step(self.scheduler, plan, result)
+        outputs = batch.hopeless + finish_step(self.scheduler, plan, result)
         if not plan.num_scheduled_tokens:
             self.structured_output_manager.wait(IDLE_SECONDS)
         self.kv.step_done(plan, result, IDLE_SECONDS, self.scheduler)
-        self._stamp(plan, outputs, scheduled_at)
+        self._stamp(plan, outputs, batch.scheduled_at)
         if self.observers:
             stats = replace(self.make_stats(), drafts=drafts)
             for observer in self.observers:
-                observer(plan, outputs, time.perf_counter() - start, stats)
+                observer(plan, outputs, time.perf_counter() - batch.started, stats)
         return outputs
 
     def undo(self) -> None:
         """Go back to the last checkpoint; see :mod:`~mini_vllm.core.restart`."""
+        self.batch_queue.clear()  # nobody waits for what is on its way
         restart(self.scheduler, self._new_scheduler(), self.checkpoint)
         if self.adapters is not None:
             self.adapters.attach(self.scheduler)
@@ -341,6 +391,26 @@ class EngineCore:
         self.structured_output_manager.clear_backend()
         self.kv.shutdown()
         self.executor.shutdown()
+
+
+def make_ready(executor: Executor) -> int:
+    """Load the model on all workers; the number of KV blocks, which is the same on each.
+
+    Block ids are the engine's, so the rank with the least memory decides.
+
+    Raises:
+        ValueError: what a worker says of the model or the memory. The workers are gone then.
+    """
+    try:
+        executor.call("init_device")
+        executor.call("load_model")
+        num_blocks = min(executor.call("num_blocks_that_fit"))
+        executor.call("initialize", num_blocks)
+        executor.call("warm_up")
+    except BaseException:
+        executor.shutdown()
+        raise
+    return num_blocks
 
 
 def accepted_drafts(plan: SchedulerOutput, result: ModelRunnerOutput) -> dict[str, tuple[int, int]]:

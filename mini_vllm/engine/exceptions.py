@@ -5,13 +5,13 @@ Source: vllm/v1/engine/exceptions.py#L1-L18 (EngineGenerateError, EngineDeadErro
 
 from __future__ import annotations
 
+from mini_vllm.errors import EngineDeadError
+
+__all__ = ["EngineDeadError", "EngineGenerateError", "QueueFullError"]
+
 
 class EngineGenerateError(Exception):
     """A request failed for a reason that is not its caller's fault; the engine lives."""
-
-
-class EngineDeadError(Exception):
-    """The engine is gone, and every request with it. There is no way back: start it anew."""
 
 
 class QueueFullError(Exception):

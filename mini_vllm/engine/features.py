@@ -12,6 +12,7 @@ from typing import Any
 from mini_vllm.config import CacheConfig, LoRAConfig, SchedulerConfig
 from mini_vllm.config.combinations import ARRIVES, not_yet
 from mini_vllm.core.eagle_kv_cache_manager import EagleKVCacheManager
+from mini_vllm.core.encoder_inputs import EncoderInputs
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.kv_transfer.events import KVEventLog, KVEventManager
@@ -38,6 +39,7 @@ def make_scheduler(
 
     Args:
         scheduler_config, cache_config, hash_root: see :class:`~mini_vllm.core.scheduler.Scheduler`.
+            With ``encoder_cache_size`` requests may have images (phase 13).
         lora: limits of the adapters that a step may hold (phase 11).
         structured: the manager of compiled grammars (phase 12).
         connector: the scheduler's half of a KV connector (phase 15).
@@ -56,7 +58,6 @@ def make_scheduler(
     wanted = {
         "enable_lora": lora,
         "structured_outputs_config": structured,
-        "images": scheduler_config.encoder_cache_size,
         "kv_transfer_config": connector,
     }
     for name, feature in wanted.items():
@@ -66,6 +67,10 @@ def make_scheduler(
         features.append(LoRASchedulerExtension(lora))
     if structured is not None:
         features.append(structured)
+    images = None
+    if scheduler_config.encoder_cache_size is not None:
+        images = EncoderInputs(scheduler_config)
+        features.append(images)
     made_of = (scheduler_config, cache_config, (*features, *extensions), hash_root)
     cls = scheduler_cls or Scheduler
     if connector is None:
@@ -74,6 +79,8 @@ def make_scheduler(
         scheduler = _remote_scheduler(cls)(
             *made_of, connector=connector, kv_load_failure_policy=kv_load_failure_policy
         )
+    if images is not None:
+        scheduler.encoder_cache_manager = images.manager
     parts = {
         KVEventManager: kv_events is not None,
         RemoteKVCacheManager: connector is not None,

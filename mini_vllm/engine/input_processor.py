@@ -14,12 +14,16 @@ from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.errors import show
 from mini_vllm.kv_transfer.params import check_params
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.config import ModelArgs
+from mini_vllm.multimodal.processing import MultiModalProcessor
 from mini_vllm.sampling_params import MAX_INT64, SamplingParams, derive_seed, is_text
 from mini_vllm.structured_output.choose import check_constraint
 
 PromptType = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or a mapping with "prompt" or "prompt_token_ids" (and "cache_salt")."""
+"""Text, token ids, or a mapping with "prompt" or "prompt_token_ids", and perhaps "cache_salt" and
+"multi_modal_data": ``{"image": picture}`` or ``{"image": [picture, ...]}``. A prompt with images
+has one ``<|image_pad|>`` for each."""
 
 
 class InputProcessor:
@@ -31,6 +35,7 @@ class InputProcessor:
         max_model_len: what ``max_tokens=None`` fills up to.
         seed: root of the seeds of requests that bring none.
         structured: which constraints on the output can be served.
+        images: processes them; None: the model takes text only.
     """
 
     def __init__(
@@ -40,14 +45,34 @@ class InputProcessor:
         max_model_len: int,
         seed: int = 0,
         structured: StructuredOutputsConfig | None = None,
+        images: MultiModalProcessor | None = None,
     ) -> None:
         self.tokenizer = tokenizer
         self.model = model
         self.max_model_len = max_model_len
         self.seed = seed
         self.structured = structured or StructuredOutputsConfig()
+        self.images = images
         self.num_requests = 0
         """How many there were so far: what the seeds of those without one depend on."""
+
+    def preprocess(self, prompt: PromptType) -> tuple[list[int], list[MultiModalFeatureSpec]]:
+        """The prompt's token ids, with all placeholders of its images, and the images.
+
+        Raises:
+            ValueError: for what :meth:`tokenize` refuses, an image that cannot be used, or one for
+                a model that takes text only.
+        """
+        token_ids = self.tokenize(prompt)
+        data = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
+        if self.images is not None:
+            return self.images.process(token_ids, {} if data is None else data)
+        if data:
+            raise ValueError(
+                "the prompt brings multi_modal_data; the model takes text only, it has no image "
+                "encoder; leave it out or choose another model"
+            )
+        return token_ids, []
 
     def tokenize(self, prompt: PromptType) -> list[int]:
         """The prompt's token ids.
@@ -102,6 +127,7 @@ class InputProcessor:
         arrival_time: float | None = None,
         cache_salt: str | None = None,
         lora_request: LoRARequest | None = None,
+        mm_features: list[MultiModalFeatureSpec] | None = None,
     ) -> EngineCoreRequest:
         """Build the request for a tokenized prompt.
 
@@ -135,6 +161,7 @@ class InputProcessor:
             priority=priority,
             cache_salt=cache_salt,
             lora_request=lora_request,
+            mm_features=mm_features or None,
         )
 
     def _check_constraint(self, params: SamplingParams) -> None:

@@ -5,8 +5,9 @@ Source: vllm/entrypoints/llm.py#L120-L600 (LLM) @ v0.22.1
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
+from mini_vllm.executor.base import Method
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
+from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import Counter, Vector
@@ -154,7 +157,7 @@ class LLM:
 
     def chat(
         self,
-        messages: Sequence[dict[str, str]] | Sequence[Sequence[dict[str, str]]],
+        messages: Sequence[dict[str, Any]] | Sequence[Sequence[dict[str, Any]]],
         sampling_params: Params = None,
         *,
         use_tqdm: bool = True,
@@ -163,14 +166,70 @@ class LLM:
         """Answer one conversation, or several, in the format of the model's chat template.
 
         Args:
-            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists.
+            messages: ``[{"role": "user", "content": "..."}]``, or a list of such lists. For a
+                model that sees, content may be a list of parts:
+                ``{"type": "text", "text": "..."}``,
+                ``{"type": "image_pil", "image_pil": picture}``, or
+                ``{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}``.
 
         Raises:
-            ValueError: if the tokenizer has no chat template.
+            ValueError: if the tokenizer has no chat template, or the model takes text only.
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [self.apply_chat_template(conversation) for conversation in conversations]
+        prompts = [self.chat_prompt(conversation) for conversation in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> PromptType:
+        """A conversation as a prompt, with the pictures that it holds."""
+        plain, images = take_images(messages)
+        token_ids = self.apply_chat_template(plain)
+        if not images:
+            return token_ids
+        return {"prompt_token_ids": token_ids, "multi_modal_data": {"image": images}}
+
+    def collective_rpc(
+        self,
+        method: Method,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method on every worker; the answers, in order of rank.
+
+        Args:
+            method: of :class:`~mini_vllm.worker.worker.Worker` by name, or a function whose first
+                argument is the worker. One that workers cannot import is sent as it is, with
+                cloudpickle.
+            timeout: seconds; None: as long as it takes.
+
+        Raises:
+            Exception: what it raised on a worker; the engine lives on.
+            TimeoutError: if a worker did not answer in time.
+            EngineDeadError: if a worker is gone.
+
+        Example::
+
+            llm.collective_rpc(lambda worker: worker.rank)      # [0, 1]
+
+        Source: vllm/entrypoints/llm.py#L570-L600 (LLM.collective_rpc) @ v0.22.1
+        """
+        return self.engine.collective_rpc(method, timeout, args, kwargs)
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """Call ``func(model)`` on every worker, with its part of the model.
+
+        Source: vllm/entrypoints/llm.py#L602-L613 (LLM.apply_model) @ v0.22.1
+        """
+
+        @functools.wraps(func)
+        def on_model(worker: Any) -> Any:
+            return func(worker.model)
+
+        return self.collective_rpc(on_model)
+
+    def shutdown(self) -> None:
+        """End the engine and its workers now. Left alone, they end with this object."""
+        self.engine.shutdown()
 
     def get_metrics(self) -> list[Counter | Vector]:
         """Counters of this engine, such as ``vllm:spec_decode_num_accepted_tokens``.

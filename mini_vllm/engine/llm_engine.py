@@ -13,11 +13,13 @@ from typing import Any
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
-from mini_vllm.engine.client import InprocClient
+from mini_vllm.engine.client import EngineClient, InprocClient
 from mini_vllm.engine.core import EngineCore
+from mini_vllm.engine.dp_client import DataParallelClient
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
+from mini_vllm.executor.base import Method
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
@@ -41,8 +43,12 @@ class LLMEngine:
         extensions: Sequence[SchedulerExtension] = (),
         scheduler_cls: type[Scheduler] = Scheduler,
     ) -> None:
-        self.core = EngineCore(config, extensions, scheduler_cls)
-        self.client = InprocClient(self.core)
+        self.cores = _make_cores(config, extensions, scheduler_cls)
+        self.core = self.cores[0]
+        """The engine; with data parallelism the first of them, all being alike."""
+        self.client: EngineClient = InprocClient(self.core)
+        if len(self.cores) > 1:
+            self.client = DataParallelClient(self.cores)
         self.config = self.core.config
         self.tokenizer = tokenizer
         self.input_processor = InputProcessor(
@@ -51,6 +57,7 @@ class LLMEngine:
             config.scheduler.max_model_len,
             config.model.seed,
             config.structured,
+            self.core.image_processor,
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = self._new_stats()
@@ -78,7 +85,7 @@ class LLMEngine:
             ValueError: if the prompt or its parameters can never be served. Nothing is queued.
         """
         arrival_time = time.monotonic()
-        token_ids = self.input_processor.tokenize(prompt)
+        token_ids, images = self.input_processor.preprocess(prompt)
         self.core.limits.check(token_ids)
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
         self.input_processor.check(request_id, params, priority, salt)
@@ -97,6 +104,7 @@ class LLMEngine:
                     arrival_time,
                     salt,
                     loaded if index else lora_request,
+                    images,
                 )
                 for index, (child_id, child_params) in enumerate(child_requests(request_id, params))
             ]
@@ -206,3 +214,38 @@ class LLMEngine:
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.output_processor.completions)
+
+    def collective_rpc(
+        self,
+        method: Method,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """See :meth:`~mini_vllm.engine.llm.LLM.collective_rpc`."""
+        return [
+            answer
+            for core in self.cores
+            for answer in core.executor.collective_rpc(method, timeout, args, kwargs)
+        ]
+
+    def shutdown(self) -> None:
+        """End the engine and its workers."""
+        self.client.shutdown()
+
+
+def _make_cores(
+    config: EngineConfig,
+    extensions: Sequence[SchedulerExtension],
+    scheduler_cls: type[Scheduler],
+) -> list[EngineCore]:
+    """An engine, or several side by side. If one cannot start, none is left."""
+    cores: list[EngineCore] = []
+    try:
+        for replica in range(config.parallel.data_parallel_size):
+            cores.append(EngineCore(config, extensions, scheduler_cls, replica))
+    except BaseException:
+        for core in cores:
+            core.shutdown()
+        raise
+    return cores

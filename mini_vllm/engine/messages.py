@@ -23,6 +23,8 @@ from enum import Enum
 from typing import Any
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerStats
@@ -80,8 +82,27 @@ class UtilityAnswer:
     error: str | None = None
 
 
-encode = msgspec.msgpack.Encoder().encode
-decode_request = msgspec.msgpack.Decoder(EngineCoreRequest).decode
+ARRAY = 1
+"""Number of the one extension to msgpack: the patches of an image."""
+
+
+def _write_array(value: Any) -> msgspec.msgpack.Ext:
+    if not isinstance(value, np.ndarray):
+        raise NotImplementedError(f"{type(value).__name__} cannot be sent to another process")
+    return msgspec.msgpack.Ext(
+        ARRAY, encode((value.dtype.str, value.shape, np.ascontiguousarray(value).data))
+    )
+
+
+def _read_array(code: int, data: memoryview) -> NDArray[Any]:
+    if code != ARRAY:
+        raise ValueError(f"a message holds extension {code}; only {ARRAY}, an array, is known")
+    dtype, shape, numbers = msgspec.msgpack.decode(data, type=tuple[str, tuple[int, ...], bytes])
+    return np.frombuffer(numbers, dtype).reshape(shape)
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_write_array).encode
+decode_request = msgspec.msgpack.Decoder(EngineCoreRequest, ext_hook=_read_array).decode
 decode_ids = msgspec.msgpack.Decoder(list[str]).decode
 decode_call = msgspec.msgpack.Decoder(UtilityCall).decode
 decode_answer = msgspec.msgpack.Decoder(UtilityAnswer).decode

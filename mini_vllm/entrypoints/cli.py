@@ -23,6 +23,7 @@ from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from mini_vllm.engine.input_processor import PromptType
     from mini_vllm.engine.llm import LLM
     from mini_vllm.outputs import RequestOutput
 
@@ -84,11 +85,13 @@ def build_parser() -> argparse.ArgumentParser:
         metavar="NAME",
         help="adapter of all prompts, or of each; base: none",
     )
+    _add_image_option(generate)
     generate.add_argument("--json", action="store_true", help="one JSON object per prompt")
     generate.add_argument("--report", action="store_true", help="print a short report at the end")
     generate.add_argument("--timeline", type=Path, metavar="FILE", help="write every step as JSON")
     chat = add_command(run_chat, "talk to the model", samples=True)
     chat.add_argument("--system", help="the system message")
+    _add_image_option(chat)
     chat.add_argument("--lora", nargs=1, default=[], metavar="NAME", help="adapter to talk to")
     bench = add_command(run_bench, "offline throughput on random prompts")
     bench.add_argument("--num-prompts", type=_positive, default=16)
@@ -115,6 +118,37 @@ def build_parser() -> argparse.ArgumentParser:
     _add_quantize(commands)
     add_command(run_demo, "see chunked prefill, prefix hits and a preemption")
     return parser
+
+
+def _add_image_option(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--image",
+        nargs="+",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="pictures for every prompt, or for the first turn of a chat",
+    )
+
+
+def _with_images(prompt: str, images: Sequence[Any]) -> Any:
+    """A prompt with its pictures, whose placeholders are put before it unless it has some."""
+    from mini_vllm.multimodal.chat import PLACE_IN_CHAT
+    from mini_vllm.multimodal.processing import PLACEHOLDER
+
+    if not images:
+        return prompt
+    text = prompt if PLACEHOLDER in prompt else PLACE_IN_CHAT * len(images) + prompt
+    return {"prompt": text, "multi_modal_data": {"image": list(images)}}
+
+
+def _open_images(paths: Sequence[Path]) -> list[Any]:
+    """Raises ValueError or OSError for what cannot be opened."""
+    if not paths:
+        return []
+    from PIL import Image
+
+    return [Image.open(path) for path in paths]
 
 
 def _positive(text: str) -> int:
@@ -296,6 +330,8 @@ def run_generate(args: argparse.Namespace) -> int:
     if args.timeline is not None:
         check_timeline_path(args.timeline)
     loras = _loras(args, len(prompts))
+    images = _open_images(args.image)
+    prompts = [_with_images(prompt, images) for prompt in prompts]
     llm = _load(args)
     params = _sampling_params(args, **({"max_tokens": 128} | llm.default_sampling_params))
     with record_timeline(llm.engine.core, args.timeline):
@@ -312,7 +348,7 @@ def run_generate(args: argparse.Namespace) -> int:
 
 
 def _print_stream(
-    llm: LLM, prompt: str | list[int], params: SamplingParams, loras: list[LoRARequest | None]
+    llm: LLM, prompt: PromptType, params: SamplingParams, loras: list[LoRARequest | None]
 ) -> RequestOutput:
     """Print a completion as it grows; returns its final state."""
     printed = 0
@@ -341,9 +377,12 @@ def run_chat(args: argparse.Namespace) -> int:
     """A conversation; each answer is streamed. Ctrl-D or an empty line ends it."""
     _sampling_params(args, max_tokens=256)
     loras = _loras(args, 1)
+    images = [{"type": "image_pil", "image_pil": image} for image in _open_images(args.image)]
     llm = _load(args)
     params = _sampling_params(args, **({"max_tokens": 256} | llm.default_sampling_params))
-    messages = [{"role": "system", "content": args.system}] if args.system else []
+    messages: list[dict[str, Any]] = []
+    if args.system:
+        messages.append({"role": "system", "content": args.system})
     prompt = "you> " if sys.stdin.isatty() else ""
     while True:
         try:
@@ -352,8 +391,10 @@ def run_chat(args: argparse.Namespace) -> int:
             return 0
         if not text:
             return 0
-        messages.append({"role": "user", "content": text})
-        output = _print_stream(llm, llm.apply_chat_template(messages), params, loras)
+        content = [*images, {"type": "text", "text": text}] if images else text
+        images = []  # they belong to the first turn
+        messages.append({"role": "user", "content": content})
+        output = _print_stream(llm, llm.chat_prompt(messages), params, loras)
         messages.append({"role": "assistant", "content": output.outputs[0].text})
 
 

@@ -3,7 +3,7 @@
 ::
 
     EngineCore ── execute_model(plan) ──►  every worker starts its forward pass
-               ── sample_tokens(masks) ─►  the last one samples  ──► Future[ModelRunnerOutput]
+               ── sample_tokens(masks) ─►  the last stage samples ──► Future[ModelRunnerOutput]
 
 A step is two calls, so that the engine can prepare the grammars' masks while the forward pass
 runs. There is one answer, that of the second call.
@@ -14,10 +14,15 @@ Source: vllm/v1/executor/abstract.py#L37-L306 (Executor) @ v0.22.1
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+
+Method = str | Callable[..., Any]
+"""A method of the worker by name, or a function whose first argument is the worker."""
 
 
 class Executor(ABC):
@@ -27,11 +32,26 @@ class Executor(ABC):
     """Plans that may be on their way at once: as many as there are pipeline stages."""
 
     @abstractmethod
-    def call(self, method: str, *args: Any, timeout: float | None = None) -> list[Any]:
-        """Call ``method(*args)`` on every worker; the answers, in order of rank.
+    def collective_rpc(
+        self,
+        method: Method,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call ``method`` on every worker; the answers, in order of rank.
+
+        Raises:
+            Exception: what it raised on the lowest rank that failed; the engine lives on.
+            TimeoutError: if a worker has not answered within ``timeout`` seconds.
+            EngineDeadError: if a worker is gone.
 
         Source: vllm/v1/executor/abstract.py#L153-L202 (Executor.collective_rpc) @ v0.22.1
         """
+
+    def call(self, method: str, *args: Any) -> list[Any]:
+        """:meth:`collective_rpc`, as the engine itself mostly uses it."""
+        return self.collective_rpc(method, args=args)
 
     @abstractmethod
     def execute_model(self, plan: SchedulerOutput) -> None:
@@ -48,3 +68,39 @@ class Executor(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """Let go of the workers. May be called twice."""
+
+
+def make_executor(config: EngineConfig, replica: int = 0) -> Executor:
+    """The executor that a configuration means; its workers are there, and have done nothing yet.
+
+    Args:
+        replica: which of the engines that data parallelism runs side by side this is for.
+
+    Raises:
+        ValueError: if this machine, or the Ray cluster, has not enough devices.
+
+    Source: vllm/v1/executor/abstract.py#L47-L92 (Executor.get_class) @ v0.22.1
+    """
+    if config.parallel.backend == "uni":
+        from mini_vllm.executor.uniproc import UniProcExecutor
+
+        return UniProcExecutor(config)
+    if config.parallel.backend == "mp":
+        from mini_vllm.executor.multiproc import MultiprocExecutor
+
+        return MultiprocExecutor(config, replica)
+    from mini_vllm.executor.ray import RayExecutor
+
+    return RayExecutor(config)
+
+
+def run_method(
+    worker: Any, method: Method, args: Sequence[Any], kwargs: Mapping[str, Any] | None
+) -> Any:
+    """Call a method of ``worker`` by name, or a function with ``worker`` as its first argument.
+
+    Source: vllm/v1/serial_utils.py#L481-L511 (run_method) @ v0.22.1
+    """
+    if isinstance(method, str):
+        return getattr(worker, method)(*args, **(kwargs or {}))
+    return method(worker, *args, **(kwargs or {}))

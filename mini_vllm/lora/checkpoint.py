@@ -109,11 +109,13 @@ class LoRAModel:
         targets: Targets,
         lora_config: LoRAConfig,
         dtype: torch.dtype = torch.float32,
+        elsewhere: tuple[str, ...] = (),
     ) -> LoRAModel:
         """Load and check the adapter in folder ``path``; its matrices get ``dtype``.
 
         Args:
             key: ``name@digest``; the files must still have this digest. Without ``@`` any will do.
+            elsewhere: what the names of modules begin with that other pipeline stages have.
 
         Raises:
             ValueError: for whatever makes it unfit: see section "Bad adapters" of the guide of
@@ -130,6 +132,11 @@ class LoRAModel:
             config = PEFTHelper.from_json(files.config)
             config.validate_legal()
             tensors = read_tensors(files, Path(path) / WEIGHTS_FILE)
+            tensors = {
+                name: tensor
+                for name, tensor in tensors.items()
+                if not parse_fine_tuned_lora_name(name)[0].startswith(elsewhere)
+            }
             check_pairs(tensors, targets, lora_config.max_lora_rank)
         except ValueError as error:
             raise ValueError(f"adapter {name!r} ({path}) cannot be used: {error}") from error

@@ -61,7 +61,7 @@ def load_model(
         ) from error
     if load_format == "dummy":
         fill_with_random(model, seed)
-    elif load_format == "auto" and build.is_plain and model.stacked == STACKED_PARAMS:
+    elif load_format == "auto" and build.is_plain and has_common_names(model):
         check_floating(Path(path))
         load_weights(model, Path(path))
     elif load_format == "auto":
@@ -72,6 +72,12 @@ def load_model(
         if hasattr(module, "process_weights_after_loading"):
             module.process_weights_after_loading()
     return model
+
+
+def has_common_names(model: LlamaForCausalLM) -> bool:
+    """Whether a checkpoint calls the model's tensors as most do; else `load_parts` renames them."""
+    name = "model.norm.weight"
+    return model.stacked == STACKED_PARAMS and model.checkpoint_prefix(name) == name
 
 
 def check_floating(folder: Path) -> None:
@@ -132,10 +138,10 @@ def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:
             numbers = torch.randint(low, high, parameter.shape, generator=generator)
             parameter.data.copy_(numbers)
             seed += 1
-        elif "norm" in name:
-            parameter.data.fill_(1.0)
         elif name.endswith("bias"):
             parameter.data.zero_()
+        elif "norm" in name:
+            parameter.data.fill_(1.0)
         else:
             generator = torch.Generator(parameter.device).manual_seed(seed)
             parameter.data.normal_(0.0, 0.02, generator=generator)

@@ -11,6 +11,7 @@ from typing import Any
 from mini_vllm.errors import show
 from mini_vllm.model.config_schema import GENERATION_CONFIG, check_config, check_entries
 from mini_vllm.model.families import is_foreign, sliding_windows, unsupported, with_defaults
+from mini_vllm.model.vision_config import VisionArgs, split_config
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ModelArgs:
     moe_intermediate_size: int = 0
     norm_topk_prob: bool = False
     dense_layers: tuple[int, ...] = ()  # of a mixture of experts: those that have an MLP instead
+    vision: VisionArgs | None = None  # of the encoder, if the model sees
 
     @property
     def eos_token_id(self) -> int | None:
@@ -59,6 +61,7 @@ class ModelArgs:
 
         Raises ValueError that names `source`, the key, its value and what is allowed.
         """
+        config, vision = split_config(config, source)
         config = with_defaults(config)
         try:
             check_config(config, source)
@@ -99,6 +102,7 @@ class ModelArgs:
             moe_intermediate_size=config.get("moe_intermediate_size", 0),
             norm_topk_prob=config.get("norm_topk_prob", False),
             dense_layers=_dense_layers(config),
+            vision=vision,
         )
 
 

@@ -20,6 +20,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 768,
         "decoder_sparse_step": 1,
     },
+    "Qwen3VLForConditionalGeneration": {  # of its decoder
+        "head_dim": 128,
+        "rope_theta": 500000.0,
+        "max_position_embeddings": 128000,
+    },
     "MistralForCausalLM": {"sliding_window": 4096, "max_position_embeddings": 131072},
     "Phi3ForCausalLM": {"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
     "Olmo2ForCausalLM": {"rms_norm_eps": 1e-5},

@@ -20,7 +20,14 @@ from mini_vllm.attention import AttentionBackend
 from mini_vllm.attention.quantized import FORMATS, QuantizedKV
 from mini_vllm.kernels import can_launch
 from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL
-from mini_vllm.model.layout import SINGLE, WHOLE, Layout, Parallel, ParamSpec
+from mini_vllm.model.layout import (
+    SINGLE,
+    WHOLE,
+    EmbeddingLayout,
+    Layout,
+    Parallel,
+    ParamSpec,
+)
 
 # Below this many elements a call costs more than the product, and plain calls cost less.
 MIN_PACKED_ELEMENTS = 1 << 20
@@ -229,24 +236,21 @@ PLAIN = Build()
 class Embedding(nn.Module):
     """One row of `weight` for each token id: `[T] -> [T, hidden]`.
 
-    Where only some rows are here, the other ids give zeros, and the layout adds the parts.
+    Where only some rows are here, the layout looks them up and adds the parts.
     """
 
     def __init__(self, vocab_size: int, hidden_size: int, layout: Layout = WHOLE) -> None:
         super().__init__()
         self.layout, self.parts = layout, layout.parts(hidden_size, [vocab_size])
         self.whole_parts = WHOLE.parts(hidden_size, [vocab_size])
-        self.rows = self.parts[0].out
-        self.is_whole = self.rows == slice(0, vocab_size)
+        self.is_whole = self.parts == self.whole_parts
         self.weight = nn.Parameter(torch.empty(self.parts[0].output_size, hidden_size))
         self.weight.spec = ParamSpec(out_dim=0)
 
     def forward(self, input_ids: Tensor) -> Tensor:
         if self.is_whole:
             return F.embedding(input_ids, self.weight)
-        here = (input_ids >= self.rows.start) & (input_ids < self.rows.stop)
-        vectors = F.embedding((input_ids - self.rows.start) * here, self.weight)
-        return self.layout.finish(vectors * here[:, None])
+        return cast(EmbeddingLayout, self.layout).lookup(input_ids, self.weight)
 
 
 class Linear(nn.Module):

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,13 +86,22 @@ def _divide(rows: slice, pack: int) -> slice:
 class Layout(Protocol):
     """Which part of a layer is here, and what makes the parts' results one."""
 
-    adds_bias: bool
+    @property
+    def adds_bias(self) -> bool:
+        """Whether this part of the result has the bias in it."""
 
     def parts(self, input_size: int, output_sizes: Sequence[int]) -> list[Part]:
         """What is here of each stacked projection, in their order."""
 
     def finish(self, y: Tensor) -> Tensor:
         """The layer's result from this part's `y`, perhaps with the help of the others."""
+
+
+class EmbeddingLayout(Layout, Protocol):
+    """Which rows of an embedding are here."""
+
+    def lookup(self, input_ids: Tensor, weight: Tensor) -> Tensor:
+        """The vectors `[T, H]` of `[T]` tokens, where `weight` holds only this part's rows."""
 
 
 class Whole:
@@ -110,8 +119,34 @@ class Whole:
 WHOLE = Whole()
 
 
+class Stage(NamedTuple):
+    """The layers that are here, of a model whose layers are spread over stages."""
+
+    start: int
+    end: int
+    """Behind the last."""
+    num_layers: int
+    """Of the whole model."""
+
+    @property
+    def is_first(self) -> bool:
+        """Tokens come in here."""
+        return self.start == 0
+
+    @property
+    def is_last(self) -> bool:
+        """Logits come out here."""
+        return self.end == self.num_layers
+
+    def __contains__(self, layer: object) -> bool:
+        return layer in range(self.start, self.end)
+
+
 class Parallel(Protocol):
     """The layouts of one rank's layers; a method for each role that a layer can have."""
+
+    def stage(self, num_layers: int) -> Stage:
+        """Which of the model's layers are here."""
 
     def column(self) -> Layout:
         """Each projection's rows are divided; nothing is exchanged."""
@@ -122,15 +157,18 @@ class Parallel(Protocol):
     def row(self) -> Layout:
         """Columns are divided; the partial sums are added."""
 
-    def vocab(self) -> Layout:
+    def vocab(self, vocab_size: int) -> Layout:
         """Rows are divided; each part's logits are gathered."""
 
-    def embedding(self) -> Layout:
+    def embedding(self, vocab_size: int) -> Layout:
         """Rows are divided as by `vocab`; the looked-up vectors are added."""
 
 
 class Single:
     """One rank that holds everything."""
+
+    def stage(self, num_layers: int) -> Stage:
+        return Stage(0, num_layers, num_layers)
 
     def column(self) -> Layout:
         return WHOLE
@@ -138,7 +176,14 @@ class Single:
     def qkv(self, num_heads: int, num_kv_heads: int) -> Layout:
         return WHOLE
 
-    row = vocab = embedding = column
+    def row(self) -> Layout:
+        return WHOLE
+
+    def vocab(self, vocab_size: int) -> Layout:
+        return WHOLE
+
+    def embedding(self, vocab_size: int) -> Layout:
+        return WHOLE
 
 
 SINGLE = Single()

@@ -10,6 +10,7 @@ Source: vllm/model_executor/models/llama.py#L501-L589 (LlamaForCausalLM) @ v0.22
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.quantized import FORMATS
 from mini_vllm.model.config import ModelArgs
-from mini_vllm.model.interface import KVCacheSpec
+from mini_vllm.model.interface import IntermediateTensors, KVCacheSpec
 from mini_vllm.model.layers import (
     PLAIN,
     Build,
@@ -113,7 +114,12 @@ class DecoderLayer(nn.Module):
 
 
 class LlamaModel(nn.Module):
-    """The decoder without its head. Families replace the classes that it is made of."""
+    """The decoder without its head; on a pipeline's stage, what it has of that.
+
+    In the place of what other stages have is `nn.Identity`: every name keeps its number. Families
+    replace the classes that it is made of.
+    Source: vllm/model_executor/models/llama.py#L354-L427 (LlamaModel) @ v0.22.1.
+    """
 
     layer: type[DecoderLayer] = DecoderLayer
     embedding: type[Embedding] = Embedding
@@ -124,14 +130,22 @@ class LlamaModel(nn.Module):
         self, args: ModelArgs, build: Build, attention: type[LlamaAttention], prefix: str
     ) -> None:
         super().__init__()
-        layout = build.parallel.embedding()
-        self.embed_tokens = self.embedding(args.vocab_size, args.hidden_size, layout)
+        parallel = build.parallel
+        self.stage = stage = parallel.stage(args.num_hidden_layers)
+        self.embed_tokens, self.norm = nn.Identity(), nn.Identity()
+        if stage.is_first or (stage.is_last and args.tie_word_embeddings):  # whose head it is
+            layout = parallel.embedding(args.vocab_size)
+            self.embed_tokens = self.embedding(args.vocab_size, args.hidden_size, layout)
         self.layers = nn.ModuleList()
         for index, window in enumerate(args.sliding_windows):
             name = f"{prefix}.layers.{index}"
-            self_attn = attention(args, build, window, f"{name}.self_attn")
-            self.layers.append(self.layer(args, build, self_attn, name))
-        self.norm = self.final_norm(args.hidden_size, args.rms_norm_eps)
+            if index in stage:
+                self_attn = attention(args, build, window, f"{name}.self_attn")
+                self.layers.append(self.layer(args, build, self_attn, name))
+            else:
+                self.layers.append(nn.Identity())
+        if stage.is_last:
+            self.norm = self.final_norm(args.hidden_size, args.rms_norm_eps)
         self.rotary = self.rotation(args)
 
     def forward(
@@ -141,13 +155,22 @@ class LlamaModel(nn.Module):
         kv_caches: list[Tensor],
         metadata: AttentionMetadata,
         inputs_embeds: Tensor | None = None,
-    ) -> Tensor:
-        x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
-        x = to_compute_dtype(x)
+        deepstack: Tensor | None = None,
+        intermediate: IntermediateTensors | None = None,
+    ) -> Tensor | IntermediateTensors:
+        if intermediate is not None:
+            x, residual = intermediate.hidden_states, intermediate.residual
+        else:
+            x = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+            x, residual = to_compute_dtype(x), None
         rope = self.rotary(positions, x.dtype)
-        residual = None
-        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+        layers = islice(self.layers, self.stage.start, self.stage.end)
+        for index, (layer, kv_cache) in enumerate(zip(layers, kv_caches, strict=True)):
             x, residual = layer(x, residual, rope, kv_cache, metadata)
+            if deepstack is not None and index < len(deepstack):
+                x = x + deepstack[index]
+        if not self.stage.is_last:
+            return IntermediateTensors(x, residual)
         return self.norm.add(x, residual)[0]
 
 
@@ -163,42 +186,49 @@ class LlamaForCausalLM(nn.Module):
         "qkv_proj": ["q_proj", "k_proj", "v_proj"],
         "gate_up_proj": ["gate_proj", "up_proj"],
     }
-    supports = frozenset({"tp", "lora", "quantization", "compile"})
+    supports = frozenset({"tp", "pp", "lora", "quantization", "compile"})
     can_be_recorded = True  # whether a step launches the same kernels whatever its tokens are
 
     def __init__(self, args: ModelArgs, build: Build = PLAIN) -> None:
         super().__init__()
         self.config, self.kv_cache_dtype = args, build.kv_cache_dtype
         self.model = self.decoder(args, build, self.attention, "model")
-        tied = args.tie_word_embeddings  # the head then is held as the embedding is
-        self.lm_head = Linear(
-            args.hidden_size,
-            args.vocab_size,
+        self.dtype = torch.get_default_dtype()
+        """What unquantised weights and the KV cache are kept in."""
+        self.lm_head = self._make_head(build) if self.model.stage.is_last else nn.Identity()
+
+    def _make_head(self, build: Build) -> Linear:
+        tied = self.config.tie_word_embeddings  # the head then is held as the embedding is
+        head = Linear(
+            self.config.hidden_size,
+            self.config.vocab_size,
             bias=False,
             build=PLAIN if tied else build,
-            layout=build.parallel.vocab(),
+            layout=build.parallel.vocab(self.config.vocab_size),
             prefix="lm_head",
         )
         if tied:
-            self.lm_head.weight = self.model.embed_tokens.weight
+            head.weight = self.model.embed_tokens.weight
+        return head
 
     @property
-    def dtype(self) -> torch.dtype:
-        """What unquantised weights and the KV cache are kept in."""
-        return self.model.embed_tokens.weight.dtype
+    def absent(self) -> list[str]:
+        """Names of the modules that other pipeline stages have."""
+        return [name for name, one in self.named_modules() if isinstance(one, nn.Identity)]
 
     def checkpoint_prefix(self, name: str) -> str:
         """`name`, a parameter or module of ours, with what a checkpoint writes before it."""
         return name
 
     def kv_cache_spec(self) -> KVCacheSpec:
-        first, wanted = self.model.layers[0].self_attn, self.kv_cache_dtype
+        stage, wanted = self.model.stage, self.kv_cache_dtype
+        first = self.model.layers[stage.start].self_attn
         dtype, pad_bytes = self.dtype, 0
         if wanted in FORMATS:
             dtype, pad_bytes = torch.int8, FORMATS[wanted].pad_bytes
         elif wanted != "auto":
             dtype = getattr(torch, wanted)
-        shape = (len(self.model.layers), first.num_kv_heads, first.head_dim)
+        shape = (stage.end - stage.start, first.num_kv_heads, first.head_dim)
         return KVCacheSpec(*shape, dtype, pad_bytes)
 
     def embed(self, input_ids: Tensor) -> Tensor:
@@ -212,12 +242,14 @@ class LlamaForCausalLM(nn.Module):
         kv_caches: list[Tensor],
         metadata: AttentionMetadata,
         **extra: Any,
-    ) -> Tensor:
+    ) -> Tensor | IntermediateTensors:
         """Hidden states `[T, H]` of the flat batch; keys and values are written into `kv_caches`.
 
-        `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor a layer,
+        `input_ids` and `positions` are `[T]`; `kv_caches` has one tensor a layer that is here,
         `[2, num_blocks, block_size, Hkv, D]`. `extra` may hold `inputs_embeds` `[T, H]`, which
-        then take the place of the embedded `input_ids`.
+        then take the place of the embedded `input_ids`, and `deepstack` `[levels, T, H]`, of which
+        level k is added behind layer k; or `intermediate`, what the stage before
+        hands over. Every stage but the last returns what it hands over itself.
         """
         return self.model(input_ids, positions, kv_caches, metadata, **extra)
 

@@ -12,6 +12,7 @@ from mini_vllm.model.olmo2 import Olmo2ForCausalLM
 from mini_vllm.model.phi3 import Phi3ForCausalLM
 from mini_vllm.model.qwen3 import Qwen3ForCausalLM
 from mini_vllm.model.qwen3_moe import Qwen3MoeForCausalLM
+from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 
 MODELS: dict[str, type[LlamaForCausalLM]] = {
     "Gemma3ForCausalLM": Gemma3ForCausalLM,
@@ -22,6 +23,7 @@ MODELS: dict[str, type[LlamaForCausalLM]] = {
     "Qwen2ForCausalLM": LlamaForCausalLM,
     "Qwen3ForCausalLM": Qwen3ForCausalLM,
     "Qwen3MoeForCausalLM": Qwen3MoeForCausalLM,
+    "Qwen3VLForConditionalGeneration": Qwen3VLForConditionalGeneration,
 }
 
 

@@ -100,12 +100,13 @@ def load_parts(
     tensor, a wrong shape or dtype, or a damaged file.
     """
     targets = part_targets(model)
+    elsewhere = tuple(f"{model.checkpoint_prefix(name)}." for name in model.absent)  # not layer 11
     infos = {file: read_header(file) for file in weight_files(folder)}
     ours = {
         name: [
             our
             for our in (rename(name) if rename else [name])
-            if our in targets or not our.endswith(KV_SCALES)  # whose cache has no scales
+            if our in targets or not (our.endswith(KV_SCALES) or our.startswith(elsewhere))
         ]
         for header in infos.values()
         for name in header

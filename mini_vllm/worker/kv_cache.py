@@ -106,6 +106,8 @@ def choose_num_blocks(
     most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
     if memory is None:
         memory = available_memory(device, config.cache.gpu_memory_utilization)
+    if device.type == "cpu":
+        memory //= config.parallel.num_workers  # who all live in it
     num_blocks = min(memory // block_bytes, most_useful)
     if num_blocks < 1 + blocks_per_request:
         raise ValueError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,12 +30,13 @@ from mini_vllm.core.scheduler_output import (
     PromptLogprobs,
     SchedulerOutput,
 )
+from mini_vllm.distributed.pipeline import missing_tokens
 from mini_vllm.structured_output.utils import apply_grammar_bitmask
 from mini_vllm.worker.cuda_graphs import DecodeGraphs, Recorder, StaticInputs, make_buckets
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
 from mini_vllm.worker.kv_cache import KVCache
 from mini_vllm.worker.sample_step import SampleStep, prompt_logprob_entries
-from mini_vllm.worker.slots import Adapters, Connector, Images, Speculator
+from mini_vllm.worker.slots import Adapters, Connector, Images, Pipeline, Speculator
 from mini_vllm.worker.step_inputs import StepInputs
 
 
@@ -47,7 +49,7 @@ class StepState:
     inputs: StepInputs | None = None
     """None if the plan has no tokens."""
     hidden: Tensor | None = None
-    """``[T, H]``."""
+    """``[T, H]``; None on a pipeline stage that hands them on."""
 
 
 class RunnerFrame(ABC):
@@ -77,10 +79,13 @@ class RunnerFrame(ABC):
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size)
         self.sample_step = SampleStep(device)
         self.graphs: DecodeGraphs | None = None
+        self.encoder_cache: dict[str, Tensor] = {}
+        """What the encoder has made of images, by hash; the scheduler says what is kept."""
         self.images: Images | None = None
         self.lora: Adapters | None = None
         self.connector: Connector | None = None
         self.speculator: Speculator | None = None
+        self.pipeline: Pipeline | None = None
         self._state: StepState | None = None
 
     @abstractmethod
@@ -90,6 +95,10 @@ class RunnerFrame(ABC):
     @abstractmethod
     def _prepare_inputs(self, output: SchedulerOutput) -> StepInputs:
         """The tensors of one forward pass."""
+
+    @abstractmethod
+    def _to_device(self, array: NDArray[Any]) -> Tensor:
+        """A copy on the device."""
 
     def execute(self, plan: SchedulerOutput) -> ModelRunnerOutput:
         """Both halves of a step, for those who have nothing to do in between."""
@@ -105,6 +114,7 @@ class RunnerFrame(ABC):
         """
         self._rewind(plan)
         self._recall_output(plan)
+        self._append_known(plan)
         self._update_states(plan)
         self._move_blocks(plan)
         self._state = state = StepState(plan, ModelRunnerOutput())
@@ -117,11 +127,12 @@ class RunnerFrame(ABC):
                 self.speculator.write_drafts(plan)
             inputs = self._prepare_inputs(plan)
             if self.images is not None:
-                self.images.apply(inputs)
+                self.images.apply(inputs, state.result)
             if self.lora is not None:
                 self.lora.map(inputs, state.result)
             state.inputs, state.hidden = inputs, self._forward(inputs)
-            self._add_prompt_logprobs(inputs, state.hidden, state.result)
+            if state.hidden is not None:
+                self._add_prompt_logprobs(inputs, state.hidden, state.result)
             if self.speculator is not None:
                 self.speculator.spread_rows(plan, inputs)
         if self.connector is not None:
@@ -153,6 +164,8 @@ class RunnerFrame(ABC):
             self.kv_cache.scrub()
             if self.speculator is not None:
                 self.speculator.scrub()
+        if self.images is not None:
+            self.images.keep(result)
         return result
 
     def restart(self, req_ids: Sequence[str]) -> None:
@@ -162,6 +175,8 @@ class RunnerFrame(ABC):
         self.batch.req_id_to_row.clear()
         self.sample_step = SampleStep(self.device)
         self._state = None
+        if self.images is not None:
+            self.images.restart()
 
     def _rewind(self, plan: SchedulerOutput) -> None:
         """Forget what was sampled for requests whose step the scheduler has thrown away."""
@@ -181,6 +196,17 @@ class RunnerFrame(ABC):
         for req_id, token_ids in plan.scheduled_cached_reqs.all_token_ids.items():
             state = self.requests[req_id]
             state.output_token_ids[:] = token_ids[len(state.prompt_token_ids) :]
+
+    def _append_known(self, plan: SchedulerOutput) -> None:
+        """Take from the plan the tokens that the last pipeline stage has sampled, on the others."""
+        cached = plan.scheduled_cached_reqs
+        for req_id, num_computed in zip(cached.req_ids, cached.num_computed_tokens, strict=True):
+            if req_id not in plan.new_token_ids:
+                continue
+            rows = np.array([self.batch.req_id_to_row[req_id]])
+            num_known = int(self.batch.num_tokens[rows[0]])
+            for token in missing_tokens(num_known, num_computed, plan.new_token_ids[req_id]):
+                self.batch.append_tokens(rows, np.array([token]))
 
     def _apply_masks(
         self, masks: GrammarOutput, plan: SchedulerOutput, inputs: StepInputs, logits: Tensor
@@ -213,7 +239,7 @@ class RunnerFrame(ABC):
             has_token = column >= 0
             self.batch.append_tokens(rows[has_token], column[has_token])
 
-    def _forward(self, inputs: StepInputs) -> Tensor:
+    def _forward(self, inputs: StepInputs) -> Tensor | None:
         """Hidden states ``[T, H]``: by replaying a CUDA graph if there is one for this step."""
         step = (inputs.input_ids, inputs.positions, inputs.metadata)
         if self.graphs is not None and not inputs.extra:
@@ -224,9 +250,16 @@ class RunnerFrame(ABC):
 
     def run_model(
         self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata, **extra: Tensor
-    ) -> Tensor:
-        """Hidden states ``[T, H]``, computed launch by launch; fills the KV cache."""
-        return self.model(input_ids, positions, self.kv_cache.layers, metadata, **extra)
+    ) -> Tensor | None:
+        """Hidden states ``[T, H]``, computed launch by launch; fills the KV cache.
+
+        None on a pipeline stage that hands them on.
+        """
+        if self.pipeline is None:
+            return self.model(input_ids, positions, self.kv_cache.layers, metadata, **extra)
+        extra |= self.pipeline.receive(len(input_ids))
+        result = self.model(input_ids, positions, self.kv_cache.layers, metadata, **extra)
+        return self.pipeline.hand_on(result)
 
     @torch.inference_mode()
     def warm_up(self, num_tokens: int, record: Recorder | None) -> None:
@@ -253,7 +286,8 @@ class RunnerFrame(ABC):
         if self.lora is not None:
             self.lora.prepare_capture()
         hidden = self.run_model(torch.zeros_like(positions), positions, metadata)
-        self.model.compute_logits(hidden[-1:])
+        if hidden is not None:
+            self.model.compute_logits(hidden[-1:])
         if record is not None:
             inputs = StaticInputs(max_num_reqs, max_model_len, batch.block_size, self.device)
             graphs = DecodeGraphs(self.run_model, inputs, make_buckets(max_num_reqs), record)

@@ -1,4 +1,4 @@
-"""Where later features plug into the runner: four named slots, empty unless a feature is on.
+"""Where later features plug into the runner: named slots, empty unless a feature is on.
 
 They are called in one order that can be read in
 :meth:`~mini_vllm.worker.runner_frame.RunnerFrame.execute_model`. A list of hooks would hide it.
@@ -6,7 +6,7 @@ They are called in one order that can be read in
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -22,8 +22,15 @@ class Images(Protocol):
     def update(self, plan: SchedulerOutput) -> None:
         """Forget what the scheduler has freed, then encode what it has scheduled."""
 
-    def apply(self, inputs: StepInputs) -> None:
-        """Put ``inputs_embeds`` and image positions into ``inputs.extra``."""
+    def apply(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
+        """Put embeddings and positions of images into the step; requests whose image cannot be
+        used go to ``failed``."""
+
+    def keep(self, result: ModelRunnerOutput) -> None:
+        """The step is done: keep what it has encoded, but not for requests that failed."""
+
+    def restart(self) -> None:
+        """Forget all encodings: an interrupted step was undone."""
 
 
 class Adapters(Protocol):
@@ -34,6 +41,16 @@ class Adapters(Protocol):
 
     def map(self, inputs: StepInputs, result: ModelRunnerOutput) -> None:
         """Write the token-to-slot mapping; requests that cannot be served go to ``failed``."""
+
+
+class Pipeline(Protocol):
+    """Takes over from the stage before, and hands on to the next."""
+
+    def receive(self, num_tokens: int) -> dict[str, Any]:
+        """What the model is called with besides its inputs; waits for it."""
+
+    def hand_on(self, result: Any) -> Tensor | None:
+        """Hidden states of the last stage; what another returns goes to the next one."""
 
 
 class Connector(Protocol):

@@ -5,6 +5,7 @@ Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,16 +19,24 @@ from mini_vllm.core.scheduler_output import (
     ModelRunnerOutput,
     SchedulerOutput,
 )
+from mini_vllm.distributed import parallel_state
+from mini_vllm.distributed.linear import ModelParallel
+from mini_vllm.distributed.parallel_state import Rendezvous
+from mini_vllm.distributed.pipeline import PipelineStage
 from mini_vllm.kv_transfer.base import ConnectorContext, KVConnectorRole
 from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.kv_transfer.identity import kv_namespace
 from mini_vllm.lora.slots import LoRAModelManager
 from mini_vllm.model.build import compile_model, load_model
+from mini_vllm.model.layers import compute_dtype
+from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
+from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.kv_cache import KVCache, bytes_per_block, choose_num_blocks
 from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.model_runner import ModelRunner
@@ -39,7 +48,7 @@ SMALL_HIDDEN_SIZE = 512
 class Worker:
     """Made ready in this order, for each step needs what the one before has left::
 
-        init_device()          which device, how many threads
+        init_device()          which device, and who the others are
         load_model()           weights, on the device; slots for adapters
         num_blocks_that_fit()  what memory is left, in KV blocks
         initialize(n)          the KV cache and the runner
@@ -51,9 +60,12 @@ class Worker:
     Args:
         config: of the whole engine.
         rank: which of its workers this is.
+        rendezvous: where the workers meet; None for one alone.
+        device_index: which of this machine's devices is its own, if there are several.
     """
 
     device: torch.device
+    parallel: Parallel
     backend: AttentionBackend
     model: LlamaForCausalLM
     drafter: Drafter | None
@@ -61,15 +73,38 @@ class Worker:
     lora: LoRAModelManager | None = None
     connector: RunnerConnector | None = None
 
-    def __init__(self, config: EngineConfig, rank: int = 0) -> None:
+    def __init__(
+        self,
+        config: EngineConfig,
+        rank: int = 0,
+        rendezvous: Rendezvous | None = None,
+        device_index: int | None = None,
+    ) -> None:
         self.config = config
         self.rank = rank
+        self.rendezvous, self.device_index = rendezvous, device_index
 
     def init_device(self) -> None:
         """Raises ValueError if there is no such device."""
-        wanted = self.config.model
-        self.device = pick_device(wanted.device)
+        wanted, ranks = self.config.model, self.config.parallel
+        self.device = pick_device(wanted.device, self.device_index)
         self.backend = get_backend(self.device, wanted.attention_backend)
+        parallel_state.init_distributed_environment(
+            ranks.world_size,
+            self.rank,
+            self.rendezvous,
+            "nccl" if self.device.type == "cuda" else "gloo",
+            ranks.distributed_timeout_seconds,
+        )
+        parallel_state.initialize_model_parallel(
+            ranks.tensor_parallel_size,
+            ranks.pipeline_parallel_size,
+            self.rank,
+            ranks.distributed_timeout_seconds,
+        )
+        self.tp_group, self.pp_group = parallel_state.get_tp_group(), parallel_state.get_pp_group()
+        alone = ranks.world_size == 1
+        self.parallel = SINGLE if alone else ModelParallel(self.tp_group, self.pp_group)
 
     def load_model(self) -> None:
         wanted, kv_cache_dtype = self.config.model, self.config.cache.kv_cache_dtype
@@ -84,10 +119,11 @@ class Worker:
             wanted.load_format,
             wanted.seed,
             quant,
-            kv_cache_dtype=kv_cache_dtype,
+            self.parallel,
+            kv_cache_dtype,
         )
         self.drafter = load_drafter(self.config, self.model, self.device)
-        _set_num_threads(wanted.num_threads, self.device, self.model.config.hidden_size)
+        _set_num_threads(self.config, self.device, self.model.config.hidden_size)
         if self.config.lora is not None:  # before memory is counted: slots take some of it
             max_num_tokens = self.config.scheduler.max_num_batched_tokens
             self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
@@ -119,6 +155,13 @@ class Worker:
             cache.block_size,
             self.device,
         )
+        if self.pp_group.world_size > 1:
+            dtype = compute_dtype(self.model.dtype, self.device.type)
+            self.model_runner.pipeline = PipelineStage(
+                self.pp_group, self.model.config.hidden_size, dtype, self.device
+            )
+        if isinstance(self.model, Qwen3VLForConditionalGeneration):
+            self.model_runner.images = RunnerImages(self.model, self.model_runner)
         if self.lora is not None:
             self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
         if self.drafter is not None:
@@ -166,6 +209,7 @@ class Worker:
         if self.device.type == "cuda":
             has_graphs = not wanted.enforce_eager and self.model.can_be_recorded
             has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
+            has_graphs = has_graphs and self.parallel is SINGLE  # an exchange is not recorded
             record = CudaRecorder() if has_graphs else None
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
 
@@ -221,19 +265,33 @@ class Worker:
         if self.connector is not None:
             self.connector.connector.reset()
 
+    def scrub(self) -> None:
+        """A request has failed somewhere: make what it left in the cache finite."""
+        self.model_runner.kv_cache.scrub()
+
+    def model_dtype(self) -> str:
+        """The name of what the model's weights are kept in."""
+        return str(self.model.dtype).removeprefix("torch.")
+
     def check_health(self) -> None:
         """Returns if the worker still answers."""
 
     def shutdown(self) -> None:
-        """End what runs beside the worker; memory goes with the objects."""
+        """Leave the other ranks, end what runs beside; memory goes with the objects."""
         if self.connector is not None:
             self.connector.connector.shutdown()
+        parallel_state.destroy_model_parallel()
 
 
-def pick_device(name: str) -> torch.device:
-    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none."""
+def pick_device(name: str, index: int | None = None) -> torch.device:
+    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none.
+
+    A GPU without a number is that of number `index`.
+    """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and index is not None:
+        name = f"cuda:{index}"
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(
             f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
@@ -246,10 +304,13 @@ def pick_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _set_num_threads(wanted: int | None, device: torch.device, hidden_size: int) -> None:
+def _set_num_threads(config: EngineConfig, device: torch.device, hidden_size: int) -> None:
     """Threads that wait for each other after every small product cost more than they compute,
-    and many times more when another program uses one of the cores."""
+    and many times more when another program uses one of the cores: also another worker."""
+    wanted, num_workers = config.model.num_threads, config.parallel.num_workers
     if wanted is None and hidden_size < SMALL_HIDDEN_SIZE:
         wanted = 1
+    elif wanted is None and num_workers > 1:
+        wanted = max(1, (os.cpu_count() or 1) // num_workers)
     if wanted is not None and device.type == "cpu":
         torch.set_num_threads(wanted)

@@ -33,7 +33,7 @@ def test_vllm_was_recorded_and_did_something_else(name: str) -> None:
     difference = named(name)
     assert difference.theirs.lines, "record it: python -m labkit conformance --record"
     assert compare(difference.ours, difference.theirs) is not None
-    ends = name == "unwritten-blocks"
+    ends = name in ("unwritten-blocks", "encoder-refund", "chunked-image")
     assert difference.outcome.startswith("all requests have ended" if ends else "hangs: ")
 
 
@@ -56,6 +56,24 @@ def test_every_test_that_the_notes_name_exists() -> None:
     for file, name in named:
         text = (NOTES.parents[1] / "tests/engine" / file).read_text(encoding="utf-8")
         assert f"def {name}(" in text, f"there is no {name} in tests/engine/{file}"
+
+
+def test_vllm_counts_an_image_that_nobody_encoded() -> None:
+    difference = named("encoder-refund")
+    ours, theirs = (
+        [line["encode"] for line in a.lines] for a in (difference.ours, difference.theirs)
+    )
+    assert difference.ours.lines[2]["preempted"] == ["low"]
+    assert [line for line in ours if line] == [{"low": [0]}] and not any(theirs)
+
+
+def test_vllm_splits_an_image_although_it_is_told_not_to() -> None:
+    difference = named("chunked-image")
+    ours, theirs = (
+        [line["scheduled"].get("cat", 0) for line in a.lines]
+        for a in (difference.ours, difference.theirs)
+    )
+    assert (ours, theirs) == ([0, 7], [3, 4])
 
 
 def test_a_request_larger_than_the_pool_ends_and_lets_the_others_run() -> None:

@@ -14,7 +14,7 @@ from labkit.course.root import ROOT
 PROMISED = """setup demo test lint test-full lab-% trace-diff-% watch-% hint-% diff-% reset-% read-%
     notebook-% run-% grade-% progress doctor check-kernel upstream cite-check conformance arena
     inspect bench bench-scheduler serve gpu-report grade-class export student-dist suite-quality
-    prove-% docs update book clean help hunt-% quiz-% review""".split()
+    prove-% docs update book clean help hunt-% change-% quiz-% review portfolio""".split()
 
 
 def rules() -> dict[str, list[str]]:

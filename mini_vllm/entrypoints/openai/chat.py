@@ -29,6 +29,7 @@ from mini_vllm.entrypoints.openai.tool_parser import (
     required_calls,
     tool_schema,
 )
+from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 
 MAX_TOP_LOGPROBS = 20
@@ -81,11 +82,13 @@ async def create_chat_completion(
     request.check_stream_options()
     check_tools(state, request)
     answer_id = request_id("chatcmpl", headers, request.request_id)
+    images = take_request_images(state, request)
     token_ids = await prompt_of(state, request)
     params = _params(state, request, len(token_ids))
     prompt: Any = token_ids
-    if request.cache_salt is not None:
+    if request.cache_salt is not None or images:
         prompt = {"prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
+        prompt |= {"multi_modal_data": {"image": images}} if images else {}
     (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority)
     role = state.response_role
     if not request.add_generation_prompt and request.messages:
@@ -97,6 +100,15 @@ async def create_chat_completion(
         return await _whole(answer)
     finally:
         state.close([stream])
+
+
+def take_request_images(state: ServerState, request: ChatCompletionRequest) -> list[Any]:
+    """The pictures of a conversation, whose messages then hold placeholders instead. A model that
+    takes text only gets the messages as they are, and they are refused as such."""
+    if state.engine.input_processor.images is None:
+        return []
+    request.messages, images = take_images(request.messages)
+    return images
 
 
 def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from mini_vllm.model.layers import PLAIN, Build, Embedding, Linear, LinearMethod
+from mini_vllm.model.layers import PLAIN, Build, Linear, LinearMethod
 from mini_vllm.model.layout import WHOLE, Layout, ParamSpec, Part
 
 IN, OUTS = 24, [16, 8, 8]
@@ -154,29 +154,6 @@ def test_the_adapter_speaks_before_the_parts_meet() -> None:
     linear.adapters = lambda x, y: order.append("adapter") or y
     linear(torch.zeros(1, IN // WORLD))
     assert order == ["adapter", "finish"]
-
-
-@pytest.mark.parametrize("vocab", [10, 7])
-@torch.inference_mode()
-def test_parts_of_an_embedding_add_up(vocab: int) -> None:
-    """Ids of other parts give zeros; a part may end behind the vocabulary."""
-
-    class Rows(Column):
-        def part(self, size: int) -> slice:
-            each = -(-size // WORLD)
-            return slice(self.rank * each, (self.rank + 1) * each)
-
-    table = torch.randn(vocab, 3)
-    ids = torch.tensor([0, vocab - 1, 3, 5, 3])
-    total = torch.zeros(len(ids), 3)
-    for rank in range(WORLD):
-        embedding = Embedding(vocab, 3, Rows(rank))
-        rows = embedding.parts[0].out
-        embedding.weight.data.fill_(99.0)
-        embedding.weight.data[: len(table[rows])] = table[rows]
-        total += embedding(ids)
-    assert torch.equal(total, table[ids])
-    assert torch.equal(Embedding(vocab, 3).layout.finish(total), total)
 
 
 def test_entries_are_counted_as_the_parameter_counts() -> None:

@@ -74,7 +74,7 @@ class Rank(Single):
     def row(self) -> Layout:
         return Cut(self.rank, self.world, "in")
 
-    def vocab(self) -> Layout:
+    def vocab(self, vocab_size: int) -> Layout:
         return Cut(self.rank, self.world, "out", unit=4)
 
     embedding = vocab

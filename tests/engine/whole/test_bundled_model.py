@@ -188,4 +188,4 @@ def test_sums_are_right() -> None:
 def test_bundled_names_are_folders() -> None:
     package = Path(bundled.__file__).parent
     folders = {p.name for p in package.iterdir() if (p / "config.json").is_file()}
-    assert folders == {*bundled.NAMES, *bundled.HEADS}
+    assert folders == {*bundled.NAMES, *bundled.SEEING, *bundled.HEADS}

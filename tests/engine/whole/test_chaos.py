@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from PIL import Image
 
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.lora.request import LoRARequest
@@ -78,6 +79,7 @@ class Feature:
         params: further sampling parameters; requests draw from these and the common ones.
         greedy_only: seeded requests tell another story than without the feature.
         adapters: names of bundled ones; requests draw from these and none.
+        pictures: every prompt brings one.
     """
 
     name: str
@@ -86,6 +88,15 @@ class Feature:
     params: tuple[dict[str, Any], ...] = ()
     greedy_only: bool = False
     adapters: tuple[str, ...] = ()
+    pictures: bool = False
+
+    def prompt(self, index: int) -> Any:
+        """One of :data:`PROMPTS`, perhaps with a picture before it."""
+        if not self.pictures:
+            return PROMPTS[index]
+        picture = Image.new("RGB", (32, 32), ("red", "blue")[index % 2])
+        token_ids = [2048, 2050, 2049, *PROMPTS[index]]
+        return {"prompt_token_ids": token_ids, "multi_modal_data": {"image": picture}}
 
 
 N_GRAMS = {"method": "ngram", "num_speculative_tokens": 3}
@@ -96,6 +107,7 @@ GRAMMARS: tuple[dict[str, Any], ...] = (
     {"temperature": 0, "structured_outputs": {"regex": "[a-z ]{4,30}"}, "ignore_eos": False},
     {"temperature": 0, "structured_outputs": {"choice": ["yes", "no"]}, "ignore_eos": False},
 )
+SEEING = {"model": "storyteller-vision", "num_gpu_blocks": 30, "max_num_batched_tokens": 20}
 ON_HOST = {
     "kv_connector": "OffloadingConnector",
     "kv_role": "kv_both",
@@ -111,6 +123,7 @@ FEATURES = [
     Feature("grammars", {"num_gpu_blocks": 20}, params=GRAMMARS),
     Feature("adapters", LORA, LORA_ALONE, adapters=("pirate", "json", "polite")),
     Feature("KV on the host", {"num_gpu_blocks": 20, "kv_transfer_config": ON_HOST}),
+    Feature("pictures", SEEING, SEEING, greedy_only=True, pictures=True),
     Feature(
         "everything",
         LORA | {"speculative_config": N_GRAMS, "num_gpu_blocks": 25},
@@ -176,7 +189,7 @@ def story_alone(feature: Feature, spec: Spec) -> list[Any]:
     params = spec.sampling_params(feature)
     llm = engine_alone(feature)
     outputs = llm.generate(
-        PROMPTS[spec.prompt], params, use_tqdm=False, lora_request=spec.lora_request
+        feature.prompt(spec.prompt), params, use_tqdm=False, lora_request=spec.lora_request
     )
     return story(outputs[0])
 
@@ -228,7 +241,7 @@ class Chaos(RuleBasedStateMachine):
         try:
             output = self.engine.add_request(
                 request_id,
-                PROMPTS[spec.prompt],
+                self.feature.prompt(spec.prompt),
                 params,
                 data.draw(st.integers(0, 2), label="priority"),
                 stream,
@@ -253,7 +266,7 @@ class Chaos(RuleBasedStateMachine):
             try:
                 output = self.engine.add_request(
                     request_id,
-                    PROMPTS[spec.prompt],
+                    self.feature.prompt(spec.prompt),
                     spec.sampling_params(self.feature),
                     lora_request=spec.lora_request,
                 )
@@ -320,7 +333,7 @@ class Chaos(RuleBasedStateMachine):
         specs = [self.draw_spec(data) for _ in range(data.draw(st.integers(1, 2)))]
         params = [spec.sampling_params(self.feature) for spec in specs]
         outputs = self.llm.generate(
-            [PROMPTS[spec.prompt] for spec in specs],
+            [self.feature.prompt(spec.prompt) for spec in specs],
             params,
             use_tqdm=False,
             lora_request=[spec.lora_request for spec in specs],
@@ -334,7 +347,7 @@ class Chaos(RuleBasedStateMachine):
         before = set(self.engine.output_processor.completions)
         with strike(at[0] * times, at[1]):
             self.llm.generate(
-                [PROMPTS[spec.prompt]] * 2,
+                [self.feature.prompt(spec.prompt)] * 2,
                 spec.sampling_params(self.feature),
                 use_tqdm=False,
                 lora_request=spec.lora_request,
@@ -351,7 +364,7 @@ class Chaos(RuleBasedStateMachine):
     def read_stream(self, spec: Spec, params: SamplingParams) -> Iterator[RequestOutput]:
         """A stream whose texts only grow, and that ends with the whole story."""
         texts = [""] * params.n
-        prompt = [PROMPTS[spec.prompt]]
+        prompt = [self.feature.prompt(spec.prompt)]
         for output in self.llm.stream(prompt, params, lora_request=spec.lora_request):
             now = [completion.text for completion in output.outputs]
             assert all(b.startswith(a) for a, b in zip(texts, now, strict=True))

@@ -1,0 +1,83 @@
+"""`python -m labkit viva 03`: a sheet for an oral examination, drawn from a seed.
+
+Nothing on it is written twice: states come from the quiz, wrong bodies from the named mistakes,
+symptoms from the hunts, designs from the change requests. Each has what a good answer holds.
+"""
+
+from __future__ import annotations
+
+import difflib
+import secrets
+from collections.abc import Iterator
+from random import Random
+
+import typer
+
+from labkit.course import source
+from labkit.course.console import polite, ready_phase
+from labkit.course.manifest import Phase
+from labkit.judge import mistakes
+from labkit.practice import changes, hunts
+from labkit.practice.question import draw, kinds
+from labkit.practice.quiz_command import shown
+
+
+@polite
+def main(
+    phase: str = typer.Argument(help="a phase: 3, 03 or 03-scheduler"),
+    seed: int | None = typer.Option(None, "--seed", help="print this sheet again"),
+    answers: bool = typer.Option(True, help="with what a good answer holds"),
+) -> None:
+    """Questions for an oral examination, with what a good answer holds, as Markdown."""
+    number = secrets.randbelow(10**6) if seed is None else seed
+    print(sheet(ready_phase(phase), number, answers))
+
+
+def sheet(phase: Phase, seed: int, answers: bool = True) -> str:
+    """Five or six questions of a phase; the same seed gives the same ones."""
+    lines = [f"# Viva: {phase.number} {phase.title}", "", f"Sheet {seed}: `labkit viva"
+             f" {phase.number} --seed {seed}`."]  # fmt: skip
+    for number, (text, answer) in enumerate(_questions(phase, Random(seed), seed), 1):
+        lines += ["", f"## {number}", "", text]
+        if answers:
+            lines += ["", f"*A good answer:* {answer}"]
+    return "\n".join(lines)
+
+
+def _questions(phase: Phase, rng: Random, seed: int) -> Iterator[tuple[str, str]]:
+    names = list(kinds(phase.number))
+    for name in rng.sample(names, min(2, len(names))):
+        question = draw(f"{phase.number}/{name}", seed)
+        yield question.text, f"{shown(question)}. {question.why}"
+    known = mistakes.load(phase)
+    for mistake in rng.sample(known, min(2, len(known))):
+        yield _of_mistake(phase, mistake), mistake.misconception
+    for hunt in rng.sample(hunts.load(phase), min(1, len(hunts.load(phase)))):
+        told = " ".join(hunt.symptom.split())
+        yield (
+            f"A user writes: “{told}” Where do you look, and what do you measure?",
+            (
+                f"{hunt.clues[0]} {hunt.clues[1]} It was {hunt.mistake.function}."
+                f" {' '.join(hunt.story.split())}"
+            ),
+        )
+    for change in rng.sample(changes.load(phase), min(1, len(changes.load(phase)))):
+        yield (
+            f"{change.request}\n\nWhat do you change, and what does it cost?",
+            " ".join(changes.solution(change)["discussion"].split()),
+        )
+
+
+def _of_mistake(phase: Phase, mistake: mistakes.Mutant) -> str:
+    """The difference between a right body and the wrong one; the question is what comes of it."""
+    right = phase.reference_file(mistake.module).read_text(encoding="utf-8")
+    before, after = (
+        source.function_text(text, source.find(text, mistake.function)).splitlines()
+        for text in (right, mistake.text)
+    )
+    changed = list(difflib.unified_diff(before, after, n=2, lineterm=""))[3:]
+    body = "\n".join(changed)
+    return (
+        f"Somebody changes `{mistake.function}` like this. What goes wrong, for whom, and which"
+        f" test would show it?\n\n```diff\n{body}\n```"
+    )

@@ -1,0 +1,91 @@
+"""What an exchange costs, and how one is made of messages between two.
+
+The engine uses torch's (gloo, NCCL), which do the same in C++. Here it can be read.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Ring(Protocol):
+    """What :func:`ring_all_reduce` needs of a group: places, and messages between two of them.
+
+    :class:`~mini_vllm.distributed.parallel_state.GroupCoordinator` is one.
+    """
+
+    @property
+    def rank_in_group(self) -> int: ...
+
+    @property
+    def world_size(self) -> int: ...
+
+    def isend(self, x: Tensor, dst: int) -> Any: ...
+
+    def irecv(self, x: Tensor, src: int) -> Any: ...
+
+
+def ring_all_reduce(x: Tensor, group: Ring) -> Tensor:
+    """The sum of all ranks' ``x``, a new tensor, by messages to the next rank only.
+
+    The tensor is cut into p chunks of equal length, the end padded with zeros. Then, with all
+    ranks at once:
+
+    1. p - 1 times, send one chunk to the next rank, and add what the previous one sends to
+       yours: after it, rank r holds the whole sum of chunk ``r + 1``.
+    2. p - 1 times, send the newest finished chunk on, and take over what comes.
+
+    ::
+
+        p = 3         step 0: rank 0 sends chunk 0, rank 1 chunk 1, rank 2 chunk 2
+                      step 1: each sends on what it has just added up
+
+    Both directions are begun before either is waited for: if all sent first, and waited, nobody
+    would receive. Any shape and dtype, also fewer elements than ranks; ``x`` stays as it is.
+    """
+    p, rank = group.world_size, group.rank_in_group
+    following, previous = (rank + 1) % p, (rank - 1) % p
+    length = -(-x.numel() // p)
+    flat = torch.zeros(p * length, dtype=x.dtype, device=x.device)
+    flat[: x.numel()] = x.flatten()
+    chunks = flat.view(p, length)
+    arrived = torch.empty_like(chunks[0])
+    for step in range(2 * (p - 1)):
+        outgoing, incoming = (rank - step) % p, (rank - step - 1) % p
+        sending = group.isend(chunks[outgoing].clone(), following)
+        group.irecv(arrived, previous).wait()
+        chunks[incoming] = chunks[incoming] + arrived if step < p - 1 else arrived
+        sending.wait()
+    return flat[: x.numel()].view(x.shape)
+
+
+def ring_time(num_bytes: float, p: int, alpha: float, beta: float) -> float:
+    """Seconds of a ring all-reduce: ``2 (p - 1)`` messages, each of one p-th of the bytes.
+
+    Args:
+        num_bytes: of the tensor that every rank has.
+        p: ranks.
+        alpha: seconds that any message takes, however short.
+        beta: seconds a byte; 1 / bandwidth.
+    """
+    return 2 * (p - 1) * (alpha + num_bytes / p * beta)
+
+
+def tree_time(num_bytes: float, p: int, alpha: float, beta: float) -> float:
+    """Seconds of an all-reduce up a binary tree and down again: all bytes, ``2 log2(p)`` times.
+
+    Half a level is a whole level: ``log2`` is rounded up.
+    """
+    return 2 * math.ceil(math.log2(p)) * (alpha + num_bytes * beta)
+
+
+def one_shot_time(num_bytes: float, p: int, alpha: float, beta: float) -> float:
+    """Seconds if every rank sends all its bytes to all others at once, and adds what comes.
+
+    One message's latency, but each link carries ``p - 1`` tensors. Alone there is no message.
+    """
+    return (alpha + (p - 1) * num_bytes * beta) if p > 1 else 0.0

@@ -1,0 +1,72 @@
+"""The pictures of a conversation: parts of a message that are not text.
+
+::
+
+    {"type": "text",      "text": "What is this?"}
+    {"type": "image_pil", "image_pil": picture}
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0..."}}
+
+A message becomes text with a placeholder where each picture was, so that any chat template can
+write it.
+
+Source: vllm/entrypoints/chat_utils.py#L1541-L1600 (_parse_chat_message_content_parts) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mini_vllm.errors import show
+from mini_vllm.multimodal.media import MediaURL
+from mini_vllm.multimodal.processing import PLACEHOLDER
+
+PLACE_IN_CHAT = f"<|vision_start|>{PLACEHOLDER}<|vision_end|>"
+"""What stands for a picture in a message.
+
+Source: vllm/model_executor/models/qwen3_vl.py#L1637-L1644
+(Qwen3VLForConditionalGeneration.get_placeholder_str) @ v0.22.1
+"""
+TEXT_PARTS = ("text", "input_text", "output_text")
+
+
+def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
+    """Messages whose content is text, and what stood for their pictures, in order.
+
+    Nothing is decoded or fetched here: whoever processes the prompt does that, and can refuse one
+    prompt of many.
+
+    Raises:
+        ValueError: for a part that is neither text nor picture.
+    """
+    images: list[Any] = []
+    plain = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, Sequence) and not isinstance(content, str):
+            content = _as_text(content, images)
+        plain.append({**message, "content": content})
+    return plain, images
+
+
+def _as_text(parts: Sequence[Any], images: list[Any]) -> str:
+    """Pictures as placeholders; text parts one a line, and nothing between text and picture."""
+    text, follows_text = "", False
+    for part in parts:
+        kind = part.get("type", "text") if isinstance(part, Mapping) else None
+        if kind in TEXT_PARTS and isinstance(part.get("text"), str):
+            text += ("\n" if follows_text else "") + part["text"]
+        elif kind == "image_pil":
+            images.append(part.get("image_pil"))
+            text += PLACE_IN_CHAT
+        elif kind == "image_url":
+            url = part.get("image_url")
+            images.append(MediaURL(url.get("url") if isinstance(url, Mapping) else url))
+            text += PLACE_IN_CHAT
+        else:
+            raise ValueError(
+                f"a message holds the part {show(part)}; it must be of type text, image_pil or "
+                "image_url"
+            )
+        follows_text = kind in TEXT_PARTS
+    return text

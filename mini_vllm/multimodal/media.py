@@ -1,0 +1,112 @@
+"""Pictures by address: data URLs, and the web sites that an engine was told to trust.
+
+Whoever may send a request could make this machine ask its own network. So nothing is fetched
+unless its site is listed, and no redirection is followed: a listed site could send us elsewhere.
+
+Source: vllm/multimodal/media/connector.py#L74-L399 (MediaConnector) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import urllib.request
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from PIL import Image
+
+from mini_vllm.errors import show
+
+MAX_BYTES = 32 * 2**20
+"""Of one encoded picture."""
+FETCH_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class MediaURL:
+    """A picture that is not here yet."""
+
+    url: Any
+
+    def load(self, index: int, allowed_domains: Sequence[str]) -> Image.Image:
+        """The picture.
+
+        Args:
+            index: of the picture in its prompt, for messages.
+            allowed_domains: host names that may be asked.
+
+        Raises:
+            ValueError: if it cannot be read, or may not be asked for.
+        """
+        if not isinstance(self.url, str):
+            raise ValueError(
+                f'image {index}: image_url is {show(self.url)}; it must be {{"url": "data:..."}}'
+            )
+        if self.url.startswith("data:"):
+            data = _decode(index, self.url)
+        else:
+            data = _fetch(index, self.url, allowed_domains)
+        try:
+            return Image.open(io.BytesIO(data))
+        except Exception as error:  # a decoder may raise anything
+            raise ValueError(f"image {index} cannot be decoded: {error}") from error
+
+
+def _decode(index: int, url: str) -> bytes:
+    """The bytes of ``data:image/png;base64,...``."""
+    head, comma, text = url.partition(",")
+    if not comma or not head.endswith(";base64"):
+        raise ValueError(
+            f"image {index}: the data URL begins with {show(head)}; it must be "
+            "data:image/png;base64,... (or jpeg, webp, ...)"
+        )
+    if len(text) * 3 // 4 > MAX_BYTES:
+        raise ValueError(
+            f"image {index} has about {len(text) * 3 // 4} bytes; at most {MAX_BYTES} are "
+            "accepted; send a smaller one"
+        )
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error as error:
+        raise ValueError(f"image {index} cannot be decoded: broken base64: {error}") from None
+
+
+def _fetch(index: int, url: str, allowed_domains: Sequence[str]) -> bytes:
+    """The bytes behind a web address.
+
+    Source: vllm/multimodal/media/connector.py#L274-L283
+    (MediaConnector._assert_url_in_allowed_media_domains) @ v0.22.1. Difference: there an empty
+    list allows every site.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise ValueError(f"image {index}: the URL {show(url)} is none: {error}") from None
+    if parts.scheme not in ("http", "https"):
+        raise ValueError(
+            f"image {index}: the URL {show(url)} cannot be used; pass a data URL or a PIL image"
+        )
+    if parts.hostname not in allowed_domains:
+        raise ValueError(
+            f"image {index}: the engine fetches nothing from {parts.hostname!r}; allowed are "
+            f"{', '.join(allowed_domains) or 'no sites'} (--allowed-media-domains); pass a data "
+            "URL or a PIL image"
+        )
+    opener = urllib.request.build_opener(_NoRedirect)
+    try:
+        with opener.open(url, timeout=FETCH_SECONDS) as answer:
+            data: bytes = answer.read(MAX_BYTES + 1)
+    except OSError as error:
+        raise ValueError(f"image {index} cannot be fetched from {show(url)}: {error}") from error
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"image {index} at {show(url)} has more than {MAX_BYTES} bytes")
+    return data
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None

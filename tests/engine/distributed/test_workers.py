@@ -1,0 +1,215 @@
+"""Real processes: the tokens of one worker, deaths that are noticed, and nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_vllm import LLM, SamplingParams, bundled
+from mini_vllm.engine.exceptions import EngineDeadError
+from mini_vllm.lora.request import LoRARequest
+
+SMALL: dict[str, Any] = dict(num_gpu_blocks=64, max_model_len=256, dtype="float32", block_size=8)
+PROMPTS = [[200, 201, 202], list(range(300, 322)), list(range(300, 316)) + [500], [700] * 9]
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+SEEDED = SamplingParams(temperature=1.0, seed=3, max_tokens=12, ignore_eos=True)
+pytestmark = pytest.mark.serial
+
+
+def tokens(llm: LLM, **options: Any) -> list[list[int]]:
+    result = []
+    for params in (GREEDY, SEEDED):
+        outputs = llm.generate(PROMPTS, params, use_tqdm=False, **options)
+        assert [output.error for output in outputs] == [None] * len(PROMPTS)
+        result += [output.outputs[0].token_ids for output in outputs]
+    return result
+
+
+@pytest.fixture(scope="module")
+def plain() -> list[list[int]]:
+    return tokens(LLM("storyteller", **SMALL))
+
+
+@pytest.fixture(scope="module")
+def square() -> Iterator[LLM]:
+    """Two stages of two shards; few tokens a step, so that prompts come in chunks."""
+    llm = LLM(
+        "storyteller",
+        tensor_parallel_size=2,
+        pipeline_parallel_size=2,
+        max_num_batched_tokens=7,
+        enable_lora=True,
+        **SMALL,
+    )
+    yield llm
+    llm.shutdown()
+
+
+def worker_pid(worker: Any) -> int:
+    return os.getpid()
+
+
+def test_two_stages_of_two_shards_say_the_same(square: LLM, plain: list[list[int]]) -> None:
+    assert tokens(square) == plain
+    core = square.engine.core
+    assert core.batch_queue_size == 2
+    while core.has_requests():
+        core.step()
+    assert not core.batch_queue
+    core.scheduler.check_integrity()
+
+
+def test_everybody_has_a_part(square: LLM) -> None:
+    assert square.collective_rpc("list_loras") == [[]] * 4
+    assert len(set(square.collective_rpc(worker_pid)) | {os.getpid()}) == 5
+    with pytest.raises(AttributeError, match="workers are in other processes"):
+        _ = square.engine.core.model_runner
+
+
+def test_an_adapter_is_cut_as_the_model_is(square: LLM) -> None:
+    request = LoRARequest("pirate", 1, str(bundled.adapter_path("pirate")))
+    alone = LLM("storyteller", enable_lora=True, **SMALL)
+    assert tokens(square, lora_request=request) == tokens(alone, lora_request=request)
+
+
+def test_what_a_worker_raises_comes_back_and_the_engine_lives(
+    square: LLM, plain: list[list[int]]
+) -> None:
+    with pytest.raises(AttributeError, match="no_such_method"):
+        square.collective_rpc("no_such_method")
+    with pytest.raises(TimeoutError, match=r"worker 0 \(pid \d+\).* did not answer nap within"):
+        square.collective_rpc(nap, timeout=0.05, args=(0.5,))
+    assert square.collective_rpc("check_health") == [None] * 4, "no late answer of another call"
+    assert tokens(square) == plain
+
+
+def nap(worker: Any, seconds: float) -> str:
+    time.sleep(seconds)
+    return "late"
+
+
+def test_ctrl_c_in_the_middle(square: LLM, plain: list[list[int]]) -> None:
+    """Plans on their way are forgotten, on both sides."""
+    stream = square.stream(PROMPTS, GREEDY)
+    for _ in range(5):
+        next(stream)
+    stream.close()
+    core = square.engine.core
+    core.step()
+    core.undo()
+    assert not core.batch_queue
+    assert tokens(square) == plain
+
+
+def test_a_killed_worker_ends_the_engine_and_says_who(square: LLM) -> None:
+    """The last one: nobody can use the engine afterwards."""
+    pids = square.collective_rpc(worker_pid)
+    threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL)).start()
+    params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
+    start = time.monotonic()
+    with pytest.raises(
+        EngineDeadError, match=rf"worker 1 \(pid {pids[1]}\) was killed by signal 9"
+    ):
+        for _ in range(50):
+            square.generate(PROMPTS, params, use_tqdm=False)
+    assert time.monotonic() - start < 60
+    with pytest.raises(EngineDeadError, match="start a new engine"):
+        square.generate(PROMPTS, GREEDY, use_tqdm=False)
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_two_engines_side_by_side(plain: list[list[int]]) -> None:
+    llm = LLM("storyteller", data_parallel_size=2, **SMALL)
+    try:
+        assert tokens(llm) == plain
+        busy = [core.scheduler.kv_cache_manager.prefix_cache_stats for core in llm.engine.cores]
+        assert all(stats.queries > 0 for stats in busy), "both had requests"
+        assert len(set(llm.collective_rpc(worker_pid))) == 2
+    finally:
+        llm.shutdown()
+
+
+ORPHANS = """
+import os, sys, time
+from mini_vllm import LLM, SamplingParams
+def pid(worker):
+    return os.getpid()
+if __name__ == "__main__":
+    llm = LLM("storyteller", tensor_parallel_size=2, num_gpu_blocks=64, max_model_len=64)
+    print(*llm.collective_rpc(pid), flush=True)
+    if sys.argv[1] == "wait":
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("how", ["killed", "end"])
+def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(ORPHANS)
+    parent = subprocess.Popen(
+        [sys.executable, str(script), "wait" if how == "killed" else "end"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    if how == "killed":
+        parent.kill()
+    _, errors = parent.communicate(timeout=60)
+    if how == "end":
+        assert (parent.returncode, errors) == (0, "")
+    deadline = time.monotonic() + 10
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not any(is_alive(pid) for pid in pids)
+
+
+def test_what_is_wrong_at_the_start_is_said_and_nobody_is_left(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"num_gpu_blocks is 1000000000, which takes \d+ MiB"):
+        LLM("storyteller", distributed_executor_backend="mp", num_gpu_blocks=10**9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"tensor_parallel_size": 3},
+            "tensor_parallel_size is 3; it must divide the model's num_att",
+        ),
+        ({"tensor_parallel_size": 8}, r"num_attention_heads=4; use 1, 2 or 4"),
+        ({"pipeline_parallel_size": 5}, "pipeline_parallel_size is 5; the model has 4 layers"),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; .*at least 1"),
+        ({"tensor_parallel_size": True}, "tensor_parallel_size is True"),
+        ({"distributed_executor_backend": "uni", "tensor_parallel_size": 2}, "this process is one"),
+        ({"distributed_executor_backend": "k8s"}, "it must be one of uni, mp, ray"),
+        ({"tensor_parallel_size": 2, "compile_model": True}, "does not go with"),
+    ],
+)
+def test_sizes_are_refused_before_anything_starts(
+    options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "multiprocessing.process.BaseProcess.start", lambda *_: pytest.fail("started")
+    )
+    with pytest.raises(ValueError, match=message):
+        LLM("storyteller", **options)

@@ -1,0 +1,75 @@
+"""Change requests: the solution passes, the unchanged module does not, and nobody's files are
+touched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import typer
+
+from labkit.course.manifest import Course, ManifestError
+from labkit.course.root import ROOT
+from labkit.course.state import State
+from labkit.practice import change_command, changes
+from labkit.practice.changes import Change
+
+CHANGES = [change for phase in Course(ROOT).ready for change in changes.load(phase)]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(Change, "folder", property(lambda self: tmp_path / "changes" / self.id))
+    monkeypatch.setattr(Change, "shown", lambda self, path: path.name)
+    monkeypatch.setattr(changes, "backup", lambda root, files: None)
+    monkeypatch.setattr(changes, "State", lambda root: State(tmp_path))
+    monkeypatch.setattr(change_command, "State", lambda root: State(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.id)
+def test_the_solution_passes_and_the_reference_does_not(change: Change, home: Path) -> None:
+    changes.begin(change)
+    for tests in (change.public_tests, change.hidden_tests):
+        result = changes.judge(change, tests)
+        assert result.tests and not all(test.passed for test in result.tests)
+    change.file.write_text(changes.solved_text(change), encoding="utf-8")
+    for tests in (change.public_tests, change.hidden_tests):
+        result = changes.judge(change, tests)
+        assert result.tests and all(test.passed for test in result.tests)
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.id)
+def test_a_request_has_a_worked_state_and_a_discussion(change: Change) -> None:
+    assert "\n    " in change.request
+    assert len(changes.solution(change)["discussion"]) > 200
+
+
+def run(*words: str, **options: bool) -> int:
+    try:
+        change_command.main(*words, **({"again": False, "tell": False} | options))
+    except typer.Exit as end:
+        return end.exit_code
+    return 0
+
+
+def test_a_change_from_its_request_to_its_discussion(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = changes.find(Course(ROOT), "03.1")
+    assert run("03.1") == 0
+    shown = capsys.readouterr().out
+    assert "preempt the request that loses the least work" in shown and "make change-03.1" in shown
+    assert run("03.1") == 1
+    shown = capsys.readouterr().out
+    assert "✗ public tests: 2 of 3" in shown and "ana has 9 computed, ben 2, cleo 5" in shown
+    change.file.write_text(changes.solved_text(change), encoding="utf-8")
+    assert run("03.1") == 0
+    shown = capsys.readouterr().out
+    assert "✓ hidden tests: 41 of 41" in shown and "One solution:" in shown
+    assert "solved" in State(home).get("changes", "03.1")
+
+
+def test_an_unknown_change_is_named() -> None:
+    with pytest.raises(ManifestError, match=r"no change '03\.7'; those of phase 03: 03\.1, 03\.2"):
+        changes.find(Course(ROOT), "03.7")

@@ -1,0 +1,67 @@
+"""What is counted, what the portfolio shows, and the sheet for an oral examination."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.course.manifest import Course
+from labkit.course.root import ROOT
+from labkit.course.state import State
+from labkit.practice import portfolio, viva
+from labkit.practice.mastery import mastery
+
+COURSE = Course(ROOT)
+
+
+def test_mastery_counts_all_four(tmp_path: Path) -> None:
+    state, phase = State(tmp_path), COURSE.phase("03")
+    assert mastery(phase, state).words() == "debugged 0/3 · changed 0/2"
+    state.put("hunts", "03.1", {"solved": "now"})
+    state.put("changes", "03.2", {"solved": "now"})
+    state.put("quiz", "03/tokens-of-a-step", {"asked": 4, "right": 3})
+    state.put("predictions", "P03.1", {"guess": 9, "actual": 10})
+    state.put("predictions", "P03.2", {"guess": 1, "actual": 10})
+    assert mastery(phase, state).words() == "debugged 1/3 · changed 1/2 · predicted 4/6"
+
+
+def test_the_portfolio_shows_what_was_done_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = State(tmp_path)
+    state.put("phases", "03-scheduler", {"passed": ["03.2"]})
+    state.put("hunts", "03.1", {"solved": "now"})
+    monkeypatch.setattr(portfolio, "State", lambda root: State(tmp_path))
+    html = portfolio.page(COURSE, [("tokens a second", "41", "43")])
+    assert "1 of " in html
+    assert "Scheduler._clamp_new_tokens" in html and "Long answers forget what they said" in html
+    assert "<td>41</td><td>43</td>" in html
+    assert "Thirty-three" not in html and "http" not in html.partition("<body>")[2]
+
+
+def test_nothing_written_nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(portfolio, "State", lambda root: State(tmp_path))
+    assert portfolio.compare(COURSE) == []
+
+
+@pytest.mark.slow
+def test_the_portfolio_runs_what_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = COURSE.phase("02")
+    state = State(tmp_path)
+    state.put("phases", phase.slug, {"passed": [task.id for task in phase.exercises]})
+    monkeypatch.setattr(portfolio, "State", lambda root: State(tmp_path))
+    monkeypatch.setattr(type(phase), "lab_file", lambda self, module: self.reference_file(module))
+    rows = portfolio.compare(COURSE)
+    assert [row[0] for row in rows][:1] == ["tokens a second"]
+    assert dict((row[0], row[1:]) for row in rows)["tokens"] == ("192", "192")
+
+
+@pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.slug)
+def test_a_sheet_has_questions_with_answers(phase: object) -> None:
+    text = viva.sheet(phase, 7)  # type: ignore[arg-type]
+    assert text == viva.sheet(phase, 7) != viva.sheet(phase, 8)  # type: ignore[arg-type]
+    assert text.count("## ") == text.count("*A good answer:*") >= 2
+    assert "*A good answer:*" not in viva.sheet(phase, 7, answers=False)  # type: ignore[arg-type]
