@@ -28,6 +28,7 @@ from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
+from mini_vllm.engine.images import make_image_processor
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.engine.messages import EngineCoreOutputs
@@ -35,6 +36,7 @@ from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.observability.metrics import ServiceStats
@@ -152,7 +154,12 @@ class AsyncLLM:
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
         )
         self.input_processor = InputProcessor(
-            tokenizer, self.model_args, info.max_model_len, config.model.seed, config.structured
+            tokenizer,
+            self.model_args,
+            info.max_model_len,
+            config.model.seed,
+            config.structured,
+            make_image_processor(config, self.model_args),
         )
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
@@ -241,7 +248,8 @@ class AsyncLLM:
         """Check a prompt, watch for its outputs, and only then send it to the engine.
 
         In this order, for the first output may be back before this function goes on. Its steps:
-        :meth:`check_health`; note when it arrived; :meth:`tokenize`; ``limits.check(token_ids)``;
+        :meth:`check_health`; note when it arrived; :meth:`preprocess` the prompt into its token ids
+        and images, which may take time; ``limits.check(token_ids)``;
         ``admission.check``, where each of ``params.n`` completions counts, and its prompt, too;
         :meth:`start` the output handler; :meth:`_make_stream`, :meth:`_make_requests`,
         :meth:`_watch`; hand each request to the client. From the admission on nothing may be
@@ -278,6 +286,7 @@ class AsyncLLM:
         self,
         stream: Stream,
         prompt: PromptType,
+        images: list[MultiModalFeatureSpec],
         params: SamplingParams,
         priority: int,
         arrival_time: float,
@@ -289,7 +298,14 @@ class AsyncLLM:
         token_ids = stream.live.prompt_token_ids
         return [
             self.input_processor.process(
-                child_id, token_ids, child_params, priority, arrival_time, salt, lora_request
+                child_id,
+                token_ids,
+                child_params,
+                priority,
+                arrival_time,
+                salt,
+                lora_request,
+                images,
             )
             for child_id, child_params in child_requests(stream.live.request_id, params)
         ]
@@ -305,6 +321,15 @@ class AsyncLLM:
             stream.child_ids.append(request.request_id)
         stream.cutter.expect(len(requests))
         self._streams[stream.live.request_id] = stream
+
+    async def preprocess(self, prompt: PromptType) -> tuple[list[int], list[MultiModalFeatureSpec]]:
+        """The prompt's token ids and its images, which are processed in a thread."""
+        if isinstance(prompt, dict) and prompt.get("multi_modal_data"):
+            return await asyncio.to_thread(self.input_processor.preprocess, prompt)
+        token_ids = await self.tokenize(prompt)
+        if self.input_processor.images is not None:  # a placeholder without its image is refused
+            return self.input_processor.preprocess(token_ids)
+        return token_ids, []
 
     async def tokenize(self, prompt: PromptType) -> list[int]:
         """The prompt's token ids. A long text is tokenized in a thread: the loop does not wait."""

@@ -310,7 +310,7 @@ def _info(core: EngineCore) -> EngineInfo:
         core.limits.max_model_len,
         core.limits.num_usable_blocks,
         core.limits.block_size,
-        str(core.model.dtype).removeprefix("torch."),
+        core.executor.call("model_dtype")[0],
         os.getpid(),
     )
 

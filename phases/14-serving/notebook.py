@@ -57,7 +57,7 @@ check(outputs_read(200, 0.001, 0.0), 200, "who reads at once gets each token alo
 check(outputs_read(200, 0.005, 0.050), 20, "one second, every 50 ms")
 
 # %% tags=["predict"] task="P1" title="Outputs at 20 ms"
-guess = predict("P1", 200, "200 tokens, one a millisecond; the reader sleeps 20 ms. How many outputs?")  # SOLUTION: guess = predict("P1", 10, "200 tokens, one a millisecond; the reader sleeps 20 ms. How many outputs?")
+guess = predict("P1", 8, "200 tokens, one a millisecond; the reader sleeps 20 ms. How many outputs?")  # SOLUTION: guess = predict("P1", ..., "200 tokens, one a millisecond; the reader sleeps 20 ms. How many outputs?")
 
 # %%
 async def read_slowly(pause, tokens=200, gap=0.001):
@@ -93,7 +93,7 @@ score("P1", len(sizes[0.020]))
 # Ten streams each get an output every 5 ms. Somewhere else in the program a handler calls `time.sleep(0.1)`, four times.
 
 # %% tags=["predict"] task="P2" title="Gaps of strangers"
-guess = predict("P2", 5, "What is the longest gap, in ms, that the *other* streams see?")  # SOLUTION: guess = predict("P2", 100, "What is the longest gap, in ms, that the *other* streams see?")
+guess = predict("P2", 105, "What is the longest gap, in ms, that the *other* streams see?")  # SOLUTION: guess = predict("P2", ..., "What is the longest gap, in ms, that the *other* streams see?")
 
 # %%
 async def ten_streams(hold):
@@ -145,7 +145,7 @@ def latencies(arrivals, service):
 check([round(x, 6) for x in latencies([0.0, 0.0, 1.0], 0.1)], [0.1, 0.2, 0.1], "the second waits for the first, the third for nobody")
 
 # %% tags=["predict"] task="P3" title="Overload"
-guess = predict("P3", 0.2, "At 11 requests a second, 400 requests: the p99 of the latency in seconds?")  # SOLUTION: guess = predict("P3", 4, "At 11 requests a second, 400 requests: the p99 of the latency in seconds?")
+guess = predict("P3", 4.7, "At 11 requests a second, 400 requests: the p99 of the latency in seconds?")  # SOLUTION: guess = predict("P3", ..., "At 11 requests a second, 400 requests: the p99 of the latency in seconds?")
 
 # %%
 def closed_loop(clients, requests, service):
