@@ -7,10 +7,16 @@ For every method and batch size three numbers are taken apart from each other:
     c            time of drafting one token for every request, in the same unit
 
 The prediction is tokens / (k * c + V). What is measured is wall clock, plain decoding against
-speculation in one process and in turns, the best round of each. All texts are greedy, and their
+speculation in one process and in turns, the best round of each. The texts are seeded, and their
 tokens must be equal.
 
+    story   what a model of the same kind guesses well
+    loop    one sentence again and again
+    noise   random tokens: nothing is ever found, and nothing guessed right
+
     python -m benchmarks.bench_spec_decode
+    python -m benchmarks.bench_spec_decode --save       and writes results/spec_decode.json and the
+                                                        picture docs/pictures/speculation.png
     python -m benchmarks.bench_spec_decode --methods ngram draft_model --batches 1 4 --rounds 5
 """
 
@@ -23,6 +29,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -35,6 +42,7 @@ from mini_vllm.attention import AttentionMetadata
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.spec_decode.proposer import ProposerInput
 
+PICTURE = ROOT / "docs" / "pictures" / "speculation.png"
 K = 4
 CONTEXT = 160
 BLOCK_SIZE = 16
@@ -45,6 +53,10 @@ METHODS: dict[str, dict[str, Any]] = {
     "eagle": {"method": "eagle", "model": "storyteller-eagle"},
 }
 HEROES = "fox dog cat owl bear hare mouse duck horse goat".split()
+FACTS = [
+    f"A baby {animal} is called a {young}.\n"
+    for animal, young in (("fox", "cub"), ("cat", "kitten"), ("duck", "duckling"), ("bear", "cub"))
+]
 NAMES = "Pip Rex Nina Otto Ada Bruno Lola Max Mia Tom".split()
 
 
@@ -73,8 +85,57 @@ def main(argv: Sequence[str]) -> int:
         path = ROOT / "benchmarks" / "results" / "spec_decode.json"
         facts = {"machine": machine(), "k": K, "rounds": options.rounds, "dtype": "float32"}
         write_text(path, json.dumps(facts | {"results": results}, indent=1) + "\n")
-        print(f"\nSaved to {path.relative_to(ROOT)}")
-    return 0
+        draw_picture(results, PICTURE)
+        print(f"\nSaved to {path.relative_to(ROOT)} and {PICTURE.relative_to(ROOT)}")
+    missed = [text for text in targets(results) if not text.endswith("reached")]
+    print("\n" + "\n".join(targets(results)))
+    return 1 if missed else 0
+
+
+TARGETS = {("ngram", "loop"): 2.2, ("draft_model", "story"): 1.2, ("ngram", "noise"): 0.9}
+"""Least speed-up of one request, by method and text."""
+
+
+def targets(results: Sequence[dict[str, Any]]) -> list[str]:
+    """A line for each target that was measured."""
+    lines = []
+    for row in results:
+        wanted = TARGETS.get((row["method"], row["text"]))
+        if row["batch"] == 1 and wanted is not None:
+            verdict = "reached" if row["measured"] >= wanted else "missed"
+            lines.append(
+                f"{row['method']} on {row['text']}, one request: {row['measured']:.2f} times as "
+                f"fast, at least {wanted} is wanted: {verdict}"
+            )
+    return lines
+
+
+def draw_picture(results: Sequence[dict[str, Any]], path: Path) -> None:
+    """Speed-up over batch size, a panel for each text: measured lines, predicted crosses."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    import matplotlib.pyplot as plt
+
+    texts = list(dict.fromkeys(row["text"] for row in results))
+    figure, panels = plt.subplots(
+        1, len(texts), figsize=(3.4 * len(texts), 3.2), sharey=True, squeeze=False
+    )
+    for panel, text in zip(panels[0], texts, strict=True):
+        for method in dict.fromkeys(row["method"] for row in results):
+            rows = [r for r in results if (r["text"], r["method"]) == (text, method)]
+            batches = [row["batch"] for row in rows]
+            [line] = panel.plot(batches, [row["measured"] for row in rows], "o-", label=method)
+            panel.plot(batches, [row["predicted"] for row in rows], "x", color=line.get_color())
+        panel.axhline(1.0, color="gray", linewidth=0.8)
+        panel.set(title=text, xscale="log", xlabel="requests", xticks=batches)
+        panel.set_xticks(batches, [str(batch) for batch in batches], minor=False)
+        panel.minorticks_off()
+    panels[0][0].set_ylabel("times as fast as without drafts")
+    panels[0][-1].legend(frameon=False, fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)
+    plt.close(figure)
 
 
 def machine() -> dict[str, Any]:
@@ -97,13 +158,13 @@ def stories(llm: LLM, batch: int) -> list[list[int]]:
 
 
 def loops(llm: LLM, batch: int) -> list[list[int]]:
-    """Lists that repeat themselves: the case that prompt lookup is made for."""
-    text = ", ".join(["one two three four five six"] * 12) + ", one"
-    return [llm.tokenizer.encode(text)[index % 7 :] for index in range(batch)]
+    """A sentence again and again, until the model goes on with it: prompt lookup is made for it."""
+    repeats = [FACTS[index % len(FACTS)] * (4 + index // len(FACTS) % 4) for index in range(batch)]
+    return [llm.tokenizer.encode(text) for text in repeats]
 
 
 def noise(llm: LLM, batch: int) -> list[list[int]]:
-    """Random tokens, none of them twice: nothing is found in the prompt."""
+    """Random tokens, none of them twice; what follows is drawn so hot that it is random too."""
     draw = Random(0)
     return [draw.sample(range(300, 2000), 100) for _ in range(batch)]
 
@@ -113,6 +174,8 @@ TEXTS: dict[str, Callable[[LLM, int], list[list[int]]]] = {
     "loop": loops,
     "noise": noise,
 }
+TEMPERATURE = {"noise": 100.0}
+"""Of a text; the others are greedy."""
 
 
 # ------------------------------------------------------------------ measuring
@@ -133,7 +196,15 @@ class Bench:
     def run(self, text: str, batch: int) -> dict[str, Any]:
         """Acceptance, costs, prediction and measurement at one size."""
         prompts = TEXTS[text](self.plain, batch)
-        params = SamplingParams(temperature=0, max_tokens=self.options.max_tokens, ignore_eos=True)
+        params = [
+            SamplingParams(
+                temperature=TEMPERATURE.get(text, 0.0),
+                seed=seed,
+                max_tokens=self.options.max_tokens,
+                ignore_eos=True,
+            )
+            for seed in range(batch)
+        ]
         best = {}
         outputs: dict[str, list[RequestOutput]] = {}
         for name, llm in (("plain", self.plain), ("drafted", self.drafted)):

@@ -6,9 +6,16 @@ milliseconds and the pure core (scheduling, KV bookkeeping) can be used without 
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded; see worker/threads.py
+
+from mini_vllm.sampling_params import (
+    RepetitionDetectionParams,
+    RequestOutputKind,
+    SamplingParams,
+)
 
 if TYPE_CHECKING:
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
@@ -24,6 +31,7 @@ __all__ = [
     "CompletionOutput",
     "AsyncLLM",
     "AsyncEngineArgs",
+    "RepetitionDetectionParams",
     "RequestOutputKind",
     "EngineDeadError",
     "EngineGenerateError",

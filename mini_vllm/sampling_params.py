@@ -142,6 +142,42 @@ class StructuredOutputsParams:
 
 
 @dataclass
+class RepetitionDetectionParams:
+    """When an output counts as caught in a loop: it ends in copies of one pattern of tokens.
+
+    Attributes:
+        max_pattern_size: tokens of the longest pattern to look for; 0 switches it off.
+        min_pattern_size: of the shortest; 0 means 1.
+        min_count: so many copies, one after another, end the request.
+
+    Raises:
+        ValueError: for a size below 0 or a range that is empty, and for fewer than 2 copies.
+
+    Source: vllm/sampling_params.py#L114-L147 (RepetitionDetectionParams) @ v0.22.1.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("max_pattern_size", "min_pattern_size", "min_count"):
+            if isinstance(value := getattr(self, name), bool) or not isinstance(value, int):
+                raise ValueError(f"{name} is {show(value)}; it must be a whole number")
+        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
+            raise ValueError(
+                f"min_pattern_size is {self.min_pattern_size} and max_pattern_size "
+                f"{self.max_pattern_size}; neither may be negative, nor the first above the "
+                "second; set both to 0 to switch repetition_detection off"
+            )
+        if self.max_pattern_size > 0 and self.min_count < 2:
+            raise ValueError(
+                f"min_count is {self.min_count}; a repetition has at least 2 copies; set "
+                "max_pattern_size to 0 to switch repetition_detection off"
+            )
+
+
+@dataclass
 class SamplingParams:
     """How the tokens of one request are chosen, when it stops, and what is reported.
 
@@ -175,6 +211,15 @@ class SamplingParams:
         extra_args: free for extensions. The engine reads "kv_transfer_params": what a KV connector
             is told about the request.
         structured_outputs: what form the text must have; a dict will do.
+        bad_words: words that are not to appear in the output; their last token is ruled out where
+            the tokens before it are there already.
+        bad_words_token_ids: their tokens; the engine fills it in.
+        logprob_token_ids: report the logprobs of exactly these tokens, beside the sampled one, in
+            place of the most likely ones.
+        skip_reading_prefix_cache: compute the whole prompt, whatever is cached; None: only if
+            `prompt_logprobs` asks for it.
+        thinking_token_budget: vLLM's name; it needs a reasoning parser, which is not there.
+        repetition_detection: end an output that repeats itself; a dict will do.
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 
@@ -202,6 +247,12 @@ class SamplingParams:
     extra_args: dict[str, Any] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    bad_words: list[str] | None = None
+    bad_words_token_ids: list[list[int]] | None = None
+    logprob_token_ids: list[int] | None = None
+    skip_reading_prefix_cache: bool | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
         """Refuse an unknown keyword with a better message than the generated `__init__` has."""
@@ -218,6 +269,7 @@ class SamplingParams:
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{name} is {show(value)}; it must be True or False")
         self._check_lists()
+        self._check_late_arrivals()
         self._check_combinations()
         self._settle_temperature()
 
@@ -279,6 +331,38 @@ class SamplingParams:
                 for token_id, bias in self.logit_bias.items()
             }  # fmt: skip
 
+    def _check_late_arrivals(self) -> None:
+        """What vLLM has added over the years."""
+        self.bad_words = _check_list("bad_words", self.bad_words or [], str, "strings") or None
+        for word in self.bad_words or ():
+            if not word.strip() or not is_text(word):
+                raise ValueError(f"bad_words holds {show(word)}, which is no word; remove it")
+        if self.logprob_token_ids is not None:
+            self.logprob_token_ids = _check_token_ids("logprob_token_ids", self.logprob_token_ids)
+        if self.skip_reading_prefix_cache is None:  # they need the logits of every prompt token
+            self.skip_reading_prefix_cache = self.prompt_logprobs is not None
+        if not isinstance(self.skip_reading_prefix_cache, bool):
+            raise ValueError(
+                f"skip_reading_prefix_cache is {show(self.skip_reading_prefix_cache)}; it must be "
+                "True, False or None"
+            )
+        if self.thinking_token_budget is not None:
+            raise ValueError(
+                f"thinking_token_budget is {show(self.thinking_token_budget)}; it needs a "
+                "reasoning parser, which is not supported; leave it out, or use max_tokens"
+            )
+        if isinstance(self.repetition_detection, Mapping):
+            if message := _unknown_names(
+                RepetitionDetectionParams, self.repetition_detection, "repetition parameter"
+            ):
+                raise ValueError(message)
+            self.repetition_detection = RepetitionDetectionParams(**self.repetition_detection)
+        if not isinstance(self.repetition_detection, RepetitionDetectionParams | None):
+            raise ValueError(
+                f"repetition_detection is {show(self.repetition_detection)}; it must be "
+                "RepetitionDetectionParams(...), a dict or None"
+            )
+
     def _check_combinations(self) -> None:
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(
@@ -323,7 +407,7 @@ class SamplingParams:
 
         The one check that needs the model, so the engine makes it when a request arrives.
         """
-        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids"):
             for token_id in getattr(self, name) or ():
                 if not 0 <= token_id < vocab_size:
                     raise ValueError(
@@ -342,9 +426,26 @@ class SamplingParams:
         return frozenset(self.stop_token_ids or ())
 
     @property
-    def skip_reading_prefix_cache(self) -> bool:
-        """Prompt logprobs need the logits of every prompt token, so the cache must not be read."""
-        return self.prompt_logprobs is not None
+    def wants_logprobs(self) -> bool:
+        """Whether log probabilities of the output are to be reported."""
+        return self.logprobs is not None or self.logprob_token_ids is not None
+
+    def update_from_tokenizer(self, tokenizer: Any) -> None:
+        """Spell `bad_words` in tokens: each at the beginning of a text, and after a space.
+
+        Source: vllm/sampling_params.py#L586-L625 (SamplingParams.update_from_tokenizer) @ v0.22.1.
+        """
+        if not self.bad_words:
+            return
+        self.bad_words_token_ids = []
+        for word in self.bad_words:
+            plain, spaced = (
+                list(tokenizer.encode(space + word.lstrip(), add_special_tokens=False))
+                for space in ("", " ")
+            )
+            self.bad_words_token_ids.append(plain)
+            if spaced[0] != plain[0] and len(spaced) == len(plain):
+                self.bad_words_token_ids.append(spaced)
 
 
 def is_text(text: str) -> bool:

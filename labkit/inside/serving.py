@@ -913,7 +913,8 @@ def parse_pieces(pieces: Sequence[str]) -> dict[str, Any]:
     from mini_vllm.entrypoints.openai.tool_parser import HermesToolParser
 
     parser = HermesToolParser()
-    content, calls, deltas = "", {}, []
+    content, deltas = "", []
+    calls: dict[int, dict[str, Any]] = {}
     for piece in pieces:
         news = parser.extract_streaming(piece)
         deltas.append(sorted(news))

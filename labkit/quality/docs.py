@@ -2,7 +2,8 @@
 
     tour       docs/tour.md: a newcomer's session, with the real screens
     pictures   docs/pictures: reader, book and inspector; needs Chromium
-    figures    numbers and drawings: the chapters' figures, the table of phases in README, the
+    figures    numbers and drawings: the chapters' figures, the table of phases in README, the names
+               of docs/api.md, the
                contests of docs/arena.md, and in docs/instructors.md what grading was measured to
                cost and to catch
 
@@ -23,7 +24,7 @@ from labkit.course import blocks
 from labkit.course.console import polite
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT, upstream_root
-from labkit.quality import survey, tour
+from labkit.quality import api, survey, tour
 
 PICTURES = ROOT / "docs" / "pictures"
 
@@ -51,6 +52,7 @@ def quick_pages() -> dict[Path, dict[str, str]]:
     return {
         ROOT / "README.md": {"phases": phases_table(Course(ROOT))},
         ROOT / "docs" / "instructors.md": instructors,
+        api.PAGE: {"names": api.table()},
     }
 
 

@@ -224,6 +224,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "PATH": "/usr/bin:/bin",
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
+        "MINI_VLLM_NATIVE": "0",  # no compiler for a submission, and no cache of ours
         "TOKENIZERS_PARALLELISM": "false",
         "TRITON_CACHE_DIR": str(scratch / "triton"),
     }

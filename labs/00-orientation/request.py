@@ -223,7 +223,8 @@ class Request:
     @property
     def skip_reading_prefix_cache(self) -> bool:
         """Prompt logprobs need the logits of every prompt token, so nothing may be skipped."""
-        return self.sampling_params.prompt_logprobs is not None
+        params = self.sampling_params
+        return bool(params.skip_reading_prefix_cache) or params.prompt_logprobs is not None
 
     def append_output_token_ids(self, token_ids: int | list[int]) -> None:
         """Append one sampled token, or several, to the output.

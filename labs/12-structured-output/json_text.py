@@ -104,17 +104,21 @@ def string_but(names: list[str]) -> Pattern:
     other = any_but([(ord(char), ord(char)) for char in tails])
     choices: list[Pattern] = [concat(json_char(other.ranges), anything)]
     for char, rest in tails.items():
-        choices.append(concat(json_char(((ord(char), ord(char)),)), string_but(rest)))
+        choices.append(concat(written(char), string_but(rest)))
     if "" not in names:
         choices.append(EMPTY)
     return Union(tuple(choices))
 
 
+def written(char: str) -> Pattern:
+    """One character as `json.dumps` writes it between quotes."""
+    return json_char(((ord(char), ord(char)),))
+
+
 def literal(value: object, space: Pattern) -> Pattern:
     """One JSON value, its strings as `json.dumps` writes them; `space` where it may stand."""
     if isinstance(value, str):
-        codes = [((ord(char), ord(char)),) for char in value]
-        return concat('"', *(json_char(code) for code in codes), '"')
+        return concat('"', *map(written, value), '"')
     if isinstance(value, list):
         return in_brackets("[", [literal(item, space) for item in value], "]", space)
     if isinstance(value, dict):

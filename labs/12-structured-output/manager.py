@@ -6,6 +6,7 @@
     is_ready         compiled? then it may be scheduled like any other
     failures         could not be compiled: this request ends with the reason, nobody else
     grammar_bitmask  while the model runs: which tokens may come next, one row a position
+    step_done        what was sampled behind the grammar's end is cut
     tokens_accepted  what was sampled: the grammar follows
     limit_drafts     of a guess, as much as the grammar would let through
     request_freed    forget
@@ -28,7 +29,12 @@ import numpy as np
 
 from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.extension import SchedulerExtension
-from mini_vllm.core.scheduler_output import GRAMMAR_END, GrammarOutput, SchedulerOutput
+from mini_vllm.core.scheduler_output import (
+    GRAMMAR_END,
+    GrammarOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.structured_output.backend_types import (
     StructuredOutputBackend,
@@ -51,6 +57,8 @@ class StructuredOutputManager(SchedulerExtension):
         config: which backend, and how it writes JSON.
         load_tokens: makes the vocabulary; called when the first constraint arrives.
         stop_token_ids: all tokens that end an output of the model.
+        drafts_are_drawn: whether drafts come from a distribution that their verification divides
+            by; see `limit_drafts`.
     """
 
     def __init__(
@@ -58,9 +66,11 @@ class StructuredOutputManager(SchedulerExtension):
         config: StructuredOutputsConfig,
         load_tokens: Callable[[], TokenTable],
         stop_token_ids: Sequence[int],
+        drafts_are_drawn: bool = False,
     ) -> None:
         self.config = config
         self.stop_token_ids = list(stop_token_ids)
+        self.drafts_are_drawn = drafts_are_drawn
         self._load_tokens = load_tokens
         self._tokens: TokenTable | None = None
         self._backends: dict[str, StructuredOutputBackend] = {}
@@ -296,9 +306,10 @@ class StructuredOutputManager(SchedulerExtension):
         """One row, with what the request says about ends.
 
         `ignore_eos` forbids the end while something else may follow. Stop tokens of the request
-        that are no text are legal where the end is.
+        that are no text are legal where the end is. Behind drafts that finish the text nothing is
+        left to say: the row stays open, and `step_done` cuts what the model says there.
         """
-        if grammar.is_terminated():
+        if grammar.is_terminated() or (index and self._is_stuck(request, grammar, index)):
             return
         grammar.fill_bitmask(words, index)
         row = words[index]
@@ -313,11 +324,29 @@ class StructuredOutputManager(SchedulerExtension):
                 row[:] = before
 
     # ------------------------------------------------------------ following
+    def step_done(self, plan: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
+        """Cut what accepted drafts have reached past the end of a text that may not end by itself.
+
+        A step with drafts has one token to say behind them, even if the text is complete then. It
+        must be gone before the stop rules count tokens.
+        """
+        for request_id in plan.scheduled_spec_decode_tokens.keys() & self.requests.keys():
+            request, token_ids = self.requests[request_id], result.sampled_token_ids.get(request_id)
+            if not token_ids or request_id in self._broken:
+                continue
+            grammar, num_accepted = self._grammar(request), 0
+            for token_id in token_ids[:-1]:
+                if not grammar.accept_tokens(request_id, [token_id]):
+                    break
+                num_accepted += 1
+                if self._is_stuck(request, grammar, num_accepted):
+                    del token_ids[num_accepted:]
+                    break
+            grammar.rollback(num_accepted)
+        return set()
+
     def tokens_accepted(self, request_id: str, token_ids: list[int]) -> str | RequestStatus | None:
         """Advance over sampled tokens; called after the stop rules, which may have cut them.
-
-        Accepted drafts may reach past the grammar's end: what lies behind it is cut from
-        ``token_ids``.
 
         Returns:
             FINISHED_STOPPED if the grammar is at its end and the request would go on, as with
@@ -331,30 +360,42 @@ class StructuredOutputManager(SchedulerExtension):
         grammar = self._grammar(request)
         ends = [t for t in token_ids if t in request.stop_token_ids]
         text = token_ids[: token_ids.index(ends[0])] if ends else token_ids
-        for index, token_id in enumerate(text):
-            if not grammar.accept_tokens(request_id, [token_id]):
-                return f"the grammar does not allow the tokens {token_ids}"
-            if grammar.is_terminated() or (not ends and self._is_stuck(request, grammar)):
-                del token_ids[index + 1 :]
-                request.stop_reason = GRAMMAR_END
-                return RequestStatus.FINISHED_STOPPED
+        if not grammar.accept_tokens(request_id, text):
+            return f"the grammar does not allow the tokens {token_ids}"
+        if grammar.is_terminated() or (not ends and self._is_stuck(request, grammar)):
+            request.stop_reason = GRAMMAR_END
+            return RequestStatus.FINISHED_STOPPED
         return None
 
-    def _is_stuck(self, request: Request, grammar: StructuredOutputGrammar) -> bool:
-        """Whether only the end may follow, and the sampler may not draw it."""
+    def _is_stuck(
+        self, request: Request, grammar: StructuredOutputGrammar, num_more: int = 0
+    ) -> bool:
+        """Whether only the end may follow, and the sampler may not draw it.
+
+        Args:
+            num_more: tokens that the grammar has accepted beyond the request's output.
+        """
         params = request.sampling_params
-        if not params.ignore_eos and request.num_output_tokens >= params.min_tokens:
+        if not params.ignore_eos and request.num_output_tokens + num_more >= params.min_tokens:
             return False
+        if grammar.is_terminated():
+            return True
         words = np.zeros((1, self.tokens.num_words), dtype=np.int32)
         grammar.fill_bitmask(words, 0)
         set_bits(words[0], self.stop_token_ids, allowed=False)
         return not words.any()
 
     def limit_drafts(self, request: Request, token_ids: list[int]) -> list[int]:
-        """The longest beginning that the grammar would accept."""
+        """The longest beginning that the grammar would accept.
+
+        If drafts were drawn, the first illegal one stays as well, to be rejected by its
+        probability of 0. Were it dropped, its place would be filled from p; but a drawn draft must
+        be replaced from what p has more than q, or the text is biased towards what q likes.
+        """
         if request.structured_output_request is None:
             return token_ids
-        return self._grammar(request).validate_tokens(token_ids)
+        legal = self._grammar(request).validate_tokens(token_ids)
+        return token_ids[: len(legal) + self.drafts_are_drawn]
 
     def request_freed(self, request: Request) -> None:
         """Forget a finished request; a compilation that has not begun is not begun any more."""

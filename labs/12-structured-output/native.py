@@ -22,13 +22,15 @@ from mini_vllm.structured_output.backend_types import (
 )
 from mini_vllm.structured_output.ebnf import parse_grammar
 from mini_vllm.structured_output.json_schema import any_json, compile_schema
-from mini_vllm.structured_output.patterns import Rules, Union, parse_regex, text
+from mini_vllm.structured_output.patterns import Pattern, Rules, one_of, parse_regex
 from mini_vllm.structured_output.pushdown import MAX_CONFIGURATIONS, Pushdown, compile_rules
 from mini_vllm.structured_output.regex_automaton import DEAD
 from mini_vllm.structured_output.token_index import TokenIndex, TokenTable, set_bits
 
 MAX_CACHE_BYTES = 256 * 2**20
 """Most memory for the compiled grammars that are kept."""
+MAX_CHOICE_LENGTH = 100_000
+"""Most characters of all choices of one request."""
 
 
 class NativeGrammar(StructuredOutputGrammar):
@@ -192,5 +194,15 @@ def read_constraint(
     if kind is StructuredOutputOptions.REGEX:
         return {"root": parse_regex(spec)}
     if kind is StructuredOutputOptions.CHOICE:
-        return {"root": Union(tuple(text(choice) for choice in json.loads(spec)))}
+        return {"root": _one_of_choices(json.loads(spec))}
     return parse_grammar(spec)
+
+
+def _one_of_choices(choices: list[str]) -> Pattern:
+    length = sum(map(len, choices))
+    if length > MAX_CHOICE_LENGTH:
+        raise ValueError(
+            f"choice has {len(choices):,} texts of {length:,} characters together; at most "
+            f"{MAX_CHOICE_LENGTH:,} are compiled; offer fewer, or write a regex"
+        )
+    return one_of(choices)

@@ -311,7 +311,7 @@ def predecessors(dfa: Dfa) -> list[dict[int, list[int]]]:
 
     Symbols are the classes of bytes with equal columns in the table, and the rules.
     """
-    columns = np.unique(dfa.table, axis=1).T.tolist()
+    columns = [column.tolist() for column in distinct_columns(dfa.table)[0]]
     names = sorted({rule for row in dfa.calls for rule in row})
     columns += [[row.get(name, DEAD) for row in dfa.calls] for name in names]
     sources = []
@@ -321,6 +321,23 @@ def predecessors(dfa: Dfa) -> list[dict[int, list[int]]]:
             by_target[target].append(state)
         sources.append(dict(by_target))
     return sources
+
+
+def distinct_columns(table: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    """The columns of a table that differ, and for each column which of them it is.
+
+    Bytes that mean the same everywhere have equal columns, so of 256 few are left.
+    """
+    number: dict[bytes, int] = {}
+    columns: list[np.ndarray] = []
+    which = np.empty(table.shape[1], dtype=np.int64)
+    for index, column in enumerate(np.ascontiguousarray(table.T)):
+        key = column.tobytes()
+        if key not in number:
+            number[key] = len(columns)
+            columns.append(column)
+        which[index] = number[key]
+    return columns, which
 
 
 def merge_states(dfa: Dfa, groups: list[int]) -> Dfa:

@@ -10,6 +10,9 @@ A step's requests are put into groups that need no ragged arithmetic:
     each sees the context and the drafts before it           t       x x x x x x x x . . .
                                                              d0      x x x x x x x x x . .
 
+Where `kernels/cpu.cpp` can be built, all short queries are one group, and its kernel reads their
+keys and values from the pages where they lie. Otherwise, and for prefills:
+
 For each group one gather copies the pages into a dense buffer, and one call of torch's
 `scaled_dot_product_attention` (a flash kernel on CPU) does the rest. Indices and masks depend only
 on the step, so they are built once and used by every layer.
@@ -25,6 +28,7 @@ from torch import Tensor
 
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.reference import causal_mask
+from mini_vllm.kernels import native
 
 MAX_SHORT_QUERY = 16
 """Queries up to this length are computed as decodes are. A whole group of them costs one gather
@@ -84,15 +88,47 @@ def as_slice(rows: Tensor) -> slice | Tensor:
     return slice(first, last + 1) if last - first + 1 == len(rows) else rows
 
 
-def make_groups(metadata: AttentionMetadata, num_blocks: int, block_size: int) -> list[Group]:
+class PagedTokens:
+    """All short queries of one step, token by token, for the kernel that reads pages in place."""
+
+    def __init__(self, metadata: AttentionMetadata, short: list[int]) -> None:
+        self.table = metadata.block_table
+        if metadata.max_query_len == 1:  # only decodes: a token is a request
+            self.tokens: slice | Tensor = slice(0, len(short))
+            self.rows, self.ends = torch.arange(len(short), dtype=torch.int32), metadata.seq_lens
+            return
+        index = torch.tensor(short)
+        lens = torch.tensor(metadata.query_lens_cpu)[index]
+        self.rows = index.repeat_interleave(lens).int()
+        places = torch.arange(len(self.rows)) - (lens.cumsum(0) - lens).repeat_interleave(lens)
+        self.tokens = as_slice(metadata.query_start_loc[self.rows] + places)
+        first = (metadata.seq_lens[index] - lens).repeat_interleave(lens)
+        self.ends = (first + places + 1).int()  # a token sees the context and itself
+
+    def attend(self, query: Tensor, kv_cache: Tensor, scale: float, window: int | None) -> Tensor:
+        return native.paged_attention(
+            query, kv_cache, self.table, self.rows, self.ends, scale, window
+        )
+
+
+def make_groups(
+    metadata: AttentionMetadata, num_blocks: int, block_size: int, has_kernel: bool = False
+) -> list[Group | PagedTokens]:
     """Group the requests of one step; `num_blocks` is the size of the cache."""
     members: dict[tuple[int, int], list[int]] = {}
+    groups: list[Group | PagedTokens] = []
     lens = zip(metadata.query_lens_cpu, metadata.seq_lens_cpu, strict=True)
+    short: list[int] = []
     for row, (query_len, seq_len) in enumerate(lens):
+        if query_len <= MAX_SHORT_QUERY and has_kernel:
+            short.append(row)
+            continue
         if query_len <= MAX_SHORT_QUERY:  # up to 64, 128, 256 ... tokens of context share a group
             seq_len = (max(seq_len, 64) - 1).bit_length()
         members.setdefault((query_len, seq_len), []).append(row)
-    return [Group(metadata, rows, num_blocks, block_size) for rows in members.values()]
+    if short:
+        groups.append(PagedTokens(metadata, short))
+    return groups + [Group(metadata, rows, num_blocks, block_size) for rows in members.values()]
 
 
 def attend_short(
@@ -130,7 +166,10 @@ class CpuAttention:
         self.scratch = torch.empty(0)
 
     def store(self, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
-        """See `AttentionBackend`. Padding (slot -1) is written into the null block."""
+        """See `AttentionBackend`. Padding (slot -1) is written into the null block, or nowhere."""
+        if native.can_run(key) and kv_cache.dtype in native.NAMES:
+            native.store(key, value, kv_cache, slot_mapping)
+            return
         slots = slot_mapping.clamp(min=0)
         keys, values = kv_cache.flatten(1, 2)
         keys.index_copy_(0, slots, key.to(kv_cache.dtype))
@@ -145,7 +184,10 @@ class CpuAttention:
         sliding_window: int | None = None,
     ) -> Tensor:
         if metadata.plan is None:
-            metadata.plan = make_groups(metadata, *kv_cache.shape[1:3])
+            has_kernel = native.can_run(query) and kv_cache.dtype in native.NAMES
+            has_kernel = has_kernel and query.shape[2] % native.LANES == 0
+            num_blocks, block_size = kv_cache.shape[1:3]
+            metadata.plan = make_groups(metadata, num_blocks, block_size, has_kernel)
         groups = metadata.plan
         if len(groups) == 1:
             return self._attend(query, kv_cache, groups[0], scale, sliding_window)
@@ -156,8 +198,15 @@ class CpuAttention:
         return output
 
     def _attend(
-        self, query: Tensor, kv_cache: Tensor, group: Group, scale: float, window: int | None
+        self,
+        query: Tensor,
+        kv_cache: Tensor,
+        group: Group | PagedTokens,
+        scale: float,
+        window: int | None,
     ) -> Tensor:
+        if isinstance(group, PagedTokens):
+            return group.attend(query, kv_cache, scale, window)
         # A short query reads much and computes little: converting bfloat16 would cost more than
         # the arithmetic. A prefill gains from it, and so does float16, whose kernel is slow.
         as_stored = group.is_short and kv_cache.dtype == torch.bfloat16

@@ -35,6 +35,10 @@ class CacheConfig:
     """Blocks in host memory that a swapping policy may use; the V1 scheduler never swaps."""
     gpu_memory_utilization: float = 0.9
     """Share of the device's memory that weights, activations and KV cache may use together."""
+    kv_cache_memory_bytes: int | None = None
+    """Bytes for the KV cache of one worker; None: by `gpu_memory_utilization`."""
+    cpu_offload_gb: float = 0
+    """vLLM's name; weights lie on one device here, so it must be 0."""
     kv_cache_dtype: str = "auto"
     """What the cache holds; "auto": what the checkpoint says, or the model's dtype. "fp8" has one
     scale a layer, from the checkpoint; "int8_per_token_head" and "fp8_per_token_head" choose one
@@ -48,6 +52,18 @@ class CacheConfig:
                 self.num_gpu_blocks,
                 2,
                 "block 0 is the null block, so one request needs a second one",
+            )
+        if self.kv_cache_memory_bytes is not None:
+            require_at_least(
+                "kv_cache_memory_bytes",
+                self.kv_cache_memory_bytes,
+                1,
+                "leave it out to let us choose",
+            )
+        if self.cpu_offload_gb:
+            raise ValueError(
+                f"cpu_offload_gb is {self.cpu_offload_gb}; weights lie on one device; leave it "
+                "out, use quantization, or device='cpu'"
             )
         require_at_least("num_cpu_blocks", self.num_cpu_blocks, 0, "use 0 for no swapping")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:

@@ -30,6 +30,7 @@ class Situation:
 
 FEATURES: dict[str, Callable[[Situation], bool]] = {
     "speculative_config": lambda s: s.config.speculative is not None,
+    "logits_processors": lambda s: bool(s.config.model.logits_processors),
     "tensor_parallel_size > 1": lambda s: s.config.parallel.tensor_parallel_size > 1,
     "pipeline_parallel_size > 1": lambda s: s.config.parallel.pipeline_parallel_size > 1,
     'distributed_executor_backend="uni"': lambda s: s.config.parallel.backend == "uni",
@@ -71,6 +72,9 @@ POLICY = "scheduler_cls plans in an order of its own"
 ROWS = (
     Row("speculative_config", "pipeline_parallel_size > 1",
         "drafts are guessed where tokens are sampled, and the first stage plans before that",
+        "leave one of them out"),
+    Row("speculative_config", "logits_processors",
+        "a processor sees the row of one token, and a draft to verify has several",
         "leave one of them out"),
     Row("speculative_config", "images",
         "a guess knows nothing of a picture's positions", "leave speculative_config out"),

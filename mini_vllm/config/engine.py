@@ -20,6 +20,7 @@ from mini_vllm.config.parallel import ParallelConfig
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
+from mini_vllm.config.vllm_names import ALIASES, IGNORED, why_not
 from mini_vllm.errors import show
 
 FLAT_SECTIONS: dict[str, type] = {
@@ -89,7 +90,7 @@ class EngineConfig:
         folder = find_model(model, options)
         if options.get("tokenizer") is not None:
             options["tokenizer"] = str(find_tokenizer(options))
-        options.setdefault("max_model_len", _default_length(folder))
+        options.setdefault("max_model_len", _default_length(folder, options.get("hf_overrides")))
         flat = arguments()
         sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
         sections["model"]["model"] = str(folder)
@@ -111,12 +112,31 @@ class EngineConfig:
         return cls(**made, **whole)
 
 
-def check_arguments(options: Iterable[str]) -> None:
-    """Raises TypeError for a name that is no argument of ``LLM``; it names the nearest."""
+def check_arguments(options: dict[str, Any]) -> None:
+    """Take out the arguments of vLLM that change nothing here.
+
+    Raises:
+        ValueError: for one that is vLLM's and not ours, with the reason and what to do.
+        TypeError: for a name that is no argument at all; it names the nearest.
+    """
     known = [*arguments(), "enable_lora", *WHOLE_SECTIONS]
-    for key in options:
-        if key not in known:
+    for key in list(options):
+        if key in ALIASES:
+            options[ALIASES[key]] = options.pop(key)
+        elif key in IGNORED:
+            del options[key]
+        elif key in known:
+            continue
+        elif not is_near(key, known) and (reason := why_not(key)) is not None:
+            if options.pop(key) not in (None, False, 0, "auto"):  # else it asks for what is so
+                raise ValueError(f"{key} is vLLM's, and not supported: {reason}")
+        else:
             raise TypeError(f"unknown argument {key!r}{_nearest(key, known)}")
+
+
+def is_near(word: str, known: Iterable[str]) -> bool:
+    """Whether a word is a known one with a slip of the finger."""
+    return bool(difflib.get_close_matches(word, list(known), n=1, cutoff=0.8))
 
 
 def find_model(model: str | Path, options: Mapping[str, Any]) -> Path:
@@ -190,12 +210,13 @@ def _nearest(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]}?" if nearest else f"; known are {', '.join(names)}"
 
 
-def _default_length(folder: Path) -> int:
+def _default_length(folder: Path, overrides: Any = None) -> int:
     """The model's own limit, at most 2048. What is wrong with its files is said by whoever loads
     them."""
     most = SchedulerConfig.max_model_len
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return int(min(most, config.get("text_config", config)["max_position_embeddings"]))
+        config = config.get("text_config", config) | dict(overrides or {})
+        return int(min(most, config["max_position_embeddings"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return most

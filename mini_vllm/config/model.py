@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,8 +42,8 @@ class ModelConfig:
     seed: int = 0
     """Root of all random numbers of requests that bring no seed of their own."""
     num_threads: int | None = None
-    """Threads torch may use on a CPU, in the whole process. None: one for a small model, whose
-    products are not worth splitting, and as many as torch likes for others."""
+    """Threads torch may use on a CPU, in the whole process. None: one for small steps of a small
+    model, whose products are not worth splitting, and as many as torch likes for others."""
     attention_backend: str | None = None
     """Name of an attention backend; None: the fastest one for the device."""
     enforce_eager: bool = False
@@ -53,6 +53,10 @@ class ModelConfig:
     `generation_config.json`; "vllm": `SamplingParams()`; or another folder with such a file."""
     override_generation_config: Mapping[str, Any] | None = None
     """Entries that count for more than that file's, such as {"temperature": 0.5}."""
+    hf_overrides: Mapping[str, Any] | None = None
+    """Entries that count for more than those of `config.json`."""
+    logits_processors: Sequence[str | type] | None = None
+    """Classes that change logits, or "module:Class"; see `sample.custom`."""
     quantization: str | None = None
     """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
     full precision while it is loaded."""
@@ -89,5 +93,7 @@ class ModelConfig:
                 f"override_generation_config is {show(self.override_generation_config)}; it must "
                 "be a dict"
             )
+        if not isinstance(self.hf_overrides, Mapping | None):
+            raise ValueError(f"hf_overrides is {show(self.hf_overrides)}; it must be a dict")
         if self.load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format is {self.load_format!r}; it must be 'auto' or 'dummy'")

@@ -91,6 +91,14 @@ class SpeculativeConfig:
         return self.num_speculative_tokens if self.method in METHODS_WITH_KV else 0
 
     @property
+    def draws_drafts(self) -> bool:
+        """Whether drafts are judged by what they were drawn from."""
+        return (
+            self.draft_sample_method == "probabilistic"
+            and self.rejection_sample_method == "standard"
+        )
+
+    @property
     def conditional_acceptance_rates(self) -> list[float] | None:
         """Of "synthetic": probability that a draft is accepted if all before it were."""
         rates = self.synthetic_acceptance_rates

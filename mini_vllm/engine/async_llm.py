@@ -27,6 +27,7 @@ from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
+from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.images import make_image_processor
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
@@ -101,6 +102,14 @@ class AsyncEngineArgs:
         return EngineConfig.from_kwargs(self.model, **self.options)
 
 
+def start_engines(
+    config: EngineConfig, scheduler: str
+) -> ProcessClient | DataParallelProcessClient:
+    """One engine in a process of its own, or several that share the requests."""
+    several = config.parallel.data_parallel_size > 1
+    return (DataParallelProcessClient if several else ProcessClient)(config, scheduler)
+
+
 @dataclass(slots=True)
 class Stream:
     """One caller's request: a prompt, with all its completions."""
@@ -142,13 +151,13 @@ class AsyncLLM:
         stream_interval: int = 1,
         max_num_queued_reqs: int | None = None,
         max_num_queued_tokens: int | None = None,
-        client: ProcessClient | None = None,
+        client: ProcessClient | DataParallelProcessClient | None = None,
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
-        self.model_args: ModelArgs = load_config(config.model.model)
-        self.client = client or ProcessClient(config, scheduler)
+        self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
+        self.client = client or start_engines(config, scheduler)
         info = self.client.info
         self.limits = PromptLimits(
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
@@ -161,6 +170,7 @@ class AsyncLLM:
             config.structured,
             make_image_processor(config, self.model_args),
         )
+        self.input_processor.has_drafts = config.speculative is not None
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
         self.admission = Admission(self.stats.requests, max_num_queued_reqs, max_num_queued_tokens)

@@ -17,6 +17,7 @@ from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.finish_step import end_hopeless, finish_step
 from mini_vllm.core.kv_cache_manager import PrefixCacheStats
+from mini_vllm.core.repetition import RepetitionDetection
 from mini_vllm.core.restart import Checkpoint, restart
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import (
@@ -32,7 +33,8 @@ from mini_vllm.engine.features import make_scheduler
 from mini_vllm.engine.images import make_image_processor, with_encoder_limits
 from mini_vllm.engine.kv import EngineKV, check_config
 from mini_vllm.engine.limits import PromptLimits
-from mini_vllm.executor.base import Executor, make_executor
+from mini_vllm.executor.base import Executor
+from mini_vllm.executor.choose import make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.request import LoRARequest
@@ -101,7 +103,7 @@ class EngineCore:
         scheduler_cls: type[Scheduler] = Scheduler,
         replica: int = 0,
     ) -> None:
-        self.model_args = load_config(config.model.model)
+        self.model_args = load_config(config.model.model, config.model.hf_overrides)
         supports = resolve_model_class(self.model_args.architectures).supports
         combinations.check(config, self.model_args, supports, scheduler_cls)
         _check_model_len(config.scheduler.max_model_len, self.model_args.max_position_embeddings)
@@ -117,7 +119,10 @@ class EngineCore:
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
         self.structured_output_manager = StructuredOutputManager(
-            config.structured, self._load_vocabulary, self.model_args.eos_token_ids
+            config.structured,
+            self._load_vocabulary,
+            self.model_args.eos_token_ids,
+            drafts_are_drawn=config.speculative is not None and config.speculative.draws_drafts,
         )
         self._new_scheduler = functools.partial(
             make_scheduler,
@@ -131,7 +136,7 @@ class EngineCore:
             hash_root=self.kv.hash_root,
             use_eagle=config.speculative is not None and config.speculative.method == "eagle",
             scheduler_cls=scheduler_cls,
-            extensions=extensions,
+            extensions=(RepetitionDetection(), *extensions),
         )
         self.scheduler = self._new_scheduler()
         self.adapters = EngineAdapters(executor, self.scheduler) if config.lora else None
@@ -381,6 +386,23 @@ class EngineCore:
         """Free blocks that are held for other engines: this one ends."""
         if isinstance(self.scheduler, RemoteKVScheduler):
             self.scheduler.release_held()
+
+    def sleep(self) -> None:
+        """Give back the memory of the KV cache, and on a GPU of the weights, until `wake_up`.
+
+        Raises:
+            ValueError: while requests are unfinished.
+        """
+        if not self.reset_prefix_cache():
+            raise ValueError(
+                f"{len(self.scheduler.requests)} requests are unfinished; abort them, or wait for "
+                "them, before the engine sleeps"
+            )
+        self.executor.call("sleep")
+
+    def wake_up(self) -> None:
+        """Take the memory again; what the cache held is forgotten."""
+        self.executor.call("wake_up")
 
     def reset_stats(self) -> None:
         """Count prefix cache hits afresh."""

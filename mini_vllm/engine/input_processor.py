@@ -53,6 +53,8 @@ class InputProcessor:
         self.seed = seed
         self.structured = structured or StructuredOutputsConfig()
         self.images = images
+        self.has_drafts = False
+        """Whether the engine guesses tokens; set by who makes it."""
         self.num_requests = 0
         """How many there were so far: what the seeds of those without one depend on."""
 
@@ -143,6 +145,7 @@ class InputProcessor:
         params = params.clone()
         params.__post_init__()  # its fields may have been set since it was made
         params.verify(self.model.vocab_size)
+        self._check_bad_words(params)
         self._check_constraint(params)
         check_params((params.extra_args or {}).get("kv_transfer_params"))
         if params.max_tokens is None:
@@ -163,6 +166,21 @@ class InputProcessor:
             lora_request=lora_request,
             mm_features=mm_features or None,
         )
+
+    def _check_bad_words(self, params: SamplingParams) -> None:
+        if not params.bad_words:
+            return
+        if self.has_drafts:
+            raise ValueError(
+                "bad_words cannot be had with speculative_config: a draft would have to be checked "
+                "word by word; leave one of them out"
+            )
+        if self.tokenizer is None:
+            raise ValueError(
+                "bad_words needs to know how words are spelled in tokens, and no tokenizer is "
+                "loaded; leave out skip_tokenizer_init"
+            )
+        params.update_from_tokenizer(self.tokenizer)
 
     def _check_constraint(self, params: SamplingParams) -> None:
         if params.structured_outputs is None:

@@ -5,6 +5,7 @@ Source: vllm/entrypoints/llm.py#L120-L600 (LLM) @ v0.22.1
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,6 +26,7 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
 from mini_vllm.multimodal.chat import take_images
+from mini_vllm.observability.profile import profiled
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import Counter, Vector
@@ -44,6 +46,7 @@ class LLM:
         model: a folder in Hugging Face layout, the name of a bundled model, or of a hub's, such as
             "Qwen/Qwen3-0.6B", which is downloaded the first time; see :mod:`mini_vllm.hub`.
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
+        profiler_config: where :meth:`start_profile` writes: {"torch_profiler_dir": FOLDER}.
         scheduler_cls: another scheduler with the interface of
             :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
@@ -68,6 +71,7 @@ class LLM:
         model: str | Path,
         *,
         skip_tokenizer_init: bool = False,
+        profiler_config: Mapping[str, Any] | None = None,
         scheduler_cls: type[Scheduler] = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
         **config: Any,
@@ -76,6 +80,11 @@ class LLM:
         folder = self.config.model.tokenizer or self.config.model.model
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
         self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
+        self.profiler_config = dict(profiler_config or {})
+        self._profiles = contextlib.ExitStack()
+        self._num_profiles = 0
+        self._enqueued: list[RequestOutput] = []
+        self._is_asleep = False
         self._ids = itertools.count()
         self.default_sampling_params = recommended_params(self.config.model)
 
@@ -231,6 +240,117 @@ class LLM:
         """End the engine and its workers now. Left alone, they end with this object."""
         self.engine.shutdown()
 
+    def enqueue(
+        self,
+        prompts: Prompts,
+        sampling_params: Params = None,
+        lora_request: LoRARequests = None,
+        priority: Sequence[int] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[str]:
+        """Queue prompts without running them; returns their ids. Arguments as of `generate`.
+
+        Source: vllm/entrypoints/llm.py#L487-L530 (LLM.enqueue) @ v0.22.1
+        """
+        ids: list[str] = []
+        try:
+            outputs = self._add_all(
+                ids, prompts, sampling_params, priority, lora_request, stream=False
+            )
+        except BaseException:
+            self.engine.abort_requests(ids)
+            raise
+        self._enqueued += outputs
+        return ids
+
+    def wait_for_completion(self, *, use_tqdm: bool = True) -> list[RequestOutput]:
+        """Run what :meth:`enqueue` has queued; the outputs, in the order of their arrival.
+
+        Source: vllm/entrypoints/llm.py#L547-L568 (LLM.wait_for_completion) @ v0.22.1
+        """
+        outputs, self._enqueued = self._enqueued, []
+        try:
+            with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
+                progress.update(sum(output.finished for output in outputs))
+                for num_finished in self._run(outputs):
+                    progress.update(num_finished)
+            return outputs
+        finally:
+            self.engine.abort_requests([output.request_id for output in outputs])
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer, of the ``transformers`` kind; None with ``skip_tokenizer_init``."""
+        return self.tokenizer
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached KV; False, with nothing done, while requests hold blocks.
+
+        Args:
+            reset_running_requests, reset_connector: vLLM's; only False is supported.
+        """
+        for name, value in (
+            ("reset_running_requests", reset_running_requests),
+            ("reset_connector", reset_connector),
+        ):
+            if value:
+                raise ValueError(f"{name} is {show(value)}; only False is supported")
+        return bool(self.engine.client.call("reset_prefix_cache"))
+
+    def start_profile(self, profile_prefix: str | None = None) -> None:
+        """Record every operation until :meth:`stop_profile`, for https://ui.perfetto.dev.
+
+        Raises:
+            ValueError: without a ``profiler_config``, or while another recording goes on.
+        """
+        folder = self.profiler_config.get("torch_profiler_dir")
+        if not folder:
+            raise ValueError(
+                "start_profile needs to know where to write; pass "
+                'LLM(profiler_config={"torch_profiler_dir": FOLDER})'
+            )
+        self.stop_profile()
+        Path(folder).mkdir(parents=True, exist_ok=True)
+        self._num_profiles += 1
+        name = f"{profile_prefix or 'trace'}-{self._num_profiles}.json"
+        self._profiles.enter_context(profiled(Path(folder) / name))
+
+    def stop_profile(self) -> None:
+        """Write the recording, if there is one."""
+        self._profiles.close()
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.
+
+        Args:
+            level: only 1; see vLLM for the others.
+            mode: of unfinished requests: "abort" them, or "wait" until they have finished.
+
+        Raises:
+            ValueError: for another level or mode.
+
+        Source: vllm/entrypoints/llm.py#L806-L829 (LLM.sleep) @ v0.22.1
+        """
+        if level != 1:
+            raise ValueError(f"level is {show(level)}; only level 1 is supported")
+        if mode not in ("abort", "wait"):
+            raise ValueError(f"mode is {show(mode)}; it must be 'abort' or 'wait'")
+        if self._is_asleep:
+            return
+        if mode == "abort":
+            self.engine.abort_requests()
+        while self.engine.has_unfinished_requests():
+            self.engine.step()
+        self.engine.client.call("sleep")
+        self._is_asleep = True
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """End :meth:`sleep`. The cache is empty; `tags` are vLLM's, and all is woken at once."""
+        if self._is_asleep:
+            self.engine.client.call("wake_up")
+            self._is_asleep = False
+
     def get_metrics(self) -> list[Counter | Vector]:
         """Counters of this engine, such as ``vllm:spec_decode_num_accepted_tokens``.
 
@@ -259,6 +379,8 @@ class LLM:
         stream: bool,
     ) -> list[RequestOutput]:
         """Queue every prompt that can be served. Each id is in ``ids`` before it is queued."""
+        if self._is_asleep:
+            raise ValueError("the engine sleeps; call wake_up() first")
         prompts = _as_list(prompts)
         all_params = _per_prompt(
             prompts, self.get_default_sampling_params() if params is None else params
@@ -329,7 +451,7 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
         FileNotFoundError: if there is no such model.
     """
     config = EngineConfig.from_kwargs(model, **options)
-    load_config(config.model.model)
+    load_config(config.model.model, config.model.hf_overrides)
     recommended_params(config.model)
     return config
 

@@ -59,6 +59,7 @@ class LLMEngine:
             config.structured,
             self.core.image_processor,
         )
+        self.input_processor.has_drafts = config.speculative is not None
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = self._new_stats()
         self.client.observers.append(lambda *step: self.stats.record_step(*step))

@@ -104,7 +104,7 @@ class OutputProcessor:
     ) -> _Completion:
         params = request.sampling_params
         output = CompletionOutput(index)
-        if params.logprobs is not None:
+        if params.wants_logprobs:
             output.logprobs, output.cumulative_logprob = [], 0.0
         return _Completion(
             request,

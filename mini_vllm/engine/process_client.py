@@ -40,23 +40,27 @@ from mini_vllm.engine.messages import (
 logger = logging.getLogger(__name__)
 
 
-def make_engine_core(config: EngineConfig, scheduler: str) -> Any:
+def make_engine_core(config: EngineConfig, scheduler: str, replica: int = 0) -> Any:
     """Build the engine, in the process that calls this; the front end never imports torch for it.
 
     Args:
         scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+        replica: which of several engines side by side this is.
     """
     from mini_vllm.engine.core import EngineCore
     from mini_vllm.policies import load_scheduler
 
-    return EngineCore(config, scheduler_cls=load_scheduler(scheduler))
+    return EngineCore(config, scheduler_cls=load_scheduler(scheduler), replica=replica)
 
 
-def _run(config: EngineConfig, scheduler: str, input_path: str, output_path: str) -> None:
+def _run(
+    config: EngineConfig, scheduler: str, replica: int, input_path: str, output_path: str
+) -> None:
     from mini_vllm.engine.core_proc import run_engine_core
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    run_engine_core(functools.partial(make_engine_core, config, scheduler), input_path, output_path)
+    make_core = functools.partial(make_engine_core, config, scheduler, replica)
+    run_engine_core(make_core, input_path, output_path)
 
 
 class ProcessClient:
@@ -68,13 +72,14 @@ class ProcessClient:
     Args:
         config: of the engine.
         scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+        replica: which of several engines side by side this is.
 
     Raises:
         ValueError: what the engine says of settings that contradict the model or the memory.
         EngineDeadError: if its process ends before it is ready.
     """
 
-    def __init__(self, config: EngineConfig, scheduler: str = "vllm-v1") -> None:
+    def __init__(self, config: EngineConfig, scheduler: str = "vllm-v1", replica: int = 0) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="mini_vllm_", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
         input_path, output_path = f"ipc://{folder}/input", f"ipc://{folder}/output"
@@ -83,7 +88,9 @@ class ProcessClient:
         self._receiver = self._bind(zmq.PULL, output_path)
         # Spawned, not forked: a fork would copy threads' locks, and CUDA does not survive it.
         self.process = multiprocessing.get_context("spawn").Process(
-            target=_run, args=(config, scheduler, input_path, output_path), name="engine"
+            target=_run,
+            args=(config, scheduler, replica, input_path, output_path),
+            name=f"engine-{replica}",
         )
         self.dead: str | None = None
         """Why the engine is gone; None while it lives."""

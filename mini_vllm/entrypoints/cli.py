@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
 from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
 from mini_vllm.entrypoints.serve import add_serve_options
-from mini_vllm.errors import show
+from mini_vllm.errors import EngineDeadError, show
 from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         return args.run(args)
-    except (ValueError, TypeError, OSError, NoProgressError) as error:
+    except (ValueError, TypeError, OSError, NoProgressError, EngineDeadError) as error:
         print(f"mini_vllm {args.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

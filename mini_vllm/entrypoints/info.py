@@ -85,7 +85,7 @@ def describe(model: str, **options: Any) -> dict[str, Any]:
 def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
     """The model without values: every parameter has its shape and dtype, and takes no memory."""
     wanted, kv_cache_dtype = config.model, config.cache.kv_cache_dtype
-    args = load_config(wanted.model)
+    args = load_config(wanted.model, wanted.hf_overrides)
     quant = get_quantization_config(wanted.model, wanted.quantization)
     if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
         kv_cache_dtype = quant.kv_cache_dtype

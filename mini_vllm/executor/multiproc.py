@@ -13,8 +13,6 @@ import itertools
 import multiprocessing
 import pickle
 import signal
-import sys
-import sysconfig
 import threading
 import time
 import weakref
@@ -24,8 +22,6 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -36,6 +32,7 @@ from mini_vllm.distributed.parallel_state import STEP_SECONDS, Rendezvous, open_
 from mini_vllm.distributed.shm_broadcast import MessageQueue
 from mini_vllm.errors import EngineDeadError
 from mini_vllm.executor.base import Executor, Method
+from mini_vllm.executor.functions import pack_function
 from mini_vllm.executor.worker_process import Answer, Call, run_worker
 
 GRACE_SECONDS = 5.0
@@ -308,38 +305,6 @@ def _close(answers: Answers, queue: MessageQueue, numbers: Any) -> None:
         stop(answers.workers, LEAVE_SECONDS)
         answers.die("the engine was shut down")
     queue.close()
-
-
-def pack_function(function: Any) -> bytes:
-    """A function as bytes: by name if workers can import it, otherwise all of it.
-
-    Raises:
-        TypeError: if it cannot be written; the message has its name.
-    """
-    try:
-        import cloudpickle
-    except ImportError:
-        cloudpickle = None
-    module = sys.modules.get(getattr(function, "__module__", None) or "")
-    by_value = cloudpickle is not None and module is not None and not _is_installed(module)
-    try:
-        if by_value:
-            cloudpickle.register_pickle_by_value(module)
-        return (cloudpickle or pickle).dumps(function)
-    except Exception as error:
-        name = getattr(function, "__qualname__", repr(function))
-        hint = "" if cloudpickle else "; pip install cloudpickle for functions such as this"
-        raise TypeError(f"{name} cannot be sent to the workers: {error}{hint}") from error
-    finally:
-        if by_value:
-            cloudpickle.unregister_pickle_by_value(module)
-
-
-def _is_installed(module: ModuleType) -> bool:
-    """Whether every Python on this machine finds it, unlike a script or a test."""
-    home, paths = getattr(module, "__file__", None), sysconfig.get_paths()
-    folders = (paths["stdlib"], paths["purelib"], paths["platlib"], Path(__file__).parents[1])
-    return home is None or any(Path(home).is_relative_to(folder) for folder in folders)
 
 
 def _check_devices(config: EngineConfig) -> None:

@@ -1,11 +1,15 @@
-"""Triton kernels and what launches them.
+"""Kernels and what launches them: in Triton, and for a CPU in C++.
 
     launch.py      Launch (grid, arguments, constants of one kernel call) and KernelSpec
     attention.py   how the kernels of `attention/triton_paged.py` are launched
     pointwise.py   how the kernels of `kernels/fused.py` are launched
     masking.py     how the kernel of `kernels/bitmask.py` is launched
+    judging.py     how the kernel of `kernels/rejection.py` is launched
     fused.py       the fused kernels: norm with residual, rope, silu-mul
     bitmask.py     the mask of structured output
+    rejection.py   the judge of drafts
+    cpu.cpp        norm, rope, silu-mul, cache store and decode attention for a CPU, in C++
+    native.py      builds cpu.cpp where there is a compiler, and calls it
 
 A kernel module holds kernels and nothing else. All that surrounds one, the grid, the arguments, the
 tile sizes, lives in a launcher, which the engine and the kernel checker share.

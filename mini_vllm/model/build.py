@@ -5,9 +5,10 @@ config.json -> layers without values -> values from the files -> the form for th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,16 +37,18 @@ def load_model(
     quant: QuantConfig | None = None,
     parallel: Parallel = SINGLE,
     kv_cache_dtype: str = "auto",
+    hf_overrides: Mapping[str, Any] | None = None,
 ) -> LlamaForCausalLM:
     """Load the model in folder `path`, ready to run; its shape is `model.config`.
 
     `dtype` "auto" takes the checkpoint's own; `load_format="dummy"` needs only a `config.json` and
     fills the weights with random numbers from `seed`. `quant` says how numbers are held,
-    `parallel` which part of each layer is this rank's, `kv_cache_dtype` what the KV cache holds.
+    `parallel` which part of each layer is this rank's, `kv_cache_dtype` what the KV cache holds,
+    `hf_overrides` which entries count for more than those of `config.json`.
     Raises FileNotFoundError for what is not there, ValueError for what cannot be used; each
     message names the file or tensor.
     """
-    args = load_config(path)
+    args = load_config(path, hf_overrides)
     config_file = Path(path) / "config.json"
     try:
         model_class = resolve_model_class(args.architectures)

@@ -106,8 +106,10 @@ class ModelArgs:
         )
 
 
-def load_config(folder: str | Path) -> ModelArgs:
+def load_config(folder: str | Path, overrides: Mapping[str, Any] | None = None) -> ModelArgs:
     """Read `folder/config.json`; end-of-sequence ids also from `generation_config.json`.
+
+    `overrides` are entries that count for more than the file's.
 
     Raises FileNotFoundError for a missing folder or file, ValueError for a bad value.
     """
@@ -119,7 +121,7 @@ def load_config(folder: str | Path) -> ModelArgs:
         raise FileNotFoundError(
             f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
         )
-    args = ModelArgs.from_dict(read_json(path), str(path))
+    args = ModelArgs.from_dict({**read_json(path), **(overrides or {})}, str(path))
     generation = folder / "generation_config.json"
     if not generation.is_file():
         return args

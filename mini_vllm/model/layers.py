@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend
 from mini_vllm.attention.quantized import FORMATS, QuantizedKV
-from mini_vllm.kernels import can_launch
+from mini_vllm.kernels import can_launch, native
 from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL
 from mini_vllm.model.layout import (
     SINGLE,
@@ -29,7 +29,8 @@ from mini_vllm.model.layout import (
     ParamSpec,
 )
 
-# Below this many elements a call costs more than the product, and plain calls cost less.
+# Below this many elements a call costs more than the product, and plain calls cost less. In half
+# precision they do not: a plain call packs the weight anew each time.
 MIN_PACKED_ELEMENTS = 1 << 20
 # From this many tokens on, unpacking the weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512
@@ -102,6 +103,8 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
         output = torch.empty(x.shape, dtype=x.dtype, device=x.device)
         RMS_NORM.run(x=x, weight=weight, output=output, eps=eps)
         return output
+    if native.can_run(x) and weight.dtype == x.dtype:
+        return native.rms_norm(x, weight, eps)
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32)
     scale = torch.addcmul(scalar(eps), length, length, value=1 / x.shape[-1]).rsqrt_()
     return (x * scale).to(x.dtype).mul_(weight)
@@ -113,6 +116,8 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> tup
         output = torch.empty_like(x)
         RMS_NORM.run(x=x, weight=weight, output=output, eps=eps, residual=residual)
         return output, residual
+    if native.can_run(x) and weight.dtype == x.dtype == residual.dtype:
+        return native.rms_norm(x, weight, eps, residual), residual
     residual = residual + x
     return rms_norm(residual, weight, eps), residual
 
@@ -124,6 +129,8 @@ def silu_mul(gate_up: Tensor) -> Tensor:
         output = torch.empty(gate.shape, dtype=gate.dtype, device=gate.device)
         SILU_MUL.run(gate_up=gate_up, output=output)
         return output
+    if native.can_run(gate_up):
+        return native.silu_mul(gate_up)
     return F.silu(gate).mul_(up)
 
 
@@ -216,10 +223,14 @@ class UnquantizedLinearMethod:
         if layer.weight.device.type != "cpu":
             return
         weight = to_compute_dtype(layer.weight)
-        if weight.numel() >= MIN_PACKED_ELEMENTS and can_pack(weight.dtype):
-            layer.packed, layer.weight = pack(weight), None
-        else:  # a new parameter: a tied embedding keeps the old one
-            layer.weight = nn.Parameter(weight, requires_grad=False)
+        is_small = weight.numel() < MIN_PACKED_ELEMENTS
+        # A new parameter, or none beside a packed one: a tied embedding keeps the old one.
+        layer.weight = nn.Parameter(weight, requires_grad=False)
+        if (is_small and weight.dtype == torch.float32) or not can_pack(weight.dtype):
+            return
+        layer.packed = pack(weight)
+        if not is_small:
+            layer.weight = None
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         if layer.packed is None:

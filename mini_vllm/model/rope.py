@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mini_vllm.kernels import can_launch
+from mini_vllm.kernels import can_launch, native
 from mini_vllm.kernels.pointwise import ROPE
 from mini_vllm.model.config import ModelArgs
 
@@ -134,6 +134,8 @@ def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     (first, second) becomes (first * cos - second * sin, second * cos + first * sin). Rolling by
     half a head swaps first and second, and the sign is in `sin`, so three operations suffice.
     """
+    if native.can_run(x) and cos.dtype == x.dtype:
+        return native.rope(x, cos, sin)
     if (turning := cos.shape[-1]) < x.shape[-1]:
         turned = apply_rope(x[..., :turning].contiguous(), cos, sin)
         return torch.cat((turned, x[..., turning:]), dim=-1)

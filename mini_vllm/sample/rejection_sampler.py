@@ -27,6 +27,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from mini_vllm.kernels import can_launch
+from mini_vllm.kernels.judging import REJECTION_RANDOM_SAMPLE
 from mini_vllm.sample.logits_processors import (
     apply_min_p,
     apply_temperature,
@@ -150,6 +152,37 @@ def rejection_random_sample(
         num_draft_tokens,
         bonus_token_ids,
     )
+
+
+def judge_drafts(
+    draft_token_ids: Tensor,
+    num_draft_tokens: Sequence[int],
+    draft_probs: Tensor | None,
+    target_probs: Tensor,
+    bonus_token_ids: Tensor,
+    recovered_token_ids: Tensor,
+    uniform_probs: Tensor,
+) -> Tensor:
+    """:func:`rejection_random_sample`, on a GPU in one launch."""
+    if not can_launch(target_probs):
+        return rejection_random_sample(
+            draft_token_ids, num_draft_tokens, draft_probs, target_probs, bonus_token_ids,
+            recovered_token_ids, uniform_probs,
+        )  # fmt: skip
+    counts = torch.tensor(num_draft_tokens, dtype=torch.int32)
+    shape = (len(num_draft_tokens), max(num_draft_tokens) + 1)
+    output = torch.empty(shape, dtype=torch.int64, device=target_probs.device)
+    REJECTION_RANDOM_SAMPLE.run(
+        output=output,
+        draft_ends=counts.cumsum(0, dtype=torch.int32).to(target_probs.device, non_blocking=True),
+        draft_token_ids=draft_token_ids,
+        draft_probs=draft_probs,
+        target_probs=target_probs,
+        bonus_token_ids=bonus_token_ids,
+        recovered_token_ids=recovered_token_ids,
+        uniform_probs=uniform_probs,
+    )
+    return output
 
 
 def pad_rows(values: Tensor, num_draft_tokens: Sequence[int], fill: int | bool) -> Tensor:
@@ -308,7 +341,7 @@ class RejectionSampler(nn.Module):
         seeds, index = metadata.seeds[target], metadata.num_output_tokens[target]
         residual = recovered_probs(draft_token_ids, draft_probs, p)
         recovered = sample_from_logits(residual.log(), stream_numbers(seeds, index, RECOVER))
-        return rejection_random_sample(
+        return judge_drafts(
             draft_token_ids,
             num_draft_tokens,
             draft_probs,

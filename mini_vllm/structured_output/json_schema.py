@@ -39,6 +39,7 @@ from mini_vllm.structured_output.patterns import (
     Union,
     any_but,
     concat,
+    one_of,
     optional,
     parse_regex,
     union,
@@ -56,6 +57,8 @@ MAX_SCHEMA_BYTES = 200_000
 MAX_RULES = 2_000
 MAX_VALUES = 2_000
 """Most values of an enum."""
+MAX_SPELLED_OUT = 12
+"""Most properties of an object whose cases are written out one by one."""
 MAX_INDENT = 20
 """Most spaces or tabs in one place."""
 
@@ -221,7 +224,11 @@ class _Compiler:
         values = [value for value in values if any(TYPES[name](value) for name in wanted)]
         if not values:
             raise SchemaError(place, "no value is left of enum and const")
-        return Union(tuple(literal(value, self.space) for value in values))
+        strings = [value for value in values if isinstance(value, str)]
+        choices = [literal(value, self.space) for value in values if not isinstance(value, str)]
+        if strings:
+            choices.append(concat('"', one_of(strings, json_text.written), '"'))
+        return Union(tuple(choices))
 
     def of_type(self, name: str, schema: dict[str, Any], place: str) -> Pattern:
         """The texts of one type that satisfy the keywords that speak of it."""
@@ -351,13 +358,45 @@ class _Compiler:
                 key = concat('"', Call(f"{place}/other"), '"')
             others = pair(key, self.call(extra, f"{place}/additionalProperties"), self.space)
         self.check_count(schema, needed, others is not None, place)
-        inside = object_pattern(members, needed, others, concat(self.space, ",", self.space))
+        comma = concat(self.space, ",", self.space)
+        if len(members) <= MAX_SPELLED_OUT:
+            inside: Pattern = object_pattern(members, needed, others, comma)
+        else:
+            inside = self.long_object(members, needed, others, comma, place)
         return concat(
             "{",
             self.space,
             optional(concat(inside, self.space)) if not any(needed) else concat(inside, self.space),
             "}",
         )
+
+    def long_object(
+        self,
+        members: list[Pattern],
+        needed: list[bool],
+        others: Pattern | None,
+        comma: Pattern,
+        place: str,
+    ) -> Pattern:
+        """`object_pattern` for many members: what may follow each is a rule, so it is there once.
+
+        Spelled out, the tails of n members that may all be missing are n * n / 2 members.
+        """
+        following: Pattern = EMPTY
+        if others is not None:
+            following = Repeat(concat(comma, others), 0, None)
+        cases: list[Pattern] = []
+        if others is not None and not any(needed):
+            cases.append(concat(others, following))
+        for index in reversed(range(len(members))):
+            rule = f"{place}/behind/{index}"
+            self.rules[rule] = following
+            if not any(needed[:index]):
+                cases.append(concat(members[index], Call(rule)))
+            following = concat(comma, members[index], Call(rule))
+            if not needed[index]:
+                following = union(following, Call(rule))
+        return Union(tuple(cases))
 
     def check_count(
         self, schema: dict[str, Any], needed: list[bool], has_others: bool, place: str

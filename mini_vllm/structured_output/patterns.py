@@ -14,8 +14,10 @@ import re
 import re._constants as op  # type: ignore[import-untyped]
 import re._parser as sre  # type: ignore[import-untyped]
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
 from typing import Any
 
 MAX_LENGTH = 20_000
@@ -84,9 +86,43 @@ def intersection(first: Iterable[Range], second: Iterable[Range]) -> tuple[Range
     return tuple(_without(_merged(first), outside))
 
 
+@lru_cache(maxsize=4096)
+def character(char: str) -> Chars:
+    """Exactly this character."""
+    return chars([(ord(char), ord(char))])
+
+
 def text(string: str) -> Concat:
     """Exactly this text."""
-    return Concat(tuple(chars([(ord(char), ord(char))]) for char in string))
+    return Concat(tuple(map(character, string)))
+
+
+def one_of(texts: Iterable[str], spell: Callable[[str], Pattern] = character) -> Pattern:
+    """One of many texts, as a tree in which a common beginning is there once.
+
+    ::
+
+        card care cat   ->   ca (r (d | e) | t)
+
+    Args:
+        spell: how a single character is written.
+    """
+    remaining = sorted(set(texts))
+    if not remaining:
+        return NOTHING
+    first, last = remaining[0], remaining[-1]  # what these two share all share: they are sorted
+    shared = 0
+    while shared < len(first) and first[shared] == last[shared]:
+        shared += 1
+    parts: list[Pattern] = [spell(char) for char in first[:shared]]
+    tails = [string[shared:] for string in remaining]
+    branches = [
+        one_of(branch, spell) for _, branch in groupby(filter(None, tails), lambda tail: tail[0])
+    ]
+    if branches:
+        rest = Union(tuple(branches))
+        parts.append(Repeat(rest, 0, 1) if tails[0] == "" else rest)
+    return Concat(tuple(parts))
 
 
 def concat(*parts: Pattern | str) -> Concat:

@@ -29,6 +29,7 @@ from mini_vllm.structured_output.regex_automaton import (
     Dfa,
     TooLarge,
     determinise,
+    distinct_columns,
     minimise,
     remove_dead_states,
 )
@@ -166,16 +167,16 @@ class Pushdown:
         row = np.full(256, DEAD, dtype=np.int32)
         if stacks:
             tops = [self._frames[stack][0] for stack in stacks]
-            moves, column_of = np.unique(self.machine.table[tops], axis=1, return_inverse=True)
+            moves, column_of = distinct_columns(self.machine.table[tops])
             targets = []
-            for states in moves.T.tolist():
+            for states in moves:
                 after = [
                     self.push(state, self._frames[stack][1])
-                    for stack, state in zip(stacks, states, strict=True)
+                    for stack, state in zip(stacks, states.tolist(), strict=True)
                     if state != DEAD
                 ]
                 targets.append(self._number(after) if after else DEAD)
-            row = np.array(targets, dtype=np.int32)[column_of.reshape(-1)]
+            row = np.array(targets, dtype=np.int32)[column_of]
         self.table[configuration] = row
 
     def _number(self, stacks: list[int]) -> int:

@@ -104,7 +104,9 @@ def choose_num_blocks(
         return config.cache.num_gpu_blocks
     blocks_per_request = cdiv(config.scheduler.max_model_len, config.cache.block_size)
     most_useful = 1 + blocks_per_request * config.scheduler.max_num_seqs
-    if memory is None:
+    if config.cache.kv_cache_memory_bytes is not None:
+        memory = config.cache.kv_cache_memory_bytes
+    elif memory is None:
         memory = available_memory(device, config.cache.gpu_memory_utilization)
     if device.type == "cpu":
         memory //= config.parallel.num_workers  # who all live in it

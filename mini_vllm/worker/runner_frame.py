@@ -77,6 +77,7 @@ class RunnerFrame(ABC):
         self.device = device
         self.requests: dict[str, CachedRequestState] = {}
         self.batch = InputBatch(max_num_seqs, max_model_len, block_size)
+        self.logits_processors: Sequence[Any] = ()
         self.sample_step = SampleStep(device)
         self.graphs: DecodeGraphs | None = None
         self.encoder_cache: dict[str, Tensor] = {}
@@ -87,6 +88,11 @@ class RunnerFrame(ABC):
         self.speculator: Speculator | None = None
         self.pipeline: Pipeline | None = None
         self._state: StepState | None = None
+
+    def use_processors(self, processors: Sequence[Any]) -> None:
+        """Let a user's own processors change the logits of every step; see `sample.custom`."""
+        self.logits_processors = processors
+        self.sample_step = SampleStep(self.device, processors)
 
     @abstractmethod
     def _update_states(self, output: SchedulerOutput) -> None:
@@ -173,7 +179,7 @@ class RunnerFrame(ABC):
         self.requests = {i: self.requests[i] for i in req_ids if i in self.requests}
         self.batch.rows.clear()
         self.batch.req_id_to_row.clear()
-        self.sample_step = SampleStep(self.device)
+        self.use_processors(self.logits_processors)
         self._state = None
         if self.images is not None:
             self.images.restart()
@@ -188,7 +194,9 @@ class RunnerFrame(ABC):
             row = self.batch.req_id_to_row.get(req_id)
             if row is not None:
                 self.batch.num_tokens[row] = num_tokens
-            self.sample_step = SampleStep(self.device)  # it has counted them
+            self.sample_step = SampleStep(
+                self.device, self.logits_processors
+            )  # it has counted them
 
     def _recall_output(self, plan: SchedulerOutput) -> None:
         """Take a resumed request's output from the plan: a step that was undone may have left

@@ -33,6 +33,7 @@ from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.sample.custom import load_classes
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
 from mini_vllm.worker.adapters import RunnerAdapters
 from mini_vllm.worker.cuda_graphs import CudaRecorder
@@ -40,9 +41,7 @@ from mini_vllm.worker.images import RunnerImages
 from mini_vllm.worker.kv_cache import KVCache, bytes_per_block, choose_num_blocks
 from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
 from mini_vllm.worker.model_runner import ModelRunner
-
-SMALL_HIDDEN_SIZE = 512
-"""Models narrower than this run on one CPU thread unless told otherwise."""
+from mini_vllm.worker.threads import StepThreads
 
 
 class Worker:
@@ -71,6 +70,7 @@ class Worker:
     drafter: Drafter | None
     model_runner: ModelRunner
     lora: LoRAModelManager | None = None
+    threads: StepThreads | None = None
     connector: RunnerConnector | None = None
 
     def __init__(
@@ -82,6 +82,7 @@ class Worker:
     ) -> None:
         self.config = config
         self.rank = rank
+        self._asleep: list[tuple[torch.Tensor, torch.Tensor]] = []
         self.rendezvous, self.device_index = rendezvous, device_index
 
     def init_device(self) -> None:
@@ -121,9 +122,14 @@ class Worker:
             quant,
             self.parallel,
             kv_cache_dtype,
+            wanted.hf_overrides,
         )
+        args = self.model.config
         self.drafter = load_drafter(self.config, self.model, self.device)
-        _set_num_threads(self.config, self.device, self.model.config.hidden_size)
+        if self.device.type == "cpu":
+            num_workers, hidden_size = self.config.parallel.num_workers, args.hidden_size
+            most = max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None
+            self.threads = StepThreads(wanted.num_threads, hidden_size, most)
         if self.config.lora is not None:  # before memory is counted: slots take some of it
             max_num_tokens = self.config.scheduler.max_num_batched_tokens
             self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
@@ -162,6 +168,10 @@ class Worker:
             )
         if isinstance(self.model, Qwen3VLForConditionalGeneration):
             self.model_runner.images = RunnerImages(self.model, self.model_runner)
+        classes = load_classes(self.config.model.logits_processors)
+        self.model_runner.use_processors(
+            [cls(self.config, self.device, self.device.type == "cuda") for cls in classes]
+        )
         if self.lora is not None:
             self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
         if self.drafter is not None:
@@ -214,6 +224,8 @@ class Worker:
             self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
 
     def execute_model(self, plan: SchedulerOutput) -> None:
+        if self.threads is not None:
+            self.threads.prepare(plan.total_num_scheduled_tokens)
         self.model_runner.execute_model(plan)
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
@@ -269,9 +281,37 @@ class Worker:
         """A request has failed somewhere: make what it left in the cache finite."""
         self.model_runner.kv_cache.scrub()
 
+    def pid(self) -> int:
+        """The process that the worker lives in."""
+        return os.getpid()
+
     def model_dtype(self) -> str:
         """The name of what the model's weights are kept in."""
         return str(self.model.dtype).removeprefix("torch.")
+
+    def sleep(self) -> None:
+        """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory.
+
+        Tensors keep their identity and lose their storage, so whoever holds one needs not know.
+        """
+        for layer in self.model_runner.kv_cache.layers:
+            layer.untyped_storage().resize_(0)
+        if self.device.type == "cuda":
+            self.model_runner.graphs = None  # they know addresses
+            self._asleep = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
+            for weight, _ in self._asleep:
+                weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
+            torch.cuda.empty_cache()
+
+    def wake_up(self) -> None:
+        for layer in self.model_runner.kv_cache.layers:
+            layer.untyped_storage().resize_(layer.numel() * layer.itemsize)
+            layer.zero_()
+        if self.device.type == "cuda":
+            for weight, values in self._asleep:
+                weight.data = values.to(self.device)
+            self._asleep = []
+            self.warm_up()
 
     def check_health(self) -> None:
         """Returns if the worker still answers."""
@@ -302,15 +342,3 @@ def pick_device(name: str, index: int | None = None) -> torch.device:
             f"device is {name!r}; there are {torch.cuda.device_count()}, counted from cuda:0"
         )
     return torch.device(name)
-
-
-def _set_num_threads(config: EngineConfig, device: torch.device, hidden_size: int) -> None:
-    """Threads that wait for each other after every small product cost more than they compute,
-    and many times more when another program uses one of the cores: also another worker."""
-    wanted, num_workers = config.model.num_threads, config.parallel.num_workers
-    if wanted is None and hidden_size < SMALL_HIDDEN_SIZE:
-        wanted = 1
-    elif wanted is None and num_workers > 1:
-        wanted = max(1, (os.cpu_count() or 1) // num_workers)
-    if wanted is not None and device.type == "cpu":
-        torch.set_num_threads(wanted)

@@ -4,6 +4,7 @@
     attention.py   for the kernels of `attention/triton_paged.py`
     pointwise.py   for the kernels of `kernels/fused.py`
     masking.py     for the kernel of `kernels/bitmask.py`
+    judging.py     for the kernel of `kernels/rejection.py`
     lora.py        for the kernels of `lora/triton_ops.py`
     rules.py       what the tensors of a case obey
     large.py       problems of the size that an engine meets, for timing on a GPU
@@ -19,19 +20,22 @@ import torch
 
 from labkit.kernels.cases.attention import CASES as ATTENTION_CASES
 from labkit.kernels.cases.draw import Case, Draw, Setup
+from labkit.kernels.cases.judging import CASES as JUDGING_CASES
 from labkit.kernels.cases.lora import CASES as LORA_CASES
 from labkit.kernels.cases.masking import CASES as MASKING_CASES
 from labkit.kernels.cases.pointwise import CASES as POINTWISE_CASES
 from mini_vllm.kernels.attention import SPECS as ATTENTION_SPECS
+from mini_vllm.kernels.judging import SPECS as JUDGING_SPECS
 from mini_vllm.kernels.launch import KernelSpec
 from mini_vllm.kernels.lora import SPECS as LORA_SPECS
 from mini_vllm.kernels.masking import SPECS as MASKING_SPECS
 from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
 
 SPECS: dict[str, KernelSpec] = {
-    spec.name: spec for spec in ATTENTION_SPECS + POINTWISE_SPECS + LORA_SPECS + MASKING_SPECS
+    spec.name: spec
+    for spec in ATTENTION_SPECS + POINTWISE_SPECS + LORA_SPECS + MASKING_SPECS + JUDGING_SPECS
 }
-CASES = ATTENTION_CASES | POINTWISE_CASES | LORA_CASES | MASKING_CASES
+CASES = ATTENTION_CASES | POINTWISE_CASES | LORA_CASES | MASKING_CASES | JUDGING_CASES
 
 
 def cases_of(spec: str) -> tuple[Case, ...]:

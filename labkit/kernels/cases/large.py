@@ -186,6 +186,33 @@ def masked(rows: int, vocab_size: int = 151_936) -> Callable[..., dict[str, Any]
     return make
 
 
+def judged(requests: int, drafts: int, vocab_size: int = 151_936) -> Callable[..., dict[str, Any]]:
+    """All requests have as many drafts, and about half of them are accepted."""
+
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        total = requests * drafts
+        tokens, bonus, recovered = (
+            torch.randint(vocab_size, (n,), generator=generator, device=device)
+            for n in (total, requests, total)
+        )
+        p, q, u = (
+            torch.rand(*shape, generator=generator, device=device)
+            for shape in ((total, vocab_size), (total, vocab_size), (total,))
+        )
+        return dict(
+            output=torch.empty(requests, drafts + 1, dtype=torch.int64, device=device),
+            draft_ends=torch.arange(1, requests + 1, device=device).mul(drafts).int(),
+            draft_token_ids=tokens,
+            draft_probs=q,
+            target_probs=p,
+            bonus_token_ids=bonus,
+            recovered_token_ids=recovered,
+            uniform_probs=u,
+        )
+
+    return make
+
+
 LARGE = (
     Large("store_kv", "16,384 tokens", store_kv(16384)),
     Large("paged_decode", "64 requests of 4,096 tokens", decode(64, 4096)),
@@ -197,6 +224,7 @@ LARGE = (
     Large("rope", "16,384 tokens", rope(16384)),
     Large("silu_mul", "16,384 tokens", silu(16384)),
     Large("apply_token_bitmask", "64 rows of 151,936 tokens", masked(64)),
+    Large("rejection_random_sample", "64 requests of 4 drafts, 151,936 tokens", judged(64, 4)),
     Large("lora_shrink", "128 rows of 32 adapters", shrink(128, 32)),
     Large("lora_shrink", "8,192 rows of 4 adapters", shrink(8192, 4)),
     Large("lora_expand", "128 rows of 32 adapters", expand(128, 32)),

@@ -324,6 +324,46 @@ BUGS = (
         "apply_token_bitmask", "forbidden logits are made very small, but can still be drawn",
         '-float("inf")', "-1e4", "values", "word",
     ),
+    # ------------------------------------------------------------ rejection_random_sample
+    Bug(
+        "rejection_random_sample", "a rejected draft is kept, and what follows it",
+        "tl.min(tl.where(accepted, count, place), axis=0)", "count",
+        "values", "none",
+    ),
+    Bug(
+        "rejection_random_sample", "accepted drafts are counted across a rejection",
+        "tl.min(tl.where(accepted, count, place), axis=0)",
+        "tl.sum((is_draft & accepted).to(tl.int32), axis=0)", "values", "ragged",
+    ),
+    Bug(
+        "rejection_random_sample", "the recovered token of the request's first draft",
+        "recovered_token_ids_ptr + start + num_accepted", "recovered_token_ids_ptr + start",
+        "values", "ragged",
+    ),
+    Bug(
+        "rejection_random_sample", "the bonus comes after a rejection too",
+        "if num_accepted < count:", "if count < 0:", "values", "none",
+    ),
+    Bug(
+        "rejection_random_sample", "q is forgotten", "u * q < p", "u < p", "values", "traffic",
+    ),
+    Bug(
+        "rejection_random_sample", "a draft that q cannot have drawn is accepted",
+        "(q > 0) & (u * q < p)", "u * q < p",
+        "values", "impossible",
+    ),
+    Bug(
+        "rejection_random_sample", "p = 0 is accepted if u is 0", "u * q < p", "u * q <= p",
+        "values", "impossible",
+    ),
+    Bug(
+        "rejection_random_sample", "places behind the last token are left as they were",
+        "mask=place <= max_drafts", "mask=place <= num_accepted", "coverage", "ragged",
+    ),
+    Bug(
+        "rejection_random_sample", "the address of a row is computed in 32 bits",
+        "(start + place).to(tl.int64)", "(start + place)", "oob", "far",
+    ),
     # ------------------------------------------------------------ lora_shrink
     Bug(
         "lora_shrink", "every row gets the adapter of the first slot",

@@ -135,6 +135,31 @@ def apply_token_bitmask(problem: Problem) -> dict[str, Tensor]:
     return {"logits": logits}
 
 
+def rejection_random_sample(problem: Problem) -> dict[str, Tensor]:
+    """Each draft with probability min(1, p / q) up to the first rejection, then one token more."""
+    output = torch.full_like(problem["output"], -1)
+    start = 0
+    for request, end in enumerate(problem["draft_ends"].tolist()):
+        said = []
+        for draft in range(start, end):
+            token = int(problem["draft_token_ids"][draft])
+            p = float(problem["target_probs"][draft, token])
+            q = (
+                1.0
+                if problem["draft_probs"] is None
+                else float(problem["draft_probs"][draft, token])
+            )
+            if q <= 0 or float(problem["uniform_probs"][draft]) * q >= p:
+                said.append(int(problem["recovered_token_ids"][draft]))
+                break
+            said.append(token)
+        else:
+            said.append(int(problem["bonus_token_ids"][request]))
+        output[request, : len(said)] = torch.tensor(said)
+        start = end
+    return {"output": output}
+
+
 def adapters(problem: Problem) -> list[tuple[int, int]]:
     """Each row that has an adapter, with its slot."""
     lists = zip(problem["lora_ids"].tolist(), problem["num_tokens"].tolist(), strict=True)
@@ -184,6 +209,7 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "rope": rope,
     "silu_mul": silu_mul,
     "apply_token_bitmask": apply_token_bitmask,
+    "rejection_random_sample": rejection_random_sample,
     "lora_shrink": lora_shrink,
     "lora_expand": lora_expand,
 }

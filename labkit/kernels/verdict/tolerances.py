@@ -35,16 +35,17 @@ BFLOAT16 = Bound(honest=2.4e-3, bug=9.6e-3)
 ROW_FACTOR = 4.0
 """A row of few numbers may be this much worse than all numbers together."""
 
+_EXACT_KERNELS = ("store_kv", "apply_token_bitmask", "rejection_random_sample")
 _BY_DTYPE = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
 
 
 def bound(spec: str, dtype: str) -> Bound:
-    """The bound of one kernel's outputs for inputs of a dtype; a copy and a mask must be exact.
+    """The bound of one kernel's outputs for inputs of a dtype; copies, masks, tokens are exact.
 
     Products of half-precision numbers are exact in float32: what only sums them, and leaves the
     sum in float32, has float32's bound.
     """
-    if spec in ("store_kv", "apply_token_bitmask"):
+    if spec in _EXACT_KERNELS:
         return EXACT
     return FLOAT32 if spec == "lora_shrink" else _BY_DTYPE[dtype]
 
@@ -96,6 +97,7 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("silu_mul", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
     ("apply_token_bitmask", "traffic"): Efficiency(1.0),
+    ("rejection_random_sample", "traffic"): Efficiency(1.03),
     ("lora_shrink", "traffic"): Efficiency(1.0, flops=2.0),
     ("lora_shrink", "traffic-qkv"): Efficiency(1.22, flops=2.67),
     ("lora_expand", "traffic"): Efficiency(1.06, flops=2.0),

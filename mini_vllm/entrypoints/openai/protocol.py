@@ -22,7 +22,8 @@ SAME_NAME = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
     "min_tokens", "prompt_logprobs", "skip_special_tokens", "logit_bias", "allowed_token_ids",
-    "bad_words",
+    "bad_words", "logprob_token_ids", "skip_reading_prefix_cache", "thinking_token_budget",
+    "repetition_detection",
 )  # fmt: skip
 """Fields that are called as in :class:`~mini_vllm.sampling_params.SamplingParams`."""
 
@@ -61,6 +62,10 @@ class GenerationRequest(Lenient):
     logit_bias: dict[str, float] | None = None
     allowed_token_ids: list[int] | None = None
     bad_words: list[str] | None = None
+    logprob_token_ids: list[int] | None = None
+    skip_reading_prefix_cache: bool | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: dict[str, Any] | None = None
     response_format: dict[str, Any] | None = None
     structured_outputs: dict[str, Any] | None = None
     priority: int = 0

@@ -158,6 +158,7 @@ WAYS: dict[str, dict[str, Any]] = {
         }
     },
     "compile_model": {"compile_model": True},
+    "logits_processors": {"logits_processors": ["module:Class"]},
     "quantization": {"quantization": "int8"},
     "enable_prefix_caching=False": {"enable_prefix_caching": False},
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from typing import Any
 import pytest
 
 from mini_vllm import LLM, SamplingParams, bundled
+from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
+from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.lora.request import LoRARequest
 
@@ -54,10 +57,6 @@ def square() -> Iterator[LLM]:
     llm.shutdown()
 
 
-def worker_pid(worker: Any) -> int:
-    return os.getpid()
-
-
 def test_two_stages_of_two_shards_say_the_same(square: LLM, plain: list[list[int]]) -> None:
     assert tokens(square) == plain
     core = square.engine.core
@@ -70,7 +69,7 @@ def test_two_stages_of_two_shards_say_the_same(square: LLM, plain: list[list[int
 
 def test_everybody_has_a_part(square: LLM) -> None:
     assert square.collective_rpc("list_loras") == [[]] * 4
-    assert len(set(square.collective_rpc(worker_pid)) | {os.getpid()}) == 5
+    assert len(set(square.collective_rpc("pid")) | {os.getpid()}) == 5
     with pytest.raises(AttributeError, match="workers are in other processes"):
         _ = square.engine.core.model_runner
 
@@ -112,7 +111,7 @@ def test_ctrl_c_in_the_middle(square: LLM, plain: list[list[int]]) -> None:
 
 def test_a_killed_worker_ends_the_engine_and_says_who(square: LLM) -> None:
     """The last one: nobody can use the engine afterwards."""
-    pids = square.collective_rpc(worker_pid)
+    pids = square.collective_rpc("pid")
     threading.Timer(0.3, os.kill, (pids[1], signal.SIGKILL)).start()
     params = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
     start = time.monotonic()
@@ -141,7 +140,7 @@ def test_two_engines_side_by_side(plain: list[list[int]]) -> None:
         assert tokens(llm) == plain
         busy = [core.scheduler.kv_cache_manager.prefix_cache_stats for core in llm.engine.cores]
         assert all(stats.queries > 0 for stats in busy), "both had requests"
-        assert len(set(llm.collective_rpc(worker_pid))) == 2
+        assert len(set(llm.collective_rpc("pid"))) == 2
     finally:
         llm.shutdown()
 
@@ -149,11 +148,9 @@ def test_two_engines_side_by_side(plain: list[list[int]]) -> None:
 ORPHANS = """
 import os, sys, time
 from mini_vllm import LLM, SamplingParams
-def pid(worker):
-    return os.getpid()
 if __name__ == "__main__":
     llm = LLM("storyteller", tensor_parallel_size=2, num_gpu_blocks=64, max_model_len=64)
-    print(*llm.collective_rpc(pid), flush=True)
+    print(*llm.collective_rpc("pid"), flush=True)
     if sys.argv[1] == "wait":
         time.sleep(600)
 """
@@ -213,3 +210,32 @@ def test_sizes_are_refused_before_anything_starts(
     )
     with pytest.raises(ValueError, match=message):
         LLM("storyteller", **options)
+
+
+def test_a_server_over_two_engines(plain: list[list[int]]) -> None:
+    """Both get requests; when one is killed, callers hear of it."""
+    asyncio.run(_serve_over_two(plain))
+
+
+async def _serve_over_two(plain: list[list[int]]) -> None:
+    engine = AsyncLLM.from_engine_args(
+        AsyncEngineArgs("storyteller", data_parallel_size=2, **SMALL)
+    )
+
+    async def complete(prompt: list[int]) -> list[int]:
+        async for output in engine.generate(prompt, GREEDY, "r"):
+            last = output
+        return last.outputs[0].token_ids
+
+    try:
+        assert await asyncio.gather(*map(complete, PROMPTS)) == plain[: len(PROMPTS)]
+        client = engine.client
+        assert isinstance(client, DataParallelProcessClient)
+        assert not client.router.engines, "finished requests are forgotten"
+        assert await engine.reset_prefix_cache() is True
+        os.kill(client.clients[1].process.pid, signal.SIGKILL)
+        with pytest.raises(EngineDeadError):
+            for _ in range(100):
+                await asyncio.gather(*map(complete, PROMPTS))
+    finally:
+        engine.shutdown()

@@ -18,6 +18,7 @@ from mini_vllm.attention.triton_backend import TritonAttention
 from mini_vllm.kernels.attention import SPLIT_DECODE
 from mini_vllm.model.layers import add_rms_norm, rms_norm, silu_mul
 from mini_vllm.model.rope import apply_rope
+from mini_vllm.sample.rejection_sampler import judge_drafts, rejection_random_sample
 from mini_vllm.worker.cuda_graphs import record_eagerly
 
 CASES = {  # dtype, block_size, Hkv, group, D, window, [(query_len, seq_len)], decodes first
@@ -112,6 +113,22 @@ def pointwise_errors() -> dict[str, float]:
     return {name: (ours - theirs).abs().max().item() for name, (ours, theirs) in pairs.items()}
 
 
+def judge_errors() -> dict[str, float]:
+    """Drafts judged by the kernel and by plain torch, drawn and chosen; none at all, too."""
+    errors = {}
+    for name, counts in {"judge": [3, 0, 1, 4, 2], "judge-none": [0, 0]}.items():
+        total, size = sum(counts), 40
+        p, q = torch.rand(2, total, size).softmax(-1)
+        drafts, recovered = torch.randint(size, (2, total))
+        for drawn in (q, None):
+            asked = (drafts, counts, drawn, p, torch.arange(len(counts)), recovered)
+            u = torch.rand(total) * (1.5 if drawn is not None else 0.05)
+            actual, expected = judge_drafts(*asked, u), rejection_random_sample(*asked, u)
+            key = name if drawn is not None else f"{name}-chosen"
+            errors[key] = float((actual != expected).sum())
+    return errors
+
+
 def engine() -> dict[str, list[list[int]]]:
     """Greedy tokens of the bundled draft model through the kernels, launched and replayed."""
     params = SamplingParams(temperature=0, max_tokens=4)
@@ -131,4 +148,5 @@ if __name__ == "__main__":
     if sys.argv[1] == "engine":
         print(json.dumps(engine()))
     else:
-        print(json.dumps(attention_errors() | split_errors() | store_errors() | pointwise_errors()))
+        errors = attention_errors() | split_errors() | store_errors() | pointwise_errors()
+        print(json.dumps(errors | judge_errors()))

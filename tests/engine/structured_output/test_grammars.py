@@ -18,7 +18,9 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputOptions,
 )
 from mini_vllm.structured_output.ebnf import parse_grammar
-from mini_vllm.structured_output.native import NativeBackend
+from mini_vllm.structured_output.native import NativeBackend, read_constraint
+from mini_vllm.structured_output.patterns import NOTHING, Union, concat, one_of
+from mini_vllm.structured_output.regex_automaton import check_size
 from mini_vllm.structured_output.token_index import TokenTable, token_bytes
 from mini_vllm.structured_output.xgrammar import XgrammarBackend, check_supported
 from tests.engine.structured_output.keyword_table import NODE, PERSON, TREE
@@ -291,3 +293,19 @@ def test_names_of_the_interface() -> Any:
     assert {option.value for option in StructuredOutputOptions} == {
         "json", "json_object", "regex", "choice", "grammar", "json without white space",
     }  # fmt: skip
+
+
+def test_one_of_many_texts_shares_beginnings() -> None:
+    words = ["card", "care", "cat", "", "care", "dog", "caret"]
+    walk = automaton({"root": one_of(words)})
+    assert {word for word in [*words, "car", "ca", "d", "carets"] if accepts(walk, word)} == {
+        *words
+    }
+    assert check_size(one_of(words)) < check_size(Union(tuple(map(concat, words))))
+    assert accepts(automaton({"root": one_of([""])}), "") and one_of([]) == NOTHING
+
+
+def test_too_many_choices_are_refused_at_once() -> None:
+    choices = json.dumps([f"choice number {number}" for number in range(20_000)])
+    with pytest.raises(ValueError, match=r"20,000 texts of .* characters.*at most 100,000"):
+        read_constraint(StructuredOutputOptions.CHOICE, choices)

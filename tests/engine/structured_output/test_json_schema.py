@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
+from mini_vllm.structured_output import json_schema
 from mini_vllm.structured_output.json_schema import compile_schema
 from mini_vllm.structured_output.pushdown import compile_rules
 from tests.engine.structured_output.keyword_table import PERSON, REFUSED, TABLE
@@ -165,3 +166,41 @@ def test_bombs_are_compiled_or_refused_within_a_second() -> None:
             compile_rules(compile_schema(bomb))
             assert bomb is bombs[0], "only the first can be compiled, by merging"
         assert time.process_time() - start < 1.0, str(bomb)[:60]
+
+
+def test_many_properties_are_what_a_few_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to write an object down have the same texts."""
+    rng = random.Random(3)
+    for _ in range(40):
+        names = [f"n{number}" for number in range(rng.randrange(6))]
+        schema = {
+            "type": "object",
+            "properties": {name: {"enum": [1, 2]} for name in names},
+            "required": [name for name in names if rng.random() < 0.4],
+            "additionalProperties": rng.choice([False, True, {"type": "null"}]),
+        }
+        automata = []
+        for limit in (99, -1):
+            monkeypatch.setattr(json_schema, "MAX_SPELLED_OUT", limit)
+            automata.append(automaton(compile_schema(schema, any_whitespace=False)))
+        for one, other in (automata, automata[::-1]):
+            text = random_text(one, rng, 80)
+            if text is not None:
+                assert accepts(other, text), (schema, text)
+                broken = bytearray(text)
+                broken[rng.randrange(len(text))] = rng.choice(b'{},:"n012')
+                assert accepts(one, bytes(broken)) == accepts(other, bytes(broken)), (
+                    schema,
+                    broken,
+                )
+
+
+def test_large_schemas_of_the_usual_kinds_compile() -> None:
+    values = [f"value {number}" for number in range(2000)]
+    many = {f"p{number}": {"type": "string"} for number in range(100)}
+    for schema, instance in (
+        ({"enum": values}, values[1234]),
+        ({"type": "object", "properties": many}, {"p3": "a", "p77": "b"}),
+        ({"type": "object", "properties": many, "required": list(many)}, dict.fromkeys(many, "")),
+    ):
+        assert accepts(automaton(compile_schema(schema)), json.dumps(instance))

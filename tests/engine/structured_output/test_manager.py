@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from mini_vllm.config import StructuredOutputsConfig
-from mini_vllm.core.scheduler_output import GrammarOutput
+from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams, StructuredOutputsParams
 from mini_vllm.structured_output.manager import StructuredOutputManager
@@ -132,6 +133,30 @@ def test_ends_against_other_rules(manager: StructuredOutputManager) -> None:
 
 
 # ---------------------------------------------------------------- masks meet logits
+def test_drawn_drafts_keep_the_first_illegal_one() -> None:
+    config = StructuredOutputsConfig(backend="native")
+    for drawn, kept in ((False, "ab"), (True, "abx")):
+        manager = StructuredOutputManager(config, lambda: TokenTable(LETTERS), [EOS], drawn)
+        request = add(manager, "r", "abc")
+        assert manager.limit_drafts(request, ids("abxy")) == ids(kept)
+        assert manager.limit_drafts(request, ids("abc")) == ids("abc")
+
+
+@pytest.mark.parametrize("options", [{"ignore_eos": True}, {"min_tokens": 10}])
+def test_nothing_is_said_behind_a_text_that_may_not_end(
+    manager: StructuredOutputManager, options: dict[str, Any]
+) -> None:
+    request = add(manager, "r", "abc", **options)
+    words = np.full((4, 1), -1, dtype=np.int32)
+    manager.fill_rows(request, ids("abc"), words)
+    assert [letters(row) for row in words] == ["a", "b", "c", "all"]
+    plan: Any = SimpleNamespace(scheduled_spec_decode_tokens={"r": ids("abc")})
+    result = ModelRunnerOutput(sampled_token_ids={"r": ids("abcz")})
+    assert manager.step_done(plan, result) == set()
+    assert result.sampled_token_ids["r"] == ids("abc")
+    assert request.structured_output_request.grammar.num_processed_tokens == 0
+
+
 def test_whose_mask_is_whose() -> None:
     masks = {"a": (0, 3), "b": (3, 1)}
     assert mask_rows(["b", "a", "c"], [1, 3, 1], masks) == ([0, 1, 2, 3], [3, 0, 1, 2])

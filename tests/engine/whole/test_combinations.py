@@ -62,6 +62,20 @@ FEATURES: dict[str, Callable[[Random], dict[str, Any]]] = {
             "num_speculative_tokens": rng.choice((1, 3)),
         }
     },
+    "eagle": lambda rng: {
+        "speculative_config": {
+            "method": "eagle",
+            "model": "storyteller-eagle",
+            "num_speculative_tokens": rng.choice((1, 3)),
+        }
+    },
+    "medusa": lambda rng: {
+        "speculative_config": {
+            "method": "medusa",
+            "model": "storyteller-medusa",
+            "num_speculative_tokens": rng.choice((2, 4)),
+        }
+    },
     "int8 cache": lambda rng: {"kv_cache_dtype": "int8_per_token_head"},
     "fp8 weights": lambda rng: {"quantization": "fp8"},
     "KV on the host": lambda rng: connector("OffloadingConnector", cpu_bytes_to_use=1 << 22),

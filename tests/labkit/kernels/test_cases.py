@@ -157,8 +157,9 @@ def test_attention_meets_shapes_beyond_what_one_has_in_mind(spec: str) -> None:
 
 @pytest.mark.parametrize("spec", sorted(set(SPECS) - set(ATTENTION)))
 def test_every_other_kernel_meets_hundreds_of_rows(spec: str) -> None:
-    rows = {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y"}
-    name = rows.get(spec, "x" if spec != "apply_token_bitmask" else "bitmask")
+    rows = {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y",
+            "apply_token_bitmask": "bitmask", "rejection_random_sample": "output"}  # fmt: skip
+    name = rows.get(spec, "x")
     counts = [len(problem[name]) for problem in problems(spec)]
     assert min(counts) == 1 and any(100 <= count <= 1000 for count in counts)
 

@@ -204,6 +204,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "rope": {"apart"},
     "silu_mul": {"long"},
     "apply_token_bitmask": {"far", "far-masks"},
+    "rejection_random_sample": {"far"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots"},
 }

@@ -14,6 +14,8 @@ from labkit.course.state import State
 from labkit.practice import change_command, changes
 from labkit.practice.changes import Change
 
+QUICK = ("02.1", "07.2")
+"""The others wait for `make test-full`."""
 CHANGES = [change for phase in Course(ROOT).ready for change in changes.load(phase)]
 
 
@@ -27,7 +29,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.id)
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(change, marks=() if change.id in QUICK else pytest.mark.slow, id=change.id)
+        for change in CHANGES
+    ],
+)
 def test_the_solution_passes_and_the_reference_does_not(change: Change, home: Path) -> None:
     changes.begin(change)
     for tests in (change.public_tests, change.hidden_tests):
@@ -43,6 +51,13 @@ def test_the_solution_passes_and_the_reference_does_not(change: Change, home: Pa
 def test_a_request_has_a_worked_state_and_a_discussion(change: Change) -> None:
     assert "\n    " in change.request
     assert len(changes.solution(change)["discussion"]) > 200
+    reference = change.phase.reference_file(change.module).read_text(encoding="utf-8")
+    assert changes.solved_text(change) != reference
+
+
+@pytest.mark.parametrize("number", [f"{n:02}" for n in range(2, 10)])
+def test_two_a_phase(number: str) -> None:
+    assert len(changes.load(Course(ROOT).phase(number))) >= 2
 
 
 def run(*words: str, **options: bool) -> int:

@@ -69,9 +69,9 @@ def manager() -> StructuredOutputManager:
 
 def request(grammar: Any = None, future: Any = None) -> Any:
     constraint = SimpleNamespace(grammar=grammar, future=future)
-    params = SimpleNamespace(ignore_eos=False)
+    params = SimpleNamespace(ignore_eos=False, min_tokens=0)
     return SimpleNamespace(request_id="r", structured_output_request=constraint, stop_token_ids=(),
-                           sampling_params=params)  # fmt: skip
+                           num_output_tokens=0, sampling_params=params)  # fmt: skip
 
 
 def rows(grammar: Any, drafts: Sequence[int]) -> list[int]:

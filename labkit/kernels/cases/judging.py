@@ -1,0 +1,116 @@
+"""Cases for the judge of drafts: requests with and without drafts, rejections at every place.
+
+Of a row of probabilities only the number of the draft's own token may be read; all others are NaN.
+What is decided is drawn first, place by place, and the random numbers are chosen to bring it
+about: so every case has rejections where it wants them, and none within a rounding error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+
+OWN_NUMBER = "a draft is judged by the probability of its own token"
+
+
+def judge(
+    counts: Sequence[int] | None,
+    vocab_size: int,
+    accept: float = 0.6,
+    drawn: bool = True,
+    room: int = 0,
+    impossible: bool = False,
+    margin: float = 0.5,
+    strided: bool = False,
+    far: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """Drafts of some requests.
+
+    Args:
+        counts: how many drafts each has; None: a prime number of requests with 0 to 5.
+        accept: share of the places whose draft is accepted.
+        drawn: with the probabilities that drafts were drawn from.
+        room: the output has so many more places than the longest needs.
+        impossible: some drafts have q = 0, and some p = 0 beside u = 0.
+        margin: how far u is from the border between accepted and rejected, as a share.
+        strided: probabilities are slices of wider matrices.
+        far: rows of probabilities lie 2^30 elements apart.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        numbers = [draw.integer(0, 5) for _ in range(draw.prime())] if counts is None else counts
+        total, width = sum(numbers), max(numbers) + 1 + room
+        q = (draw.normal(total).abs() + 0.05).clamp(max=0.9).to(dtype)
+        p = (draw.normal(total).abs() + 0.05).clamp(max=0.9).to(dtype)
+        keep = torch.tensor([draw.integer(1, 1000) <= 1000 * accept for _ in range(total)])
+        ratio = (p.double() / (q.double() if drawn else 1.0)).clamp(max=1.0)
+        below, above = ratio * (1 - margin), ratio + (1 - ratio) * margin
+        u = torch.where(keep, below, above.clamp(max=0.999)).float()  # 1 is never rejected
+        if impossible:  # in every second request the former, in the others the latter
+            ends = torch.tensor(numbers).cumsum(0)
+            q[ends[::2] - 2] = 0.0
+            p[ends[1::2] - 3], u[ends[1::2] - 3] = 0.0, 0.0
+        tokens = torch.tensor([draw.integer(0, vocab_size - 1) for _ in range(total)])
+        target, own = _around(p, tokens, vocab_size)
+        drafted = _around(q, tokens, vocab_size)[0] if drawn else None
+        if strided:
+            target = inside_wider(target, 2, 3)
+            drafted = None if drafted is None else inside_wider(drafted, 1, 6)
+        if far:
+            target = far_apart(target)
+        problem = dict(
+            output=torch.full((len(numbers), width), -7),
+            draft_ends=torch.tensor(numbers).cumsum(0).int(),
+            draft_token_ids=tokens,
+            draft_probs=drafted,
+            target_probs=target,
+            bonus_token_ids=torch.tensor([draw.integer(1000, 1999) for _ in numbers]),
+            recovered_token_ids=torch.tensor([draw.integer(2000, 2999) for _ in range(total)]),
+            uniform_probs=u,
+        )
+        rule = TensorRule(readable=own, axes=("draft", "token"), why=OWN_NUMBER)
+        rules = {"target_probs": rule, "output": TensorRule(axes=("request", "place"))}
+        if drafted is not None:
+            rules["draft_probs"] = rule
+        return problem, CaseRules(rules)
+
+    return make
+
+
+def _around(values: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """`[N, vocab_size]` with one value a row, all else NaN; and where the values are."""
+    own = torch.zeros(len(tokens), vocab_size, dtype=torch.bool)
+    own[torch.arange(len(tokens)), tokens] = True
+    matrix = torch.full(own.shape, float("nan"), dtype=values.dtype)
+    return matrix.masked_scatter(own, values), own
+
+
+REJECTION_RANDOM_SAMPLE = (
+    Case("one", "one draft of one request", "float32", judge([1], 7)),
+    Case("all", "everything is accepted", "float32", judge([3, 1, 4], 50, accept=1.0)),
+    Case("none", "nothing is accepted", "float32", judge([3, 1, 4], 50, accept=0.0)),
+    Case("ragged", "requests with 0 to 5 drafts", "float32", judge(None, 100)),
+    Case("bare", "requests without drafts between others", "float16", judge([0, 2, 0, 0, 3], 33)),
+    Case("chosen", "drafts that were not drawn", "bfloat16", judge([4, 2, 3], 60, drawn=False)),
+    Case("chosen-impossible", "not drawn, and p = 0 beside u = 0", "float32",
+         judge([4, 5], 30, accept=1.0, drawn=False, impossible=True)),
+    Case("close", "u near the border", "float32", judge([6] * 9, 30, accept=0.8, margin=2e-4)),
+    Case("chosen-ragged", "the same, ragged", "float32", judge(None, 64, drawn=False)),
+    Case("power", "7 drafts: the tile has no place to spare", "float16", judge([7, 2, 7], 40)),
+    Case("over", "8 drafts: one more than a tile of 8", "bfloat16", judge([8, 1], 40, accept=0.9)),
+    Case("room", "more places than the longest needs", "float32", judge([2, 3], 20, room=4)),
+    Case("impossible", "q = 0, and p = 0 beside u = 0", "float32",
+         judge([6, 5, 4, 6], 30, accept=1.0, impossible=True)),
+    Case("sliced", "probabilities are slices", "float32", judge([2, 4], 25, strided=True)),
+    Case("far", "rows of p 2^30 elements apart", "float16",
+         judge([4, 1], 64, accept=1.0, drawn=False, far=True)),
+    Case("many", "hundreds of requests", "float32", judge([1, 0, 2] * 100, 8)),
+    Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128), graded=True),
+)  # fmt: skip
+
+CASES = {"rejection_random_sample": REJECTION_RANDOM_SAMPLE}

@@ -1,0 +1,198 @@
+"""Arguments of vLLM's `LLM` and `serve` that have no counterpart here, and why.
+
+A script written for vLLM should need only its import changed. So an argument that asks for what is
+so anyway is taken and dropped, and one that cannot be had is refused by its name, not as a typing
+error. `docs/api.md` shows both lists.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+ALIASES: dict[str, str] = {
+    "num_gpu_blocks_override": "num_gpu_blocks",
+    "scheduling_policy": "policy",
+}
+"""vLLM's names of arguments that have another here; both are taken."""
+
+IGNORED: dict[str, str] = {
+    "trust_remote_code": "no code of a model is ever run",
+    "allowed_local_media_path": "images are passed as objects",
+    "disable_log_stats": "nothing is logged without being asked for",
+    "use_tqdm_on_load": "a download shows its progress, loading is quick",
+    "disable_custom_all_reduce": "there is none",
+    "safetensors_load_strategy": "files are mapped",
+    "ignore_patterns": "only what is needed is downloaded",
+    "code_revision": "no code of a model is ever run",
+    "tokenizer_mode": "transformers chooses",
+    "config_format": "config.json is the one that is read",
+    "max_seq_len_to_capture": "every length is replayed from the same graph",
+    "swap_space": "V1 does not swap",
+    "disable_cascade_attn": "there is none",
+    "async_scheduling": "one plan at a time, except in a pipeline",
+    "enable_log_requests": "requests are not logged",
+    "prefix_caching_hash_algo": "always sha256",
+    "max_logprobs": "20, vLLM's default",
+    "logprobs_mode": "raw_logprobs, vLLM's default",
+    "hf_config_path": "config.json lies beside the weights",
+    "additional_config": "no platform reads it",
+    "nccl_so_path": "torch brings its own",
+}
+"""Taken and dropped."""
+
+REFUSED: dict[str, str] = {
+    "data_parallel_rank": "replicas are made by data_parallel_size in one place",
+    "enable_expert_parallel": "experts of a layer stay together; leave it out",
+    "pipeline_parallel_microbatches": "leave it out",
+    "decode_context_parallel_size": "a request's cache is not split; leave it out",
+    "prefill_context_parallel_size": "a request's cache is not split; leave it out",
+    "enable_sleep_mode": "LLM.sleep() works without it; leave it out",
+    "kv_sharing_fast_prefill": "leave it out",
+    "calculate_kv_scales": "take a checkpoint that has them, or 'fp8_per_token_head'",
+    "enable_prompt_embeds": "pass tokens",
+    "runner": "models generate here, and neither embed nor classify",
+    "convert": "models generate here, and neither embed nor classify",
+    "pooler_config": "models generate here, and neither embed nor classify",
+    "compilation_config": "use compile_model=True, or enforce_eager",
+    "reasoning_parser": "reasoning is part of the text",
+    "reasoning_config": "reasoning is part of the text",
+    "model_impl": "the families of docs/models.md run, and no others",
+    "rope_scaling": "use hf_overrides={'rope_parameters': {...}}",
+    "rope_theta": "use hf_overrides={'rope_theta': ...}",
+    "max_cudagraph_capture_size": "graphs are made for the batch sizes up to max_num_seqs",
+    "cudagraph_capture_sizes": "graphs are made for the batch sizes up to max_num_seqs",
+    "kv_offloading_size": "use kv_transfer_config with the OffloadingConnector",
+    "kv_offloading_backend": "use kv_transfer_config with the OffloadingConnector",
+    "worker_cls": "write an executor",
+    "worker_extension_cls": "write an executor",
+    "otlp_traces_endpoint": "use bench --profile, or the metrics of the server",
+    "weight_transfer_config": "load the new weights into a new engine",
+    "ec_transfer_config": "images are encoded where they are used",
+}
+"""Refused by name; what to do instead."""
+
+GROUPS: tuple[tuple[str, str], ...] = (
+    ("data_parallel_*", "replicas are made by data_parallel_size, on one machine"),
+    ("*_bind*", "threads go where the system puts them; use num_threads"),
+    ("dbo_*", "a step is not split in two"),
+    ("enable_dbo", "a step is not split in two"),
+    ("ubatch_size", "a step is not split in two"),
+    ("*eplb*", "experts of a layer stay together"),
+    ("*expert*", "experts of a layer stay together"),
+    ("*elastic_ep", "experts of a layer stay together"),
+    ("enable_ep_*", "experts of a layer stay together"),
+    ("*moe*", "experts run one product each"),
+    ("all2all_backend", "experts of a layer stay together"),
+    ("*cp_*", "a request's cache is not split"),
+    ("*mamba*", "no Mamba models run here"),
+    ("gdn_*", "no Mamba models run here"),
+    ("offload_*", "weights lie on one device"),
+    ("cpu_offload_*", "weights lie on one device"),
+    ("*mm_*", "images are encoded by the model's own rules"),
+    ("*multimodal*", "images are encoded by the model's own rules"),
+    ("video_*", "no videos"),
+    ("media_io_kwargs", "images are passed as objects"),
+    ("language_model_only", "models with images load whole"),
+    ("*lora*", "adapters are LoRA of linear layers, whole on each rank"),
+    ("*metrics*", "see the metrics of the server"),
+    ("collect_detailed_traces", "use bench --profile"),
+    ("*_stats", "see the metrics of the server"),
+    ("*logging*", "nothing is logged without being asked for"),
+    ("*log_*", "uvicorn's log is the one there is"),
+    ("max_log_len", "uvicorn's log is the one there is"),
+    ("*nsight", "use bench --profile"),
+    ("*nvtx*", "use bench --profile"),
+    ("*cudagraph*", "graphs are made for the batch sizes up to max_num_seqs"),
+    ("*parser_plugin", "the tool parser is hermes"),
+    ("tool_server", "tools are the caller's"),
+    ("exclude_tools_*", "tools are the caller's"),
+    ("*attention_*", "use attention_backend"),
+    ("kernel_config", "use attention_backend"),
+    ("*flashinfer*", "use attention_backend"),
+    ("*flash_late*", "models generate here, and neither embed nor classify"),
+    ("linear_backend", "the fastest that is there is taken"),
+    ("safetensors_*", "files are mapped"),
+    ("*loader*", "files are mapped and copied once"),
+    ("*load_*", "files are mapped and copied once"),
+    ("max_parallel_loading_workers", "files are mapped and copied once"),
+    ("*quantization*", "see quantization"),
+    ("*partial_prefills", "V1 of vLLM refuses them, too"),
+    ("*weight*", "give the folder"),
+    ("*ssl*", "key, certificate and CA are what is read"),
+    ("*docs", "the routes are those of docs/models.md and phase 14"),
+    ("*supervisor*", "replicas are made by data_parallel_size, on one machine"),
+    ("*supervisor_*", "replicas are made by data_parallel_size, on one machine"),
+    ("h11_max_header_count", "h11's own limit"),
+    ("middleware", "put a proxy in front"),
+    ("fingerprint_*", "answers have none"),
+    ("*chat_template*", "--chat-template is the one that is read"),
+    ("return_tokens_as_token_ids", "ask for logprobs"),
+    ("enable_server_load_tracking", "see the metrics of the server"),
+    ("enable_tokenizer_info_endpoint", "see /tokenize"),
+    ("tokens_only", "use skip_tokenizer_init"),
+    ("master_*", "several machines are Ray's business"),
+    ("nnodes", "several machines are Ray's business"),
+    ("node_rank", "several machines are Ray's business"),
+    ("*distributed_timeout*", "one limit for all: distributed_timeout_seconds"),
+    ("_api_*", "one front end"),
+    ("*hybrid_kv*", "all layers share one kind of cache"),
+    ("disable_sliding_window", "use hf_overrides={'sliding_window': None}"),
+    ("kv_cache_dtype_skip_layers", "all layers share one kind of cache"),
+    ("ir_op_priority", "use compile_model=True, or enforce_eager"),
+    ("optimization_level", "use compile_model=True, or enforce_eager"),
+    ("performance_mode", "use compile_model=True, or enforce_eager"),
+    ("use_fp64_gumbel", "sampling inverts the distribution"),
+    ("enable_cumem_allocator", "torch's allocator"),
+    ("enable_return_routed_experts", "which experts ran is not reported"),
+    ("renderer_num_workers", "one front end"),
+    ("io_processor_plugin", "no plugins"),
+    ("fail_on_environ_validation", "unknown variables are nobody's"),
+    ("disable_nccl_*", "gloo or nccl, by device"),
+    ("flat_logprobs", "logprobs are dicts by token"),
+    ("spaces_between_special_tokens", "always True"),
+    ("skip_clone", "internal"),
+    ("output_text_buffer_length", "internal"),
+    ("routed_experts_*", "which experts ran is not reported"),
+    ("from_engine_args", "pass the arguments to LLM"),
+    ("collective_rpc", "use llm.engine.core.executor.call"),
+    ("apply_model", "the model is llm.engine.core.model"),
+    ("get_world_size", "see llm.config.parallel"),
+    ("reset_mm_cache", "images are not kept between requests"),
+    ("enqueue_chat", "use apply_chat_template, then enqueue"),
+    ("update_*", "load the new weights into a new engine"),
+    ("compute_tokens", "use get_tokenizer"),
+    ("beam_search", "beam search is the caller's, with n and logprobs"),
+    ("pooling_*", "models generate here, and neither embed nor classify"),
+    ("model_weights", "give the folder"),
+)
+"""The rest by pattern: what to do instead, or why not."""
+
+
+def why_not(name: str) -> str | None:
+    """Why an argument, parameter or method of vLLM is not here; None if nobody has said so."""
+    if name in REFUSED:
+        return REFUSED[name]
+    return next((why for pattern, why in GROUPS if fnmatchcase(name, pattern)), None)
+
+
+DIFFERS: dict[str, str] = {
+    "max_model_len": "without it: the model's own limit, at most 2048",
+    "gpu_memory_utilization": "on a CPU at most half of what is free",
+    "attention_backend": "'reference', 'cpu' or 'triton'",
+    "quantization": "'int8' and 'fp8' while loading; checkpoints say for themselves",
+    "load_format": "'auto' or 'dummy'",
+    "structured_outputs_config": "backends 'native' and 'xgrammar'",
+    "kv_transfer_config": "connectors of phase 15",
+    "speculative_config": "methods ngram, draft_model, medusa and eagle",
+    "profiler_config": "{'torch_profiler_dir': FOLDER}",
+    "cpu_offload_gb": "only 0",
+    "logits_processors": "applied after penalties; not beside speculative_config",
+    "sleep": "level 1, modes 'abort' and 'wait'",
+    "reset_prefix_cache": "its two options must be False",
+    "wake_up": "tags are taken, and all is woken at once",
+    "wait_for_completion": "without output_type: all outputs are of one kind",
+    "thinking_token_budget": "refused: it needs a reasoning parser",
+    "logprobs": "at most 20; -1 is refused",
+    "prompt_logprobs": "at most 20; -1 is refused",
+}
+"""There, with another range or meaning."""

@@ -1,0 +1,124 @@
+"""The server's side of several engines, each in a process of its own, that look like one.
+
+Source: vllm/v1/engine/core_client.py#L1349-L1520 (DPLBAsyncMPClient) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.core.engine_request import EngineCoreRequest
+from mini_vllm.core.scheduler_output import SchedulerStats
+from mini_vllm.distributed.dp_router import DPRouter
+from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo
+from mini_vllm.engine.process_client import ProcessClient
+
+
+class DataParallelProcessClient:
+    """Sends every request to one of several engines; the end of one is the end of all.
+
+    It does what a :class:`~mini_vllm.engine.process_client.ProcessClient` does, for the front end
+    that has one.
+
+    Args:
+        config: of all engines.
+        scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+
+    Raises:
+        ValueError: what an engine says of settings that contradict the model or the memory.
+        EngineDeadError: if its process ends before it is ready.
+    """
+
+    def __init__(self, config: EngineConfig, scheduler: str = "vllm-v1") -> None:
+        self.router = DPRouter(config.parallel.data_parallel_size)
+        self.clients: list[ProcessClient] = []
+        self._stats: list[SchedulerStats | None] = [None] * len(self.router.counts)
+        self._reading: dict[asyncio.Task[EngineCoreOutputs], int] = {}
+        try:
+            for replica in range(config.parallel.data_parallel_size):
+                self.clients.append(ProcessClient(config, scheduler, replica))
+        except BaseException:
+            self.close()
+            raise
+        infos = [client.info for client in self.clients]
+        self.info: EngineInfo = min(infos, key=lambda info: info.num_usable_blocks)
+
+    @property
+    def dead(self) -> str | None:
+        """Why an engine is gone; None while all live."""
+        return next((client.dead for client in self.clients if client.dead is not None), None)
+
+    def on_death(self, tell: Callable[[str], None]) -> None:
+        for client in self.clients:
+            client.on_death(tell)
+
+    # ------------------------------------------------------------------ sending
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        chosen = self.router.get_core_engine_for_request(request.request_id)
+        self.clients[chosen].add_request(request)
+
+    def abort_requests(self, request_ids: Sequence[str]) -> None:
+        for engine, ids in self.router.split(request_ids).items():
+            self.clients[engine].abort_requests(ids)
+        self.router.finish(request_ids)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method of all engines; one answer, for all of them."""
+        answers = await asyncio.gather(*(client.call(method, *args) for client in self.clients))
+        return all(answers) if isinstance(answers[0], bool) else answers[0]
+
+    async def get_outputs(self) -> EngineCoreOutputs:
+        """What the next step of an engine brings, with the counts of all of them."""
+        loop = asyncio.get_running_loop()
+        for engine, client in enumerate(self.clients):
+            if engine not in self._reading.values():
+                self._reading[loop.create_task(client.get_outputs())] = engine
+        done, _ = await asyncio.wait(self._reading, return_when=asyncio.FIRST_COMPLETED)
+        task = done.pop()  # what else is done is for the next call
+        engine = self._reading.pop(task)
+        outputs = task.result()
+        self.router.finish(o.request_id for o in outputs.outputs if o.finish_reason is not None)
+        if outputs.stats is not None:
+            self._stats[engine] = outputs.stats
+            self.router.set_counts(
+                engine, outputs.stats.num_waiting_reqs, outputs.stats.num_running_reqs
+            )
+            known = [stats for stats in self._stats if stats is not None]
+            outputs.stats = together(known, len(self.clients))
+        return outputs
+
+    def fail_calls(self, error: Exception) -> None:
+        for client in self.clients:
+            client.fail_calls(error)
+
+    # ------------------------------------------------------------------ the end
+
+    def shutdown(self, timeout: float = 0.0) -> None:
+        """Ask all engines to end, after ``timeout`` seconds at most for those who still run."""
+        for client in self.clients:
+            client.shutdown(timeout)
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+
+
+def together(stats: Sequence[SchedulerStats], num_engines: int) -> SchedulerStats:
+    """Gauges of all engines as one: requests are added, cache usage is the mean."""
+
+    def total(name: str) -> int:
+        return sum(getattr(one, name) for one in stats)
+
+    return dataclasses.replace(
+        stats[-1],
+        num_running_reqs=total("num_running_reqs"),
+        num_waiting_reqs=total("num_waiting_reqs"),
+        kv_cache_usage=sum(one.kv_cache_usage for one in stats) / num_engines,
+        prefix_cache_queries=total("prefix_cache_queries"),
+        prefix_cache_hits=total("prefix_cache_hits"),
+    )

@@ -1,0 +1,287 @@
+"""Workers on several machines, with Ray: it finds the machines, starts processes there, and tells
+when one dies. What the workers say to each other goes past it, over gloo or NCCL.
+
+::
+
+    engine ── actor calls ──► [ Worker 0 ][ Worker 1 ]   machine A
+                         └──► [ Worker 2 ][ Worker 3 ]   machine B
+                                    └── gloo / NCCL ──┘
+
+Source: vllm/v1/executor/ray_executor_v2.py#L205-L428 (RayExecutorV2) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.distributed.parallel_state import STEP_SECONDS
+from mini_vllm.errors import EngineDeadError
+from mini_vllm.executor.base import Executor, Method
+from mini_vllm.executor.functions import pack_function
+from mini_vllm.executor.ray_worker import RayWorker
+
+ROOT = Path(__file__).parents[2]
+PLACEMENT_SECONDS = 60
+"""How long the cluster may take to find room for the workers."""
+PASSED_ON = ("LABKIT_OVERLAY", "HF_HOME", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_DEBUG")
+"""Variables of this process that the workers get before their Python starts."""
+
+
+class RayExecutor(Executor):
+    """One actor a worker, in a placement group.
+
+    The cluster is that of ``RAY_ADDRESS``, or the one that this machine belongs to, or else one of
+    this machine alone, which ends with the executor.
+
+    Raises:
+        ValueError: if Ray is not installed, or the cluster is too small.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        ray = import_ray()
+        parallel = config.parallel
+        self.max_concurrent_batches = parallel.pipeline_parallel_size
+        self.output_rank = parallel.world_size - parallel.tensor_parallel_size
+        step_seconds = parallel.distributed_timeout_seconds or STEP_SECONDS
+        is_ours = _connect(ray, parallel.num_workers)
+        self._pending = Pending(step_seconds)
+        group = None
+        try:
+            group = _reserve(ray, config)
+            self.actors = _start(ray, config, group)
+        except BaseException:
+            _close(ray, [], group, is_ours)
+            raise
+        self._pending.actors = self.actors
+        self._finalizer = weakref.finalize(self, _close, ray, self.actors, group, is_ours)
+
+    def collective_rpc(
+        self,
+        method: Method,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        ray = import_ray()
+        self._pending.check()
+        packed = method if isinstance(method, str) else pack_function(method)
+        refs = [actor.call.remote(packed, tuple(args), kwargs) for actor in self.actors]
+        try:
+            return ray.get(refs, timeout=timeout)
+        except ray.exceptions.GetTimeoutError as error:
+            done, _ = ray.wait(refs, num_returns=len(refs), timeout=0)
+            late = [f"worker {rank}" for rank, ref in enumerate(refs) if ref not in done]
+            name = method if isinstance(method, str) else getattr(method, "__name__", method)
+            raise TimeoutError(
+                f"{', '.join(late)} did not answer {name} within {timeout} s"
+            ) from error
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.RayError as error:
+            raise EngineDeadError(self._pending.die(refs, error)) from error
+
+    def execute_model(self, plan: SchedulerOutput) -> None:
+        self._pending.check()
+        self._pending.watch([actor.execute_model.remote(plan) for actor in self.actors])
+
+    def sample_tokens(self, masks: GrammarOutput | None) -> Future[ModelRunnerOutput]:
+        self._pending.check()
+        refs = [
+            actor.sample_tokens.remote(masks, rank == self.output_rank)
+            for rank, actor in enumerate(self.actors)
+        ]
+        return self._pending.watch(refs)[self.output_rank]
+
+    def shutdown(self) -> None:
+        self._pending.dead = self._pending.dead or "the engine was shut down"
+        self._finalizer()
+
+
+class Pending:
+    """Steps on their way. What fails in one of them, on any rank, fails all that wait.
+
+    Attributes:
+        dead: why the engine is gone; None while it lives.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.dead: str | None = None
+        self.actors: Sequence[Any] = ()
+        self._lock = threading.Lock()
+        self._waiting: set[Future[Any]] = set()
+
+    def check(self) -> None:
+        if self.dead is not None:
+            raise EngineDeadError(self.dead)
+
+    def watch(self, refs: Sequence[Any]) -> list[Future[Any]]:
+        """A future for each reference, that is done at the latest when the engine is dead."""
+        answers: list[Future[Any]] = [Future() for _ in refs]
+        with self._lock:
+            self._waiting.update(answers)
+        for ref, answer in zip(refs, answers, strict=True):
+            ref.future().add_done_callback(
+                lambda done, answer=answer: self._take(done, answer, refs)
+            )
+        return answers
+
+    def _take(self, done: Future[Any], answer: Future[Any], refs: Sequence[Any]) -> None:
+        error = done.exception()
+        if error is not None:
+            self.die(refs, error)
+            return
+        with self._lock:
+            is_wanted = answer in self._waiting
+            self._waiting.discard(answer)
+        if is_wanted:
+            answer.set_result(done.result())
+
+    def die(self, refs: Sequence[Any], error: BaseException) -> str:
+        """End everything; why."""
+        ray = import_ray()
+        with self._lock:
+            if self.dead is None:
+                self.dead = f"{_who(ray, refs, error)}; start a new engine"
+            waiting, self._waiting = self._waiting, set()
+        for actor in self.actors:
+            ray.kill(actor)
+        for answer in waiting:
+            answer.set_exception(EngineDeadError(self.dead))
+        return self.dead
+
+
+def _who(ray: Any, refs: Sequence[Any], error: BaseException) -> str:
+    """Which worker it was: one that is gone rather than one that noticed."""
+    done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0.3)
+    failed: dict[int, BaseException] = {}
+    for rank, ref in enumerate(refs):
+        if ref in done:
+            try:
+                ray.get(ref)
+            except Exception as its_error:
+                failed[rank] = its_error
+    gone = [r for r, e in failed.items() if isinstance(e, ray.exceptions.RayActorError)]
+    if gone:
+        return f"worker {gone[0]} has died: {str(failed[gone[0]]).splitlines()[0]}"
+    rank, cause = next(iter(failed.items()), (0, error))
+    cause = getattr(cause, "cause", None) or cause
+    return f"worker {rank} failed in a step: {type(cause).__name__}: {cause}"
+
+
+def import_ray() -> Any:
+    """Raises ValueError, with what to install, if there is no Ray."""
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError(
+            "distributed_executor_backend is 'ray', which is not installed; pip install "
+            "'mini-vllm[distributed]', or use 'mp' on one machine"
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, num_workers: int) -> bool:
+    """Join a cluster; True if it was started for us."""
+    if ray.is_initialized():
+        return False
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False, "include_dashboard": False}
+    address = os.environ.get("RAY_ADDRESS")
+    if address:
+        try:
+            ray.init(address=address, logging_level=logging.ERROR)
+        except ConnectionError as error:
+            raise ValueError(
+                f"no Ray cluster answers at RAY_ADDRESS={address}; start one with `ray start "
+                "--head`, or unset it"
+            ) from error
+        return False
+    try:
+        ray.init(address="auto", logging_level=logging.ERROR)
+    except ConnectionError:  # this machine belongs to none
+        ray.init(num_cpus=max(num_workers, os.cpu_count() or 1), **quiet)
+        return True
+    return False
+
+
+def _reserve(ray: Any, config: EngineConfig) -> Any:
+    """Room for all workers at once, on as few machines as possible.
+
+    Raises:
+        ValueError: if the cluster has not enough, or others use it.
+    """
+    kind = "CPU" if config.model.device == "cpu" or not _has_gpu(ray) else "GPU"
+    wanted = config.parallel.world_size
+    there = int(ray.cluster_resources().get(kind, 0))
+    free = int(ray.available_resources().get(kind, 0))
+    if there < wanted:
+        raise ValueError(
+            f"{wanted} workers need {wanted} {kind}s, the Ray cluster has {there}; add machines "
+            "with `ray start --address=...`, or lower tensor_parallel_size or "
+            "pipeline_parallel_size"
+        )
+    group = ray.util.placement_group([{kind: 1}] * wanted, strategy="PACK")
+    try:
+        ray.get(group.ready(), timeout=PLACEMENT_SECONDS)
+    except ray.exceptions.GetTimeoutError as error:
+        ray.util.remove_placement_group(group)
+        raise ValueError(
+            f"the Ray cluster found no room for {wanted} {kind}s within {PLACEMENT_SECONDS} s; of "
+            f"its {there}, {free} were free"
+        ) from error
+    return group
+
+
+def _has_gpu(ray: Any) -> bool:
+    return torch.cuda.is_available() or ray.cluster_resources().get("GPU", 0) > 0
+
+
+def _start(ray: Any, config: EngineConfig, group: Any) -> list[Any]:
+    """An actor in each bundle. Ranks are neighbours on a machine, and begin on this one."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+    variables = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+    variables["PYTHONPATH"] = path.strip(os.pathsep)
+    bundle, worker = group.bundle_specs[0], ray.remote(RayWorker)
+    actors = []
+    for index in range(config.parallel.world_size):
+        place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+        options = worker.options(
+            num_cpus=bundle.get("CPU", 0),
+            num_gpus=bundle.get("GPU", 0),
+            runtime_env={"env_vars": variables},
+            scheduling_strategy=place,
+        )
+        actors.append(options.remote(config))
+    nodes = ray.get([actor.node.remote() for actor in actors])
+    here = ray.get_runtime_context().get_node_id()
+    in_order = sorted(zip(nodes, actors, strict=True), key=lambda pair: (pair[0] != here, pair[0]))
+    actors = [actor for _, actor in in_order]
+    several = len(set(nodes)) > 1
+    rendezvous = ray.get(actors[0].open_store.remote(several)) if len(actors) > 1 else None
+    ray.get([actor.join.remote(rank, rendezvous) for rank, actor in enumerate(actors)])
+    return actors
+
+
+def _close(ray: Any, actors: Sequence[Any], group: Any, is_ours: bool) -> None:
+    if sys.is_finalizing() or not ray.is_initialized():
+        return
+    for actor in actors:
+        ray.kill(actor)
+    if group is not None:
+        ray.util.remove_placement_group(group)
+    if is_ours:
+        ray.shutdown()

@@ -1,0 +1,351 @@
+// What lies between a decoder's matrix products, for a CPU: one pass through memory for each function.
+//
+// Plain loops; the compiler turns them into vector instructions of whatever machine it runs on
+// (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and all
+// arithmetic is in float. Where PyTorch rounds a result to bfloat16 in between, so does this, so
+// that both give the same numbers.
+//
+// `native.py` builds this file and calls it. Shapes and meanings are those of `model/layers.py`,
+// `model/rope.py` and `attention/__init__.py`.
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+namespace {
+
+using i64 = std::int64_t;
+
+struct bf16 {  // the upper half of a float
+    std::uint16_t bits;
+};
+
+inline float get(float x) { return x; }
+inline float get(bf16 x) {
+    const std::uint32_t bits = static_cast<std::uint32_t>(x.bits) << 16;
+    float value;
+    std::memcpy(&value, &bits, 4);
+    return value;
+}
+
+inline void put(float& to, float value) { to = value; }
+inline void put(bf16& to, float value) {  // to nearest, ties to even; NaN stays NaN
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, 4);
+    const std::uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    to.bits = static_cast<std::uint16_t>(value != value ? 0x7fc0u : rounded);
+}
+
+template <class T>
+inline float rounded(float value) {  // what is left of it in a T
+    T kept;
+    put(kept, value);
+    return get(kept);
+}
+
+inline float exp_of(float x) {  // e^x with about 7 digits: 2^n * 2^f, f in [-1/2, 1/2]
+    x = x < -87.0f ? -87.0f : x > 88.0f ? 88.0f : x;  // NaN is neither, and stays
+    const float turned = x * 1.44269504f;
+    const float n = std::nearbyint(turned);
+    const float f = turned - n;
+    float power = 1.5403530e-4f;  // Taylor's series of 2^f
+    power = power * f + 1.3333558e-3f;
+    power = power * f + 9.6181291e-3f;
+    power = power * f + 5.5504109e-2f;
+    power = power * f + 2.4022651e-1f;
+    power = power * f + 6.9314718e-1f;
+    power = power * f + 1.0f;
+    const std::uint32_t bits = (static_cast<std::uint32_t>(static_cast<std::int32_t>(n)) + 127u) << 23;
+    float scale;
+    std::memcpy(&scale, &bits, 4);
+    return power * scale;
+}
+
+// out = x / rms(x) * weight, row by row. With a residual: it becomes residual + x, and its norm is taken.
+template <class T>
+void rms_norm(T* out, const T* x, T* residual, const T* weight, i64 tokens, i64 heads, i64 size,
+              i64 x_stride, float eps, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (i64 row = 0; row < tokens * heads; ++row) {
+        const i64 head = row % heads;
+        const T* from = x + (row / heads) * x_stride + head * size;
+        T* to = out + row * size;
+        float sum = 0;
+        if (residual) {
+            T* stream = residual + row * size;
+#pragma omp simd
+            for (i64 i = 0; i < size; ++i) put(stream[i], get(stream[i]) + get(from[i]));
+            from = stream;
+        }
+#pragma omp simd reduction(+ : sum)
+        for (i64 i = 0; i < size; ++i) sum += get(from[i]) * get(from[i]);
+        const float scale = 1.0f / std::sqrt(sum / static_cast<float>(size) + eps);
+        const T* factor = weight + head * size;
+#pragma omp simd
+        for (i64 i = 0; i < size; ++i)
+            put(to[i], rounded<T>(get(from[i]) * scale) * get(factor[i]));
+    }
+}
+
+// Turn pairs (i, i + turning / 2) of each head by the token's angles, in place; sin has its sign.
+template <class T>
+void rope(T* x, const T* cos, const T* sin, i64 tokens, i64 heads, i64 size, i64 turning,
+          i64 x_stride, int threads) {
+    const i64 half = turning / 2;
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (i64 row = 0; row < tokens * heads; ++row) {
+        const i64 token = row / heads;
+        T* first = x + token * x_stride + (row % heads) * size;
+        T* second = first + half;
+        const T *c = cos + token * turning, *s = sin + token * turning;
+#pragma omp simd
+        for (i64 i = 0; i < half; ++i) {
+            const float a = get(first[i]), b = get(second[i]);
+            put(first[i], rounded<T>(a * get(c[i])) + b * get(s[i]));
+            put(second[i], rounded<T>(b * get(c[half + i])) + a * get(s[half + i]));
+        }
+    }
+}
+
+// out = silu(gate) * up; gate is the first half of each row.
+template <class T>
+void silu_mul(T* out, const T* gate_up, i64 tokens, i64 size, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (i64 token = 0; token < tokens; ++token) {
+        const T *gate = gate_up + token * 2 * size, *up = gate + size;
+        T* to = out + token * size;
+#pragma omp simd
+        for (i64 i = 0; i < size; ++i) {
+            const float x = get(gate[i]);
+            put(to[i], rounded<T>(x / (1.0f + exp_of(-x))) * get(up[i]));
+        }
+    }
+}
+
+// Write each token's keys and values into its slot; a negative slot stores nothing. Returns the first
+// token whose slot is outside the cache, or -1.
+template <class T, class C>
+i64 store(C* keys, C* values, const T* key, const T* value, const i64* slots, i64 num_slots, i64 tokens,
+          i64 width, i64 key_stride, i64 value_stride) {
+    for (i64 token = 0; token < tokens; ++token) {
+        if (slots[token] < 0) continue;
+        if (slots[token] >= num_slots) return token;
+        C *k = keys + slots[token] * width, *v = values + slots[token] * width;
+        const T *from_k = key + token * key_stride, *from_v = value + token * value_stride;
+#pragma omp simd
+        for (i64 i = 0; i < width; ++i) put(k[i], get(from_k[i]));
+#pragma omp simd
+        for (i64 i = 0; i < width; ++i) put(v[i], get(from_v[i]));
+    }
+    return -1;
+}
+
+// ---------------------------------------------------------------- attention
+// Sixteen floats: one register with AVX-512, two with AVX2, four with NEON.
+constexpr i64 LANES = 16;
+typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+typedef std::uint32_t words __attribute__((vector_size(LANES * 4)));
+typedef std::uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+
+inline floats load(const float* p) { return *reinterpret_cast<const floats*>(p); }
+inline floats load(const bf16* p) {
+    const words wide = __builtin_convertvector(*reinterpret_cast<const halves*>(p), words) << 16;
+    floats values;
+    std::memcpy(&values, &wide, sizeof values);
+    return values;
+}
+
+template <class V>
+inline auto lower(V v) {  // two halves of a register, as registers of half the size
+    typedef float half __attribute__((vector_size(sizeof(V) / 2)));
+    half kept;
+    std::memcpy(&kept, &v, sizeof kept);
+    return kept;
+}
+
+inline float sum_of(floats v) {  // 16 = 8 + 8, 8 = 4 + 4, ...: four additions one after another
+    auto upper = [](auto x) {
+        decltype(lower(x)) kept;
+        std::memcpy(&kept, reinterpret_cast<const char*>(&x) + sizeof kept, sizeof kept);
+        return kept;
+    };
+    const auto eight = lower(v) + upper(v);
+    const auto four = lower(eight) + upper(eight);
+    return (four[0] + four[2]) + (four[1] + four[3]);
+}
+
+constexpr i64 TOKENS = 4;  // of a page at a time: each query number loaded serves four keys
+
+// score[g, t] = q[g] . k[t], for N tokens and G queries that share the key head.
+template <int G, int N, class C>
+inline void dot_products(float* score, i64 score_stride, const float* q, const C* k, i64 size, i64 width) {
+    floats sums[G][N] = {};
+    for (i64 i = 0; i < size; i += LANES) {
+        floats key[N];
+        for (int t = 0; t < N; ++t) key[t] = load(k + t * width + i);
+        for (int g = 0; g < G; ++g)
+            for (int t = 0; t < N; ++t) sums[g][t] += load(q + g * size + i) * key[t];
+    }
+    for (int g = 0; g < G; ++g)
+        for (int t = 0; t < N; ++t) score[g * score_stride + t] = sum_of(sums[g][t]);
+}
+
+// sum_v[g] += sum over t of score[g, t] * v[t].
+template <int G, int N, class C>
+inline void add_values(float* sum_v, const float* score, i64 score_stride, const C* v, i64 size, i64 width) {
+    for (i64 i = 0; i < size; i += LANES) {
+        floats value[N];
+        for (int t = 0; t < N; ++t) value[t] = load(v + t * width + i);
+        for (int g = 0; g < G; ++g) {
+            floats sum = load(sum_v + g * size + i);
+            for (int t = 0; t < N; ++t) sum += score[g * score_stride + t] * value[t];
+            *reinterpret_cast<floats*>(sum_v + g * size + i) = sum;
+        }
+    }
+}
+
+// What one task remembers of the pages it has seen, for G queries: the largest score so far, the sum of
+// weights, and the weighted sum of values. A larger score scales the rest down ("online softmax").
+template <int G, class C>
+struct Softmax {
+    float* sum_v;  // [G, size]
+    float* score;  // [G, block_size]
+    i64 size, width, block_size;
+    float best[G], total[G];
+
+    void start() {
+        std::memset(sum_v, 0, static_cast<std::size_t>(G * size) * sizeof(float));
+        for (int g = 0; g < G; ++g) {
+            best[g] = -std::numeric_limits<float>::infinity();
+            total[g] = 0;
+        }
+    }
+
+    // Rows of one head lie far apart, where the processor expects nothing: ask for the next page's.
+    void expect_page(const C* k, const C* v) const {
+        for (i64 t = 0; t < block_size; ++t)
+            for (i64 i = 0; i < size; i += 64 / static_cast<i64>(sizeof(C))) {
+                __builtin_prefetch(k + t * width + i);
+                __builtin_prefetch(v + t * width + i);
+            }
+    }
+
+    void add_page(const float* q, const C* k, const C* v, i64 lo, i64 hi) {  // its tokens lo .. hi
+        i64 t = lo;
+        for (; t + TOKENS <= hi; t += TOKENS)
+            dot_products<G, TOKENS>(score + t, block_size, q, k + t * width, size, width);
+        for (; t < hi; ++t) dot_products<G, 1>(score + t, block_size, q, k + t * width, size, width);
+        for (int g = 0; g < G; ++g) weigh(g, lo, hi);
+        for (t = lo; t + TOKENS <= hi; t += TOKENS)
+            add_values<G, TOKENS>(sum_v, score + t, block_size, v + t * width, size, width);
+        for (; t < hi; ++t) add_values<G, 1>(sum_v, score + t, block_size, v + t * width, size, width);
+    }
+
+    void weigh(int g, i64 lo, i64 hi) {  // scores become weights
+        float* s = score + g * block_size;
+        float top = best[g], sum = 0;
+        for (i64 t = lo; t < hi; ++t) top = s[t] > top ? s[t] : top;
+        for (i64 t = lo; t < hi; ++t) sum += s[t] = exp_of(s[t] - top);
+        if (top != best[g]) {
+            const float shrink = exp_of(best[g] - top);
+            for (i64 i = 0; i < size; ++i) sum_v[g * size + i] *= shrink;
+            total[g] *= shrink;
+            best[g] = top;
+        }
+        total[g] += sum;
+    }
+};
+
+// Attention of single tokens over their requests' pages, read where they lie. One task is one token and
+// one key head, with G of the `group` query heads that share it. `size` is a multiple of LANES. Returns
+// a token that has a page outside the cache, or -1.
+template <int G, class T, class C>
+i64 paged_attention(T* out, const T* query, const C* keys, const C* values, const std::int32_t* table,
+                    const std::int32_t* rows, const std::int32_t* ends, i64 tokens, i64 kv_heads,
+                    i64 group, i64 size, i64 num_blocks, i64 block_size, i64 table_stride,
+                    i64 query_stride, i64 window, float scale, int threads) {
+    const i64 width = kv_heads * size, parts = group / G;
+    i64 bad = -1;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        std::vector<float> buffer(static_cast<std::size_t>(G * (2 * size + block_size)));
+        float* q = buffer.data();  // [G, size]
+        Softmax<G, C> softmax{q + G * size, q + 2 * G * size, size, width, block_size, {}, {}};
+#pragma omp for schedule(static)
+        for (i64 task = 0; task < tokens * kv_heads * parts; ++task) {
+            const i64 token = task / (kv_heads * parts), rest = task % (kv_heads * parts);
+            const i64 head = rest / parts, first = head * group + rest % parts * G;
+            for (i64 i = 0; i < G * size; ++i)
+                q[i] = get(query[token * query_stride + first * size + i]) * scale;
+            softmax.start();
+            const std::int32_t* pages = table + rows[token] * table_stride;
+            const i64 end = ends[token], begin = end > window ? end - window : 0;
+            for (i64 page = begin / block_size; page * block_size < end; ++page) {
+                const i64 start = page * block_size;
+                const i64 lo = begin > start ? begin - start : 0;
+                const i64 hi = end - start < block_size ? end - start : block_size;
+                if (pages[page] < 0 || pages[page] >= num_blocks) {
+#pragma omp atomic write
+                    bad = token;
+                    break;
+                }
+                const std::int32_t coming = start + block_size < end ? pages[page + 1] : -1;
+                if (coming >= 0 && coming < num_blocks) {
+                    const i64 next = coming * block_size * width + head * size;
+                    softmax.expect_page(keys + next, values + next);
+                }
+                const i64 place = pages[page] * block_size * width + head * size;
+                softmax.add_page(q, keys + place, values + place, lo, hi);
+            }
+            T* to = out + (token * kv_heads * group + first) * size;
+            for (int g = 0; g < G; ++g)
+                for (i64 i = 0; i < size; ++i)
+                    put(to[g * size + i], softmax.sum_v[g * size + i] / softmax.total[g]);
+        }
+    }
+    return bad;
+}
+
+}  // namespace
+
+// What `native.py` calls: each function for each kind of number.
+#define FOR_ACTIVATIONS(T, name)                                                                     \
+    extern "C" void rms_norm_##name(T* out, const T* x, T* residual, const T* weight, i64 tokens,    \
+                                    i64 heads, i64 size, i64 x_stride, float eps, int threads) {     \
+        rms_norm(out, x, residual, weight, tokens, heads, size, x_stride, eps, threads);             \
+    }                                                                                                \
+    extern "C" void rope_##name(T* x, const T* cos, const T* sin, i64 tokens, i64 heads, i64 size,   \
+                                i64 turning, i64 x_stride, int threads) {                            \
+        rope(x, cos, sin, tokens, heads, size, turning, x_stride, threads);                          \
+    }                                                                                                \
+    extern "C" void silu_mul_##name(T* out, const T* gate_up, i64 tokens, i64 size, int threads) {   \
+        silu_mul(out, gate_up, tokens, size, threads);                                               \
+    }
+
+#define FOR_CACHE(T, C, name)                                                                        \
+    extern "C" i64 store_##name(C* keys, C* values, const T* key, const T* value, const i64* slots,  \
+                                i64 num_slots, i64 tokens, i64 width, i64 key_stride,                \
+                                i64 value_stride) {                                                  \
+        return store(keys, values, key, value, slots, num_slots, tokens, width, key_stride,          \
+                     value_stride);                                                                  \
+    }                                                                                                \
+    extern "C" i64 paged_attention_##name(                                                           \
+        T* out, const T* query, const C* keys, const C* values, const std::int32_t* table,           \
+        const std::int32_t* rows, const std::int32_t* ends, i64 tokens, i64 kv_heads, i64 group,     \
+        i64 size, i64 num_blocks, i64 block_size, i64 table_stride, i64 query_stride, i64 window,    \
+        float scale, int threads) {                                                                  \
+        auto run = group % 4 == 0   ? paged_attention<4, T, C>                                       \
+                   : group % 2 == 0 ? paged_attention<2, T, C>                                       \
+                                    : paged_attention<1, T, C>;                                      \
+        return run(out, query, keys, values, table, rows, ends, tokens, kv_heads, group, size,       \
+                   num_blocks, block_size, table_stride, query_stride, window, scale, threads);      \
+    }
+
+FOR_ACTIVATIONS(float, f32)
+FOR_ACTIVATIONS(bf16, bf16)
+FOR_CACHE(float, float, f32_f32)
+FOR_CACHE(float, bf16, f32_bf16)
+FOR_CACHE(bf16, float, bf16_f32)
+FOR_CACHE(bf16, bf16, bf16_bf16)

@@ -1,0 +1,215 @@
+"""Builds `cpu.cpp` for this machine, once, and calls its functions on tensors.
+
+Built with the machine's own C++ compiler ($CXX, or the first of `COMPILERS`) into the user's cache
+folder, where every later program finds it. Without a compiler, or with MINI_VLLM_NATIVE=0,
+everything runs as before, through PyTorch's operations: the functions here then answer that they
+cannot help (`can_run`), and nobody needs to know.
+
+The library has a plain C interface and knows nothing of PyTorch: it gets addresses and sizes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+logger = logging.getLogger(__name__)
+
+SOURCE = Path(__file__).with_name("cpu.cpp")
+COMPILERS = ("g++", "clang++", "c++")
+FLAGS = (
+    "-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared",
+    # Sums may be reordered into vectors. NaN keeps its meaning, unlike in -ffast-math.
+    "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math",
+)  # fmt: skip
+BUILD_SECONDS = 120
+NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+LANES = 16
+"""Features of a head that attention takes at a time; a head has a multiple of it."""
+LEAST_PARALLEL = 1 << 15
+"""Elements below which one thread is done before others have woken up."""
+
+
+def can_run(tensor: Tensor) -> bool:
+    """Whether the functions here work on `tensor`. Not while `torch.compile` traces."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype in NAMES
+        and not torch.compiler.is_compiling()
+        and library() is not None
+    )
+
+
+@functools.cache
+def library() -> ctypes.CDLL | None:
+    """The built functions; None where they cannot be had. Asked once a process."""
+    if os.environ.get("MINI_VLLM_NATIVE", "1") == "0":
+        return None
+    compiler = os.environ.get("CXX") or next(filter(shutil.which, COMPILERS), None)
+    if compiler is None or platform.system() == "Windows":
+        return None
+    try:
+        return ctypes.CDLL(str(build(compiler, cache_folder())))
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        logger.warning("cpu.cpp could not be built, so PyTorch's operations are used: %s", error)
+        return None
+
+
+def cache_folder() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "mini_vllm"
+
+
+def build(compiler: str, folder: Path) -> Path:
+    """The library for this source, compiler and processor; built if it is not in `folder`.
+
+    Raises OSError or SubprocessError if that fails. A half-built file never has the final name.
+    """
+    source = SOURCE.read_bytes()
+    identity = [compiler, *FLAGS, processor()]
+    digest = hashlib.sha256(source + "\n".join(identity).encode()).hexdigest()[:16]
+    target = folder / f"cpu-{digest}.so"
+    if target.is_file():
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder) as temporary:
+        made = Path(temporary) / "cpu.so"
+        command = [compiler, *FLAGS, "-o", str(made), str(SOURCE), *openmp()]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
+        if done.returncode:
+            raise OSError((done.stderr.strip() or f"{compiler} failed").splitlines()[-1])
+        os.replace(made, target)
+    return target
+
+
+def openmp() -> list[str]:
+    """The OpenMP library that PyTorch brings, if it does: two of them would fight for the cores."""
+    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
+    return [str(found[0])] if found else []
+
+
+def processor() -> str:
+    """What tells processors apart whose instructions differ: a home folder may be shared."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    wanted = ("flags", "Features", "model name")
+    return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
+
+
+def threads(num_elements: int) -> int:
+    """How many threads a pass over so many numbers is worth."""
+    return 1 if num_elements < LEAST_PARALLEL else torch.get_num_threads()
+
+
+@functools.cache
+def function(name: str, *dtypes: torch.dtype) -> Callable[..., int]:
+    """The function for these kinds of numbers, with the types of its arguments."""
+    found = getattr(library(), "_".join((name, *(NAMES[dtype] for dtype in dtypes))))
+    found.argtypes = ARGUMENTS[name]
+    found.restype = SIZE if name in ("store", "paged_attention") else None
+    return found
+
+
+POINTER, SIZE, REAL, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+ARGUMENTS: dict[str, Sequence[type]] = {
+    "rms_norm": [*[POINTER] * 4, *[SIZE] * 4, REAL, INT],
+    "rope": [*[POINTER] * 3, *[SIZE] * 5, INT],
+    "silu_mul": [*[POINTER] * 2, *[SIZE] * 2, INT],
+    "store": [*[POINTER] * 5, *[SIZE] * 5],
+    "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
+}
+
+
+def rms_norm(x: Tensor, weight: Tensor, eps: float, residual: Tensor | None = None) -> Tensor:
+    """The norm of each row of `x` `[T, size]`, or `[T, H, D]` with a weight `[H, D]`.
+
+    With a `residual`: of their sum, which then is in `residual`.
+    """
+    num_heads, size = (1, *x.shape[1:]) if x.dim() == 2 else x.shape[1:]
+    output = torch.empty(x.shape, dtype=x.dtype)
+    function("rms_norm", x.dtype)(
+        output.data_ptr(), x.data_ptr(), None if residual is None else residual.data_ptr(),
+        weight.data_ptr(), len(x), num_heads, size, x.stride(0), eps, threads(x.numel()),
+    )  # fmt: skip
+    return output
+
+
+def rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate the first R features of each head of `x` `[T, H, D]`, in place."""
+    function("rope", x.dtype)(
+        x.data_ptr(), cos.data_ptr(), sin.data_ptr(), *x.shape, cos.shape[-1], x.stride(0),
+        threads(x.numel()),
+    )  # fmt: skip
+    return x
+
+
+def silu_mul(gate_up: Tensor) -> Tensor:
+    """silu(gate) * up, `[T, 2 * size] -> [T, size]`."""
+    num_tokens, size = gate_up.shape[0], gate_up.shape[1] // 2
+    output = torch.empty(num_tokens, size, dtype=gate_up.dtype)
+    function("silu_mul", gate_up.dtype)(
+        output.data_ptr(), gate_up.data_ptr(), num_tokens, size, threads(gate_up.numel())
+    )
+    return output
+
+
+def store(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor) -> None:
+    """Write `key` and `value` `[T, Hkv, D]` into the slots of a layer's cache; -1 stores nothing.
+
+    Raises IndexError for a slot that the cache does not have.
+    """
+    keys, values = kv_cache
+    num_slots = keys.shape[0] * keys.shape[1]
+    bad = function("store", key.dtype, kv_cache.dtype)(
+        keys.data_ptr(), values.data_ptr(), key.data_ptr(), value.data_ptr(), slots.data_ptr(),
+        num_slots, len(key), key.shape[1] * key.shape[2], key.stride(0), value.stride(0),
+    )  # fmt: skip
+    if bad >= 0:
+        raise IndexError(f"slot {int(slots[bad])} of token {bad}; the cache has {num_slots} slots")
+
+
+def paged_attention(
+    query: Tensor,
+    kv_cache: Tensor,
+    block_table: Tensor,
+    rows: Tensor,
+    ends: Tensor,
+    scale: float,
+    window: int | None,
+) -> Tensor:
+    """Attention of `query` `[T, Hq, D]`; token t sees the first `ends[t]` tokens of its request.
+
+    `rows` and `ends` are `[T]` int32; request r has the pages `block_table[r]`, int32. D is a
+    multiple of `LANES`. Raises IndexError for a page that the cache does not have.
+    """
+    keys, values = kv_cache
+    num_blocks, block_size, num_kv_heads, size = keys.shape
+    output = torch.empty(query.shape, dtype=query.dtype)
+    num_tokens, num_heads, _ = query.shape
+    bad = function("paged_attention", query.dtype, kv_cache.dtype)(
+        output.data_ptr(), query.data_ptr(), keys.data_ptr(), values.data_ptr(),
+        block_table.data_ptr(), rows.data_ptr(), ends.data_ptr(),
+        num_tokens, num_kv_heads, num_heads // num_kv_heads, size, num_blocks, block_size,
+        block_table.stride(0), query.stride(0), window or num_blocks * block_size,
+        scale, threads(num_tokens * block_table.shape[1] * keys[0].numel()),
+    )  # fmt: skip
+    if bad >= 0:
+        raise IndexError(
+            f"token {bad} reads a page outside the cache, which has {num_blocks}: "
+            f"{block_table[rows[bad]].tolist()}"
+        )
+    return output

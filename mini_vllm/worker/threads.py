@@ -1,0 +1,51 @@
+"""How many CPU threads a step is worth.
+
+Threads wait for each other after every product. A small product is over before another thread has
+woken up, so a decode step of a narrow model runs on one. From some hundred tokens on, its products
+are worth splitting.
+
+How threads wait matters as much. OpenMP lets them spin, for the next product is near; but where
+another program holds one of the cores, the others then spin until it lets go, after every product:
+one busy neighbour makes a step twenty times slower, not twice. So `mini_vllm` asks for a short spin
+(GOMP_SPINCOUNT, see its `__init__`), after which a thread sleeps.
+"""
+
+from __future__ import annotations
+
+import torch
+
+SMALL_HIDDEN_SIZE = 512
+"""Models at least this wide use all threads in every step."""
+WORTH_SPLITTING = 1 << 15
+"""Numbers in the hidden states of a step, from which narrower models do, too."""
+
+_at_start = torch.get_num_threads()
+_set_here: int | None = None
+
+
+class StepThreads:
+    """Sets torch's number of threads before a step, in the whole process.
+
+    Args:
+        wanted: a fixed number; None: by the size of the step.
+        hidden_size: of the model.
+        most: threads at most; None: as many as torch was started with, or as the user has set.
+    """
+
+    def __init__(self, wanted: int | None, hidden_size: int, most: int | None = None) -> None:
+        now = torch.get_num_threads()
+        own = _at_start if now == _set_here else now  # somebody else's number is a wish
+        self.wanted, self.hidden_size, self.most = wanted, hidden_size, most or own
+        self.prepare(0)
+
+    def prepare(self, num_tokens: int) -> None:
+        """Use as many threads as a step of ``num_tokens`` is worth."""
+        global _set_here
+        count = self.wanted or self.count_for(num_tokens)
+        if count != torch.get_num_threads():
+            torch.set_num_threads(count)
+            _set_here = count
+
+    def count_for(self, num_tokens: int) -> int:
+        is_large = self.hidden_size >= SMALL_HIDDEN_SIZE
+        return self.most if is_large or num_tokens * self.hidden_size >= WORTH_SPLITTING else 1

@@ -1,0 +1,218 @@
+"""`cpu.cpp` computes what PyTorch's operations compute, and nobody needs it."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.attention.cpu import CpuAttention, PagedTokens
+from mini_vllm.attention.reference import ReferenceAttention
+from mini_vllm.kernels import native
+from mini_vllm.model import layers, rope
+
+needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture
+def without_library(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    return lambda: monkeypatch.setattr(native, "library", lambda: None)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
+
+
+def both(compute: Callable[[], Tensor], off: Callable[[], None]) -> tuple[Tensor, Tensor]:
+    """The result with the library, and that of PyTorch's operations."""
+    fast = compute()
+    off()
+    return fast, compute()
+
+
+def same(fast: Tensor, plain: Tensor) -> None:
+    """Equal in bfloat16, whose roundings are the same; in float32 sums have another order."""
+    tolerance = 0 if fast.dtype == torch.bfloat16 else 2e-6
+    torch.testing.assert_close(fast, plain, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (5, 37), (3, 128), (2, 3, 40), (7, 5, 16)])
+def test_norms(
+    dtype: torch.dtype, shape: tuple[int, ...], without_library: Callable[[], None]
+) -> None:
+    wide = torch.randn(shape[0], 3 * shape[-1] * 5).to(dtype)  # rows of a wider matrix
+    x = wide[:, : torch.Size(shape[1:]).numel()].view(shape) * 3
+    x.view(-1)[0] = float("nan")
+    weight = torch.randn(shape[1:]).to(dtype)
+    same(*both(lambda: layers.rms_norm(x, weight, 1e-5), without_library))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_norm_of_a_sum(dtype: torch.dtype, without_library: Callable[[], None]) -> None:
+    x, residual, weight = (torch.randn(n, 50).to(dtype) for n in (6, 6, 1))
+    fast = layers.add_rms_norm(x, residual.clone(), weight[0], 1e-6)
+    without_library()
+    for ours, plain in zip(fast, layers.add_rms_norm(x, residual, weight[0], 1e-6), strict=True):
+        same(ours, plain)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("size", "turning"), [(16, 16), (40, 40), (20, 6)])
+def test_rotation(
+    dtype: torch.dtype, size: int, turning: int, without_library: Callable[[], None]
+) -> None:
+    qkv = torch.randn(9, 7, size).to(dtype)
+    cos, sin = (torch.randn(9, 1, turning).to(dtype) for _ in range(2))
+    same(*both(lambda: rope.apply_rope(qkv.clone()[:, :5], cos, sin), without_library))
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_activation(dtype: torch.dtype, without_library: Callable[[], None]) -> None:
+    gate_up = torch.randn(11, 2 * 33).mul(20).to(dtype)
+    gate_up[3, 4], gate_up[4, 5], gate_up[5, 6] = float("nan"), float("inf"), -1e30
+    fast, plain = both(lambda: layers.silu_mul(gate_up), without_library)
+    torch.testing.assert_close(fast, plain, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+def scene(
+    lens: list[tuple[int, int]], block_size: int, kv_heads: int, size: int, dtype: torch.dtype
+) -> tuple[AttentionMetadata, Tensor]:
+    """A cache full of numbers, and requests with (new tokens, context) whose pages lie anywhere."""
+    needed = [-(-context // block_size) for _, context in lens]
+    free = torch.randperm(sum(needed)).add(1).tolist()
+    tables = [[free.pop() for _ in range(n)] for n in needed]
+    metadata = AttentionMetadata.from_lists(*zip(*lens, strict=True), tables, block_size)
+    return metadata, torch.randn(2, sum(needed) + 1, block_size, kv_heads, size).to(dtype)
+
+
+@needs_compiler
+@pytest.mark.parametrize("window", [None, 1, 7, 1000])
+@pytest.mark.parametrize("group", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("block_size", [1, 5, 16])
+def test_attention_equals_the_reference(window: int | None, group: int, block_size: int) -> None:
+    """Decodes, drafts to verify and a prompt in one step; float32 against plain torch."""
+    lens = [(1, 1), (1, 40), (1, 17), (4, 4), (3, 33), (16, 50), (18, 21)]
+    metadata, kv_cache = scene(lens, block_size, 2, 32, torch.float32)
+    query = torch.randn(sum(n for n, _ in lens), 2 * group, 32)
+    actual = CpuAttention().forward(query, kv_cache, metadata, 0.3, window)
+    assert isinstance(metadata.plan[0], PagedTokens)
+    metadata.plan = None
+    expected = ReferenceAttention().forward(query, kv_cache, metadata, 0.3, window)
+    torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "cache"), list(itertools.product(DTYPES, DTYPES)))
+def test_attention_of_rounded_numbers(dtype: torch.dtype, cache: torch.dtype) -> None:
+    lens = [(1, 30), (1, 9), (2, 12)]
+    metadata, kv_cache = scene(lens, 4, 3, 64, cache)
+    query = torch.randn(4, 6, 64).to(dtype)
+    actual = CpuAttention().forward(query, kv_cache, metadata, 0.1).float()
+    metadata.plan = None
+    wanted = ReferenceAttention().forward(query.float(), kv_cache.float(), metadata, 0.1)
+    torch.testing.assert_close(actual, wanted, rtol=1e-2, atol=1e-2)
+
+
+@needs_compiler
+def test_threads_change_nothing() -> None:
+    metadata, kv_cache = scene([(1, 300)] * 12, 16, 4, 64, torch.bfloat16)
+    query = torch.randn(12, 8, 64).bfloat16()
+    results = []
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        results.append(CpuAttention().forward(query, kv_cache, metadata, 0.1))
+    assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
+
+
+@needs_compiler
+def test_a_broken_request_harms_nobody() -> None:
+    """NaN in one request's pages is NaN in its output, and nowhere else."""
+    metadata, kv_cache = scene([(1, 20), (1, 20)], 4, 2, 16, torch.float32)
+    kv_cache[:, metadata.block_table[0].long()] = float("nan")
+    out = CpuAttention().forward(torch.randn(2, 4, 16), kv_cache, metadata, 0.1)
+    assert out[0].isnan().all() and out[1].isfinite().all()
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "cache"), list(itertools.product(DTYPES, DTYPES)))
+def test_store(dtype: torch.dtype, cache: torch.dtype) -> None:
+    kv_cache = torch.zeros(2, 3, 4, 2, 16, dtype=cache)
+    wide = torch.randn(4, 6, 16).to(dtype)
+    key, value = wide[:, 1:3], wide[:, 4:]
+    CpuAttention().store(key, value, kv_cache, torch.tensor([9, -1, 4, 11]))
+    flat = kv_cache.flatten(1, 2)
+    for token, slot in ((0, 9), (2, 4), (3, 11)):
+        assert torch.equal(flat[0, slot], key[token].to(cache))
+        assert torch.equal(flat[1, slot], value[token].to(cache))
+    assert int(flat.abs().sum(dim=(2, 3)).count_nonzero()) == 6
+
+
+@needs_compiler
+def test_what_lies_outside_the_cache_is_an_error() -> None:
+    """A wrong table must not read, or write, somebody else's memory."""
+    metadata, kv_cache = scene([(1, 20), (1, 20)], 4, 2, 16, torch.float32)
+    backend, keys = CpuAttention(), torch.randn(1, 2, 16)
+    with pytest.raises(IndexError, match="slot 44 of token 0; the cache has 44 slots"):
+        backend.store(keys, keys, kv_cache, torch.tensor([44]))
+    for wrong in (11, -1, 2**31 - 1):
+        metadata.block_table[1, 2] = wrong
+        with pytest.raises(IndexError, match="token 1 reads a page outside the cache"):
+            backend.forward(torch.randn(2, 4, 16), kv_cache, metadata, 0.1)
+
+
+def test_heads_of_another_size_go_the_other_way() -> None:
+    metadata, kv_cache = scene([(1, 9)], 4, 2, 20, torch.float32)
+    query = torch.randn(1, 4, 20)
+    actual = CpuAttention().forward(query, kv_cache, metadata, 0.3)
+    assert not isinstance(metadata.plan[0], PagedTokens)
+    metadata.plan = None
+    expected = ReferenceAttention().forward(query, kv_cache, metadata, 0.3)
+    torch.testing.assert_close(actual, expected)
+
+
+ASK = "from mini_vllm.kernels import native; print(native.library())"
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"MINI_VLLM_NATIVE": "0"}, {"CXX": "/no/such/compiler"}, {"CXX": "false"}],
+    ids=["switched off", "no compiler", "a compiler that fails"],
+)
+def test_without_the_library_all_goes_on(changes: dict[str, str], tmp_path: Path) -> None:
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)} | changes
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], capture_output=True, text=True, env=environment
+    )
+    assert done.stdout.strip() == "None", done.stderr
+    assert not list(tmp_path.rglob("*.so"))
+    warned = "PyTorch's operations are used" in done.stderr
+    assert warned == ("CXX" in changes)
+
+
+@needs_compiler
+def test_it_is_built_once(tmp_path: Path) -> None:
+    compiler = os.environ.get("CXX") or "g++"
+    first = native.build(compiler, tmp_path)
+    changed = first.stat().st_mtime_ns
+    assert native.build(compiler, tmp_path) == first
+    assert first.stat().st_mtime_ns == changed
+    assert list(tmp_path.iterdir()) == [first]

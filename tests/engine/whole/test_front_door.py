@@ -1,0 +1,287 @@
+"""vLLM's front door: what a script written for it may ask of `LLM` and `SamplingParams`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from mini_vllm import LLM, RepetitionDetectionParams, SamplingParams
+from mini_vllm.core.repetition import is_repeating
+from mini_vllm.sample.custom import BatchUpdate, LogitsProcessor
+from mini_vllm.worker.sample_step import tokens_to_avoid
+
+PROMPTS = ["Once upon a time", "The little dog", "She said"]
+GREEDY = dict(temperature=0.0, max_tokens=24, ignore_eos=True)
+SIZES: dict[str, Any] = dict(dtype="float32", max_model_len=128, num_gpu_blocks=64)
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("storyteller-draft", **SIZES)
+
+
+def texts(llm: LLM, params: SamplingParams | None = None) -> list[str]:
+    outputs = llm.generate(PROMPTS, params or SamplingParams(**GREEDY), use_tqdm=False)
+    return [output.outputs[0].text for output in outputs]
+
+
+def occurs(words: list[list[int]], token_ids: list[int]) -> bool:
+    return any(
+        token_ids[start : start + len(word)] == word
+        for word in words
+        for start in range(len(token_ids))
+    )
+
+
+def spelled(llm: LLM, word: str) -> list[list[int]]:
+    params = SamplingParams(bad_words=[word])
+    params.update_from_tokenizer(llm.get_tokenizer())
+    return params.bad_words_token_ids or []
+
+
+def test_bad_words_are_not_said(llm: LLM) -> None:
+    outputs = llm.generate(PROMPTS, SamplingParams(**GREEDY), use_tqdm=False)
+    said = [output.outputs[0].token_ids for output in outputs]
+    words = {word.strip(".,") for output in outputs for word in output.outputs[0].text.split()}
+    bad = [word for word in sorted(words) if any(occurs(spelled(llm, word), s) for s in said)]
+    assert len(bad) > 5, "none of what is said is spelled as a word that may be forbidden"
+    for some in (bad[:1], bad):
+        params = SamplingParams(**GREEDY, bad_words=some)
+        now = [o.outputs[0].token_ids for o in llm.generate(PROMPTS, params, use_tqdm=False)]
+        assert now != said
+        assert not any(occurs(spelled(llm, word), tokens) for word in some for tokens in now)
+
+
+def test_only_the_last_token_of_a_long_word_is_ruled_out(llm: LLM) -> None:
+    """Another word with the same beginning may still be said; the beginning, too."""
+    tokens = llm.generate(PROMPTS[0], SamplingParams(**GREEDY), use_tqdm=False)[0].outputs[0]
+    three = tokens.token_ids[4:7]
+    assert list(tokens_to_avoid([three], tokens.token_ids[:6])) == [three[-1]]
+    assert list(tokens_to_avoid([three], tokens.token_ids[:5])) == []
+    assert list(tokens_to_avoid([[7]], [])) == [7]
+
+
+def test_bad_words_harm_no_neighbour(llm: LLM) -> None:
+    plain = texts(llm)
+    first = llm.generate(PROMPTS[1], SamplingParams(**GREEDY), use_tqdm=False)[0].outputs[0]
+    word = next(word for word in first.text.split() if occurs(spelled(llm, word), first.token_ids))
+    bad = SamplingParams(**GREEDY, bad_words=[word])
+    params = [SamplingParams(**GREEDY), bad, SamplingParams(**GREEDY)]
+    mixed = [o.outputs[0].text for o in llm.generate(PROMPTS, params, use_tqdm=False)]
+    assert (mixed[0], mixed[2]) == (plain[0], plain[2]) and mixed[1] != plain[1]
+
+
+def test_logprobs_are_those_of_the_model_whatever_is_ruled_out(llm: LLM) -> None:
+    plain = llm.generate(PROMPTS[0], SamplingParams(**GREEDY, logprobs=2), use_tqdm=False)[0]
+    first = plain.outputs[0].token_ids[0]
+    word = llm.get_tokenizer().decode([first])
+    params = SamplingParams(**GREEDY, logprobs=2, bad_words=[word])
+    other = llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0]
+    assert plain.outputs[0].logprobs is not None and other.logprobs is not None
+    before, after = plain.outputs[0].logprobs[0], other.logprobs[0]
+    assert before[first].logprob == pytest.approx(after[first].logprob)
+
+
+def test_logprobs_of_chosen_tokens(llm: LLM) -> None:
+    everything = llm.generate(PROMPTS[0], SamplingParams(**GREEDY, logprobs=20), use_tqdm=False)[
+        0
+    ].outputs[0]
+    assert everything.logprobs is not None
+    chosen = list(everything.logprobs[0])[5:9]
+    params = SamplingParams(**GREEDY, logprob_token_ids=chosen)
+    output = llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0]
+    assert output.token_ids == everything.token_ids and output.logprobs is not None
+    assert len(output.logprobs) == len(output.token_ids)
+    for token_id, entries in zip(output.token_ids, output.logprobs, strict=True):
+        assert list(entries) == list(dict.fromkeys([token_id, *chosen]))
+    for token_id in chosen:
+        wanted = everything.logprobs[0][token_id].logprob
+        assert output.logprobs[0][token_id].logprob == pytest.approx(wanted, abs=1e-5)
+    with pytest.raises(ValueError, match="logprob_token_ids holds token 99999"):
+        llm.generate(PROMPTS[0], SamplingParams(logprob_token_ids=[99999]), use_tqdm=False)
+
+
+@pytest.mark.parametrize(
+    ("token_ids", "sizes", "expected"),
+    [
+        ([1, 2, 1, 2, 1, 2], (2, 1, 3), True),
+        ([9, 1, 2, 1, 2, 1, 2], (4, 2, 3), True),
+        ([1, 2, 1, 2, 1, 2], (1, 1, 2), False),
+        ([1, 2, 1, 2], (2, 1, 3), False),
+        ([5, 5, 5], (3, 0, 3), True),
+        ([5, 5, 5], (3, 2, 3), False),
+        ([5, 5, 5, 4], (1, 1, 3), False),
+    ],
+)
+def test_what_repeats(token_ids: list[int], sizes: tuple[int, int, int], expected: bool) -> None:
+    assert is_repeating(token_ids, RepetitionDetectionParams(*sizes)) == expected
+
+
+def test_an_output_in_a_loop_is_ended(llm: LLM) -> None:
+    token = llm.get_tokenizer().encode(" very")[-1]
+    options = dict(**GREEDY, allowed_token_ids=[token])
+    detection = {"max_pattern_size": 2, "min_count": 4}
+    params = SamplingParams(**options, repetition_detection=detection)
+    output = llm.generate(PROMPTS[0], params, use_tqdm=False)[0].outputs[0]
+    assert (output.token_ids, output.finish_reason) == ([token] * 4, "repetition")
+    assert output.stop_reason == "repetition_detected"
+    later = SamplingParams(**options, repetition_detection=detection, min_tokens=9)
+    assert len(llm.generate(PROMPTS[0], later, use_tqdm=False)[0].outputs[0].token_ids) == 9
+    off = SamplingParams(**options, repetition_detection=RepetitionDetectionParams())
+    assert len(llm.generate(PROMPTS[0], off, use_tqdm=False)[0].outputs[0].token_ids) == 24
+
+
+def test_the_prefix_cache_is_not_read_if_that_is_asked_for(llm: LLM) -> None:
+    prompt = [*range(40, 90)]
+    llm.generate([prompt], SamplingParams(max_tokens=1), use_tqdm=False)
+    counts = []
+    for skip in (None, True, False):
+        params = SamplingParams(max_tokens=1, skip_reading_prefix_cache=skip)
+        counts.append(llm.generate([prompt], params, use_tqdm=False)[0].num_cached_tokens)
+    assert counts == [48, 0, 48]
+    assert llm.reset_prefix_cache()
+    again = llm.generate([prompt], SamplingParams(max_tokens=1), use_tqdm=False)[0]
+    assert again.num_cached_tokens == 0
+    with pytest.raises(ValueError, match="reset_connector is True"):
+        llm.reset_prefix_cache(reset_connector=True)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (dict(bad_words=[" "]), "bad_words holds ' ', which is no word"),
+        (dict(bad_words="no"), "bad_words is 'no'; it must be a list of strings"),
+        (dict(logprob_token_ids=["a"]), "logprob_token_ids is .*a list of token ids"),
+        (dict(skip_reading_prefix_cache=1), "skip_reading_prefix_cache is 1"),
+        (dict(thinking_token_budget=5), "thinking_token_budget is 5; it needs a reasoning parser"),
+        (dict(repetition_detection={"max_pattern_size": 3}), "min_count is 0; a repetition has"),
+        (dict(repetition_detection={"size": 3}), "unknown repetition parameter 'size'"),
+        (dict(repetition_detection=3), "repetition_detection is 3; it must be"),
+    ],
+)
+def test_bad_values_are_named(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SamplingParams(**values)
+
+
+class OnlyEven(LogitsProcessor):
+    """Rules out odd tokens in rows whose request says so, by `extra_args`."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        self.rows: list[int] = []
+        self.lengths: list[list[int]] = []
+        self.outputs: dict[int, Any] = {}
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        if batch_update is not None:
+            self.outputs = {row: output for row, _, _, output in batch_update.added}
+            self.rows = [
+                row
+                for row, params, _, _ in batch_update.added
+                if (params.extra_args or {}).get("even")
+            ]
+        self.lengths.append([len(self.outputs[row]) for row in self.rows])
+
+    def apply(self, logits: Tensor) -> Tensor:
+        logits[self.rows, 1::2] = -float("inf")
+        return logits
+
+
+def test_a_processor_of_ones_own() -> None:
+    llm = LLM("storyteller-draft", **SIZES, logits_processors=[OnlyEven])
+    even = SamplingParams(**GREEDY, extra_args={"even": True})
+    params = [SamplingParams(**GREEDY), even, SamplingParams(**GREEDY)]
+    mixed = llm.generate(PROMPTS, params, use_tqdm=False)
+    plain = texts(LLM("storyteller-draft", **SIZES))
+    assert [mixed[0].outputs[0].text, mixed[2].outputs[0].text] == [plain[0], plain[2]]
+    assert all(token % 2 == 0 for token in mixed[1].outputs[0].token_ids)
+    processor = llm.engine.core.model_runner.logits_processors[0]
+    assert processor.lengths == [[index] for index in range(24)]  # it sees the output grow
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("x", "must be a list of classes"),
+        (["nowhere:Thing"], "cannot be imported"),
+        ([int], "it lacks apply, update_state, is_argmax_invariant"),
+    ],
+)
+def test_what_is_no_processor_is_refused(given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LLM("storyteller-draft", **SIZES, logits_processors=given)
+
+
+def test_enqueue_and_wait(llm: LLM) -> None:
+    first = llm.enqueue(PROMPTS[:2], SamplingParams(**GREEDY))
+    second = llm.enqueue(PROMPTS[2], SamplingParams(**GREEDY))
+    assert llm.engine.has_unfinished_requests() and len(first) == 2
+    outputs = llm.wait_for_completion(use_tqdm=False)
+    assert [output.request_id for output in outputs] == first + second
+    assert [output.outputs[0].text for output in outputs] == texts(llm)
+    assert llm.wait_for_completion(use_tqdm=False) == []
+
+
+def test_sleep_and_wake_up(llm: LLM) -> None:
+    before = texts(llm)
+    llm.enqueue(PROMPTS, SamplingParams(**GREEDY))
+    llm.sleep()
+    layers = llm.engine.core.model_runner.kv_cache.layers
+    assert all(layer.untyped_storage().nbytes() == 0 for layer in layers)
+    llm.sleep()
+    with pytest.raises(ValueError, match="the engine sleeps; call wake_up"):
+        llm.generate(PROMPTS, use_tqdm=False)
+    llm.wake_up()
+    assert texts(llm) == before
+    for values, message in (
+        (dict(level=2), "only level 1"),
+        (dict(mode="keep"), "must be 'abort'"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            llm.sleep(**values)
+    assert not llm.engine.has_unfinished_requests()
+
+
+def test_a_profile_is_written_where_the_user_says(tmp_path: Path) -> None:
+    config = {"torch_profiler_dir": str(tmp_path / "traces")}
+    llm = LLM("storyteller-draft", **SIZES, profiler_config=config)
+    llm.start_profile("mine")
+    texts(llm, SamplingParams(max_tokens=2))
+    llm.stop_profile()
+    llm.stop_profile()
+    (trace,) = (tmp_path / "traces").iterdir()
+    assert trace.name == "mine-1.json" and json.loads(trace.read_text())["traceEvents"]
+    with pytest.raises(ValueError, match="torch_profiler_dir"):
+        LLM("storyteller-draft", **SIZES).start_profile()
+
+
+def test_arguments_of_vllm() -> None:
+    """What changes nothing is taken; what cannot be had is refused by its name."""
+    options = SIZES | {"num_gpu_blocks": None}
+    harmless = dict(trust_remote_code=True, swap_space=4, disable_log_stats=True)
+    llm = LLM(
+        "storyteller-draft", **options, **harmless, runner="auto", scheduling_policy="priority"
+    )
+    assert llm.config.scheduler.policy == "priority"
+    block = llm.engine.core.config.cache
+    small = LLM("storyteller-draft", **options, kv_cache_memory_bytes=2**20)
+    assert (block.num_gpu_blocks or 0) > (small.engine.core.config.cache.num_gpu_blocks or 0) > 8
+    for name, value, message in (
+        ("cpu_offload_gb", 4, "use quantization"),
+        ("runner", "pooling", "runner is vLLM's, and not supported: models generate here"),
+        ("kv_cache_memory_bytes", 10, "1 block|kv_cache_memory_bytes|needs"),
+        ("hf_overrides", 3, "hf_overrides is 3; it must be a dict"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            LLM("storyteller-draft", **options, **{name: value})
+    changed = LLM("storyteller-draft", **options, hf_overrides={"rms_norm_eps": 0.5})
+    assert changed.engine.core.model.config.rms_norm_eps == 0.5
+    assert texts(changed) != texts(llm)

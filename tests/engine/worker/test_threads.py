@@ -1,0 +1,56 @@
+"""How many threads a step runs on; how long it takes is nobody's business here."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from mini_vllm.worker import threads
+from mini_vllm.worker.threads import StepThreads
+
+
+@pytest.fixture(autouse=True)
+def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(4)
+    monkeypatch.setattr(threads, "_at_start", 4)
+    monkeypatch.setattr(threads, "_set_here", None)
+    yield
+    torch.set_num_threads(before)
+
+
+def counts(chosen: StepThreads, *steps: int) -> list[int]:
+    found = []
+    for num_tokens in steps:
+        chosen.prepare(num_tokens)
+        found.append(torch.get_num_threads())
+    return found
+
+
+def test_a_narrow_model_splits_only_large_steps() -> None:
+    assert counts(StepThreads(None, 128), 1, 255, 256, 2048, 16) == [1, 1, 4, 4, 1]
+    assert counts(StepThreads(None, 1024), 1, 2048) == [4, 4]  # after a small one, too
+    assert counts(StepThreads(None, 1024, most=2), 1, 2048) == [2, 2]
+
+
+def test_a_number_that_was_given_counts() -> None:
+    assert counts(StepThreads(3, 128), 1, 2048) == [3, 3]
+    torch.set_num_threads(2)  # by somebody else
+    assert counts(StepThreads(None, 1024), 1) == [2]
+
+
+@pytest.mark.parametrize(("given", "expected"), [(None, "1000"), ("7", "7")])
+def test_the_spin_is_short_unless_the_user_says_otherwise(given: str | None, expected: str) -> None:
+    environment = {k: v for k, v in os.environ.items() if k != "GOMP_SPINCOUNT"}
+    if given is not None:
+        environment["GOMP_SPINCOUNT"] = given
+    code = "import mini_vllm, os, sys; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    ).stdout
+    assert out.split() == [expected, "False"]
