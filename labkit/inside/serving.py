@@ -38,6 +38,9 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def named(error: BaseException) -> str:
+    """An error as text; that of a function nobody has written is raised."""
+    if isinstance(error, NotImplementedError):
+        raise error
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
@@ -469,6 +472,9 @@ def add_requests(
             answers = await asyncio.gather(*map(one, asked), return_exceptions=True)
         else:
             answers = [(await asyncio.gather(one(r), return_exceptions=True))[0] for r in asked]
+        for answer in answers:
+            if isinstance(answer, NotImplementedError):
+                raise answer
         streams = [a for a in answers if not isinstance(a, BaseException)]
         ids = [i for stream in streams for i in stream.child_ids]
         result = {
@@ -518,6 +524,8 @@ def read_stream(
 
         async def read() -> str:
             iterator = engine.outputs(stream)
+            if asyncio.iscoroutine(iterator):  # without a yield it is none: it says why itself
+                await iterator
             try:
                 async for output in iterator:
                     got.append([list(part.token_ids) for part in output.outputs])
@@ -577,7 +585,7 @@ def abort_stream(n: int, ended: Sequence[int], twins: int = 0) -> dict[str, Any]
         try:
             last = stream.collector.get_nowait()
         except Exception as error:
-            last = error
+            last = named(error)
         own = [i for i in getattr(engine.client, "aborted", []) if i in stream.child_ids]
         result = {
             "diary": diary,
@@ -756,7 +764,7 @@ def send_stream(
         try:
             await stream._send_all(send)
         except BaseException as problem:
-            return type(problem).__name__
+            return named(problem).partition(":")[0]
         return "returned"
 
     return dict(run(go()))
@@ -839,6 +847,8 @@ def listen(kinds: Sequence[str]) -> dict[str, Any]:
         task = asyncio.ensure_future(listen_for_disconnect(receive))  # type: ignore[arg-type]
         await turns(3 * len(kinds) + 5)
         done = task.done()
+        if done:
+            task.result()
         task.cancel()
         return done
 
