@@ -14,7 +14,8 @@ endif
 LABKIT = @$(PYTHON) -m labkit
 
 .DEFAULT_GOAL := help
-.PHONY: setup doctor demo progress portfolio review update book serve arena inspect bench bench-scheduler upstream \
+.PHONY: setup doctor demo lab progress portfolio review undo update book serve arena inspect bench \
+	bench-scheduler upstream \
 	check-kernel gpu-report grade-class export student-dist test test-full lint conformance \
 	suite-quality docs cite-check clean help
 
@@ -29,6 +30,12 @@ demo: ## watch a real, small model answer through the whole engine
 ##@ Learn
 lab-%: ## judge your answers of phase NN
 	$(LABKIT) lab $* $(ARGS)
+lab:
+	$(LABKIT) lab $(ARGS)
+lab_%:
+	$(LABKIT) lab $* $(ARGS)
+lab%:
+	$(LABKIT) lab $* $(ARGS)
 watch-%: ## judge phase NN again at every save
 	$(LABKIT) watch $* $(ARGS)
 hint-%: ## the next hint of phase NN
@@ -39,6 +46,8 @@ diff-%: ## compare with the solution of phase NN, function by function
 	$(LABKIT) diff $* $(ARGS)
 reset-%: ## restore the skeleton of phase NN, keeping a backup
 	$(LABKIT) reset $* $(ARGS)
+undo: ## bring back what the last reset or update replaced
+	$(LABKIT) undo $(ARGS)
 hunt-%: ## find a bug that an engine really had: hunt-03, hunt-03.2
 	$(LABKIT) hunt $* $(ARGS)
 change-%: ## a requirement changes, as at work: change-03, change-03.1

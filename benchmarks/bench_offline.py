@@ -24,7 +24,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,6 +332,25 @@ def product_rate() -> float:
     return max(2 * 2048**3 / best_seconds(lambda m=square: m @ m) for square in squares)
 
 
+FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "sve")
+"""What decides how fast products are, as /proc/cpuinfo spells it."""
+
+
+def cpu() -> dict[str, Any]:
+    """The processor's name, and which of `FEATURES` it has."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    facts = {key.strip(): value for key, _, value in (line.partition(":") for line in lines)}
+    flags = (facts.get("flags") or facts.get("Features") or "").split()
+    name = facts.get("model name", "").strip() or platform.processor() or "unknown"
+    return {"cpu": name, "features": [name for name in FEATURES if name in flags]}
+
+
+def results_file(features: Sequence[str]) -> Path:
+    """Where figures of this kind of machine are kept: kinds lie side by side."""
+    kind = next((f"-{name}" for name in ("amx_bf16", "avx512_bf16") if name in features), "")
+    return Path(__file__).parent / "results" / f"offline{kind}.json"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
@@ -342,7 +361,11 @@ def main() -> None:
     )
     parser.add_argument("--vllm-python", help="interpreter of a venv that has vLLM")
     parser.add_argument(
-        "--save", type=Path, help="a JSON file that gets the figures and the machine"
+        "--save",
+        nargs="?",
+        type=Path,
+        const=results_file(cpu()["features"]),
+        help="a JSON file that gets the figures and the machine; default: by the CPU's features",
     )
     parser.add_argument("--child", nargs=2, metavar=("ENGINE", "WORKLOAD"), help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -354,7 +377,9 @@ def main() -> None:
     if args.vllm_python:
         engines["vllm"] = args.vllm_python
     bandwidth, rate = memory_bandwidth(), product_rate()
-    cores = f"{platform.machine()}, {os.cpu_count()} cores"
+    processor = cpu()
+    features = ", ".join(processor["features"]) or "no vector features"
+    cores = f"{processor['cpu']}, {os.cpu_count()} cores ({features})"
     print(f"{cores}, reads {bandwidth / 1e9:.1f} GB/s, multiplies at {rate / 1e9:.0f} GFLOP/s\n")
     print(f"{'workload':<16}{'engine':<12}{'best s':>9}{'tokens/s':>10}{'against hf':>12}")
     for name in args.workloads:
@@ -362,7 +387,7 @@ def main() -> None:
         limits = machine_limits(WORKLOADS[name], bandwidth, rate)
         show(name, figures, limits)
         if args.save:
-            machine = {"read_bytes_per_s": bandwidth, "product_flops_per_s": rate}
+            machine = processor | {"read_bytes_per_s": bandwidth, "product_flops_per_s": rate}
             save(args.save, name, figures | limits, machine)
 
 

@@ -61,6 +61,7 @@ COMMANDS: dict[str, Command] = {
         "labkit.learner.commands:diff", "compare with the solution, function by function", DEV
     ),
     "reset": Command("labkit.learner.commands:reset", "restore a skeleton, keeping a backup", DEV),
+    "undo": Command("labkit.learner.commands:undo", "bring the last backup back", DEV),
     "progress": Command("labkit.learner.commands:progress", "everything done so far"),
     "run": Command("labkit.learner.commands:run", "run the engine with your modules in it"),
     "trace-diff": Command(

@@ -111,6 +111,8 @@ def predict(name: str, guess: float, question: str) -> float:
     state, key = _prediction(name)
     if guess is ...:
         raise NotImplementedError(f"TODO {key}: write your guess instead of `...`: {question}")
+    if isinstance(guess, bool) or not isinstance(guess, int | float) or not math.isfinite(guess):
+        raise CheckFailed(f"your guess is {guess!r}; write it as a number, such as 0.5: {question}")
     state.put("predictions", key, {"question": question, "guess": guess})
     print(f"{question}\nYour guess: {guess:g}")
     return guess

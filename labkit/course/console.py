@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -12,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from labkit.course import source
+from labkit.course.files import read_python
 from labkit.course.manifest import Course, Exercise, Phase
 from labkit.course.root import find_root
 
@@ -23,6 +25,7 @@ MARKS = {
     "failed": ("✗", "red"),
     "waiting": ("…", "yellow"),
     "open": ("○", "dim"),
+    "not run": ("-", "yellow"),
 }
 SHOWN_NAMES = 3
 
@@ -63,7 +66,7 @@ def where_to_edit(phase: Phase, exercise: Exercise, *functions: str) -> str:
     names = functions or exercise.functions[:1]
     shown = phase.lab_path(exercise.module)
     try:
-        text = phase.lab_file(exercise.module).read_text(encoding="utf-8")
+        text = read_python(phase.lab_file(exercise.module))
         line = f":{source.find(text, names[0], shown).line}"
     except (OSError, SyntaxError, source.SourceError):
         line = ""
@@ -76,8 +79,27 @@ def course() -> Course:
     return Course(find_root())
 
 
+REMEDIES = {
+    errno.ENOSPC: "the disk is full: free some space (`make clean` removes caches), and try again",
+    errno.EDQUOT: "your quota is used up: free some space, and try again",
+    errno.EROFS: "this disk is read-only: copy the course to a folder that you can write to",
+    errno.EACCES: "you may not read or write it: look at its owner with `ls -l`, or copy the course"
+    " to a folder of your own",
+    errno.EPERM: "the system does not allow it: copy the course to a folder of your own",
+    errno.EMFILE: "too many files are open: close other programs, and try again",
+}
+
+
+def remedy(error: OSError) -> str:
+    """An error of the system as one sentence, with what to do about it."""
+    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    known = REMEDIES.get(error.errno or 0)
+    return f"{what}; {known}" if known else what
+
+
 def polite(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a wrong argument or manifest into one line on stderr and exit code 2."""
+    """Turn a wrong argument or manifest, or a disk that refuses, into one line on stderr and exit
+    code 2."""
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
@@ -85,6 +107,9 @@ def polite(function: Callable[..., Any]) -> Callable[..., Any]:
             function(*args, **kwargs)
         except (source.SourceError, ValueError) as error:
             print(error, file=sys.stderr)
+            raise typer.Exit(2) from None
+        except OSError as error:
+            print(remedy(error), file=sys.stderr)
             raise typer.Exit(2) from None
 
     return wrapped

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 import subprocess
 import tempfile
+import tokenize
+from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
 
@@ -23,6 +26,46 @@ def write_text(path: Path, text: str) -> None:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_all(texts: Mapping[Path, str]) -> None:
+    """Write all of these files or none: if one cannot be written, the others stay as they were.
+
+    Raises:
+        OSError: one cannot be written; nothing has changed then.
+    """
+    before: dict[Path, str | None] = {}
+    try:
+        for path, text in texts.items():
+            old = path.read_text(encoding="utf-8") if path.exists() else None
+            write_text(path, text)
+            before[path] = old
+    except OSError:
+        for path, old in before.items():
+            if old is None:
+                path.unlink()
+            else:
+                write_text(path, old)
+        raise
+
+
+def read_python(path: Path) -> str:
+    """A source file's text, decoded as Python itself does: UTF-8 with or without a mark at its
+    beginning, or what its first lines declare.
+
+    Raises:
+        OSError: it cannot be read.
+        SyntaxError: it is not text in the encoding that it has or declares.
+    """
+    data = path.read_bytes()
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    try:
+        return io.StringIO(data.decode(encoding), newline=None).read()
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise SyntaxError(
+            f"line {line} is no {encoding} text; save the file as UTF-8", (path.name, line, 1, "")
+        ) from None
 
 
 def blob_id(text: str) -> str:

@@ -182,11 +182,13 @@ class Course:
         return tuple(phase for phase in self.phases if phase.ready)
 
     def phase(self, name: str) -> Phase:
-        """Find a phase by "3", "03" or "03-scheduler".
+        """Find a phase by "3", "03", "03-scheduler", or as one types it in haste: "lab_03".
 
         Raises:
             ManifestError: there is no such phase; the message lists those that exist.
         """
+        typed = re.fullmatch(r"(?:labs?|phase)[-_ /]*(\d.*?)/?", name.strip())
+        name = typed[1] if typed else name.strip()
         for phase in self.phases:
             if name in (phase.slug, phase.number, phase.number.lstrip("0") or "0"):
                 return phase

@@ -7,6 +7,7 @@ import ast
 import re
 
 from labkit.course import source
+from labkit.course.files import read_python
 from labkit.course.manifest import Exercise, Phase
 
 MARK = "TODO"
@@ -98,7 +99,7 @@ def _is_todo_statement(node: ast.stmt) -> bool:
 def left_todo(phase: Phase, exercise: Exercise) -> str:
     """Where a TODO of this task still stands beside what the learner wrote, as "file.py:41 (name)";
     "" if nowhere."""
-    known = source.functions(phase.lab_file(exercise.module).read_text(encoding="utf-8"))
+    known = source.functions(read_python(phase.lab_file(exercise.module)))
     for name in exercise.functions:
         if name in known and not is_hole(known[name]):
             for node in ast.walk(known[name].node):
@@ -117,7 +118,7 @@ def open_holes(phase: Phase) -> dict[str, list[source.Function]]:
     still: dict[str, list[source.Function]] = {}
     for module in phase.modules:
         path = phase.lab_file(module)
-        known = source.functions(path.read_text(encoding="utf-8"), phase.lab_path(module))
+        known = source.functions(read_python(path), phase.lab_path(module))
         for name, exercise in phase.holes(module).items():
             if name in known and is_hole(known[name]):
                 still.setdefault(exercise.id, []).append(known[name])

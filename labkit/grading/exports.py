@@ -18,7 +18,7 @@ import io
 import json
 import sys
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +234,15 @@ def _harmless(cell: str) -> str:
 FORMATS = ("gradescope", "classroom", "junit", "csv")
 
 
+def _readable(files: list[Path]) -> Iterator[tuple[str, GradeResult]]:
+    """Each result by its name; one that is damaged is left out, and named on stderr."""
+    for file in files:
+        try:
+            yield file.stem, load(file)
+        except (ResultError, OSError) as error:
+            print(f"left out: {error}", file=sys.stderr)
+
+
 def render(form: str, path: Path, visibility: str = "visible") -> str:
     """One export as text. `csv` reads a folder of result files, the others read one file.
 
@@ -245,7 +254,7 @@ def render(form: str, path: Path, visibility: str = "visible") -> str:
         files = sorted(path.glob("*.json")) if path.is_dir() else [path]
         if not files:
             raise ResultError(f"{path}: holds no *.json; `grade-class` writes one a submission")
-        return table({file.stem: load(file) for file in files})
+        return table(dict(_readable(files)))
     if form not in FORMATS:
         raise ResultError(f"format is {form!r}; it must be one of {', '.join(FORMATS)}")
     result = load(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.course import source
+from labkit.course.files import read_python
 from labkit.course.manifest import Course, Phase
 
 
@@ -29,7 +30,7 @@ def compare(phase: Phase, folder: Path) -> dict[str, Any]:
     for module in phase.modules:
         name = phase.lab_file(module).name
         try:
-            theirs = source.functions((folder / name).read_text(encoding="utf-8"), name)
+            theirs = source.functions(read_python(folder / name), name)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
             broken[name] = f"{type(error).__name__}{line}"

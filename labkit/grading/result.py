@@ -294,9 +294,16 @@ def commitment(seed: int) -> str:
     return hashlib.sha256(str(seed).encode()).hexdigest()
 
 
+MAX_HASHED = 64 << 20
+"""Bytes of the largest file that is hashed; what is graded is far smaller."""
+
+
 def hash_file(path: Path) -> str:
-    """sha256 of a file; "" if there is none."""
-    if not path.is_file():
+    """sha256 of a file; "" if there is none, or one so large that nobody will read it."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_HASHED:
+            return ""
+    except OSError:  # a link to itself, or a folder that is closed
         return ""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -57,7 +57,7 @@ def find_files(phase: Phase, folder: Path) -> dict[str, Path]:
 def _find(phase: Phase, folder: Path, name: str) -> Path:
     usual = [folder / "labs" / phase.slug / name, folder / phase.slug / name, folder / name]
     for path in usual:
-        if path.is_file() or path.is_symlink():
+        if path.is_symlink() or path.is_file():
             return path
     others = [
         path
@@ -73,7 +73,11 @@ def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
     Whether they are there, plain files and Python is the grader's to say (`grade.judge`).
     """
     for path in files.values():
-        if os.path.lexists(path) and not path.resolve().is_relative_to(folder.resolve()):
+        try:
+            own = not os.path.lexists(path) or path.resolve().is_relative_to(folder.resolve())
+        except (OSError, RuntimeError):  # a link to itself
+            own = False
+        if not own:
             return Problem("missing file", f"{path.name} is a link; hand in the file itself")
     return None
 

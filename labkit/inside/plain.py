@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from typing import Any
 
 MAX_DEPTH = 40
+MAX_COLLISIONS = 200
 NUMBERS = re.compile(r"[<>|][biufc]\d{1,2}")
 """Types of arrays that may travel: byte order, kind, width. No objects, no records."""
 
@@ -100,9 +102,10 @@ def decode(data: Any, depth: int = 0) -> Any:
         if mark == "!tuple":
             return tuple(decode(item, depth + 1) for item in inner)
         if mark == "!set":
-            return {decode(item, depth + 1) for item in inner}
+            return set(_spread([decode(item, depth + 1) for item in inner]))
         if mark == "!dict":
-            return {decode(key, depth + 1): decode(item, depth + 1) for key, item in inner}
+            keys = _spread([decode(key, depth + 1) for key, _ in inner])
+            return dict(zip(keys, [decode(item, depth + 1) for _, item in inner], strict=True))
         if mark == "!bytes":
             return bytes.fromhex(inner)
         if mark == "!array":
@@ -112,6 +115,15 @@ def decode(data: Any, depth: int = 0) -> Any:
     except (TypeError, ValueError, KeyError, AttributeError) as error:
         raise PlainError(f"{mark} with wrong data: {error}") from None
     return data
+
+
+def _spread(keys: list[Any]) -> list[Any]:
+    """The keys of a set or dict, if their hashes differ. Those of many numbers can be made equal,
+    and then a set of a hundred thousand takes minutes to build."""
+    most = max(Counter(map(hash, keys)).values(), default=0)
+    if most > MAX_COLLISIONS:
+        raise PlainError(f"{most} keys of one hash")
+    return keys
 
 
 def _array(dtype: str, shape: list[int], data: str) -> Any:

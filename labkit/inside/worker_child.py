@@ -43,7 +43,7 @@ def main() -> None:
         request = json.loads(raw)
         number = request["id"]
 
-        def answer(kind: str, value: Any, number: int = number) -> None:
+        def answer(kind: str, value: Any, number: str = number) -> None:
             message = {"id": number, kind: plain.encode(value)}
             answers.write(json.dumps(message).encode() + b"\n")
             answers.flush()

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.course import source
-from labkit.course.files import git
+from labkit.course.files import git, read_python
 from labkit.course.manifest import Exercise, Phase
 from labkit.judge.public import Test
 
@@ -22,6 +22,12 @@ class Problem:
     todo: str
 
 
+UPSTREAM_IMPORT = (
+    "vLLM itself is not installed, and not needed: the course's names for the same things are in"
+    " mini_vllm, and what a file needs is imported at its top already."
+)
+
+
 def before(phase: Phase) -> Problem | None:
     """Look at the learner's files before anything runs: missing, not Python, or a function gone."""
     for module in phase.modules:
@@ -33,10 +39,11 @@ def before(phase: Phase) -> Problem | None:
                 f"make reset-{phase.number} puts the skeleton back",
             )
         try:
-            text = path.read_text(encoding="utf-8")
+            text = read_python(path)
+            unmerged = _unresolved_merge(text)
+            if unmerged:
+                return _merge_problem(unmerged, shown, phase)
             known = source.functions(text, shown)
-        except UnicodeDecodeError as error:
-            return Problem(f"{shown} is not UTF-8 text.", (str(error),), f"save {shown} as UTF-8")
         except SyntaxError as error:
             return _syntax_problem(error, shown, phase)
         for name, exercise in phase.holes(module).items():
@@ -56,14 +63,29 @@ def before(phase: Phase) -> Problem | None:
     return None
 
 
+def _unresolved_merge(text: str) -> int:
+    """The line of the first mark that a merge has left; 0 if there is none."""
+    lines = text.splitlines()
+    return next((n for n, line in enumerate(lines, 1) if line.startswith("<<<<<<< ")), 0)
+
+
+def _merge_problem(line: int, shown: str, phase: Phase) -> Problem:
+    return Problem(
+        f"{shown}:{line} holds an unresolved merge.",
+        (
+            "Between <<<<<<< and ======= stands your version, from there to >>>>>>> the course's.",
+            "Keep one of the two sides, or both, and delete the three lines with the marks.",
+        ),
+        f"mend {shown}:{line}, then make lab-{phase.number}; `make undo` takes the update back",
+    )
+
+
 def _syntax_problem(error: SyntaxError, shown: str, phase: Phase) -> Problem:
     line = error.lineno or 1
     lines = [f"{type(error).__name__}: {error.msg}"]
     if error.text:
         code = error.text.rstrip("\n")
         lines += [f"  {code}", "  " + " " * ((error.offset or 1) - 1) + "^"]
-    if "<<<<<<<" in (error.text or ""):
-        lines.append("These marks come from `update`: keep one of the two sides and delete them.")
     return Problem(
         f"{shown}:{line} is not Python yet.",
         tuple(lines),
@@ -106,7 +128,8 @@ def import_problem(phase: Phase, text: str) -> Problem:
         if hits:
             place = f"{shown}:{hits[-1]}"
     what = f"{place or f'labs/{phase.slug}'} fails while it is imported, so no test could run."
-    return Problem(what, (last,), f"mend {place or 'that'}, then make lab-{phase.number}")
+    said = (last, UPSTREAM_IMPORT) if "No module named 'vllm" in last else (last,)
+    return Problem(what, said, f"mend {place or 'that'}, then make lab-{phase.number}")
 
 
 def place_of(test: Test, phase: Phase) -> tuple[str, int, str] | None:
@@ -143,7 +166,7 @@ def test_line(test: Test, phase: Phase) -> str:
 
 
 def _source_line(path: Path, line: int) -> str:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_python(path).splitlines()
     return lines[line - 1].strip() if line <= len(lines) else ""
 
 
@@ -159,6 +182,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
             f"Still running after {phase.test_seconds:g} s, so it was stopped (endless loop?)."
         )
         found.append(f"It was at {where}{code}" if where else "It was not in your file.")
+    elif error == "ModuleNotFoundError" and "'vllm" in detail.get("message", ""):
+        found.append(UPSTREAM_IMPORT)
     elif error == "RecursionError":
         calls = Counter(f for file, _, f in detail["frames"] if file.startswith(str(phase.labs)))
         name = calls.most_common(1)[0][0] if calls else "a function"

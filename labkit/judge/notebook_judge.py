@@ -33,14 +33,19 @@ def answers(phase: Phase) -> dict[str, str]:
         FileNotFoundError: there is no lab.ipynb.
         ValueError: it is not a notebook.
     """
-    document = json.loads((phase.labs / "lab.ipynb").read_text(encoding="utf-8"))
-    if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
-        raise ValueError("lab.ipynb is not a notebook: it has no list of cells")
-    found = {}
-    for cell in document["cells"]:
-        metadata = cell.get("metadata", {})
-        if cell.get("cell_type") == "code" and "todo" in metadata.get("tags", []):
-            found[metadata.get("task", "")] = "".join(cell["source"])
+    try:
+        document = json.loads((phase.labs / "lab.ipynb").read_text(encoding="utf-8-sig"))
+        found = {}
+        for cell in document["cells"]:
+            metadata = cell.get("metadata", {})
+            if cell.get("cell_type") == "code" and "todo" in metadata.get("tags", []):
+                found[metadata.get("task", "")] = "".join(cell["source"])
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"labs/{phase.slug}/lab.ipynb cannot be read as a notebook ({type(error).__name__}:"
+            f" {error}); `python -m labkit reset {phase.number} --notebook` restores it and keeps"
+            " a backup"
+        ) from None
     return found
 
 
@@ -112,7 +117,12 @@ def main(root: str, number: str, report: str) -> None:
     alarm.install()
     phase = Course(Path(root)).phase(number)
     solved = os.environ.get("LAB") == "reference"
-    Path(report).write_text(json.dumps(judge(phase, solved)), encoding="utf-8")
+    try:
+        records = judge(phase, solved)
+    except ValueError as error:
+        title = "lab.ipynb"
+        records = [{"task": "notebook", "title": title, "outcome": "failed", "message": str(error)}]
+    Path(report).write_text(json.dumps(records), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from labkit.course.files import read_python
 from labkit.course.manifest import Course
 from labkit.course.root import find_root
 from labkit.kernels.cases import SPECS, build, cases_of
@@ -126,7 +127,7 @@ class Checker:
         begin = time.monotonic()
         seed = secrets.randbits(31) if seed is None else seed
         result = CheckResult(kernel, mode, shown(self.root, path), seed, tools=tools())
-        run = _Run(self, result, path.read_text(encoding="utf-8", errors="replace"), sample)
+        run = _Run(self, result, text_of(path), sample)
         run.all_stages()
         result.seconds = time.monotonic() - begin
         return result
@@ -396,6 +397,14 @@ def launch_requests(spec: KernelSpec) -> tuple[tuple[int, str, CompileRequest], 
         for _, case, launch in largest.values()
         for capability in CAPABILITIES
     )
+
+
+def text_of(path: Path) -> str:
+    """A file's text, as Python would read it; what is no text is replaced, and then refused."""
+    try:
+        return read_python(path)
+    except SyntaxError:
+        return path.read_text(encoding="utf-8", errors="replace")
 
 
 def default_file(root: Path, spec: KernelSpec) -> Path:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from labkit.course.files import read_python
 from labkit.kernels.cases.rules import CaseRules
 from labkit.kernels.watch.extract import Submission, extract
 from labkit.kernels.watch.findings import Finding
@@ -36,7 +37,7 @@ def submission_of(spec: KernelSpec, probe: str = "") -> Submission:
     """
     found = importlib.util.find_spec(spec.module)
     assert found is not None and found.origin is not None, f"{spec.module} has no file"
-    text = Path(found.origin).read_text(encoding="utf-8") + probe
+    text = read_python(Path(found.origin)) + probe
     result = extract(text, spec, found.origin, text if probe else None)
     if isinstance(result, Submission):
         return result

@@ -3,15 +3,20 @@ next."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 from labkit.course.console import MARKS, Screen, command, some, where_to_edit
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.skeleton import kernels, left_todo
+from labkit.course.source import Function
+from labkit.inside.alarm import shorten
 from labkit.judge import diagnose
 from labkit.judge.diagnose import Problem
 from labkit.judge.mistakes import Mutant
 from labkit.judge.public import PhaseResult, Test
 
 SHOWN_PRINTS = 8
+MAX_MESSAGE = 600
 
 
 def kernel_tasks(phase: Phase) -> set[str]:
@@ -72,20 +77,35 @@ def show_untouched(screen: Screen, result: PhaseResult) -> None:
 
 
 def show_tasks(
-    screen: Screen, result: PhaseResult, open_tasks: set[str], mutant: Mutant | None
+    screen: Screen,
+    result: PhaseResult,
+    holes: Mapping[str, Sequence[Function]],
+    mutant: Mutant | None,
+    every: bool = False,
 ) -> None:
-    """One line a task; the first failing one in full."""
+    """One line a task; the first failing one in full, or with `every` all of them.
+
+    `holes`: task -> its functions that are not written yet.
+    """
     explained = False
     for exercise in result.phase.exercises:
         tests = result.of_task(exercise)
+        missing = [hole.name for hole in holes.get(exercise.id, [])]
+        if not tests and exercise.id not in holes:
+            continue
         bad = next((t for t in tests if t.outcome in ("failed", "hang")), None)
         waiting = next((t for t in tests if t.outcome == "todo"), None)
         passed = sum(test.passed for test in tests)
-        status = _status(result, exercise, open_tasks)
+        status = _status(result, exercise, set(holes))
         mark, style = MARKS[status]
         line = f"{mark} {exercise.id} {exercise.title}  ({passed} of {len(tests)})"
         if status == "open":
             line = f"{mark} {exercise.id} {exercise.title}  (not written yet)"
+        elif status == "failed" and missing:
+            count = f"{passed} of {len(tests)}; {some(missing)} not written"
+            line = f"{mark} {exercise.id} {exercise.title}  ({count})"
+        elif status == "not run":
+            line = f"{mark} {exercise.id} {exercise.title}  (not run: an earlier test did not end)"
         elif status == "waiting" and waiting:
             itself = waiting.waits_for == exercise.id
             line += "  still ends in its TODO" if itself else f"  waits for {waiting.waits_for}"
@@ -93,7 +113,7 @@ def show_tasks(
         left = left_todo(result.phase, exercise) if status in ("open", "waiting") else ""
         if left:
             screen.line(f"delete the TODO below your code: {left}", "yellow", 6)
-        if bad and status == "failed" and not explained:
+        if bad and status == "failed" and (every or not explained):
             fits = mutant if mutant and mutant.exercise == exercise.id else None
             show_failure(screen, result.phase, exercise, bad, fits)
             explained = True
@@ -105,9 +125,12 @@ def show_tasks(
 def _status(result: PhaseResult, exercise: Exercise, open_tasks: set[str]) -> str:
     if result.task_passed(exercise) and exercise.id not in open_tasks:
         return "passed"
-    if exercise.id in open_tasks:
-        return "open"
     outcomes = {test.outcome for test in result.of_task(exercise)}
+    if exercise.id in open_tasks:
+        wrong = len(exercise.functions) > 1 and outcomes & {"failed", "hang"}
+        return "failed" if wrong else "open"
+    if outcomes and outcomes <= {"passed", "not run"}:
+        return "not run"
     return "waiting" if outcomes <= {"passed", "todo"} and "todo" in outcomes else "failed"
 
 
@@ -145,7 +168,7 @@ def show_failure(
 
 def _short_message(detail: dict[str, object]) -> list[str]:
     error, message = str(detail.get("error", "")), str(detail.get("message", ""))
-    lines = message.splitlines() or [""]
+    lines = shorten(message, MAX_MESSAGE).splitlines() or [""]
     if error not in ("AssertionError", ""):
         lines[0] = f"{error}: {lines[0]}"
     return [line for line in lines if line.strip()][:8]

@@ -1,6 +1,7 @@
 """One protocol for all code that is not trusted or must not meet other code: a child process.
 
-The parent sends one JSON line, {"id", "scenario", "args"}, where a scenario is "module:function";
+The parent sends one JSON line, {"id", "scenario", "args"}, where the id is a new secret of this
+request and a scenario is "module:function";
 the child answers {"id", "item"} any number of times and then {"id", "end"} or {"id", "error"}. Only
 plain builtins and arrays of numbers come back (`labkit.inside.plain`); the clock, the seeds and the
 comparison stay in the parent. A child that hangs is asked where, and killed; the next request
@@ -14,8 +15,10 @@ from __future__ import annotations
 
 import json
 import queue
+import secrets
 import subprocess
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
@@ -110,7 +113,6 @@ class Worker:
         self.launcher: Launcher = launcher or Overlaid(root, mapping)
         self.start_seconds = start_seconds
         self._process: Any = None
-        self._count = 0
 
     def __enter__(self) -> Worker:
         return self
@@ -130,7 +132,7 @@ class Worker:
         threading.Thread(
             target=_feed, args=(self._outbox, self._process.stdin), daemon=True
         ).start()
-        self._extra = self.start_seconds
+        self._extra, self._waited = self.start_seconds, 0.0
 
     def close(self) -> None:
         """End the child and all of its children."""
@@ -193,6 +195,7 @@ class Worker:
             self._start()
         number = self._send(scenario, args)
         self._left = MAX_ANSWER
+        self._waited = 0.0
         finished = False
         try:
             while True:
@@ -209,16 +212,18 @@ class Worker:
         except (plain.PlainError, RecursionError) as error:
             raise WorkerError("garbage", str(error), self.name) from None
         finally:
+            self._extra = 0.0
             if not finished:
                 self.close()
 
-    def _send(self, scenario: str, args: dict[str, Any]) -> int:
-        self._count += 1
-        message = {"id": self._count, "scenario": scenario, "args": plain.encode(args)}
+    def _send(self, scenario: str, args: dict[str, Any]) -> str:
+        """Ask, under a name that nobody can guess, so that an answer written before is none."""
+        number = secrets.token_hex(16)
+        message = {"id": number, "scenario": scenario, "args": plain.encode(args)}
         self._outbox.put(json.dumps(message).encode() + b"\n")
-        return self._count
+        return number
 
-    def _receive(self, number: int) -> dict[str, Any]:
+    def _receive(self, number: str) -> dict[str, Any]:
         raw = self._next_line()
         self._left -= len(raw)
         if len(raw) >= MAX_LINE or self._left < 0:
@@ -235,15 +240,18 @@ class Worker:
         return message
 
     def _next_line(self) -> bytes:
-        """What the child wrote next.
+        """What the child wrote next. Its time is that of a whole answer, so that one in pieces,
+        each of them in time, ends as well.
 
         Raises:
             WorkerError: nothing in time, or it has ended.
         """
-        seconds, self._extra = self.limits.seconds + self._extra, 0.0
+        allowed, begin = self.limits.seconds + self._extra, time.monotonic()
         try:
-            raw = self._lines.get(timeout=seconds)
+            raw = self._lines.get(timeout=max(allowed - self._waited, 0.001))
+            self._waited += time.monotonic() - begin
         except queue.Empty:
+            seconds = allowed
             self.launcher.ask(self._process)
             stack = self._stderr.text()[-3000:]
             text = f"no answer after {seconds:g} s; it stood here:\n{stack}"

@@ -32,6 +32,8 @@ def deliberate_difference(trace: Trace) -> str | None:
         return "unwritten_blocks: vLLM has no such switch"
     if trace.config.encoder_cache_size and trace.config.disable_chunked_mm_input:
         return "chunked_image: vLLM splits images although it is told not to"
+    if trace.config.connector == "sync" and _shares_lost_blocks(trace):
+        return "remote-holders: two requests hold a block that did not arrive"
     for event in trace.events:
         if isinstance(event, Add):
             reason = _difference(event, trace.config)
@@ -57,6 +59,12 @@ def _difference(event: Add, config: TraceConfig) -> str | None:
     if not config.enable_chunked_prefill and min(total - 1, chunk) > config.max_num_batched_tokens:
         return "no_progress: it never fits the budget in one piece"
     return None
+
+
+def _shares_lost_blocks(trace: Trace) -> bool:
+    adds = [event for event in trace.events if isinstance(event, Add)]
+    is_lossy = any(event.external is not None and event.external.invalid for event in adds)
+    return is_lossy and len({event.prompt for event in adds}) < len(adds)
 
 
 def _draft_slots(config: TraceConfig) -> int:

@@ -14,7 +14,7 @@ Source: vllm/distributed/kv_events.py#L24-L131 (BlockStored, BlockRemoved, AllBl
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -166,82 +166,3 @@ class KVEventManager(KVCacheManager):
                 extra_keys=[key or None for key in keys] if any(keys) else None,
             )
         )
-
-
-class PrefixIndex:
-    """What a router knows of the caches of several workers.
-
-    ``{worker: {block hash: copies}}``. Copies are counted: a worker may hold the same contents in
-    two blocks, and still hold them when one of the two is removed.
-    """
-
-    def __init__(self) -> None:
-        self.copies: dict[str, dict[bytes, int]] = {}
-
-    def apply(self, worker: str, events: Iterable[KVEvent]) -> None:
-        """Take in what a worker tells, in its order.
-
-        A BlockStored is one more copy of each of its hashes, a BlockRemoved one less; a hash
-        without a copy is forgotten, and one that was never told of is ignored. AllBlocksCleared
-        empties the worker's part.
-        """
-        known = self.copies.setdefault(worker, {})
-        for event in events:
-            if isinstance(event, AllBlocksCleared):
-                known.clear()
-                continue
-            change = 1 if isinstance(event, BlockStored) else -1
-            for block_hash in event.block_hashes:
-                copies = known.get(block_hash, 0) + change
-                if copies > 0:
-                    known[block_hash] = copies
-                else:
-                    known.pop(block_hash, None)
-
-    def forget(self, worker: str) -> None:
-        """A worker is gone, or its events have a gap: nothing is known of it."""
-        self.copies.pop(worker, None)
-
-    def score(self, worker: str, block_hashes: Sequence[bytes]) -> int:
-        """How many of a prompt's blocks, from its beginning, the worker has.
-
-        A block after a gap is worth nothing: its hash covers all before it, but its KV can be used
-        only if all before it is there, too.
-        """
-        known = self.copies.get(worker, {})
-        for index, block_hash in enumerate(block_hashes):
-            if block_hash not in known:
-                return index
-        return len(block_hashes)
-
-
-def choose_worker(
-    scores: Sequence[int],
-    queued_tokens: Sequence[int],
-    num_prompt_tokens: int,
-    block_size: int,
-) -> int:
-    """Which worker should compute a prompt: the one that is done with it first.
-
-    A worker's cost is the tokens queued before it, plus those of the prompt that it does not have:
-    ``queued_tokens[i] + num_prompt_tokens - scores[i] * block_size``. Of equal ones the first
-    counts. Who only looks at the prefix sends a popular one to a single worker for ever; who only
-    looks at the queue computes it everywhere.
-
-    Args:
-        scores: per worker, blocks of the prompt that it has (:meth:`PrefixIndex.score`).
-        queued_tokens: per worker, tokens that it has still to compute.
-
-    Returns:
-        The worker's index.
-
-    Raises:
-        ValueError: if there is no worker.
-    """
-    if not scores:
-        raise ValueError("there is no worker to choose from")
-    costs = [
-        queued + num_prompt_tokens - score * block_size
-        for score, queued in zip(scores, queued_tokens, strict=True)
-    ]
-    return costs.index(min(costs))

@@ -157,6 +157,7 @@ WAYS: dict[str, dict[str, Any]] = {
             "num_speculative_tokens": 2,
         }
     },
+    "workers in processes of their own": {"distributed_executor_backend": "mp"},
     "compile_model": {"compile_model": True},
     "logits_processors": {"logits_processors": ["module:Class"]},
     "quantization": {"quantization": "int8"},

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from mini_vllm.attention import AttentionMetadata
 from mini_vllm.distributed.linear import ModelParallel
 from mini_vllm.distributed.parallel_state import GroupCoordinator, group_ranks
 from mini_vllm.distributed.pipeline import missing_tokens
@@ -258,3 +259,67 @@ def test_ranks_hold_their_share(kv_heads: int, tmp_path: Path) -> None:
         spare = 2 * 2 * 8 * 25 * max(p - kv_heads, 0) + 64 * p * 24 + 600  # KV copies, padding
         assert p * sizes[0] <= whole + spare * p
         assert models[0].kv_cache_spec().num_kv_heads == max(kv_heads // p, 1)
+
+
+ODD: list[dict[str, Any]] = [
+    {"architectures": ["Qwen3ForCausalLM"], "num_attention_heads": 8, "num_key_value_heads": 2},
+    {"architectures": ["Qwen3ForCausalLM"], "num_attention_heads": 4, "num_key_value_heads": 1},
+    {"architectures": ["LlamaForCausalLM"], "num_attention_heads": 4, "num_key_value_heads": 4,
+     "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False},
+    {"architectures": ["Qwen2ForCausalLM"], "num_attention_heads": 6, "num_key_value_heads": 3},
+]  # fmt: skip
+
+
+def logits_of(model: Any) -> Tensor:
+    """Of a prompt of 7 tokens, all positions."""
+    tokens = torch.tensor([0, 130, 64, 63, 97, 5, 5])
+    spec = model.kv_cache_spec()
+    shape = (2, 4, 4, spec.num_kv_heads, spec.head_dim)
+    caches = [torch.zeros(shape) for _ in range(spec.num_layers)]
+    metadata = AttentionMetadata.from_lists([7], [7], [[1, 2]], 4, torch.device("cpu"))
+    return model.compute_logits(model(tokens, torch.arange(7), caches, metadata))
+
+
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: "-".join(map(str, odd.values())))
+def test_a_model_of_many_ranks_is_the_model(odd: dict[str, Any], tmp_path: Path) -> None:
+    checkpoint(tmp_path, num_hidden_layers=2, **odd)
+    torch.set_num_threads(1)
+    with torch.inference_mode():
+        expected = logits_of(load_model(tmp_path))
+    heads, kv_heads = odd["num_attention_heads"], odd["num_key_value_heads"]
+    for p in range(2, heads + 1):
+        if heads % p or CONFIG["intermediate_size"] % p or (kv_heads % p and p % kv_heads):
+            continue
+
+        def work(group: SimulatedGroup) -> Tensor:
+            return logits_of(load_model(tmp_path, parallel=parallel(group)))
+
+        for logits in run_ranks(p, work):
+            torch.testing.assert_close(logits, expected, rtol=1e-4, atol=2e-3)
+
+
+@pytest.mark.history("tied_head_not_on_last_stage", "sglang#6908")
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_stages_one_after_another_are_the_model(size: int, tied: bool, tmp_path: Path) -> None:
+    """Both the branch and the residual stream travel; a tied head is on the last stage, too."""
+    checkpoint(tmp_path, num_hidden_layers=5, tie_word_embeddings=tied)
+    torch.set_num_threads(1)
+    tokens, positions = torch.tensor([0, 130, 64, 5]), torch.arange(4)
+    metadata = AttentionMetadata.from_lists([4], [4], [[1]], 4, torch.device("cpu"))
+
+    def run(model: Any, **extra: Any) -> Any:
+        spec = model.kv_cache_spec()
+        shape = (2, 2, 4, spec.num_kv_heads, spec.head_dim)
+        caches = [torch.zeros(shape) for _ in range(spec.num_layers)]
+        return model(tokens, positions, caches, metadata, **extra)
+
+    with torch.inference_mode():
+        whole = load_model(tmp_path)
+        expected = whole.compute_logits(run(whole))
+        extra: dict[str, Any] = {}
+        for rank in range(size):
+            groups = GroupCoordinator([0], 0), GroupCoordinator(range(size), rank)
+            stage = load_model(tmp_path, parallel=ModelParallel(*groups))
+            extra = {"intermediate": (result := run(stage, **extra))}
+        torch.testing.assert_close(stage.compute_logits(result), expected)

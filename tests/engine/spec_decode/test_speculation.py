@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import functools
 import itertools
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from mini_vllm import LLM, SamplingParams
+from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config import SpeculativeConfig
 from mini_vllm.outputs import RequestOutput
 
@@ -345,6 +348,23 @@ def test_bad_input_is_refused_with_the_fix(speculative: Any, message: str) -> No
 def test_a_missing_folder_is_named() -> None:
     with pytest.raises(FileNotFoundError, match="nowhere"):
         make({"method": "draft_model", "model": "nowhere", "num_speculative_tokens": 3})
+
+
+def test_a_draft_model_with_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    folder = bundled.path("storyteller-draft")
+    config = json.loads((folder / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"vocab_size": 2000}))
+    tensors = load_file(folder / "model.safetensors")
+    cut = {k: t[:2000].clone() if len(t) == 2048 else t for k, t in tensors.items()}
+    save_file(cut, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="a vocabulary of 2000 tokens and the model one of 2048"):
+        make({"method": "draft_model", "model": str(tmp_path), "num_speculative_tokens": 3})
+
+
+def test_a_budget_that_always_cuts_drafts_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level("WARNING"):
+        make(NGRAM | {"num_speculative_tokens": 4}, max_num_batched_tokens=3, max_num_seqs=2)
+    assert "one request with 4 drafts needs 5: drafts are always cut" in caplog.text
 
 
 def test_defaults_are_vllms() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+from random import Random
 from typing import Any
 
 import pytest
@@ -46,29 +48,49 @@ def new_request(program: Program, prompt: list[int]) -> Ref:
     return program.new(f"{MODULE}:Request", "r0", prompt, arrival_time=0.0)
 
 
-def answers(worker: Any, function: str, arity: int) -> list[Any]:
-    """What a function of RequestStatus says to every status, or to every pair of them."""
+def answers(worker: Any, function: str, questions: list[tuple[str, ...]]) -> list[Any]:
+    """What a function of RequestStatus says to each status, or pair of them."""
     program = Program()
-    pairs = [(old, new) for old in STATUSES for new in STATUSES]
-    for names in pairs if arity == 2 else [(name,) for name in STATUSES]:
+    for names in questions:
         arguments = [status(program, name) for name in names]
         program.see(program.call(f"{MODULE}:RequestStatus.{function}", *arguments))
     return worker.run(program)
 
 
-def test_00_1_every_status(subject: Any, reference: Any) -> None:
-    """is_finished, for all twelve."""
-    assert answers(subject, "is_finished", 1) == answers(reference, "is_finished", 1)
+def asked(arity: int) -> st.SearchStrategy[list[tuple[str, ...]]]:
+    """All statuses, or pairs, in an order of their own, and some twice: no list of answers that
+    was written down before fits the questions."""
+    every = list(product(STATUSES, repeat=arity))
+
+    def shuffled(seed: int) -> list[tuple[str, ...]]:
+        chance = Random(seed)
+        return chance.sample(every, len(every)) + chance.choices(every, k=20)
+
+    return st.integers(0, 2**62).map(shuffled)
 
 
-def test_00_4_every_status(subject: Any, reference: Any) -> None:
-    """is_blocked, for all twelve."""
-    assert answers(subject, "is_blocked", 1) == answers(reference, "is_blocked", 1)
+@FUZZ
+@given(questions=asked(1))
+def test_00_1_every_status(subject: Any, reference: Any, questions: list[tuple[str, ...]]) -> None:
+    """is_finished, for all twelve, in any order."""
+    expected = answers(reference, "is_finished", questions)
+    assert answers(subject, "is_finished", questions) == expected
 
 
-def test_00_4_every_pair(subject: Any, reference: Any) -> None:
-    """can_become, for all 144 pairs."""
-    assert answers(subject, "can_become", 2) == answers(reference, "can_become", 2)
+@FUZZ
+@given(questions=asked(1))
+def test_00_4_every_status(subject: Any, reference: Any, questions: list[tuple[str, ...]]) -> None:
+    """is_blocked, for all twelve, in any order."""
+    expected = answers(reference, "is_blocked", questions)
+    assert answers(subject, "is_blocked", questions) == expected
+
+
+@settings(FUZZ, max_examples=10)
+@given(questions=asked(2))
+def test_00_4_every_pair(subject: Any, reference: Any, questions: list[tuple[str, ...]]) -> None:
+    """can_become, for all 144 pairs, in any order."""
+    expected = answers(reference, "can_become", questions)
+    assert answers(subject, "can_become", questions) == expected
 
 
 @FUZZ
@@ -152,8 +174,8 @@ def test_00_4_lives_match(subject: Any, reference: Any, path: list[str]) -> None
 
 def test_00_4_a_refusal_changes_nothing(subject: Any, reference: Any) -> None:
     """Every forbidden change raises ValueError, and the request is what it was."""
-    allowed = answers(reference, "can_become", 2)
-    pairs = [(old, new) for old in STATUSES for new in STATUSES]
+    pairs = list(product(STATUSES, repeat=2))
+    allowed = answers(reference, "can_become", pairs)
     program, right = Program(), []
     refuses = program.new("unittest:TestCase").assertRaises
     for (old, new), may in zip(pairs, allowed, strict=True):

@@ -602,3 +602,34 @@ def test_03_8_bug_vllm_18485_aborts_in_every_state(subject: Any, reference: Any)
         p.see_each(s.running, "request_id")
         p.see(s.kv_cache_manager.num_free_blocks)
     same(subject, reference, p)
+
+
+# ------------------------------------------------------------------ 03.5 what is written down
+@many
+@given(
+    prompts=st.lists(st.integers(1, 14), min_size=1, max_size=5),
+    blocks=st.integers(4, 14),
+    budget=st.integers(4, 24),
+    caching=st.booleans(),
+)
+def test_03_5_every_lookup_is_counted(
+    subject: Any, reference: Any, prompts: list[int], blocks: int, budget: int, caching: bool
+) -> None:
+    """Requests, tokens and hits of the prefix cache, and each request's own, after every step.
+    Prompts begin alike, so that later ones find what earlier ones computed."""
+    p = Program()
+    s = scheduler(p, blocks=blocks, max_num_batched_tokens=budget)
+    p.set(s.kv_cache_manager, "enable_caching", caching)
+    made = []
+    for number, length in enumerate(prompts):
+        one = request(p, f"r{number}", list(range(length)), max_tokens=2)
+        s.add_request(one)
+        made.append(one)
+    stats = s.kv_cache_manager.prefix_cache_stats
+    for _ in range(4):
+        see_plan(p, s)
+        for count in ("requests", "queries", "hits"):
+            p.see(getattr(stats, count))
+        for one in made:
+            p.see(one.num_cached_tokens)
+    assert subject.run(p) == reference.run(p)

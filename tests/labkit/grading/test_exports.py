@@ -230,6 +230,17 @@ def test_the_command_writes_each_format(result: GradeResult, form: str, tmp_path
     assert out.read_text(encoding="utf-8") == exports.render(form, source)
 
 
+def test_a_damaged_result_is_left_out_of_a_table_and_named(
+    result: GradeResult, tmp_path: Path
+) -> None:
+    result.write(tmp_path / "ann.json")
+    (tmp_path / "ben.json").write_text('{"schema": 1, "phase"')
+    (tmp_path / "cleo.json").write_text("[]")
+    code, text = export("csv", str(tmp_path))
+    assert code == 0 and "\nann," in text
+    assert "left out" in text and "ben.json: not JSON" in text and "cleo.json: is a list" in text
+
+
 def test_the_command_reads_a_folder_for_a_table(result: GradeResult, tmp_path: Path) -> None:
     result.write(tmp_path / "ann.json")
     result.write(tmp_path / "zoe.json")

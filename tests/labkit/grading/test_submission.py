@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import find_root
 from labkit.grading import submission
-from labkit.grading.result import GradeResult
+from labkit.grading.result import GradeResult, hash_submission
 
 COURSE = Course(find_root())
 
@@ -113,3 +114,17 @@ def test_what_can_run_goes_to_the_grader(
     assert result.isolation == "plain"
     names = ("request_queue", "scheduler")
     assert seen == [({f"mini_vllm.core.{n}": tmp_path / f"{n}.py" for n in names}, 7, "namespaces")]
+
+
+# ---------------------------------------------------------------- files that are no plain ones
+def test_a_link_to_itself_and_a_huge_file_are_named_at_once(tmp_path: Path) -> None:
+    """Nothing of 20 GB is read before its size is asked for, and no link is followed for ever."""
+    loop, sparse = tmp_path / "loop.py", tmp_path / "huge.py"
+    loop.symlink_to(loop)
+    with open(sparse, "wb") as file:
+        file.truncate(20 << 30)
+    begin = time.monotonic()
+    assert hash_submission({"loop.py": loop, "huge.py": sparse}) == {"loop.py": "", "huge.py": ""}
+    problem = submission.check_files(tmp_path, {"m": loop})
+    assert problem is not None and "is a link" in problem.text
+    assert time.monotonic() - begin < 5

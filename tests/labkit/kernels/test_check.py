@@ -58,7 +58,7 @@ def edited(folder: Path, spec: str, old: str, new: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("spec", SPECS)
 def test_the_engines_kernels_pass(checker: Checker, spec: str) -> None:
-    result = checker.check(spec)
+    result = checker.check(spec, seed=20)
     assert result.passed and result.score == 1.0, screen_of(result)
     assert len(result.cases) == result.planned == len(cases_of(spec))
     for case in result.cases:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import queue
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -268,3 +270,33 @@ def test_marks_without_their_data_are_refused(data: Any, message: str) -> None:
 
 def test_an_array_of_objects_is_only_a_name() -> None:
     assert plain.encode(np.array([object()], dtype=object)) == {"!type": "ndarray"}
+
+
+def test_sets_of_numbers_with_one_hash_are_refused_at_once() -> None:
+    """Numbers 2^61 - 1 apart have one hash; a set of many takes minutes to build."""
+    collide = [i * (2**61 - 1) for i in range(100_000)]
+    begin = time.monotonic()
+    for data in ({"!set": collide}, {"!dict": [[key, 0] for key in collide]}):
+        with pytest.raises(plain.PlainError, match="one hash"):
+            plain.decode(data)
+    assert time.monotonic() - begin < 10
+    assert plain.decode(plain.encode(set(range(50_000)))) == set(range(50_000))
+
+
+def test_an_answer_in_pieces_has_the_time_of_one_answer() -> None:
+    """Each piece comes in time, and the whole would take for ever."""
+
+    slow: Any = Worker(Path(), {}, child.Limits(seconds=0.6))
+    slow._process, slow._stderr = object(), type("Tail", (), {"text": lambda self: ""})()
+    slow._lines, slow._extra, slow._waited = queue.Queue(), 0.0, 0.0
+    slow.launcher = type("Nobody", (), {"ask": lambda self, process: None})()
+
+    def feed() -> None:
+        for _ in range(20):
+            time.sleep(0.1)
+            slow._lines.put(b"x\n")
+
+    threading.Thread(target=feed, daemon=True).start()
+    with pytest.raises(WorkerError, match=r"no answer after 0\.6 s"):
+        for _ in range(20):
+            slow._next_line()

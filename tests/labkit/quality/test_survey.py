@@ -247,6 +247,7 @@ UNMEASURED = {
     "11": "new: `labkit suite-quality 11 --sample 0 --write` has not run yet",
     "12": "new: `labkit suite-quality 12 --sample 0 --write` has not run yet",
     "14": "new: `labkit suite-quality 14 --sample 0 --write` has not run yet",
+    "15": "new: `labkit suite-quality 15 --sample 0 --write` has not run yet",
 }
 """Phases whose suites were not measured by rule so far, and why; a record takes a phase off."""
 

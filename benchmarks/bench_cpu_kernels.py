@@ -1,0 +1,92 @@
+"""What `cpu.cpp` gains over PyTorch's operations, function by function, in turns in one process.
+
+    python -m benchmarks.bench_cpu_kernels                 shapes of a tiny model and of Qwen3-0.6B
+    python -m benchmarks.bench_cpu_kernels --threads 2
+
+Each figure is the shortest of many turns, in microseconds: neighbours come and go.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.attention.cpu import CpuAttention
+from mini_vllm.kernels import native
+from mini_vllm.model import layers, rope
+
+SHAPES = {
+    "tiny, 16": dict(tokens=16, context=160, heads=4, kv_heads=2, size=32, hidden=128, mlp=384),
+    "tiny, 256": dict(tokens=256, context=96, heads=4, kv_heads=2, size=32, hidden=128, mlp=384),
+    "0.6B, 16": dict(tokens=16, context=160, heads=16, kv_heads=8, size=128, hidden=1024, mlp=3072),
+}
+BLOCK_SIZE = 16
+SECONDS = 0.5
+Action = Callable[[], Any]
+
+
+def actions(
+    tokens: int, context: int, heads: int, kv_heads: int, size: int, hidden: int, mlp: int
+) -> dict[str, Action]:
+    """One call of each function, as a decode step of so many requests makes it."""
+    make = partial(torch.randn, dtype=torch.bfloat16)
+    width = -(-context // BLOCK_SIZE)
+    tables = [[1 + row * width + page for page in range(width)] for row in range(tokens)]
+    cache = make(2, 1 + tokens * width, BLOCK_SIZE, kv_heads, size)
+    x, residual, weight = make(tokens, hidden), make(tokens, hidden), make(hidden)
+    query, key, gate_up = (
+        make(tokens, heads, size),
+        make(tokens, kv_heads, size),
+        make(tokens, 2 * mlp),
+    )
+    cos, sin = make(tokens, 1, size), make(tokens, 1, size)
+    metadata = AttentionMetadata.from_lists([1] * tokens, [context] * tokens, tables, BLOCK_SIZE)
+    backend = CpuAttention()
+    return {
+        "norm of a sum": lambda: layers.add_rms_norm(x, residual, weight, 1e-6),
+        "rope": lambda: rope.apply_rope(query, cos, sin),
+        "silu and product": lambda: layers.silu_mul(gate_up),
+        "cache store": lambda: backend.store(key, key, cache, metadata.slot_mapping),
+        "attention": lambda: backend.forward(query, cache, metadata, size**-0.5),
+    }
+
+
+def best_us(action: Action) -> float:
+    """The shortest of as many turns as fit into `SECONDS`."""
+    action()
+    best, end = float("inf"), time.perf_counter() + SECONDS
+    while (start := time.perf_counter()) < end:
+        action()
+        best = min(best, time.perf_counter() - start)
+    return best * 1e6
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    built = native.library()
+    if built is None:
+        raise SystemExit("cpu.cpp is not built here: there is no compiler, or MINI_VLLM_NATIVE=0")
+    print(f"{'us, bfloat16':<28}{'PyTorch':>10}{'cpu.cpp':>10}{'gain':>8}")
+    with torch.inference_mode():
+        for shape, sizes in SHAPES.items():
+            best: dict[str, dict[bool, float]] = {}
+            for on in (False, True):
+                native.library = lambda on=on: built if on else None  # type: ignore[assignment]
+                for name, action in actions(**sizes).items():
+                    best.setdefault(name, {})[on] = best_us(action)
+            for name, us in best.items():
+                gain = us[False] / us[True]
+                print(f"{shape + ': ' + name:<28}{us[False]:>10.1f}{us[True]:>10.1f}{gain:>7.1f}x")
+
+
+if __name__ == "__main__":
+    main()

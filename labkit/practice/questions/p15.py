@@ -1,0 +1,87 @@
+"""Questions of phase 15: bytes, links, holes and routes."""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from labkit.practice.question import Question
+
+
+def break_even(rng: Random) -> Question:
+    size, rate = rng.choice((1000, 2000)), rng.choice((500, 1000))
+    speed, fixed = rng.choice((1, 2, 4, 8)) * size * rate, rng.choice((10, 30))
+
+    def engine() -> float:
+        from mini_vllm.kv_transfer.economics import break_even_tokens
+
+        tokens = break_even_tokens(size, speed, rate, fixed / 1000)
+        return -1.0 if math.isinf(tokens) else tokens
+
+    def by_hand() -> float:
+        gain = 1 / rate - size / speed
+        return fixed / 1000 / gain if gain > 0 else -1.0
+
+    return Question(
+        f"{size} bytes a token, {rate} tokens computed a second, a link of {speed / 1e6:g} MB/s,"
+        f" {fixed} ms a trip: from how many tokens on is carrying faster? (-1: never)",
+        engine,
+        by_hand,
+        "fixed / (1 / rate - bytes / bandwidth); never, if the link carries no faster.",
+        tolerance=0.01,
+    )
+
+
+def rewound(rng: Random) -> Question:
+    computed, this_step = rng.randint(9, 24), rng.randint(0, 8)
+    table = rng.sample(range(1, 20), 6)
+    lost = sorted(rng.sample(table, 2))
+
+    def engine() -> float:
+        from mini_vllm.kv_transfer.remote_kv import find_rewinds
+        from mini_vllm.request import Request
+
+        request = Request("r", range(30))
+        request.num_computed_tokens = computed
+        scheduled = {"r": this_step} if this_step else {}
+        found = find_rewinds([request], lost, {"r": table}, scheduled, 4)
+        return float(found.get("r", -1))
+
+    def by_hand() -> float:
+        blocks = table[: math.ceil((computed - this_step) / 4)]
+        holes = [index for index, block in enumerate(blocks) if block in lost]
+        return float(4 * holes[0]) if holes else -1.0
+
+    return Question(
+        f"Blocks of 4. A request has computed {computed} tokens, {this_step} of them in this step,"
+        f" in blocks {table}. Blocks {lost} did not arrive. How many of its tokens are sound? (-1:"
+        " it need not go back)",
+        engine,
+        by_hand,
+        "What lies before the first lost block; but blocks of this step's tokens do not count.",
+    )
+
+
+def routed(rng: Random) -> Question:
+    scores = [rng.randint(0, 6) for _ in range(3)]
+    queued = [rng.randrange(0, 120, 5) for _ in range(3)]
+
+    def engine() -> float:
+        from mini_vllm.kv_transfer.routing import choose_worker
+
+        return float(choose_worker(scores, queued, 100, 16))
+
+    def by_hand() -> float:
+        costs = [q + 100 - 16 * s for s, q in zip(scores, queued, strict=True)]
+        return float(costs.index(min(costs)))
+
+    return Question(
+        f"A prompt of 100 tokens, blocks of 16. Workers 0, 1, 2 have {scores} of its blocks and"
+        f" {queued} tokens queued. Which one gets it?",
+        engine,
+        by_hand,
+        "The smallest of queued + 100 - 16 * blocks; of equals the first.",
+    )
+
+
+KINDS = {"break-even": break_even, "rewound": rewound, "routed": routed}

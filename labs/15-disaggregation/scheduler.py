@@ -1,0 +1,477 @@
+"""A scheduler whose requests may get their KV from elsewhere.
+
+Phase 03's scheduler decides all that it decided before. Around its holes stands what is new: how
+many tokens a connector can bring, requests that wait for theirs, blocks that outlive their request,
+and KV that does not arrive.
+
+Source: vllm/v1/core/sched/scheduler.py#L64-L2337 (Scheduler) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mini_vllm.config import CacheConfig, SchedulerConfig
+from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks
+from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.core.scheduler_output import (
+    EngineCoreOutput,
+    KVConnectorOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
+from mini_vllm.core.step_plan import StepPlan
+from mini_vllm.kv_transfer.base import KVConnectorBase_V1
+from mini_vllm.kv_transfer.remote_kv import (
+    RemoteKVCacheManager,
+    TransferState,
+    find_rewinds,
+    take_arrived,
+    transfers_of_ended,
+    transfers_over,
+)
+from mini_vllm.request import Request, RequestStatus
+
+NOTHING: tuple[int, bool] = (0, False)
+FAILED_LOAD = "the KV of {count} prompt tokens did not arrive"
+
+
+class RemoteKVScheduler(Scheduler):
+    """Asks a connector for KV before it computes, and lets it finish with KV before it frees.
+
+    Args:
+        connector: the scheduler's half.
+        kv_load_failure_policy: requests whose KV does not arrive "recompute" it, or "fail".
+    """
+
+    kv_cache_manager: RemoteKVCacheManager
+    breaks_deadlocks = True
+    """False: stand still where upstream does. For comparing the two."""
+
+    def __init__(
+        self,
+        scheduler_config: SchedulerConfig,
+        cache_config: CacheConfig,
+        extensions: Sequence[SchedulerExtension] = (),
+        hash_root: bytes | None = None,
+        *,
+        connector: KVConnectorBase_V1,
+        kv_load_failure_policy: str = "fail",
+    ) -> None:
+        self.reports = TransferReports(connector)
+        extensions = (*extensions, self.reports)
+        super().__init__(scheduler_config, cache_config, extensions, hash_root)
+        self.connector = connector
+        self.recompute_kv_load_failures = kv_load_failure_policy == "recompute"
+        self.transfers = TransferState()
+        self.offers: dict[str, tuple[int | None, bool]] = {}
+        """What the connector has answered in this pass, by request."""
+        self.passed_over: list[Request] = []
+        """Requests that this pass has left waiting, in its order: skipped, or loading now."""
+        self.has_started_loads = False
+        self.rewound: dict[str, int] = {}
+        """Tokens of requests that the worker has computed ahead of, for the next plan."""
+        self.last_rewinds: dict[str, int] = {}
+        """Sound tokens of requests that the last step's report has sent back."""
+        self.failed_loads: dict[str, str] = {}
+        """Reasons of requests that this step's lost KV ends."""
+        self.kv_transfer_params: dict[str, dict[str, Any]] = {}
+        """What callers of ended requests are told, until their last output takes it along."""
+
+    @property
+    def held(self) -> list[str]:
+        """Ids of ended requests whose blocks a transfer still needs."""
+        return list(self.transfers.held)
+
+    def waits_for_transfer(self) -> bool:
+        """Whether something outside the engine will change what can be scheduled."""
+        deferred = any(external is None for external, _ in self.offers.values())
+        waiting = self.transfers.loading - self.transfers.arrived
+        return bool(waiting or self.transfers.held or deferred)
+
+    # ------------------------------------------------------------------ requests in and out
+
+    def add_request(self, request: Request) -> None:
+        """See :meth:`Scheduler.add_request`. An id is in use, too, while blocks of it are."""
+        if request.request_id in self.transfers.held:
+            raise ValueError(
+                f"request id {request.request_id!r} is in use: the blocks of the request that had "
+                "it are still being sent; choose another"
+            )
+        super().add_request(request)
+
+    def _free_request(self, request: Request) -> None:
+        """Let go of what an ended request holds; of its blocks when no transfer touches them.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1842-L1864 (Scheduler._free_request) @ v0.22.1
+        """
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        keeps, params = self.connector.request_finished(request, block_ids)
+        if params:
+            self.kv_transfer_params[request.request_id] = params
+        pending = transfers_of_ended(self.transfers, request, keeps and bool(block_ids))
+        if not pending:
+            super()._free_request(request)
+            return
+        with self.kv_cache_manager.kept(request):
+            super()._free_request(request)
+        self.transfers.held[request.request_id] = (request, pending)
+
+    def release_held(self) -> None:
+        """Free what transfers hold, for the engine ends."""
+        for request, _ in self.transfers.held.values():
+            self.kv_cache_manager.free(request)
+        self.transfers.held.clear()
+
+    def has_requests(self) -> bool:
+        """Steps go on while ended requests hold blocks: a later one frees them."""
+        return super().has_requests() or bool(self.transfers.held)
+
+    # ------------------------------------------------------------------ admission
+
+    def _schedule_waiting(self, step: StepPlan) -> None:
+        """See :meth:`Scheduler._schedule_waiting`. Those who wait for their KV stay in its order.
+
+        They have been admitted as far as they can be: they hold blocks, and nothing is computed.
+        So they take neither budget nor a place among the running.
+        """
+        self.offers.clear()
+        self.passed_over, self.has_started_loads = [], False
+        super()._schedule_waiting(step)
+        if self.has_started_loads:
+            self.skipped_waiting.remove_requests(self.passed_over)
+            self.skipped_waiting.prepend_requests(reversed(self.passed_over))
+        idle = not (step.num_scheduled_tokens or self.running or step.preempted)
+        if idle and self.breaks_deadlocks:
+            self._break_deadlock(step)
+
+    def _may_admit(self, request: Request) -> bool:
+        """Whether nothing but budget and blocks keeps ``request`` waiting, KV included.
+
+        The connector is asked once a pass, and only about requests that have computed nothing.
+
+        Source: vllm/v1/core/sched/scheduler.py#L556-L613 (Scheduler.schedule) @ v0.22.1
+        """
+        admissible = self._has_arrived(request) and super()._may_admit(request)
+        if admissible and request.num_computed_tokens == 0:
+            admissible = self._offer_for(request)[0] is not None
+        if not admissible:
+            self.passed_over.append(request)
+        return admissible
+
+    def _has_arrived(self, request: Request) -> bool:
+        """False while KV is on its way; a request whose transfer is over waits for its turn again.
+
+        Source: vllm/v1/core/sched/scheduler.py#L2103-L2118
+        (Scheduler._try_promote_blocked_waiting_request) @ v0.22.1
+        """
+        if request.status != RequestStatus.WAITING_FOR_REMOTE_KVS:
+            return True
+        if request.request_id not in self.transfers.arrived:
+            return False
+        take_arrived(self.transfers, self.kv_cache_manager, request)
+        request.transition_to(RequestStatus.WAITING)
+        return True
+
+    def _offer_for(self, request: Request) -> tuple[int | None, bool]:
+        """What the connector can bring of a request, asked once in this pass."""
+        request_id = request.request_id
+        if request_id not in self.offers:
+            self.offers[request_id] = self._ask_connector(request)
+        return self.offers[request_id]
+
+    def _ask_connector(self, request: Request) -> tuple[int | None, bool]:
+        if request.skip_reading_prefix_cache:  # it needs the logits of every token
+            return NOTHING
+        _, num_local = self.kv_cache_manager.get_computed_blocks(request)
+        external, is_async = self.connector.get_num_new_matched_tokens(request, num_local)
+        if external is not None:
+            most = request.num_tokens - num_local - (0 if is_async else 1)
+            assert 0 <= external <= most, (
+                f"the connector offers {external} tokens of {request} beyond {num_local}; at most "
+                f"{most} can be used"
+            )
+        return external, is_async
+
+    def _try_admit(self, step: StepPlan, request: Request) -> bool:
+        """See :meth:`Scheduler._try_admit`; external tokens count as computed, local ones first."""
+        offered, is_async = self.offers.get(request.request_id, NOTHING)
+        external = offered or 0
+        if request.num_computed_tokens > 0:
+            admitted = self._admit(step, request, KVCacheBlocks(), 0, 0)
+        elif external == 0:
+            admitted = super()._try_admit(step, request)
+        else:
+            hits, num_local = self.kv_cache_manager.get_computed_blocks(request)
+            admit = self._start_load if is_async else self._admit
+            admitted = admit(step, request, hits, num_local, external)
+        if admitted:
+            self.offers.pop(request.request_id, None)
+            table = self.kv_cache_manager.req_to_blocks[request.request_id]
+            self.connector.update_state_after_alloc(request, KVCacheBlocks(list(table)), external)
+        return admitted
+
+    def _start_load(
+        self, step: StepPlan, request: Request, hits: KVCacheBlocks, num_local: int, external: int
+    ) -> bool:
+        """Give a request the blocks that its KV is loaded into, and let it wait for that.
+
+        ::
+
+            | local hits | to be loaded |  not computed   |
+            |  touched   | new blocks   |  no block yet   |     no tokens, no budget, no row
+
+        The count of computed tokens is set already; nobody reads it before the load is over, and a
+        failed load cuts it. The new blocks are not findable.
+
+        Source: vllm/v1/core/sched/scheduler.py#L645-L782 (Scheduler.schedule) @ v0.22.1
+        """
+        # TODO 15.6
+        raise NotImplementedError(
+            "TODO 15.6: write RemoteKVScheduler._start_load in labs/15-disaggregation/scheduler.py"
+            " (phase 15, 02-mini-build.md#task-6)"
+        )
+
+    def _admit(
+        self, step: StepPlan, request: Request, hits: KVCacheBlocks, num_local: int, external: int
+    ) -> bool:
+        """Let a request run with what it has: tokens that have arrived, or that the connector
+        brings before this step's forward pass.
+
+        Source: vllm/v1/core/sched/scheduler.py#L634-L804 (Scheduler.schedule) @ v0.22.1
+        """
+        held = request.num_computed_tokens
+        num_computed = held + num_local + external
+        num_new_tokens = self._new_tokens(step, request, num_computed)
+        if num_new_tokens == 0:
+            return False
+        config = self.scheduler_config
+        blocks = self.kv_cache_manager.allocate_slots(
+            request,
+            external + num_new_tokens,
+            num_new_computed_tokens=num_local,
+            new_computed_blocks=hits,
+            num_lookahead_tokens=config.num_lookahead_tokens if held else 0,
+            full_sequence_must_fit=config.scheduler_reserve_full_isl,
+        )
+        if blocks is None:
+            return False
+        if not held:
+            self._count_cached(request, num_local, external)
+        request.transition_to(RequestStatus.RUNNING)
+        request.num_computed_tokens = num_computed
+        self.running.append(request)
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        step.add_admitted(request, num_new_tokens, block_ids)
+        return True
+
+    def _new_tokens(self, step: StepPlan, request: Request, num_computed: int) -> int:
+        """Tokens to compute for a request that is to be admitted; 0 if it has to wait."""
+        num_new_tokens = request.num_tokens - num_computed
+        threshold = self.scheduler_config.long_prefill_token_threshold
+        if 0 < threshold < num_new_tokens:
+            num_new_tokens = threshold
+        if num_new_tokens > step.token_budget and not self.scheduler_config.enable_chunked_prefill:
+            return 0
+        num_new_tokens = min(num_new_tokens, step.token_budget)
+        for extension in self.extensions:
+            num_new_tokens = extension.limit_tokens(request, num_computed, num_new_tokens)
+        return num_new_tokens
+
+    def _count_cached(self, request: Request, num_local: int, external: int) -> None:
+        if request.num_preemptions == 0:
+            request.num_cached_tokens = num_local + external
+        self.kv_cache_manager.prefix_cache_stats.record(request.num_tokens, num_local)
+
+    # ------------------------------------------------------------------ progress
+
+    def _break_deadlock(self, step: StepPlan) -> None:
+        """Nothing runs and nothing can be admitted in order: let those run who hold blocks.
+
+        ::
+
+            head A   holds nothing, needs 10 blocks      |  9 are free
+            then B   its KV has arrived, holds 12        |  runs, ends, and frees them
+
+        Upstream stops at A, in this step and in all that follow. Here B goes first, but only when
+        otherwise nobody would. If not even a holder fits, because several hold parts of the pool,
+        the last of them lets go of its blocks and starts anew.
+        """
+        holders = [request for request in self._all_waiting() if self._is_ready_holder(request)]
+        for request in holders:
+            if step.token_budget == 0 or len(self.running) == self.scheduler_config.max_num_seqs:
+                return
+            if self._may_admit(request) and self._try_admit(step, request):
+                self.waiting.remove_requests([request])
+                self.skipped_waiting.remove_requests([request])
+                if request.status != RequestStatus.RUNNING:  # it loads once more
+                    self.skipped_waiting.prepend_request(request)
+        if holders and not self.running and self.transfers.loading <= self.transfers.arrived:
+            self._start_anew(holders[-1])
+
+    def _all_waiting(self) -> list[Request]:
+        return [*self.skipped_waiting, *self.waiting]
+
+    def _is_ready_holder(self, request: Request) -> bool:
+        holds = request.request_id in self.kv_cache_manager.req_to_blocks
+        is_loading = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+        return holds and (not is_loading or request.request_id in self.transfers.arrived)
+
+    def _start_anew(self, request: Request) -> None:
+        """Take the blocks of a request that waits, as if it had never been given any."""
+        self._has_arrived(request)
+        self.kv_cache_manager.free(request)
+        request.num_computed_tokens = 0
+
+    def _check_progress(self, step: StepPlan) -> None:
+        """See :meth:`Scheduler._check_progress`; what is on its way is progress."""
+        on_its_way = self.waits_for_transfer() or self.transfers.arrived
+        if not on_its_way and self.breaks_deadlocks:
+            super()._check_progress(step)
+
+    def _make_output(self, step: StepPlan) -> SchedulerOutput:
+        """The finished plan, with what the connector and the rewinds add to it."""
+        output = super()._make_output(step)
+        output.rewound, self.rewound = self.rewound, {}
+        output.kv_connector_metadata = self.connector.build_connector_meta(output)
+        return output
+
+    # ------------------------------------------------------------------ after the forward pass
+
+    def loads_done(self, output: SchedulerOutput, invalid: set[int]) -> set[str]:
+        """Hear of blocks that did not arrive, before any token of the step is taken in.
+
+        Returns:
+            The running requests that computed over them: their tokens are thrown away.
+
+        Source: vllm/v1/core/sched/scheduler.py#L2268-L2337 (Scheduler._handle_invalid_blocks)
+        @ v0.22.1
+        """
+        waiting = [r for r in self.skipped_waiting if r.request_id in self.transfers.loading]
+        late = self._rewinds(waiting, invalid, {})
+        lost = self._rewinds(self.running, invalid, output.num_scheduled_tokens)
+        self.last_rewinds = late | lost
+        for request_id, num_sound in self.last_rewinds.items():
+            request = self.requests[request_id]
+            num_lost = request.num_computed_tokens - num_sound
+            num_lost -= output.num_scheduled_tokens.get(request_id, 0)
+            if not self.recompute_kv_load_failures:
+                self.failed_loads[request_id] = FAILED_LOAD.format(count=num_lost)
+            self._rewind(request, num_sound)
+        self.transfers.failed |= late.keys()
+        return set(lost)
+
+    def _rewinds(
+        self, requests: Sequence[Request], invalid: set[int], scheduled: dict[str, int]
+    ) -> dict[str, int]:
+        manager = self.kv_cache_manager
+        tables = {r.request_id: manager.get_block_ids(r.request_id) for r in requests}
+        return find_rewinds(requests, invalid, tables, scheduled, manager.block_size)
+
+    def _rewind(self, request: Request, num_sound_tokens: int) -> None:
+        """Go back to the tokens whose KV is sound. What lies behind must not be found any more.
+
+        Upstream leaves it findable: until it is computed again, others read what was never there.
+        """
+        self.kv_cache_manager.uncache_blocks(request, num_sound_tokens)
+        request.num_computed_tokens = num_sound_tokens
+        request.num_cached_tokens = min(request.num_cached_tokens, num_sound_tokens)
+        if request.status == RequestStatus.RUNNING:
+            request.spec_token_ids = []
+            self.tokens_at_admission[request.request_id] = request.num_tokens
+            self.rewound[request.request_id] = request.num_tokens
+
+    def update_from_output(
+        self, output: SchedulerOutput, sampled_token_ids: Mapping[str, list[int]]
+    ) -> list[EngineCoreOutput]:
+        """See :meth:`Scheduler.update_from_output`. Before it, tokens that were computed over lost
+        KV are thrown away. After it, their requests end, if they are not to compute it themselves,
+        and blocks that no transfer needs any more are free.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1535-L1551 (Scheduler.update_from_output)
+        @ v0.22.1
+        """
+        report = self.reports.take()
+        lost = self.loads_done(output, report.invalid_block_ids)
+        sampled = {i: tokens for i, tokens in sampled_token_ids.items() if i not in lost}
+        outputs = super().update_from_output(output, sampled)
+        reasons, self.failed_loads = self.failed_loads, {}
+        for request_id, reason in reasons.items():
+            request = self.requests.get(request_id)
+            if request is not None:
+                request.stop_reason = reason
+                self.finish_requests(request_id, RequestStatus.FINISHED_ERROR)
+                outputs.append(EngineCoreOutput.last(request, [], request.status))
+        self._hear(report)
+        for ended in outputs:
+            if ended.finish_reason is not None:
+                ended.kv_transfer_params = self.kv_transfer_params.pop(ended.request_id, None)
+        self.kv_transfer_params.clear()  # of requests that were aborted: nobody asks
+        return outputs
+
+    def update_draft_token_ids(self, draft_token_ids: Mapping[str, list[int]]) -> None:
+        """See :meth:`Scheduler.update_draft_token_ids`; nothing follows a token thrown away."""
+        sound = {i: drafts for i, drafts in draft_token_ids.items() if i not in self.rewound}
+        super().update_draft_token_ids(sound)
+
+    def _hear(self, report: KVConnectorOutput) -> None:
+        """Take in which transfers are over."""
+        self.connector.update_connector_output(report)
+        for kind, ids in (("recv", report.finished_recving), ("send", report.finished_sending)):
+            for request in transfers_over(self.transfers, ids or (), kind):
+                self.kv_cache_manager.free(request)
+
+    def check_integrity(self) -> None:
+        """Raise AssertionError unless queues, statuses, blocks, transfers and limits agree."""
+        waiting = self._all_waiting()
+        queued = [request.request_id for request in (*self.running, *waiting)]
+        assert sorted(queued) == sorted(self.requests), f"queues {queued}, known {[*self.requests]}"
+        assert len(self.running) <= self.scheduler_config.max_num_seqs
+        tables = self.kv_cache_manager.req_to_blocks
+        size = self.cache_config.block_size
+        for request in self.running:
+            assert request.status == RequestStatus.RUNNING, f"{request} is in running"
+            assert request.num_computed_tokens <= len(tables[request.request_id]) * size
+            assert request.num_computed_tokens <= request.num_tokens
+        for request in waiting:
+            assert request.status != RequestStatus.RUNNING, f"{request} is waiting"
+            holds = request.request_id in tables
+            assert holds == (request.num_computed_tokens > 0) or self._lost_all(request), (
+                f"{request} holds blocks: {holds}"
+            )
+            loads = request.status == RequestStatus.WAITING_FOR_REMOTE_KVS
+            assert loads == (request.request_id in self.transfers.loading), f"{request}"
+        held = self.transfers.held
+        assert not held.keys() & self.requests.keys(), "a request is held and unfinished"
+        known = self.requests.keys() | held.keys()
+        assert tables.keys() <= known, f"blocks of nobody: {tables.keys() - known}"
+        assert self.transfers.failed | self.transfers.arrived <= self.transfers.loading
+        self.kv_cache_manager.check_integrity(self.running)
+
+    def _lost_all(self, request: Request) -> bool:
+        """A load that has failed from its first block on keeps its blocks until it is over."""
+        return request.request_id in self.transfers.failed
+
+
+class TransferReports(SchedulerExtension):
+    """Keeps what the worker reports with a step until the scheduler takes the step in."""
+
+    def __init__(self, connector: KVConnectorBase_V1) -> None:
+        self.connector = connector
+        self.report: KVConnectorOutput | None = None
+
+    def step_done(self, output: SchedulerOutput, result: ModelRunnerOutput) -> set[str]:
+        self.report = result.kv_connector_output
+        return set()
+
+    def take(self) -> KVConnectorOutput:
+        """The report of the step that is taken in; an empty one if the step had none."""
+        report, self.report = self.report, None
+        return report or KVConnectorOutput()
+
+    def reset(self) -> None:
+        """The scheduler starts anew, and no transfer may touch what was its."""
+        self.report = None
+        self.connector.reset()

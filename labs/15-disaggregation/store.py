@@ -1,0 +1,170 @@
+"""A folder of KV blocks that several engines share: one file a block, over all layers.
+
+::
+
+    <root>/<namespace>/<first two digits>/<hash>.kv
+
+    │ magic 8 │ namespace 32 │ block hash 32 │ length 8 │ crc32 4 │ payload ... │
+
+Engines come and go at any moment, also in the middle of a write, and nobody asks the others. So a
+file appears whole or not at all, says itself what it is, and is believed by nobody who has not
+checked it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import struct
+import time
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Protocol
+
+MAGIC = b"miniKV01"
+HEADER = struct.Struct("<8s32s32sQI")
+STALE_SECONDS = 60.0
+"""After which an unfinished file's writer is taken for dead."""
+SWEEP_EVERY = 64
+"""Files written between two looks at what others have written."""
+
+
+class Store(Protocol):
+    """What a connector asks of a place that keeps blocks."""
+
+    def contains(self, block_hash: bytes) -> bool: ...
+
+    def put(self, block_hash: bytes, payload: bytes | memoryview) -> bool: ...
+
+    def get(self, block_hash: bytes) -> bytes | None: ...
+
+    def evict(self) -> int: ...
+
+
+def pack_entry(namespace: bytes, block_hash: bytes, payload: bytes | memoryview) -> list[bytes]:
+    """A header and the payload, to be written one after the other.
+
+    The checksum covers the header's other fields and the payload. CRC-32 finds every accident, and
+    costs a third of what SHA-256 would, which would cost more than the copy itself. It does not
+    stop an attacker: whoever can write the store can lie.
+    """
+    head = HEADER.pack(MAGIC, namespace, block_hash, len(payload), 0)
+    checksum = zlib.crc32(payload, zlib.crc32(head))
+    return [HEADER.pack(MAGIC, namespace, block_hash, len(payload), checksum), bytes(payload)]
+
+
+def unpack_entry(namespace: bytes, block_hash: bytes, entry: bytes) -> bytes | None:
+    """The payload of a file that should hold this block; None if it does not, whatever is wrong.
+
+    Wrong can be: its length (cut off, or longer), the magic, the namespace (another model's), the
+    hash (another block's, swapped by hand or by a bug), the checksum (a flipped bit anywhere).
+    """
+    # TODO 15.10
+    raise NotImplementedError(
+        "TODO 15.10: write unpack_entry in labs/15-disaggregation/store.py"
+        " (phase 15, 02-mini-build.md#task-10)"
+    )
+
+
+class BlockStore:
+    """Blocks in files.
+
+    Args:
+        root: folder of all stores; made if it is not there.
+        namespace: 32 bytes; entries of other namespaces are never seen.
+        max_bytes: of all files of this namespace together; None: no limit.
+
+    Raises:
+        ValueError: if the folder cannot be made or written to.
+    """
+
+    def __init__(self, root: str | Path, namespace: bytes, max_bytes: int | None = None) -> None:
+        self.namespace = namespace
+        self.max_bytes = max_bytes
+        self.folder = Path(root) / namespace.hex()[:16]
+        self.num_bytes: int | None = None
+        """Of all files, as far as we know; None: not counted yet."""
+        self._names = itertools.count()
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"shared_storage_path is {str(root)!r}, which cannot be made: {error.strerror}; "
+                "choose a folder that this process may write to"
+            ) from None
+        if not os.access(self.folder, os.W_OK):
+            raise ValueError(f"shared_storage_path is {str(root)!r}, which cannot be written to")
+
+    def path_of(self, block_hash: bytes) -> Path:
+        """Where a block's file is, or would be."""
+        name = block_hash.hex()
+        return self.folder / name[:2] / f"{name}.kv"
+
+    def contains(self, block_hash: bytes) -> bool:
+        """Whether there is a file; only reading it tells whether it is sound."""
+        return self.path_of(block_hash).exists()
+
+    def put(self, block_hash: bytes, payload: bytes | memoryview) -> bool:
+        """Write a block, if it is not there yet.
+
+        Into a file of another name in the same folder (``self._temporary(path)``), which is then
+        renamed with ``os.replace``: readers see all of it or nothing, also if this process is
+        killed in between. Two writers of the same block write the same, and the later one wins.
+        Never raises for what a disk may do: what cannot be stored is not stored.
+
+        Returns:
+            Whether the block is there now.
+        """
+        # TODO 15.10
+        raise NotImplementedError(
+            "TODO 15.10: write BlockStore.put in labs/15-disaggregation/store.py"
+            " (phase 15, 02-mini-build.md#task-10)"
+        )
+
+    def get(self, block_hash: bytes) -> bytes | None:
+        """Read a block; None if it is not there, or not sound.
+
+        An unsound file is deleted, so that nobody offers it again. A sound one is young again
+        (``os.utime``): the oldest are the first to go. Never raises: a file may vanish at any
+        moment, and a disk may refuse.
+        """
+        # TODO 15.10
+        raise NotImplementedError(
+            "TODO 15.10: write BlockStore.get in labs/15-disaggregation/store.py"
+            " (phase 15, 02-mini-build.md#task-10)"
+        )
+
+    def evict(self) -> int:
+        """Delete the oldest files until all together take at most ``max_bytes``.
+
+        Others may delete at the same time: a file that has vanished is as good as deleted. Files
+        whose writer has died before it could rename them are deleted, too.
+
+        Returns:
+            Bytes that are left.
+        """
+        # TODO 15.11
+        raise NotImplementedError(
+            "TODO 15.11: write BlockStore.evict in labs/15-disaggregation/store.py"
+            " (phase 15, 02-mini-build.md#task-11)"
+        )
+
+    def _temporary(self, path: Path) -> Path:
+        return path.with_name(f".{path.stem}.{os.getpid()}.{next(self._names)}.tmp")
+
+    def _count(self, num_bytes: int) -> None:
+        """One more file; look after the others when there may be too many."""
+        if self.max_bytes is None:
+            return
+        self.num_bytes = None if self.num_bytes is None else self.num_bytes + num_bytes
+        too_many = self.num_bytes is None or self.num_bytes > self.max_bytes
+        if too_many or next(self._names) % SWEEP_EVERY == 0:
+            self.evict()
+
+    def _scan(self) -> Iterable[tuple[Path, os.stat_result]]:
+        for path in self.folder.glob("*/*"):
+            try:
+                yield path, path.stat()
+            except FileNotFoundError:
+                continue

@@ -1,0 +1,281 @@
+"""``python -m mini_vllm.entrypoints.disagg_proxy``: one door to prefill and decode servers.
+
+::
+
+    client ──► proxy ──► prefill server: max_tokens 1, "others will go on with this"
+                 │  ◄── where its KV is held
+                 └─────► decode server: the client's request, and where the KV is
+    client ◄────────────  its answer, passed through as it comes
+
+The token of the prefill server is thrown away: the decode server computes the prompt's last token
+once more and samples the first token itself. If a prefill server fails, the decode server gets
+the request without KV and computes all of it: the client sees an answer, only later.
+
+Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
+(NixlConnectorScheduler.request_finished) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, Response, StreamingResponse
+
+from mini_vllm.kv_transfer.events import event_from_wire
+from mini_vllm.kv_transfer.routing import ContentIndex, choose_worker
+
+logger = logging.getLogger(__name__)
+
+PATHS = ("/v1/completions", "/v1/chat/completions")
+FAILURES = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+
+
+@dataclass(slots=True)
+class Worker:
+    """A server behind the proxy.
+
+    Attributes:
+        url: without a path.
+        events: where it publishes its KV events, if it does.
+        queued_tokens: of prompts that it was sent and has not answered.
+    """
+
+    url: str
+    events: str | None = None
+    queued_tokens: int = 0
+
+
+@dataclass
+class Router:
+    """Decides who computes a prompt, and who goes on with it.
+
+    Args:
+        prefill: servers that compute prompts; none: the decode servers do all.
+        decode: servers that generate.
+        block_size: of all of them.
+        local_tokens: prompts shorter than this are not worth a transfer.
+    """
+
+    prefill: list[Worker]
+    decode: list[Worker]
+    block_size: int = 16
+    local_tokens: int = 0
+    index: ContentIndex = field(default_factory=ContentIndex)
+
+    def choose_prefill(self, token_ids: Sequence[int]) -> Worker | None:
+        """The server that is done with the prompt first; None: it stays with the decode server."""
+        if not self.prefill or len(token_ids) < self.local_tokens:
+            return None
+        return self._choose(self.prefill, token_ids)
+
+    def choose_decode(self, token_ids: Sequence[int]) -> Worker:
+        return self._choose(self.decode, token_ids)
+
+    def _choose(self, workers: list[Worker], token_ids: Sequence[int]) -> Worker:
+        scores = [self.index.score(worker.url, token_ids, self.block_size) for worker in workers]
+        queued = [worker.queued_tokens for worker in workers]
+        return workers[choose_worker(scores, queued, len(token_ids), self.block_size)]
+
+
+def prefill_body(body: dict[str, Any]) -> dict[str, Any]:
+    """What a prefill server is asked: one token, at once, and to hold the KV."""
+    asked = {key: value for key, value in body.items() if key != "stream_options"}
+    asked |= {"stream": False, "max_tokens": 1, "n": 1}
+    asked["kv_transfer_params"] = {"do_remote_decode": True, "do_remote_prefill": False}
+    if "max_completion_tokens" in asked:
+        asked["max_completion_tokens"] = 1
+    if asked.get("min_tokens"):
+        asked["min_tokens"] = 1
+    return asked
+
+
+class Proxy:
+    """Passes requests on.
+
+    Args:
+        timeout: seconds that a prefill server has for a prompt.
+    """
+
+    def __init__(self, router: Router, timeout: float = 60.0) -> None:
+        self.router = router
+        self.timeout = aiohttp.ClientTimeout(total=timeout)
+        self.session: aiohttp.ClientSession | None = None
+
+    @contextlib.asynccontextmanager
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        endless = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        async with aiohttp.ClientSession(timeout=endless) as self.session:
+            listeners = [
+                asyncio.create_task(self._listen(worker))
+                for worker in (*self.router.prefill, *self.router.decode)
+                if worker.events is not None
+            ]
+            yield
+            for listener in listeners:
+                listener.cancel()
+
+    async def _listen(self, worker: Worker) -> None:
+        """Follow a server's events. After a gap nothing is known of it."""
+        import msgspec.msgpack
+        import zmq.asyncio
+
+        assert worker.events is not None
+        with zmq.asyncio.Context() as context, context.socket(zmq.SUB) as socket:
+            socket.connect(worker.events)
+            socket.subscribe(b"")
+            expected: int | None = None
+            while True:
+                _, number, content = await socket.recv_multipart()
+                sequence = int.from_bytes(number, "big")
+                if expected is not None and sequence != expected:
+                    self.router.index.forget(worker.url)
+                expected = sequence + 1
+                _, events, *_ = msgspec.msgpack.decode(content)
+                self.router.index.apply(worker.url, [event_from_wire(event) for event in events])
+
+    async def serve(self, path: str, request: Request) -> Response:
+        """One request of a client, from door to door."""
+        assert self.session is not None
+        body = await request.json()
+        headers = _passed_on(request)
+        token_ids = await self._tokenize(body, headers)
+        first = self.router.choose_prefill(token_ids)
+        if first is not None and body.get("kv_transfer_params") is None:
+            first.queued_tokens += len(token_ids)
+            try:
+                answer = await self._prefill(first, path, body, headers)
+            finally:
+                first.queued_tokens -= len(token_ids)
+            if isinstance(answer, Response):
+                return answer
+            body = body | {"kv_transfer_params": answer} if answer else body
+        return await self._decode(path, body, headers, token_ids)
+
+    async def _prefill(
+        self, worker: Worker, path: str, body: dict[str, Any], headers: dict[str, str]
+    ) -> dict[str, Any] | Response | None:
+        """Where the KV is; a refusal of the client's request; or None if the server has failed."""
+        assert self.session is not None
+        try:
+            async with self.session.post(
+                worker.url + path, json=prefill_body(body), headers=headers, timeout=self.timeout
+            ) as answer:
+                if 400 <= answer.status < 500:
+                    return Response(await answer.read(), answer.status, media_type=JSON)
+                answer.raise_for_status()
+                return (await answer.json()).get("kv_transfer_params")
+        except FAILURES as error:
+            logger.warning("%s has failed (%s); the decode server computes all", worker.url, error)
+            return None
+
+    async def _decode(
+        self, path: str, body: dict[str, Any], headers: dict[str, str], token_ids: Sequence[int]
+    ) -> Response:
+        """The decode server's answer, passed through as it comes."""
+        assert self.session is not None
+        worker = self.router.choose_decode(token_ids)
+        worker.queued_tokens += len(token_ids)
+        try:
+            answer = await self.session.post(worker.url + path, json=body, headers=headers)
+        except FAILURES as error:
+            worker.queued_tokens -= len(token_ids)
+            message = f"{worker.url} cannot be reached: {error}"
+            return JSONResponse({"error": {"message": message, "type": "proxy_error"}}, 502)
+
+        async def chunks() -> AsyncIterator[bytes]:
+            try:
+                async for chunk in answer.content.iter_any():
+                    yield chunk
+            finally:
+                worker.queued_tokens -= len(token_ids)
+                answer.close()  # a client that has gone ends its request
+
+        kind = answer.headers.get("Content-Type", JSON)
+        return StreamingResponse(chunks(), answer.status, media_type=kind)
+
+    async def _tokenize(self, body: dict[str, Any], headers: dict[str, str]) -> list[int]:
+        """A prompt's tokens, to know its length and where its beginning is; none if nobody says."""
+        assert self.session is not None
+        prompt = body.get("prompt")
+        if isinstance(prompt, list) and all(isinstance(token, int) for token in prompt):
+            return prompt
+        asked = {key: body[key] for key in ("model", "prompt", "messages") if key in body}
+        try:
+            url = self.router.decode[0].url + "/tokenize"
+            async with self.session.post(url, json=asked, headers=headers) as answer:
+                return (await answer.json()).get("tokens", []) if answer.status == 200 else []
+        except FAILURES:
+            return []
+
+
+JSON = "application/json"
+
+
+def _passed_on(request: Request) -> dict[str, str]:
+    names = ("authorization", "x-request-id")
+    return {name: request.headers[name] for name in names if name in request.headers}
+
+
+def make_app(proxy: Proxy) -> FastAPI:
+    """The proxy as a web application."""
+    app = FastAPI(lifespan=proxy.lifespan)
+    for path in PATHS:
+
+        async def serve(request: Request, path: str = path) -> Response:
+            return await proxy.serve(path, request)
+
+        app.post(path)(serve)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return Response()
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        assert proxy.session is not None
+        async with proxy.session.get(proxy.router.decode[0].url + "/v1/models") as answer:
+            return Response(await answer.read(), answer.status, media_type=JSON)
+
+    return app
+
+
+def parse_worker(text: str) -> Worker:
+    """``URL`` or ``URL,EVENTS``. Raises ValueError for what is neither."""
+    url, _, events = text.partition(",")
+    if not url.startswith(("http://", "https://")):
+        raise ValueError(f"{text!r} is no server; write http://HOST:PORT, or http://...,tcp://...")
+    return Worker(url.rstrip("/"), events or None)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m mini_vllm.entrypoints.disagg_proxy",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--prefill", nargs="*", default=[], type=parse_worker, metavar="URL[,EVENTS]")
+    add("--decode", nargs="+", required=True, type=parse_worker, metavar="URL[,EVENTS]")
+    add("--host", default="127.0.0.1")
+    add("--port", type=int, default=8100)
+    add("--block-size", type=int, default=16, help="tokens per block of the servers")
+    add("--local-tokens", type=int, default=0, help="shorter prompts are not worth a transfer")
+    add("--prefill-timeout", type=float, default=60.0, metavar="SECONDS")
+    args = parser.parse_args(arguments)
+    import uvicorn
+
+    router = Router(args.prefill, args.decode, args.block_size, args.local_tokens)
+    app = make_app(Proxy(router, args.prefill_timeout))
+    uvicorn.run(app, host=args.host, port=args.port, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Where should a prompt go? To whoever has its beginning already, unless she is busy.
+
+::
+
+    prompt     [b0][b1][b2][b3]
+    worker 0   [b0][b1]            2 blocks known,  900 tokens in its queue
+    worker 1   [b0]                1 block known,     0 tokens in its queue     done first: here
+
+What workers have, they tell by their events (:mod:`~mini_vllm.kv_transfer.events`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from mini_vllm.core.block_hash import hash_block
+from mini_vllm.kv_transfer.events import AllBlocksCleared, BlockRemoved, BlockStored, KVEvent
+
+
+class PrefixIndex:
+    """What a router knows of the caches of several workers.
+
+    ``{worker: {block hash: copies}}``. Copies are counted: a worker may hold the same contents in
+    two blocks, and still hold them when one of the two is removed.
+    """
+
+    def __init__(self) -> None:
+        self.copies: dict[str, dict[bytes, int]] = {}
+
+    def apply(self, worker: str, events: Iterable[KVEvent]) -> None:
+        """Take in what a worker tells, in its order.
+
+        A BlockStored is one more copy of each of its hashes, a BlockRemoved one less; a hash
+        without a copy is forgotten, and one that was never told of is ignored. AllBlocksCleared
+        empties the worker's part.
+        """
+        known = self.copies.setdefault(worker, {})
+        for event in events:
+            if isinstance(event, AllBlocksCleared):
+                known.clear()
+                continue
+            change = 1 if isinstance(event, BlockStored) else -1
+            for block_hash in event.block_hashes:
+                copies = known.get(block_hash, 0) + change
+                if copies > 0:
+                    known[block_hash] = copies
+                else:
+                    known.pop(block_hash, None)
+
+    def forget(self, worker: str) -> None:
+        """A worker is gone, or its events have a gap: nothing is known of it."""
+        self.copies.pop(worker, None)
+
+    def score(self, worker: str, block_hashes: Sequence[bytes]) -> int:
+        """How many of a prompt's blocks, from its beginning, the worker has.
+
+        A block after a gap is worth nothing: its hash covers all before it, but its KV can be used
+        only if all before it is there, too.
+        """
+        known = self.copies.get(worker, {})
+        for index, block_hash in enumerate(block_hashes):
+            if block_hash not in known:
+                return index
+        return len(block_hashes)
+
+
+def choose_worker(
+    scores: Sequence[int],
+    queued_tokens: Sequence[int],
+    num_prompt_tokens: int,
+    block_size: int,
+) -> int:
+    """Which worker should compute a prompt: the one that is done with it first.
+
+    A worker's cost is the tokens queued before it, plus those of the prompt that it does not have:
+    ``queued_tokens[i] + num_prompt_tokens - scores[i] * block_size``. Of equal ones the first
+    counts. Who only looks at the prefix sends a popular one to a single worker for ever; who only
+    looks at the queue computes it everywhere.
+
+    Args:
+        scores: per worker, blocks of the prompt that it has (:meth:`PrefixIndex.score`).
+        queued_tokens: per worker, tokens that it has still to compute.
+
+    Returns:
+        The worker's index.
+
+    Raises:
+        ValueError: if there is no worker.
+    """
+    if not scores:
+        raise ValueError("there is no worker to choose from")
+    costs = [
+        queued + num_prompt_tokens - score * block_size
+        for score, queued in zip(scores, queued_tokens, strict=True)
+    ]
+    return costs.index(min(costs))
+
+
+ROOT = bytes(32)
+
+
+def content_hashes(token_ids: Sequence[int], block_size: int) -> list[bytes]:
+    """Names of a prompt's full blocks by their tokens alone, the same for every engine."""
+    hashes: list[bytes] = []
+    for end in range(block_size, len(token_ids) + 1, block_size):
+        parent = hashes[-1] if hashes else ROOT
+        hashes.append(hash_block(parent, token_ids[end - block_size : end]))
+    return hashes
+
+
+class ContentIndex:
+    """A :class:`PrefixIndex` for a router that knows no engine's hashes.
+
+    Engines name their blocks in their own way, but tell the tokens with each new one. So the
+    router names them anew, and remembers which of its names an engine's hash stands for.
+    """
+
+    def __init__(self) -> None:
+        self.index = PrefixIndex()
+        self.names: dict[str, dict[bytes, bytes]] = {}
+        """Per worker: its hash, and ours."""
+
+    def apply(self, worker: str, events: Iterable[KVEvent]) -> None:
+        """Take in what a worker tells. A block whose parent is unknown here is passed over."""
+        names = self.names.setdefault(worker, {})
+        for event in events:
+            if isinstance(event, AllBlocksCleared):
+                names.clear()
+                self.index.apply(worker, [event])
+            elif isinstance(event, BlockRemoved):
+                ours = [names[h] for h in event.block_hashes if h in names]
+                self.index.apply(worker, [BlockRemoved(ours)])
+            else:
+                self.index.apply(worker, [self._renamed(names, event)])
+
+    def _renamed(self, names: dict[bytes, bytes], event: BlockStored) -> BlockStored:
+        parent = event.parent_block_hash
+        ours = ROOT if parent is None else names.get(parent)
+        renamed: list[bytes] = []
+        is_plain = event.lora_name is None and not event.extra_keys  # else other KV, same tokens
+        for index, block_hash in enumerate(event.block_hashes):
+            if ours is None or not is_plain:
+                break
+            start = index * event.block_size
+            ours = hash_block(ours, event.token_ids[start : start + event.block_size])
+            names[block_hash] = ours
+            renamed.append(ours)
+        return BlockStored(renamed, None, event.token_ids, event.block_size)
+
+    def forget(self, worker: str) -> None:
+        """A worker is gone, or its events have a gap."""
+        self.names.pop(worker, None)
+        self.index.forget(worker)
+
+    def score(self, worker: str, token_ids: Sequence[int], block_size: int) -> int:
+        """How many blocks of a prompt's beginning the worker has."""
+        return self.index.score(worker, content_hashes(token_ids, block_size))

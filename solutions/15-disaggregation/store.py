@@ -1,0 +1,1 @@
+../../mini_vllm/kv_transfer/store.py

@@ -1,0 +1,350 @@
+"""Random tiers, stores, transfers and routes, beside the reference or exact arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+KV = "mini_vllm.kv_transfer."
+KEYS = st.sampled_from([bytes([letter]) * 32 for letter in b"abcdefgh"])
+NORTH = b"n" * 32
+IDS = st.sampled_from(["ada", "ben", "cyd"])
+
+
+def compare(subject: Any, reference: Any, p: Program) -> None:
+    """The same answers, kinds of numbers included."""
+    yours, theirs = subject.run(p), reference.run(p)
+    assert yours == theirs
+    assert [type(a) for a in yours] == [type(b) for b in theirs]
+
+
+@many
+@given(
+    size=st.integers(1, 10**6),
+    rate=st.integers(1, 10**5),
+    speed=st.floats(0.5, 50),
+    fixed=st.sampled_from([0.0, 1e-3, 0.5]),
+)
+def test_15_1_any_link(
+    subject: Any, reference: Any, size: int, rate: int, speed: float, fixed: float
+) -> None:
+    """Links slower, as fast and faster than computing."""
+    p = Program()
+    p.see(p.call(f"{KV}economics:break_even_tokens", size, speed * size * rate, rate, fixed))
+    p.see(p.call(f"{KV}economics:break_even_tokens", size, float(size * rate), rate, fixed))
+    yours, theirs = subject.run(p), reference.run(p)
+    assert np.allclose(yours, theirs, rtol=1e-6)
+
+
+@many
+@given(data=st.data())
+def test_15_2_any_tier(subject: Any, reference: Any, data: Any) -> None:
+    """Touches and evictions of any blocks, in any order."""
+    p = Program()
+    policy = p.new(f"{KV}offload_manager:LRUCachePolicy", 8)
+    for place, key in enumerate(data.draw(st.permutations([bytes([c]) * 32 for c in b"abcdefg"]))):
+        ref_cnt = data.draw(st.sampled_from([0, 0, 0, -1, 1]))
+        policy.insert(key, p.new(f"{KV}offload_manager:BlockStatus", place, ref_cnt))
+    for _ in range(data.draw(st.integers(1, 5))):
+        if data.draw(st.booleans()):
+            policy.touch(data.draw(st.lists(KEYS, max_size=4)))
+        else:
+            gone = policy.evict(data.draw(st.integers(0, 4)), data.draw(st.lists(KEYS, max_size=2)))
+            p.see(p.call("builtins:bool", gone))
+        p.see(p.call("builtins:list", policy.blocks))
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_3_any_stores(subject: Any, reference: Any, data: Any) -> None:
+    """Stores, loads and their ends in any order; nothing lost, nothing twice."""
+    p = Program()
+    manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", data.draw(st.integers(1, 5)))
+    for _ in range(data.draw(st.integers(1, 8))):
+        keys = data.draw(st.lists(KEYS, min_size=1, max_size=4))
+        move = data.draw(st.sampled_from(["store", "store", "done", "failed"]))
+        if move == "store":
+            place = manager.prepare_store(keys)
+            p.see(p.call("builtins:repr", place))
+        else:
+            manager.complete_store(keys, success=move == "done")
+        p.see([manager.lookup(bytes([letter]) * 32) for letter in b"abcdefgh"])
+        manager.check_integrity()
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_4_any_blocks(subject: Any, data: Any) -> None:
+    """Any shapes and orders, there and back, bit for bit."""
+    layers, blocks = data.draw(st.integers(1, 3)), data.draw(st.integers(2, 6))
+    shape = (2, blocks, *data.draw(st.tuples(*[st.integers(1, 3)] * 3)))
+    ids = data.draw(st.permutations(range(blocks)))[: data.draw(st.integers(1, blocks))]
+    targets = data.draw(st.permutations(range(blocks)))[: len(ids)]
+    numbers = [np.random.default_rng(n).integers(0, 99, shape) for n in range(layers)]
+    p = Program()
+    cache = [p.call("torch:tensor", n.tolist()) for n in numbers]
+    blank = [p.call("torch:zeros", list(shape), dtype=p.name("torch:long")) for _ in numbers]
+    out = p.call(f"{KV}layout:gather_blocks", cache, list(ids))
+    for layer in cache:
+        layer.zero_()
+    p.see(out)
+    p.see(out.is_contiguous())
+    p.call(f"{KV}layout:scatter_blocks", out, blank, list(targets))
+    for layer in blank:
+        p.see(layer)
+    gathered, contiguous, *restored = subject.run(p)
+    assert contiguous
+    for n, number in enumerate(numbers):
+        assert np.array_equal(gathered[:, n], np.moveaxis(number[:, list(ids)], 1, 0))
+        expected = np.zeros(shape)
+        expected[:, list(targets)] = number[:, list(ids)]
+        assert np.array_equal(restored[n], expected)
+
+
+@many
+@given(data=st.data())
+def test_15_5_any_offer(subject: Any, reference: Any, data: Any) -> None:
+    """Any blocks on the host, being written, being loaded; any beginning on the device."""
+    p = Program()
+    config = p.new(
+        "mini_vllm.config:KVTransferConfig", "OffloadingConnector", "kv_both",
+        kv_connector_extra_config={"cpu_bytes_to_use": 8}, engine_id="e",
+    )  # fmt: skip
+    context = p.new(f"{KV}base:ConnectorContext", NORTH, 4, 1, 64)
+    role = p.name(f"{KV}base:KVConnectorRole.SCHEDULER")
+    connector = p.new(f"{KV}offloading:OffloadingConnector", config, role, context)
+    for place, letter in enumerate(b"abcde"):
+        kind = data.draw(st.sampled_from(["ready", "ready", "ready", "written", "missing"]))
+        if kind != "missing":
+            ref_cnt = 0 if kind == "ready" else -1
+            block = p.new(f"{KV}offload_manager:BlockStatus", place, ref_cnt)
+            connector.manager.policy.insert(bytes([letter]) * 32, block)
+    if data.draw(st.booleans()):
+        connector.loads.update({"ben": ([data.draw(KEYS)], None)})
+    spare = data.draw(st.integers(0, 3))
+    request = p.new("mini_vllm.request:Request", "ada", list(range(20 + spare)))
+    p.set(request, "block_hashes", [bytes([letter]) * 32 for letter in b"abcde"])
+    p.see(connector.get_num_new_matched_tokens(request, 4 * data.draw(st.integers(0, 4))))
+    p.see(p.call("builtins:list", connector.manager.policy.blocks))
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_7_any_arrival(subject: Any, reference: Any, data: Any) -> None:
+    """Any number of tokens, of which any number came."""
+    num_tokens = data.draw(st.integers(1, 17))
+    came = data.draw(st.integers(0, num_tokens))
+    p = Program()
+    manager = p.new(f"{KV}remote_kv:RemoteKVCacheManager", 16, 4, 64, hash_root=NORTH)
+    request = p.new("mini_vllm.request:Request", "ada", list(range(num_tokens)))
+    request.set_block_hasher(manager.block_hasher)
+    nothing = p.new("mini_vllm.core.kv_cache_manager:KVCacheBlocks")
+    manager.allocate_for_load(request, max(came, 1), 0, nothing, False)
+    p.set(request, "num_computed_tokens", came)
+    everybody = [p.call("builtins:set", ["ada", "ben"]) for _ in range(3)]
+    state = p.new(f"{KV}remote_kv:TransferState", *everybody)
+    p.call(f"{KV}remote_kv:take_arrived", state, manager, request)
+    p.see(request.num_computed_tokens)
+    p.see(manager.get_block_ids("ada"))
+    p.see(p.call("builtins:list", manager.block_pool.cached_blocks))
+    p.see([state.loading, state.arrived, state.failed])
+    p.see(manager.num_free_blocks)
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_8_any_end(subject: Any, reference: Any, data: Any) -> None:
+    """Ends and reports in any order: each request is freed once, after its last transfer."""
+    p = Program()
+    sets = [set(data.draw(st.lists(IDS, max_size=3))) for _ in range(3)]
+    state = p.new(
+        f"{KV}remote_kv:TransferState",
+        *[p.call("builtins:set", sorted(ids)) for ids in (sets[0] | sets[1], sets[1], sets[2])],
+    )
+    for name in data.draw(st.permutations(["ada", "ben", "cyd"]))[: data.draw(st.integers(1, 3))]:
+        request = p.new("mini_vllm.request:Request", name, [1, 2])
+        keeps = data.draw(st.booleans())
+        pending = p.call(f"{KV}remote_kv:transfers_of_ended", state, request, keeps)
+        p.see(pending)
+        state.held.update({name: (request, pending)})
+    for _ in range(data.draw(st.integers(1, 6))):
+        ids = p.call("builtins:set", data.draw(st.lists(IDS, max_size=3)))
+        kind = data.draw(st.sampled_from(["recv", "send"]))
+        over = p.call(f"{KV}remote_kv:transfers_over", state, ids, kind)
+        p.see_each(over, "request_id")
+        p.see([state.loading, state.arrived, state.failed])
+        p.see(p.call("builtins:sorted", state.held))
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_9_any_hole(subject: Any, reference: Any, data: Any) -> None:
+    """Any tables, shared or not, any holes, any tokens of this step."""
+    p = Program()
+    requests, tables, scheduled = [], {}, {}
+    for name in ("ada", "ben", "cyd"):
+        computed = data.draw(st.integers(1, 20))
+        request = p.new("mini_vllm.request:Request", name, list(range(24)))
+        p.set(request, "num_computed_tokens", computed)
+        requests.append(request)
+        blocks = data.draw(st.lists(st.integers(1, 9), min_size=6, max_size=6, unique=True))
+        tables[name] = blocks
+        if data.draw(st.booleans()):
+            scheduled[name] = data.draw(st.integers(1, computed))
+    invalid = p.call("builtins:set", data.draw(st.lists(st.integers(1, 9), max_size=4)))
+    find = f"{KV}remote_kv:find_rewinds"
+    p.see(p.call(find, requests, invalid, tables, scheduled, 4))
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_10_any_damage(subject: Any, reference: Any, data: Any) -> None:
+    """Any bit, any length, any owner: either the very payload, or nothing."""
+    payload = data.draw(st.binary(max_size=60))
+    p = Program()
+    key, other = data.draw(KEYS), data.draw(KEYS)
+    entry = p.call("builtins:bytes.join", b"", p.call(f"{KV}store:pack_entry", NORTH, key, payload))
+    end = data.draw(st.integers(0, 84 + len(payload)))
+    cut = p.call("operator:getitem", entry, p.call("builtins:slice", end))
+    place = data.draw(st.integers(0, 83 + len(payload)))
+    flipped = p.call("builtins:bytearray", entry)
+    number = p.call("operator:getitem", flipped, place)
+    p.call(
+        "operator:setitem",
+        flipped,
+        place,
+        p.call("operator:xor", number, 1 << data.draw(st.integers(0, 7))),
+    )
+    unpack = f"{KV}store:unpack_entry"
+    p.see(p.call(unpack, NORTH, key, entry))
+    p.see(p.call(unpack, NORTH, other, entry))
+    p.see(p.call(unpack, b"s" * 32, key, entry))
+    p.see(p.call(unpack, NORTH, key, cut))
+    p.see(p.call(unpack, NORTH, key, p.call("builtins:bytes", flipped)))
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_10_any_store(subject: Any, reference: Any, data: Any) -> None:
+    """Puts, gets and damaged files in any order."""
+    moves = data.draw(
+        st.lists(st.tuples(st.sampled_from(["put", "get", "spoil", "age"]), KEYS), max_size=8)
+    )
+    p = Program()
+    store = p.new(f"{KV}store:BlockStore", p.call("tempfile:mkdtemp"), NORTH)
+    for move, key in moves:
+        path = store.path_of(key)
+        if move == "put":
+            p.see(store.put(key, key * 3))
+        elif move == "get":
+            p.see(store.get(key))
+            p.see(path.exists())
+        elif move == "age":
+            store.put(key, key * 3)
+            p.call("os:utime", path, (1000, 1000))
+            store.get(key)
+            p.see(p.call("operator:gt", path.stat().st_mtime, 1000))
+        else:
+            store.put(key, key * 3)
+            path.write_bytes(b"miniKV01 and nonsense")
+    for _, key in moves:
+        p.see(p.call("builtins:len", p.call("os:listdir", store.path_of(key).parent)))
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_11_any_sweep(subject: Any, reference: Any, data: Any) -> None:
+    """Files of any size and age, finished or not, and any limit."""
+    files = data.draw(
+        st.lists(
+            st.tuples(st.integers(1, 50), st.integers(0, 5), st.booleans()), min_size=1, max_size=6
+        )
+    )
+    limit = data.draw(st.one_of(st.none(), st.integers(0, 200)))
+    p = Program()
+    store = p.new(f"{KV}store:BlockStore", p.call("tempfile:mkdtemp"), NORTH)
+    paths = []
+    for number, (size, age, finished) in enumerate(files):
+        path = store.path_of(bytes([number]) * 32)
+        if not finished:
+            path = path.with_suffix(".tmp")
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"x" * size)
+        if age:
+            p.call("os:utime", path, (1000 + 10 * age + number, 1000 + 10 * age + number))
+        paths.append(path)
+    p.set(store, "max_bytes", limit)
+    p.see(store.evict())
+    for path in paths:
+        p.see(path.exists())
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_13_any_lease(subject: Any, reference: Any, data: Any) -> None:
+    """Any questions about any leases, and whose time is over, now and later."""
+    p = Program()
+    table = p.new(f"{KV}leases:Leases", "north", NORTH, 10.0)
+    for name in ("ada", "ben", "cyd"):
+        deadline = data.draw(st.sampled_from([None, 0.0, 50.0, 1e12]))
+        lease = p.new(f"{KV}leases:Lease", f"lease-{name}", [4, 5, 6], deadline)
+        table.leases.update({name: lease})
+    table.released.update(data.draw(st.lists(IDS, max_size=2)))
+    for now in (10.0, 50.0, 60.0):
+        p.see(table.take_ended(now))
+        p.see(p.call("builtins:sorted", table.leases))
+        p.see(p.call("builtins:sorted", table.released))
+    name = data.draw(IDS)
+    question = p.new(
+        f"{KV}wire:Question",
+        "read",
+        data.draw(st.sampled_from(["north", "north", "north", "west"])),
+        name,
+        data.draw(st.sampled_from([f"lease-{name}", f"lease-{name}", "lease-ada"])),
+        data.draw(st.sampled_from([NORTH, NORTH, NORTH, b"s" * 32])),
+        data.draw(st.sampled_from([[5], [4, 6], [4, 9], []])),
+    )
+    p.see(table._check(question))
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_15_14_any_route(subject: Any, reference: Any, data: Any) -> None:
+    """Any events of two workers, any prompts, any queues."""
+    p = Program()
+    index = p.new(f"{KV}routing:PrefixIndex")
+    for _ in range(data.draw(st.integers(1, 6))):
+        keys = data.draw(st.lists(KEYS, max_size=4))
+        kind = data.draw(st.sampled_from(["stored", "stored", "removed", "cleared"]))
+        if kind == "stored":
+            event = p.new(f"{KV}events:BlockStored", keys, None, [], 4)
+        elif kind == "removed":
+            event = p.new(f"{KV}events:BlockRemoved", keys)
+        else:
+            event = p.new(f"{KV}events:AllBlocksCleared")
+        index.apply(data.draw(st.sampled_from(["north", "south"])), [event])
+    prompt = data.draw(st.lists(KEYS, max_size=5))
+    scores = [index.score(worker, prompt) for worker in ("north", "south")]
+    p.see(scores)
+    queued = [data.draw(st.integers(0, 30)) for _ in scores]
+    p.see(p.call(f"{KV}routing:choose_worker", scores, queued, 4 * len(prompt) + 1, 4))
+    p.see(p.call(f"{KV}routing:choose_worker", [], [], 4, 4))
+    compare(subject, reference, p)

@@ -1,0 +1,97 @@
+"""A scheduler whose connector brings KV, beside the reference; and fetches under a clock."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+KV = "mini_vllm.kv_transfer."
+
+
+def new_scheduler(p: Program, connector: Any, num_blocks: int, budget: int, rows: int) -> Any:
+    return p.call(
+        "mini_vllm.engine.features:make_scheduler",
+        p.new(
+            "mini_vllm.config:SchedulerConfig",
+            max_num_batched_tokens=budget,
+            max_num_seqs=rows,
+            max_model_len=64,
+        ),
+        p.new("mini_vllm.config:CacheConfig", block_size=4, num_gpu_blocks=num_blocks),
+        connector=connector,
+        hash_root=b"n" * 32,
+    )
+
+
+@many
+@given(data=st.data())
+def test_15_6_any_load(subject: Any, reference: Any, data: Any) -> None:
+    """Offers of any size in pools of any size: blocks, order, budget and what can be found."""
+    p = Program()
+    connector = p.new("types:SimpleNamespace")
+    offers = data.draw(st.lists(st.integers(0, 12), min_size=4, max_size=4))
+    answers = [(offer, offer > 0) for offer in offers]
+    ask = p.new("unittest.mock:Mock", side_effect=[*answers, *[(0, False)] * 20])
+    p.set(connector, "get_num_new_matched_tokens", ask)
+    for name in ("update_state_after_alloc", "build_connector_meta", "update_connector_output"):
+        p.set(connector, name, p.new("unittest.mock:Mock", return_value=None))
+    p.set(connector, "request_finished", p.new("unittest.mock:Mock", return_value=(False, None)))
+    blocks, budget = data.draw(st.integers(6, 20)), data.draw(st.integers(1, 30))
+    scheduler = new_scheduler(p, connector, blocks, budget, data.draw(st.integers(1, 3)))
+    requests = []
+    for number in range(4):
+        prompt = [100 * number + i for i in range(13)]
+        request = p.new("mini_vllm.request:Request", f"r{number}", prompt, arrival_time=0.0)
+        scheduler.add_request(request)
+        requests.append(request)
+    plan = scheduler.schedule()
+    p.see(plan.num_scheduled_tokens)
+    for request in requests:
+        p.see([request.num_computed_tokens, request.num_cached_tokens])
+        p.see(p.call("builtins:str", request.status))
+        p.see(scheduler.kv_cache_manager.get_block_ids(request.request_id))
+    p.see(scheduler.transfers.loading)
+    p.see_each(scheduler.skipped_waiting, "request_id")
+    p.see_each(scheduler.waiting, "request_id")
+    p.see(p.call("builtins:sorted", scheduler.kv_cache_manager.block_pool.cached_blocks))
+    scheduler.check_integrity()
+    assert subject.run(p) == reference.run(p)
+
+
+@many
+@given(data=st.data())
+def test_15_12_any_fetch(subject: Any, reference: Any, data: Any) -> None:
+    """Answers before, after and without their deadline: each is told of once, none comes late."""
+    p = Program()
+    config = p.new(
+        "mini_vllm.config:KVTransferConfig", "P2pTcpConnector", "kv_consumer", engine_id="south"
+    )
+    context = p.new(f"{KV}base:ConnectorContext", b"n" * 32, 4, 16, 64)
+    role = p.name(f"{KV}base:KVConnectorRole.WORKER")
+    south = p.new(f"{KV}p2p:P2pTcpConnector", config, role, context)
+    place, tell = p.new("unittest.mock:Mock"), p.new("unittest.mock:Mock")
+    p.set(south, "_place", place)
+    p.set(south, "_tell_done", tell)
+    answers = []
+    for number, name in enumerate(("ada", "ben", "cyd")):
+        source = p.new(f"{KV}params:RemotePrefill", "north", name, "l", "127.0.0.1", 1, [5], 4)
+        pull = p.new(f"{KV}p2p:Pull", source, [5], [number + 1])
+        answer = p.new("concurrent.futures:Future")
+        deadline = data.draw(st.sampled_from([-1.0, 1e18]))
+        south.fetches.update({name: p.new(f"{KV}p2p:Fetch", pull, deadline, answer)})
+        answers.append(answer)
+    waiting = list(answers)
+    for _ in range(3):
+        if waiting and data.draw(st.booleans()):
+            waiting.pop(data.draw(st.integers(0, len(waiting) - 1))).set_result(b"kv")
+        p.see(south.get_finished(p.call("builtins:set")))
+        p.see([south.invalid, place.call_count, tell.call_count])
+        p.see(p.call("builtins:sorted", south.fetches))
+    assert subject.run(p) == reference.run(p)

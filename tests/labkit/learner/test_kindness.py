@@ -1,0 +1,247 @@
+"""What goes wrong around the code, and what the learner reads then: each screen leads back."""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import pytest
+import typer
+
+from labkit.course import files
+from labkit.course.console import polite
+from labkit.course.manifest import Course, ManifestError
+from labkit.course.state import State
+from labkit.judge import diagnose
+from labkit.learner import commands as loop
+from labkit.notebook import CheckFailed, predict
+from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
+from tests.labkit.toy_course import lab, make_course, rewrite, solve
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    monkeypatch.delenv("LAB", raising=False)
+    return make_course(tmp_path)
+
+
+def shown(course: Course, **options: object) -> str:
+    """The screen of `make lab-00 ARGS=...`."""
+    out = io.StringIO()
+    with redirect_stdout(out):
+        loop.judge_and_show(course.phase("0"), **options)  # type: ignore[arg-type]
+    return out.getvalue()
+
+
+# ---------------------------------------------------------------- files as editors leave them
+@pytest.mark.parametrize(
+    "data",
+    [b"\xef\xbb\xbfx = 'caf\xc3\xa9'\r\n", b"# -*- coding: latin-1 -*-\nx = 'caf\xe9'\n"],
+    ids=["a mark at the beginning", "declared latin-1"],
+)
+def test_a_file_in_any_encoding_that_python_reads_is_read(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "x.py"
+    file.write_bytes(data)
+    assert "x = 'café'\n" in files.read_python(file)
+
+
+def test_a_mark_at_the_beginning_of_a_lab_file_changes_nothing(toy: Course) -> None:
+    solve(toy)
+    lab(toy).write_bytes(b"\xef\xbb\xbf" + lab(toy).read_bytes())
+    says(screen(toy)[0], "✓ 00.1", "✓ 00.2", "public 5/5")
+
+
+def test_bytes_that_are_no_text_are_named_with_their_line(toy: Course) -> None:
+    lab(toy).write_bytes(lab(toy).read_bytes() + b"# caf\xe9\n")
+    says(screen(toy)[0], "is not Python yet", "save the file as UTF-8")
+
+
+def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
+    solve(toy)
+    text = lab(toy).read_text()
+    mine, theirs = "<<<<<<< yours\n    x = (\n", "=======\n    y = 1\n>>>>>>> new-skeleton\n"
+    lab(toy).write_text(text.replace("    # both bounds count\n", mine + theirs))
+    text, green = screen(toy)
+    assert not green
+    says(text, "labs/00-toy/fifo.py:10 holds an unresolved merge", "make undo")
+    assert "SyntaxError" not in text
+
+
+def test_upstreams_import_gets_a_hint(toy: Course) -> None:
+    text = lab(toy).read_text()
+    there = "from collections import deque\n"
+    lab(toy).write_text(text.replace(there, there + "from vllm.v1.request import Request\n"))
+    says(screen(toy)[0], "No module named 'vllm'", "not needed", "mini_vllm")
+
+
+# ---------------------------------------------------------------- what is shown of a failure
+def test_a_failure_is_shown_before_the_last_function_is_written(toy: Course) -> None:
+    solve(toy, "clamp", "Fifo.head")
+    rewrite(toy, "Fifo.head", "return 99")
+    text, _ = screen(toy)
+    says(text, "✗ 00.2 Leave in order", "Fifo.drain not written", "The head is the oldest item")
+    says(text, "(Fifo.head")
+
+
+def test_every_failure_can_be_shown(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "return 12345")
+    rewrite(toy, "Fifo.drain", "return [7]")
+    assert shown(toy).count("first difference") == 1
+    assert shown(toy, every=True).count("first difference") == 2
+
+
+def test_one_task_can_be_judged_alone(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "return 12345")
+    text = shown(toy, task="2")
+    says(text, "✓ 00.2", "public 2/2")
+    assert "00.1" not in text.split("next:")[0] and "notebook" not in text.split("next:")[0]
+    assert State(toy.root).passed("00-toy") == set(), "a part of a phase is no record of it"
+
+
+def test_a_long_exception_is_cut(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "raise ValueError('x' * 5000)")
+    text, _ = screen(toy)
+    says(text, "ValueError: xxx", "characters)")
+    assert max(map(len, text.splitlines())) < 700
+
+
+def test_tasks_that_a_loop_kept_from_running_keep_their_points(toy: Course) -> None:
+    solve(toy)
+    screen(toy)
+    assert sorted(State(toy.root).passed("00-toy")) == ["00.1", "00.2"]
+    rewrite(toy, "clamp", CATCHES_EVERYTHING)
+    says(screen(toy)[0], "✗ 00.1", "- 00.2 Leave in order  (not run: an earlier test did not end)")
+    assert list(State(toy.root).passed("00-toy")) == ["00.2"]
+
+
+# ---------------------------------------------------------------- there and back again
+def printed(command: object, *args: object, **options: object) -> str:
+    out = io.StringIO()
+    with redirect_stdout(out):
+        command(*args, **options)  # type: ignore[operator]
+    return out.getvalue()
+
+
+def test_undo_brings_the_last_backup_back_and_can_be_undone(toy: Course) -> None:
+    solve(toy)
+    mine = lab(toy).read_text()
+    says(printed(loop.reset, "00", task="", notebook_only=False), "your version is in", "make undo")
+    blank = lab(toy).read_text()
+    assert blank != mine
+    says(printed(loop.undo), "brought back labs/00-toy/fifo.py", "make undo` again")
+    assert lab(toy).read_text() == mine
+    printed(loop.undo)
+    assert lab(toy).read_text() == blank
+
+
+def test_without_a_backup_undo_says_so(toy: Course, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        loop.undo()
+    assert "there is no backup" in capsys.readouterr().out
+
+
+def test_a_reset_writes_all_files_or_none(
+    toy: Course, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    solve(toy)
+    before = {path: path.read_text() for path in (toy.root / "labs").rglob("*.*")}
+    real = files.write_text
+
+    def full(path: Path, text: str) -> None:
+        if path.suffix != ".py":
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        real(path, text)
+
+    monkeypatch.setattr(files, "write_text", full)
+    with pytest.raises(typer.Exit):
+        loop.reset("00", task="", notebook_only=False)
+    assert {path: path.read_text() for path in before} == before
+    told = capsys.readouterr()
+    assert "your version is in" in told.out and "the disk is full" in told.err
+
+
+# ---------------------------------------------------------------- disks that refuse
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_an_error_of_the_system_is_a_sentence_with_a_remedy(
+    number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @polite
+    def command() -> None:
+        raise OSError(number, os.strerror(number), "labs/x.py")
+
+    with pytest.raises(typer.Exit):
+        command()
+    told = capsys.readouterr().err
+    assert told.startswith(f"labs/x.py: {os.strerror(number)}; ") and "Traceback" not in told
+
+
+def test_a_full_disk_does_not_hide_the_verdict(
+    toy: Course, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    solve(toy)
+
+    def full(self: State, *words: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(State, "put", full)
+    with pytest.raises(typer.Exit):
+        loop.lab("00", labs="", task="", every=False)
+    told = capsys.readouterr()
+    assert "✓ 00.1" in told.out and "next:" in told.out and "the disk is full" in told.err
+
+
+# ---------------------------------------------------------------- names and numbers
+@pytest.mark.parametrize("name", ["lab_00", "lab00", "lab-0", "phase 0", "labs/00-toy/", "00-toy"])
+def test_a_phase_is_found_as_one_types_it(toy: Course, name: str) -> None:
+    assert toy.phase(name).slug == "00-toy"
+
+
+def test_a_phase_that_is_not_there_is_refused(toy: Course) -> None:
+    with pytest.raises(ManifestError, match="00-toy"):
+        toy.phase("lab_77")
+
+
+def test_lab_without_a_phase_says_what_to_type(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        loop.lab("", labs="", task="", every=False)
+    assert "make lab-03" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("guess", ["about half", None, True, float("nan")])
+def test_a_prediction_is_a_number(
+    toy: Course, monkeypatch: pytest.MonkeyPatch, guess: object
+) -> None:
+    monkeypatch.setattr("labkit.notebook._started", [toy.phase("0")])
+    with pytest.raises(CheckFailed, match="write it as a number"):
+        predict("P2", guess, "How much of it?")  # type: ignore[arg-type]
+
+
+def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(toy: Course) -> None:
+    solve(toy)
+    (toy.root / "labs/00-toy/lab.ipynb").write_text('{"cells": [1]}')
+    says(
+        screen(toy)[0], "labs/00-toy/lab.ipynb cannot be read as a notebook", "reset 00 --notebook"
+    )
+
+
+def test_the_first_marks_of_a_merge_are_found() -> None:
+    assert diagnose._unresolved_merge("a\n<<<<<<< yours\n") == 2
+    assert diagnose._unresolved_merge("shift = 1 << 2  # <<<<<<< no mark\n") == 0
+
+
+@pytest.mark.parametrize("mapping", ["{}", '{"mini_vllm.request": "labs/x.py"}'])
+def test_pytest_typed_by_hand_says_whom_it_judges(
+    mapping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.public import conftest
+
+    monkeypatch.setenv("LABKIT_OVERLAY", mapping)
+    line = conftest.pytest_report_header(None)  # type: ignore[arg-type]
+    assert ("make lab-NN" in line) is (mapping == "{}")

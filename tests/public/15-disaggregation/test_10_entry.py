@@ -1,0 +1,108 @@
+"""Task 15.10: a file that nobody believes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from labkit.testing import expect
+from mini_vllm.kv_transfer.store import HEADER, pack_entry, unpack_entry
+
+PAYLOAD = b"keys and values" * 20
+
+
+def entry(lab: Any, name: str = "a") -> bytes:
+    return b"".join(pack_entry(lab.NORTH, lab.key(name), PAYLOAD))
+
+
+def test_15_10_a_sound_entry(lab: Any) -> None:
+    """What was packed can be unpacked."""
+    yours = unpack_entry(lab.NORTH, lab.key("a"), entry(lab))
+    expect(yours == PAYLOAD, True, at="a sound entry")
+
+
+def test_15_10_whose_and_which(lab: Any) -> None:
+    """Another model's entry, and another block's, are not believed."""
+    expect(unpack_entry(lab.SOUTH, lab.key("a"), entry(lab)), None, at="another namespace asks")
+    expect(unpack_entry(lab.NORTH, lab.key("b"), entry(lab)), None, at="another block is wanted")
+
+
+@pytest.mark.parametrize("place", [0, 20, 50, 78, HEADER.size, -1])
+def test_15_10_a_flipped_bit(lab: Any, place: int) -> None:
+    """A bit that was flipped anywhere is noticed."""
+    damaged = bytearray(entry(lab))
+    damaged[place] ^= 4
+    yours = unpack_entry(lab.NORTH, lab.key("a"), bytes(damaged))
+    expect(yours, None, at=f"byte {place} of {len(damaged)} is damaged")
+
+
+@pytest.mark.parametrize("length", [0, 20, HEADER.size - 1, HEADER.size, HEADER.size + 9])
+def test_15_10_cut_off(lab: Any, length: int) -> None:
+    """A file that ends too early is noticed, and raises nothing."""
+    yours = unpack_entry(lab.NORTH, lab.key("a"), entry(lab)[:length])
+    expect(yours, None, at=f"the first {length} bytes")
+    yours = unpack_entry(lab.NORTH, lab.key("a"), entry(lab) + b"more")
+    expect(yours, None, at="four bytes too many")
+
+
+def test_15_10_put_and_get(lab: Any, tmp_path: Path) -> None:
+    """A block that was put is there, for every engine of the namespace."""
+    store = lab.store(tmp_path)
+    expect(store.put(lab.key("a"), PAYLOAD), True, at="put")
+    expect(lab.store(tmp_path).get(lab.key("a")) == PAYLOAD, True, at="got by another engine")
+    expect(store.get(lab.key("b")), None, at="never put")
+    expect(lab.store(tmp_path, lab.SOUTH).get(lab.key("a")), None, at="another namespace")
+
+
+def test_15_10_whole_or_not_at_all(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reader sees nothing of a file before it is complete."""
+    store = lab.store(tmp_path)
+    seen: list[bool] = []
+    rename = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        seen.append(store.path_of(lab.key("a")).exists())
+        expect(Path(source).read_bytes() == entry(lab), True, at="the file that is renamed")
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    store.put(lab.key("a"), PAYLOAD)
+    expect(seen, [False], at="before os.replace, which is called once")
+
+
+def test_15_10_a_disk_that_fails(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is raised into the step, nothing is left behind."""
+    store = lab.store(tmp_path)
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    expect(store.put(lab.key("a"), PAYLOAD), False, at="put on a full disk")
+    left = [path.name for path in tmp_path.rglob("*") if path.is_file()]
+    expect(left, [], at="files left behind")
+
+
+def test_15_10_a_bad_file_goes(lab: Any, tmp_path: Path) -> None:
+    """An unsound file is deleted, so that nobody is offered it again."""
+    store = lab.store(tmp_path)
+    store.put(lab.key("a"), PAYLOAD)
+    path = store.path_of(lab.key("a"))
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    expect(store.get(lab.key("a")), None, at="a damaged file")
+    expect(store.contains(lab.key("a")), False, at="afterwards")
+
+
+def test_15_10_reading_makes_young(lab: Any, tmp_path: Path) -> None:
+    """A block that was read is younger than one that was not."""
+    store = lab.store(tmp_path)
+    store.put(lab.key("a"), PAYLOAD)
+    path = store.path_of(lab.key("a"))
+    os.utime(path, (1000, 1000))
+    store.get(lab.key("a"))
+    expect(path.stat().st_mtime > 1000, True, at="its time, after it was read")

@@ -1,0 +1,62 @@
+"""Task 15.13: held, for whom, how long."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from labkit.testing import expect
+
+ADA = ("lease-1", [4, 5, 6], None)
+
+
+def test_15_13_whoever_has_the_lease_may_read(lab: Any) -> None:
+    """All blocks or some of them, while it runs and until its deadline."""
+    for deadline in (None, math.inf):
+        table = lab.leases(ada=("lease-1", [4, 5, 6], deadline))
+        table._check(lab.question())
+        table._check(lab.question(block_ids=[]))
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"engine_id": "west"}, "another engine had this address"),
+        ({"namespace": b"s" * 32}, "another model"),
+        ({"request_id": "ben"}, "nothing is held for ben"),
+        ({"lease": "lease-0"}, "the id belonged to an earlier request"),
+        ({"block_ids": [5, 9]}, "block 9 is not ada's"),
+    ],
+)
+def test_15_13_others_are_refused(lab: Any, other: dict[str, Any], why: str) -> None:
+    """A question that does not fit is refused with a ValueError."""
+    with pytest.raises(ValueError):
+        lab.leases(ada=ADA)._check(lab.question(**other))
+        raise AssertionError(why)
+
+
+def test_15_13_nothing_is_read_after_the_deadline(lab: Any) -> None:
+    """Past it the blocks may be another request's, also if nobody has cleared the table yet."""
+    with pytest.raises(ValueError):
+        lab.leases(ada=("lease-1", [5, 6], 0.0))._check(lab.question())
+
+
+def test_15_13_released_or_past_their_time(lab: Any) -> None:
+    """Both kinds are over; each is named once, and leaves the table."""
+    table = lab.leases(ada=("1", [4], 90.0), ben=("2", [5], 110.0), cyd=("3", [6], 110.0))
+    table.released = {"ben"}
+    expect(table.take_ended(100.0), {"ada", "ben"}, at="at 100: ada's 90 is past, ben is released")
+    expect(sorted(table.leases), ["cyd"], at="still held")
+    expect(table.take_ended(100.0), set(), at="asked again")
+    expect(table.take_ended(110.0), {"cyd"}, at="at 110, her deadline")
+
+
+def test_15_13_who_runs_is_not_over(lab: Any) -> None:
+    """A request that has not ended has no deadline, and stays even if it was released."""
+    table = lab.leases(ada=("1", [4], None))
+    table.released = {"ada"}
+    expect(table.take_ended(1e9), set(), at="ada runs")
+    table.leases["ada"].deadline = 1e12
+    expect(table.take_ended(1.0), {"ada"}, at="ada has ended: her release counts now")

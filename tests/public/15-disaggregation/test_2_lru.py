@@ -1,0 +1,50 @@
+"""Task 15.2: who goes first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.testing import expect
+
+
+def test_15_2_touch_keeps_the_beginning_longest(lab: Any) -> None:
+    """After a touch, the first block of the prompt is the youngest."""
+    policy = lab.shelf(a=0, b=0, c=0, x=0)
+    policy.touch([lab.key("a"), lab.key("b"), lab.key("c")])
+    expect(lab.names(policy.blocks), "xcba", at="oldest first, after a touch of a, b, c")
+
+
+def test_15_2_touch_passes_over_what_it_does_not_know(lab: Any) -> None:
+    """A key that is not here is no error, and does not come in."""
+    policy = lab.shelf(a=0, b=0)
+    policy.touch([lab.key("a"), lab.key("z")])
+    expect(lab.names(policy.blocks), "ba", at="oldest first, after a touch of a and an unknown")
+
+
+def test_15_2_the_oldest_go(lab: Any) -> None:
+    """Eviction takes the oldest, and only as many as were asked for."""
+    policy = lab.shelf(a=0, b=0, c=0)
+    gone = policy.evict(2, ())
+    expect(lab.names(k for k, _ in gone), "ab", at="two of a, b, c")
+    expect(lab.names(policy.blocks), "c", at="what is left")
+
+
+def test_15_2_nobody_goes_who_is_used_or_protected(lab: Any) -> None:
+    """A block that is written, read or protected stays."""
+    policy = lab.shelf(w=-1, r=1, p=0, a=0)
+    gone = policy.evict(1, {lab.key("p")})
+    expect(lab.names(k for k, _ in gone), "a", at="w is written, r read, p protected")
+
+
+def test_15_2_all_or_nothing(lab: Any) -> None:
+    """With too few that may go, nobody goes."""
+    policy = lab.shelf(a=0, r=1)
+    expect(policy.evict(2, ()), None, at="two wanted, one may go")
+    expect(lab.names(policy.blocks), "ar", at="afterwards")
+
+
+def test_15_2_none_wanted(lab: Any) -> None:
+    """Nobody goes if nobody has to."""
+    policy = lab.shelf(a=0)
+    expect(policy.evict(0, ()), [], at="none wanted")
+    expect(len(policy), 1, at="afterwards")

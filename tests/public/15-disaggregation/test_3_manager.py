@@ -1,0 +1,58 @@
+"""Task 15.3: blocks in between."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from labkit.testing import expect
+
+
+def test_15_3_three_answers(lab: Any) -> None:
+    """A block is there, or not, or not yet."""
+    manager = lab.tier(4, "a")
+    manager.policy.insert(lab.key("w"), type(manager.policy.get(lab.key("a")))(9))
+    answers = [manager.lookup(lab.key(name)) for name in "azw"]
+    expect(answers, [True, False, None], at="a is ready, z unknown, w being written")
+
+
+def test_15_3_new_keys_get_places_and_nobody_finds_them(lab: Any) -> None:
+    """What is being written has a place, and is not ready."""
+    manager = lab.tier(4, "a")
+    place = manager.prepare_store([lab.key("a"), lab.key("b"), lab.key("c")])
+    expect(lab.names(place.keys_to_store), "bc", at="a is known already")
+    expect(len(set(place.block_ids)), 2, at="different places")
+    block = manager.policy.get(lab.key("b"))
+    expect((block.block_id, block.ref_cnt), (place.block_ids[0], -1), at="b, being written")
+
+
+def test_15_3_as_many_go_as_are_missing(lab: Any) -> None:
+    """Free places are used first, and no more are evicted than that leaves missing."""
+    manager = lab.tier(3, "ab")
+    place = manager.prepare_store([lab.key("c"), lab.key("d")])
+    expect(lab.names(place.evicted_keys), "a", at="3 places, 2 taken, 2 wanted")
+
+
+def test_15_3_what_was_asked_for_stays(lab: Any) -> None:
+    """A key of the call is never evicted for another key of the call."""
+    manager = lab.tier(2, "ab")
+    place = manager.prepare_store([lab.key("a"), lab.key("c")])
+    expect(lab.names(place.evicted_keys), "b", at="a is older, and asked for")
+
+
+def test_15_3_all_or_nothing(lab: Any) -> None:
+    """If there cannot be room for all, nothing changes."""
+    manager = lab.tier(2, "ab")
+    manager.prepare_load([lab.key("a")])
+    expect(manager.prepare_store([lab.key("c"), lab.key("d")]), None, at="one place can be had")
+    expect([manager.lookup(lab.key(n)) for n in "abcd"], [True, True, False, False], at="after it")
+
+
+def test_15_3_a_store_ends_well_or_not(lab: Any) -> None:
+    """Written: it is found. Failed: it is gone, and its place is free. Others are left alone."""
+    manager = lab.tier(3, "a")
+    manager.prepare_store([lab.key("b"), lab.key("c")])
+    manager.complete_store([lab.key("b"), lab.key("a"), lab.key("z")])
+    expect(manager.lookup(lab.key("b")), True, at="b was written")
+    manager.complete_store([lab.key("c"), lab.key("a")], success=False)
+    expect([manager.lookup(lab.key(n)) for n in "ac"], [True, False], at="c has failed, a is ready")
+    expect(len(manager.free_ids), 1, at="c's place")
