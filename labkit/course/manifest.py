@@ -15,7 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD
 WORKLOADS = ("engine", "kernels", "naive", "quantized", "structured", "adapters", "service")
+=======
+WORKLOADS = ("engine", "kernels", "naive", "quantized", "structured", "adapters", "pictures")
+>>>>>>> main
 """What `run NN` can measure; `labkit.learner.ab` has one function for each."""
 HINT_LEVELS = ("concept", "invariant", "where", "nearly the code")
 
