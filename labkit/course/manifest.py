@@ -15,11 +15,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-<<<<<<< HEAD
-WORKLOADS = ("engine", "kernels", "naive", "quantized", "structured", "adapters", "service")
-=======
-WORKLOADS = ("engine", "kernels", "naive", "quantized", "structured", "adapters", "pictures")
->>>>>>> main
+WORKLOADS = (
+    "engine",
+    "kernels",
+    "naive",
+    "quantized",
+    "structured",
+    "adapters",
+    "pictures",
+    "service",
+)
 """What `run NN` can measure; `labkit.learner.ab` has one function for each."""
 HINT_LEVELS = ("concept", "invariant", "where", "nearly the code")
 

@@ -269,11 +269,8 @@ WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "adapters": measure_adapters,
     "quantized": measure_schemes,
     "structured": measure_structured,
-<<<<<<< HEAD
     "service": measure_service,
-=======
     "pictures": measure_pictures,
->>>>>>> main
 }
 ABOUT = {
     "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
@@ -281,11 +278,8 @@ ABOUT = {
     "adapters": "the base and three adapters, the same questions, in one batch",
     "naive": f"1 prompt, {MAX_TOKENS} tokens, greedy, through each of the two loops",
     "quantized": "1 prompt, 32 tokens, greedy, float32, the bundled model in every scheme",
-<<<<<<< HEAD
     "service": ABOUT_SERVICE,
-=======
     "pictures": "questions about three pictures: at once, in chunks, and without a prefix cache",
->>>>>>> main
     "structured": f"{RECORDS} records at each of two temperatures, free and held by a schema",
 }
 ROWS = (
