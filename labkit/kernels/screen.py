@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from labkit.course.console import Screen, where_to_edit
 from labkit.course.manifest import Course, Exercise, Phase
 from labkit.kernels.cases import SPECS
@@ -27,13 +29,15 @@ ADVICE = {
     "stale_read": "Masking scores afterwards is too late: mask the load.",
     "uninitialised": "An output holds anything at first: write before you read.",
     "undefined_lane": "Give the load an `other`, or never let the masked lanes count.",
-    "race": "Two programs must not share an element: look at what program_id chooses.",
-    "duplicate_store": "Two lanes of one store have the same address: look at the offsets.",
+    "race": "Who else works on this element? Another program: look at what program_id chooses."
+    " Another lane of this one: tl.debug_barrier() between its access and yours.",
+    "duplicate_store": "Two lanes have the same address: look at the offsets.",
     "coverage": "Which program and which lanes should write this element?",
     "overflow": "Cast to int64 before you multiply, not after.",
     "input_changed": "Write to outputs only; look at the pointer of this store.",
     "values": "Take the smallest case that fails and follow one element by hand.",
-    "traffic": "What is read more than once? Move it out of the loop, or share it.",
+    "traffic": "What moves more than once? Look at the line above: load it once, outside of the"
+    " loop, for all that need it.",
     "flops": "Which tiles cannot matter? Let the loop begin later or end earlier.",
     "timeout": "Does the loop's variable reach its end?",
 }
@@ -126,7 +130,11 @@ def _show_roofline(screen: Screen, result: CheckResult, gpu: Gpu) -> None:
     for point in points:
         ratio = point.num_bytes / point.least_bytes
         text = f"{point.num_bytes:,} bytes, {ratio:.2f}x of the least; {point.bound(gpu)} bound;"
-        text += f" at least {point.predicted(gpu):.3f} µs, floor {point.floor(gpu):.3f} µs"
+        text += f" its bytes alone take {point.predicted(gpu):.3f} µs"
+        if point.predicted(gpu) > 1.05 * point.floor(gpu):
+            text += f", the least possible {point.floor(gpu):.3f} µs"
+        else:
+            text += ", and no kernel can do with fewer"
         screen.line(f"{point.name}: {text}", "dim", 2)
 
 
@@ -178,6 +186,8 @@ def next_step(result: CheckResult, course: Course) -> str:
     again = f"make check-kernel KERNEL={result.kernel}"
     known = exercise_of(course, result.kernel)
     if result.passed and result.mode == "cpu":
+        if known and not torch.cuda.is_available():
+            return f"the next task: make lab-{known[0].number}   [with a GPU: {again} MODE=gpu]"
         return f"{again} MODE=gpu, on a machine with a GPU"
     if result.passed:
         return "make gpu-report"

@@ -155,6 +155,7 @@ check(deed(0, 0, 10), "waits", "no token was scheduled")
 check(deed(4, 0, 10), "prompt", "the first chunk of the prompt")
 check(deed(2, 8, 10), "prompt", "the rest of the prompt: 8 of 10 were computed before")
 check(deed(1, 10, 10), "decodes", "the prompt is computed: this is the first output token going in")
+check(deed(15, 0, 10), "prompt", "it comes back after a preemption: prompt and answer so far at once")
 
 # %% [markdown]
 # Six clients ask at once, each for 12 tokens. The pool has 20 blocks of 4 tokens: enough for the

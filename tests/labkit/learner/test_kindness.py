@@ -234,3 +234,14 @@ def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(toy: Course) 
 def test_the_first_marks_of_a_merge_are_found() -> None:
     assert diagnose._unresolved_merge("a\n<<<<<<< yours\n") == 2
     assert diagnose._unresolved_merge("shift = 1 << 2  # <<<<<<< no mark\n") == 0
+
+
+@pytest.mark.parametrize("mapping", ["{}", '{"mini_vllm.request": "labs/x.py"}'])
+def test_pytest_typed_by_hand_says_whom_it_judges(
+    mapping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.public import conftest
+
+    monkeypatch.setenv("LABKIT_OVERLAY", mapping)
+    line = conftest.pytest_report_header(None)  # type: ignore[arg-type]
+    assert ("make lab-NN" in line) is (mapping == "{}")
