@@ -96,6 +96,7 @@ WORKLOADS = {
     "tiny16": Workload(TINY, 16, 128, 64),
     "tiny256": Workload(TINY, 256, 64, 64),
     "qwen06": Workload(QWEN3_0_6B, 16, 128, 64),
+    "qwen06_1": Workload(QWEN3_0_6B, 1, 128, 64),
     "qwen06_float32": Workload(QWEN3_0_6B, 16, 128, 64, "float32"),
 }
 
@@ -103,11 +104,12 @@ Run = Callable[[], float]
 """Runs the workload once and returns the seconds it took."""
 
 
-def prepare_mini_vllm(workload: Workload, folder: Path) -> Run:
+def prepare_mini_vllm(workload: Workload, folder: Path, quantization: str | None = None) -> Run:
     from mini_vllm import LLM, SamplingParams
 
     llm = LLM(
         folder,
+        quantization=quantization,
         skip_tokenizer_init=True,
         load_format="dummy",
         dtype=workload.dtype,
@@ -189,7 +191,29 @@ def prepare_vllm(workload: Workload, folder: Path) -> Run:
     return run
 
 
-ENGINES = {"mini_vllm": prepare_mini_vllm, "hf": prepare_hf, "vllm": prepare_vllm}
+def prepare_int8(workload: Workload, folder: Path) -> Run:
+    return prepare_mini_vllm(workload, folder, "int8")
+
+
+def prepare_int4(workload: Workload, folder: Path) -> Run:
+    """A checkpoint of int4 weights in groups of 128; the head stays as it is."""
+    from mini_vllm.quantization.oneshot.writer import PRESETS
+
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = PRESETS["W4A16"].config(["lm_head"], act_order=False)
+    (folder / "config.json").write_text(json.dumps(config))
+    return prepare_mini_vllm(workload, folder)
+
+
+ENGINES = {
+    "mini_vllm": prepare_mini_vllm,
+    "mini_int8": prepare_int8,
+    "mini_int4": prepare_int4,
+    "hf": prepare_hf,
+    "vllm": prepare_vllm,
+}
+QUANTISED = ("qwen06", "qwen06_1")
+"""Workloads that int8 and int4 weights take part in, beside bfloat16."""
 
 
 def _check_count(workload: Workload, num_tokens: int) -> None:
@@ -383,7 +407,10 @@ def main() -> None:
     print(f"{cores}, reads {bandwidth / 1e9:.1f} GB/s, multiplies at {rate / 1e9:.0f} GFLOP/s\n")
     print(f"{'workload':<16}{'engine':<12}{'best s':>9}{'tokens/s':>10}{'against hf':>12}")
     for name in args.workloads:
-        figures = measure(name, engines, args.rounds, args.limit)
+        taking_part = dict(engines)
+        if name in QUANTISED and "mini_vllm" in engines:
+            taking_part |= dict.fromkeys(("mini_int8", "mini_int4"), sys.executable)
+        figures = measure(name, taking_part, args.rounds, args.limit)
         limits = machine_limits(WORKLOADS[name], bandwidth, rate)
         show(name, figures, limits)
         if args.save:

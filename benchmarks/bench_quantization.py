@@ -1,6 +1,7 @@
 """Decode steps of one model in bfloat16, int8 and int4, in turns in one process.
 
-Random weights of Qwen3-0.6B's shape, requests of 64 tokens of context; the head stays in bfloat16.
+Random weights of Qwen3-0.6B's shape, requests of 64 tokens of context. int8 rounds the head, too;
+int4 leaves it in bfloat16, as published checkpoints do. `make bench` measures whole requests.
 The best round of each counts: on a shared machine the best is what the code can do.
 
     python -m benchmarks.bench_quantization                     1 and 16 requests
@@ -45,10 +46,10 @@ def build(folder: Path, name: str) -> LlamaForCausalLM:
 
 
 def weight_bytes(model: LlamaForCausalLM) -> int:
-    """Bytes of what all linear layers keep, in whatever form."""
+    """Bytes of all weights, in whatever form; what layers share counts once."""
     linears = [module for module in model.modules() if isinstance(module, Linear)]
     held = [value for linear in linears for value in vars(linear).values()]
-    held += [parameter for linear in linears for parameter in linear.parameters()]
+    held += list(model.parameters())
     sizes = {}
     for tensor in held:
         if isinstance(tensor, torch.Tensor):
@@ -80,7 +81,7 @@ def measure(requests: Sequence[int], rounds: int) -> list[str]:
     for name in FORMATS:
         with tempfile.TemporaryDirectory() as folder:
             models[name] = build(Path(folder), name)
-        lines.append(f"{name:10} {weight_bytes(models[name]) / 2**20:7.0f} MiB in linear layers")
+        lines.append(f"{name:10} {weight_bytes(models[name]) / 2**20:7.0f} MiB of weights")
     for number in requests:
         best = dict.fromkeys(models, float("inf"))
         for _ in range(rounds):

@@ -21,6 +21,7 @@ from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.wna16 import register
 
 MAX_INT8 = 127
+MAX_ROWS = 16384  # that are in float32 at a time
 MIN_SCALE = 1e-10 / MAX_INT8  # of a token of zeros: nothing to divide by
 
 
@@ -102,7 +103,9 @@ class Int8OnlineLinearMethod:
 
     def process_weights_after_loading(self, layer: Linear) -> None:
         layer.input_scale = None
-        hold_int8(layer, *quantize_per_token(layer.weight.data))
+        some = [quantize_per_token(rows) for rows in layer.weight.data.split(MAX_ROWS)]
+        weight, scale = (torch.cat(parts) for parts in zip(*some, strict=True))
+        hold_int8(layer, weight, scale)
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         return int8_linear(layer, x, bias)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionBackend, AttentionMetadata
 from mini_vllm.kernels import can_launch
-from mini_vllm.kernels.quantization import STORE_KV_INT8
+from mini_vllm.kernels.quantization import PAGED_DECODE_INT8, STORE_KV_INT8
 
 logger = logging.getLogger(__name__)
 
@@ -125,6 +125,11 @@ class QuantizedKV(nn.Module):
                 value = torch.tensor(0.0, dtype=torch.float32)  # 0: not in the checkpoint
                 self.register_buffer(name, value, persistent=False)
 
+    @property
+    def has_kernels(self) -> bool:
+        """Whether a GPU stores and decodes this format without widening pages."""
+        return self.form.per_token_head and self.form.dtype == torch.int8
+
     def process_weights_after_loading(self) -> None:
         """Take the checkpoint's scales. Raises ValueError for one that cannot be one.
 
@@ -146,7 +151,7 @@ class QuantizedKV(nn.Module):
 
     def store(self, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
         """See `AttentionBackend`."""
-        if can_launch(key) and self.form.per_token_head and self.form.dtype == torch.int8:
+        if self.has_kernels and can_launch(key):
             keys, values = kv_cache.unbind()
             STORE_KV_INT8.run(
                 key=key, value=value, key_cache=keys, value_cache=values, slot_mapping=slot_mapping
@@ -167,6 +172,8 @@ class QuantizedKV(nn.Module):
         sliding_window: int | None = None,
     ) -> Tensor:
         """See `AttentionBackend`."""
+        if self.has_kernels and metadata.num_decode_reqs == metadata.num_reqs and can_launch(query):
+            return self._decode(query, kv_cache, metadata, scale, sliding_window)
         if metadata.plan is None:
             metadata.plan = renumber_pages(metadata)
         pages, inner_metadata = metadata.plan
@@ -177,6 +184,29 @@ class QuantizedKV(nn.Module):
             ]
         )
         return self.inner.forward(query, scratch, inner_metadata, scale, sliding_window)
+
+    def _decode(
+        self,
+        query: Tensor,
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+        scale: float,
+        sliding_window: int | None,
+    ) -> Tensor:
+        """A step of decodes alone, straight from the bytes."""
+        keys, values = kv_cache.unbind()
+        output = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        PAGED_DECODE_INT8.run(
+            query=query,
+            key_cache=keys,
+            value_cache=values,
+            block_table=metadata.block_table,
+            seq_lens=metadata.seq_lens,
+            output=output,
+            scale=scale,
+            window=sliding_window,
+        )
+        return output
 
 
 def renumber_pages(metadata: AttentionMetadata) -> tuple[Tensor, AttentionMetadata]:

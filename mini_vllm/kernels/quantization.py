@@ -1,16 +1,26 @@
-"""How the kernels of `kernels/quantized.py` are launched, and the least work they can do."""
+"""How the kernels of `quantized_kernels.py` are launched, and the least work they can do."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from mini_vllm.kernels.attention import MIN_DOT, NO_WINDOW, attention_work
 from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, tensor_bytes
 
-MODULE = "mini_vllm.kernels.quantized"
+MODULE = "mini_vllm.kernels.quantized_kernels"
 MIN_TOKEN_SCALE = 1e-10 / 127
 MIN_HEAD_SCALE = 1e-6
-TILES = {"TOKEN_TILE": 16, "ROW_TILE": 64, "COLUMN_TILE": 64}
+ROW_TILE, COLUMN_TILE = 64, 64
+
+
+def product_tiles(num_tokens: int, rows: int) -> tuple[tuple[int, int], dict[str, int]]:
+    """Grid and tiles of a product: as many tokens in a tile as there are, from 16 to 64."""
+    tokens = min(max(next_power_of_2(num_tokens), MIN_DOT), 64)
+    grid = (-(-num_tokens // tokens), -(-rows // ROW_TILE))
+    return grid, {"TOKEN_TILE": tokens, "ROW_TILE": ROW_TILE, "COLUMN_TILE": COLUMN_TILE}
 
 
 # ---------------------------------------------------------------- per_token_quant_int8
@@ -48,11 +58,13 @@ PER_TOKEN_QUANT = KernelSpec(
 def plan_w8a8_gemm(
     x: Tensor, weight: Tensor, x_scale: Tensor, weight_scale: Tensor, output: Tensor
 ) -> list[Launch]:
-    """int8 `x` `[T, K]` and `weight` `[N, K]`, scales `[T, 1]` and `[N, 1]` -> `[T, N]`."""
+    """int8 `x` `[T, K]` (its token stride is free) and `weight` `[N, K]`, scales `[T, 1]` and
+    `[N, 1]` -> `output` `[T, N]` of any dtype."""
     rows, columns = weight.shape
+    grid, tiles = product_tiles(len(x), rows)
     launch = Launch(
         "w8a8_gemm_kernel",
-        grid=(-(-len(x) // TILES["TOKEN_TILE"]), -(-rows // TILES["ROW_TILE"])),
+        grid=grid,
         args={
             "output_ptr": output,
             "x_ptr": x,
@@ -60,8 +72,9 @@ def plan_w8a8_gemm(
             "x_scale_ptr": x_scale,
             "weight_scale_ptr": weight_scale,
             "num_tokens": len(x),
+            "x_stride": x.stride(0),
         },
-        constexprs={"N": rows, "K": columns, **TILES},
+        constexprs={"N": rows, "K": columns, **tiles},
     )
     return [launch]
 
@@ -90,9 +103,10 @@ def plan_w4a16_gemm(
     """`x` `[T, K]` (its token stride is free), `words` `[N, ceil(K / 8)]`, `scale` and `zero`
     `[N, G]` -> `output` `[T, N]`."""
     (num_tokens, columns), (rows, num_words) = x.shape, words.shape
+    grid, tiles = product_tiles(num_tokens, rows)
     launch = Launch(
         "w4a16_gemm_kernel",
-        grid=(-(-num_tokens // TILES["TOKEN_TILE"]), -(-rows // TILES["ROW_TILE"])),
+        grid=grid,
         args={
             "output_ptr": output,
             "x_ptr": x,
@@ -107,7 +121,7 @@ def plan_w4a16_gemm(
             "K": columns,
             "WORDS": num_words,
             "GROUPS": scale.shape[1],
-            **TILES,
+            **tiles,
         },
     )
     return [launch]
@@ -132,8 +146,8 @@ W4A16_GEMM = KernelSpec(
 def plan_store_kv_int8(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> list[Launch]:
-    """`key`, `value` `[T, H, D]` (the token stride is free), D a multiple of 4; caches
-    `[num_blocks, block_size, H, D + 4]` int8; `slot_mapping` `[T]` int64."""
+    """`key`, `value` `[T, Hkv, D]` (only the token stride is free); caches
+    `[num_blocks, block_size, Hkv, D + 4]` int8; `slot_mapping` `[T]` int64."""
     head_dim = key.shape[2]
     launch = Launch(
         "store_kv_int8_kernel",
@@ -143,8 +157,6 @@ def plan_store_kv_int8(
             "value_ptr": value,
             "key_cache_ptr": key_cache,
             "value_cache_ptr": value_cache,
-            "key_scale_ptr": key_cache.view(torch.float32),
-            "value_scale_ptr": value_cache.view(torch.float32),
             "slot_mapping_ptr": slot_mapping,
             "key_stride": key.stride(0),
             "value_stride": value.stride(0),
@@ -170,13 +182,73 @@ def work_store_kv_int8(
 STORE_KV_INT8 = KernelSpec(
     name="store_kv_int8",
     module=MODULE,
-    kernels=("store_kv_int8_kernel",),
+    kernels=("finite", "bytes_of_scale", "store_kv_int8_kernel"),
     plan=plan_store_kv_int8,
     work=work_store_kv_int8,
     updates=("key_cache", "value_cache"),
 )
 
-SPECS = (PER_TOKEN_QUANT, W8A8_GEMM, W4A16_GEMM, STORE_KV_INT8)
+
+# ---------------------------------------------------------------- paged_decode_int8
+def plan_paged_decode_int8(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    output: Tensor,
+    scale: float,
+    window: int | None = None,
+) -> list[Launch]:
+    """One token a request: `query` `[R, Hq, D]` (only the request stride is free), caches
+    `[num_blocks, block_size, Hkv, D + 4]` int8 -> `output` `[R, Hq, D]`."""
+    num_reqs, num_heads, head_dim = query.shape
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    group = num_heads // num_kv_heads
+    launch = Launch(
+        "paged_decode_int8_kernel",
+        grid=(num_reqs, num_kv_heads),
+        args={
+            "output_ptr": output,
+            "query_ptr": query,
+            "key_cache_ptr": key_cache,
+            "value_cache_ptr": value_cache,
+            "block_table_ptr": block_table,
+            "seq_lens_ptr": seq_lens,
+            "query_stride": query.stride(0),
+            "table_stride": block_table.stride(0),
+            "scale": scale,
+            "window": NO_WINDOW if window is None else window,
+        },
+        constexprs={
+            "BLOCK_SIZE": block_size,
+            "GROUP": group,
+            "HEAD_DIM": head_dim,
+            "GROUP_TILE": max(next_power_of_2(group), MIN_DOT),
+            "DIM_TILE": max(next_power_of_2(head_dim), MIN_DOT),
+            "KEY_TILE": 64 if query.itemsize < 4 else 32,
+        },
+    )
+    return [launch]
+
+
+def work_paged_decode_int8(output: Tensor, **problem: Any) -> Work:
+    """Attention of one token a request; a page's heads are D + 4 bytes, all of which are read."""
+    work = attention_work([1] * len(problem["seq_lens"]), **problem)
+    head_dim, width = output.shape[2], problem["key_cache"].shape[3]
+    return Work(work.bytes_read, tensor_bytes(output), work.flops * head_dim // width)
+
+
+PAGED_DECODE_INT8 = KernelSpec(
+    name="paged_decode_int8",
+    module=MODULE,
+    kernels=("load_scales", "paged_decode_int8_kernel"),
+    plan=plan_paged_decode_int8,
+    work=work_paged_decode_int8,
+    outputs=("output",),
+)
+
+SPECS = (PER_TOKEN_QUANT, W8A8_GEMM, W4A16_GEMM, STORE_KV_INT8, PAGED_DECODE_INT8)
 
 
 # ---------------------------------------------------------------- for the engine

@@ -169,6 +169,9 @@ class Adapters(Protocol):
 class QuantConfig(Protocol):
     """What a checkpoint says about how its numbers are held."""
 
+    rounds_tied_head: bool
+    """Whether a head that shares the embedding's weight multiplies by a rounded copy of it."""
+
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
         """The method of the layer called `prefix`, or None if it is not quantised."""
 
@@ -200,6 +203,10 @@ class Build:
     def method(self, layer: Linear, prefix: str) -> LinearMethod:
         method = self.quant.get_quant_method(layer, prefix) if self.quant else None
         return method or UNQUANTIZED
+
+    def for_tied_head(self) -> Build:
+        """What a head is told that shares its weight with the embedding."""
+        return self if self.quant is not None and self.quant.rounds_tied_head else PLAIN
 
     def attention(self) -> AttentionBackend:
         """What computes the attention of one layer."""
@@ -270,14 +277,14 @@ class Linear(nn.Module):
     Several projections of the same input are one matrix whose rows are stacked; `output_sizes`
     says how many rows each has. One product instead of three costs less than three small ones.
 
-    Three strategies, none of which knows the others: `method` (how numbers are held), `layout`
-    (which part is here) and `adapters` (what is added; None, or set after loading).
+    Three strategies, none of which knows the others: `quant_method` (how numbers are held),
+    `layout` (which part is here) and `adapters` (what is added; None, or set after loading).
 
     Args:
         input_size: of the whole matrix; the attribute is that of the part that is here.
         output_sizes: the same.
         bias: whether there is one.
-        build: chooses the method.
+        build: chooses the `quant_method`.
         layout: the part that is here.
         prefix: the layer's name in the model, by which a quantised checkpoint lists layers.
 
@@ -300,8 +307,8 @@ class Linear(nn.Module):
         self.input_size = self.parts[0].input_size
         self.output_sizes = [part.output_size for part in self.parts]
         self.adapters: Adapters | None = None
-        self.method = build.method(self, prefix)
-        self.method.create_weights(self)
+        self.quant_method = build.method(self, prefix)
+        self.quant_method.create_weights(self)
         self.bias = nn.Parameter(torch.empty(sum(self.output_sizes))) if bias else None
         if self.bias is not None:
             self.bias.spec = ParamSpec(out_dim=0)
@@ -309,10 +316,11 @@ class Linear(nn.Module):
     def process_weights_after_loading(self) -> None:
         if self.bias is not None:
             self.bias.data = to_compute_dtype(self.bias)
-        self.method.process_weights_after_loading(self)
+        self.quant_method.process_weights_after_loading(self)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.method.apply(self, x, self.bias if self.layout.adds_bias else None)
+        bias = self.bias if self.layout.adds_bias else None
+        y = self.quant_method.apply(self, x, bias)
         if self.adapters is not None:  # before the parts meet: a delta is a partial sum, too
             y = self.adapters(x, y)
         return self.layout.finish(y)

@@ -198,12 +198,12 @@ class LlamaForCausalLM(nn.Module):
         self.lm_head = self._make_head(build) if self.model.stage.is_last else nn.Identity()
 
     def _make_head(self, build: Build) -> Linear:
-        tied = self.config.tie_word_embeddings  # the head then is held as the embedding is
+        tied = self.config.tie_word_embeddings
         head = Linear(
             self.config.hidden_size,
             self.config.vocab_size,
             bias=False,
-            build=PLAIN if tied else build,
+            build=build.for_tied_head() if tied else build,
             layout=build.parallel.vocab(self.config.vocab_size),
             prefix="lm_head",
         )

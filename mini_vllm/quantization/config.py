@@ -121,6 +121,8 @@ class QuantizationConfig(ABC):
     """
 
     name: ClassVar[str]
+    rounds_tied_head: bool = False
+    """See :class:`~mini_vllm.model.layers.QuantConfig`; a checkpoint's own format never does."""
     kv_cache_dtype: str | None = None
     """What "auto" means for the KV cache; None: the model's dtype."""
 
@@ -280,16 +282,21 @@ class Fp8Config(QuantizationConfig):
 
 
 class Int8Config(QuantizationConfig):
-    """Rows rounded to int8 while loading; activations, token by token, while running."""
+    """Rows rounded to int8 while loading; activations, token by token, while running.
+
+    The head is rounded, too: a step reads all of it. An embedding that shares its weight keeps it
+    as it is, for looking up a row costs nothing.
+    """
 
     name = "int8"
+    rounds_tied_head = True
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
         return cls()
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
-        return None if prefix == "lm_head" else Int8OnlineLinearMethod()
+        return Int8OnlineLinearMethod()
 
 
 class CompressedTensorsConfig(QuantizationConfig):

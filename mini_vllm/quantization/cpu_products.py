@@ -29,10 +29,16 @@ def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     Activations are unsigned, with 128 for zero: the instruction multiplies unsigned by signed,
     and with signed ones oneDNN falls back to code that is hundreds of times slower.
     """
-    zeros = torch.zeros(len(scale), dtype=torch.int64)
+    zeros = zero_points(len(scale))
     return torch.ops.onednn.qlinear_pointwise(
         x, 1.0, 128, packed, scale, zeros, None, 1.0, 0, torch.float32, "none", [], ""
     )
+
+
+@functools.cache
+def zero_points(rows: int) -> Tensor:
+    """Of symmetric weights: made once for every size."""
+    return torch.zeros(rows, dtype=torch.int64)
 
 
 @functools.cache

@@ -29,6 +29,7 @@ class StructuredOutputRequest:
     params: StructuredOutputsParams
     future: Future[StructuredOutputGrammar] | None = None
     submitted: float = 0.0
+    _grammar: StructuredOutputGrammar | None = None
 
     @staticmethod
     def from_sampling_params(params: SamplingParams | None) -> StructuredOutputRequest | None:
@@ -49,9 +50,11 @@ class StructuredOutputRequest:
     @property
     def grammar(self) -> StructuredOutputGrammar | None:
         """The compiled grammar, or None while it compiles and if it could not be compiled."""
-        if self.future is None or not self.future.done() or self.future.cancelled():
-            return None
-        return None if self.future.exception() else self.future.result()
+        if self._grammar is None:  # a future takes a lock each time that it is asked
+            if self.future is None or not self.future.done() or self.future.cancelled():
+                return None
+            self._grammar = None if self.future.exception() else self.future.result()
+        return self._grammar
 
     @property
     def failure(self) -> str | None:

@@ -6,6 +6,7 @@
     masking.py     for the kernel of `kernels/bitmask.py`
     judging.py     for the kernel of `kernels/rejection.py`
     lora.py        for the kernels of `lora/triton_ops.py`
+    quantized.py   for the kernels of `kernels/quantized_kernels.py`
     rules.py       what the tensors of a case obey
     large.py       problems of the size that an engine meets, for timing on a GPU
 
@@ -24,18 +25,30 @@ from labkit.kernels.cases.judging import CASES as JUDGING_CASES
 from labkit.kernels.cases.lora import CASES as LORA_CASES
 from labkit.kernels.cases.masking import CASES as MASKING_CASES
 from labkit.kernels.cases.pointwise import CASES as POINTWISE_CASES
+from labkit.kernels.cases.quantized import CASES as QUANTIZED_CASES
 from mini_vllm.kernels.attention import SPECS as ATTENTION_SPECS
 from mini_vllm.kernels.judging import SPECS as JUDGING_SPECS
 from mini_vllm.kernels.launch import KernelSpec
 from mini_vllm.kernels.lora import SPECS as LORA_SPECS
 from mini_vllm.kernels.masking import SPECS as MASKING_SPECS
 from mini_vllm.kernels.pointwise import SPECS as POINTWISE_SPECS
+from mini_vllm.kernels.quantization import SPECS as QUANTIZED_SPECS
 
 SPECS: dict[str, KernelSpec] = {
     spec.name: spec
-    for spec in ATTENTION_SPECS + POINTWISE_SPECS + LORA_SPECS + MASKING_SPECS + JUDGING_SPECS
+    for specs in (
+        ATTENTION_SPECS,
+        POINTWISE_SPECS,
+        QUANTIZED_SPECS,
+        LORA_SPECS,
+        MASKING_SPECS,
+        JUDGING_SPECS,
+    )
+    for spec in specs
 }
-CASES = ATTENTION_CASES | POINTWISE_CASES | LORA_CASES | MASKING_CASES | JUDGING_CASES
+CASES = (
+    ATTENTION_CASES | POINTWISE_CASES | QUANTIZED_CASES | LORA_CASES | MASKING_CASES | JUDGING_CASES
+)
 
 
 def cases_of(spec: str) -> tuple[Case, ...]:

@@ -171,6 +171,81 @@ def expand(rows: int, adapters: int, rank: int = 16) -> Callable[..., dict[str, 
     return make
 
 
+def whole(generator: torch.Generator, device: torch.device, *shape: int) -> Tensor:
+    return torch.randint(-127, 128, shape, generator=generator, device=device, dtype=torch.int8)
+
+
+def positive(generator: torch.Generator, device: torch.device, *shape: int) -> Tensor:
+    return torch.rand(shape, generator=generator, device=device) + 0.5
+
+
+def per_token(tokens: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        return dict(
+            x=_normal(generator, device, tokens, HIDDEN),
+            output=whole(generator, device, tokens, HIDDEN),
+            scale=positive(generator, device, tokens, 1),
+        )
+
+    return make
+
+
+def w8a8(tokens: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        return dict(
+            x=whole(generator, device, tokens, HIDDEN),
+            weight=whole(generator, device, 2 * INTERMEDIATE, HIDDEN),
+            x_scale=positive(generator, device, tokens, 1),
+            weight_scale=positive(generator, device, 2 * INTERMEDIATE, 1),
+            output=torch.empty(tokens, 2 * INTERMEDIATE, dtype=DTYPE, device=device),
+        )
+
+    return make
+
+
+def w4a16(tokens: int, group: int = 128) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        rows, limit = 2 * INTERMEDIATE, 2**31 - 1
+        shape = (rows, HIDDEN // 8)
+        words = torch.randint(-limit, limit, shape, generator=generator, device=device)
+        zeros = torch.randint(0, 16, (rows, HIDDEN // group), generator=generator, device=device)
+        return dict(
+            x=_normal(generator, device, tokens, HIDDEN),
+            words=words.int(),
+            scale=positive(generator, device, rows, HIDDEN // group),
+            zero=zeros.to(torch.uint8),
+            output=torch.empty(tokens, rows, dtype=DTYPE, device=device),
+        )
+
+    return make
+
+
+def _byte_cache(generator: torch.Generator, device: torch.device, blocks: int) -> Tensor:
+    numbers = whole(generator, device, blocks, BLOCK, KV_HEADS, DIM)
+    scales = positive(generator, device, blocks, BLOCK, KV_HEADS, 1) / 50
+    return torch.cat((numbers, scales.view(torch.int8)), -1)
+
+
+def store_int8(tokens: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        problem = store_kv(tokens)(generator, device)
+        for name in ("key_cache", "value_cache"):
+            problem[name] = _byte_cache(generator, device, len(problem[name]))
+        return problem
+
+    return make
+
+
+def decode_int8(requests: int, length: int) -> Callable[..., dict[str, Any]]:
+    def make(generator: torch.Generator, device: torch.device) -> dict[str, Any]:
+        problem = decode(requests, length)(generator, device)
+        for name in ("key_cache", "value_cache"):
+            problem[name] = _byte_cache(generator, device, len(problem[name]))
+        return problem
+
+    return make
+
+
 def masked(rows: int, vocab_size: int = 151_936) -> Callable[..., dict[str, Any]]:
     """Half of the tokens are allowed, in every row."""
 
@@ -224,6 +299,13 @@ LARGE = (
     Large("rope", "16,384 tokens", rope(16384)),
     Large("silu_mul", "16,384 tokens", silu(16384)),
     Large("apply_token_bitmask", "64 rows of 151,936 tokens", masked(64)),
+    Large("per_token_quant_int8", "16,384 tokens", per_token(16384)),
+    Large("w8a8_gemm", "16 tokens", w8a8(16)),
+    Large("w8a8_gemm", "2,048 tokens", w8a8(2048)),
+    Large("w4a16_gemm", "1 token", w4a16(1)),
+    Large("w4a16_gemm", "16 tokens", w4a16(16)),
+    Large("store_kv_int8", "16,384 tokens", store_int8(16384)),
+    Large("paged_decode_int8", "64 requests of 4,096 tokens", decode_int8(64, 4096)),
     Large("rejection_random_sample", "64 requests of 4 drafts, 151,936 tokens", judged(64, 4)),
     Large("lora_shrink", "128 rows of 32 adapters", shrink(128, 32)),
     Large("lora_shrink", "8,192 rows of 4 adapters", shrink(8192, 4)),

@@ -324,6 +324,107 @@ BUGS = (
         "apply_token_bitmask", "forbidden logits are made very small, but can still be drawn",
         '-float("inf")', "-1e4", "values", "word",
     ),
+    # ------------------------------------------------------------ per_token_quant_int8
+    Bug(
+        "per_token_quant_int8", "fractions are cut off", "(x / scale + ROUND) - ROUND", "x / scale",
+        "values", "row",
+    ),
+    Bug(
+        "per_token_quant_int8", "127 steps make 128", "/ 127.0, MIN_SCALE)\n    quantized",
+        "/ 128.0, MIN_SCALE)\n    quantized", "values", "row",
+    ),
+    Bug(
+        "per_token_quant_int8", "the scale is not stored",
+        "    tl.store(scale_ptr + token, scale)\n", "", "coverage", "row",
+    ),
+    Bug(
+        "per_token_quant_int8", "the first token's scale serves all",
+        "x = tl.load(x_ptr + token * x_stride + column, mask=inside, other=0.0).to(tl.float32)\n"
+        "    scale = tl.maximum(tl.max(tl.abs(x), axis=0)",
+        "x = tl.load(x_ptr + token * x_stride + column, mask=inside, other=0.0).to(tl.float32)\n"
+        "    first = tl.load(x_ptr + column, mask=inside, other=0.0).to(tl.float32)\n"
+        "    scale = tl.maximum(tl.max(tl.abs(first), axis=0)", "values", "row",
+    ),
+    # ------------------------------------------------------------ w8a8_gemm
+    Bug(
+        "w8a8_gemm", "the sum is kept in half precision", "total.to(tl.float32) * x_scale",
+        "total.to(tl.float16).to(tl.float32) * x_scale", "values", "tile",
+    ),
+    Bug(
+        "w8a8_gemm", "the scales of the rows are forgotten", " * weight_scale[None, :]\n", "\n",
+        "values", "tile",
+    ),
+    Bug(
+        "w8a8_gemm", "columns behind the last are taken along",
+        "is_token[:, None] & inside[None, :], is_row[:, None] & inside[None, :]\n"
+        "        x = tl.load(x_ptr + token[:, None] * x_stride + column[None, :], mask=x_mask,"
+        " other=0)\n        weight_at = weight_ptr",
+        "is_token[:, None], is_row[:, None]\n"
+        "        x = tl.load(x_ptr + token[:, None] * x_stride + column[None, :], mask=x_mask,"
+        " other=0)\n        weight_at = weight_ptr", "oob", "prime",
+    ),
+    # ------------------------------------------------------------ w4a16_gemm
+    Bug(
+        "w4a16_gemm", "numbers are taken from the top of a word", "(column[None, :] % 8 * 4)",
+        "(28 - column[None, :] % 8 * 4)", "values", "one",
+    ),
+    Bug(
+        "w4a16_gemm", "the sign of a word comes in", " & 15\n", "\n", "values", "tile",
+    ),
+    Bug(
+        "w4a16_gemm", "a tile has the group of its first column",
+        "group = row[:, None] * GROUPS + column[None, :] // (K // GROUPS)",
+        "group = row[:, None] * GROUPS + (column[None, :] * 0 + start) // (K // GROUPS)",
+        "values", "inside",
+    ),
+    Bug(
+        "w4a16_gemm", "zero is 8, whatever the file says", "(numbers - zero)", "(numbers - 8)",
+        "values", "groups",
+    ),
+    # ------------------------------------------------------------ store_kv_int8
+    Bug(
+        "store_kv_int8", "fractions are cut off", "(key / scale + ROUND) - ROUND", "key / scale",
+        "values", "block",
+    ),
+    Bug(
+        "store_kv_int8", "a slot of -1 is stored",
+        "if slot >= 0:\n        column = tl.arange(0, DIM_TILE)",
+        "if slot >= -1:\n        column = tl.arange(0, DIM_TILE)", "oob", "padding",
+    ),
+    Bug(
+        "store_kv_int8", "heads are as far apart as their numbers",
+        "tl.num_programs(1) + head) * (HEAD_DIM + 4)", "tl.num_programs(1) + head) * HEAD_DIM",
+        "input_changed", "block",
+    ),
+    Bug(
+        "store_kv_int8", "the scale's bytes stand in another order", "(8 * byte)) & 255",
+        "(24 - 8 * byte)) & 255", "values", "one",
+    ),
+    Bug(
+        "store_kv_int8", "infinity is stored", "finite(tl.load(key_at, mask=inside, other=0.0)"
+        ".to(tl.float32))", "tl.load(key_at, mask=inside, other=0.0).to(tl.float32)",
+        "values", "odd",
+    ),
+    # ------------------------------------------------------------ paged_decode_int8
+    Bug(
+        "paged_decode_int8", "values have no scale", "(weights * value_scale[None, :])",
+        "(weights)", "values", "ragged",
+    ),
+    Bug(
+        "paged_decode_int8", "the sum of the weights takes their scales in",
+        "tl.sum(weights, axis=1)\n\n        value = tl.load(value_cache_ptr",
+        "tl.sum(weights * load_scales(value_cache_ptr, place + HEAD_DIM, visible)[None, :],"
+        " axis=1)\n\n        value = tl.load(value_cache_ptr", "values", "ragged",
+    ),
+    Bug(
+        "paged_decode_int8", "one token too many is visible",
+        "visible = position < end\n", "visible = position <= end\n", "stale_read", "ragged",
+    ),
+    Bug(
+        "paged_decode_int8", "an offset is computed in 32 bits",
+        "block = tl.load(table_entry, mask=visible, other=0).to(tl.int64)",
+        "block = tl.load(table_entry, mask=visible, other=0)", "overflow", "big-cache",
+    ),
     # ------------------------------------------------------------ rejection_random_sample
     Bug(
         "rejection_random_sample", "a rejected draft is kept, and what follows it",

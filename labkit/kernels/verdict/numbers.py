@@ -19,7 +19,7 @@ from labkit.kernels.verdict.report import CaseReport
 from labkit.kernels.watch.findings import Finding
 from labkit.kernels.watch.observation import Observation
 
-BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,13 @@ class Judge:
     def differences(self, outputs: Mapping[str, Tensor]) -> dict[str, Difference]:
         """Each judged output beside the oracle's."""
         judged = oracles.judged(self.spec.name, outputs)
-        bound = tolerances.bound(self.spec.name, self.case.dtype)
-        return {name: differ(judged[name], want, bound) for name, want in self.expected.items()}
+        return {
+            name: differ(judged[name], want, self._bound(name))
+            for name, want in self.expected.items()
+        }
+
+    def _bound(self, output: str) -> tolerances.Bound:
+        return tolerances.bound(self.spec.name, self.case.dtype, output)
 
     def report(self, observation: Observation) -> CaseReport:
         """The findings of the monitor, then those of the comparison."""
@@ -192,8 +197,8 @@ class Judge:
         One case may accept one (zeros, where the answer is zeros); all cases together may not.
         """
         tried: dict[str, list[bool]] = {}
-        bound = tolerances.bound(self.spec.name, self.case.dtype)
-        for want in self.expected.values():
+        for name, want in self.expected.items():
+            bound = self._bound(name)
             dtype = want.dtype if bound.limit == 0.0 else getattr(torch, self.case.dtype)
             for answer, tensor in controls.wrong_answers(want, self.problem).items():
                 accepted = not differ(tensor.to(dtype), want, bound).why

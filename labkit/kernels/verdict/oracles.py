@@ -29,13 +29,27 @@ def visible_keys(problem: Problem, request: int, position: int) -> Tensor:
     return blocks * block_size + positions % block_size
 
 
+def meaning(heads: Tensor) -> tuple[Tensor, Tensor]:
+    """Heads of bytes `[..., D + 4]`: numbers `[..., D]`, and the float32 scale behind them."""
+    numbers, scale = heads.split([heads.shape[-1] - 4, 4], dim=-1)
+    return numbers.double(), scale.contiguous().view(torch.float32).double()
+
+
+def read(cache: Tensor, slots: Tensor) -> Tensor:
+    """What lies in some slots of a cache: `[N, Hkv, D]`."""
+    found = cache.flatten(0, 1)[slots]
+    if found.dtype != torch.int8:
+        return found.double()
+    numbers, scale = meaning(found)
+    return numbers * scale
+
+
 def attend(problem: Problem, query: Tensor, slots: Tensor) -> tuple[Tensor, Tensor]:
     """Attention of one token, `query` `[Hq, D]`, over some slots.
 
     Returns its output `[Hq, D]` and log(sum(exp(scores))) `[Hq]`; without slots 0 and -inf.
     """
-    key = problem["key_cache"].flatten(0, 1)[slots].double()  # [N, Hkv, D]
-    value = problem["value_cache"].flatten(0, 1)[slots].double()
+    key, value = (read(problem[f"{name}_cache"], slots) for name in ("key", "value"))
     group = query.shape[0] // key.shape[1]
     key, value = (t.repeat_interleave(group, dim=1) for t in (key, value))
     scores = torch.einsum("hd,nhd->hn", query.double(), key) * problem["scale"]
@@ -135,6 +149,47 @@ def apply_token_bitmask(problem: Problem) -> dict[str, Tensor]:
     return {"logits": logits}
 
 
+def to_int8(x: Tensor, least: float) -> tuple[Tensor, Tensor]:
+    """The largest magnitude of a row becomes 127; halves go to the even neighbour."""
+    scale = (x.double().abs().amax(-1, keepdim=True) / 127).clamp(min=least)
+    return (x.double() / scale).round(), scale
+
+
+def per_token_quant_int8(problem: Problem) -> dict[str, Tensor]:
+    output, scale = to_int8(problem["x"], 1e-10 / 127)
+    return {"output": output, "scale": scale}
+
+
+def w8a8_gemm(problem: Problem) -> dict[str, Tensor]:
+    total = problem["x"].double() @ problem["weight"].double().T
+    return {"output": total * problem["x_scale"].double() * problem["weight_scale"].double().T}
+
+
+def w4a16_gemm(problem: Problem) -> dict[str, Tensor]:
+    """Column k of a row is nibble k % 8 of word k // 8; its group is k // (K / G)."""
+    x, scale = problem["x"], problem["scale"]
+    column = torch.arange(x.shape[1])
+    number = (problem["words"].long()[:, column // 8] >> (4 * (column % 8))) & 15
+    group = column // (x.shape[1] // scale.shape[1])
+    weight = (number - problem["zero"].long()[:, group]).double() * scale.double()[:, group]
+    if x.dtype != torch.float32:  # the weight takes the dtype of x
+        weight = weight.to(x.dtype).double()
+    return {"output": x.double() @ weight.T}
+
+
+def store_kv_int8(problem: Problem) -> dict[str, Tensor]:
+    """Row t, made finite, goes to slot_mapping[t]: numbers and scales apart."""
+    tokens = (problem["slot_mapping"] >= 0).nonzero().flatten()
+    slots = problem["slot_mapping"][tokens]
+    result: dict[str, Tensor] = {}
+    for name in ("key", "value"):
+        numbers, scales = meaning(problem[f"{name}_cache"])
+        x = problem[name][tokens].double().nan_to_num(0.0, 1e30, -1e30)
+        numbers.flatten(0, 1)[slots], scales.flatten(0, 1)[slots] = to_int8(x, 1e-6)
+        result |= {f"{name}_cache": numbers, f"{name}_scale": scales}
+    return result
+
+
 def rejection_random_sample(problem: Problem) -> dict[str, Tensor]:
     """Each draft with probability min(1, p / q) up to the first rejection, then one token more."""
     output = torch.full_like(problem["output"], -1)
@@ -209,6 +264,11 @@ ORACLES: dict[str, Callable[..., dict[str, Tensor]]] = {
     "rope": rope,
     "silu_mul": silu_mul,
     "apply_token_bitmask": apply_token_bitmask,
+    "per_token_quant_int8": per_token_quant_int8,
+    "w8a8_gemm": w8a8_gemm,
+    "w4a16_gemm": w4a16_gemm,
+    "store_kv_int8": store_kv_int8,
+    "paged_decode_int8": paged_decode,
     "rejection_random_sample": rejection_random_sample,
     "lora_shrink": lora_shrink,
     "lora_expand": lora_expand,
@@ -244,7 +304,14 @@ def judged(spec: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What of a run's outputs is held against `expected`.
 
     The parts of a split decode are judged by what they amount to, not by where they are cut.
+    A cache of bytes is judged by what they mean: a scale's last bit may be rounded either way.
     """
+    if spec == "store_kv_int8":
+        parts: dict[str, Tensor] = {}
+        for name in ("key", "value"):
+            numbers, scales = meaning(outputs[f"{name}_cache"])
+            parts |= {f"{name}_cache": numbers, f"{name}_scale": scales}
+        return parts
     if spec != "split_decode":
         return dict(outputs)
     return {"output": outputs["output"], "parts": combine(outputs["partial"], outputs["lse"])}

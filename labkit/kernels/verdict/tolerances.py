@@ -32,6 +32,14 @@ EXACT = Bound(0.0, 0.0)
 FLOAT32 = Bound(honest=4.2e-7, bug=5.4e-4)
 FLOAT16 = Bound(honest=3.0e-4, bug=1.2e-3)
 BFLOAT16 = Bound(honest=2.4e-3, bug=9.6e-3)
+INT8 = Bound(honest=2.4e-3, bug=9.6e-3)
+"""Whole numbers: one of a small case may fall the other way; cutting fractions off does more."""
+INT8_PAGES = {
+    "float32": Bound(honest=2.5e-6, bug=5.4e-4),
+    "float16": Bound(honest=5.0e-4, bug=2.0e-3),
+    "bfloat16": Bound(honest=2.6e-3, bug=1.04e-2),
+}
+"""Attention over int8 pages rounds weights that hold the values' scales."""
 ROW_FACTOR = 4.0
 """A row of few numbers may be this much worse than all numbers together."""
 
@@ -39,18 +47,33 @@ _EXACT_KERNELS = ("store_kv", "apply_token_bitmask", "rejection_random_sample")
 _BY_DTYPE = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
 
 
-def bound(spec: str, dtype: str) -> Bound:
+def bound(spec: str, dtype: str, output: str = "") -> Bound:
     """The bound of one kernel's outputs for inputs of a dtype; copies, masks, tokens are exact.
 
     Products of half-precision numbers are exact in float32: what only sums them, and leaves the
-    sum in float32, has float32's bound.
+    sum in float32, has float32's bound. What quantises has whole numbers as its output, and scales
+    in float32.
     """
+    if spec in ("per_token_quant_int8", "store_kv_int8"):
+        return FLOAT32 if output.endswith("scale") else INT8
+    if spec == "paged_decode_int8":
+        return INT8_PAGES[dtype]
     if spec in _EXACT_KERNELS:
         return EXACT
     return FLOAT32 if spec == "lora_shrink" else _BY_DTYPE[dtype]
 
 
-ROUNDED_ONCE = frozenset({"reduce_splits", "rms_norm", "rope", "silu_mul", "lora_expand"})
+ROUNDED_ONCE = frozenset(
+    {
+        "reduce_splits",
+        "rms_norm",
+        "rope",
+        "silu_mul",
+        "w8a8_gemm",
+        "w4a16_gemm",
+        "lora_expand",
+    }
+)
 """Kernels whose half-precision outputs are float64's, rounded once, in every case. Attention rounds
 its weights for `tl.dot`, so there only cases are judged in which that averages out."""
 MISROUNDED = 0.02
@@ -97,6 +120,11 @@ REFERENCE: Mapping[tuple[str, str], Efficiency] = {
     ("silu_mul", "traffic"): Efficiency(1.0),
     ("silu_mul", "traffic-odd"): Efficiency(1.0),
     ("apply_token_bitmask", "traffic"): Efficiency(1.0),
+    ("per_token_quant_int8", "traffic"): Efficiency(1.0),
+    ("w8a8_gemm", "traffic"): Efficiency(1.1, flops=1.0),
+    ("w4a16_gemm", "traffic"): Efficiency(1.34, flops=1.0),
+    ("store_kv_int8", "traffic"): Efficiency(1.01),
+    ("paged_decode_int8", "traffic"): Efficiency(1.0, flops=4.0),
     ("rejection_random_sample", "traffic"): Efficiency(1.03),
     ("lora_shrink", "traffic"): Efficiency(1.0, flops=2.0),
     ("lora_shrink", "traffic-qkv"): Efficiency(1.22, flops=2.67),

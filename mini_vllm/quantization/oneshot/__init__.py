@@ -67,7 +67,7 @@ def oneshot(
     inputs: dict[str, LayerInputs] = {}
     if dataset is not None and algorithm != "rtn":
         inputs = watch_inputs(original, tokenize(source, dataset))
-    fresh = _weights(source)
+    fresh = load_original(source)
     if algorithm == "smoothquant":
         _smooth(fresh, inputs)
     if algorithm == "awq":
@@ -118,7 +118,7 @@ def _check(
         raise ValueError(f"{str(source)!r} is quantised already; give the original")
 
 
-def _weights(source: Path) -> LlamaForCausalLM:
+def load_original(source: Path) -> LlamaForCausalLM:
     """The model with its weights as the file has them, not yet in a form for products."""
     from mini_vllm.model.build import Build, default_dtype
     from mini_vllm.model.loader import load_weights
@@ -167,6 +167,24 @@ def _scale_by_importance(
         down.mul_(scales)
 
 
+def _parts(model: LlamaForCausalLM, name: str, dtype: torch.dtype) -> dict[str, Tensor]:
+    """What a checkpoint holds of one parameter in full precision: a tensor a projection."""
+    from mini_vllm.model.loader import checkpoint_names
+
+    parameter = model.get_parameter(name).data
+    module = model.get_submodule(name.rpartition(".")[0])
+    parts = parameter.split(getattr(module, "output_sizes", [len(parameter)]))
+    return dict(zip(checkpoint_names(name), [part.to(dtype) for part in parts], strict=True))
+
+
+def original_tensors(model: LlamaForCausalLM, dtype: torch.dtype) -> dict[str, Tensor]:
+    """All tensors of a checkpoint in full precision, under the checkpoint's names."""
+    tensors: dict[str, Tensor] = {}
+    for name, _ in model.named_parameters():
+        tensors |= _parts(model, name, dtype)
+    return tensors
+
+
 def _quantize_all(
     model: LlamaForCausalLM,
     preset: Preset,
@@ -184,8 +202,7 @@ def _quantize_all(
         prefix, _, kind = name.rpartition(".")
         module = model.get_submodule(prefix)
         if not isinstance(module, Linear) or kind == "bias" or is_layer_skipped(prefix, ignore):
-            parts = parameter.data.split(getattr(module, "output_sizes", [len(parameter)]))
-            tensors.update(zip(checkpoint_names(name), [p.to(dtype) for p in parts], strict=True))
+            tensors |= _parts(model, name, dtype)
             continue
         names = [shard.rpartition(".")[0] for shard in checkpoint_names(name)]
         for shard, weight in zip(names, parameter.data.split(module.output_sizes), strict=True):

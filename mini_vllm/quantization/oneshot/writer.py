@@ -98,7 +98,7 @@ def packed_tensors(
 def write_folder(
     source: Path, target: Path, tensors: Mapping[str, Tensor], quantization: Mapping[str, Any]
 ) -> None:
-    """`target` becomes a copy of `source` with other tensors and a `quantization_config`.
+    """`target` becomes a copy of `source` with other tensors and a `quantization_config`, if any.
 
     Written beside it first and then renamed: a folder with the name is a whole one.
     """
@@ -106,7 +106,9 @@ def write_folder(
     shutil.rmtree(partial, ignore_errors=True)
     skip = shutil.ignore_patterns("*.safetensors", "*.index.json", "training_report.json")
     shutil.copytree(source, partial, ignore=skip)
-    config = {**read_json(source / "config.json"), "quantization_config": dict(quantization)}
+    config = read_json(source / "config.json")
+    if quantization:
+        config["quantization_config"] = dict(quantization)
     (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
     save_file(whole, partial / "model.safetensors", metadata={"format": "pt"})

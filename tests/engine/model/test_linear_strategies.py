@@ -93,7 +93,7 @@ def fill(linear: Linear, weight: Tensor, bias: Tensor | None) -> None:
     """This part of `weight` and `bias`, by the specs of the parameters."""
     rows, columns = rows_of(linear.parts), linear.parts[0].in_
     here = weight[rows][:, columns]
-    if linear.method.__class__ is PairMethod:
+    if linear.quant_method.__class__ is PairMethod:
         linear.pairs.data.copy_(here[:, 0::2] * 10 + here[:, 1::2])
     else:
         linear.weight.data.copy_(here)

@@ -173,7 +173,7 @@ def test_int8_rounds_activations_token_by_token(tmp_path: Path) -> None:
         if type(module).__name__ == "Linear" and module.prefix != "lm_head":
             module.register_forward_pre_hook(lambda _, args: (fake_int8(args[0]),))
     quantised = load_model(folder, quant=get_quantization_config(folder))
-    assert isinstance(quantised.model.layers[0].mlp.down_proj.method, W8A8LinearMethod)
+    assert isinstance(quantised.model.layers[0].mlp.down_proj.quant_method, W8A8LinearMethod)
     actual, expected = run_prompt(quantised, PROMPT), run_prompt(plain, PROMPT)
     assert (actual - expected).std() / expected.std() < 0.01
 

@@ -73,7 +73,9 @@ def test_the_formats_own_library_unpacks_the_same_weights(tmp_path: Path) -> Non
     prefix = "model.layers.0.mlp.down_proj."
     mine = {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
     theirs = PackedQuantizationCompressor.decompress(mine, scheme)["weight"]
-    torch.testing.assert_close(linear.method.weight(linear), theirs.float(), rtol=8e-3, atol=1e-3)
+    torch.testing.assert_close(
+        linear.quant_method.weight(linear), theirs.float(), rtol=8e-3, atol=1e-3
+    )
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from labkit.process.worker import Program
 def _warm(subject: Any, reference: Any) -> None:
     """Each import is an answer of its own; after the first time it costs nothing."""
     for worker in (subject, reference):
-        for package in ("torch", "mini_vllm.quantization"):
+        for package in ("torch", "triton", "mini_vllm.quantization"):
             p = Program()
             p.call("importlib:import_module", package)
             worker.run(p)

@@ -111,6 +111,9 @@ def test_each_kernel_meets_an_offset_beyond_32_bits_by_its_program_alone(spec: s
 ALWAYS = {
     "OUT_TILE": "the grid of lora_expand is made for it",
     "NUM_SPLITS of paged_decode": "split_decode has the others",
+    "ROW_TILE of w8a8_gemm": "its grid is made for it",
+    "ROW_TILE of w4a16_gemm": "its grid is made for it",
+    "MIN_SCALE": "a part of what quantising means",
 }
 """Arguments that have one value in all cases of a spec, with the reason."""
 
@@ -158,7 +161,8 @@ def test_attention_meets_shapes_beyond_what_one_has_in_mind(spec: str) -> None:
 @pytest.mark.parametrize("spec", sorted(set(SPECS) - set(ATTENTION)))
 def test_every_other_kernel_meets_hundreds_of_rows(spec: str) -> None:
     rows = {"store_kv": "key", "reduce_splits": "lse", "silu_mul": "output", "lora_expand": "y",
-            "apply_token_bitmask": "bitmask", "rejection_random_sample": "output"}  # fmt: skip
+            "apply_token_bitmask": "bitmask", "rejection_random_sample": "output",
+            "store_kv_int8": "key", "paged_decode_int8": "query"}  # fmt: skip
     name = rows.get(spec, "x")
     counts = [len(problem[name]) for problem in problems(spec)]
     assert min(counts) == 1 and any(100 <= count <= 1000 for count in counts)
@@ -273,7 +277,9 @@ def test_a_copy_must_keep_every_bit() -> None:
     assert verdict.differ(torch.tensor([0.0, float("nan"), 0.0]), want, tolerances.EXACT).why
 
 
-@pytest.mark.parametrize("bound", [tolerances.FLOAT32, tolerances.FLOAT16, tolerances.BFLOAT16])
+@pytest.mark.parametrize(
+    "bound", [tolerances.FLOAT32, tolerances.FLOAT16, tolerances.BFLOAT16, tolerances.INT8]
+)
 def test_a_bound_keeps_its_distance_from_both_sides(bound: tolerances.Bound) -> None:
     assert 1.9 * bound.honest <= bound.limit <= bound.bug / 1.9
 

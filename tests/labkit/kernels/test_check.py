@@ -62,8 +62,8 @@ def test_the_engines_kernels_pass(checker: Checker, spec: str) -> None:
     assert result.passed and result.score == 1.0, screen_of(result)
     assert len(result.cases) == result.planned == len(cases_of(spec))
     for case in result.cases:
-        bound = tolerances.bound(spec, case.dtype)
-        assert all(error <= bound.honest for error in case.errors.values()), (case, bound)
+        bounds = {name: tolerances.bound(spec, case.dtype, name) for name in case.errors}
+        assert all(e <= bounds[name].honest for name, e in case.errors.items()), (case, bounds)
         if case.graded:
             known = tolerances.REFERENCE[spec, case.name]
             assert case.traffic_ratio == pytest.approx(known.traffic, abs=0.01)

@@ -204,6 +204,11 @@ LARGE_CASES: dict[str, set[str]] = {
     "rope": {"apart"},
     "silu_mul": {"long"},
     "apply_token_bitmask": {"far", "far-masks"},
+    "per_token_quant_int8": {"far"},
+    "w8a8_gemm": {"far"},
+    "w4a16_gemm": {"far"},
+    "store_kv_int8": {"far"},
+    "paged_decode_int8": {"big-cache", "far"},
     "rejection_random_sample": {"far"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots"},
@@ -273,7 +278,9 @@ def test_each_kernel_has_a_large_problem_that_its_launcher_takes() -> None:
         "store_kv": large.store_kv(32), "paged_decode": large.decode(2, 40),
         "split_decode": large.decode(1, 70, 2), "reduce_splits": large.reduce(2, 4),
         "paged_prefill": large.prefill(2, 20), "rms_norm": large.norm(3), "rope": large.rope(3),
-        "silu_mul": large.silu(3),
+        "silu_mul": large.silu(3), "per_token_quant_int8": large.per_token(3),
+        "w8a8_gemm": large.w8a8(2), "w4a16_gemm": large.w4a16(2),
+        "store_kv_int8": large.store_int8(32), "paged_decode_int8": large.decode_int8(2, 40),
     }  # fmt: skip
     for name, make in small.items():
         problem = make(torch.Generator().manual_seed(1), torch.device("cpu"))

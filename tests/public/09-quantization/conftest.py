@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+
+from labkit.kernels.cases import SPECS
+from labkit.kernels.cases import quantized as cases
+from labkit.kernels.cases.draw import Draw, Setup
+from labkit.kernels.direct import expect_close, solve
+from labkit.kernels.verdict import oracles
 
 torch.set_num_threads(1)
 
@@ -31,6 +38,18 @@ def random(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+def check_kernel(name: str, at: str, make: Callable[[Draw, torch.dtype], Setup]) -> None:
+    """Run one of the learner's kernels on a problem, watched, and compare with float64."""
+    __tracebackhide__ = True
+    problem, rules = make(Draw(9, "public", at), torch.float32)
+    expected = oracles.expected(name, problem)
+    solve(SPECS[name], problem, rules)
+    for tensor, got in oracles.judged(name, problem).items():
+        if tensor in expected:
+            axes = rules.rule(tensor).axes
+            expect_close(got.float(), expected[tensor].float(), axes=axes, at=f"{at}: {tensor}")
+
+
 @pytest.fixture
 def lab() -> Any:
-    return SimpleNamespace(listed=listed, random=random)
+    return SimpleNamespace(listed=listed, random=random, check_kernel=check_kernel, cases=cases)

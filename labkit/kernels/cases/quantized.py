@@ -1,0 +1,434 @@
+"""Cases for quantised numbers: half steps, rows of zeros, groups inside tiles, bytes behind heads.
+
+Whole numbers know no NaN. What may not be read here holds the largest of them instead, and the
+monitor notices the read itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.cases.attention import BIG_CACHE, Pages, int32
+from labkit.kernels.cases.draw import (
+    Case,
+    Draw,
+    Setup,
+    far_apart,
+    inside_wider,
+    lazy_zeros,
+    unfilled,
+)
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+
+SCALE_BYTES = 4
+CACHE_AXES = ("block", "offset", "head", "byte")
+NOBODYS = -128
+
+
+def whole(draw: Draw, *shape: int, bits: int = 8) -> Tensor:
+    """Whole numbers of so many bits, about as often small as large: int8."""
+    largest = 2 ** (bits - 1) - 1
+    numbers = draw.normal(*shape) * largest / 3
+    return numbers.round().clamp(-largest, largest).to(torch.int8)
+
+
+def positive(draw: Draw, *shape: int) -> Tensor:
+    """Scales: float32 around 0.02, never 0."""
+    return (0.005 + 0.02 * draw.normal(*shape).abs()).contiguous()
+
+
+def spread_rows(tensor: Tensor, strided: bool, far: bool) -> Tensor:
+    """Rows as they are, inside a wider matrix, or 2^30 elements apart."""
+    if far:
+        return far_apart(tensor)
+    if not strided:
+        return tensor
+    if tensor.is_floating_point():
+        return inside_wider(tensor, 3, 5)
+    wide = torch.full((len(tensor), tensor.shape[1] + 8), NOBODYS, dtype=tensor.dtype)
+    wide[:, 3 : 3 + tensor.shape[1]] = tensor
+    return wide[:, 3 : 3 + tensor.shape[1]]
+
+
+# ---------------------------------------------------------------- per_token_quant_int8
+def per_token(
+    tokens: int | None,
+    size: int,
+    scale: float = 1.0,
+    zero_row: bool = False,
+    halves: bool = False,
+    strided: bool = False,
+    far: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` rows (None: a prime number). `halves`: every number lies between two steps."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        x = (draw.normal(count, size) * scale).to(dtype)
+        x *= torch.tensor([1.0, 30.0, 0.01])[torch.arange(count) % 3, None].to(dtype)
+        if halves:  # the largest is 127, so a step is 1
+            steps = torch.tensor([draw.integer(-126, 125) for _ in range(count * size)])
+            x = (steps.view(count, size) + 0.5).to(dtype)
+            x[:, draw.integer(0, size - 1)] = 127.0
+        if zero_row:
+            x[count // 2] = 0.0
+        problem = dict(
+            x=spread_rows(x, strided, far),
+            output=torch.full((count, size), NOBODYS, dtype=torch.int8),
+            scale=unfilled(count, 1, dtype=torch.float32),
+        )
+        axes = ("token", "feature")
+        rules = {name: TensorRule(axes=axes) for name in ("x", "output")}
+        return problem, CaseRules(rules | {"scale": TensorRule(axes=("token", "column"))})
+
+    return make
+
+
+PER_TOKEN_QUANT = (
+    Case("one", "one token of one feature", "float32", per_token(1, 1)),
+    Case("row", "rows of 64, loud and quiet", "float32", per_token(3, 64)),
+    Case("over", "a row of 65", "bfloat16", per_token(None, 65)),
+    Case("prime", "a row of 1031", "float16", per_token(2, 1031)),
+    Case("halves", "every number lies half way between two steps", "float32",
+         per_token(2, 96, halves=True)),
+    Case("zero", "a row of zeros", "float32", per_token(5, 80, zero_row=True)),
+    Case("tiny", "numbers for which the least scale is too large", "float32",
+         per_token(3, 64, scale=2e-12)),
+    Case("large", "numbers up to 60,000", "float16", per_token(2, 64, scale=500.0)),
+    Case("sliced", "x is a slice of a wider matrix", "bfloat16", per_token(None, 77, strided=True)),
+    Case("far", "tokens 2^30 elements apart", "float16", per_token(6, 48, far=True)),
+    Case("many", "300 tokens", "float32", per_token(300, 40)),
+    Case("traffic", "16 tokens of 1,024", "bfloat16", per_token(16, 1024), graded=True),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- w8a8_gemm
+def w8a8(
+    tokens: int | None,
+    rows: int,
+    columns: int,
+    extreme: bool = False,
+    strided: bool = False,
+    far: bool = False,
+    **constants: int,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`[tokens, columns]` times `[rows, columns]`; `extreme`: all numbers are 127 or -127."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        x, weight = whole(draw, count, columns), whole(draw, rows, columns)
+        if extreme:
+            x, weight = (torch.where(t >= 0, 127, -127).to(torch.int8) for t in (x, weight))
+            weight[0], x[0] = 127, 127  # a sum of columns * 16129
+        problem = dict(
+            x=spread_rows(x, strided, far),
+            weight=weight,
+            x_scale=positive(draw, count, 1),
+            weight_scale=positive(draw, rows, 1),
+            output=unfilled(count, rows, dtype=dtype),
+        )
+        axes = {"x": ("token", "column"), "weight": ("row", "column"), "output": ("token", "row")}
+        rules = {name: TensorRule(axes=a) for name, a in axes.items()}
+        return problem, CaseRules(rules, constants=constants)
+
+    return make
+
+
+W8A8_GEMM = (
+    Case("one", "one token, two rows, three columns", "float32", w8a8(1, 2, 3)),
+    Case("tile", "exactly one tile", "float32", w8a8(16, 64, 64)),
+    Case("over", "one more than a tile in every direction", "float32", w8a8(17, 65, 65)),
+    Case("prime", "67 rows of 101", "float16", w8a8(None, 67, 101)),
+    Case("many", "300 tokens", "float16", w8a8(300, 20, 40)),
+    Case("thousands", "4,200 tokens", "float16", w8a8(4200, 3, 20)),
+    Case("rows", "300 rows", "bfloat16", w8a8(2, 300, 40)),
+    Case("narrow", "tiles of 32 columns", "bfloat16", w8a8(9, 50, 100, COLUMN_TILE=32)),
+    Case("extreme", "sums of 127 x 127, which float16 cannot hold", "float32",
+         w8a8(3, 20, 300, extreme=True)),
+    Case("long", "1,100 columns", "bfloat16", w8a8(4, 33, 1100)),
+    Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70, strided=True)),
+    Case("far", "tokens 2^30 elements apart", "bfloat16", w8a8(6, 40, 48, far=True)),
+    Case("traffic", "16 tokens, 128 rows of 512", "float32", w8a8(16, 128, 512), graded=True),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- w4a16_gemm
+def pack_words(stored: Tensor) -> Tensor:
+    """`[N, K]` of 0 .. 15 as `[N, ceil(K / 8)]` int32, the first number in the lowest bits.
+
+    What a last word has no number for is 15.
+    """
+    missing = torch.full((len(stored), -stored.shape[1] % 8), 15)
+    nibbles = torch.cat((stored.long(), missing), 1).unflatten(1, (-1, 8))
+    words = sum(nibbles[..., i] << (4 * i) for i in range(8))
+    return torch.as_tensor(words).to(torch.uint32).view(torch.int32)
+
+
+def w4a16(
+    tokens: int | None,
+    rows: int,
+    columns: int,
+    groups: int = 1,
+    symmetric: bool = False,
+    strided: bool = False,
+    far: bool = False,
+    **constants: int,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`[tokens, columns]` times `[rows, columns]` of 4 bits, in `groups` a row."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = draw.prime() if tokens is None else tokens
+        stored = (whole(draw, rows, columns, bits=4) + 8).long()
+        stored[0, : columns // 2] = 15  # words with their highest bit set
+        zero = torch.full((rows, groups), 8, dtype=torch.uint8)
+        if not symmetric:
+            zero = (whole(draw, rows, groups, bits=4) + 8).to(torch.uint8)
+        problem = dict(
+            x=spread_rows(draw.normal(count, columns, dtype=dtype), strided, far),
+            words=pack_words(stored),
+            scale=positive(draw, rows, groups),
+            zero=zero,
+            output=unfilled(count, rows, dtype=dtype),
+        )
+        axes = {
+            "x": ("token", "column"), "words": ("row", "word"), "scale": ("row", "group"),
+            "zero": ("row", "group"), "output": ("token", "row"),
+        }  # fmt: skip
+        rules = {name: TensorRule(axes=a) for name, a in axes.items()}
+        return problem, CaseRules(rules, constants=constants)
+
+    return make
+
+
+W4A16_GEMM = (
+    Case("one", "one token, two rows, eight columns", "float32", w4a16(1, 2, 8)),
+    Case("tile", "exactly one tile, one group", "float32", w4a16(16, 64, 64)),
+    Case("groups", "groups of 32 inside tiles of columns", "float32", w4a16(5, 20, 128, 4)),
+    Case("inside", "a group ends inside a tile", "float32", w4a16(3, 17, 144, 3)),
+    Case("over", "one more than a tile in every direction", "float16", w4a16(17, 65, 72)),
+    Case("tail", "a last word that is not full", "float32", w4a16(2, 9, 75, 3)),
+    Case("channel", "one scale a row", "bfloat16", w4a16(None, 67, 200)),
+    Case("many", "300 tokens", "float16", w4a16(300, 20, 40)),
+    Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
+    Case("rows", "300 rows", "bfloat16", w4a16(2, 300, 40)),
+    Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
+    Case("narrow", "tiles of 32 columns", "bfloat16", w4a16(9, 50, 96, 2, COLUMN_TILE=32)),
+    Case("symmetric", "zero is 8 everywhere", "float16", w4a16(None, 33, 96, 3, symmetric=True)),
+    Case("sliced", "x is a slice of a wider matrix", "bfloat16",
+         w4a16(None, 40, 64, 2, strided=True)),
+    Case("far", "tokens 2^30 elements apart", "float16", w4a16(6, 40, 64, 2, far=True)),
+    Case("traffic", "16 tokens, 128 rows of 512 in groups of 128", "bfloat16",
+         w4a16(16, 128, 512, 4), graded=True),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- int8 pages
+def as_bytes(x: Tensor) -> Tensor:
+    """Heads `[..., D]` float32 as `[..., D + 4]` int8: numbers, then the scale's bytes."""
+    scale = (x.abs().amax(-1, keepdim=True) / 127).clamp(min=1e-6)
+    return torch.cat(((x / scale).round().to(torch.int8), scale.view(torch.int8)), -1)
+
+
+def store(
+    tokens: int | None,
+    heads: int,
+    dim: int,
+    block_size: int,
+    padding: int = 0,
+    scale: float = 1.0,
+    halves: bool = False,
+    odd: bool = False,
+    strided: bool = False,
+    far: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
+
+    `odd`: among them are zeros only, infinity and NaN.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        stored = draw.prime() if tokens is None else tokens
+        count = stored + padding
+        blocks = -(-stored // block_size) + 2
+        slots = draw.order(range(blocks * block_size))[:stored]
+        mapping = torch.full((count,), -1, dtype=torch.int64)
+        mapping[draw.order(range(count))[:stored]] = torch.tensor(slots, dtype=torch.int64)
+        loud = torch.tensor([1.0, 50.0, 0.02])[torch.arange(count) % 3, None, None]
+        loud *= scale
+        key, value = ((draw.normal(count, heads, dim) * loud).to(dtype) for _ in range(2))
+        if halves:
+            key = (draw.normal(count, heads, dim) * 40).floor().clamp(-126, 125) + 0.5
+            key, value = key.to(dtype), -key.to(dtype)
+            key[..., 0], value[..., -1] = 127.0, -127.0
+        if odd:
+            key[0], value[1, 0] = 0.0, 0.0
+            key[1, 0, :3] = torch.tensor([float("inf"), float("nan"), -float("inf")])
+            value[0, 0, 1] = float("nan")
+        if strided:
+            row = heads * dim
+            key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, row)
+        if far:
+            key, value = far_apart(key), far_apart(value)
+        shape = (blocks, block_size, heads, dim)
+        required = torch.zeros(blocks * block_size, dtype=torch.bool)
+        required[slots] = True
+        required = required.view(blocks, block_size, 1, 1)
+        problem = dict(
+            key=key,
+            value=value,
+            key_cache=as_bytes(draw.normal(*shape)),
+            value_cache=as_bytes(draw.normal(*shape)),
+            slot_mapping=mapping,
+        )
+        rule = TensorRule(
+            readable=torch.zeros(1, 1, 1, 1, dtype=torch.bool),
+            writable=required,
+            required=required,
+            axes=CACHE_AXES,
+            why="storing needs nothing of what is in the cache",
+        )
+        new = TensorRule(
+            readable=(mapping >= 0)[:, None, None],
+            axes=("token", "head", "dim"),
+            why="its slot is -1, so this token is not stored",
+        )
+        return problem, CaseRules(
+            {"key_cache": rule, "value_cache": rule, "key": new, "value": new}
+        )
+
+    return make
+
+
+STORE_KV_INT8 = (
+    Case("one", "one token of one head", "float32", store(1, 1, 32, 16)),
+    Case("block", "a whole block and a token, loud and quiet", "float32", store(17, 2, 64, 16)),
+    Case("prime", "80 features, which are no power of two", "bfloat16", store(None, 3, 80, 16)),
+    Case("odd-size", "70 features: no multiple of four", "float16", store(None, 2, 70, 4)),
+    Case("halves", "every number lies half way between two steps", "float32",
+         store(4, 2, 64, 4, halves=True)),
+    Case("odd", "zeros, infinity and NaN", "float32", store(5, 2, 32, 4, odd=True)),
+    Case("odd-half", "infinity in half precision", "float16", store(4, 6, 32, 4, odd=True)),
+    Case("tiny", "numbers for which the least scale is too large", "float32",
+         store(4, 2, 32, 4, scale=1e-6)),
+    Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
+    Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
+    Case("sliced", "keys and values are slices of qkv", "float16",
+         store(6, 2, 32, 4, 2, strided=True)),
+    Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
+    Case("many", "200 tokens", "float32", store(200, 2, 16, 16)),
+    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16), graded=True),
+)  # fmt: skip
+
+
+class BytePages(Pages):
+    """Pages of int8 heads with their scales; slots that nobody may see hold a scale of NaN."""
+
+    def _cache(self, draw: Draw, dtype: torch.dtype, total: int, heads: int, dim: int) -> Tensor:
+        shape = (total, self.block_size, heads, dim + SCALE_BYTES)
+        if torch.Size(shape).numel() > 2**31:
+            cache = lazy_zeros(*shape, dtype=torch.int8)
+        else:
+            cache = torch.full(shape, NOBODYS, dtype=torch.int8)
+            cache[..., dim:] = torch.tensor([float("nan")]).view(torch.int8)
+        loud = draw.normal(int(self.slots.sum()), heads, 1).exp()
+        cache[self.slots] = as_bytes(draw.normal(len(loud), heads, dim) * loud)
+        return cache
+
+
+def decode(
+    seq_lens: Sequence[int | None],
+    group: int,
+    kv_heads: int,
+    dim: int,
+    block_size: int,
+    window: int | None = None,
+    far: bool = False,
+    low: bool = False,
+    falling: bool = False,
+    even: bool = False,
+    **pages: Any,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """One new token a request; a length of None is drawn. `low`: all scores are about -110;
+    `falling`: they fall by 4 from token to token, from 100 on; `even`: all are 0.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        lens = [draw.integer(2, 3 * block_size + 1) if n is None else n for n in seq_lens]
+        first = [max(n - (window or n), 0) for n in lens]
+        paged = BytePages(draw, dtype, lens, block_size, kv_heads, dim, first, **pages)
+        heads = group * kv_heads
+        query = draw.normal(len(lens), heads, dim, dtype=dtype)
+        if low:  # exp of -110 is 0 in float32, so only the true maximum can be subtracted
+            query.zero_()[..., 0] = 1.0
+            numbers = draw.normal(int(paged.slots.sum()), kv_heads, dim)
+            numbers[..., 0] -= 110.0
+            paged.key[paged.slots] = as_bytes(numbers)
+        if even:
+            query.zero_()
+        if falling:
+            query.zero_()[..., 0] = 1.0
+            for row, length in enumerate(lens):
+                for position in range(length):
+                    head = draw.normal(kv_heads, dim)
+                    head[:, 0] = 100.0 - 4 * position
+                    paged.key[paged.place(row, position)] = as_bytes(head)
+        query = far_apart(query) if far else inside_wider(query, 0, 2 * kv_heads * dim)
+        problem: dict[str, Any] = dict(
+            query=query,
+            key_cache=paged.key,
+            value_cache=paged.value,
+            block_table=far_apart(paged.table) if far else paged.table,
+            seq_lens=int32(lens),
+            output=unfilled(len(lens), heads, dim, dtype=dtype),
+            scale=1.0 if low or falling else dim**-0.5,
+            window=window,
+        )
+        axes = ("request", "head", "dim")
+        rules = paged.rules() | {"query": TensorRule(axes=axes), "output": TensorRule(axes=axes)}
+        rules["seq_lens"] = TensorRule(axes=("request",))
+        return problem, CaseRules(rules)
+
+    return make
+
+
+PAGED_DECODE_INT8 = (
+    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16)),
+    Case("ragged", "contexts that end before, at and after a block's border", "float32",
+         decode([1, 15, 16, 17, None], 2, 2, 32, 16)),
+    Case("tiles", "contexts around 32 and 64 tokens", "float32",
+         decode([31, 33, 65], 4, 1, 32, 16)),
+    Case("block-1", "blocks of one token", "float16", decode([1, 5, None], 4, 1, 64, 1)),
+    Case("odd-group", "3 heads share one, 70 features", "bfloat16", decode([None, 9], 3, 2, 70, 4)),
+    Case("wide", "8 heads share one, 128 features", "float16", decode([33, None], 8, 1, 128, 32)),
+    Case("inert", "rows without a request", "float32", decode([0, None, 0], 2, 1, 32, 16)),
+    Case("window-1", "each token sees only itself", "float32",
+         decode([1, 16, 17], 2, 1, 32, 16, 1)),
+    Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
+    Case("shared", "requests that share their first blocks", "float16",
+         decode([9, 14, 19], 2, 2, 32, 4, shared=2)),
+    Case("falling", "scores that fall from tile to tile", "float32",
+         decode([70, 33], 1, 1, 32, 16, falling=True)),
+    Case("long", "1,100 tokens of context", "float32", decode([1100], 1, 1, 16, 16, even=True)),
+    Case("block-12", "blocks of 12, six heads", "float32", decode([30, None], 1, 6, 32, 12)),
+    Case("many", "120 requests", "float32", decode([5, 17, 2] * 40, 1, 2, 16, 4)),
+    Case("large-group", "20 heads share one", "float32", decode([9, None], 20, 1, 32, 16)),
+    Case("low", "scores of about -110", "float32", decode([40, 7], 2, 1, 64, 16, low=True)),
+    Case("far", "rows of queries and block table 2^30 elements apart", "float16",
+         decode([7, 3, 20, 1, 9, 18], 2, 1, 32, 16, far=True)),
+    Case("big-cache", "blocks behind the 2^31st byte", "float16",
+         decode([18, 3], 2, 2, 124, 16, num_blocks=BIG_CACHE // (16 * 2 * 128))),
+    Case("traffic", "256 tokens of context, 4 heads share one", "bfloat16",
+         decode([256], 4, 1, 64, 16), graded=True),
+)  # fmt: skip
+
+CASES = {
+    "per_token_quant_int8": PER_TOKEN_QUANT,
+    "w8a8_gemm": W8A8_GEMM,
+    "w4a16_gemm": W4A16_GEMM,
+    "store_kv_int8": STORE_KV_INT8,
+    "paged_decode_int8": PAGED_DECODE_INT8,
+}

@@ -1,0 +1,76 @@
+"""Questions of phase 13: tokens, positions, and who is evicted."""
+
+from __future__ import annotations
+
+from random import Random
+
+from labkit.practice.question import Question
+
+
+def tokens(rng: Random) -> Question:
+    patch, merge = rng.choice((14, 16)), 2
+    rows, columns = rng.randint(2, 20), rng.randint(2, 20)
+    height, width = rows * patch * merge, columns * patch * merge
+
+    def engine() -> int:
+        from mini_vllm.model.qwen3_vl import patch_positions
+
+        return len(patch_positions(height // patch, width // patch, merge)) // merge**2
+
+    return Question(
+        f"A picture of {width} x {height} pixels, patches of {patch} x {patch}, and 2 x 2 patches"
+        " become one token. How many tokens is it?",
+        engine,
+        lambda: rows * columns,
+        f"{height} / {patch * merge} = {rows} rows of {width} / {patch * merge} = {columns} tokens.",
+    )
+
+
+def next_position(rng: Random) -> Question:
+    before, height, width = rng.randint(1, 9), rng.randint(1, 9), rng.randint(1, 9)
+
+    def engine() -> int:
+        from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
+        from mini_vllm.multimodal.mrope import get_mrope_input_positions
+
+        data = {"image_grid_thw": [1, 2 * height, 2 * width]}
+        place = PlaceholderRange(before, height * width)
+        image = MultiModalFeatureSpec(data, "image", "x", place)
+        return int(get_mrope_input_positions(place.end + 1, [image], 2)[0][0, -1])
+
+    return Question(
+        f"{before} tokens of text, then a picture of {height} rows of {width} tokens, then text."
+        " At which position does the text behind the picture go on?",
+        engine,
+        lambda: before + max(height, width),
+        "The picture begins where the text before it ends, and moves it by its longer side.",
+    )
+
+
+def chunk(rng: Random) -> Question:
+    offset, length = rng.randint(0, 9), rng.randint(4, 12)
+    computed, scheduled = rng.randint(0, 12), rng.randint(2, 9)
+
+    def engine() -> int:
+        import torch
+
+        from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
+        from mini_vllm.multimodal.gather import gather_mm_embeddings
+
+        image = MultiModalFeatureSpec(None, "image", "x", PlaceholderRange(offset, length))
+        cache = {"x": torch.zeros(length, 1)}
+        return int(gather_mm_embeddings([[image]], [computed], [scheduled], cache)[1].sum())
+
+    return Question(
+        f"A picture lies at positions {offset} to {offset + length - 1}. {computed} tokens of the"
+        f" request are computed, and this step computes {scheduled} more. How many rows of the"
+        " picture does the step take?",
+        engine,
+        lambda: len(
+            set(range(offset, offset + length)) & set(range(computed, computed + scheduled))
+        ),
+        "Count the positions that are in the picture and in the step.",
+    )
+
+
+KINDS = {"tokens": tokens, "next position": next_position, "chunk": chunk}

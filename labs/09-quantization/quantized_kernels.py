@@ -1,0 +1,192 @@
+"""Products of quantised numbers, and what makes them.
+
+    per_token_quant_int8_kernel   a token's activations as int8, with their scale
+    w8a8_gemm_kernel              int8 times int8; the scales are applied to the sum
+    w4a16_gemm_kernel             activations times 4-bit weights, unpacked on the way
+    store_kv_int8_kernel          keys and values into their pages, with a scale behind each head
+    paged_decode_int8_kernel      attention of one new token over such pages
+
+Only kernels live here: `kernels/quantization.py` says how each is launched. In a page, a head of
+one token is HEAD_DIM numbers and the four bytes of their float32 scale, the lowest first.
+"""
+
+import triton
+import triton.language as tl
+
+ROUND = tl.constexpr(12582914.0)
+"""1.5 * 2^23 + 2: near it float32 has no fractions, so adding and subtracting it rounds, half to
+even, a number whose magnitude is below 2^22."""
+LARGE = tl.constexpr(1e30)
+"""In place of infinity."""
+
+
+@triton.jit
+def per_token_quant_int8_kernel(
+    output_ptr,  # [T, SIZE] int8
+    scale_ptr,  # [T] float32
+    x_ptr,  # [T, SIZE], tokens `x_stride` apart
+    x_stride,
+    SIZE: tl.constexpr,
+    SIZE_TILE: tl.constexpr,
+    MIN_SCALE: tl.constexpr,
+):
+    """One token as int8: x / scale, rounded half to even; scale = largest |x| / 127. Grid: (T,).
+
+    The scale is at least MIN_SCALE, so that a token of zeros stays zeros. In float32.
+    Source: vllm/model_executor/layers/quantization/utils/int8_utils.py#L106-L156
+    (per_token_quant_int8) @ v0.22.1.
+    """
+    # TODO 09.12
+    tl.static_assert(
+        False,
+        "TODO 09.12: write per_token_quant_int8_kernel in labs/09-quantization/quantized_kernels.py"
+        " (phase 09, 02-mini-build.md#task-12)",
+    )
+
+
+@triton.jit
+def w8a8_gemm_kernel(
+    output_ptr,  # [T, N]
+    x_ptr,  # [T, K] int8, tokens `x_stride` apart
+    weight_ptr,  # [N, K] int8
+    x_scale_ptr,  # [T] float32
+    weight_scale_ptr,  # [N] float32
+    num_tokens,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    TOKEN_TILE: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    COLUMN_TILE: tl.constexpr,
+):
+    """A tile of (x @ weight^T) * scale of the token * scale of the row. Grid: (tiles of T, of N).
+
+    The sum is of whole numbers, in int32: no rounding until the scales.
+    Source: vllm/model_executor/layers/quantization/compressed_tensors/triton_scaled_mm.py#L19-L136
+    (scaled_mm_kernel) @ v0.22.1.
+    """
+    # TODO 09.12
+    tl.static_assert(
+        False,
+        "TODO 09.12: write w8a8_gemm_kernel in labs/09-quantization/quantized_kernels.py"
+        " (phase 09, 02-mini-build.md#task-12)",
+    )
+
+
+@triton.jit
+def w4a16_gemm_kernel(
+    output_ptr,  # [T, N]
+    x_ptr,  # [T, K], tokens `x_stride` apart
+    words_ptr,  # [N, WORDS] int32: eight columns a word, the first in its lowest bits
+    scale_ptr,  # [N, GROUPS] float32
+    zero_ptr,  # [N, GROUPS] uint8
+    num_tokens,
+    x_stride,
+    N: tl.constexpr,
+    K: tl.constexpr,
+    WORDS: tl.constexpr,
+    GROUPS: tl.constexpr,
+    TOKEN_TILE: tl.constexpr,
+    ROW_TILE: tl.constexpr,
+    COLUMN_TILE: tl.constexpr,
+):
+    """A tile of x @ weight^T with weight = (number - zero) * scale. Grid: (tiles of T, of N).
+
+    Groups are K / GROUPS columns wide; one may end inside a tile of columns. Weights are computed
+    in float32 and rounded to the dtype of x; the sum is in float32.
+    Source: vllm/model_executor/layers/quantization/awq_triton.py#L109-L227 (awq_gemm_kernel)
+    @ v0.22.1.
+    """
+    # TODO 09.13
+    tl.static_assert(
+        False,
+        "TODO 09.13: write w4a16_gemm_kernel in labs/09-quantization/quantized_kernels.py"
+        " (phase 09, 02-mini-build.md#task-13)",
+    )
+
+
+@triton.jit
+def finite(x):
+    """`x` with 0 for NaN and LARGE for infinity: a page must never spoil its next owner."""
+    return tl.where(x == x, tl.minimum(tl.maximum(x, -LARGE), LARGE), 0.0)
+
+
+@triton.jit
+def bytes_of_scale(scale, byte):
+    """The bytes number `byte` of a float32, as int8; 0 is the lowest."""
+    return ((scale.to(tl.int32, bitcast=True) >> (8 * byte)) & 255).to(tl.int8)
+
+
+@triton.jit
+def load_scales(cache_ptr, offsets, mask):
+    """The float32 numbers `[M]` whose four bytes begin at `offsets` `[M]`; 0 where masked off."""
+    byte = tl.arange(0, 4)
+    found = tl.load(cache_ptr + offsets[:, None] + byte[None, :], mask=mask[:, None], other=0)
+    bits = tl.sum((found.to(tl.int32) & 255) << (8 * byte)[None, :], axis=1)
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def store_kv_int8_kernel(
+    key_ptr,  # [T, Hkv, HEAD_DIM], tokens `key_stride` apart
+    value_ptr,  # the same, `value_stride` apart
+    key_cache_ptr,  # [num_slots, Hkv, HEAD_DIM + 4] int8
+    value_cache_ptr,  # the same
+    slot_mapping_ptr,  # [T] int64; -1 = do not store
+    key_stride,
+    value_stride,
+    HEAD_DIM: tl.constexpr,
+    DIM_TILE: tl.constexpr,
+    MIN_SCALE: tl.constexpr,
+):
+    """One head of one token as int8, and its scale behind it. Grid: (T, Hkv).
+
+    x is made `finite`. Then x / scale, rounded half to even, with scale = max(largest |x| / 127,
+    MIN_SCALE) in float32; keys and values have scales of their own. `bytes_of_scale` gives a
+    scale's four bytes.
+
+    Source: vllm/v1/attention/ops/triton_reshape_and_cache_flash.py#L139-L236
+    (_reshape_cache_per_token_head) @ v0.22.1.
+    """
+    # TODO 09.14
+    tl.static_assert(
+        False,
+        "TODO 09.14: write store_kv_int8_kernel in labs/09-quantization/quantized_kernels.py"
+        " (phase 09, 02-mini-build.md#task-14)",
+    )
+
+
+@triton.jit
+def paged_decode_int8_kernel(
+    output_ptr,  # [R, Hq, HEAD_DIM]
+    query_ptr,  # [R, Hq, HEAD_DIM], requests `query_stride` apart
+    key_cache_ptr,  # [num_slots, Hkv, HEAD_DIM + 4] int8
+    value_cache_ptr,  # the same
+    block_table_ptr,  # [R, max_blocks] int32, rows `table_stride` apart
+    seq_lens_ptr,  # [R] int32; 0 = an inert row, whose output is 0
+    query_stride,
+    table_stride,
+    scale,
+    window,  # only the last `window` tokens are visible
+    BLOCK_SIZE: tl.constexpr,
+    GROUP: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    GROUP_TILE: tl.constexpr,
+    DIM_TILE: tl.constexpr,
+    KEY_TILE: tl.constexpr,
+):
+    """Attention of one new token over int8 pages. Grid: (R, Hkv).
+
+    As in phase 04, tile by tile, for all GROUP query heads that share a key/value head. Numbers of
+    a page are only cast. Their scales wait: a token's key scale multiplies its column of scores,
+    its value scale its column of weights, for neither depends on the feature. `load_scales` reads
+    them.
+
+    Source: vllm/v1/attention/ops/triton_unified_attention.py#L39-L55 (_cast_kv_tile) @ v0.22.1.
+    """
+    # TODO 09.14
+    tl.static_assert(
+        False,
+        "TODO 09.14: write paged_decode_int8_kernel in labs/09-quantization/quantized_kernels.py"
+        " (phase 09, 02-mini-build.md#task-14)",
+    )

@@ -1,0 +1,31 @@
+"""What a picture is called: a hash of everything that changes its embeddings.
+
+Two requests share embeddings and KV blocks if their pictures have the same name. So two pictures
+that differ must never have one, or a caller would be answered about somebody else's picture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from PIL import Image
+
+
+def hash_image(image: Image.Image, options: Mapping[str, Any]) -> str:
+    """64 hexadecimal digits of SHA-256 over a picture and how it will be processed.
+
+    The bytes of the pixels alone are not enough: 30 x 100 pixels and 100 x 30 may have the same
+    ones, and so may two pictures whose palettes give them other colors. So a header goes before
+    them: mode ("RGB", "L", "P", ...), size, palette, transparency and ``options``, with keys in
+    sorted order so that equal options are equal text.
+
+    Source: vllm/multimodal/hasher.py#L50-L162 (MultiModalHasher) @ v0.22.1
+    """
+    # TODO 13.2
+    raise NotImplementedError(
+        "TODO 13.2: write hash_image in labs/13-multimodal/hasher.py"
+        " (phase 13, 02-mini-build.md#task-2)"
+    )

@@ -1,0 +1,245 @@
+"""A prompt with pictures becomes a longer prompt, and a feature for each picture.
+
+::
+
+    prompt       What is <|image_pad|> this ?         one placeholder a picture
+    picture      40 x 24 pixels -> resized, cut into 6 x 10 patches -> 3 x 5 = 15 tokens
+    expanded     What is # # # # # # # # # # # # # # # this ?
+    feature      PlaceholderRange(offset=2, length=15), hash, patches
+
+Everything that can be wrong with a picture is refused here, before anything is queued. Resizing and
+normalising are the model authors' image processor's, in its Pillow form: it needs no torchvision,
+and with two forms the tokens would depend on what happens to be installed.
+
+Source: vllm/multimodal/processing/processor.py#L831-L871 (apply_token_matches) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from mini_vllm.config import MultiModalConfig
+from mini_vllm.errors import show
+from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
+from mini_vllm.model.vision_config import VisionArgs
+from mini_vllm.multimodal.hasher import hash_image
+from mini_vllm.multimodal.media import MediaURL
+
+PLACEHOLDER = "<|image_pad|>"
+"""How a caller writes a picture's place."""
+MAX_RATIO = 200
+"""Longest side to shortest: the image processor's own limit."""
+KEPT_PATCHES_BYTES = 64 * 2**20
+"""Patches of recent pictures that are kept, so that the next turn of a chat finds them."""
+
+
+def expand_placeholders(
+    token_ids: Sequence[int], image_token_id: int, lengths: Sequence[int]
+) -> tuple[list[int], list[PlaceholderRange]]:
+    """Write each picture's placeholder as often as the picture has tokens.
+
+    Args:
+        token_ids: a prompt with one ``image_token_id`` for each picture.
+        lengths: tokens of each picture.
+
+    Returns:
+        The longer prompt, and where each picture lies *in it*: every picture moves those behind it.
+
+    Raises:
+        ValueError: if there are not as many placeholders as pictures.
+
+    Source: vllm/multimodal/processing/processor.py#L831-L871 (apply_token_matches) @ v0.22.1
+    """
+    # TODO 13.3
+    raise NotImplementedError(
+        "TODO 13.3: write expand_placeholders in labs/13-multimodal/processing.py"
+        " (phase 13, 02-mini-build.md#task-3)"
+    )
+
+
+class MultiModalProcessor:
+    """Checks pictures, cuts them into patches, and expands prompts.
+
+    Args:
+        folder: of the model; its `preprocessor_config.json` says how pictures are prepared.
+        vision: the encoder's shape.
+        config: how many pictures a prompt may bring, and options of the image processor.
+        max_model_len: tokens that prompt and output may have together.
+    """
+
+    def __init__(
+        self, folder: str | Path, vision: VisionArgs, config: MultiModalConfig, max_model_len: int
+    ) -> None:
+        self.folder, self.vision, self.config = Path(folder), vision, config
+        self.max_model_len = max_model_len
+        self._patches: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self.num_processed = 0
+        """Pictures that were cut into patches; those found by their hash were not."""
+
+    @cached_property
+    def image_processor(self) -> Any:
+        """The model authors' image processor.
+
+        Raises:
+            ValueError: if the folder has none, or it does not fit the encoder.
+        """
+        from transformers import AutoImageProcessor
+
+        options = dict(self.config.mm_processor_kwargs)
+        try:
+            processor = AutoImageProcessor.from_pretrained(
+                self.folder, backend="pil", local_files_only=True, **options
+            )
+        except (OSError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{str(self.folder)!r} has no image processor that can be used: {error}"
+            ) from error
+        for name, ours in (
+            ("patch_size", self.vision.patch_size),
+            ("merge_size", self.vision.spatial_merge_size),
+            ("temporal_patch_size", self.vision.temporal_patch_size),
+        ):
+            if getattr(processor, name, None) != ours:
+                raise ValueError(
+                    f"the image processor in {str(self.folder)!r} has {name} "
+                    f"{getattr(processor, name, None)}; config.json says {ours}"
+                )
+        return processor
+
+    @property
+    def largest(self) -> int:
+        """Tokens of the largest picture that a prompt can hold."""
+        try:
+            most_pixels = self.image_processor.size["longest_edge"]
+        except (ValueError, KeyError):  # the first picture will be refused with the reason
+            return self.max_model_len
+        tokens = most_pixels // self.vision.pixels_per_token
+        return max(1, min(tokens, self.max_model_len))
+
+    def process(
+        self, token_ids: list[int], multi_modal_data: Mapping[str, Any]
+    ) -> tuple[list[int], list[MultiModalFeatureSpec]]:
+        """The prompt as the model sees it, and its pictures.
+
+        Args:
+            token_ids: with one placeholder for each picture.
+            multi_modal_data: ``{"image": picture}`` or ``{"image": [picture, ...]}``.
+
+        Raises:
+            ValueError: that names the picture, what is wrong with it, the limit and the fix.
+        """
+        images = self.check(multi_modal_data)
+        expand_placeholders(token_ids, self.vision.image_token_id, [1] * len(images))  # how many
+        named = [self._patches_of(index, image) for index, image in enumerate(images)]
+        merge = self.vision.spatial_merge_size
+        grids = [data["image_grid_thw"] for _, data in named]
+        lengths = [t * h * w // merge**2 for t, h, w in grids]
+        expanded, places = expand_placeholders(token_ids, self.vision.image_token_id, lengths)
+        if len(expanded) >= self.max_model_len:
+            raise ValueError(
+                f"the prompt has {len(expanded)} tokens, {sum(lengths)} of them images; the "
+                f"maximum context length is {self.max_model_len} tokens (max_model_len); send "
+                "fewer images, or smaller ones (mm_processor_kwargs), or raise max_model_len"
+            )
+        return expanded, [
+            MultiModalFeatureSpec(data, "image", name, place)
+            for (name, data), place in zip(named, places, strict=True)
+        ]
+
+    def check(self, multi_modal_data: Any) -> list[Image.Image]:
+        """The pictures of a prompt, after looking at everything that can be wrong with them."""
+        if not isinstance(multi_modal_data, Mapping):
+            raise ValueError(
+                f"multi_modal_data is {show(multi_modal_data)}; it must be a mapping such as "
+                '{"image": picture}'
+            )
+        for modality in multi_modal_data:
+            if modality != "image":
+                raise ValueError(f"multi_modal_data has {modality!r}; only 'image' is supported")
+        images = multi_modal_data.get("image")
+        images = [] if images is None else images
+        images = list(images) if isinstance(images, list | tuple) else [images]
+        check_count(len(images), self.config)
+        return [self._load(index, image) for index, image in enumerate(images)]
+
+    def _load(self, index: int, image: Any) -> Image.Image:
+        if isinstance(image, MediaURL):
+            image = image.load(index, self.config.allowed_media_domains)
+        return check_image(index, image)
+
+    def _patches_of(self, index: int, image: Image.Image) -> tuple[str, dict[str, Any]]:
+        """A picture's name, and its patches ``[P, patch_dim]`` float32 in merge order."""
+        processor = self.image_processor
+        name = hash_image(image, processor.to_dict())
+        if name in self._patches:
+            self._patches.move_to_end(name)
+            return name, self._patches[name]
+        try:
+            made = processor(images=[image], return_tensors="np")
+        except ValueError as error:
+            raise ValueError(f"image {index} cannot be processed: {error}") from error
+        self.num_processed += 1
+        data = {
+            "pixel_values": made["pixel_values"].astype("float32", copy=False),
+            "image_grid_thw": made["image_grid_thw"][0].tolist(),
+        }
+        self._patches[name] = data
+        while sum(kept["pixel_values"].nbytes for kept in self._patches.values()) > max(
+            KEPT_PATCHES_BYTES, data["pixel_values"].nbytes
+        ):
+            self._patches.popitem(last=False)
+        return name, data
+
+
+def check_count(count: int, config: MultiModalConfig) -> None:
+    """Raises ValueError if a prompt may not bring so many pictures.
+
+    Source: vllm/multimodal/processing/context.py#L408-L425 (BaseProcessingInfo.validate_num_items)
+    @ v0.22.1
+    """
+    limit = config.limit_mm_per_prompt.get("image")
+    if limit is not None and count > limit:
+        raise ValueError(
+            f"the prompt brings {count} images; at most {limit} are allowed (limit_mm_per_prompt); "
+            'send fewer, or raise limit_mm_per_prompt={"image": ...}'
+        )
+
+
+def check_image(index: int, image: Any) -> Image.Image:
+    """The picture, decoded. Pillow reads a file only when somebody asks for its pixels.
+
+    Raises:
+        ValueError: if it is no picture, cannot be decoded, is too large, or has an extreme shape.
+    """
+    if not isinstance(image, Image.Image):
+        raise ValueError(
+            f"image {index} is {show(image)}; pass a PIL image, or a list of them; "
+            "PIL.Image.open(path) reads a file"
+        )
+    width, height = image.size
+    if min(width, height) < 1:
+        raise ValueError(f"image {index} is {width}x{height}; it has no pixels")
+    most = Image.MAX_IMAGE_PIXELS
+    if most is not None and width * height > most:
+        raise ValueError(
+            f"image {index} is {width}x{height}, {width * height} pixels; at most {most} are "
+            "decoded (PIL.Image.MAX_IMAGE_PIXELS), since a small file may hide a huge picture; "
+            "resize it"
+        )
+    ratio = max(width, height) / min(width, height)
+    if ratio > MAX_RATIO:
+        raise ValueError(
+            f"image {index} is {width}x{height}: its sides differ by a factor of {ratio:.0f}; at "
+            f"most {MAX_RATIO} is allowed; crop it"
+        )
+    try:
+        image.load()
+    except Exception as error:  # whatever a damaged file makes a decoder raise
+        raise ValueError(f"image {index} cannot be decoded: {error}") from error
+    return image

@@ -1,0 +1,1 @@
+../../mini_vllm/kernels/quantized_kernels.py

@@ -1,0 +1,1 @@
+../../mini_vllm/core/encoder_inputs.py

@@ -1,0 +1,1 @@
+../../mini_vllm/mm_features.py

@@ -1,0 +1,1 @@
+../../mini_vllm/model/qwen3_vl.py

@@ -1,0 +1,388 @@
+"""Random images, caches, ranges, grids and chunks, beside the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=15, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+FEATURES = "mini_vllm.mm_features:"
+NAMES = ("cat", "dog", "owl", "fox")
+SIZES = dict(zip(NAMES, (4, 6, 3, 1), strict=True))
+MASKS = st.lists(st.booleans(), min_size=1, max_size=8).filter(any)
+PLACED = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(NAMES)), max_size=4)
+
+
+def compare(subject: Any, reference: Any, p: Program) -> None:
+    assert subject.run(p) == reference.run(p)
+
+
+def placed(p: Program, gaps: list[tuple[int, str]], mask: bool = False) -> tuple[list[Any], int]:
+    """Images in a row, each behind its gap, and the position behind the last. With a mask the
+    first position of every "dog" takes no embedding."""
+    images, end = [], 0
+    for gap, name in gaps:
+        size = SIZES[name]
+        masked = tuple(i > 0 for i in range(size)) if mask and name == "dog" else None
+        place = p.new(f"{FEATURES}PlaceholderRange", end + gap, size, masked)
+        images.append(p.new(f"{FEATURES}MultiModalFeatureSpec", None, "image", name, place))
+        end += gap + size
+    return images, end
+
+
+def request(p: Program, name: str, images: list[Any], length: int) -> Any:
+    return p.new(
+        "mini_vllm.request:Request",
+        name,
+        list(range(length)),
+        arrival_time=0.0,
+        mm_features=images,
+    )
+
+
+def see_manager(p: Program, manager: Any) -> None:
+    p.see(manager.cached)
+    p.see(p.call("builtins:list", manager.freeable.items()))
+    p.see(manager.freed)
+    p.see(manager.num_free_slots)
+    p.see(manager.num_freeable_slots)
+
+
+@many
+@given(mask=st.one_of(st.none(), MASKS), data=st.data())
+def test_13_1_any_part_of_any_span(
+    subject: Any, reference: Any, mask: list[bool] | None, data: Any
+) -> None:
+    """Spans with and without a mask, and every part of them."""
+    length = len(mask) if mask else 6
+    p = Program()
+    place = p.new(f"{FEATURES}PlaceholderRange", 3, length, tuple(mask) if mask else None)
+    start = data.draw(st.integers(0, length))
+    p.see(place.get_embeds_indices_in_range(start, data.draw(st.integers(start, length))))
+    compare(subject, reference, p)
+
+
+def picture(p: Program, mode: str, size: tuple[int, int], palette: int, see_through: int) -> Any:
+    image = p.call("PIL.Image:frombytes", mode, size, bytes(range(24)))
+    if mode == "P":
+        image.putpalette([(index * 7 + palette) % 256 for index in range(768)])
+        if see_through:
+            p.call("builtins:setattr", image, "info", {"transparency": see_through})
+    return image
+
+
+@many
+@given(data=st.data())
+def test_13_2_names_differ_exactly_where_pictures_do(
+    subject: Any, reference: Any, data: Any
+) -> None:
+    """Two pictures with the same bytes, of any mode, shape, palette, transparency and options."""
+    kinds = [
+        (
+            data.draw(st.sampled_from(("L", "P"))),
+            data.draw(st.sampled_from(((6, 4), (4, 6), (24, 1)))),
+            data.draw(st.integers(0, 1)),
+            data.draw(st.integers(0, 1)),
+            data.draw(st.integers(0, 1)),
+        )
+        for _ in range(2)
+    ]
+    p = Program()
+    for mode, size, palette, see_through, option in kinds:
+        image = picture(p, mode, size, palette, see_through)
+        options = {"b": [option], "a": "x"} if option else {"a": "x", "b": [0]}
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, options))
+    first, second = subject.run(p)
+    mine, theirs = reference.run(p)
+    assert (first == second) == (mine == theirs)
+    assert len(first) == 64 and set(first) <= set("0123456789abcdef")
+    assert subject.run(p) == [first, second], "another call gives another name"
+
+
+@many
+@given(
+    prompt=st.lists(st.integers(7, 9), max_size=8),
+    sizes=st.lists(st.integers(1, 4), min_size=8, max_size=8),
+    more=st.sampled_from((0, 0, 0, 1, -1)),
+)
+def test_13_3_any_prompt(
+    subject: Any, reference: Any, prompt: list[int], sizes: list[int], more: int
+) -> None:
+    """Prompts full of placeholders; too many pictures, too few."""
+    lengths = sizes[: max(prompt.count(9) + more, 0)]
+    p = Program()
+    made = p.call("mini_vllm.multimodal.processing:expand_placeholders", prompt, 9, lengths)
+    p.see(made[0])
+    p.see_each(made[1], "offset")
+    p.see_each(made[1], "length")
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    size=st.integers(6, 14),
+    moves=st.lists(
+        st.tuples(st.sampled_from("afr"), st.integers(0, 2), st.integers(0, 1)),
+        min_size=5,
+        max_size=30,
+    ),
+)
+def test_13_4_any_order_of_needing(
+    subject: Any, reference: Any, size: int, moves: list[tuple[str, int, int]]
+) -> None:
+    """Requests that share images need them, free them, and need them again."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", size)
+    requests = []
+    for number in range(3):
+        pair = [(0, NAMES[number]), (1, NAMES[(number + 1) % 3])]
+        images, end = placed(p, pair)
+        requests.append(request(p, f"r{number}", images, end))
+    p.set(manager, "cached", {"cat": p.call("builtins:set"), "dog": p.call("builtins:set", ["x"])})
+    manager.freeable.update({"cat": 4})
+    p.set(manager, "num_freeable_slots", size - 6)
+    for kind, who, index in moves:
+        if kind == "a":
+            p.see(manager.check_and_update_cache(requests[who], index))
+        elif kind == "f":
+            manager.free_encoder_input(requests[who], index)
+        else:
+            manager.free(requests[who])
+        see_manager(p, manager)
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    size=st.integers(6, 16),
+    moves=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(1, 8), st.integers(0, 4), st.booleans()),
+        min_size=3,
+        max_size=16,
+    ),
+)
+def test_13_5_any_order_of_arrival(
+    subject: Any, reference: Any, size: int, moves: list[tuple[int, int, int, bool]]
+) -> None:
+    """Images come, find room or do not, and push others out."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", size)
+    yours = reference_room(size, moves)
+    requests = {}
+    for name in NAMES:
+        images, end = placed(p, [(0, name)])
+        requests[name] = request(p, f"r-{name}", images, end)
+    for (number, budget, promised, stays), fits in zip(moves, yours, strict=True):
+        name = NAMES[number]
+        if fits is None:  # it is there
+            p.see(manager.check_and_update_cache(requests[name], 0))
+        else:
+            p.see(manager.can_allocate(requests[name], 0, budget, promised))
+            if fits:
+                manager.allocate(requests[name], 0)
+        if not stays:
+            manager.free_encoder_input(requests[name], 0)
+        see_manager(p, manager)
+    compare(subject, reference, p)
+
+
+def reference_room(size: int, moves: list[tuple[int, int, int, bool]]) -> list[bool | None]:
+    """Brute force: whether each image that comes finds room; None: it is there already."""
+    held: dict[str, bool] = {}  # needed?
+    order: list[str] = []
+    found: list[bool | None] = []
+    for number, budget, promised, stays in moves:
+        name = NAMES[number]
+        if name in held:
+            found.append(None)
+            held[name] = True
+            order = [other for other in order if other != name]
+        else:
+            needed = SIZES[name] + promised
+            room = size - sum(SIZES[other] for other, is_needed in held.items() if is_needed)
+            fits = SIZES[name] <= budget and needed <= room
+            while fits and needed > size - sum(SIZES[other] for other in held):
+                del held[order.pop(0)]
+            if fits:
+                held[name] = True
+            found.append(fits)
+        if not stays and held.get(name):
+            held[name] = False
+            order.append(name)
+    return found
+
+
+@many
+@given(gaps=PLACED, mask=st.booleans(), whole=st.booleans(), data=st.data())
+def test_13_6_any_range(
+    subject: Any,
+    reference: Any,
+    gaps: list[tuple[int, str]],
+    mask: bool,
+    whole: bool,
+    data: Any,
+) -> None:
+    """Any images, any range, any budget; some cached, some equal, whole or in chunks."""
+    p = Program()
+    size, budget = data.draw(st.integers(6, 16)), data.draw(st.integers(0, 16))
+    config = p.new(
+        "mini_vllm.config:SchedulerConfig",
+        encoder_cache_size=size,
+        max_num_encoder_input_tokens=6,
+        disable_chunked_mm_input=whole,
+    )
+    encoder = p.new("mini_vllm.core.encoder_inputs:EncoderInputs", config)
+    cached = data.draw(st.sampled_from(("", "cat", "owl")))
+    if cached:
+        p.set(encoder.manager, "cached", {cached: p.call("builtins:set")})
+        encoder.manager.freeable.update({cached: SIZES[cached]})
+        p.set(encoder.manager, "num_free_slots", size - SIZES[cached])
+    images, end = placed(p, gaps, mask)
+    one = request(p, "ana", images, end + 3)
+    computed = data.draw(st.integers(0, end + 2))
+    new = data.draw(st.integers(1, end + 3 - computed))
+    p.see(encoder._try_schedule_encoder_inputs(one, computed, new, budget))
+    see_manager(p, encoder.manager)
+    compare(subject, reference, p)
+
+
+@many
+@given(gaps=PLACED, data=st.data())
+def test_13_7_any_progress(
+    subject: Any, reference: Any, gaps: list[tuple[int, str]], data: Any
+) -> None:
+    """Any images, any number of computed tokens."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", encoder_cache_size=64)
+    encoder = p.new("mini_vllm.core.encoder_inputs:EncoderInputs", config)
+    images, end = placed(p, gaps)
+    one = request(p, "ana", images, end + 1)
+    names = dict.fromkeys(name for _, name in gaps)
+    p.set(encoder.manager, "cached", {n: p.call("builtins:set", ["ana"]) for n in names})
+    p.set(one, "num_computed_tokens", data.draw(st.integers(0, end + 1)))
+    encoder.free_computed(one)
+    p.see(encoder.manager.cached)
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    grids=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 4)), max_size=3),
+    merge=st.integers(1, 3),
+    behind=st.integers(0, 3),
+)
+def test_13_8_any_pictures(
+    subject: Any,
+    reference: Any,
+    grids: list[tuple[int, int, int]],
+    merge: int,
+    behind: int,
+) -> None:
+    """Any sizes, with text between or without."""
+    p, images, end = Program(), [], 0
+    for text, height, width in grids:
+        place = p.new(f"{FEATURES}PlaceholderRange", end + text, height * width)
+        data = {"image_grid_thw": [1, height * merge, width * merge]}
+        images.append(p.new(f"{FEATURES}MultiModalFeatureSpec", data, "image", "x", place))
+        end += text + height * width
+    if end + behind == 0:
+        return
+    made = p.call(
+        "mini_vllm.multimodal.mrope:get_mrope_input_positions", end + behind, images, merge
+    )
+    p.see(made[0].tolist())
+    p.see(made[0].dtype.name)
+    p.see(p.call("builtins:int", made[1]))
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    batch=st.lists(st.tuples(PLACED, st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=3),
+    mask=st.booleans(),
+)
+def test_13_9_any_chunks(
+    subject: Any, reference: Any, batch: list[tuple[Any, int, int]], mask: bool
+) -> None:
+    """Any requests in any state; separators, and images that are missing."""
+    p = Program()
+    cache = {}
+    for number, name in enumerate(NAMES[:3]):
+        rows = SIZES[name] - (mask and name == "dog")
+        cache[name] = p.call("torch:tensor", [[100.0 * number + i] for i in range(rows)])
+    features = [placed(p, gaps, mask)[0] for gaps, _, _ in batch]
+    made = p.call(
+        "mini_vllm.multimodal.gather:gather_mm_embeddings",
+        features,
+        [computed for _, computed, _ in batch],
+        [scheduled for _, _, scheduled in batch],
+        cache,
+    )
+    p.see(made[1].tolist())
+    p.see(p.call("torch:cat", [p.call("torch:zeros", 0, 1), *[]]).tolist())
+    p.see_each(made[0], "shape")
+    p.see(p.call("builtins:sum", p.call("builtins:map", p.name("torch:sum"), made[0])))
+    compare_tensors(subject, reference, p)
+
+
+def compare_tensors(subject: Any, reference: Any, p: Program) -> None:
+    yours, theirs = subject.run(p), reference.run(p)
+    assert len(yours) == len(theirs)
+    for mine, right in zip(yours, theirs, strict=True):
+        assert np.array_equal(np.asarray(mine, dtype=object), np.asarray(right, dtype=object))
+
+
+@many
+@given(
+    mask=st.lists(st.booleans(), min_size=1, max_size=6),
+    levels=st.integers(0, 2),
+    more=st.sampled_from((0, 0, 0, 1, -1)),
+)
+def test_13_10_any_places(
+    subject: Any, reference: Any, mask: list[bool], levels: int, more: int
+) -> None:
+    """Any mask, any number of levels, and now and then a row too many or too few."""
+    p = Program()
+    count, width = max(sum(mask) + more, 0), 2 * (1 + levels)
+    embeds = p.call("torch:ones", len(mask), 2)
+    numbers = p.call("torch:arange", float(count * width)).view(count, width)
+    made = p.call(
+        "mini_vllm.multimodal.gather:merge_multimodal_embeddings",
+        embeds,
+        [numbers],
+        p.call("torch:tensor", mask),
+    )
+    p.see(made[0].tolist())
+    p.see(made[1].tolist())
+    p.see(embeds.tolist())
+    compare(subject, reference, p)
+
+
+@many
+@given(height=st.integers(1, 3), width=st.integers(1, 3), merge=st.integers(1, 3))
+def test_13_11_any_grid(subject: Any, reference: Any, height: int, width: int, merge: int) -> None:
+    """Any grid of any blocks."""
+    p = Program()
+    grid = (height * merge, width * merge, merge)
+    p.see(p.call("mini_vllm.model.qwen3_vl:patch_positions", *grid).tolist())
+    compare(subject, reference, p)
+
+
+@many
+@given(lengths=st.lists(st.integers(1, 4), min_size=1, max_size=4))
+def test_13_11_any_batch_of_pictures(subject: Any, reference: Any, lengths: list[int]) -> None:
+    """Pictures of any sizes see themselves and no other."""
+    p = Program()
+    p.call("torch:manual_seed", 3)
+    three = [p.call("torch:randn", sum(lengths), 2, 4) for _ in range(3)]
+    made = p.call("mini_vllm.model.qwen3_vl:attend_within_pictures", *three, lengths)
+    p.see(made.tolist())
+    yours, theirs = subject.run(p)[0], reference.run(p)[0]
+    assert np.allclose(np.array(yours, dtype=float), np.array(theirs, dtype=float), atol=1e-5)
