@@ -15,7 +15,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-WORKLOADS = ("engine", "kernels", "naive", "quantized", "structured", "adapters", "pictures")
+WORKLOADS = (
+    "engine",
+    "kernels",
+    "naive",
+    "quantized",
+    "structured",
+    "adapters",
+    "pictures",
+    "service",
+)
 """What `run NN` can measure; `labkit.learner.ab` has one function for each."""
 HINT_LEVELS = ("concept", "invariant", "where", "nearly the code")
 

@@ -20,6 +20,7 @@ from labkit.course.skeleton import todo_in
 from labkit.inside import child
 from labkit.learner.pictures import measure_pictures
 from labkit.learner.quantized import measure_schemes
+from labkit.learner.service import ABOUT_SERVICE, measure_service
 from labkit.process import overlay
 from labkit.process.worker import Worker, WorkerError
 
@@ -268,6 +269,7 @@ WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "adapters": measure_adapters,
     "quantized": measure_schemes,
     "structured": measure_structured,
+    "service": measure_service,
     "pictures": measure_pictures,
 }
 ABOUT = {
@@ -276,6 +278,7 @@ ABOUT = {
     "adapters": "the base and three adapters, the same questions, in one batch",
     "naive": f"1 prompt, {MAX_TOKENS} tokens, greedy, through each of the two loops",
     "quantized": "1 prompt, 32 tokens, greedy, float32, the bundled model in every scheme",
+    "service": ABOUT_SERVICE,
     "pictures": "questions about three pictures: at once, in chunks, and without a prefix cache",
     "structured": f"{RECORDS} records at each of two temperatures, free and held by a schema",
 }

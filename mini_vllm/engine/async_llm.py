@@ -24,6 +24,7 @@ from typing import Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
+from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.dp_process_client import DataParallelProcessClient
@@ -101,6 +102,14 @@ class AsyncEngineArgs:
         return EngineConfig.from_kwargs(self.model, **self.options)
 
 
+def start_engines(
+    config: EngineConfig, scheduler: str
+) -> ProcessClient | DataParallelProcessClient:
+    """One engine in a process of its own, or several that share the requests."""
+    several = config.parallel.data_parallel_size > 1
+    return (DataParallelProcessClient if several else ProcessClient)(config, scheduler)
+
+
 @dataclass(slots=True)
 class Stream:
     """One caller's request: a prompt, with all its completions."""
@@ -121,6 +130,7 @@ class AsyncLLM:
         scheduler: a policy's name, or ``path/to/file.py:ClassName``.
         stream_interval: tokens between two outputs of a stream.
         max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
+        client: of an engine that runs already; None: start one, in a process of its own.
 
     Raises:
         ValueError: for settings that contradict each other, the model or the memory.
@@ -141,14 +151,13 @@ class AsyncLLM:
         stream_interval: int = 1,
         max_num_queued_reqs: int | None = None,
         max_num_queued_tokens: int | None = None,
+        client: ProcessClient | DataParallelProcessClient | None = None,
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
         self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
-        several = config.parallel.data_parallel_size > 1
-        client = DataParallelProcessClient if several else ProcessClient
-        self.client: ProcessClient | DataParallelProcessClient = client(config, scheduler)
+        self.client = client or start_engines(config, scheduler)
         info = self.client.info
         self.limits = PromptLimits(
             info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
@@ -219,7 +228,13 @@ class AsyncLLM:
                 yield output
 
     async def outputs(self, stream: Stream) -> AsyncIterator[RequestOutput]:
-        """The outputs of a request that was added; see :meth:`generate`."""
+        """The outputs of a request that was added, until one says that it is finished.
+
+        However the reader leaves, by the end, by an error, by being cancelled or by closing this
+        iterator, :meth:`close_stream` is called, once; what was raised goes on to the reader.
+
+        Source: vllm/v1/engine/async_llm.py#L565-L635 (AsyncLLM.generate) @ v0.22.1
+        """
         try:
             finished = False
             while not finished:
@@ -246,7 +261,16 @@ class AsyncLLM:
     ) -> Stream:
         """Check a prompt, watch for its outputs, and only then send it to the engine.
 
-        In this order, for the first output may be back before this function goes on.
+        In this order, for the first output may be back before this function goes on. Its steps:
+        :meth:`check_health`; note when it arrived; :meth:`preprocess` the prompt into its token ids
+        and images, which may take time; ``limits.check(token_ids)``;
+        ``admission.check``, where each of ``params.n`` completions counts, and its prompt, too;
+        :meth:`start` the output handler; :meth:`_make_stream`, :meth:`_make_requests`,
+        :meth:`_watch`; hand each request to the client. From the admission on nothing may be
+        awaited until the requests are watched, for then they are counted.
+
+        Returns:
+            What :meth:`outputs` reads from.
 
         Raises:
             ValueError: if it can never be served. Nothing was sent.
@@ -262,21 +286,9 @@ class AsyncLLM:
         self.admission.check(params.n, params.n * len(token_ids))
         self.start()
         stream = self._make_stream(request_id, prompt, token_ids, params)
-        requests = []
-        for child_id, child_params in child_requests(stream.live.request_id, params):
-            salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
-            requests.append(
-                self.input_processor.process(
-                    child_id,
-                    token_ids,
-                    child_params,
-                    priority,
-                    arrival_time,
-                    salt,
-                    lora_request,
-                    images,
-                )
-            )
+        requests = self._make_requests(
+            stream, prompt, images, params, priority, arrival_time, lora_request
+        )
         self._watch(stream, requests, params.output_kind)
         for request in requests:
             self.client.add_request(request)
@@ -292,6 +304,34 @@ class AsyncLLM:
         return Stream(
             request_id, live, cutter, RequestOutputCollector(params.output_kind), child_ids=[]
         )
+
+    def _make_requests(
+        self,
+        stream: Stream,
+        prompt: PromptType,
+        images: list[MultiModalFeatureSpec],
+        params: SamplingParams,
+        priority: int,
+        arrival_time: float,
+        lora_request: LoRARequest | None,
+    ) -> list[EngineCoreRequest]:
+        """One request a completion; raises ValueError for parameters that cannot be."""
+        salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
+        self.input_processor.check(stream.external_id, params, priority, salt)
+        token_ids = stream.live.prompt_token_ids
+        return [
+            self.input_processor.process(
+                child_id,
+                token_ids,
+                child_params,
+                priority,
+                arrival_time,
+                salt,
+                lora_request,
+                images,
+            )
+            for child_id, child_params in child_requests(stream.live.request_id, params)
+        ]
 
     def _watch(
         self, stream: Stream, requests: list[EngineCoreRequest], kind: RequestOutputKind
@@ -331,7 +371,16 @@ class AsyncLLM:
             self._abort_stream(stream)
 
     def _abort_stream(self, stream: Stream) -> None:
-        """End a request on both sides: nobody waits for it here, nothing computes for it there."""
+        """End a request on both sides: nobody waits for it here, nothing computes for it there.
+
+        One that is finished is left alone. Else those of its completions that still run
+        (``output_processor.completions`` knows them by id) end in the output processor, in the
+        figures (``stats.requests_aborted``) and in the engine, by their own ids: what callers
+        call a request need not be unique. Then whoever waits is given the last output.
+
+        Source: vllm/v1/engine/output_processor.py#L450-L510 (OutputProcessor.abort_requests)
+        @ v0.22.1
+        """
         if stream.live.finished:
             return
         unfinished = [i for i in stream.child_ids if i in self.output_processor.completions]
@@ -354,7 +403,11 @@ class AsyncLLM:
     async def _handle_outputs(self) -> None:
         """Take in what the engine sends, for ever; a failure here reaches every caller.
 
-        A step of many requests is processed in slices, and other tasks run in between.
+        The outputs of a step are processed in slices of ``OUTPUT_CHUNK``, and between two of them
+        other tasks of the loop have their turn; then ``stats.step_done`` gets the step's figures.
+        If the engine has died (EngineDeadError), every caller is told just that (:meth:`_fail`),
+        and the task ends. Any other exception is a mistake of ours: every caller gets an
+        EngineGenerateError that names it, and it is raised on. Being cancelled is neither.
 
         Source: vllm/v1/engine/async_llm.py#L637-L715 (AsyncLLM._run_output_handler) @ v0.22.1
         """
@@ -375,7 +428,18 @@ class AsyncLLM:
             self._fail(EngineGenerateError(f"{type(error).__name__}: {error}"))
             raise
 
-    def _process(self, outputs: list[Any], message: EngineCoreOutputs) -> None:
+    def _process(self, outputs: list[EngineCoreOutput], message: EngineCoreOutputs) -> None:
+        """Take in a slice of a step's outputs.
+
+        Each is counted first (``stats.output_arrived``, with the message's timestamp). The output
+        processor turns what is put into its ``inbox`` into text; it ignores requests that nobody
+        watches. Where a stop string has ended a request, only this side knows: the figures are
+        told (``stats.requests_stopped``), and the engine is asked to abort it. Last, whatever has
+        changed is delivered to its stream, if that is still there.
+
+        Source: vllm/v1/engine/output_processor.py#L576-L693 (OutputProcessor.process_outputs)
+        @ v0.22.1
+        """
         for output in outputs:
             self.stats.output_arrived(output, message.timestamp)
         self.output_processor.inbox.extend(outputs)

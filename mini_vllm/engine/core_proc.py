@@ -25,11 +25,10 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import IntEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.core.interface import PauseState
 from mini_vllm.core.scheduler_output import EngineCoreOutput
-from mini_vllm.engine.core import EngineCore, call_utility
 from mini_vllm.engine.messages import (
     EngineCoreOutputs,
     EngineInfo,
@@ -41,6 +40,9 @@ from mini_vllm.engine.messages import (
     decode_seconds,
     encode,
 )
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.core import EngineCore
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +104,7 @@ class EngineCoreProc:
         """Move a requested shutdown forward; False when the loop is to be left.
 
         RUNNING goes on. REQUESTED goes on while there is work and the deadline has not passed;
-        then everybody who is left is aborted, each with an output that says so, and the state
+        then everybody who is left is aborted and told (:meth:`_abort_all`), and the state
         becomes SHUTTING_DOWN. That ends when there is no work left: who has finished must have
         been told.
 
@@ -110,19 +112,25 @@ class EngineCoreProc:
         """
         if self.shutdown_state == ShutdownState.RUNNING:
             return True
-        unfinished = list(self.core.scheduler.requests)
         if self.shutdown_state == ShutdownState.REQUESTED:
+            unfinished = self.core.scheduler.requests
             if unfinished and self._has_work() and time.monotonic() < self.deadline:
                 return True
-            self._send_aborted(self.core.abort_requests(unfinished))
-            self.core.release_held()
+            self._abort_all()
             self.shutdown_state = ShutdownState.SHUTTING_DOWN
         return self._has_work()
+
+    def _abort_all(self) -> None:
+        """End all requests, tell them, and let go of the blocks that are held for other engines."""
+        self._send_aborted(self.core.abort_requests(list(self.core.scheduler.requests)))
+        self.core.release_held()
 
     def _process_input_queue(self) -> None:
         """Handle all messages that are there; without work, wait for one.
 
-        Waiting costs nothing: an idle engine uses no CPU. With work in hand nothing is waited
+        As long as there is nothing to do (:meth:`_has_work`) and the loop is RUNNING, it waits
+        in ``input_queue.get``: an idle engine uses no CPU. Before each such wait
+        :meth:`_call_when_idle` tells those who asked to know. With work in hand nothing is waited
         for, and a burst of messages is taken in whole before the next step.
 
         Source: vllm/v1/engine/core.py#L1203-L1232 (EngineCoreProc._process_input_queue) @ v0.22.1
@@ -135,6 +143,17 @@ class EngineCoreProc:
 
     def _handle_message(self, kind: MessageKind, content: Any) -> None:
         """Do what one message asks for. One that cannot be served ends alone.
+
+        ADD: ``content`` is ``(request id, EngineCoreRequest)``; bytes stand for a request that
+        could not be decoded, and :func:`decode_request` raises what is wrong with them. The core
+        turns it into a request of its own (``preprocess_add_request``) and takes it in
+        (``add_request``). Whatever is raised on the way becomes an output of this request with
+        finish reason "error" and the text of the exception as its stop reason. Once a shutdown
+        was asked for, the request is answered as aborted instead.
+        ABORT: the ids to end; unknown ones are nobody's fault.
+        UTILITY: a call for :meth:`_handle_call`.
+        SHUTDOWN: seconds that those who run still have. The state is at least REQUESTED then,
+        and the earliest deadline counts, on the monotonic clock.
 
         Source: vllm/v1/engine/core.py#L1294-L1349 (EngineCoreProc._handle_client_request)
         @ v0.22.1
@@ -168,6 +187,8 @@ class EngineCoreProc:
             if call.method in LOOP_METHODS:
                 value = getattr(self, call.method)(*call.args)
             else:
+                from mini_vllm.engine.core import call_utility
+
                 value = call_utility(self.core, call.method, *call.args)
         except Exception as error:
             kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "

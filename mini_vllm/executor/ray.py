@@ -140,8 +140,8 @@ class Pending:
 
     def _take(self, done: Future[Any], answer: Future[Any], refs: Sequence[Any]) -> None:
         error = done.exception()
-        if error is not None:
-            self.die(refs, error)
+        if error is not None:  # in another thread: Ray's own must not wait for Ray
+            threading.Thread(target=self.die, args=(refs, error), daemon=True).start()
             return
         with self._lock:
             is_wanted = answer in self._waiting

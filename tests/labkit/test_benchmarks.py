@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from benchmarks import bench_offline
+from benchmarks import bench_offline, bench_serving
 from benchmarks.bench_offline import EngineProcess, measure, show
 
 
@@ -77,3 +77,10 @@ def test_a_process_that_does_not_answer_is_stopped(monkeypatch: pytest.MonkeyPat
     with pytest.raises(TimeoutError, match="hf tiny16 took longer than 0 s"):
         process.run()
     assert time.monotonic() - begun < 20
+
+
+def test_the_serving_benchmark_writes_flags_that_both_servers_read() -> None:
+    options = {"max_model_len": 256, "enable_prefix_caching": False, "trust": True}
+    assert bench_serving.flags(options) == [
+        "--max-model-len", "256", "--no-enable-prefix-caching", "--trust",
+    ]  # fmt: skip

@@ -29,7 +29,13 @@ DONE = b"data: [DONE]\n\n"
 
 
 def sse_event(body: Any) -> bytes:
-    """One event. JSON has no bare line break, so an event is one line, whatever text it holds."""
+    """One event: ``data: ``, the body as JSON, and an empty line.
+
+    JSON writes line breaks as ``\\n``, so an event is one line, whatever text it holds.
+
+    Args:
+        body: anything that :func:`orjson.dumps` can write.
+    """
     return b"data: " + orjson.dumps(body) + b"\n\n"
 
 
@@ -50,9 +56,15 @@ async def with_cancellation(receive: Receive, work: Coroutine[Any, Any, T]) -> T
     """Run ``work``, unless the client leaves first: then it is cancelled, and waited for.
 
     Plain handlers run to their end for nobody; only streaming answers are cancelled by servers.
+    So two tasks race, ``work`` and :func:`listen_for_disconnect`. Whoever loses is cancelled, and
+    this function returns only when both have ended: ``work`` may have to clean up. If both are
+    done at once, the work counts. If this function itself is cancelled, both are, too.
+
+    Returns:
+        What ``work`` returns; what it raises is raised here.
 
     Raises:
-        ClientGoneError: if the client has left.
+        ClientGoneError: if the client has left before.
 
     Source: vllm/entrypoints/utils.py#L57-L99 (with_cancellation) @ v0.22.1
     """
@@ -101,6 +113,18 @@ class EventStream(Response):
             self.close()
 
     async def _send_all(self, send: Send) -> None:
+        """Send the head, each event as soon as it is there, and ``self.done`` at the end.
+
+        ASGI: a message "http.response.start" with the status and ``self.raw_headers``, then
+        messages "http.response.body", all but the last with ``more_body``. The status is gone
+        before the first event is made, so an error becomes an event of its own
+        (:func:`~.errors.as_api_error`), and ``self.done`` follows all the same. A reader that is
+        gone (OSError) or this task being cancelled is no error of the stream: both are raised on,
+        with nothing sent. The events' iterator is closed in every case.
+
+        Source: vllm/entrypoints/openai/completion/serving.py#L278-L480
+        (OpenAIServingCompletion.completion_stream_generator) @ v0.22.1
+        """
         start = {"type": "http.response.start", "status": 200, "headers": self.raw_headers}
         await send(start)
         try:

@@ -9,13 +9,12 @@ import math
 import numpy as np
 import pytest
 
-from mini_vllm.entrypoints.bench_serve import (
-    Load,
+from mini_vllm.entrypoints.bench_serve import Load, run_load
+from mini_vllm.entrypoints.load import (
     RequestResult,
     StreamReader,
     arrival_times,
     goodput,
-    run_load,
     summarize,
 )
 

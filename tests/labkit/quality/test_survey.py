@@ -246,6 +246,7 @@ UNMEASURED = {
     "09": "new: `labkit suite-quality 09 --sample 0 --write` has not run yet",
     "11": "new: `labkit suite-quality 11 --sample 0 --write` has not run yet",
     "12": "new: `labkit suite-quality 12 --sample 0 --write` has not run yet",
+    "14": "new: `labkit suite-quality 14 --sample 0 --write` has not run yet",
     "15": "new: `labkit suite-quality 15 --sample 0 --write` has not run yet",
     "13": "new: `labkit suite-quality 13 --sample 0 --write` has not run yet",
 }

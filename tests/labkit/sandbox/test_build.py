@@ -118,7 +118,8 @@ def flood_items():
     frame = sys._getframe()
     while "number" not in frame.f_locals:
         frame = frame.f_back
-    line = b'{"id": %d, "item": "%s"}\\n' % (frame.f_locals["number"], b"x" * 60000)
+    number = frame.f_locals["number"].encode()
+    line = b'{"id": "%s", "item": "%s"}\\n' % (number, b"x" * 60000)
     while True:
         say(line)
 
@@ -130,7 +131,7 @@ def deaf():
     frame = sys._getframe()
     while "number" not in frame.f_locals:
         frame = frame.f_back
-    say(b'{"id": %d, "end": ["forged"]}\\n' % frame.f_locals["number"])
+    say(b'{"id": "%s", "end": ["forged"]}\\n' % frame.f_locals["number"].encode())
     time.sleep(60)
 
 def fill():

@@ -1,0 +1,109 @@
+"""Questions of phase 14: readers, histograms, queues and what was promised."""
+
+from __future__ import annotations
+
+from random import Random
+
+from labkit.practice.question import Question
+
+
+def outputs(rng: Random) -> Question:
+    tokens, wakes = rng.randint(6, 14), sorted(rng.sample(range(1, 15), 4))
+
+    def engine() -> int:
+        import asyncio
+
+        from mini_vllm.engine.collector import RequestOutputCollector
+        from mini_vllm.outputs import CompletionOutput, RequestOutput
+        from mini_vllm.sampling_params import RequestOutputKind
+
+        async def read() -> int:
+            collector, found = RequestOutputCollector(RequestOutputKind.DELTA), 0
+            for second in range(1, 16):
+                if second <= tokens:
+                    part = CompletionOutput(0, "x", [second])
+                    collector.put(RequestOutput("r", None, [1], [part]))
+                if second in wakes or second == 15:
+                    found += collector.get_nowait() is not None
+            return found
+
+        return asyncio.run(read())
+
+    def by_hand() -> int:
+        last, found = 0, 0
+        for wake in [*wakes, 15]:
+            found += min(wake, tokens) > last
+            last = min(wake, tokens)
+        return found
+
+    return Question(
+        f"A request makes one token a second, in seconds 1 to {tokens}. Its reader looks right after"
+        f" the tokens of seconds {', '.join(map(str, wakes))} and 15. How many outputs does she get?",
+        engine,
+        by_hand,
+        "One for each look that finds something new: what is unread has merged.",
+    )
+
+
+def percentile(rng: Random) -> Question:
+    counts = sorted(rng.sample(range(1, 40), 3))
+    counts.append(counts[-1] + rng.randint(0, 5))
+    quantile = rng.choice((0.5, 0.9))
+
+    def engine() -> float:
+        from mini_vllm.observability.metrics import percentile_from_buckets
+
+        bounds = [0.1, 0.5, 1.0, float("inf")]
+        found = percentile_from_buckets(bounds, [float(count) for count in counts], quantile)
+        assert found is not None
+        return found
+
+    def by_hand() -> float:
+        edges, rank = [0.0, 0.1, 0.5, 1.0], quantile * counts[-1]
+        below = 0
+        for lower, upper, count in zip(edges, edges[1:], counts, strict=False):
+            if count >= rank:
+                return lower + (upper - lower) * (rank - below) / (count - below)
+            below = count
+        return 1.0
+
+    shown = ", ".join(
+        f"{c} up to {b}" for c, b in zip(counts, ("0.1", "0.5", "1.0", "inf"), strict=True)
+    )
+    return Question(
+        f"A histogram's cumulative counts: {shown} seconds. Which value does it give for the quantile"
+        f" {quantile}?",
+        engine,
+        by_hand,
+        "The first bucket that reaches the rank, and along a line inside it; in the last its lower end.",
+        tolerance=0.01,
+    )
+
+
+def good(rng: Random) -> Question:
+    seen = [
+        (rng.randint(1, 9) / 10, rng.randint(10, 30) / 10, rng.randint(1, 11)) for _ in range(5)
+    ]
+
+    def engine() -> float:
+        from mini_vllm.entrypoints.load import RequestResult, goodput
+
+        results = [RequestResult(1, ttft=t, latency=e, output_tokens=n) for t, e, n in seen]
+        return goodput(results, {"ttft": 500.0, "tpot": 200.0}, 2.0)
+
+    def by_hand() -> float:
+        meets = [t <= 0.5 and (n < 2 or round((e - t) * 1000) <= 200 * (n - 1)) for t, e, n in seen]
+        return sum(meets) / 2
+
+    shown = "; ".join(f"TTFT {t} s, end {e} s, {n} tokens" for t, e, n in seen)
+    return Question(
+        f"Five requests in 2 seconds: {shown}. Promised are a TTFT of 500 ms and a TPOT of 200 ms."
+        " What is the goodput, in requests a second?",
+        engine,
+        by_hand,
+        "Who meets both, divided by 2. TPOT is (end - TTFT) / (tokens - 1), and 0 for one token.",
+        tolerance=0.001,
+    )
+
+
+KINDS = {"outputs": outputs, "percentile": percentile, "good": good}

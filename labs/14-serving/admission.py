@@ -1,0 +1,42 @@
+"""Who is let in. A queue without a limit turns an overload into time-outs for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from mini_vllm.engine.exceptions import QueueFullError
+
+
+class _Sized(Protocol):
+    num_prompt_tokens: int
+
+
+class Admission:
+    """Counts the requests that have not ended, running ones too, and refuses those beyond a limit.
+
+    Args:
+        requests: the unfinished ones, by id; kept up to date by somebody else.
+        max_reqs: most of them; a request with ``n`` completions counts ``n`` times.
+        max_tokens: most tokens of their prompts together. None: no limit.
+    """
+
+    def __init__(
+        self, requests: Mapping[str, _Sized], max_reqs: int | None, max_tokens: int | None
+    ) -> None:
+        self.requests, self.max_reqs, self.max_tokens = requests, max_reqs, max_tokens
+
+    def check(self, num_reqs: int, num_tokens: int) -> None:
+        """Raise unless this many more may come in.
+
+        It does not wait, and whoever calls it must not either until the newcomers are counted:
+        between a check and an ``await`` others may check, too, and all be let in.
+
+        Raises:
+            QueueFullError: with what is there, the limit, and the advice to try again.
+        """
+        # TODO 14.9
+        raise NotImplementedError(
+            "TODO 14.9: write Admission.check in labs/14-serving/admission.py"
+            " (phase 14, 02-mini-build.md#task-9)"
+        )

@@ -1,0 +1,489 @@
+"""The online front end: one asyncio loop that many callers share, and an engine process behind it.
+
+::
+
+    generate("a") ──┐ ADD                                      ┌── outputs of a step
+    generate("b") ──┼──────────►  engine process  ─────────────┤
+    generate("c") ──┘ ABORT                                    └─► output handler, one task for all
+         ▲                                                             │ text, stop strings
+         └──────────────── one collector a request ◄───────────────────┘
+
+Source: vllm/v1/engine/async_llm.py#L74-L1056 (AsyncLLM) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import time
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.core.engine_request import EngineCoreRequest
+from mini_vllm.core.scheduler_output import EngineCoreOutput
+from mini_vllm.engine.admission import Admission
+from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
+from mini_vllm.engine.dp_process_client import DataParallelProcessClient
+from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
+from mini_vllm.engine.images import make_image_processor
+from mini_vllm.engine.input_processor import InputProcessor, PromptType
+from mini_vllm.engine.limits import PromptLimits
+from mini_vllm.engine.messages import EngineCoreOutputs
+from mini_vllm.engine.output_processor import OutputProcessor
+from mini_vllm.engine.parallel_sampling import child_requests
+from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.mm_features import MultiModalFeatureSpec
+from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.observability.metrics import ServiceStats
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+
+OUTPUT_CHUNK = 128
+"""Outputs processed before other tasks of the loop get their turn."""
+LONG_TEXT = 4096
+"""Characters from which on a prompt is tokenized in a thread, for the loop must not wait."""
+
+
+@dataclass
+class AsyncEngineArgs:
+    """What :class:`AsyncLLM` starts with: ``AsyncEngineArgs("storyteller", max_num_seqs=64)``.
+
+    Args:
+        model: a folder in Hugging Face layout, or the name of a bundled model.
+        scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+        skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
+        stream_interval: tokens between two outputs of a stream.
+        max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
+        options: every other argument that ``LLM`` takes.
+
+    Source: vllm/engine/arg_utils.py#L2567-L2593 (AsyncEngineArgs) @ v0.22.1
+    """
+
+    model: str
+    scheduler: str = "vllm-v1"
+    skip_tokenizer_init: bool = False
+    stream_interval: int = 1
+    max_num_queued_reqs: int | None = None
+    max_num_queued_tokens: int | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        scheduler: str = "vllm-v1",
+        skip_tokenizer_init: bool = False,
+        stream_interval: int = 1,
+        max_num_queued_reqs: int | None = None,
+        max_num_queued_tokens: int | None = None,
+        **options: Any,
+    ) -> None:
+        for name, value in (
+            ("stream_interval", stream_interval),
+            ("max_num_queued_reqs", max_num_queued_reqs),
+            ("max_num_queued_tokens", max_num_queued_tokens),
+        ):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        self.model, self.scheduler = model, scheduler
+        self.skip_tokenizer_init, self.stream_interval = skip_tokenizer_init, stream_interval
+        self.max_num_queued_reqs = max_num_queued_reqs
+        self.max_num_queued_tokens = max_num_queued_tokens
+        self.options = options
+
+    def create_engine_config(self) -> EngineConfig:
+        """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
+        return EngineConfig.from_kwargs(self.model, **self.options)
+
+
+def start_engines(
+    config: EngineConfig, scheduler: str
+) -> ProcessClient | DataParallelProcessClient:
+    """One engine in a process of its own, or several that share the requests."""
+    several = config.parallel.data_parallel_size > 1
+    return (DataParallelProcessClient if several else ProcessClient)(config, scheduler)
+
+
+@dataclass(slots=True)
+class Stream:
+    """One caller's request: a prompt, with all its completions."""
+
+    external_id: str
+    live: RequestOutput
+    cutter: OutputCutter
+    collector: RequestOutputCollector
+    child_ids: list[str]
+
+
+class AsyncLLM:
+    """Serves many requests at once; each is an async iterator of its outputs.
+
+    Args:
+        config: of the engine.
+        tokenizer: of the ``transformers`` kind, or None to work on token ids only.
+        scheduler: a policy's name, or ``path/to/file.py:ClassName``.
+        stream_interval: tokens between two outputs of a stream.
+        max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
+        client: of an engine that runs already; None: start one, in a process of its own.
+
+    Raises:
+        ValueError: for settings that contradict each other, the model or the memory.
+
+    Example::
+
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs("storyteller"))
+        async for output in engine.generate("Once", SamplingParams(max_tokens=32), "r0"):
+            print(output.outputs[0].text)
+        engine.shutdown()
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        tokenizer: Any = None,
+        scheduler: str = "vllm-v1",
+        stream_interval: int = 1,
+        max_num_queued_reqs: int | None = None,
+        max_num_queued_tokens: int | None = None,
+        client: ProcessClient | DataParallelProcessClient | None = None,
+    ) -> None:
+        self.config = config
+        self.tokenizer = tokenizer
+        self.stream_interval = stream_interval
+        self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
+        self.client = client or start_engines(config, scheduler)
+        info = self.client.info
+        self.limits = PromptLimits(
+            info.vocab_size, info.max_model_len, info.num_usable_blocks, info.block_size
+        )
+        self.input_processor = InputProcessor(
+            tokenizer,
+            self.model_args,
+            info.max_model_len,
+            config.model.seed,
+            config.structured,
+            make_image_processor(config, self.model_args),
+        )
+        self.input_processor.has_drafts = config.speculative is not None
+        self.output_processor = OutputProcessor(tokenizer)
+        self.stats = ServiceStats()
+        self.admission = Admission(self.stats.requests, max_num_queued_reqs, max_num_queued_tokens)
+        self._streams: dict[str, Stream] = {}
+        """By internal id: unique, whatever ids callers choose."""
+        self._handler: asyncio.Task[None] | None = None
+        self._paused = False
+
+    @classmethod
+    def from_engine_args(cls, args: AsyncEngineArgs) -> AsyncLLM:
+        config = args.create_engine_config()
+        folder = config.model.tokenizer or config.model.model
+        tokenizer = None if args.skip_tokenizer_init else load_tokenizer(folder)
+        return cls(
+            config,
+            tokenizer,
+            args.scheduler,
+            args.stream_interval,
+            args.max_num_queued_reqs,
+            args.max_num_queued_tokens,
+        )
+
+    # ------------------------------------------------------------------ one request
+
+    async def generate(
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+    ) -> AsyncIterator[RequestOutput]:
+        """Complete a prompt; yields as ``sampling_params.output_kind`` says.
+
+        Whoever stops iterating, by leaving or by being cancelled, ends the request: its KV blocks
+        are free a step later.
+
+        Args:
+            request_id: what the outputs are called; need not be unique.
+
+        Raises:
+            ValueError: if the request can never be served. Nothing was sent to the engine.
+            QueueFullError: if too much waits already.
+            EngineDeadError: if the engine is gone.
+            EngineGenerateError: if it failed for another reason than its caller.
+
+        Source: vllm/v1/engine/async_llm.py#L524-L635 (AsyncLLM.generate) @ v0.22.1
+        """
+        stream = await self.add_request(
+            request_id, prompt, sampling_params, lora_request=lora_request, priority=priority
+        )
+        async with contextlib.aclosing(self.outputs(stream)) as outputs:
+            async for output in outputs:
+                yield output
+
+    async def outputs(self, stream: Stream) -> AsyncIterator[RequestOutput]:
+        """The outputs of a request that was added, until one says that it is finished.
+
+        However the reader leaves, by the end, by an error, by being cancelled or by closing this
+        iterator, :meth:`close_stream` is called, once; what was raised goes on to the reader.
+
+        Source: vllm/v1/engine/async_llm.py#L565-L635 (AsyncLLM.generate) @ v0.22.1
+        """
+        # TODO 14.5
+        raise NotImplementedError(
+            "TODO 14.5: write AsyncLLM.outputs in labs/14-serving/async_llm.py"
+            " (phase 14, 02-mini-build.md#task-5)"
+        )
+
+    def close_stream(self, stream: Stream) -> None:
+        """Nobody reads this request any more: if it still runs, it is aborted on both sides."""
+        self._abort_stream(stream)
+        self._streams.pop(stream.live.request_id, None)
+
+    async def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        *,
+        lora_request: LoRARequest | None = None,
+        priority: int = 0,
+    ) -> Stream:
+        """Check a prompt, watch for its outputs, and only then send it to the engine.
+
+        In this order, for the first output may be back before this function goes on. Its steps:
+        :meth:`check_health`; note when it arrived; :meth:`preprocess` the prompt into its token ids
+        and images, which may take time; ``limits.check(token_ids)``;
+        ``admission.check``, where each of ``params.n`` completions counts, and its prompt, too;
+        :meth:`start` the output handler; :meth:`_make_stream`, :meth:`_make_requests`,
+        :meth:`_watch`; hand each request to the client. From the admission on nothing may be
+        awaited until the requests are watched, for then they are counted.
+
+        Returns:
+            What :meth:`outputs` reads from.
+
+        Raises:
+            ValueError: if it can never be served. Nothing was sent.
+            QueueFullError: if too much waits already. Nothing was sent.
+            EngineDeadError: if the engine is gone.
+
+        Source: vllm/v1/engine/async_llm.py#L280-L398 (AsyncLLM.add_request) @ v0.22.1
+        """
+        # TODO 14.5
+        raise NotImplementedError(
+            "TODO 14.5: write AsyncLLM.add_request in labs/14-serving/async_llm.py"
+            " (phase 14, 02-mini-build.md#task-5)"
+        )
+
+    def _make_stream(
+        self, request_id: str, prompt: PromptType, token_ids: list[int], params: SamplingParams
+    ) -> Stream:
+        text = prompt if isinstance(prompt, str) else None
+        internal_id = f"{request_id}-{uuid.uuid4().hex[:8]}"
+        live = RequestOutput(internal_id, text, token_ids, outputs=[])
+        cutter = OutputCutter(live, request_id, params.output_kind, self.stream_interval)
+        return Stream(
+            request_id, live, cutter, RequestOutputCollector(params.output_kind), child_ids=[]
+        )
+
+    def _make_requests(
+        self,
+        stream: Stream,
+        prompt: PromptType,
+        images: list[MultiModalFeatureSpec],
+        params: SamplingParams,
+        priority: int,
+        arrival_time: float,
+        lora_request: LoRARequest | None,
+    ) -> list[EngineCoreRequest]:
+        """One request a completion; raises ValueError for parameters that cannot be."""
+        salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
+        self.input_processor.check(stream.external_id, params, priority, salt)
+        token_ids = stream.live.prompt_token_ids
+        return [
+            self.input_processor.process(
+                child_id,
+                token_ids,
+                child_params,
+                priority,
+                arrival_time,
+                salt,
+                lora_request,
+                images,
+            )
+            for child_id, child_params in child_requests(stream.live.request_id, params)
+        ]
+
+    def _watch(
+        self, stream: Stream, requests: list[EngineCoreRequest], kind: RequestOutputKind
+    ) -> None:
+        """Register a request and its completions with everyone who will hear of them."""
+        reads_text = kind != RequestOutputKind.FINAL_ONLY
+        self.output_processor.add_requests(requests, stream.live, reads_text)
+        for request in requests:
+            self.stats.request_added(request, len(requests))
+            stream.child_ids.append(request.request_id)
+        stream.cutter.expect(len(requests))
+        self._streams[stream.live.request_id] = stream
+
+    async def preprocess(self, prompt: PromptType) -> tuple[list[int], list[MultiModalFeatureSpec]]:
+        """The prompt's token ids and its images, which are processed in a thread."""
+        if isinstance(prompt, dict) and prompt.get("multi_modal_data"):
+            return await asyncio.to_thread(self.input_processor.preprocess, prompt)
+        token_ids = await self.tokenize(prompt)
+        if self.input_processor.images is not None:  # a placeholder without its image is refused
+            return self.input_processor.preprocess(token_ids)
+        return token_ids, []
+
+    async def tokenize(self, prompt: PromptType) -> list[int]:
+        """The prompt's token ids. A long text is tokenized in a thread: the loop does not wait."""
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        if isinstance(text, str) and len(text) > LONG_TEXT:
+            return await asyncio.to_thread(self.input_processor.tokenize, prompt)
+        return self.input_processor.tokenize(prompt)
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End every request that its callers named so; their iterators end with "abort".
+
+        Source: vllm/v1/engine/async_llm.py#L709-L721 (AsyncLLM.abort) @ v0.22.1
+        """
+        names = {request_id} if isinstance(request_id, str) else set(request_id)
+        for stream in [s for s in self._streams.values() if s.external_id in names]:
+            self._abort_stream(stream)
+
+    def _abort_stream(self, stream: Stream) -> None:
+        """End a request on both sides: nobody waits for it here, nothing computes for it there.
+
+        One that is finished is left alone. Else those of its completions that still run
+        (``output_processor.completions`` knows them by id) end in the output processor, in the
+        figures (``stats.requests_aborted``) and in the engine, by their own ids: what callers
+        call a request need not be unique. Then whoever waits is given the last output.
+
+        Source: vllm/v1/engine/output_processor.py#L450-L510 (OutputProcessor.abort_requests)
+        @ v0.22.1
+        """
+        # TODO 14.5
+        raise NotImplementedError(
+            "TODO 14.5: write AsyncLLM._abort_stream in labs/14-serving/async_llm.py"
+            " (phase 14, 02-mini-build.md#task-5)"
+        )
+
+    # ------------------------------------------------------------------ the output handler
+
+    def start(self) -> None:
+        """Start the one task that serves all, once; it needs a running loop."""
+        if self._handler is None:
+            loop = asyncio.get_running_loop()
+            self._handler = asyncio.create_task(self._handle_outputs())
+            self.client.on_death(
+                lambda reason: loop.call_soon_threadsafe(self._fail, EngineDeadError(reason))
+            )
+
+    async def _handle_outputs(self) -> None:
+        """Take in what the engine sends, for ever; a failure here reaches every caller.
+
+        The outputs of a step are processed in slices of ``OUTPUT_CHUNK``, and between two of them
+        other tasks of the loop have their turn; then ``stats.step_done`` gets the step's figures.
+        If the engine has died (EngineDeadError), every caller is told just that (:meth:`_fail`),
+        and the task ends. Any other exception is a mistake of ours: every caller gets an
+        EngineGenerateError that names it, and it is raised on. Being cancelled is neither.
+
+        Source: vllm/v1/engine/async_llm.py#L637-L715 (AsyncLLM._run_output_handler) @ v0.22.1
+        """
+        # TODO 14.6
+        raise NotImplementedError(
+            "TODO 14.6: write AsyncLLM._handle_outputs in labs/14-serving/async_llm.py"
+            " (phase 14, 02-mini-build.md#task-6)"
+        )
+
+    def _process(self, outputs: list[EngineCoreOutput], message: EngineCoreOutputs) -> None:
+        """Take in a slice of a step's outputs.
+
+        Each is counted first (``stats.output_arrived``, with the message's timestamp). The output
+        processor turns what is put into its ``inbox`` into text; it ignores requests that nobody
+        watches. Where a stop string has ended a request, only this side knows: the figures are
+        told (``stats.requests_stopped``), and the engine is asked to abort it. Last, whatever has
+        changed is delivered to its stream, if that is still there.
+
+        Source: vllm/v1/engine/output_processor.py#L576-L693 (OutputProcessor.process_outputs)
+        @ v0.22.1
+        """
+        # TODO 14.6
+        raise NotImplementedError(
+            "TODO 14.6: write AsyncLLM._process in labs/14-serving/async_llm.py"
+            " (phase 14, 02-mini-build.md#task-6)"
+        )
+
+    def _deliver(self, stream: Stream) -> None:
+        output = stream.cutter.cut()
+        if output is not None:
+            stream.collector.put(output)
+
+    def fail_all(self, error: Exception) -> None:
+        """End every request with ``error``, each with a copy: raising one grows its traceback."""
+        for stream in self._streams.values():
+            if not stream.live.finished:
+                stream.collector.put(copy.copy(error))
+
+    def _fail(self, error: Exception) -> None:
+        """Tell every caller, for there is nobody left who could serve them."""
+        self.fail_all(error)
+        self.client.fail_calls(error)
+
+    # ------------------------------------------------------------------ the engine as a whole
+
+    @property
+    def errored(self) -> bool:
+        return self.client.dead is not None
+
+    @property
+    def dead_error(self) -> EngineDeadError:
+        return EngineDeadError(self.client.dead or "the engine is alive")
+
+    async def check_health(self) -> None:
+        """Raises EngineDeadError if the engine is gone."""
+        if self.errored:
+            raise self.dead_error
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        """Completions that were asked for and have not ended."""
+        return len(self.output_processor.completions)
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the engine by name."""
+        self.start()
+        return await self.client.call(method, *args)
+
+    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
+        """See :meth:`~mini_vllm.engine.core_proc.EngineCoreProc.pause_generation`.
+
+        Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
+        """
+        await self.call("pause_generation", mode, clear_cache)
+        self._paused = True
+
+    async def resume_generation(self) -> None:
+        """Go on after a pause."""
+        await self.call("resume_generation")
+        self._paused = False
+
+    async def is_paused(self) -> bool:
+        return self._paused
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached KV; False, with nothing done, while requests hold blocks."""
+        return bool(await self.call("reset_prefix_cache"))
+
+    def shutdown(self, timeout: float = 0.0) -> None:
+        """End the engine, after ``timeout`` seconds at most for requests that still run."""
+        if self._handler is not None and timeout == 0.0:
+            self._handler.cancel()
+        self.client.shutdown(timeout)
+        self._fail(EngineDeadError("the engine was shut down"))

@@ -1,0 +1,399 @@
+"""The engine in a process of its own: a busy loop between two queues, and two threads for sockets.
+
+::
+
+    socket ─► input thread ─► input_queue  ─► ┌───────────┐   the only one that
+              decodes                         │ busy loop │   touches the scheduler
+    socket ◄─ output thread ◄─ output_queue ◄─ └───────────┘
+              encodes
+
+The threads wait for sockets and turn bytes into objects, both of which release Python's lock, so
+that they overlap with the forward pass. The loop never waits for a client.
+
+Source: vllm/v1/engine/core.py#L835-L948 (EngineCoreProc) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+from mini_vllm.core.interface import PauseState
+from mini_vllm.core.scheduler_output import EngineCoreOutput
+from mini_vllm.engine.messages import (
+    EngineCoreOutputs,
+    EngineInfo,
+    MessageKind,
+    UtilityAnswer,
+    decode_call,
+    decode_ids,
+    decode_request,
+    decode_seconds,
+    encode,
+)
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.core import EngineCore
+
+logger = logging.getLogger(__name__)
+
+Frames = Sequence[bytes]
+Message = tuple[MessageKind, Any]
+
+LOOP_METHODS = ("pause_generation", "resume_generation")
+"""What a front end may call on the loop; every other name is a method of the engine."""
+LAST_WORDS_SECONDS = 5.0
+"""How long a dying engine waits for its last message to leave."""
+
+
+class ShutdownState(IntEnum):
+    """Source: vllm/v1/engine/core.py#L829-L832 (EngineShutdownState) @ v0.22.1"""
+
+    RUNNING = 0
+    REQUESTED = 1
+    """Nobody new is let in; those who are in run on until the deadline."""
+    SHUTTING_DOWN = 2
+    """Everybody has ended; the loop is left as soon as all is said."""
+
+
+class EngineCoreProc:
+    """Drives an :class:`~mini_vllm.engine.core.EngineCore` by messages.
+
+    It knows two queues and nothing of sockets, so that a test can put messages in and look at
+    what comes out.
+
+    Args:
+        core: the engine.
+        input_queue: ``(kind, content)``, decoded.
+        output_queue: the same, to be encoded; None ends the thread that does it.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        input_queue: queue.Queue[Message],
+        output_queue: queue.Queue[Message | None],
+    ) -> None:
+        self.core = core
+        self.input_queue = input_queue
+        self.output_queue = output_queue
+        self.shutdown_state = ShutdownState.RUNNING
+        self.deadline = float("inf")
+        """On the monotonic clock, for those who still run when a shutdown was asked for."""
+        self._when_idle: list[Callable[[], None]] = []
+
+    def run_busy_loop(self) -> None:
+        """Take messages, step, and so on, until a shutdown is complete.
+
+        Source: vllm/v1/engine/core.py#L1193-L1201 (EngineCoreProc.run_busy_loop) @ v0.22.1
+        """
+        while self._handle_shutdown():
+            self._process_input_queue()
+            self._step()
+
+    def _handle_shutdown(self) -> bool:
+        """Move a requested shutdown forward; False when the loop is to be left.
+
+        RUNNING goes on. REQUESTED goes on while there is work and the deadline has not passed;
+        then everybody who is left is aborted and told (:meth:`_abort_all`), and the state
+        becomes SHUTTING_DOWN. That ends when there is no work left: who has finished must have
+        been told.
+
+        Source: vllm/v1/engine/core.py#L1258-L1292 (EngineCoreProc._handle_shutdown) @ v0.22.1
+        """
+        # TODO 14.4
+        raise NotImplementedError(
+            "TODO 14.4: write EngineCoreProc._handle_shutdown in labs/14-serving/core_proc.py"
+            " (phase 14, 02-mini-build.md#task-4)"
+        )
+
+    def _abort_all(self) -> None:
+        """End all requests, tell them, and let go of the blocks that are held for other engines."""
+        self._send_aborted(self.core.abort_requests(list(self.core.scheduler.requests)))
+        self.core.release_held()
+
+    def _process_input_queue(self) -> None:
+        """Handle all messages that are there; without work, wait for one.
+
+        As long as there is nothing to do (:meth:`_has_work`) and the loop is RUNNING, it waits
+        in ``input_queue.get``: an idle engine uses no CPU. Before each such wait
+        :meth:`_call_when_idle` tells those who asked to know. With work in hand nothing is waited
+        for, and a burst of messages is taken in whole before the next step.
+
+        Source: vllm/v1/engine/core.py#L1203-L1232 (EngineCoreProc._process_input_queue) @ v0.22.1
+        """
+        # TODO 14.3
+        raise NotImplementedError(
+            "TODO 14.3: write EngineCoreProc._process_input_queue in labs/14-serving/core_proc.py"
+            " (phase 14, 02-mini-build.md#task-3)"
+        )
+
+    def _handle_message(self, kind: MessageKind, content: Any) -> None:
+        """Do what one message asks for. One that cannot be served ends alone.
+
+        ADD: ``content`` is ``(request id, EngineCoreRequest)``; bytes stand for a request that
+        could not be decoded, and :func:`decode_request` raises what is wrong with them. The core
+        turns it into a request of its own (``preprocess_add_request``) and takes it in
+        (``add_request``). Whatever is raised on the way becomes an output of this request with
+        finish reason "error" and the text of the exception as its stop reason. Once a shutdown
+        was asked for, the request is answered as aborted instead.
+        ABORT: the ids to end; unknown ones are nobody's fault.
+        UTILITY: a call for :meth:`_handle_call`.
+        SHUTDOWN: seconds that those who run still have. The state is at least REQUESTED then,
+        and the earliest deadline counts, on the monotonic clock.
+
+        Source: vllm/v1/engine/core.py#L1294-L1349 (EngineCoreProc._handle_client_request)
+        @ v0.22.1
+        """
+        # TODO 14.3
+        raise NotImplementedError(
+            "TODO 14.3: write EngineCoreProc._handle_message in labs/14-serving/core_proc.py"
+            " (phase 14, 02-mini-build.md#task-3)"
+        )
+
+    def _handle_call(self, call: Any) -> None:
+        """Call a method by name, and send what it returns or why it failed.
+
+        A method that returns a Future is answered when that is done.
+
+        Source: vllm/v1/engine/core.py#L1351-L1367 (EngineCoreProc._invoke_utility_method) @ v0.22.1
+        """
+        try:
+            if call.method in LOOP_METHODS:
+                value = getattr(self, call.method)(*call.args)
+            else:
+                from mini_vllm.engine.core import call_utility
+
+                value = call_utility(self.core, call.method, *call.args)
+        except Exception as error:
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            answer = UtilityAnswer(call.call_id, error=f"{kind}{error}")
+            self.output_queue.put((MessageKind.ANSWER, answer))
+            return
+        if isinstance(value, Future):
+            value.add_done_callback(lambda done: self._answer(call.call_id, done.result()))
+        else:
+            self._answer(call.call_id, value)
+
+    def _answer(self, call_id: int, value: Any) -> None:
+        self.output_queue.put((MessageKind.ANSWER, UtilityAnswer(call_id, value)))
+
+    def _step(self) -> None:
+        """One step, if there is work, and its outputs on their way."""
+        if not self._has_work():
+            return
+        self._send_outputs(self.core.step())
+
+    def _has_work(self) -> bool:
+        """Whether a step would do anything: plan tokens, or tell the worker who has finished.
+
+        Source: vllm/v1/engine/core.py#L1181-L1187 (EngineCoreProc.has_work) @ v0.22.1
+        """
+        scheduler = self.core.scheduler
+        if scheduler.pause_state == PauseState.PAUSED_ALL:
+            return False
+        if scheduler.pause_state == PauseState.PAUSED_NEW:
+            return bool(scheduler.running or scheduler.finished_req_ids)
+        return scheduler.has_requests()
+
+    # ------------------------------------------------------------------ pausing
+
+    def pause_generation(self, mode: str, clear_cache: bool) -> Future[None]:
+        """Stop handing out tokens, to change something under the engine's feet.
+
+        Args:
+            mode: "abort" ends all requests now; "wait" lets those that run come to their end;
+                "keep" holds everybody where they are. New requests queue in each case.
+            clear_cache: forget cached KV when the engine is idle.
+
+        Returns:
+            Done when nothing runs any more; with "keep", at once.
+
+        Source: vllm/v1/engine/core.py#L1571-L1618 (EngineCoreProc.pause_scheduler) @ v0.22.1
+        """
+        scheduler = self.core.scheduler
+        done: Future[None] = Future()
+        if mode == "keep":
+            scheduler.pause_state = PauseState.PAUSED_ALL
+            done.set_result(None)
+            return done
+        if mode not in ("abort", "wait"):
+            raise ValueError(f"mode is {mode!r}; it must be 'abort', 'wait' or 'keep'")
+        if mode == "abort":
+            self._send_aborted(self.core.abort_requests(list(scheduler.requests)))
+        scheduler.pause_state = PauseState.PAUSED_NEW
+
+        def finish() -> None:
+            if clear_cache:
+                self.core.reset_prefix_cache()
+            done.set_result(None)
+
+        self._when_idle.append(finish)
+        return done
+
+    def resume_generation(self) -> None:
+        """Go on after a pause."""
+        self.core.scheduler.pause_state = PauseState.UNPAUSED
+
+    def _call_when_idle(self) -> None:
+        callbacks, self._when_idle = self._when_idle, []
+        for callback in callbacks:
+            callback()
+
+    # ------------------------------------------------------------------ sending
+
+    def _send_outputs(self, outputs: list[EngineCoreOutput]) -> None:
+        stats = self.core.make_stats()
+        message = EngineCoreOutputs(outputs, stats, time.monotonic())
+        self.output_queue.put((MessageKind.OUTPUTS, message))
+
+    def _send_aborted(self, request_ids: list[str]) -> None:
+        if request_ids:
+            self._send_outputs([EngineCoreOutput(i, [], "abort") for i in request_ids])
+
+
+# ---------------------------------------------------------------------- the process
+
+
+def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output_path: str) -> None:
+    """What the engine's process runs, from its start to its end.
+
+    Args:
+        make_core: builds the engine; called here, so that the weights live here only.
+        input_path, output_path: sockets that the front end has bound.
+
+    Source: vllm/v1/engine/core.py#L1092-L1178 (EngineCoreProc.run_engine_core) @ v0.22.1
+    """
+    # Ctrl-C in a terminal reaches every process of it; only the front end decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _die_with_parent()
+    input_queue: queue.Queue[Message] = queue.Queue()
+    output_queue: queue.Queue[Message | None] = queue.Queue()
+    writer = threading.Thread(target=_write, args=(output_path, output_queue), daemon=True)
+    writer.start()
+    try:
+        core = make_core()
+    except Exception as error:
+        kind = "" if isinstance(error, (ValueError, OSError)) else f"{type(error).__name__}: "
+        output_queue.put((MessageKind.FAILED, f"{kind}{error}"))
+        _say_last_words(output_queue, writer)
+        os._exit(1)
+    engine = EngineCoreProc(core, input_queue, output_queue)
+    _shut_down_on_sigterm(input_queue)
+    threading.Thread(target=_read, args=(input_path, input_queue), daemon=True).start()
+    output_queue.put((MessageKind.READY, _info(core)))
+    try:
+        engine.run_busy_loop()
+    except BaseException as error:
+        logger.exception("the engine has died")
+        text = traceback.format_exception_only(error)[-1].strip()
+        output_queue.put((MessageKind.DEAD, f"the engine has died: {text}"))
+        _say_last_words(output_queue, writer)
+        os._exit(1)
+    core.shutdown()
+    _say_last_words(output_queue, writer)
+    os._exit(0)  # the input thread sits in its socket for ever
+
+
+def _info(core: EngineCore) -> EngineInfo:
+    return EngineInfo(
+        core.limits.vocab_size,
+        core.limits.max_model_len,
+        core.limits.num_usable_blocks,
+        core.limits.block_size,
+        core.executor.call("model_dtype")[0],
+        os.getpid(),
+    )
+
+
+def _read(path: str, input_queue: queue.Queue[Message]) -> None:
+    """The input thread: frames from the socket, decoded, into the queue."""
+    import zmq
+
+    socket = zmq.Context().socket(zmq.PULL)
+    socket.set_hwm(0)
+    socket.connect(path)
+    decoders: dict[MessageKind, Callable[[Frames], Any]] = {
+        MessageKind.ADD: _decode_add,
+        MessageKind.ABORT: lambda frames: decode_ids(frames[0]),
+        MessageKind.UTILITY: lambda frames: decode_call(frames[0]),
+        MessageKind.SHUTDOWN: lambda frames: decode_seconds(frames[0]),
+    }
+    while True:
+        first, *frames = socket.recv_multipart()
+        kind = MessageKind(first)
+        input_queue.put((kind, decoders[kind](frames)))
+
+
+def _decode_add(frames: Frames) -> tuple[str, Any]:
+    """The id, and the request; its bytes if they cannot be read, for the loop to refuse."""
+    request_id = frames[0].decode()
+    try:
+        return request_id, decode_request(frames[1])
+    except Exception:
+        return request_id, frames[1]
+
+
+def _write(path: str, output_queue: queue.Queue[Message | None]) -> None:
+    """The output thread: from the queue, encoded, to the socket."""
+    import zmq
+
+    context = zmq.Context()
+    socket = context.socket(zmq.PUSH)
+    socket.set_hwm(0)
+    socket.linger = int(LAST_WORDS_SECONDS * 1000)
+    socket.connect(path)
+    while (message := output_queue.get()) is not None:
+        kind, content = message
+        socket.send_multipart([kind.value, encode(content)])
+    socket.close()
+    context.term()  # returns when everything has left, or after the linger
+
+
+def _say_last_words(output_queue: queue.Queue[Message | None], writer: threading.Thread) -> None:
+    output_queue.put(None)
+    writer.join(LAST_WORDS_SECONDS)
+
+
+def _shut_down_on_sigterm(input_queue: queue.Queue[Message]) -> None:
+    """SIGTERM asks for a shutdown at once.
+
+    The handler may strike while this very thread holds the queue's lock, so it must not put
+    anything itself: it wakes a thread that does.
+
+    Source: vllm/v1/engine/core.py#L1143-L1156 (EngineCoreProc.run_engine_core) @ v0.22.1
+    """
+    asked = threading.Event()
+
+    def put() -> None:
+        asked.wait()
+        input_queue.put((MessageKind.SHUTDOWN, 0.0))
+
+    threading.Thread(target=put, daemon=True).start()
+    signal.signal(signal.SIGTERM, lambda *_: asked.set())
+
+
+def _die_with_parent() -> None:
+    """A front end that was killed cannot say so: its engine ends when it is gone."""
+    import multiprocessing
+    from multiprocessing.connection import wait
+
+    parent = multiprocessing.parent_process()
+    if parent is None:
+        return
+    sentinel = parent.sentinel
+
+    def watch() -> None:
+        wait([sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

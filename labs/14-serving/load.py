@@ -1,0 +1,230 @@
+"""What a load is, and what it has shown: arrivals, one request seen from outside, figures.
+
+::
+
+    sent ──────────► first chunk ──► chunk ──► chunk ──► last chunk
+      └──── TTFT ────────┘   └─ ITL ─┘                       │
+      └───────────────────── E2EL ───────────────────────────┘
+    TPOT = (E2EL - TTFT) / (tokens - 1), tokens from the server's usage: a chunk may hold several
+
+Source: vllm/benchmarks/serve.py#L244-L344 (get_request) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+METRICS = ("ttft", "tpot", "itl", "e2el")
+
+
+# ---------------------------------------------------------------------- arrivals
+
+
+def arrival_times(
+    num_requests: int, rate: float, burstiness: float, rng: np.random.Generator
+) -> list[float]:
+    """When each request is sent, in seconds from the start, ascending.
+
+    The gaps are drawn from a gamma distribution with mean ``1 / rate`` and shape ``burstiness``:
+    1 is a Poisson process, less comes in bursts, infinity is a metronome. The times are then
+    stretched so that the last is ``num_requests / rate``: the rate is what was asked for, whatever
+    was drawn. All times are fixed beforehand: a slow server does not slow its clients down, or
+    the load would shrink just when it hurts.
+
+    Args:
+        rate: requests a second; infinite: all at once.
+
+    Source: vllm/benchmarks/serve.py#L288-L335 (get_request) @ v0.22.1
+    """
+    # TODO 14.13
+    raise NotImplementedError(
+        "TODO 14.13: write arrival_times in labs/14-serving/load.py"
+        " (phase 14, 02-mini-build.md#task-13)"
+    )
+
+
+# ---------------------------------------------------------------------- one request
+
+
+@dataclass
+class RequestResult:
+    """What a client saw of one request; times in seconds."""
+
+    prompt_len: int
+    start_time: float = 0.0
+    ttft: float = 0.0
+    itl: list[float] = field(default_factory=list)
+    latency: float = 0.0
+    output_tokens: int = 0
+    text: str = ""
+    error: str = ""
+
+    @property
+    def success(self) -> bool:
+        return not self.error
+
+    @property
+    def tpot(self) -> float:
+        """Mean seconds per token after the first; 0 for a single token."""
+        if self.output_tokens < 2:
+            return 0.0
+        return (self.latency - self.ttft) / (self.output_tokens - 1)
+
+
+class StreamReader:
+    """Takes the bytes of a stream as they come, and keeps what they say in a result.
+
+    Events are separated by an empty line, wherever the network has cut. An error event is a
+    failure, and so is a stream that ends without ``[DONE]``.
+    """
+
+    def __init__(self, result: RequestResult) -> None:
+        self.result = result
+        self.done = False
+        self._rest = b""
+        self._num_chunks = 0
+        self._last = result.start_time
+
+    def feed(self, data: bytes, now: float) -> None:
+        *events, self._rest = (self._rest + data).split(b"\n\n")
+        for event in events:
+            for line in event.split(b"\n"):
+                if line.startswith(b"data: "):
+                    self._take(line.removeprefix(b"data: "), now)
+
+    def _take(self, payload: bytes, now: float) -> None:
+        if payload.strip() == b"[DONE]":
+            self.done = True
+            return
+        body = json.loads(payload)
+        if "error" in body:
+            self.result.error = str(body["error"].get("message", body["error"]))
+            return
+        if usage := body.get("usage"):
+            self.result.output_tokens = usage["completion_tokens"]
+            self.result.prompt_len = usage["prompt_tokens"]
+        choices = body.get("choices")
+        if not choices:
+            return
+        delta = choices[0].get("delta")
+        text = choices[0].get("text") if delta is None else delta.get("content")
+        if delta is not None and delta.get("role") and not text:
+            return  # it only says who will speak
+        self._count(text or "", now)
+
+    def _count(self, text: str, now: float) -> None:
+        result = self.result
+        if self._num_chunks == 0:
+            result.ttft = now - result.start_time
+        else:
+            result.itl.append(now - self._last)
+        self._num_chunks += 1
+        self._last = now
+        result.latency = now - result.start_time
+        result.text += text
+
+    def end(self) -> None:
+        """The connection was closed."""
+        result = self.result
+        if not result.error and not self.done:
+            result.error = "the stream ended without [DONE]"
+        if not result.error and not self._num_chunks:
+            result.error = "the stream brought no token"
+        result.output_tokens = result.output_tokens or self._num_chunks
+
+
+async def send(session: Any, url: str, body: Mapping[str, Any], result: RequestResult) -> None:
+    """Send one request and read its stream to the end; failures are kept in the result."""
+    result.start_time = time.perf_counter()
+    reader = StreamReader(result)
+    try:
+        async with session.post(url, json=body) as answer:
+            if answer.status != 200:
+                result.error = f"{answer.status}: {(await answer.text())[:300]}"
+                return
+            async for data, _ in answer.content.iter_chunks():
+                reader.feed(data, time.perf_counter())
+        reader.end()
+    except Exception as error:
+        result.error = f"{type(error).__name__}: {error}"
+
+
+# ---------------------------------------------------------------------- figures
+
+
+def goodput(results: Sequence[RequestResult], slos: Mapping[str, float], duration: float) -> float:
+    """Requests a second that met *all* of their objectives.
+
+    Args:
+        results: of successful requests.
+        slos: limits in milliseconds by name: "ttft", "tpot" or "e2el".
+        duration: of the run, in seconds.
+
+    Source: vllm/benchmarks/serve.py#L455-L485 (calculate_metrics) @ v0.22.1
+    """
+    # TODO 14.13
+    raise NotImplementedError(
+        "TODO 14.13: write goodput in labs/14-serving/load.py"
+        " (phase 14, 02-mini-build.md#task-13)"
+    )
+
+
+def summarize(
+    results: Sequence[RequestResult],
+    duration: float,
+    percentiles: Sequence[float],
+    slos: Mapping[str, float],
+) -> dict[str, Any]:
+    """The figures of a run, by vLLM's names; times in milliseconds, over successful requests only.
+
+    Source: vllm/benchmarks/serve.py#L396-L590 (calculate_metrics) @ v0.22.1
+    """
+    good = [result for result in results if result.success]
+    inputs = sum(result.prompt_len for result in good)
+    outputs = sum(result.output_tokens for result in good)
+    figures: dict[str, Any] = {
+        "duration": duration,
+        "completed": len(good),
+        "failed": len(results) - len(good),
+        "total_input_tokens": inputs,
+        "total_output_tokens": outputs,
+        "request_throughput": len(good) / duration,
+        "request_goodput": goodput(good, slos, duration) if slos else None,
+        "output_throughput": outputs / duration,
+        "total_token_throughput": (inputs + outputs) / duration,
+    }
+    values = {
+        "ttft": [result.ttft for result in good],
+        "tpot": [result.tpot for result in good if result.output_tokens > 1],
+        "itl": [gap for result in good for gap in result.itl],
+        "e2el": [result.latency for result in good],
+    }
+    for name in METRICS:
+        milliseconds = np.array(values[name] or [0.0]) * 1000
+        figures[f"mean_{name}_ms"] = float(milliseconds.mean())
+        figures[f"median_{name}_ms"] = float(np.median(milliseconds))
+        figures[f"std_{name}_ms"] = float(milliseconds.std())
+        for p in percentiles:
+            word = str(int(p)) if p == int(p) else str(p)
+            figures[f"p{word}_{name}_ms"] = float(np.percentile(milliseconds, p))
+    return figures
+
+
+def details(results: Sequence[RequestResult]) -> dict[str, Any]:
+    """What was seen of each request, in parallel lists."""
+    return {
+        "input_lens": [result.prompt_len for result in results],
+        "output_lens": [result.output_tokens for result in results],
+        "ttfts": [result.ttft for result in results],
+        "itls": [result.itl for result in results],
+        "start_times": [result.start_time for result in results],
+        "generated_texts": [result.text for result in results],
+        "errors": [result.error for result in results],
+    }

@@ -1,0 +1,349 @@
+"""What a service tells its operators: counts and times of requests, and gauges of the engine.
+
+Two clocks run here, and no difference is ever taken between them::
+
+    front end   arrival ────────────────────────────► first output ─────────► last output
+                   └──────── time to first token ─────────┘                        │
+                   └──────────────────── end-to-end latency ───────────────────────┘
+    engine             queued ──► scheduled ──► first token ──► token ──► last token
+                         └─ queue ─┘ └─ prefill ──┘ └─── decode, inter-token latency ─┘
+
+Source: vllm/v1/metrics/stats.py#L319-L480 (IterationStats) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mini_vllm.core.engine_request import EngineCoreRequest
+from mini_vllm.core.scheduler_output import EngineCoreOutput, RequestTimes, SchedulerStats
+
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """What is remembered of a request until it ends. ``arrival`` is on the front end's clock,
+    ``times`` and ``last_token`` are on the engine's."""
+
+    arrival: float
+    num_prompt_tokens: int
+    n: int
+    max_tokens: int | None
+    num_generation_tokens: int = 0
+    num_preemptions: int = 0
+    times: RequestTimes | None = None
+    first_token: float = 0.0
+    last_token: float = 0.0
+
+
+@dataclass(slots=True)
+class FinishedStats:
+    """One ended request; times in seconds.
+
+    Source: vllm/v1/metrics/stats.py#L223-L238 (FinishedRequestStats) @ v0.22.1
+    """
+
+    finish_reason: str
+    request: RequestStats
+    e2e_latency: float
+    queued_time: float | None = None
+    prefill_time: float | None = None
+    decode_time: float | None = None
+    inference_time: float | None = None
+    """None, like the three before, for a request that never got a token."""
+
+    @property
+    def mean_time_per_output_token(self) -> float | None:
+        """Decode time per token after the first; None if there is no such token."""
+        num_gaps = self.request.num_generation_tokens - 1
+        if num_gaps < 1 or self.decode_time is None:
+            return None
+        return self.decode_time / num_gaps
+
+
+@dataclass(slots=True)
+class IterationStats:
+    """What the outputs of one step add up to."""
+
+    num_prompt_tokens: int = 0
+    num_generation_tokens: int = 0
+    num_preempted: int = 0
+    ttfts: list[float] = field(default_factory=list)
+    itls: list[float] = field(default_factory=list)
+    finished: list[FinishedStats] = field(default_factory=list)
+
+    def update_from_output(
+        self, output: EngineCoreOutput, request: RequestStats, timestamp: float, now: float
+    ) -> None:
+        """Count one output of a request.
+
+        The first that holds tokens brings a time to first token, from ``request.arrival`` to
+        ``now``, and the prompt's tokens; each later one brings an inter-token latency, from
+        ``request.last_token`` to ``timestamp``, however many tokens it holds. A preemption in
+        between changes nothing of that. Outputs without tokens bring neither.
+
+        Args:
+            output: of ``request``, which is brought up to date.
+            timestamp: when the step ended, on the engine's clock.
+            now: the front end's clock.
+
+        Source: vllm/v1/metrics/stats.py#L349-L397 (IterationStats.update_from_output) @ v0.22.1
+        """
+        # TODO 14.10
+        raise NotImplementedError(
+            "TODO 14.10: write IterationStats.update_from_output in labs/14-serving/metrics.py"
+            " (phase 14, 02-mini-build.md#task-10)"
+        )
+
+    def update_from_finished(self, request: RequestStats, finish_reason: str, now: float) -> None:
+        """Count a request that has ended.
+
+        Queue time runs from ``queued`` to ``scheduled``, prefill from there to the first token,
+        decode from there to the last; inference is prefill and decode together. A request that
+        never got a token has none of them.
+
+        Source: vllm/v1/metrics/stats.py#L426-L480 (IterationStats.update_from_finished_request)
+        @ v0.22.1
+        """
+        # TODO 14.10
+        raise NotImplementedError(
+            "TODO 14.10: write IterationStats.update_from_finished in labs/14-serving/metrics.py"
+            " (phase 14, 02-mini-build.md#task-10)"
+        )
+
+
+class Recorder(Protocol):
+    """Where the figures go."""
+
+    def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None: ...
+
+
+class ServiceStats:
+    """Follows the requests of a front end, and hands each step's figures to recorders."""
+
+    def __init__(self) -> None:
+        self.recorders: list[Recorder] = []
+        self.requests: dict[str, RequestStats] = {}
+        self.latest: SchedulerStats | None = None
+        """Gauges of the engine after its last step."""
+        self._iteration = IterationStats()
+
+    def request_added(self, request: EngineCoreRequest, n: int) -> None:
+        self.requests[request.request_id] = RequestStats(
+            request.arrival_time,
+            len(request.prompt_token_ids),
+            n,
+            request.sampling_params.max_tokens,
+        )
+
+    def output_arrived(self, output: EngineCoreOutput, timestamp: float) -> None:
+        request = self.requests.get(output.request_id)
+        if request is None:
+            return  # ended here while the step ran
+        now = time.monotonic()
+        self._iteration.update_from_output(output, request, timestamp, now)
+        if output.finish_reason is not None:
+            self._finish([output.request_id], output.finish_reason)
+
+    def requests_stopped(self, request_ids: Iterable[str]) -> None:
+        """A stop string has ended them: only the front end knows."""
+        self._finish(request_ids, "stop")
+
+    def requests_aborted(self, request_ids: Iterable[str]) -> None:
+        self._finish(request_ids, "abort")
+
+    def _finish(self, request_ids: Iterable[str], reason: str) -> None:
+        for request_id in request_ids:
+            request = self.requests.pop(request_id, None)
+            if request is not None:
+                self._iteration.update_from_finished(request, reason, time.monotonic())
+
+    def step_done(self, stats: SchedulerStats | None) -> None:
+        """All outputs of a step have arrived: hand the figures on, and begin anew."""
+        iteration, self._iteration = self._iteration, IterationStats()
+        self.latest = stats or self.latest
+        for recorder in self.recorders:
+            recorder.record(stats, iteration)
+
+
+# ---------------------------------------------------------------------- histograms
+
+
+def build_1_2_5_buckets(max_value: int) -> list[int]:
+    """Upper bounds 1, 2, 5, 10, 20, 50, ... that do not exceed ``max_value``.
+
+    Source: vllm/v1/metrics/loggers.py#L1259-L1265 (build_1_2_5_buckets) @ v0.22.1
+    """
+    # TODO 14.11
+    raise NotImplementedError(
+        "TODO 14.11: write build_1_2_5_buckets in labs/14-serving/metrics.py"
+        " (phase 14, 02-mini-build.md#task-11)"
+    )
+
+
+def percentile_from_buckets(
+    bounds: Sequence[float], cumulative: Sequence[float], quantile: float
+) -> float | None:
+    """What a histogram can say of a quantile: a point inside the right bucket, on a line.
+
+    This is PromQL's ``histogram_quantile``. The error is at most the bucket's width.
+
+    Args:
+        bounds: ``[N]`` ascending upper bounds, the last may be infinite.
+        cumulative: ``[N]``, observations up to each bound; the last is the number of all.
+        quantile: between 0 and 1.
+
+    Returns:
+        None without observations. In the infinite bucket, its lower bound: nothing more is known.
+    """
+    # TODO 14.11
+    raise NotImplementedError(
+        "TODO 14.11: write percentile_from_buckets in labs/14-serving/metrics.py"
+        " (phase 14, 02-mini-build.md#task-11)"
+    )
+
+
+_TTFT = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+         10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)  # fmt: skip
+_ITL = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+        20.0, 40.0, 80.0)  # fmt: skip
+_LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
+            240.0, 480.0, 960.0, 1920.0, 7680.0)  # fmt: skip
+_ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+class PrometheusRecorder:
+    """Writes the figures into a registry of ``prometheus_client``, under vLLM's names.
+
+    Args:
+        model_name: value of the label; upstream's dashboards select by it.
+        max_model_len: ends the buckets of token counts.
+        config: shown by the info gauge ``vllm:cache_config_info``.
+
+    Source: vllm/v1/metrics/loggers.py#L404-L1180 (PrometheusStatLogger) @ v0.22.1
+    """
+
+    def __init__(
+        self, model_name: str, max_model_len: int, config: Mapping[str, Any] | None = None
+    ) -> None:
+        import prometheus_client as prometheus
+
+        self.registry = prometheus.CollectorRegistry()
+        labels = {"model_name": model_name, "engine": "0"}
+
+        def make(kind: Any, name: str, about: str, **more: Any) -> Any:
+            metric = kind("vllm:" + name, about, list(labels), registry=self.registry, **more)
+            return metric.labels(**labels)
+
+        def gauge(name: str, about: str) -> Any:
+            return make(prometheus.Gauge, name, about)
+
+        def counter(name: str, about: str) -> Any:
+            return make(prometheus.Counter, name, about)
+
+        def histogram(name: str, about: str, buckets: Sequence[float]) -> Any:
+            return make(prometheus.Histogram, name, about, buckets=buckets)
+
+        tokens = build_1_2_5_buckets(max_model_len)
+        self.running = gauge("num_requests_running", "Requests that hold a place in the batch.")
+        self.waiting = gauge("num_requests_waiting", "Requests that wait for one.")
+        self.kv_usage = gauge("kv_cache_usage_perc", "Share of KV blocks in use; 1 is all.")
+        self.queries = counter("prefix_cache_queries", "Tokens looked up in the prefix cache.")
+        self.hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.")
+        self.preemptions = counter("num_preemptions", "Requests that lost their blocks.")
+        self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.")
+        self.generation_tokens = counter("generation_tokens", "Tokens generated.")
+        success = prometheus.Counter(
+            "vllm:request_success", "Requests that have ended.", [*labels, "finished_reason"],
+            registry=self.registry,
+        )  # fmt: skip
+        # All of them from the start, at 0: a rate needs a value before the first event.
+        self.success = {r: success.labels(**labels, finished_reason=r) for r in FINISH_REASONS}
+        self.request_prompt = histogram("request_prompt_tokens", "Tokens of a prompt.", tokens)
+        self.request_generation = histogram(
+            "request_generation_tokens", "Tokens generated for a request.", tokens
+        )
+        self.iteration = histogram("iteration_tokens_total", "Tokens of a step.", _ITERATION)
+        self.params_n = histogram("request_params_n", "Completions asked for.", (1, 2, 5, 10, 20))
+        self.params_max_tokens = histogram("request_params_max_tokens", "max_tokens.", tokens)
+        self.ttft = histogram("time_to_first_token_seconds", "From arrival to a token.", _TTFT)
+        self.itl = histogram("inter_token_latency_seconds", "Between two outputs.", _ITL)
+        self.tpot = histogram(
+            "request_time_per_output_token_seconds", "Decode time per token of a request.", _ITL
+        )
+        self.e2e = histogram("e2e_request_latency_seconds", "From arrival to the end.", _LATENCY)
+        self.phases = {
+            "queued_time": histogram("request_queue_time_seconds", "Waiting.", _LATENCY),
+            "prefill_time": histogram(
+                "request_prefill_time_seconds", "From the first step to a token.", _LATENCY
+            ),
+            "decode_time": histogram(
+                "request_decode_time_seconds", "From the first token to the last.", _LATENCY
+            ),
+            "inference_time": histogram(
+                "request_inference_time_seconds", "From the first step to the end.", _LATENCY
+            ),
+        }
+        if config is not None:
+            words = {key: str(value) for key, value in config.items()}
+            info = prometheus.Gauge(
+                "vllm:cache_config_info", "Settings of the KV cache.", [*words, "engine"],
+                registry=self.registry,
+            )  # fmt: skip
+            info.labels(**words, engine="0").set(1)
+        self._seen = (0, 0)
+
+    def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
+        """Add one step's figures."""
+        if stats is not None:
+            self.running.set(stats.num_running_reqs)
+            self.waiting.set(stats.num_waiting_reqs)
+            self.kv_usage.set(stats.kv_cache_usage)
+            self._count_prefix_cache(stats)
+        self.preemptions.inc(iteration.num_preempted)
+        self.prompt_tokens.inc(iteration.num_prompt_tokens)
+        self.generation_tokens.inc(iteration.num_generation_tokens)
+        num_tokens = iteration.num_prompt_tokens + iteration.num_generation_tokens
+        if num_tokens:
+            self.iteration.observe(num_tokens)
+        for seconds in iteration.ttfts:
+            self.ttft.observe(seconds)
+        for seconds in iteration.itls:
+            self.itl.observe(seconds)
+        for done in iteration.finished:
+            self._count_finished(done)
+
+    def _count_prefix_cache(self, stats: SchedulerStats) -> None:
+        """The engine's counts only grow, unless it has reset them: a counter never goes back."""
+        now = (stats.prefix_cache_queries, stats.prefix_cache_hits)
+        before = self._seen if now[0] >= self._seen[0] else (0, 0)
+        self.queries.inc(now[0] - before[0])
+        self.hits.inc(max(now[1] - before[1], 0))
+        self._seen = now
+
+    def _count_finished(self, done: FinishedStats) -> None:
+        request = done.request
+        self.success[done.finish_reason].inc()
+        self.e2e.observe(done.e2e_latency)
+        self.request_prompt.observe(request.num_prompt_tokens)
+        self.request_generation.observe(request.num_generation_tokens)
+        self.params_n.observe(request.n)
+        if request.max_tokens is not None:
+            self.params_max_tokens.observe(request.max_tokens)
+        for name, histogram in self.phases.items():
+            if (seconds := getattr(done, name)) is not None:
+                histogram.observe(seconds)
+        tpot = done.mean_time_per_output_token
+        if tpot is not None:
+            self.tpot.observe(tpot)
+
+    def render(self) -> tuple[bytes, str]:
+        """The metrics as text, and its content type."""
+        import prometheus_client as prometheus
+
+        return prometheus.generate_latest(self.registry), prometheus.CONTENT_TYPE_LATEST

@@ -1,0 +1,138 @@
+"""What a caller gets back, with vLLM's names.
+
+Source: vllm/outputs.py#L22-L200 (CompletionOutput, RequestOutput) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_vllm.lora.request import LoRARequest
+
+
+@dataclass(slots=True)
+class Logprob:
+    """One candidate for one position."""
+
+    logprob: float
+    rank: int | None = None
+    """1 for the most likely token of the vocabulary."""
+    decoded_token: str | None = None
+
+
+@dataclass(slots=True)
+class CompletionOutput:
+    """One completion of a prompt.
+
+    Attributes:
+        index: which of the ``n`` completions this is.
+        text: the output as text; empty without a tokenizer.
+        token_ids: the output as tokens.
+        cumulative_logprob: sum of the sampled tokens' log probabilities, if they were asked for.
+        logprobs: per token, the candidates that were asked for, by token id.
+        finish_reason: "stop", "length", "abort" or "error"; None while it runs.
+        stop_reason: the stop token or stop string that ended it, "kv_capacity", or "grammar_end"
+            for a complete text that `min_tokens` or `ignore_eos` let no stop token follow.
+    """
+
+    index: int
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    cumulative_logprob: float | None = None
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.finish_reason is not None
+
+    def extend(self, later: CompletionOutput) -> None:
+        """Append what ``later`` brings, and take over how it ended."""
+        # TODO 14.1
+        raise NotImplementedError(
+            "TODO 14.1: write CompletionOutput.extend in labs/14-serving/outputs.py"
+            " (phase 14, 02-mini-build.md#task-1)"
+        )
+
+
+@dataclass(slots=True)
+class RequestMetrics:
+    """When things happened to a request, in seconds of one monotonic clock.
+
+    Attributes:
+        arrival_time: it was handed to the engine.
+        first_token_time: its first token was sampled; None if there was none.
+        finished_time: it ended.
+        num_preemptions: how often it lost its blocks on the way.
+    """
+
+    arrival_time: float
+    first_token_time: float | None = None
+    finished_time: float | None = None
+    num_preemptions: int = 0
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """TTFT in seconds."""
+        if self.first_token_time is None:
+            return None
+        return self.first_token_time - self.arrival_time
+
+    def time_per_output_token(self, num_output_tokens: int) -> float | None:
+        """TPOT: mean seconds per token after the first; None for fewer than two tokens."""
+        if self.first_token_time is None or self.finished_time is None or num_output_tokens < 2:
+            return None
+        return (self.finished_time - self.first_token_time) / (num_output_tokens - 1)
+
+
+@dataclass(slots=True)
+class RequestOutput:
+    """A prompt and its completions.
+
+    Attributes:
+        request_id: chosen by the engine.
+        prompt: the prompt as text, if it came as text.
+        prompt_token_ids: the prompt as tokens.
+        prompt_logprobs: per prompt token the candidates by token id; None for the first.
+        outputs: the completions, in order of their index.
+        finished: whether all of them have ended.
+        num_cached_tokens: prompt tokens whose KV the prefix cache, or a KV connector, supplied.
+        error: why the request failed; None if it did not. The other requests of a batch are
+            not affected by a failed one.
+        metrics: the times of the first completion.
+        lora_request: the adapter that was used; None: the base.
+        kv_transfer_params: where another engine finds the prompt's KV, if it was to be held.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    outputs: list[CompletionOutput]
+    finished: bool = False
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    num_cached_tokens: int = 0
+    error: str | None = None
+    metrics: RequestMetrics | None = None
+    lora_request: LoRARequest | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+
+    def add(self, next_output: RequestOutput, aggregate: bool) -> None:
+        """Merge a later output of the same request into this one, which nobody has read yet.
+
+        Completions are matched by their ``index``, not by their place: with ``n > 1`` a step may
+        bring any of them. One that is not here yet is appended.
+
+        Args:
+            next_output: what came after this.
+            aggregate: whether outputs hold only what is new (then texts, tokens and logprobs are
+                joined) or all there is so far (then the later one replaces the earlier).
+
+        Source: vllm/outputs.py#L145-L173 (RequestOutput.add) @ v0.22.1
+        """
+        # TODO 14.1
+        raise NotImplementedError(
+            "TODO 14.1: write RequestOutput.add in labs/14-serving/outputs.py"
+            " (phase 14, 02-mini-build.md#task-1)"
+        )

@@ -1,0 +1,1 @@
+../../mini_vllm/entrypoints/openai/sse.py

@@ -1,0 +1,295 @@
+"""The engine's loop and its end, admission, figures, calls and loads: random problems."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import statistics
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def play(worker: Any, scene: str, *args: Any, **more: Any) -> Any:
+    """What a scene of labkit.inside.serving shows."""
+    p = Program()
+    p.see(p.call(f"labkit.inside.serving:{scene}", *args, **more))
+    (seen,) = worker.run(p)
+    return seen
+
+
+def call(worker: Any, target: str, *args: Any) -> Any:
+    p = Program()
+    p.see(p.call(target, *args))
+    (seen,) = worker.run(p)
+    return seen
+
+
+names = st.sampled_from("abcd")
+adds = st.builds(
+    lambda name, bad: ["ADD", name, "bad" if bad else f"request {name}"], names, st.booleans()
+)
+aborts = st.builds(lambda found: ["ABORT", sorted(found)], st.sets(names, max_size=2))
+ends = st.builds(lambda seconds: ["SHUTDOWN", seconds], st.sampled_from([0.0, 2.0, 5.0]))
+messages = st.one_of(adds, adds, aborts, ends, st.just(["RESUME"]))
+running = st.dictionaries(names, st.integers(1, 6), max_size=3)
+
+
+@many
+@given(running=running, there=st.lists(messages, max_size=4), later=st.lists(messages, max_size=3),
+       state=st.sampled_from(["RUNNING", "RUNNING", "REQUESTED"]),
+       paused=st.sampled_from(["UNPAUSED", "UNPAUSED", "PAUSED_NEW", "PAUSED_ALL"]))  # fmt: skip
+def test_14_3_random_mail(
+    subject: Any, reference: Any, running: Any, there: Any, later: Any, state: str, paused: str
+) -> None:
+    """When it sleeps, when it says that it is idle, and what it takes before the next step."""
+    words = running, there, [*later, ["ADD", "z", "request z"]], state, paused
+    assert play(subject, "take_messages", *words) == play(reference, "take_messages", *words)
+
+
+def test_14_3_asleep_and_awake(subject: Any) -> None:
+    """It sleeps with nothing to do, and with nothing else."""
+    idle = play(subject, "take_messages", {}, [], [["ABORT", ["x"]], ["ADD", "b", "r"]])["diary"]
+    assert (
+        idle.count(["slept"]) == 2 and idle.count(["idle"]) == 2 and idle[-1] == ["handled", "ADD"]
+    )
+    assert play(subject, "take_messages", {"a": 2}, [])["diary"] == []
+    burst = [["ADD", f"r{i}", "r"] for i in range(40)]
+    assert play(subject, "take_messages", {"a": 2}, burst)["left"] == 0
+
+
+@many
+@given(running=running, there=st.lists(messages, min_size=1, max_size=5))
+def test_14_3_random_messages(subject: Any, reference: Any, running: Any, there: Any) -> None:
+    """What each message does, and who is told what."""
+    yours = play(subject, "handle_messages", running, there)
+    assert yours == play(reference, "handle_messages", running, there)
+
+
+def test_14_3_one_bad_request(subject: Any) -> None:
+    """It is told why, and the next one gets in; after a shutdown was asked for, nobody does."""
+    there = [["ADD", "x", "bad"], ["ADD", "y", "good"], ["SHUTDOWN", 1.0], ["ADD", "z", "late"]]
+    seen = play(subject, "handle_messages", {}, there)
+    assert seen["diary"] == [["added", ["prepared", "good"]]]
+    assert [line[:2] for line in seen["sent"]] == [["x", "error"], ["z", "abort"]]
+
+
+@many
+@given(running=running, seconds=st.sampled_from([0.0, 1.0, 2.0, 3.0, 50.0]), asleep=st.booleans())
+def test_14_4_random_ends(
+    subject: Any, reference: Any, running: Any, seconds: float, asleep: bool
+) -> None:
+    """Everybody is told one end, and the loop is left."""
+    word = ["SHUTDOWN", seconds]
+    words = (running, [], [word]) if asleep and not running else (running, [word], [])
+    yours = play(subject, "run_loop", *words)
+    assert yours == play(reference, "run_loop", *words)
+    told = [line[0] for line in yours["sent"] if line[1] is not None]
+    assert sorted(told) == sorted(running) and yours["left"] == {}
+
+
+def test_14_4_an_idle_engine_waits(subject: Any) -> None:
+    """Without a shutdown it sleeps until the next message, however little there is to do."""
+    seen = play(subject, "run_loop", {"a": 2}, [], [["ADD", "b", "b"], ["SHUTDOWN", 60.0]])
+    assert [line[:2] for line in seen["sent"] if line[1]] == [["a", "length"], ["b", "length"]]
+
+
+sizes = st.lists(st.integers(1, 9), max_size=5)
+asks = st.lists(st.tuples(st.integers(1, 4), st.integers(1, 20)), min_size=1, max_size=5)
+
+
+@many
+@given(
+    there=sizes,
+    reqs=st.sampled_from([None, 1, 3, 6]),
+    tokens=st.sampled_from([None, 5, 20, 40]),
+    asked=asks,
+)
+def test_14_9_random_limits(
+    subject: Any, there: list[int], reqs: int | None, tokens: int | None, asked: Any
+) -> None:
+    """Let in exactly if neither limit would be exceeded."""
+    answers = play(subject, "admit", there, reqs, tokens, [list(pair) for pair in asked])
+    for (count, size), answer in zip(asked, answers, strict=True):
+        fits = (reqs is None or len(there) + count <= reqs) and (
+            tokens is None or sum(there) + size <= tokens
+        )
+        assert (answer == "in") == fits, (count, size, answer)
+        assert fits or answer.startswith("QueueFullError")
+
+
+@st.composite
+def lives(draw: Any) -> list[dict[str, Any]]:
+    """Outputs of one request: chunks of its prompt, tokens, preemptions whose count may go back."""
+    outputs, stamp, now = [], draw(st.integers(0, 5)), 100 + draw(st.integers(1, 5))
+    for number in range(draw(st.integers(0, 5))):
+        stamp, now = stamp + draw(st.integers(1, 4)), now + draw(st.integers(1, 4))
+        output: dict[str, Any] = {
+            "tokens": draw(st.sampled_from([0, 1, 1, 3])),
+            "stamp": float(stamp),
+        }
+        output |= {"now": float(now), "preempted": draw(st.integers(0, 3))}
+        if number == 0 or draw(st.integers(0, 4)) == 0:
+            output["times"] = [1.0, draw(st.sampled_from([2.5, None]))]
+        outputs.append(output)
+    return outputs
+
+
+@many
+@given(outputs=lives(), reason=st.sampled_from(["length", "abort"]))
+def test_14_10_random_lives(subject: Any, reference: Any, outputs: Any, reason: str) -> None:
+    """Every figure of a request, on the right clock."""
+    yours = play(subject, "life", outputs, reason, 200.0)
+    assert yours == play(reference, "life", outputs, reason, 200.0)
+    with_tokens = [output for output in outputs if output["tokens"]]
+    assert sum(len(step["ttfts"]) for step in yours["steps"]) == bool(with_tokens)
+    assert sum(len(step["itls"]) for step in yours["steps"]) == max(len(with_tokens) - 1, 0)
+    assert all(step["preempted"] >= 0 for step in yours["steps"])
+
+
+def test_14_10_a_count_that_goes_back(subject: Any) -> None:
+    """Counters only grow, whatever the engine says."""
+    outputs = [{"tokens": 1, "stamp": 1.0, "now": 101.0, "preempted": n} for n in (2, 0, 1, 3)]
+    steps = play(subject, "life", outputs, None, 0.0)["steps"]
+    assert [step["preempted"] for step in steps] == [2, 0, 0, 1]
+
+
+METRICS = "mini_vllm.observability.metrics:"
+
+
+@many
+@given(limit=st.integers(1, 10**6))
+def test_14_11_random_limits(subject: Any, limit: int) -> None:
+    """All of 1, 2, 5 times a power of ten up to the limit, and no others."""
+    every = [digit * 10**power for power in range(8) for digit in (1, 2, 5)]
+    found = call(subject, f"{METRICS}build_1_2_5_buckets", limit)
+    assert found == [bound for bound in every if bound <= limit]
+
+
+@many
+@given(
+    values=st.lists(st.floats(0.01, 12), min_size=0, max_size=30),
+    quantile=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]),
+)
+def test_14_11_random_histograms(subject: Any, values: list[float], quantile: float) -> None:
+    """The estimate lies in the bucket where the true percentile lies."""
+    bounds = [0.5, 1.0, 2.0, 5.0, 10.0, math.inf]
+    counts = [float(sum(value <= bound for value in values)) for bound in bounds]
+    found = call(subject, f"{METRICS}percentile_from_buckets", bounds, counts, quantile)
+    if not values:
+        assert found is None
+        return
+    rank = quantile * len(values)
+    place = next(i for i, count in enumerate(counts) if count >= rank)
+    lower, below = (bounds[place - 1], counts[place - 1]) if place else (0.0, 0.0)
+    if math.isinf(bounds[place]) or counts[place] == below:
+        assert found == lower
+    else:
+        line = lower + (bounds[place] - lower) * (rank - below) / (counts[place] - below)
+        assert abs(found - line) < 1e-9
+
+
+def calls_of(*calls: tuple[str, str]) -> str:
+    bodies = [
+        f'{{"name": "{name}"' + (f', "arguments": {arguments}}}' if arguments else "}")
+        for name, arguments in calls
+    ]
+    return "".join(f"<tool_call>{body}</tool_call>" for body in bodies)
+
+
+TEXTS = [
+    ("", "plain text"), ("", "a < b <tool and <tool_ no"),
+    ("Look. ", calls_of(("f", '{"a": "}"}'))), ("", calls_of(("f", ""))),
+    ("<<", calls_of(("f", "{}"), ("g", '{"x": {"y": [1, "</tool"]}}'))),
+]  # fmt: skip
+
+
+@many
+@given(number=st.integers(0, len(TEXTS) - 1), data=st.data())
+def test_14_12_random_cuts(subject: Any, number: int, data: st.DataObject) -> None:
+    """However an answer is cut into pieces, what was sent adds up to the same."""
+    before, rest = TEXTS[number]
+    text = before + rest
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(text) - 1), max_size=8)))
+    pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
+    seen = play(subject, "parse_pieces", pieces)
+    if "<tool_call>" not in text:
+        assert seen["content"] == text and not seen["calls"]
+        return
+    assert seen["content"] == before
+    bodies = [body.split("</tool_call>")[0] for body in text.split("<tool_call>")[1:]]
+    expected = [json.loads(body) for body in bodies]
+    assert len(seen["calls"]) == len(expected)
+    for index, wanted in enumerate(expected):
+        found = seen["calls"][index]
+        assert (found["names"], found["ids"]) == ([wanted["name"]], 1)
+        assert json.loads(found["arguments"]) == wanted.get("arguments", {})
+
+
+def test_14_12_every_single_cut(subject: Any) -> None:
+    """Two pieces, cut at every place."""
+    text = "So <x " + calls_of(("f", '{"a": "}"}'))
+    for place in range(1, len(text)):
+        seen = play(subject, "parse_pieces", [text[:place], text[place:]])
+        assert (seen["content"], seen["calls"][0]["arguments"]) == ("So <x ", '{"a": "}"}'), place
+
+
+@many
+@given(text=st.text("<tol_cai>", max_size=14))
+def test_14_12_random_overlaps(subject: Any, text: str) -> None:
+    """The longest end of the text that begins the tag and is not all of it."""
+    tag = "<tool_call>"
+    expected = max(n for n in range(len(tag)) if n <= len(text) and text.endswith(tag[:n]))
+    found = call(subject, "mini_vllm.entrypoints.openai.tool_parser:partial_tag_overlap", text, tag)
+    assert found == expected
+
+
+@many
+@given(count=st.integers(1, 40), rate=st.sampled_from([0.5, 3.0, 100.0, math.inf]),
+       burstiness=st.sampled_from([0.25, 1.0, 4.0, math.inf]), seed=st.integers(0, 99))  # fmt: skip
+def test_14_13_random_loads(
+    subject: Any, count: int, rate: float, burstiness: float, seed: int
+) -> None:
+    """Times ascend and end where the rate says."""
+    times = play(subject, "load_times", count, rate, burstiness, seed)
+    assert len(times) == count and times == sorted(times)
+    last = 0.0 if math.isinf(rate) else count / rate
+    assert math.isclose(times[-1], last, rel_tol=1e-9)
+    if math.isinf(burstiness) and not math.isinf(rate):
+        assert all(math.isclose(t, (i + 1) / rate, rel_tol=1e-9) for i, t in enumerate(times))
+
+
+def test_14_13_spreads(subject: Any) -> None:
+    """A coefficient of variation of one over the root of the burstiness."""
+    for burstiness in (0.25, 1.0, 4.0):
+        times = play(subject, "load_times", 8_000, 2.0, burstiness, 7)
+        gaps = [b - a for a, b in itertools.pairwise([0.0, *times])]
+        cv = statistics.pstdev(gaps) / statistics.mean(gaps)
+        assert abs(cv * math.sqrt(burstiness) - 1) < 0.1, burstiness
+
+
+@many
+@given(
+    results=st.lists(st.tuples(*[st.integers(1, 9)] * 2, st.integers(1, 5)), max_size=6),
+    limits=st.dictionaries(
+        st.sampled_from(["ttft", "tpot", "e2el"]), st.integers(1, 9), min_size=1
+    ),
+)
+def test_14_13_random_objectives(subject: Any, results: Any, limits: dict[str, int]) -> None:
+    """Good is who meets all objectives, and goodput is a rate."""
+    seen = [[t / 10, (t + e) / 10, n] for t, e, n in results]
+    slos = {name: 100.0 * limit + 0.5 for name, limit in limits.items()}
+    good = 0
+    for ttft, latency, tokens in seen:
+        tpot = (latency - ttft) / (tokens - 1) if tokens > 1 else 0.0
+        values = {"ttft": ttft, "tpot": tpot, "e2el": latency}
+        good += all(values[name] * 1000 <= limit for name, limit in slos.items())
+    assert play(subject, "good", seen, slos, 4.0) == round(good / 4.0, 9)

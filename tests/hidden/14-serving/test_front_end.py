@@ -1,0 +1,263 @@
+"""Outputs, slots, streams and races: random scenes, played by the submission and the reference."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+few = settings(
+    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def play(worker: Any, scene: str, *args: Any, **more: Any) -> Any:
+    """What a scene of labkit.inside.serving shows."""
+    p = Program()
+    p.see(p.call(f"labkit.inside.serving:{scene}", *args, **more))
+    (seen,) = worker.run(p)
+    return seen
+
+
+def part(index: int, letter: str, more: dict[str, Any]) -> dict[str, Any]:
+    return {"index": index, "text": letter, "ids": [ord(letter[0])] if letter else [], **more}
+
+
+ends = st.sampled_from(
+    [{}, {}, {"end": "stop", "stop": "##"}, {"end": "length"}, {"logprob": -1.5}]
+)
+parts = st.builds(
+    lambda index, text, more, scored: part(
+        index, text, more | ({"logprobs": [-0.5] * bool(text)} if scored else {})
+    ),
+    st.integers(0, 2), st.sampled_from(["", "a", "b", "c"]), ends, st.booleans(),
+)  # fmt: skip
+outputs = st.builds(
+    lambda found, finished, cached, error: {
+        "parts": list({p["index"]: p for p in found}.values()), "finished": finished,
+        "cached": cached, "error": error,
+    },
+    st.lists(parts, max_size=3), st.booleans(), st.integers(0, 3), st.sampled_from([None, "why"]),
+)  # fmt: skip
+
+
+@many
+@given(said=st.lists(outputs, min_size=2, max_size=5), aggregate=st.booleans())
+def test_14_1_random_outputs(subject: Any, reference: Any, said: Any, aggregate: bool) -> None:
+    """Whatever comes in whatever order, merged it says the same."""
+    assert play(subject, "merge", aggregate, said) == play(reference, "merge", aggregate, said)
+
+
+@many
+@given(said=st.lists(outputs, min_size=2, max_size=6))
+def test_14_1_nothing_is_lost(subject: Any, said: Any) -> None:
+    """Of each completion the merged text is all its texts in a row."""
+    merged = play(subject, "merge", True, said)
+    for one in merged["parts"]:
+        pieces = [p for output in said for p in output["parts"] if p["index"] == one["index"]]
+        assert one["text"] == "".join(piece["text"] for piece in pieces)
+        assert one["ids"] == [i for piece in pieces for i in piece["ids"]]
+        assert one["end"] == pieces[-1].get("end")
+    assert {p["index"] for p in merged["parts"]} == {p["index"] for o in said for p in o["parts"]}
+
+
+puts = st.builds(lambda output: ["put", output], outputs)
+others = st.sampled_from([["look"], ["read"], ["fail", "one"], ["fail", "two"]])
+
+
+@st.composite
+def scripts(draw: Any) -> list[Any]:
+    """Puts, errors and reads; sometimes a reader begins to wait before something is put."""
+    script: list[Any] = []
+    for _ in range(draw(st.integers(1, 7))):
+        if draw(st.integers(0, 3)) == 0:
+            script += [["begin"], draw(puts), ["end"]]
+        else:
+            script.append(draw(st.one_of(puts, puts, others)))
+    return [*script, ["look"]]
+
+
+@many
+@given(kind=st.sampled_from(["DELTA", "CUMULATIVE"]), script=scripts())
+def test_14_2_random_readers(subject: Any, reference: Any, kind: str, script: Any) -> None:
+    """Puts, errors, looks and waits in any order."""
+    assert play(subject, "collect", kind, script) == play(reference, "collect", kind, script)
+
+
+def test_14_2_a_reader_does_not_spin(subject: Any) -> None:
+    """Between two outputs the reader sleeps."""
+    put = ["put", {"parts": [part(0, "a", {})]}]
+    seen = play(subject, "collect", "DELTA", [put, ["look"], ["read"], ["begin"], put, ["end"]])
+    assert seen[1] == "waits" and seen[2]["parts"][0]["text"] == "a"
+
+
+requests = st.builds(
+    lambda name, n, prompt: {"name": name, "n": n, "prompt": prompt},
+    st.sampled_from(["x", "y"]), st.integers(1, 3), st.sampled_from([1, 2, 9, 31, 32, 40]),
+)  # fmt: skip
+
+
+@few
+@given(asked=st.lists(requests, min_size=1, max_size=5), at_once=st.booleans(),
+       most=st.sampled_from([None, 1, 3, 5]), tokens=st.sampled_from([None, 10, 40]))  # fmt: skip
+def test_14_5_random_crowds(
+    subject: Any, reference: Any, asked: Any, at_once: bool, most: int | None, tokens: int | None
+) -> None:
+    """Who is let in, what is sent, and what is left of those who are not."""
+    limits = {"max_num_queued_reqs": most, "max_num_queued_tokens": tokens}
+    yours = play(subject, "add_requests", asked, at_once, **limits)
+    assert yours == play(reference, "add_requests", asked, at_once, **limits)
+    assert all(line[2] for line in yours["diary"]), "sent before it was watched"
+    assert most is None or yours["watched"] <= most
+
+
+@few
+@given(leave=st.sampled_from(["end", "break", "cancel", "raise", "engine"]),
+       after=st.integers(1, 3),
+       sizes=st.lists(st.integers(1, 3), min_size=3, max_size=4))  # fmt: skip
+def test_14_5_random_departures(
+    subject: Any, reference: Any, leave: str, after: int, sizes: list[int]
+) -> None:
+    """Readers who stay, break off, fail or are cancelled: nothing is left of any."""
+    steps = [[list(range(size)), None] for size in sizes]
+    steps[-1][1] = "length"
+    yours = play(subject, "read_stream", steps, leave, after)
+    assert yours == play(reference, "read_stream", steps, leave, after)
+    assert yours["left"] == yours["watched"] == 0 and yours["closed"] == [True]
+
+
+def test_14_5_whoever_leaves(subject: Any) -> None:
+    """Each way to leave before the end is told to the engine, once, and is not swallowed."""
+    steps = [[[1], None], [[2], None], [[3], "length"]]
+    ways = {"break": "left", "cancel": "cancelled", "engine": "ValueError: no"}
+    for leave, how in ways.items():
+        seen = play(subject, "read_stream", steps, leave, 1)
+        assert (seen["how"], seen["closed"], seen["left"]) == (how, [True], 0), leave
+        assert seen["diary"].count(["abort", 1]) == 1
+
+
+@few
+@given(n=st.integers(1, 3), data=st.data(), twins=st.integers(0, 2))
+def test_14_5_random_aborts(
+    subject: Any, reference: Any, n: int, data: st.DataObject, twins: int
+) -> None:
+    """Some completions have ended, some other requests have the same name."""
+    ended = sorted(data.draw(st.sets(st.integers(0, n - 1))))
+    yours = play(subject, "abort_stream", n, ended, twins)
+    assert yours == play(reference, "abort_stream", n, ended, twins)
+    assert yours["watched"] == n * twins
+
+
+def test_14_5_twins_run_on(subject: Any) -> None:
+    """An abort ends one request, on both sides, and none of the same name."""
+    seen = play(subject, "abort_stream", 2, [], 2)
+    assert (seen["own"], seen["watched"], seen["counted"]) == (2, 4, 4) and seen["others wait"]
+
+
+@few
+@given(sizes=st.lists(st.sampled_from([0, 1, 127, 128, 129, 256, 300]), min_size=1, max_size=3),
+       error=st.sampled_from(["", "dead", "bug", "cancel"]))  # fmt: skip
+def test_14_6_random_steps(subject: Any, reference: Any, sizes: list[int], error: str) -> None:
+    """Steps of every size, and every way to end."""
+    yours = play(subject, "handler", sizes, error)
+    expected = play(reference, "handler", sizes, error)
+    assert yours["diary"] == expected["diary"] and yours["readers"] == expected["readers"]
+    assert yours["task"] == expected["task"] and all(yours["shared"])
+
+
+def test_14_6_how_it_may_end(subject: Any) -> None:
+    """A death, a mistake and a shutdown are three things, and readers hear of two."""
+    dead, bug, cancel = (play(subject, "handler", [1], e) for e in ("dead", "bug", "cancel"))
+    assert set(dead["readers"]) == {"EngineDeadError: it fell"}
+    assert all(reader.startswith("EngineGenerateError: KeyError") for reader in bug["readers"])
+    assert cancel["readers"] == [None, None] and cancel["task"] == "cancelled"
+    assert play(subject, "handler", [300])["shared"] == [True] * 3
+
+
+@many
+@given(lines=st.lists(st.tuples(st.sampled_from("abcz"), st.just([1])), max_size=6),
+       stopped=st.sets(st.sampled_from("ab")))  # fmt: skip
+def test_14_6_random_slices(
+    subject: Any, reference: Any, lines: list[Any], stopped: set[str]
+) -> None:
+    """Known and unknown requests, stop strings, one of them twice."""
+    words = [list(line) for line in lines], sorted(stopped)
+    yours = play(subject, "slice_of_outputs", *words)
+    assert yours == play(reference, "slice_of_outputs", *words)
+
+
+texts = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3)
+    | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)  # fmt: skip
+
+
+@many
+@given(body=texts)
+def test_14_7_any_body(subject: Any, body: Any) -> None:
+    """An event is one line, and says what it was given."""
+    p = Program()
+    p.see(p.call("mini_vllm.entrypoints.openai.sse:sse_event", body))
+    (event,) = subject.run(p)
+    assert event.startswith(b"data: ") and event.endswith(b"\n\n") and event.count(b"\n") == 2
+    assert json.loads(event.removeprefix(b"data: ")) == body
+
+
+@many
+@given(events=st.integers(0, 4), place=st.integers(0, 4),
+       error=st.sampled_from(["", "value", "busy", "bug", "gone", "cancel", "send"]),
+       done=st.sampled_from(["data: [DONE]\n\n", ""]))  # fmt: skip
+def test_14_7_random_breaks(
+    subject: Any, reference: Any, events: int, place: int, error: str, done: str
+) -> None:
+    """A stream may break anywhere: while an event is made, or while one is sent."""
+    words = events, error, min(place, events), done
+    assert play(subject, "send_stream", *words) == play(reference, "send_stream", *words)
+
+
+def test_14_7_errors_and_ends(subject: Any) -> None:
+    """An error is an event, [DONE] follows it, and nobody talks to who is gone."""
+    sent = [
+        line for line in play(subject, "send_stream", 2, "bug", 1)["diary"] if line[0] == "sent"
+    ]
+    assert [line[2] for line in sent] == [True, True, False] and "500" in sent[1][1]
+    for error in ("gone", "cancel"):
+        seen = play(subject, "send_stream", 2, error, 1)
+        assert len([line for line in seen["diary"] if line[0] == "sent"]) == 1
+        assert seen["diary"].count(["closed"]) == 1 and "Error" in seen["how"]
+    assert play(subject, "send_stream", 3, "send", 2)["diary"].count(["closed"]) == 1
+    order = [line[0] for line in play(subject, "send_stream", 2)["diary"]]
+    assert order == ["start", "made", "sent", "made", "sent", "closed", "sent"]
+
+
+@many
+@given(work=st.integers(0, 12), gone=st.integers(-1, 12), fails=st.booleans(),
+       cleanup=st.integers(0, 5), cancelled=st.sampled_from([-1, -1, 1, 4]))  # fmt: skip
+def test_14_8_random_races(
+    subject: Any, reference: Any, work: int, gone: int, fails: bool, cleanup: int, cancelled: int
+) -> None:
+    """Whoever wins, nothing is left running. Who wins by a turn or two is not asked."""
+    more = {"fails": fails, "cleanup": cleanup, "cancelled": cancelled}
+    yours = play(subject, "race", work, gone, **more)
+    assert "0 tasks left" in yours["diary"]
+    if gone < 0 or abs(work - gone) > 3:
+        assert yours == play(reference, "race", work, gone, **more)
+
+
+def test_14_8_ties(subject: Any) -> None:
+    """An answer that is ready counts, however the client left in the same turn."""
+    for turns in range(6):
+        assert play(subject, "race", turns, turns)["how"] == "answer"
+    assert play(subject, "race", 30, 2, cleanup=5)["diary"] == [
+        "0 tasks left", "work cancelled and cleaned up",
+    ]  # fmt: skip
+    assert play(subject, "listen", ["http.request"] * 3)["done"] is False
