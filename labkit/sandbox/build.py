@@ -37,6 +37,7 @@ TOOLS = (
     "__init__.py",
     "inside/*.py",
     "trace/__init__.py",
+    "trace/external.py",
     "trace/format.py",
     "trace/runner.py",
     "trace/scenario.py",
