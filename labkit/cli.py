@@ -62,7 +62,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "reset": Command("labkit.learner.commands:reset", "restore a skeleton, keeping a backup", DEV),
     "undo": Command("labkit.learner.commands:undo", "bring the last backup back", DEV),
-    "progress": Command("labkit.learner.commands:progress", "everything done so far"),
+    "progress": Command("labkit.practice.progress:progress", "everything done so far"),
     "run": Command("labkit.learner.commands:run", "run the engine with your modules in it"),
     "trace-diff": Command(
         "labkit.learner.commands:trace_diff", "first step where you and the reference differ"

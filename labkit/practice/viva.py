@@ -26,11 +26,11 @@ from labkit.practice.quiz_command import shown
 def main(
     phase: str = typer.Argument(help="a phase: 3, 03 or 03-scheduler"),
     seed: int | None = typer.Option(None, "--seed", help="print this sheet again"),
-    answers: bool = typer.Option(True, help="with what a good answer holds"),
+    bare: bool = typer.Option(False, "--no-answers", help="without what a good answer holds"),
 ) -> None:
     """Questions for an oral examination, with what a good answer holds, as Markdown."""
     number = secrets.randbelow(10**6) if seed is None else seed
-    print(sheet(ready_phase(phase), number, answers))
+    print(sheet(ready_phase(phase), number, not bare))
 
 
 def sheet(phase: Phase, seed: int, answers: bool = True) -> str:

@@ -19,6 +19,7 @@ from labkit.course.manifest import Course
 from labkit.course.state import State
 from labkit.judge import diagnose, mistakes, public
 from labkit.learner import commands as loop
+from labkit.practice.progress import progress
 from labkit.quality import mutants
 from tests.labkit.toy_course import ENGINE, lab, make_course, rewrite, solve, write
 
@@ -386,7 +387,7 @@ def test_progress_counts_points_and_shows_planned_phases(
 ) -> None:
     solve(toy, "clamp")
     screen(toy)
-    loop.progress()
+    progress()
     says(capsys.readouterr().out, "5/ 15 points", "public 3/5", "not built yet", "5 of 15 points")
 
 

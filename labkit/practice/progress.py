@@ -1,0 +1,36 @@
+"""`make progress`: everything done so far."""
+
+from __future__ import annotations
+
+from labkit.course.console import Screen, course, polite
+from labkit.course.state import State
+from labkit.practice.mastery import mastery
+
+
+@polite
+def progress() -> None:
+    """Every phase: built (points, notebook, hints), debugged, changed, predicted."""
+    known, out = course(), Screen()
+    state = State(known.root)
+    earned = total = 0
+    for phase in known.phases:
+        if not phase.ready:
+            out.line(f"  {phase.number} {phase.title:32} not built yet", "dim")
+            continue
+        passed, record = state.passed(phase.slug), state.get("phases", phase.slug) or {}
+        points = sum(e.points for e in phase.exercises)
+        mine = sum(e.points for e in phase.exercises if e.id in passed)
+        earned, total = earned + mine, total + points
+        bar = "█" * round(10 * mine / points) + "░" * (10 - round(10 * mine / points))
+        done, tests = record.get("public", ["-", "-"])
+        answers, questions = record.get("notebook", ["-", "-"])
+        hints = sum(state.get("hints", e.id, 0) for e in phase.exercises)
+        mark = "✓" if record.get("green") else " "
+        practised = mastery(phase, state).words()
+        more = f" · {practised}" if practised else ""
+        out.line(
+            f"{mark} {phase.number} {phase.title:32} {bar} {mine:3}/{points:3} points"
+            f" · public {done}/{tests} · notebook {answers}/{questions} · hints {hints}{more}",
+            "green" if record.get("green") else "",
+        )
+    out.line(f"{earned} of {total} points in public tests; hidden suites: make grade-NN")
