@@ -89,7 +89,9 @@ def test_each_kernel_of_the_engine_is_changed_in_many_ways() -> None:
         "store_kv_kernel", "online_softmax", "paged_decode_kernel", "reduce_splits_kernel",
         "paged_prefill_kernel", "rms_norm_kernel", "rope_kernel", "silu_mul_kernel",
         "lora_shrink_kernel", "lora_expand_kernel", "apply_token_bitmask_kernel",
-        "rejection_random_sample_kernel",
+        "rejection_random_sample_kernel", "per_token_quant_int8_kernel", "w8a8_gemm_kernel",
+        "w4a16_gemm_kernel", "store_kv_int8_kernel", "paged_decode_int8_kernel",
+        "bytes_of_scale", "finite", "load_scales",
     }  # fmt: skip
     assert len(known) > 900 and len({mutation.rule for mutation, _ in known.values()}) >= 24
     for mutation, specs in known.values():
