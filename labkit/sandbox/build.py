@@ -52,9 +52,6 @@ HEAVY = ("torch", "triton", "transformers")
 TASKS = 64
 MAPPED_MB = 8192
 """Address space beyond the memory limit: libraries are mapped, not used."""
-KERNEL_MAPPED_MB = 1 << 17
-"""The same for a kernel's worker: cases whose offsets exceed 32 bits map 27 GiB each, and touch a
-few pages of it. Code that touches it all is the first that ends when memory runs out."""
 CPU_SECONDS = 300
 START = """
 import sys
@@ -135,7 +132,7 @@ class Sandbox:
         rung: type[isolation.Rung],
         python: str = "",
         tools: Sequence[str] = TOOLS,
-        mapped_mb: int = MAPPED_MB,
+        maps_far: bool = False,
     ) -> None:
         if set(submission) != set(phase.modules):
             raise ValueError(
@@ -144,14 +141,16 @@ class Sandbox:
             )
         self.phase, self.submission, self.rung_type = phase, dict(submission), rung
         self.python, self.tools = python or os.path.realpath(sys.executable), tuple(tools)
-        self.mapped_mb = mapped_mb
+        self.maps_far = maps_far
 
     def for_kernels(self) -> Sandbox:
         """A launcher for the same submission on the same rung, for workers of the kernel
-        checker."""
+        checker. Their address space has no limit: cases whose offsets exceed 32 bits map many GiB
+        and touch a few pages. Code that touches it all is the first that ends when memory runs
+        out."""
         tools = (*TOOLS, *KERNEL_TOOLS)
         return Sandbox(
-            self.phase, self.submission, self.rung_type, self.python, tools, KERNEL_MAPPED_MB
+            self.phase, self.submission, self.rung_type, self.python, tools, maps_far=True
         )
 
     def start(self, limits: child.Limits) -> subprocess.Popen[bytes]:
@@ -165,7 +164,7 @@ class Sandbox:
         build(folder, self.phase, self.submission, self.tools)
         limits = replace(
             limits,
-            mapped_mb=limits.memory_mb + self.mapped_mb,
+            mapped_mb=0 if self.maps_far else limits.memory_mb + MAPPED_MB,
             cpu_seconds=CPU_SECONDS,
             tasks=self._rung.tasks() + TASKS,
         )
