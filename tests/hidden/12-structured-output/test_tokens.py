@@ -240,8 +240,9 @@ def test_12_12_random_drafts(subject: Any, accepted: list[bool], padding: int) -
     )
     del grammar
     request = namespace(
-        p, request_id="r", stop_token_ids=(), sampling_params=namespace(p, ignore_eos=False, min_tokens=0),
-        structured_output_request=namespace(p, grammar=grammar_of), num_output_tokens=0,
+        p, request_id="r", stop_token_ids=(), num_output_tokens=0,
+        sampling_params=namespace(p, ignore_eos=False, min_tokens=0),
+        structured_output_request=namespace(p, grammar=grammar_of),
     )  # fmt: skip
     config = p.new("mini_vllm.config:StructuredOutputsConfig")
     tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, b"a"), as_bytes(p, b"")])
