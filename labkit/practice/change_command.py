@@ -4,7 +4,6 @@ judged."""
 from __future__ import annotations
 
 import difflib
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,7 @@ import typer
 
 from labkit.course.console import Screen, course, polite, ready_phase
 from labkit.course.manifest import ManifestError, Phase
-from labkit.course.state import State
-from labkit.practice import changes
+from labkit.practice import changes, copies
 from labkit.practice.changes import Change
 
 TABLE = "changes"
@@ -41,15 +39,11 @@ def main(
 
 
 def record_of(change: Change) -> dict[str, Any]:
-    return dict(State(change.phase.root).get(TABLE, change.id) or {})
+    return copies.recall(TABLE, change.phase, change.id)
 
 
 def put(change: Change, **values: Any) -> None:
-    State(change.phase.root).put(TABLE, change.id, record_of(change) | values)
-
-
-def now() -> str:
-    return datetime.now().isoformat(timespec="seconds")
+    copies.note(TABLE, change.phase, change.id, **values)
 
 
 def show_all(out: Screen, phase: Phase) -> None:
@@ -70,7 +64,7 @@ def show_all(out: Screen, phase: Phase) -> None:
 
 def start(out: Screen, change: Change) -> None:
     kept = changes.begin(change)
-    put(change, begun=now())
+    put(change, begun=copies.now())
     out.line(f"change-{change.id} · {change.title}", "bold")
     if kept:
         out.line(f"what you had is in {change.shown(kept)}", "dim")
@@ -96,7 +90,7 @@ def check(out: Screen, change: Change) -> bool:
             )
             return False
     if "solved" not in record_of(change):
-        put(change, solved=now())
+        put(change, solved=copies.now())
     out.line()
     show_solution(out, change)
     return True

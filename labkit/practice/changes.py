@@ -15,8 +15,8 @@ from typing import Any
 
 from labkit.course.files import backup, write_text
 from labkit.course.manifest import Course, ManifestError, Phase
-from labkit.course.state import State
 from labkit.judge import public
+from labkit.practice import copies
 
 KEYS = {"title", "module", "functions", "request"}
 
@@ -102,35 +102,22 @@ def load(phase: Phase) -> list[Change]:
 
 
 def find(course: Course, name: str) -> Change:
-    """The change called "03.1".
-
-    Raises:
-        ManifestError: there is none; the message lists those of the phase.
-    """
-    phase = course.phase(name.partition(".")[0])
-    changes = {change.id: change for change in load(phase)}
-    wanted = f"{phase.number}.{name.partition('.')[2]}"
-    if wanted not in changes:
-        known = ", ".join(changes) or "none yet"
-        raise ManifestError(f"there is no change {name!r}; those of phase {phase.number}: {known}")
-    return changes[wanted]
+    """The change called "03.1"; ManifestError if there is none."""
+    return copies.find(course, name, load, "change")
 
 
-def starting_text(change: Change) -> tuple[str, bool]:
-    """The learner's module if its tasks passed, else the reference's; and whether it is hers."""
-    phase = change.phase
-    passed = State(phase.root).passed(phase.slug)
-    mine = phase.lab_file(change.module)
-    if all(task.id in passed for task in phase.of_module(change.module)) and mine.exists():
-        return mine.read_text(encoding="utf-8"), True
-    return phase.reference_file(change.module).read_text(encoding="utf-8"), False
+def starting_text(change: Change) -> str:
+    """The learner's module if its tasks passed, else the reference's."""
+    mine = copies.own_text(change.phase, change.module)
+    if mine is not None:
+        return mine
+    return change.phase.reference_file(change.module).read_text(encoding="utf-8")
 
 
 def begin(change: Change) -> Path | None:
     """Write the working copy and the request; returns the backup of a copy that was there."""
     kept = backup(change.phase.root, [change.file])
-    text, _ = starting_text(change)
-    write_text(change.file, text)
+    write_text(change.file, starting_text(change))
     write_text(change.folder / "REQUEST.md", f"# {change.title}\n\n{change.request}\n")
     return kept
 

@@ -3,7 +3,6 @@ judged."""
 
 from __future__ import annotations
 
-from datetime import datetime
 from itertools import zip_longest
 from typing import Any
 
@@ -11,9 +10,8 @@ import typer
 
 from labkit.course.console import Screen, course, polite, ready_phase, some
 from labkit.course.manifest import ManifestError, Phase
-from labkit.course.state import State
 from labkit.judge import public
-from labkit.practice import hunts
+from labkit.practice import copies, hunts
 from labkit.practice.hunts import CLUES, Hunt
 
 SHOWN_LINES = 3
@@ -40,33 +38,24 @@ def main(
             "hunts are judged by the hidden suites, which are sealed here: ask your instructor for"
             " the key, then `python -m labkit unseal KEY`"
         )
-    state = Record(hunt)
     if tell:
         show_story(out, hunt)
     elif again or not hunt.file.exists():
-        start(out, hunt, state)
+        start(out, hunt)
     elif clue:
-        show_clues(out, hunt, state)
+        show_clues(out, hunt)
     elif name:
-        raise typer.Exit(0 if check_name(out, hunt, state, name) else 1)
+        raise typer.Exit(0 if check_name(out, hunt, name) else 1)
     else:
-        raise typer.Exit(0 if check(out, hunt, state) else 1)
+        raise typer.Exit(0 if check(out, hunt) else 1)
 
 
-class Record:
-    """What the course remembers of a hunt; each change is written at once."""
-
-    def __init__(self, hunt: Hunt) -> None:
-        self.hunt, self.state = hunt, State(hunt.phase.root)
-        self.data: dict[str, Any] = dict(self.state.get(TABLE, hunt.id) or {})
-
-    def put(self, **values: Any) -> None:
-        self.data |= values
-        self.state.put(TABLE, self.hunt.id, self.data)
+def record_of(hunt: Hunt) -> dict[str, Any]:
+    return copies.recall(TABLE, hunt.phase, hunt.id)
 
 
-def now() -> str:
-    return datetime.now().isoformat(timespec="seconds")
+def put(hunt: Hunt, **values: Any) -> None:
+    copies.note(TABLE, hunt.phase, hunt.id, **values)
 
 
 def show_all(out: Screen, phase: Phase) -> None:
@@ -78,21 +67,20 @@ def show_all(out: Screen, phase: Phase) -> None:
              " they are.")  # fmt: skip
     out.line()
     for hunt in found:
-        record = Record(hunt).data
+        record = record_of(hunt)
         word = "solved" if "solved" in record else "begun" if hunt.file.exists() else "new"
         mark, style = {"solved": ("✓", "green"), "begun": ("…", "yellow")}.get(word, ("○", "dim"))
         out.line(f"{mark} {hunt.id} {hunt.title}  ({word})", style, 2)
     out.line()
-    following = next((h for h in found if "solved" not in Record(h).data), found[0])
+    following = next((h for h in found if "solved" not in record_of(h)), found[0])
     out.line(f"next: make hunt-{following.id}", "bold")
 
 
-def start(out: Screen, hunt: Hunt, state: Record) -> None:
+def start(out: Screen, hunt: Hunt) -> None:
     """Write the working copy and the report, and show what the user says."""
     out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
     kept = hunts.begin(hunt)
-    state.data = {}
-    state.put(begun=now(), clues=0)
+    put(hunt, begun=copies.now(), clues=0)
     if kept:
         out.line(f"what you had is in {hunt.shown(kept)}", "dim")
     out.line()
@@ -108,28 +96,28 @@ def start(out: Screen, hunt: Hunt, state: Record) -> None:
     out.pair("sure?", f'make hunt-{hunt.id} ARGS="--name THE_FUNCTION"', "", 0, 6)
 
 
-def show_clues(out: Screen, hunt: Hunt, state: Record) -> None:
-    shown = min(state.data.get("clues", 0) + 1, len(CLUES))
-    state.put(clues=shown)
+def show_clues(out: Screen, hunt: Hunt) -> None:
+    shown = min(record_of(hunt).get("clues", 0) + 1, len(CLUES))
+    put(hunt, clues=shown)
     out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
     for level in range(shown):
         style = "" if level == shown - 1 else "dim"
         out.line(f"{level + 1} of {len(CLUES)}, {CLUES[level]}: {hunt.clues[level]}", style)
 
 
-def check_name(out: Screen, hunt: Hunt, state: Record, name: str) -> bool:
+def check_name(out: Screen, hunt: Hunt, name: str) -> bool:
     """Whether it is that function; a method may be named without its class."""
     right = hunt.mistake.function
     good = name in (right, right.rpartition(".")[2])
     if good:
-        state.put(named=right)
+        put(hunt, named=right)
         out.line(f"✓ {right} it is. Mend it in {hunt.shown(hunt.file)}.", "green")
     else:
         out.line(f"✗ not {name}; the mistake is in another function of {hunt.file.name}", "red")
     return good
 
 
-def check(out: Screen, hunt: Hunt, state: Record) -> bool:
+def check(out: Screen, hunt: Hunt) -> bool:
     """Judge the working copy: first the report's script, then the hidden tests."""
     out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
     out.line(f"judged: {hunt.shown(hunt.file)}", "dim")
@@ -148,8 +136,8 @@ def check(out: Screen, hunt: Hunt, state: Record) -> bool:
         show_failed(out, hunt, result, failed)
         return False
     out.line(f"✓ the hidden tests pass: {len(result.tests)} of {len(result.tests)}", "green")
-    if "solved" not in state.data:
-        state.put(solved=now())
+    if "solved" not in record_of(hunt):
+        put(hunt, solved=copies.now())
     out.line()
     show_story(out, hunt)
     return True

@@ -18,10 +18,9 @@ from pathlib import Path
 from labkit.course import source
 from labkit.course.files import backup, write_text
 from labkit.course.manifest import Course, Exercise, ManifestError, Phase
-from labkit.course.state import State
 from labkit.judge import mistakes, public
 from labkit.judge.hidden_suite import run_hidden
-from labkit.practice import scenes
+from labkit.practice import copies, scenes
 from labkit.process import overlay
 
 CLUES = ("where to look", "which rule is broken", "where it shows")
@@ -105,35 +104,23 @@ def load(phase: Phase) -> list[Hunt]:
 
 
 def find(course: Course, name: str) -> Hunt:
-    """The hunt called "03.2".
-
-    Raises:
-        ManifestError: there is none; the message lists those of the phase.
-    """
-    phase = course.phase(name.partition(".")[0])
-    hunts = {hunt.id: hunt for hunt in load(phase)}
-    wanted = f"{phase.number}.{name.partition('.')[2]}"
-    if wanted not in hunts:
-        known = ", ".join(hunts) or "none yet"
-        raise ManifestError(f"there is no hunt {name!r}; those of phase {phase.number}: {known}")
-    return hunts[wanted]
+    """The hunt called "03.2"; ManifestError if there is none."""
+    return copies.find(course, name, load, "hunt")
 
 
 # ------------------------------------------------------------------ what the learner gets
-def buggy_text(hunt: Hunt) -> tuple[str, bool]:
+def buggy_text(hunt: Hunt) -> str:
     """The module with the mistake in it: the learner's own module if its tasks passed, else the
-    reference's; and whether it is the learner's."""
-    phase, mistake = hunt.phase, hunt.mistake
-    passed = State(phase.root).passed(phase.slug)
-    mine = phase.lab_file(mistake.module)
-    if all(task.id in passed for task in phase.of_module(mistake.module)) and mine.exists():
+    reference's."""
+    mistake = hunt.mistake
+    mine = copies.own_text(hunt.phase, mistake.module)
+    if mine is not None:
         wrong = source.function_text(mistake.text, source.find(mistake.text, mistake.function))
         try:
-            text = mine.read_text(encoding="utf-8")
-            return source.replace_function(text, mistake.function, wrong, mine.name), True
+            return source.replace_function(mine, mistake.function, wrong, hunt.file.name)
         except (SyntaxError, source.SourceError):
-            pass
-    return mistake.text, False
+            pass  # it is written otherwise: the reference has the function
+    return mistake.text
 
 
 def observe(hunt: Hunt, mapping: Mapping[str, str], timeline: Path | None = None) -> str:
@@ -158,8 +145,7 @@ def begin(hunt: Hunt) -> Path | None:
     backup returned."""
     files = [hunt.file, hunt.folder / "REPORT.md", hunt.folder / "reproduce.py"]
     kept = backup(hunt.phase.root, files)
-    text, _ = buggy_text(hunt)
-    write_text(hunt.file, text)
+    write_text(hunt.file, buggy_text(hunt))
     write_text(hunt.folder / "reproduce.py", hunt.script + "\n")
     timeline = hunt.folder / "timeline.jsonl"
     timeline.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import typer
 from labkit.course.manifest import Course, ManifestError
 from labkit.course.root import ROOT
 from labkit.course.state import State
-from labkit.practice import change_command, changes
+from labkit.practice import change_command, changes, copies
 from labkit.practice.changes import Change
 
 QUICK = ("02.1", "07.2")
@@ -24,8 +24,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(Change, "folder", property(lambda self: tmp_path / "changes" / self.id))
     monkeypatch.setattr(Change, "shown", lambda self, path: path.name)
     monkeypatch.setattr(changes, "backup", lambda root, files: None)
-    monkeypatch.setattr(changes, "State", lambda root: State(tmp_path))
-    monkeypatch.setattr(change_command, "State", lambda root: State(tmp_path))
+    monkeypatch.setattr(copies, "State", lambda root: State(tmp_path))
     return tmp_path
 
 

@@ -11,7 +11,7 @@ from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import ROOT
 from labkit.course.state import State
 from labkit.judge import public
-from labkit.practice import hunt_command, hunts
+from labkit.practice import copies, hunt_command, hunts
 from labkit.practice.hunts import Hunt
 
 PHASES = [phase for phase in Course(ROOT).ready if phase.number > "01"]
@@ -73,8 +73,7 @@ def hunt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hunt:
     monkeypatch.setattr(Hunt, "folder", property(lambda self: tmp_path / "hunts" / self.id))
     monkeypatch.setattr(Hunt, "shown", lambda self, path: str(path))
     monkeypatch.setattr(hunts, "backup", lambda root, files: None)
-    monkeypatch.setattr(hunts, "State", lambda root: State(tmp_path))
-    monkeypatch.setattr(hunt_command, "State", lambda root: State(tmp_path))
+    monkeypatch.setattr(copies, "State", lambda root: State(tmp_path))
     return found
 
 

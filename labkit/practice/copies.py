@@ -1,0 +1,57 @@
+"""What hunts and change requests share: a copy of a module that the learner works on, and what the
+course remembers of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from labkit.course.manifest import Course, ManifestError, Phase
+from labkit.course.state import State
+
+
+class Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=Named)
+
+
+def find(course: Course, name: str, load: Callable[[Phase], Iterable[Item]], what: str) -> Item:
+    """The `what` ("hunt", "change") called "03.2".
+
+    Raises:
+        ManifestError: there is none; the message lists those of the phase.
+    """
+    phase = course.phase(name.partition(".")[0])
+    items = {item.id: item for item in load(phase)}
+    wanted = f"{phase.number}.{name.partition('.')[2]}"
+    if wanted not in items:
+        known = ", ".join(items) or "none yet"
+        raise ManifestError(f"there is no {what} {name!r}; those of phase {phase.number}: {known}")
+    return items[wanted]
+
+
+def own_text(phase: Phase, module: str) -> str | None:
+    """The learner's own module, if all of its tasks have passed."""
+    passed = State(phase.root).passed(phase.slug)
+    mine = phase.lab_file(module)
+    if mine.exists() and all(task.id in passed for task in phase.of_module(module)):
+        return mine.read_text(encoding="utf-8")
+    return None
+
+
+def recall(table: str, phase: Phase, name: str) -> dict[str, Any]:
+    """What `.labkit/state.json` says of one: {"begun": when, "solved": when, …}."""
+    return dict(State(phase.root).get(table, name) or {})
+
+
+def note(table: str, phase: Phase, name: str, **values: Any) -> None:
+    """Add to what it says of one."""
+    State(phase.root).put(table, name, recall(table, phase, name) | values)
+
+
+def now() -> str:
+    return datetime.now().isoformat(timespec="seconds")
