@@ -12,6 +12,11 @@ else
 CHOSEN := --python $(PYTHON)
 endif
 LABKIT = @$(PYTHON) -m labkit
+# On a terminal the screen of these has said what is wrong; "make: *** Error 1" below it adds nothing.
+ifneq ($(MAKE_TERMOUT),)
+MAKEFLAGS += --silent
+lab lab% hunt-% change-% quiz-% grade-% doctor: LABKIT = -@$(PYTHON) -m labkit
+endif
 
 .DEFAULT_GOAL := help
 .PHONY: setup doctor demo lab progress portfolio review undo update book serve arena inspect bench \

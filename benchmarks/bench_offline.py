@@ -371,7 +371,8 @@ def cpu() -> dict[str, Any]:
 
 def results_file(features: Sequence[str]) -> Path:
     """Where figures of this kind of machine are kept: kinds lie side by side."""
-    kind = next((f"-{name}" for name in ("amx_bf16", "avx512_bf16") if name in features), "")
+    kinds = ("amx_bf16", "avx512_bf16", "avx512f")
+    kind = next((f"-{name}" for name in kinds if name in features), "")
     return Path(__file__).parent / "results" / f"offline{kind}.json"
 
 
@@ -458,6 +459,57 @@ def save(path: Path, name: str, figures: dict[str, Any], rates: dict[str, float]
     temporary = path.with_suffix(".part")
     temporary.write_text(json.dumps({"results": results}, indent=1) + "\n")
     os.replace(temporary, path)
+
+
+# ---------------------------------------------------------------- what README shows
+NAMES = {
+    "tiny16": "tiny, bfloat16, 16 × (128 in, 64 out)",
+    "tiny256": "tiny, bfloat16, 256 × (64 in, 64 out)",
+    "qwen06_1": "0.6B, bfloat16, 1 × (128 in, 64 out)",
+    "qwen06": "0.6B, bfloat16, 16 × (128 in, 64 out)",
+    "qwen06_float32": "0.6B, float32, 16 × (128 in, 64 out)",
+}
+COLUMNS = ("mini_vllm", "hf", "vllm")
+
+
+def report(folder: Path = Path(__file__).parent / "results") -> str:
+    """The saved figures as Markdown: a table for each kind of machine, each with its machine."""
+    parts = []
+    for path in sorted(folder.glob("offline*.json")):
+        results = json.loads(path.read_text())["results"]
+        machine = max((figures["machine"] for figures in results.values()), key=len)
+        parts += [describe(machine, path.name), ""]
+        parts += ["| workload | mini_vllm | HF `generate` | vLLM 0.32.0 | ours / vLLM | limit |"]
+        parts += ["|---|---|---|---|---|---|"]
+        parts += [row(name, results[name]) for name in NAMES if name in results]
+        parts += [""]
+    return "\n".join(parts).rstrip()
+
+
+def describe(machine: dict[str, Any], file: str) -> str:
+    features = ", ".join(machine["features"])
+    return (
+        f"**{machine['cores']} cores, {machine['cpu']}** ({features}; reads "
+        f"{machine['read_bytes_per_s'] / 1e9:.0f} GB/s, multiplies at "
+        f"{machine['product_flops_per_s'] / 1e9:.0f} GFLOP/s; "
+        f"[{file}](benchmarks/results/{file})):"
+    )
+
+
+def row(name: str, figures: dict[str, Any]) -> str:
+    """Tokens a second of each engine, their ratio, and what the machine would allow."""
+    rates = {engine: figures[engine].get("tokens_per_s") for engine in COLUMNS if engine in figures}
+    cells = [f"{rates[e]:,.0f}" if rates.get(e) else too_slow(figures, e) for e in COLUMNS]
+    ours, vllm = rates.get("mini_vllm"), rates.get("vllm")
+    ratio = f"{ours / vllm:.2f}" if ours and vllm else ""
+    limits = [value for key, value in figures.items() if key.endswith("_limit_tokens_per_s")]
+    limit = f"{min(limits):,.0f}" if limits else ""
+    return f"| {NAMES[name]} | {' | '.join(cells)} | {ratio} | {limit} |"
+
+
+def too_slow(figures: dict[str, Any], engine: str) -> str:
+    limit = figures.get(engine, {}).get("no_round_in_s")
+    return f"no round within {limit:.0f} s" if limit else "not run"
 
 
 if __name__ == "__main__":

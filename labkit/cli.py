@@ -124,6 +124,12 @@ COMMANDS: dict[str, Command] = {
     "grade-class": Command(
         "labkit.grading.batch:main", "grade a folder of submissions", COURSE, "Judge"
     ),
+    "grade-practice": Command(
+        "labkit.practice.class_practice:main",
+        "grade one student's hunts and change requests",
+        COURSE,
+        "Judge",
+    ),
     "export": Command(
         "labkit.grading.exports:main", "render a result for another system", COURSE, "Judge"
     ),

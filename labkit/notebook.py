@@ -8,6 +8,8 @@ import subprocess
 import sys
 from typing import Any
 
+from labkit.course.borrow import borrow
+from labkit.course.console import some
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import find_root
 from labkit.course.state import State
@@ -27,7 +29,8 @@ class CheckFailed(AssertionError):
 
 
 def start(number: str, lab: str | None = None) -> None:
-    """Begin a notebook: put the learner's modules of this phase into the engine.
+    """Begin a notebook: put the learner's modules of this phase into the engine. What is not
+    written yet is borrowed from the reference, so that the notebook runs from the first day.
 
     Args:
         number: the phase, "03".
@@ -40,12 +43,31 @@ def start(number: str, lab: str | None = None) -> None:
     phase = course.phase(number)
     if "google.colab" in sys.modules:
         _install_missing()
-    mapping = overlay.mapping_for([phase], lab)
+    mapping, borrowed = borrow(phase, overlay.mapping_for([phase], lab))
     overlay.install(mapping)
     os.environ.update(overlay.environment(course.root, mapping) | dict(phase.environment))
     _started[:] = [phase]
     whose = "your files in " + f"labs/{phase.slug}" if mapping else "the reference"
     print(f"Phase {phase.number}, {phase.title}: its modules come from {whose}.")
+    if borrowed:
+        print(f"Not written yet, so borrowed from the reference: {some(borrowed)}.")
+    _shorten_todos()
+
+
+def _shorten_todos() -> None:
+    """In Jupyter, show an answer that is not written yet as one line, without a traceback."""
+    if "IPython" not in sys.modules:
+        return
+    from IPython.core.getipython import get_ipython
+
+    def show(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:
+        if str(error).startswith("TODO"):
+            shell._showtraceback(kind, error, [f"○ {error}"])
+        else:
+            shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
+
+    if shell := get_ipython():
+        shell.set_custom_exc((NotImplementedError,), show)
 
 
 def _install_missing() -> None:

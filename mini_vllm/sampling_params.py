@@ -78,6 +78,14 @@ _SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = 
 )  # fmt: skip
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
 
+_FIXED = {
+    "spaces_between_special_tokens": (True, "tokens carry their own spaces"),
+    "flat_logprobs": (False, "logprobs are dicts by token"),
+    "routed_experts_prompt_start": (0, "which experts were taken is not returned"),
+    "skip_clone": (False, "requests never share these parameters"),
+}
+"""Parameters of vLLM's that have one legal value here, and why."""
+
 _CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -220,6 +228,8 @@ class SamplingParams:
             `prompt_logprobs` asks for it.
         thinking_token_budget: vLLM's name; it needs a reasoning parser, which is not there.
         repetition_detection: end an output that repeats itself; a dict will do.
+        spaces_between_special_tokens, flat_logprobs, routed_experts_prompt_start, skip_clone:
+            vLLM's names; only their defaults are taken.
         output_kind: what :class:`~mini_vllm.engine.async_llm.AsyncLLM` yields; ``LLM`` ignores it.
     """
 
@@ -253,6 +263,10 @@ class SamplingParams:
     skip_reading_prefix_cache: bool | None = None
     thinking_token_budget: int | None = None
     repetition_detection: RepetitionDetectionParams | None = None
+    spaces_between_special_tokens: bool = True
+    flat_logprobs: bool = False
+    routed_experts_prompt_start: int = 0
+    skip_clone: bool = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
         """Refuse an unknown keyword with a better message than the generated `__init__` has."""
@@ -268,6 +282,9 @@ class SamplingParams:
         for name in _FLAGS:
             if not isinstance(value := getattr(self, name), bool):
                 raise ValueError(f"{name} is {show(value)}; it must be True or False")
+        for name, (only, why) in _FIXED.items():
+            if (value := getattr(self, name)) != only:
+                raise ValueError(f"{name} is {show(value)}; it must be {only}: {why}")
         self._check_lists()
         self._check_late_arrivals()
         self._check_combinations()

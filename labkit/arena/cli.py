@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import gc
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated
 
@@ -17,8 +14,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from labkit.arena import leaderboard, page, report
+from labkit.arena.arguments import polite, whole_number, words_of
 from labkit.arena.contest import BASELINE, CHILD_SECONDS, ENTRANTS, Match, Outcome, play
 from labkit.arena.cost import DEFAULT, CostModel, load_model
+from labkit.arena.fleet.cli import fleet, prices
+from labkit.arena.live import live
 from labkit.arena.score import score as play_for_score
 from labkit.arena.workloads import WORKLOADS, find_workload
 from labkit.course.root import ROOT
@@ -29,6 +29,9 @@ app = typer.Typer(
     invoke_without_command=True,
     help="Schedulers race on the same load, with the real scheduler code and a virtual clock.",
 )
+app.command()(fleet)
+app.command()(prices)
+app.command()(live)
 console = Console(highlight=False)
 
 POLICY_HELP = "names, such as static,vllm-v1; default: all"
@@ -36,16 +39,6 @@ FILE_HELP = "a policy of your own, path/to/file.py:Class; may be repeated"
 COST_HELP = "another file of prices; `arena fit` writes one"
 CostModelFile = Annotated[Path, typer.Option("--cost-model", help=COST_HELP)]
 Seconds = Annotated[float, typer.Option("--limit", help="seconds for a policy from a file")]
-
-
-@contextmanager
-def polite() -> Iterator[None]:
-    """A wrong argument is one line on stderr and exit code 2."""
-    try:
-        yield
-    except ValueError as error:
-        print(f"labkit arena: {error}", file=sys.stderr)
-        raise typer.Exit(2) from None
 
 
 @app.callback()
@@ -70,8 +63,8 @@ def race(
     with polite():
         if show_leaderboard:
             return show_results()
-        names = _words(policies, ENTRANTS) if policies or not scheduler else [BASELINE]
-        chosen = _words(workloads, WORKLOADS)
+        names = words_of(policies, ENTRANTS) if policies or not scheduler else [BASELINE]
+        chosen = words_of(workloads, WORKLOADS)
         matches = make_matches([*names, *scheduler], chosen, seed, requests, cost_model)
         outcomes = play_all(matches, limit, _show_when_complete(len(names) + len(scheduler)))
         if save:
@@ -207,7 +200,7 @@ def score(
 ) -> None:
     """Grade a policy: its goodput against vllm-v1's, with every step checked."""
     with polite():
-        numbers = [_whole(word) for word in seeds.split(",") if word.strip()]
+        numbers = [whole_number(word) for word in seeds.split(",") if word.strip()]
         count = requests or find_workload(workload).num_requests
         with progress_bar() as bar:
             task = bar.add_task("scoring", total=2 * count * len(numbers))
@@ -267,25 +260,6 @@ def _save_speed(facts: dict[str, object]) -> None:
 def play_for_docs() -> list[Outcome]:
     """Every contest that docs/arena.md shows."""
     return play_all(make_matches(list(ENTRANTS), list(WORKLOADS), page.SEED, 0))
-
-
-def _words(text: str, known: Iterable[str]) -> list[str]:
-    """A comma-separated list of names, all of them if there is none; each must be known."""
-    names = list(known)
-    words = [word.strip() for word in text.split(",") if word.strip()] or names
-    for word in words:
-        if word not in names:
-            near = get_close_matches(word, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names)}"
-            raise ValueError(f"there is no {word!r}; {hint}")
-    return words
-
-
-def _whole(word: str) -> int:
-    try:
-        return int(word)
-    except ValueError:
-        raise ValueError(f"the seed {word!r} is no whole number") from None
 
 
 def _short(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""A scheduler in another process, which only gets to make plans.
+"""A scheduler, or a fleet policy, in another process, which only gets to make plans.
 
 ::
 
@@ -12,7 +12,7 @@ what they have computed and how long it took is worked out here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
@@ -26,6 +26,7 @@ from mini_vllm.core.scheduler_output import (
     NewRequestData,
     SchedulerOutput,
 )
+from mini_vllm.policies.fleet import FleetPolicy, Job, Placement, Prices, View
 from mini_vllm.request import Request
 
 
@@ -151,6 +152,36 @@ class RemoteScheduler:
     def _new(self, name: str, blocks: Mapping[str, list[int]], computed: int) -> NewRequestData:
         self.requests[name].num_computed_tokens = computed
         return NewRequestData.from_request(self.requests[name], blocks.get(name, []))
+
+
+class RemoteFleetPolicy(FleetPolicy):
+    """A fleet policy in another process; what it answers is checked where it is used.
+
+    Args:
+        worker: holds one policy at a time; a new one replaces the last.
+        target: its class, "package.module:Class".
+    """
+
+    def __init__(self, worker: Worker, target: str, prices: Prices) -> None:
+        self._worker = worker
+        self._ask(begin={"policy": target, "prices": asdict(prices)})
+
+    def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
+        first, second = self._ask(place=[list(job), _lists(prefill), _lists(decode)])
+        return Placement(None if first is None else whole(first), whole(second))
+
+    def keep(self, keys: Sequence[int]) -> list[int]:
+        return [whole(key) for key in self._ask(keep=list(keys))]
+
+    def fetch(self, prompt_len: int, cached_tokens: int, stored_tokens: int) -> int:
+        return whole(self._ask(fetch=[prompt_len, cached_tokens, stored_tokens]))
+
+    def _ask(self, **question: Any) -> Any:
+        return self._worker.call("labkit.arena.scenario:route", **question)
+
+
+def _lists(views: Sequence[View]) -> list[list[float]]:
+    return [list(view) for view in views]
 
 
 def whole(value: Any) -> int:

@@ -1,4 +1,5 @@
-"""A scheduler that is steered from outside, as a worker's scenario. Runs in the child only."""
+"""A scheduler, or a fleet policy, that is steered from outside: scenarios of a worker. Runs in the
+child only."""
 
 from __future__ import annotations
 
@@ -42,6 +43,35 @@ def drive(
 
 _DRIVEN: dict[str, Any] = {}
 """The scheduler that `drive` steers, and the plan that it has not been told the tokens of."""
+
+
+def route(
+    begin: dict[str, Any] | None = None,
+    place: list[Any] | None = None,
+    keep: list[int] | None = None,
+    fetch: list[int] | None = None,
+) -> Any:
+    """Ask a fleet policy, a question a call (`labkit.arena.remote.RemoteFleetPolicy`).
+
+    Args:
+        begin: make a new one first: its class, and the prices.
+        place: a job, and the views of prefill and decode machines, as lists of numbers.
+        keep: keys of a prompt's blocks.
+        fetch: length of the prompt, tokens in the cache and in the tier.
+    """
+    from mini_vllm.policies.fleet import Job, Prices, View
+
+    if begin is not None:
+        cls = program.find_object(begin["policy"])
+        _DRIVEN["policy"] = cls(Prices(**begin["prices"]))
+    policy = _DRIVEN["policy"]
+    if place is not None:
+        job, prefill, decode = place
+        found = policy.place(Job(*job), [View(*v) for v in prefill], [View(*v) for v in decode])
+        return list(found)
+    if keep is not None:
+        return list(policy.keep(keep))
+    return None if fetch is None else policy.fetch(*fetch)
 
 
 def _new_scheduler(

@@ -74,14 +74,19 @@ def blob_id(text: str) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
+def run_git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A git command in the checkout, with what it said; exit code 127 if git is missing or does
+    not end."""
+    words = ["git", "-C", str(root), *arguments]
+    try:
+        return subprocess.run(words, capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.CompletedProcess(words, 127, "", str(error))
+
+
 def git(root: Path, *arguments: str) -> str | None:
     """Output of a git command in the checkout; None if git is missing or says no."""
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=60
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    done = run_git(root, *arguments)
     return done.stdout if done.returncode == 0 else None
 
 

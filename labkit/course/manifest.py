@@ -23,6 +23,7 @@ WORKLOADS = (
     "structured",
     "adapters",
     "pictures",
+    "ranks",
     "service",
 )
 """What `run NN` can measure; `labkit.learner.ab` has one function for each."""

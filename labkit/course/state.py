@@ -1,8 +1,8 @@
 """What the course remembers about a learner: one small JSON file, `.labkit/state.json`, that git
 ignores.
 
-{"hints": {"03.2": 2}, "phases": {"03-scheduler": {"passed": ["03.1"], "public": [6, 7], "notebook":
-[0, 5], "when": "…"}},
+{"hints": {"03.2": 2}, "phases": {"03-scheduler": {"passed": ["03.1"], "judged": {"03.1": "a1b…"},
+"public": [6, 7], "notebook": [0, 5], "when": "…"}},
  "predictions": {"P03.1": {"guess": 7, "actual": 9}}}
 """
 
@@ -12,7 +12,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from labkit.course.files import write_text
+from labkit.course import source
+from labkit.course.files import blob_id, read_python, write_text
+from labkit.course.manifest import Exercise, Phase
 
 
 class State:
@@ -36,3 +38,23 @@ class State:
     def passed(self, slug: str) -> set[str]:
         """Tasks of a phase whose tests were all green in the last run."""
         return set((self.get("phases", slug) or {}).get("passed", []))
+
+    def verdicts(self, phase: Phase) -> dict[str, str]:
+        """Task -> "passed" or "failed", for those whose functions are what was judged last."""
+        judged = (self.get("phases", phase.slug) or {}).get("judged", {})
+        passed = self.passed(phase.slug)
+        return {
+            task.id: "passed" if task.id in passed else "failed"
+            for task in phase.exercises
+            if task.id in judged and judged[task.id] == fingerprint(phase, task)
+        }
+
+
+def fingerprint(phase: Phase, exercise: Exercise) -> str:
+    """A name for the text of a task's functions in the lab file; "" where it cannot be read."""
+    try:
+        text = read_python(phase.lab_file(exercise.module))
+        functions = [source.find(text, name) for name in exercise.functions]
+    except (OSError, SyntaxError, source.SourceError):
+        return ""
+    return blob_id("\n".join(source.function_text(text, each) for each in functions))

@@ -2,21 +2,26 @@
 
     python -m labkit grade-class 03 submissions/ --out results/
 
-Writes `results/NAME.json` for each, and `results/class.csv`. Each submission is graded by a process
-of its own, so that one that breaks the grader costs the others nothing. A second run skips what is
-done: a result counts while submission, hidden suite and seed are what they were. Everybody meets
-the same random inputs: the class has one seed, kept in `results/class.toml`.
+Writes `results/NAME.json` for each, and `results/class.csv`; with `--practice`, the verdicts on
+hunts and change requests into `results/practice.csv`. Each submission is graded by a process of its
+own, so that one that breaks the grader costs the others nothing. A second run skips what is done: a
+result counts while submission, hidden suite and seed are what they were. Everybody meets the same
+random inputs: the class has one seed, kept in `results/class.toml`.
 """
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import os
 import sys
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import typer
 from rich.console import Console
@@ -42,6 +47,7 @@ from labkit.process import overlay
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
 
+Result = TypeVar("Result")
 SECONDS = 3600.0
 """For one submission, its hidden suite included; a grader that takes longer is stopped."""
 BREAKS = {"endless loop", "timeout", "crash", "memory", "garbage", "cannot import", "missing file"}
@@ -113,10 +119,48 @@ def grade(job: Job) -> GradeResult:
         return failed
 
 
+def grade_practice(job: Job) -> dict[str, str]:
+    """The verdicts on one student's hunts and change requests, from a process of its own."""
+    path = job.out.with_suffix(".practice.json")
+    path.unlink(missing_ok=True)
+    words = ["-m", "labkit", "grade-practice", job.phase.number, str(job.folder.resolve())]
+    words += ["--result", str(path.resolve()), "--seed", str(job.seed % 2**32)]
+    words += ["--isolation", job.isolate]
+    env = overlay.environment(job.phase.root, {}) | {"LABKIT_ROOT": str(job.phase.root)}
+    done = child.run(words, env, child.Limits(SECONDS, memory_mb=0), job.phase.root)
+    try:
+        return {name: str(word) for name, word in json.loads(path.read_text("utf-8")).items()}
+    except (OSError, ValueError, AttributeError):
+        lines = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()
+        return {"problem": f"the grader ended without a result; it said: {lines[-1][:200]}"}
+
+
+def practice_table(rows: Mapping[str, Mapping[str, str]]) -> str:
+    """A line for each student, a column for each hunt and change request, and how many are
+    solved."""
+    names = list(dict.fromkeys(name for row in rows.values() for name in row))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["student", "solved", *names])
+    for student, row in rows.items():
+        solved = sum(word == "solved" for word in row.values())
+        cells = [student, *(row.get(name, "") for name in names)]
+        first, *rest = (exports.harmless(cell) for cell in cells)
+        writer.writerow([first, solved, *rest])
+    return text.getvalue()
+
+
 def run(
     jobs: list[Job], workers: int, grader: Callable[[Job], GradeResult] = grade
 ) -> Iterator[tuple[Job, GradeResult]]:
     """Grade some submissions side by side; gives each as it ends."""
+    return side_by_side(jobs, workers, grader)
+
+
+def side_by_side(
+    jobs: list[Job], workers: int, grader: Callable[[Job], Result]
+) -> Iterator[tuple[Job, Result]]:
+    """Some jobs at a time; gives each as it ends, and begins no other if one raises."""
     with ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(grader, job): job for job in jobs}
         try:
@@ -188,6 +232,9 @@ def main(
     seed: int = typer.Option(None, help="of the random inputs; default: one for the class"),
     jobs: int = typer.Option(max(1, (os.cpu_count() or 1) // 2), help="submissions at a time"),
     again: bool = typer.Option(False, "--again", help="grade also what is done"),
+    practice: bool = typer.Option(
+        False, "--practice", help="grade hunts/ and changes/ of each student, into practice.csv"
+    ),
     isolate: str = ISOLATE,
 ) -> None:
     """Grade every submission in a folder; exit code 1 if the grader failed on one."""
@@ -197,6 +244,11 @@ def main(
     sandbox.choose_rung(chosen, isolate)  # say now, and once, that a rung does not work
     todo = find_jobs(chosen, folder, out, class_seed(out, seed), isolate)
     console = Console(highlight=False)
+    if practice:
+        rows = {job.name: row for job, row in side_by_side(todo, jobs, grade_practice)}
+        write_text(out / "practice.csv", practice_table(dict(sorted(rows.items()))))
+        console.print(f"table: {out / 'practice.csv'}", markup=False, soft_wrap=True)
+        return
     results = {} if again else {job.name: old for job in todo if (old := finished(job))}
     if results:
         console.print(f"{len(results)} of {len(todo)} are done already")

@@ -221,11 +221,11 @@ def table(results: Mapping[str, GradeResult]) -> str:
         row += [result.problem, "; ".join(kinds)]
         row += ["; ".join(f"{flag.kind}: {flag.where}" for flag in result.flags), result.isolation]
         row += [str(result.seed.value or ""), result.started, f"{result.seconds:.1f}"]
-        rows.writerow([_harmless(cell) for cell in row])
+        rows.writerow([harmless(cell) for cell in row])
     return out.getvalue()
 
 
-def _harmless(cell: str) -> str:
+def harmless(cell: str) -> str:
     """A quote before what a spreadsheet would run."""
     return f"'{cell}" if cell.startswith(FORMULA) else cell
 

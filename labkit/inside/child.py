@@ -16,12 +16,16 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 LIMITS = "LABKIT_LIMITS"
+LIFELINE = "LABKIT_LIFELINE"
+F_SETSIG = 10
+"""Of Linux; Python's `fcntl` has no name for it."""
 OUTPUT_BYTES = 256 * 1024
 
 
@@ -70,6 +74,7 @@ def prepare_from_environment() -> None:
     if limits is None:
         return
     faulthandler.enable()
+    die_with_the_parent()
     if hasattr(signal, "SIGUSR1"):
         # A duplicate: pytest puts a file of its own behind descriptor 2 while a test runs.
         faulthandler.register(signal.SIGUSR1, file=os.dup(2))
@@ -89,6 +94,27 @@ def prepare_from_environment() -> None:
             _lower(which, value)
     _lower(resource.RLIMIT_FSIZE, wanted.file_mb << 20)
     _lower(resource.RLIMIT_CORE, 0)
+
+
+def die_with_the_parent() -> None:
+    """In the child, on Linux: if the parent is killed, its end of the lifeline closes, and the
+    kernel ends this process, in whatever loop it is."""
+    number, _, inode = os.environ.pop(LIFELINE, "").partition(":")
+    if sys.platform != "linux" or not number:
+        return
+    import fcntl
+
+    try:
+        if os.fstat(int(number)).st_ino != int(inode):
+            return  # the number is another file's by now
+        fcntl.fcntl(int(number), F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(int(number), fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(int(number), fcntl.F_GETFL)
+        fcntl.fcntl(int(number), fcntl.F_SETFL, flags | os.O_NONBLOCK | fcntl.FASYNC)
+        if os.read(int(number), 1) == b"":  # the parent was gone before this
+            os.kill(os.getpid(), signal.SIGKILL)
+    except OSError:  # nothing to read while the parent lives; or the file is closed
+        return
 
 
 def be_killed_first() -> None:
@@ -129,10 +155,22 @@ def spawn(
     identity: dict[str, Any] = {} if uid is None else {"user": uid, "group": uid}
     if uid is not None:
         identity["extra_groups"] = []
-    return subprocess.Popen(
-        words, env=dict(env), cwd=cwd, start_new_session=True, **identity,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    identity |= dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    if sys.platform != "linux":
+        return subprocess.Popen(words, env=dict(env), cwd=cwd, start_new_session=True, **identity)
+    theirs, ours = os.pipe()
+    env = dict(env) | {LIFELINE: f"{theirs}:{os.fstat(theirs).st_ino}"}
+    try:
+        process = subprocess.Popen(
+            words, env=env, cwd=cwd, start_new_session=True, pass_fds=[theirs], **identity
+        )
+    except BaseException:
+        os.close(ours)
+        raise
+    finally:
+        os.close(theirs)
+    weakref.finalize(process, os.close, ours)
+    return process
 
 
 class Tail:

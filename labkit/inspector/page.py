@@ -106,6 +106,7 @@ def pack_run(run: Run) -> dict[str, Any]:
         "preempted": list(_pack_preempted(run.lines, rows)),
         "rows": [_pack_row(row) for row in rows.rows],
         "queue": _pack_queue(run.lines, rows),
+        "images": list(_pack_images(run.lines, rows)),
         "pool": _pack_pool(pool),
     }
 
@@ -127,7 +128,8 @@ def _notes(run: Run, rows: Rows) -> list[str]:
 def _pack_row(row: Row) -> dict[str, Any]:
     """`cells` is run-length encoded: "w3p2d50". `tokens` lists those of p, r and D, in order; a d
     is one token, a D several. `before` lists where the computed tokens are not those that the
-    steps so far add up to: after cache hits, and after rejected drafts."""
+    steps so far add up to: after cache hits, and after rejected drafts. `drafts` lists
+    [step, drafts, accepted drafts]."""
     letters = [
         "D" if letter == "d" and count != 1 else letter
         for letter, count in zip(row.letters, row.tokens, strict=True)
@@ -140,6 +142,7 @@ def _pack_row(row: Row) -> dict[str, Any]:
         "cells": "".join(_run_lengths(letters)),
         "tokens": [count for letter, count in counts if letter in "prD"],
         "before": list(_jumps(row)),
+        "drafts": [[step, *counts] for step, counts in row.drafts.items()],
         "end": row.end,
     }
 
@@ -168,6 +171,16 @@ def _pack_preempted(lines: Sequence[Line], rows: Rows) -> Iterator[list[Any]]:
     for line in lines:
         if line["preempted"]:
             yield [line["step"], [numbers[i] for i in line["preempted"]]]
+
+
+def _pack_images(lines: Sequence[Line], rows: Rows) -> Iterator[list[Any]]:
+    """[step, [row, images encoded] of each request, images forgotten], where there is any."""
+    numbers = {row.id: index for index, row in enumerate(rows.rows)}
+    for line in lines:
+        encoded, forgotten = line.get("encode", {}), line.get("forgotten", [])
+        if encoded or forgotten:
+            by_row = [[numbers[i], list(images)] for i, images in encoded.items()]
+            yield [line["step"], by_row, len(forgotten)]
 
 
 def _pack_queue(lines: Sequence[Line], rows: Rows) -> list[Any]:

@@ -70,7 +70,12 @@ def _arguments(row: Row, start: int, end: int) -> dict[str, Any]:
     steps = {"first step": row.first + start, "steps": end - start}
     if row.letters[start] not in COMPUTING:
         return steps
-    return steps | {"tokens": sum(row.tokens[start:end]), "computed before": row.before[start]}
+    steps |= {"tokens": sum(row.tokens[start:end]), "computed before": row.before[start]}
+    judged = [row.drafts[row.first + i] for i in range(start, end) if row.first + i in row.drafts]
+    if judged:
+        drafts, accepted = map(sum, zip(*judged, strict=True))
+        steps |= {"drafts": drafts, "accepted drafts": accepted}
+    return steps
 
 
 def _instants(pid: int, tid: int, row: Row) -> Iterator[Event]:

@@ -80,6 +80,8 @@ _KINDS = {
     "new_block_ids": "an object {id: [blocks]}", "computed": _COUNTS, "running": _IDS,
     "waiting": _IDS, "free_blocks": "a whole number",
 }  # fmt: skip
+_OPTIONAL = dict.fromkeys(("spec", "sampled"), "an object {id: [token ids]}")
+"""Fields of runs with drafts."""
 
 
 def check_line(line: Any, step: int, where: str) -> None:
@@ -96,9 +98,10 @@ def check_line(line: Any, step: int, where: str) -> None:
             meant = f"; is {near[0]!r} meant to be it?" if near else ""
             raise RecordingError(f"{where}: `{key}` is missing{meant}")
         if not _is_right(key, line[key]):
-            shown = json.dumps(line[key])
-            shown = shown if len(shown) < 60 else shown[:57] + "..."
-            raise RecordingError(f"{where}: {key} is {shown}; it must be {_KINDS[key]}")
+            raise RecordingError(f"{where}: {key} is {_shown(line[key])}; it must be {_KINDS[key]}")
+    for key, kind in _OPTIONAL.items():
+        if key in line and not _is_object_of_counts(line[key]):
+            raise RecordingError(f"{where}: {key} is {_shown(line[key])}; it must be {kind}")
     for key in DESCRIPTIVE_FIELDS:
         if not isinstance(line.get(key, {}), dict):
             raise RecordingError(f"{where}: {key} is {line[key]!r}; it must be an object")
@@ -107,6 +110,11 @@ def check_line(line: Any, step: int, where: str) -> None:
             f"{where}: step is {line['step']}; it must be {step}: a recording begins with step 0 "
             "and leaves none out"
         )
+
+
+def _shown(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) < 60 else text[:57] + "..."
 
 
 def _is_right(key: str, value: Any) -> bool:
@@ -118,12 +126,16 @@ def _is_right(key: str, value: Any) -> bool:
     if kind == _COUNTS:
         return isinstance(value, dict) and all(map(_is_count, value.values()))
     if key == "new_block_ids":
-        return isinstance(value, dict) and all(
-            isinstance(blocks, list) and all(map(_is_count, blocks)) for blocks in value.values()
-        )
+        return _is_object_of_counts(value)
     return _is_list_of(list, value) and all(
         len(entry) == 3 and isinstance(entry[0], str) and isinstance(entry[1], str)
         for entry in value
+    )
+
+
+def _is_object_of_counts(value: Any) -> bool:
+    return isinstance(value, dict) and all(
+        isinstance(counts, list) and all(map(_is_count, counts)) for counts in value.values()
     )
 
 

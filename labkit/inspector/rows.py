@@ -15,8 +15,9 @@ gets one token counts as decoding; `Rows.exact` is False then, and the views say
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 from labkit.inspector.recording import Run
@@ -41,6 +42,8 @@ class Row:
     """Tokens computed when the step began, those from the prefix cache included."""
     preempted: list[int] = field(default_factory=list)
     """Steps in which it lost its blocks."""
+    drafts: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """In steps that verified drafts: how many there were, and how many of them were accepted."""
     end: list[Any] | None = None
     """Status and reason, if it has ended: the last letter's step."""
 
@@ -91,12 +94,23 @@ class _View:
             dict.fromkeys(line[key]) for key in ("preempted", "aborted", "running", "waiting")
         )
         self.finished = {entry[0]: entry[1:] for entry in line["finished"]}
+        sampled = line.get("sampled", {})
+        self.drafts = {
+            request_id: (len(drafts), num_accepted(drafts, sampled.get(request_id, ())))
+            for request_id, drafts in line.get("spec", {}).items()
+        }
 
     def named(self) -> Iterable[str]:
         """Everyone in the line: the unfinished first, in the order of arrival."""
         ended = (*self.finished, *self.aborted)
         queues = (*self.preempted, *self.running, *self.waiting)
         return dict.fromkeys((*self.computed, *self.scheduled, *ended, *queues))
+
+
+def num_accepted(drafts: Sequence[int], sampled: Sequence[int]) -> int:
+    """How many drafts were accepted: those that came out, up to the first that did not."""
+    pairs = zip(drafts, sampled, strict=False)
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
 
 
 class _Follower:
@@ -159,6 +173,8 @@ class _Follower:
         """A step in which the request got tokens."""
         count = view.scheduled[self.row.id]
         before = self.computed_before(view)
+        if self.row.id in view.drafts:
+            self.row.drafts[self.row.first + len(self.row.letters)] = view.drafts[self.row.id]
         self.append(self.phase(count, before), count, before)
         self.holds = True
         # After drafts were rejected, fewer tokens are computed than were scheduled.

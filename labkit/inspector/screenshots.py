@@ -17,6 +17,7 @@ from labkit.trace.runner import run_reference
 
 WIDTH, HEIGHT = 1360, 850
 RUSH = ROOT / "docs" / "traces" / "rush.json"
+DRAFTS = ROOT / "docs" / "traces" / "drafts.json"
 DIFFERENCE = ROOT / "tests" / "conformance" / "differences" / "unwritten-blocks.json"
 
 
@@ -51,6 +52,8 @@ def pictures() -> Iterator[Picture]:
     yield Picture("inspector-light", v1, "light", go.format(14), "rush.json: reference")
     yield Picture("inspector-v0-v1", v0, "light", go.format(8), "rush.json: vllm-v0 beside vllm-v1")
     yield Picture("inspector-difference", load(DIFFERENCE), "dark", go.format(3), DIFFERENCE.name)
+    drafts = load(DRAFTS)
+    yield Picture("inspector-drafts", drafts, "light", go.format(9), f"{DRAFTS.name}: reference")
     large = [large_run()]
     select = go.format(900) + "; inspector.actions.select('r80')"
     yield Picture("inspector-large", large, "light", select, large[0].name)

@@ -19,8 +19,8 @@ SHOWN = {
     ".": (" ", ""),
 }  # fmt: skip
 LEGEND = (
-    "P prefill  R computes again  d decode  - no tokens  · waiting  : waiting again  "
-    "▼ preempted  ■ finished  x aborted"
+    "P prefill  R computes again  d decode  0-9 decode, drafts accepted  - no tokens  "
+    "· waiting  : waiting again  ▼ preempted  ■ finished  x aborted"
 )
 BARS = " ▁▂▃▄▅▆▇█"
 GUTTER = 14
@@ -56,6 +56,8 @@ def _show_run(console: Console, run: Run, step: int | None) -> None:
         console.print(line, no_wrap=True, crop=True)
     console.print(Text(_sentence(run, rows, at)))
     console.print(Text(_blocks(run, pool, at)))
+    if images := _images(run, at):
+        console.print(Text(images))
     if run.error:
         console.print(Text(f"The run ended after step {rows.steps - 1}: {run.error}", style="red"))
     console.print()
@@ -111,6 +113,8 @@ def _cell(row: Row, step: int) -> tuple[str, str]:
     letter = row.letter_at(step)
     if last and row.end is not None and letter != "a":
         return "■", SHOWN[letter][1]
+    if step in row.drafts:
+        return str(min(row.drafts[step][1], 9)), SHOWN[letter][1]
     return SHOWN[letter]
 
 
@@ -129,7 +133,22 @@ def _sentence(run: Run, rows: Rows, step: int) -> str:
 def _said(row: Row, letter: str, tokens: int, step: int) -> str:
     before = row.before[step - row.first]
     verb = {"p": "prefill", "r": "again", "d": "decode"}[letter]
-    return f"{row.id} {verb} {tokens} ({'?' if before < 0 else before}→{max(before, 0) + tokens})"
+    drafts, accepted = row.drafts.get(step, (0, 0))
+    after = max(before, 0) + tokens - (drafts - accepted)
+    judged = f", {accepted} of {drafts} drafts accepted" if drafts else ""
+    return f"{row.id} {verb} {tokens} ({'?' if before < 0 else before}→{after}{judged})"
+
+
+def _images(run: Run, step: int) -> str:
+    """What the encoder did in the described step; empty if nothing."""
+    line = run.lines[step]
+    said = [
+        f"{request_id} encodes image {', '.join(map(str, places))}"
+        for request_id, places in line.get("encode", {}).items()
+    ]
+    if forgotten := line.get("forgotten"):
+        said.append(f"{len(forgotten)} let go by its cache")
+    return f"encoder: {'; '.join(said)}" if said else ""
 
 
 def _blocks(run: Run, pool: PoolHistory, step: int) -> str:

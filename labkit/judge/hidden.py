@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from labkit.inside.alarm import EndlessLoop
 from labkit.judge import counterexample
 from labkit.judge.public import task_of
 from labkit.process import overlay
-from labkit.process.worker import Worker, WorkerError
+from labkit.process.worker import Program, Worker, WorkerError
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
 from labkit.sandbox.build import Sandbox
@@ -136,6 +136,18 @@ class Subject(Observed):
                 raise
             self.lose(LOST[error.kind])
             raise TaskLost(LOST[error.kind]) from None
+
+
+def import_first(packages: Sequence[str], *workers: Worker, threads: int | None = None) -> None:
+    """Import large packages before an answer is timed: each is an answer of its own, and costs
+    nothing the second time. With `threads`, torch computes with so many."""
+    asked: list[tuple[str, Any]] = [("importlib:import_module", name) for name in packages]
+    asked += [("torch:set_num_threads", threads)] if threads else []
+    for worker in workers:
+        for name, argument in asked:
+            p = Program()
+            p.call(name, argument)
+            worker.run(p)
 
 
 def _phase_of(path: Path) -> Phase:

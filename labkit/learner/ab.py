@@ -20,6 +20,7 @@ from labkit.course.skeleton import todo_in
 from labkit.inside import child
 from labkit.learner.pictures import measure_pictures
 from labkit.learner.quantized import measure_schemes
+from labkit.learner.ranks import ABOUT_RANKS, measure_ranks
 from labkit.learner.service import ABOUT_SERVICE, measure_service
 from labkit.process import overlay
 from labkit.process.worker import Worker, WorkerError
@@ -271,6 +272,7 @@ WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "structured": measure_structured,
     "service": measure_service,
     "pictures": measure_pictures,
+    "ranks": measure_ranks,
 }
 ABOUT = {
     "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
@@ -280,6 +282,7 @@ ABOUT = {
     "quantized": "1 prompt, 32 tokens, greedy, float32, the bundled model in every scheme",
     "service": ABOUT_SERVICE,
     "pictures": "questions about three pictures: at once, in chunks, and without a prefix cache",
+    "ranks": ABOUT_RANKS,
     "structured": f"{RECORDS} records at each of two temperatures, free and held by a schema",
 }
 ROWS = (

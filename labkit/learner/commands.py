@@ -15,6 +15,7 @@ from pathlib import Path
 import typer
 
 from labkit.course import source, sync
+from labkit.course import update as updating
 from labkit.course.console import (
     PHASE,
     TASK,
@@ -23,14 +24,15 @@ from labkit.course.console import (
     course,
     polite,
     ready_phase,
+    some,
     where_to_edit,
 )
 from labkit.course.files import backup, read_python, write_all
 from labkit.course.manifest import HINT_LEVELS, Exercise, ManifestError, Phase
 from labkit.course.skeleton import open_holes, skeleton
-from labkit.course.state import State
+from labkit.course.state import State, fingerprint
 from labkit.judge import diagnose, mistakes, public
-from labkit.learner import screen
+from labkit.learner import hints, screen
 from labkit.process import overlay
 
 
@@ -105,12 +107,29 @@ def remember(phase: Phase, result: public.PhaseResult) -> None:
             for task in phase.exercises
             if result.task_passed(task) or (task.id in earlier and _not_judged(result, task))
         ],
+        "judged": {
+            task.id: fingerprint(phase, task)
+            for task in phase.exercises
+            if not _not_judged(result, task)
+        },
+        "failing": failing_functions(result),
         "public": list(result.public),
         "notebook": list(result.answers),
         "green": result.green,
         "when": datetime.now().isoformat(timespec="seconds"),
     }
     State(phase.root).put("phases", phase.slug, record)
+
+
+def failing_functions(result: public.PhaseResult) -> dict[str, str]:
+    """Task -> its function in the traceback of its first failure, where there is one."""
+    found = {}
+    for task in result.phase.exercises:
+        failed = [t for t in result.of_task(task) if t.outcome in ("failed", "hang")]
+        place = diagnose.place_in_task(failed[0], result.phase, task) if failed else None
+        if place and place[2] in task.functions:
+            found[task.id] = place[2]
+    return found
 
 
 def _not_judged(result: public.PhaseResult, task: Exercise) -> bool:
@@ -193,21 +212,53 @@ def current_task(phase: Phase, task: str) -> Exercise:
 
 
 @polite
-def hint(phase: str = PHASE, task: str = TASK) -> None:
+def hint(
+    phase: str = PHASE,
+    task: str = TASK,
+    function: str = typer.Option("", help="of a task with several functions: this one"),
+) -> None:
     """Show the next hint of a task: concept, invariant, where, nearly the code."""
     chosen = ready_phase(phase)
     exercise, state, out = current_task(chosen, task), State(chosen.root), Screen()
     shown = min(int(state.get("hints", exercise.id, 0)) + 1, len(HINT_LEVELS))
     state.put("hints", exercise.id, shown)
+    at, left = function_at(chosen, exercise, function), list[str]()
     out.line(f"{exercise.id} {exercise.title}", "bold")
     for level in range(shown):
         style = "" if level == shown - 1 else "dim"
-        out.line(f"{level + 1} of 4, {HINT_LEVELS[level]}: {exercise.hints[level]}", style)
+        text, left = hints.about(exercise.hints[level], exercise.functions, at)
+        out.line(f"{level + 1} of 4, {HINT_LEVELS[level]}: {text}", style)
+    if left:
+        out.line(f"about {at}; of {some(left)}: `python -m labkit hint {chosen.number}"
+                 f" {exercise.number} --function {left[0].rpartition('.')[2]}`", "dim")  # fmt: skip
     out.line()
     again = f"{command(chosen, 'hint')} shows the next one"
     if shown == len(HINT_LEVELS):
         again = f"that was the last; {command(chosen, 'diff')} compares with the solution"
-    out.line(f"edit {where_to_edit(chosen, exercise)}; {again}", "dim")
+    out.line(f"edit {where_to_edit(chosen, exercise, at)}; {again}", "dim")
+
+
+def function_at(phase: Phase, exercise: Exercise, name: str = "") -> str:
+    """The function of a task that the learner is at: the named one; else the one that failed last,
+    the first that is open, the first.
+
+    Raises:
+        ManifestError: the task has no function of that name.
+    """
+    for known in exercise.functions:
+        if name and name in (known, known.rpartition(".")[2]):
+            return known
+    if name:
+        names = ", ".join(exercise.functions)
+        raise ManifestError(f"task {exercise.id} has no function {name!r}; it has {names}")
+    failing = (State(phase.root).get("phases", phase.slug) or {}).get("failing", {})
+    if failing.get(exercise.id) in exercise.functions:
+        return str(failing[exercise.id])
+    try:
+        still = open_holes(phase).get(exercise.id, [])
+    except (OSError, SyntaxError):
+        still = []
+    return still[0].name if still else exercise.functions[0]
 
 
 @polite
@@ -331,7 +382,7 @@ def notebook(phase: str = PHASE) -> None:
 @polite
 def update(pull: bool = typer.Option(True, help="run `git pull` first")) -> None:
     """Fetch a newer course and merge its new skeletons into your files; backups are kept."""
-    changes = sync.update(course(), pull)
+    changes = updating.update(course(), pull)
     for change in changes:
         print(change)
     print("Nothing of yours was lost: see .labkit/backups/." if changes else "Nothing to do.")

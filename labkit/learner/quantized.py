@@ -1,4 +1,5 @@
-"""The bundled model in every scheme, side by side: bytes, speed, divergence and a text."""
+"""The bundled model in every scheme, side by side: bytes, divergence, greedy agreement, speed and a
+text."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def measure_schemes() -> dict[str, Any]:
 
     from mini_vllm import LLM, SamplingParams, bundled
     from mini_vllm.quantization import oneshot
-    from mini_vllm.quantization.metrics import kl_divergence
+    from mini_vllm.quantization.metrics import kl_divergence, top1_agreement
     from mini_vllm.quantization.oneshot.calibrate import run_prompt
 
     torch.set_num_threads(1)
@@ -62,6 +63,8 @@ def measure_schemes() -> dict[str, Any]:
             size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
             rows.append([f"{name}, MiB", f"{size / 2**20:.2f}"])
             rows.append([f"{name}, KL", f"{divergence:.5f}"])
+            agreement = top1_agreement(original, logits)
+            rows.append([f"{name}, same greedy token", f"{agreement:.1%}"])
             rows.append([f"{name}, tok/s", f"{MAX_TOKENS / took:.0f}"])
             notes.append(f"{name:12} {output.text!r}")
             tokens.append([int(token) for token in output.token_ids])

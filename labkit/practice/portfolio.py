@@ -6,6 +6,7 @@ No name stands on it, and nothing is sent anywhere: it is a file.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -22,8 +23,27 @@ from labkit.process.worker import Worker, WorkerError
 from labkit.reader.templates import ASSETS, render
 
 RUN_SECONDS = 120.0
-MEASURE = "labkit.practice.scenes:measure"
+SCENES = "labkit.practice.scenes"
+OTHERS = {"Hugging Face transformers": "measure_transformers", "vLLM": "measure_vllm"}
+SEEDS = (1, 2, 3)
 Row = tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What was measured for the page; each part may be empty.
+
+    Attributes:
+        runs: a title, the learner's value, the reference's.
+        others: other engines on the same prompts, and their tokens a second.
+        timeline: a request's name, and a letter a step.
+        arena: a contest, the learner's value, and that of whom she was measured against.
+    """
+
+    runs: Sequence[Row] = ()
+    others: Sequence[tuple[str, str]] = ()
+    timeline: Sequence[Sequence[str]] = ()
+    arena: Sequence[Row] = ()
 
 
 @polite
@@ -34,11 +54,11 @@ def main(
     """Write one page of your engine: what you wrote, how fast it is, which bugs you found."""
     known = course()
     path = out if out.is_absolute() else known.root / out
-    write_text(path, page(known, compare(known) if measure else []))
+    write_text(path, page(known, look(known) if measure else Shown()))
     Screen().line(f"wrote {out}")
 
 
-def page(known: Course, runs: Sequence[Row]) -> str:
+def page(known: Course, shown: Shown) -> str:
     """The page, as HTML that needs no other file."""
     state = State(known.root)
     rows = [(phase, mastery(phase, state)) for phase in known.ready]
@@ -59,7 +79,11 @@ def page(known: Course, runs: Sequence[Row]) -> str:
         total=sum(row.built[1] for _, row in rows),
         written=sum(len(names) for _, names in functions),
         known=sum(len(task.functions) for phase in known.ready for task in phase.exercises),
-        runs=runs,
+        runs=shown.runs,
+        others=shown.others,
+        timeline=shown.timeline,
+        arena=shown.arena,
+        modules=[(phase, modules(phase, state)) for phase in known.ready],
         about="One small run on this machine, on one core; it shows where time goes and is no"
         " benchmark.",
         solved=solved,
@@ -84,25 +108,86 @@ def written(phase: Phase, state: State) -> list[tuple[str, int]]:
     return found
 
 
-def compare(known: Course) -> list[Row]:
-    """The engine with every module whose tasks passed, beside the reference; [] if there is none,
-    or if the learner's does not finish."""
+def modules(phase: Phase, state: State) -> list[tuple[str, int, int]]:
+    """The phase's modules: how many of their tasks passed, of how many."""
+    passed = state.passed(phase.slug)
+    found = []
+    for module in phase.modules:
+        tasks = list(phase.of_module(module))
+        done = sum(task.id in passed for task in tasks)
+        found.append((module, done if phase.lab_file(module).exists() else 0, len(tasks)))
+    return found
+
+
+def look(known: Course) -> Shown:
+    """Run everything that the page shows: a minute, or two where the arena has something to say."""
+    mapping = own_modules(known)
+    runs, timeline = compare(known.root, mapping) if mapping else ([], [])
+    others = other_engines(known.root) if runs else []
+    return Shown(runs, others, timeline, in_the_arena(known))
+
+
+def own_modules(known: Course) -> dict[str, str]:
+    """Module -> the learner's file, of those whose tasks all passed."""
     state = State(known.root)
-    mapping = {
+    return {
         module: str(phase.lab_file(module))
         for phase in known.ready
         for module in phase.modules
         if phase.lab_file(module).exists()
         and all(task.id in state.passed(phase.slug) for task in phase.of_module(module))
     }
-    if not mapping:
-        return []
+
+
+def compare(root: Path, mapping: dict[str, str]) -> tuple[list[Row], list[list[str]]]:
+    """The engine with these modules beside the reference, and a run of it step by step."""
     limits = child.Limits(RUN_SECONDS, 0)
-    mine = Worker(known.root, mapping, limits, "mine")
-    theirs = Worker(known.root, {}, limits, "reference")
+    mine, theirs = Worker(root, mapping, limits, "mine"), Worker(root, {}, limits, "reference")
     try:
         with mine, theirs:
-            left, right = mine.call(MEASURE), theirs.call(MEASURE)
+            left, right = mine.call(f"{SCENES}:measure"), theirs.call(f"{SCENES}:measure")
+            steps = mine.call(f"{SCENES}:timeline")
     except WorkerError as error:
-        return [("did not finish", str(error)[:200], "")]
-    return [(title, left[title], right[title]) for title in left]
+        return [("did not finish", str(error)[:200], "")], []
+    return [(title, left[title], right[title]) for title in left], steps
+
+
+def other_engines(root: Path) -> list[tuple[str, str]]:
+    """Tokens a second of other engines, or why there are none."""
+    rows = []
+    for name, scene in OTHERS.items():
+        try:
+            with Worker(root, {}, child.Limits(RUN_SECONDS, 0), name) as worker:
+                rows.append((name, worker.call(f"{SCENES}:{scene}")))
+        except WorkerError as error:
+            absent = "ModuleNotFoundError" in str(error)
+            rows.append((name, "not installed" if absent else "did not finish"))
+    return rows
+
+
+def in_the_arena(known: Course) -> list[Row]:
+    """The two capstones, if they are written, beside those whom they had to beat."""
+    from labkit.arena.fleet.contest import BASELINE, FleetMatch, play
+    from labkit.arena.fleet.traces import TRACES
+    from labkit.arena.score import score
+
+    rows: list[Row] = []
+    phase = next((phase for phase in known.ready if phase.number == "16"), None)
+    passed = State(known.root).passed(phase.slug) if phase else set()
+    if phase and "16.6" in passed:
+        mine = f"{phase.lab_file('mini_vllm.policies.capstone')}:Capstone"
+        found = score(mine, "documents", SEEDS)
+        yours = found.disqualified or f"{sum(row.goodput for row in found.rows) / len(SEEDS):.2f}"
+        theirs = sum(row.baseline for row in found.rows) / max(len(found.rows), 1)
+        title = "my scheduler, documents: requests in time a second (beside vLLM V1's)"
+        rows.append((title, yours, f"{theirs:.2f}"))
+    if phase and "16.9" in passed:
+        mine = f"{phase.lab_file('mini_vllm.policies.capstone_fleet')}:CapstoneFleet"
+        for trace in TRACES:
+            pair = [play(FleetMatch(policy, trace, SEEDS[0])) for policy in (mine, BASELINE)]
+            yours, theirs_ = (
+                f"{one.figures.share:.0%}" if one.figures else str(one.disqualified) for one in pair
+            )
+            title = f"my fleet policy, {trace}: requests in time (beside {BASELINE})"
+            rows.append((title, yours, theirs_))
+    return rows

@@ -113,27 +113,94 @@ def _serve(
     engine.abort_requests([f"r{index}" for index in outputs])
 
 
+PORTFOLIO_PROMPTS = [f"Once upon a time there was a {who}" for who in ("fox", "bear", "owl", "cat")]
+PORTFOLIO_TOKENS = 48
+
+
 def measure() -> dict[str, str]:
     """A small run of the whole engine, as rows for the portfolio: title -> value."""
+    return _measure()[0]
+
+
+def timeline() -> list[list[str]]:
+    """The same run, step by step: a name, and a letter a step: P computes a prompt, d makes a
+    token, x loses its blocks, `.` waits or is gone."""
+    return _measure()[1]
+
+
+def _measure() -> tuple[dict[str, str], list[list[str]]]:
     import torch
 
     from mini_vllm import LLM, SamplingParams
 
     torch.set_num_threads(1)
     llm = LLM("storyteller", **(SETTINGS | {"num_gpu_blocks": 24}))
-    prompts = [f"Once upon a time there was a {who}" for who in ("fox", "bear", "owl", "cat")]
-    params = SamplingParams(temperature=0.0, max_tokens=48, ignore_eos=True)
-    llm.generate(prompts[:1], params, use_tqdm=False)
+    params = SamplingParams(temperature=0.0, max_tokens=PORTFOLIO_TOKENS, ignore_eos=True)
+    llm.generate(PORTFOLIO_PROMPTS[:1], params, use_tqdm=False)
     llm.engine.reset_stats()
-    outputs = llm.generate(prompts, params, use_tqdm=False)
+    letters: list[dict[str, str]] = []
+
+    def note(plan: Any, results: Any, seconds: float, stats: Any) -> None:
+        step = {name: "P" if n > 1 else "d" for name, n in plan.num_scheduled_tokens.items()}
+        letters.append(step | dict.fromkeys(plan.preempted_req_ids, "x"))
+
+    llm.engine.core.observers.append(note)
+    outputs = llm.generate(PORTFOLIO_PROMPTS, params, use_tqdm=False)
+    llm.engine.core.observers.remove(note)
     stats = llm.engine.stats.summary()
-    return {
+    names = list(dict.fromkeys(name for step in letters for name in step))
+    rows = [["".join(step.get(name, ".") for step in letters)] for name in names]
+    figures = {
         "tokens a second": f"{stats['output_tokens_per_s']:.0f}",
         "first token, median": f"{stats['ttft_p50'] * 1e3:.1f} ms",
         "each further token, median": f"{stats['tpot_p50'] * 1e3:.2f} ms",
         "preemptions": f"{stats['preemptions']:.0f}",
         "tokens": f"{sum(len(output.outputs[0].token_ids) for output in outputs)}",
     }
+    return figures, [[f"r{i}", *row] for i, row in enumerate(rows)]
+
+
+def measure_transformers() -> str:
+    """The same prompts and as many tokens with Hugging Face's `generate`: tokens a second."""
+    import time
+
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from mini_vllm.bundled import path
+
+    torch.set_num_threads(1)
+    folder = str(path("storyteller"))
+    tokenizer = AutoTokenizer.from_pretrained(folder, padding_side="left")
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    inputs = tokenizer(PORTFOLIO_PROMPTS, return_tensors="pt", padding=True)
+    inputs.pop("token_type_ids", None)
+    count = PORTFOLIO_TOKENS
+    wanted = {"min_new_tokens": count, "max_new_tokens": count, "do_sample": False}
+    with torch.inference_mode():
+        model.generate(**inputs, **(wanted | {"min_new_tokens": 2, "max_new_tokens": 2}))
+        begin = time.perf_counter()
+        model.generate(**inputs, **wanted)
+        seconds = time.perf_counter() - begin
+    return f"{len(PORTFOLIO_PROMPTS) * count / seconds:.0f}"
+
+
+def measure_vllm() -> str:
+    """The same with vLLM, which only some machines have. Raises ImportError without it."""
+    import time
+
+    from vllm import LLM, SamplingParams  # type: ignore[import-not-found]
+
+    from mini_vllm.bundled import path
+
+    llm = LLM(str(path("storyteller")), dtype="float32", max_model_len=256)
+    params = SamplingParams(temperature=0.0, max_tokens=PORTFOLIO_TOKENS, ignore_eos=True)
+    llm.generate(PORTFOLIO_PROMPTS[:1], params, use_tqdm=False)
+    begin = time.perf_counter()
+    outputs = llm.generate(PORTFOLIO_PROMPTS, params, use_tqdm=False)
+    seconds = time.perf_counter() - begin
+    return f"{sum(len(output.outputs[0].token_ids) for output in outputs) / seconds:.0f}"
 
 
 def ask(name: str, num_tokens: int) -> Any:

@@ -2,10 +2,9 @@
 
     tour       docs/tour.md: a newcomer's session, with the real screens
     pictures   docs/pictures: reader, book and inspector; needs Chromium
-    figures    numbers and drawings: the chapters' figures, the table of phases in README, the names
-               of docs/api.md, the
-               contests of docs/arena.md, and in docs/instructors.md what grading was measured to
-               cost and to catch
+    figures    numbers and drawings: the chapters' figures, README's phases and speeds, the names
+               of docs/api.md, the contests of docs/arena.md, and in docs/instructors.md what
+               grading was measured to cost and to catch
 
 What takes long to measure (`suite-quality --write`, `benchmarks.bench_grading --save`) is kept in
 files; `figures` shows what they hold.
@@ -45,12 +44,15 @@ def _row(phase: Phase) -> str:
 
 def quick_pages() -> dict[Path, dict[str, str]]:
     """Page -> its generated parts, those that take no time to make."""
-    from benchmarks import bench_grading
+    from benchmarks import bench_grading, bench_offline
 
     saved = json.loads(bench_grading.SAVED.read_text(encoding="utf-8"))
     instructors = {"grading": bench_grading.report(saved), "quality": survey.table(ROOT)}
     return {
-        ROOT / "README.md": {"phases": phases_table(Course(ROOT))},
+        ROOT / "README.md": {
+            "phases": phases_table(Course(ROOT)),
+            "offline": bench_offline.report(),
+        },
         ROOT / "docs" / "instructors.md": instructors,
         api.PAGE: {"names": api.table()},
     }

@@ -39,7 +39,7 @@ SEED = 1
 """Of the hidden suites' random inputs: the same in every run, so that results can be compared."""
 ENGINE_LIMITS = child.Limits(seconds=600)
 HIDDEN = re.compile(r"hidden (\d\d\.\d+)")
-ROW = re.compile(r"\| (H\d\d) \|")
+ROW = re.compile(r"\| (H\d{2,3}) \|")
 WAYS = (
     {"what", "caught_by", "changes"},
     {"mutant"},
@@ -77,7 +77,7 @@ class Bug:
 
     @property
     def row(self) -> str:
-        return self.id[:3]
+        return self.id.rstrip("abcdefghij")
 
 
 def load(course: Course) -> list[Bug]:
@@ -117,7 +117,7 @@ def load_one(
         ManifestError: see :func:`load`; `where` begins the message.
     """
     keys = set(entry) - {"id"}
-    if keys not in WAYS or not re.fullmatch(r"H\d\d[a-z]?", str(entry.get("id"))):
+    if keys not in WAYS or not re.fullmatch(r"H\d{2,3}[a-j]?", str(entry.get("id"))):
         raise ManifestError(
             f"{where}: keys are {', '.join(sorted(entry))}; give an id such as H30 or H30b, and"
             " either what, caught_by and changes, or mutant (and caught_by), or reason"

@@ -47,6 +47,10 @@ from labkit.quality.mutate import Mutation, mutations
 
 ENOUGH = 0.95
 """Of the changes that are not the same program: how many a suite must notice."""
+SAMPLE = 60
+"""So many changes of a phase must have been tried, if it has so many."""
+SEEDS = 10
+"""Under so many fresh seeds the reference must have passed."""
 BASELINES = {
     "None": "return None",
     "zero": "return 0",
@@ -182,32 +186,46 @@ def changes_of(phase: Phase) -> list[Mutation]:
 
 def row_of_changes(phase: Phase, number: int, seed: int, jobs: int) -> Line:
     """Changes made by rule that are no equivalents, and how many of them the suite notices."""
-    every = not_equivalent(phase)
-    chosen = sample(every, number, seed)
+    chosen = draw(phase, number, seed)
     alive = unnoticed(phase, chosen, seed, jobs)
-    return line_of_changes(phase, alive, len(chosen), len(every))
+    return line_of_changes(phase, alive, len(chosen), len(not_equivalent(phase)))
 
 
 def row_of_changes_again(phase: Phase, seed: int, jobs: int) -> Line:
-    """The recorded row of all changes, after tests were added or survivors explained: only what
-    survived then is tried again.
+    """The recorded row of changes, after tests were added or survivors explained: only what
+    survived then is tried again, and what came into a sample where an equivalent went out.
 
     Raises:
-        ValueError: no row of all changes was recorded, or it names one that is not made any more.
+        ValueError: no row of changes was recorded, or it names one that is not made any more.
     """
-    row = recorded(phase.root).get(phase.slug, {}).get("changes", {"total": 0, "of": 1})
-    every = not_equivalent(phase)
-    gone = set(row.get("wrong", ())) - {mutation.name for mutation in changes_of(phase)}
-    if row["total"] != row["of"] or gone:
-        why = f"{len(gone)} of its survivors are not made any more" if gone else "none of all"
+    row = recorded(phase.root).get(phase.slug, {}).get("changes", {"total": 0, "wrong": ()})
+    gone = set(row["wrong"]) - {mutation.name for mutation in changes_of(phase)}
+    if not row["total"] or gone:
+        why = f"{len(gone)} of its survivors are not made any more" if gone else "there is none"
         raise ValueError(
             f"{RECORD}: the row of {phase.slug}'s changes cannot be mended: {why};"
-            " measure with --only changes --sample 0 --write"
+            f" measure with --only changes --sample {SAMPLE} --write"
         )
-    again = {*row["wrong"], *load_survivors(phase)}
-    chosen = [mutation for mutation in every if mutation.name in again]
-    alive = unnoticed(phase, chosen, seed, jobs)
-    return line_of_changes(phase, alive, len(every), len(every))
+    known = load_survivors(phase)
+    is_sample = row["total"] < row["of"]
+    chosen = draw(phase, row["total"] if is_sample else 0, seed)
+    went_out = sum(known[name].equivalent for name in row["wrong"] if name in known)
+    came_in = chosen[len(chosen) - went_out :] if is_sample else []
+    again = {*row["wrong"], *known, *(mutation.name for mutation in came_in)}
+    alive = unnoticed(phase, [m for m in chosen if m.name in again], seed, jobs)
+    return line_of_changes(phase, alive, len(chosen), len(not_equivalent(phase)))
+
+
+def draw(phase: Phase, number: int, seed: int) -> list[Mutation]:
+    """`number` of the changes that are no equivalents; 0 = all of them.
+
+    The seed puts all changes into an order before equivalents are left out, so that one more
+    equivalent moves no other change into or out of a sample but the one that takes its place.
+    """
+    counted = {mutation.name for mutation in not_equivalent(phase)}
+    every = changes_of(phase)
+    random.Random(seed).shuffle(every)
+    return [mutation for mutation in every if mutation.name in counted][: number or None]
 
 
 def not_equivalent(phase: Phase) -> list[Mutation]:
@@ -339,9 +357,14 @@ def table(root: Path) -> str:
     names.sort(key=PARTS.index)
     lines = [f"| phase | {' | '.join(names)} |", f"|---|{'---|' * len(names)}"]
     for slug, rows in sorted(known.items()):
-        cells = [f"{rows[n]['good']} of {rows[n]['total']}" if n in rows else "" for n in names]
+        cells = [cell(Line(**rows[name])) if name in rows else "" for name in names]
         lines.append(f"| {slug} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def cell(line: Line) -> str:
+    sample = "" if line.of == line.total else f" (of {line.of})"
+    return f"{line.good} of {line.total}{sample}"
 
 
 def passes(line: Line) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import json
 import re
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from labkit.citations.symbols import Upstream
@@ -15,6 +16,8 @@ from labkit.reader.page import Page
 
 OUTPUT = Path("build") / "book"
 NOTES = "upstream_notes"
+SEARCH = "search-index.js"
+BOOK = "make book"
 
 
 def all_pages(course: Course) -> list[Page]:
@@ -45,13 +48,29 @@ def targets(pages: list[Page]) -> dict[Path, str]:
 
 
 def build_one(course: Course, phase: Phase, upstream: Upstream | None) -> Path:
-    """Write the page of one phase and return its path."""
+    """Write the page of one phase and return its path. Where no page is yet that it may lead to,
+    one stands in that says which command builds it."""
     output = course.root / OUTPUT
     pages = all_pages(course)
     [wanted] = [p for p in pages if p.phase is phase] or [page.phase_page(phase)]
     path = output / f"{wanted.name}.html"
-    write_text(path, page.build(wanted, output, upstream, targets(pages)))
+    searched = (output / SEARCH).exists()
+    write_text(path, page.build(wanted, output, upstream, targets(pages), searched))
+    for name, title, command in [("index", "The start page", BOOK), *map(_stand_in, pages)]:
+        if not (output / f"{name}.html").exists():
+            write_text(output / f"{name}.html", _absent(title, command))
     return path
+
+
+def _stand_in(one: Page) -> tuple[str, str, str]:
+    """Name and title of a page, and what builds it."""
+    command = f"make read-{one.phase.number}" if one.phase else BOOK
+    return one.name, f"{one.mark} {one.title}".strip(), command
+
+
+def _absent(title: str, command: str) -> str:
+    style = page.asset("reader.css")
+    return templates.render("absent.html", style=style, title=title, command=command, book=BOOK)
 
 
 def build_all(course: Course, upstream: Upstream | None) -> Path:
@@ -59,32 +78,43 @@ def build_all(course: Course, upstream: Upstream | None) -> Path:
     output = course.root / OUTPUT
     pages = all_pages(course)
     where = targets(pages)
-    entries: list[tuple[str, str, str]] = []
+    found = Found()
     for one in pages:
-        text = page.build(one, output, upstream, where)
+        text = page.build(one, output, upstream, where, searched=True)
         write_text(output / f"{one.name}.html", text)
-        entries += _search_entries(one)
-    data = json.dumps(entries, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-    write_text(output / "search-index.js", f"window.BOOK_INDEX={data};\n")
+        _add_to_search(found, one)
+    data = json.dumps(asdict(found), ensure_ascii=False, separators=(",", ":"))
+    write_text(output / SEARCH, "window.BOOK={};\n".format(data.replace("</", "<\\/")))
     write_text(output / "index.html", _index(course, pages))
     return output / "index.html"
 
 
-def _search_entries(one: Page) -> list[tuple[str, str, str]]:
-    """(text, where, link) for each heading and paragraph of a page."""
+@dataclass
+class Found:
+    """What can be searched: sections are (where, link); entries (text, its section, whether it is
+    the section's title)."""
+
+    sections: list[tuple[str, str]] = field(default_factory=list)
+    entries: list[tuple[str, int, bool]] = field(default_factory=list)
+
+
+def _add_to_search(found: Found, one: Page) -> None:
+    """Add each heading and paragraph, below its "03 Scheduler · Build › Task 3: the victim"."""
     name = f"{one.mark} {one.title}".strip()
-    entries = []
     for (prefix, label), chapter in zip(one.files.values(), one.rendered, strict=True):
-        where, anchor = f"{name} · {label}" if one.phase else name, prefix
+        where = f"{name} · {label}" if one.phase else name
+        found.sections.append((where, f"{one.name}.html#{prefix}"))
         for tag, identity, body in re.findall(
             r'<(h[1-4]|p|li|td)(?: id="([^"]*)")?>(.*?)</\1>', chapter.html, re.DOTALL
         ):
             text = html.unescape(re.sub(r"<[^>]+>", "", body)).removesuffix("#").strip()
-            if tag[0] == "h":
-                anchor = identity or anchor
+            text = " ".join(text.split())[:400]
+            if tag in ("h2", "h3", "h4"):
+                found.sections.append(
+                    (f"{where} › {text}", f"{one.name}.html#{identity or prefix}")
+                )
             if len(text) > 2:
-                entries.append((" ".join(text.split())[:400], where, f"{one.name}.html#{anchor}"))
-    return entries
+                found.entries.append((text, len(found.sections) - 1, tag[0] == "h"))
 
 
 def _index(course: Course, pages: list[Page]) -> str:
@@ -94,6 +124,8 @@ def _index(course: Course, pages: list[Page]) -> str:
     return templates.render(
         "index.html",
         style=page.asset("reader.css"),
+        script="\n".join(map(page.asset, ("theme.js", "search.js", "index.js"))),
+        searched=True,
         phases=[(phase, built.get(phase.slug)) for phase in course.phases],
         notes=[p for p in others if not p.title.endswith(".py")],
         maps=[p for p in others if p.title.endswith(".py")],

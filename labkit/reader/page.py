@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -12,9 +13,10 @@ from markupsafe import Markup
 from labkit.citations.scan import REPOSITORY
 from labkit.citations.symbols import Upstream
 from labkit.course import source
-from labkit.course.manifest import Phase
+from labkit.course.manifest import Exercise, Phase
 from labkit.course.root import PIN
 from labkit.course.skeleton import is_hole
+from labkit.course.state import State
 from labkit.reader import code, excerpts, markdown, templates
 
 ASSETS = Path(__file__).parent / "assets"
@@ -64,7 +66,13 @@ def asset(name: str) -> str:
     return (ASSETS / name).read_text("utf-8")
 
 
-def build(page: Page, output: Path, upstream: Upstream | None, pages: dict[Path, str]) -> str:
+def build(
+    page: Page,
+    output: Path,
+    upstream: Upstream | None,
+    pages: dict[Path, str],
+    searched: bool = False,
+) -> str:
     """The page as HTML that needs no other file.
 
     Args:
@@ -72,6 +80,7 @@ def build(page: Page, output: Path, upstream: Upstream | None, pages: dict[Path,
         output: folder that the page will be written to, for its relative links.
         upstream: the pinned source; without it, places are listed with their links.
         pages: Markdown files that other pages of this build hold.
+        searched: whether the search of the whole book lies beside the page.
     """
     prefixes = {file.name: prefix for file, (prefix, _) in page.files.items()}
     labs = _lab_files(page.phase) if page.phase else []
@@ -87,11 +96,11 @@ def build(page: Page, output: Path, upstream: Upstream | None, pages: dict[Path,
     return templates.render(
         "page.html",
         style=asset("reader.css"),
-        script=asset("reader.js"),
+        script="\n".join(map(asset, ("theme.js", "search.js", "reader.js"))),
         title=page.title,
         mark=page.mark,
         home="index.html" if pages else "#",
-        in_book=bool(pages),
+        searched=searched,
         layout=_layout(bool(found), bool(labs)),
         chapters=page.files.values(),
         articles=[_article(page, i) for i in range(len(page.rendered))],
@@ -158,7 +167,8 @@ def _places(found: list[excerpts.Excerpt]) -> str:
 
 @dataclass(frozen=True)
 class Task:
-    """A function of a lab file that is to be written: its line's anchor; "open" or "written"."""
+    """A function of a lab file that is to be written: its line's anchor; `state` is "open", or how
+    its task was last judged: "passed", "failed", "not judged yet"."""
 
     id: str
     name: str
@@ -187,12 +197,14 @@ def _lab_files(phase: Phase) -> list[LabFile]:
         path = phase.lab_file(module)
         if path.is_file():
             file.text = path.read_text("utf-8")
-            _read_lab_file(file, {name: task.id for name, task in phase.holes(module).items()})
+            _read_lab_file(file, phase.holes(module), State(phase.root).verdicts(phase))
         files.append(file)
     return files
 
 
-def _read_lab_file(file: LabFile, holes: dict[str, str]) -> None:
+def _read_lab_file(
+    file: LabFile, holes: Mapping[str, Exercise], verdicts: Mapping[str, str]
+) -> None:
     """Find the tasks of a lab file, and colour its lines with those to be written marked."""
     text = file.text or ""
     try:
@@ -203,9 +215,9 @@ def _read_lab_file(file: LabFile, holes: dict[str, str]) -> None:
     for name, task in holes.items():
         if (function := known.get(name)) is None:
             continue
-        state = "open" if is_hole(function) else "written"
+        state = "open" if is_hole(function) else verdicts.get(task.id, "not judged yet")
         if state == "open":
             todo.update(range(function.body_line, function.end_line + 1))
-        file.tasks.append(Task(task, name, f"{file.key}-{function.line}", state))
+        file.tasks.append(Task(task.id, name, f"{file.key}-{function.line}", state))
     lines = list(enumerate(code.highlight_lines(text, "python"), start=1))
     file.lines = Markup(code.numbered(lines, file.key, todo))

@@ -36,6 +36,7 @@ MAX_FILE = 1 << 20
 TOOLS = (
     "__init__.py",
     "inside/*.py",
+    "inside/serving/*.py",
     "trace/__init__.py",
     "trace/external.py",
     "trace/format.py",

@@ -41,7 +41,7 @@ class DraftBatch:
 
     Attributes:
         requests: ``[T]``, which of the R each token belongs to; those with one token come first.
-        input_ids, positions: ``[T]`` int64.
+        positions: ``[T]`` int64.
         last: ``[R]``, where each request's last token is among the T.
     """
 
@@ -62,14 +62,13 @@ class DraftBatch:
             order = decodes_first(counts)
             flat = flatten_tokens(counts[order], starts[order])
             self.requests = order[flat.req_indices]
-        token_rows = rows[self.requests]
+        self.batch, self.token_rows = batch, rows[self.requests]
         last = np.empty(len(rows), dtype=np.int64)
         last[order] = flat.query_start_loc[1:] - 1
 
         def to_device(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
-        self.input_ids = to_device(batch.token_ids[token_rows, flat.positions])
         self.positions = to_device(flat.positions)
         self.last = to_device(last)
         counts, seq_lens = counts[order], (starts + counts)[order]
@@ -78,13 +77,18 @@ class DraftBatch:
             query_start_loc=to_device(flat.query_start_loc),
             seq_lens=to_device(seq_lens),
             block_table=to_device(batch.block_table[rows[order], :width]),
-            slot_mapping=to_device(batch.slot_mapping(token_rows, flat.positions)),
+            slot_mapping=to_device(batch.slot_mapping(self.token_rows, flat.positions)),
             max_query_len=int(counts.max()),
             max_seq_len=int(seq_lens.max()),
             num_decode_reqs=int((counts == 1).sum()),
             query_lens_cpu=counts.tolist(),
             seq_lens_cpu=seq_lens.tolist(),
         )
+
+    def input_ids(self) -> Tensor:
+        """``[T]`` int64, the batch's own tokens."""
+        tokens = self.batch.token_ids[self.token_rows, self.positions.cpu().numpy()]
+        return torch.from_numpy(tokens).to(self.positions.device)
 
 
 class DraftModelProposer:
@@ -190,9 +194,10 @@ class DraftModelProposer:
         if not len(rows):
             return torch.empty(0, 0, device=self.device)
         inputs = DraftBatch(batch, rows, starts, counts, self.device)
-        input_ids = inputs.input_ids if tokens is None else tokens
+        input_ids = inputs.input_ids() if tokens is None else tokens
         hidden = self.model(input_ids, inputs.positions, self.kv_cache.layers, inputs.metadata)
-        return self.model.compute_logits(hidden[inputs.last])
+        one_each = len(hidden) == len(rows)
+        return self.model.compute_logits(hidden if one_each else hidden[inputs.last])
 
     def _choose(
         self, step: ProposerInput, rows: NDArray[np.int64], logits: Tensor, position: int

@@ -80,13 +80,14 @@ class RowMap:
     """
 
     def __init__(self, num_draft_tokens: Sequence[int], device: torch.device) -> None:
-        num_rows = torch.tensor(num_draft_tokens, device=device) + 1
-        self.num_rows = num_rows
-        self.first_row = num_rows.cumsum(0) - num_rows
-        requests = torch.arange(len(num_rows), device=device)
-        self.request_of_row = requests.repeat_interleave(num_rows)
-        rows = torch.arange(len(self.request_of_row), device=device)
-        self.num_drafts_before = rows - self.first_row[self.request_of_row]
+        num_rows = np.asarray(num_draft_tokens, dtype=np.int64) + 1
+        first_row = np.cumsum(num_rows) - num_rows
+        request_of_row = np.repeat(np.arange(len(num_rows)), num_rows)
+        num_drafts_before = np.arange(len(request_of_row)) - first_row[request_of_row]
+        self.num_rows, self.first_row, self.request_of_row, self.num_drafts_before = (
+            torch.from_numpy(array).to(device)
+            for array in (num_rows, first_row, request_of_row, num_drafts_before)
+        )
 
     def spread(self, requests: Tensor) -> tuple[Tensor, Tensor]:
         """Entries that concern requests become entries that concern each of their rows.

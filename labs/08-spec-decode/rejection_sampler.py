@@ -182,6 +182,8 @@ def judge_drafts(
 
 def pad_rows(values: Tensor, num_draft_tokens: Sequence[int], fill: int | bool) -> Tensor:
     """``[N]`` values of B requests as ``[B, K]``, ``fill`` behind each request's last."""
+    if len(set(num_draft_tokens)) == 1:  # nothing to fill, as for one request
+        return values.view(len(num_draft_tokens), num_draft_tokens[0])
     rows = values.split(list(num_draft_tokens))
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_value=fill)
 

@@ -153,9 +153,12 @@ def set_bits(words: np.ndarray, token_ids: Sequence[int], allowed: bool = True) 
 
 
 def unpack_bits(words: np.ndarray, vocab_size: int) -> np.ndarray:
-    """The inverse of `pack_bits`: [V] bool."""
+    """The inverse of `pack_bits`, of one row [W] or of many [N, W]: [..., V] bool.
+
+    Tokens behind the last word have no bit: False.
+    """
     data = np.ascontiguousarray(words).view(np.uint8)
-    return np.unpackbits(data, bitorder="little", count=vocab_size).astype(bool)
+    return np.unpackbits(data, axis=-1, bitorder="little", count=vocab_size).view(np.bool_)
 
 
 class TokenIndex:

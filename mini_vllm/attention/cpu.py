@@ -22,6 +22,7 @@ Shapes: n requests of a group, Q new tokens each, L context tokens, Hq = Hkv * G
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -97,13 +98,15 @@ class PagedTokens:
             self.tokens: slice | Tensor = slice(0, len(short))
             self.rows, self.ends = torch.arange(len(short), dtype=torch.int32), metadata.seq_lens
             return
-        index = torch.tensor(short)
-        lens = torch.tensor(metadata.query_lens_cpu)[index]
-        self.rows = index.repeat_interleave(lens).int()
-        places = torch.arange(len(self.rows)) - (lens.cumsum(0) - lens).repeat_interleave(lens)
-        self.tokens = as_slice(metadata.query_start_loc[self.rows] + places)
-        first = (metadata.seq_lens[index] - lens).repeat_interleave(lens)
-        self.ends = (first + places + 1).int()  # a token sees the context and itself
+        index, all_lens = np.array(short), np.array(metadata.query_lens_cpu)
+        lens = all_lens[index]
+        starts = (np.cumsum(all_lens) - all_lens)[index]
+        context = np.array(metadata.seq_lens_cpu)[index] - lens
+        places = np.arange(lens.sum()) - np.repeat(np.cumsum(lens) - lens, lens)
+        self.rows = torch.from_numpy(np.repeat(index, lens).astype(np.int32))
+        self.tokens = as_slice(torch.from_numpy(np.repeat(starts, lens) + places))
+        ends = np.repeat(context, lens) + places + 1  # a token sees the context and itself
+        self.ends = torch.from_numpy(ends.astype(np.int32))
 
     def attend(self, query: Tensor, kv_cache: Tensor, scale: float, window: int | None) -> Tensor:
         return native.paged_attention(

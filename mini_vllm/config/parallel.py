@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mini_vllm.config.checks import require_at_least, require_one_of
 
 BACKENDS = ("uni", "mp", "ray")
+ROUTINGS = ("load", "prefix")
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,9 @@ class ParallelConfig:
     """Stages: each holds some of the layers."""
     data_parallel_size: int = 1
     """Engines side by side, each with the whole model."""
+    data_parallel_routing: str = "load"
+    """Which of them gets a request: "load": the one with the least to do; "prefix": the one that
+    has most of the prompt in its cache, unless it has too much to do."""
     distributed_executor_backend: str | None = None
     """Who runs the workers: "uni" (this process), "mp" (processes), "ray" (several machines).
     None: "uni" for one worker, "mp" for several."""
@@ -37,6 +41,7 @@ class ParallelConfig:
         sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
         for name in sizes:
             require_at_least(name, getattr(self, name), 1, "use 1 for no parallelism")
+        require_one_of("data_parallel_routing", self.data_parallel_routing, ROUTINGS)
         if self.distributed_executor_backend is not None:
             require_one_of(
                 "distributed_executor_backend", self.distributed_executor_backend, BACKENDS

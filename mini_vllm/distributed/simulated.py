@@ -5,9 +5,10 @@ Nothing is shared but what is exchanged, and it is exchanged in the same order o
 
 from __future__ import annotations
 
-import queue
+import sys
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -20,47 +21,82 @@ WAIT_SECONDS = 20.0
 R = TypeVar("R")
 
 
-class Sent:
-    """A message that has been put away, or will be taken: ``wait()`` for it."""
+class Channel:
+    """Messages of one rank to one other, in order.
 
-    def __init__(self, finish: Callable[[], None] = lambda: None) -> None:
-        self.wait = finish
+    A message is handed over when both sides have begun: then the receiver's tensor is a copy of
+    the sender's. Neither side's work is done before, as on a network that stores nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._begun: tuple[deque[tuple[Tensor, threading.Event]], ...] = deque(), deque()
+        """Receivers that wait for a sender, and senders that wait for a receiver."""
+
+    def begin(self, x: Tensor, is_sent: bool) -> threading.Event:
+        """One side begins; what is returned is set when the message has been handed over."""
+        with self._lock:
+            mine, theirs = self._begun[is_sent], self._begun[not is_sent]
+            if not theirs:
+                mine.append((x, threading.Event()))
+                return mine[-1][1]
+            other, over = theirs.popleft()
+        source, target = (x, other) if is_sent else (other, x)
+        if source.shape != target.shape:
+            raise ValueError(
+                f"a message of shape {list(source.shape)} comes to a tensor of {list(target.shape)}"
+            )
+        target.copy_(source)
+        over.set()
+        return over
+
+
+class Message:
+    """One side of a message that has begun."""
+
+    def __init__(self, over: threading.Event, about: str) -> None:
+        self._over, self._about = over, about
+
+    def wait(self) -> None:
+        """Return when the message has been handed over.
+
+        Raises:
+            TimeoutError: if the other side does not begin.
+        """
+        if not self._over.wait(WAIT_SECONDS):
+            raise TimeoutError(f"{self._about}; that never happens: everybody waits")
 
 
 class SimulatedGroup(GroupCoordinator):
     """One rank's view of a group of threads.
 
     Args:
-        mailboxes: ``[source][destination]``, shared by all ranks.
+        channels: ``[source][destination]``, shared by all ranks.
 
     Attributes:
         num_exchanged: elements that this rank has handed to all_reduce and all_gather, by name.
     """
 
-    def __init__(self, rank: int, mailboxes: list[list[queue.Queue[Tensor]]]) -> None:
-        super().__init__(range(len(mailboxes)), rank)
-        self.mailboxes = mailboxes
+    def __init__(self, rank: int, channels: Sequence[Sequence[Channel]]) -> None:
+        super().__init__(range(len(channels)), rank)
+        self.channels = channels
         self.num_exchanged: dict[str, int] = {"all_reduce": 0, "all_gather": 0}
 
-    def isend(self, x: Tensor, dst: int) -> Sent:
-        self.mailboxes[self.rank][dst].put(x.clone())
-        return Sent()
+    def isend(self, x: Tensor, dst: int) -> Message:
+        over = self.channels[self.rank][dst].begin(x, is_sent=True)
+        return Message(over, f"rank {self.rank} waits until rank {dst} has received")
 
-    def irecv(self, x: Tensor, src: int) -> Sent:
-        return Sent(lambda: x.copy_(self._take(src)))  # type: ignore[arg-type, return-value]
-
-    def _take(self, src: int) -> Tensor:
-        try:
-            return self.mailboxes[src][self.rank].get(timeout=WAIT_SECONDS)
-        except queue.Empty:
-            raise TimeoutError(
-                f"rank {self.rank} waits for a message from rank {src}, who sends none"
-            ) from None
+    def irecv(self, x: Tensor, src: int) -> Message:
+        over = self.channels[src][self.rank].begin(x, is_sent=False)
+        return Message(over, f"rank {self.rank} waits for a message from rank {src}")
 
     def _exchange(self, x: Tensor) -> list[Tensor]:
-        for other in self.ranks:
-            self.isend(x, other)
-        return [self._take(other) for other in self.ranks]
+        parts = [torch.empty_like(x) for _ in self.ranks]
+        begun = [self.irecv(part, other) for other, part in enumerate(parts)]
+        begun += [self.isend(x, other) for other in self.ranks]
+        for message in begun:
+            message.wait()
+        return parts
 
     def all_reduce(self, x: Tensor) -> Tensor:
         self.num_exchanged["all_reduce"] += x.numel()
@@ -77,24 +113,45 @@ class SimulatedGroup(GroupCoordinator):
         self._exchange(torch.zeros(0))
 
 
+class MessageGroup:
+    """A group that can do nothing but send and receive, and counts what leaves.
+
+    It is a :class:`~mini_vllm.distributed.collectives.Ring`.
+
+    Attributes:
+        sent: destination and elements of each message.
+    """
+
+    def __init__(self, group: SimulatedGroup) -> None:
+        self.rank_in_group, self.world_size = group.rank_in_group, group.world_size
+        self.sent: list[tuple[int, int]] = []
+        self._group = group
+
+    def isend(self, x: Tensor, dst: int) -> Message:
+        self.sent.append((dst, x.numel()))
+        return self._group.isend(x, dst)
+
+    def irecv(self, x: Tensor, src: int) -> Message:
+        return self._group.irecv(x, src)
+
+
 def run_ranks(world_size: int, work: Callable[[SimulatedGroup], R]) -> list[R]:
     """Run ``work(group)`` on ``world_size`` ranks at once; what each returns, in order of rank.
 
     Raises:
-        Exception: what a rank raised, the first in order of rank.
+        Exception: what a rank raised, the first in order of rank; a rank that only waited in vain
+            for one that failed comes last.
     """
-    mailboxes: list[list[queue.Queue[Tensor]]] = [
-        [queue.Queue() for _ in range(world_size)] for _ in range(world_size)
-    ]
+    channels = [[Channel() for _ in range(world_size)] for _ in range(world_size)]
     results: list[Any] = [None] * world_size
-    errors: list[BaseException | None] = [None] * world_size
+    errors: list[BaseException] = []
 
     def run(rank: int) -> None:
         try:
             with torch.inference_mode():
-                results[rank] = work(SimulatedGroup(rank, mailboxes))
+                results[rank] = work(SimulatedGroup(rank, channels))
         except BaseException as error:
-            errors[rank] = error
+            errors.append(error)
 
     threads = [
         threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world_size)
@@ -103,7 +160,44 @@ def run_ranks(world_size: int, work: Callable[[SimulatedGroup], R]) -> list[R]:
         thread.start()
     for thread in threads:
         thread.join()
-    for error in errors:
-        if error is not None:
-            raise error
+    if errors:
+        raise min(errors, key=lambda error: isinstance(error, TimeoutError))
     return results
+
+
+def run_messages(
+    inputs: Sequence[Tensor], function: Callable[[Tensor, MessageGroup], Tensor]
+) -> tuple[list[Tensor], list[list[tuple[int, int]]]]:
+    """``function(inputs[rank], group)`` on all ranks, by messages alone.
+
+    Returns:
+        What each rank returns, and what each has sent.
+    """
+
+    def work(group: SimulatedGroup) -> tuple[Tensor, list[tuple[int, int]]]:
+        messages = MessageGroup(group)
+        return function(inputs[group.rank], messages), messages.sent
+
+    results, sent = zip(*run_ranks(len(inputs), work), strict=True)
+    return list(results), list(sent)
+
+
+def interleave(look: Callable[[], object], function: Any, *args: Any) -> Any:
+    """``function(*args)``, with ``look()`` before each line of its file that it runs.
+
+    Another process may look at shared memory at any moment. Here it looks at all of them.
+    """
+    file, before = function.__code__.co_filename, sys.gettrace()
+
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename != file:
+            return None
+        if event in ("line", "return"):
+            look()
+        return trace
+
+    sys.settrace(trace)
+    try:
+        return function(*args)
+    finally:
+        sys.settrace(before)

@@ -177,7 +177,6 @@ class AsyncLLM:
         self._streams: dict[str, Stream] = {}
         """By internal id: unique, whatever ids callers choose."""
         self._handler: asyncio.Task[None] | None = None
-        self._paused = False
 
     @classmethod
     def from_engine_args(cls, args: AsyncEngineArgs) -> AsyncLLM:
@@ -347,7 +346,8 @@ class AsyncLLM:
 
     async def preprocess(self, prompt: PromptType) -> tuple[list[int], list[MultiModalFeatureSpec]]:
         """The prompt's token ids and its images, which are processed in a thread."""
-        if isinstance(prompt, dict) and prompt.get("multi_modal_data"):
+        about_images = ("multi_modal_data", "mm_processor_kwargs")
+        if isinstance(prompt, dict) and any(prompt.get(key) for key in about_images):
             return await asyncio.to_thread(self.input_processor.preprocess, prompt)
         token_ids = await self.tokenize(prompt)
         if self.input_processor.images is not None:  # a placeholder without its image is refused
@@ -499,15 +499,14 @@ class AsyncLLM:
         Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
         """
         await self.call("pause_generation", mode, clear_cache)
-        self._paused = True
 
     async def resume_generation(self) -> None:
         """Go on after a pause."""
         await self.call("resume_generation")
-        self._paused = False
 
     async def is_paused(self) -> bool:
-        return self._paused
+        """Whether tokens are handed out to nobody, or only to those who run already."""
+        return bool(await self.call("is_paused"))
 
     async def reset_prefix_cache(self) -> bool:
         """Forget all cached KV; False, with nothing done, while requests hold blocks."""

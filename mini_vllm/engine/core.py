@@ -46,9 +46,9 @@ from mini_vllm.structured_output.manager import StructuredOutputManager
 from mini_vllm.structured_output.token_index import TokenTable, token_bytes
 
 if TYPE_CHECKING:
+    from mini_vllm.executor.worker import Worker
     from mini_vllm.model.llama import LlamaForCausalLM
     from mini_vllm.worker.model_runner import ModelRunner
-    from mini_vllm.worker.worker import Worker
 
 IDLE_SECONDS = 0.005
 """Longest sleep of a step in which all requests wait for something outside the engine."""

@@ -49,7 +49,7 @@ logger = logging.getLogger(__name__)
 Frames = Sequence[bytes]
 Message = tuple[MessageKind, Any]
 
-LOOP_METHODS = ("pause_generation", "resume_generation")
+LOOP_METHODS = ("pause_generation", "resume_generation", "is_paused")
 """What a front end may call on the loop; every other name is a method of the engine."""
 LAST_WORDS_SECONDS = 5.0
 """How long a dying engine waits for its last message to leave."""
@@ -218,8 +218,8 @@ class EngineCoreProc:
         if scheduler.pause_state == PauseState.PAUSED_ALL:
             return False
         if scheduler.pause_state == PauseState.PAUSED_NEW:
-            return bool(scheduler.running or scheduler.finished_req_ids)
-        return scheduler.has_requests()
+            return bool(scheduler.running or scheduler.finished_req_ids or self.core.batch_queue)
+        return self.core.has_requests()
 
     # ------------------------------------------------------------------ pausing
 
@@ -259,6 +259,10 @@ class EngineCoreProc:
     def resume_generation(self) -> None:
         """Go on after a pause."""
         self.core.scheduler.pause_state = PauseState.UNPAUSED
+
+    def is_paused(self) -> bool:
+        """From the moment a pause was asked for, whether or not everybody has come to an end."""
+        return bool(self.core.scheduler.pause_state != PauseState.UNPAUSED)
 
     def _call_when_idle(self) -> None:
         callbacks, self._when_idle = self._when_idle, []

@@ -22,6 +22,7 @@ from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.distributed.dp_router import DPRouter
 from mini_vllm.engine.client import EngineClient, call_utility
 from mini_vllm.engine.core import EngineCore
+from mini_vllm.engine.prefix_routing import PrefixRouting
 
 
 class DataParallelClient(EngineClient):
@@ -37,11 +38,16 @@ class DataParallelClient(EngineClient):
         self.observers = cores[0].observers
         for core in cores:
             core.observers = self.observers
+        self.prefixes: PrefixRouting | None = None
+        if cores[0].config.parallel.data_parallel_routing == "prefix":
+            num_blocks = min(core.limits.num_usable_blocks for core in cores)
+            self.prefixes = PrefixRouting(len(cores), cores[0].limits.block_size, num_blocks)
 
     def add_request(self, request: EngineCoreRequest) -> None:
         for number, core in enumerate(self.cores):
             self._count(number, core)
-        chosen = self.router.get_core_engine_for_request(request.request_id)
+        rank = None if self.prefixes is None else self.prefixes.choose(request, self.router)
+        chosen = self.router.get_core_engine_for_request(request.request_id, rank)
         core = self.cores[chosen]
         try:
             core.add_request(core.preprocess_add_request(request))
@@ -75,6 +81,8 @@ class DataParallelClient(EngineClient):
     def call(self, method: str, *args: Any) -> Any:
         """Call a method of all engines; one answer, for all of them."""
         answers = [call_utility(core, method, *args) for core in self.cores]
+        if method == "reset_prefix_cache" and self.prefixes is not None and all(answers):
+            self.prefixes.clear()
         if method == "has_requests":
             return any(answers)
         if method == "keep_only":  # gone are those that no engine has

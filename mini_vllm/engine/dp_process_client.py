@@ -15,6 +15,7 @@ from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import SchedulerStats
 from mini_vllm.distributed.dp_router import DPRouter
 from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo
+from mini_vllm.engine.prefix_routing import PrefixRouting
 from mini_vllm.engine.process_client import ProcessClient
 
 
@@ -46,6 +47,10 @@ class DataParallelProcessClient:
             raise
         infos = [client.info for client in self.clients]
         self.info: EngineInfo = min(infos, key=lambda info: info.num_usable_blocks)
+        self.prefixes: PrefixRouting | None = None
+        if config.parallel.data_parallel_routing == "prefix":
+            sizes = self.info.block_size, self.info.num_usable_blocks
+            self.prefixes = PrefixRouting(len(infos), *sizes)
 
     @property
     def dead(self) -> str | None:
@@ -59,7 +64,8 @@ class DataParallelProcessClient:
     # ------------------------------------------------------------------ sending
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        chosen = self.router.get_core_engine_for_request(request.request_id)
+        rank = None if self.prefixes is None else self.prefixes.choose(request, self.router)
+        chosen = self.router.get_core_engine_for_request(request.request_id, rank)
         self.clients[chosen].add_request(request)
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
@@ -70,6 +76,8 @@ class DataParallelProcessClient:
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of all engines; one answer, for all of them."""
         answers = await asyncio.gather(*(client.call(method, *args) for client in self.clients))
+        if method == "reset_prefix_cache" and self.prefixes is not None and all(answers):
+            self.prefixes.clear()
         return all(answers) if isinstance(answers[0], bool) else answers[0]
 
     async def get_outputs(self) -> EngineCoreOutputs:

@@ -23,7 +23,8 @@ from mini_vllm.structured_output.choose import check_constraint
 PromptType = str | Sequence[int] | Mapping[str, Any]
 """Text, token ids, or a mapping with "prompt" or "prompt_token_ids", and perhaps "cache_salt" and
 "multi_modal_data": ``{"image": picture}`` or ``{"image": [picture, ...]}``. A prompt with images
-has one ``<|image_pad|>`` for each."""
+has one ``<|image_pad|>`` for each; "mm_processor_kwargs" are options of the image processor for it
+alone, such as ``{"max_pixels": 200704}``."""
 
 
 class InputProcessor:
@@ -66,14 +67,16 @@ class InputProcessor:
                 a model that takes text only.
         """
         token_ids = self.tokenize(prompt)
-        data = prompt.get("multi_modal_data") if isinstance(prompt, Mapping) else None
+        about = prompt if isinstance(prompt, Mapping) else {}
+        data, options = (about.get(key) for key in ("multi_modal_data", "mm_processor_kwargs"))
         if self.images is not None:
-            return self.images.process(token_ids, {} if data is None else data)
-        if data:
-            raise ValueError(
-                "the prompt brings multi_modal_data; the model takes text only, it has no image "
-                "encoder; leave it out or choose another model"
-            )
+            return self.images.process(token_ids, {} if data is None else data, options)
+        for name, value in (("multi_modal_data", data), ("mm_processor_kwargs", options)):
+            if value:
+                raise ValueError(
+                    f"the prompt brings {name}; the model takes text only, it has no image "
+                    "encoder; leave it out or choose another model"
+                )
         return token_ids, []
 
     def tokenize(self, prompt: PromptType) -> list[int]:

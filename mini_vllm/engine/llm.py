@@ -171,6 +171,7 @@ class LLM:
         *,
         use_tqdm: bool = True,
         lora_request: LoRARequests = None,
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, in the format of the model's chat template.
 
@@ -180,21 +181,31 @@ class LLM:
                 ``{"type": "text", "text": "..."}``,
                 ``{"type": "image_pil", "image_pil": picture}``, or
                 ``{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}``.
+            mm_processor_kwargs: options of the image processor for these conversations, such as
+                ``{"max_pixels": 200704}``.
 
         Raises:
             ValueError: if the tokenizer has no chat template, or the model takes text only.
         """
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [self.chat_prompt(conversation) for conversation in conversations]
+        prompts = [self.chat_prompt(one, mm_processor_kwargs) for one in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
-    def chat_prompt(self, messages: Sequence[dict[str, Any]]) -> PromptType:
+    def chat_prompt(
+        self,
+        messages: Sequence[dict[str, Any]],
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
+    ) -> PromptType:
         """A conversation as a prompt, with the pictures that it holds."""
         plain, images = take_images(messages)
         token_ids = self.apply_chat_template(plain)
         if not images:
             return token_ids
-        return {"prompt_token_ids": token_ids, "multi_modal_data": {"image": images}}
+        return {
+            "prompt_token_ids": token_ids,
+            "multi_modal_data": {"image": images},
+            "mm_processor_kwargs": mm_processor_kwargs,
+        }
 
     def collective_rpc(
         self,
@@ -206,7 +217,7 @@ class LLM:
         """Call a method on every worker; the answers, in order of rank.
 
         Args:
-            method: of :class:`~mini_vllm.worker.worker.Worker` by name, or a function whose first
+            method: of :class:`~mini_vllm.executor.worker.Worker` by name, or a function whose first
                 argument is the worker. One that workers cannot import is sent as it is, with
                 cloudpickle.
             timeout: seconds; None: as long as it takes.

@@ -20,9 +20,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -31,6 +33,8 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from mini_vllm.kv_transfer.events import event_from_wire
 from mini_vllm.kv_transfer.routing import ContentIndex, choose_worker
+from mini_vllm.policies import load_fleet_policy
+from mini_vllm.policies.fleet import FleetPolicy, Job, Prices, View
 
 logger = logging.getLogger(__name__)
 
@@ -46,11 +50,15 @@ class Worker:
         url: without a path.
         events: where it publishes its KV events, if it does.
         queued_tokens: of prompts that it was sent and has not answered.
+        computing_tokens: of those, tokens that it must compute before it can answer.
+        running: requests that it answers, or will.
     """
 
     url: str
     events: str | None = None
     queued_tokens: int = 0
+    computing_tokens: int = 0
+    running: int = 0
 
 
 @dataclass
@@ -62,6 +70,9 @@ class Router:
         decode: servers that generate.
         block_size: of all of them.
         local_tokens: prompts shorter than this are not worth a transfer.
+        policy: decides instead of all this, if there is one.
+        promise: seconds to the first token and for each further one, for the policy.
+        kv_tokens: room for KV of a server, for the policy.
     """
 
     prefill: list[Worker]
@@ -69,6 +80,31 @@ class Router:
     block_size: int = 16
     local_tokens: int = 0
     index: ContentIndex = field(default_factory=ContentIndex)
+    policy: FleetPolicy | None = None
+    promise: tuple[float, float] = (0.5, 0.05)
+    kv_tokens: int = 16_384
+
+    def place(self, token_ids: Sequence[int]) -> tuple[Worker | None, Worker | None]:
+        """Who computes a prompt (None: whoever answers it), and who answers (None: ask
+        :meth:`choose_decode` when the prompt is computed)."""
+        if self.policy is None:
+            return self.choose_prefill(token_ids), None
+        views = [
+            [self._view(worker, token_ids) for worker in group]
+            for group in (self.prefill, self.decode)
+        ]
+        found = self.policy.place(Job(max(len(token_ids), 1), *self.promise), *views)
+        first = None if found.prefill is None else self.prefill[found.prefill]
+        return first, self.decode[found.decode]
+
+    def _view(self, worker: Worker, token_ids: Sequence[int]) -> View:
+        """A server as a policy sees it: what the proxy has sent there, and its KV events."""
+        assert self.policy is not None
+        cached = self.index.score(worker.url, token_ids, self.block_size) * self.block_size
+        waiting = worker.computing_tokens
+        seconds = self.policy.prices.compute(waiting, waiting) if waiting else 0.0
+        held = worker.queued_tokens
+        return View(cached, seconds, worker.running, self.kv_tokens - held, held)
 
     def choose_prefill(self, token_ids: Sequence[int]) -> Worker | None:
         """The server that is done with the prompt first; None: it stays with the decode server."""
@@ -147,17 +183,20 @@ class Proxy:
         body = await request.json()
         headers = _passed_on(request)
         token_ids = await self._tokenize(body, headers)
-        first = self.router.choose_prefill(token_ids)
+        first, second = self.router.place(token_ids)
         if first is not None and body.get("kv_transfer_params") is None:
             first.queued_tokens += len(token_ids)
+            first.computing_tokens += len(token_ids)
             try:
                 answer = await self._prefill(first, path, body, headers)
             finally:
                 first.queued_tokens -= len(token_ids)
+                first.computing_tokens -= len(token_ids)
             if isinstance(answer, Response):
                 return answer
             body = body | {"kv_transfer_params": answer} if answer else body
-        return await self._decode(path, body, headers, token_ids)
+        second = second or self.router.choose_decode(token_ids)
+        return await self._decode(second, path, body, headers, token_ids)
 
     async def _prefill(
         self, worker: Worker, path: str, body: dict[str, Any], headers: dict[str, str]
@@ -177,25 +216,39 @@ class Proxy:
             return None
 
     async def _decode(
-        self, path: str, body: dict[str, Any], headers: dict[str, str], token_ids: Sequence[int]
+        self,
+        worker: Worker,
+        path: str,
+        body: dict[str, Any],
+        headers: dict[str, str],
+        token_ids: Sequence[int],
     ) -> Response:
         """The decode server's answer, passed through as it comes."""
         assert self.session is not None
-        worker = self.router.choose_decode(token_ids)
+        computes = 0 if body.get("kv_transfer_params") else len(token_ids)
         worker.queued_tokens += len(token_ids)
+        worker.computing_tokens += computes
+        worker.running += 1
+
+        def done() -> None:
+            worker.queued_tokens -= len(token_ids)
+            worker.running -= 1
+
         try:
             answer = await self.session.post(worker.url + path, json=body, headers=headers)
         except FAILURES as error:
-            worker.queued_tokens -= len(token_ids)
+            done()
             message = f"{worker.url} cannot be reached: {error}"
             return JSONResponse({"error": {"message": message, "type": "proxy_error"}}, 502)
+        finally:
+            worker.computing_tokens -= computes
 
         async def chunks() -> AsyncIterator[bytes]:
             try:
                 async for chunk in answer.content.iter_any():
                     yield chunk
             finally:
-                worker.queued_tokens -= len(token_ids)
+                done()
                 answer.close()  # a client that has gone ends its request
 
         kind = answer.headers.get("Content-Type", JSON)
@@ -255,6 +308,23 @@ def parse_worker(text: str) -> Worker:
     return Worker(url.rstrip("/"), events or None)
 
 
+def make_policy(name: str | None, prices: Path | None) -> FleetPolicy | None:
+    """The policy of that name or file, with these prices.
+
+    Raises:
+        ValueError: there is no such policy, or the file holds no prices.
+    """
+    if name is None:
+        return None
+    if prices is None:
+        raise ValueError("--policy needs --prices FILE; `python -m labkit arena prices` writes one")
+    try:
+        known = Prices(**json.loads(prices.read_text(encoding="utf-8")))
+    except (OSError, TypeError, ValueError) as error:
+        raise ValueError(f"{prices} holds no prices: {error}") from None
+    return load_fleet_policy(name)(known)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m mini_vllm.entrypoints.disagg_proxy",
@@ -269,10 +339,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--block-size", type=int, default=16, help="tokens per block of the servers")
     add("--local-tokens", type=int, default=0, help="shorter prompts are not worth a transfer")
     add("--prefill-timeout", type=float, default=60.0, metavar="SECONDS")
+    add("--policy", help="who decides: earliest-first-token, or path/to/file.py:Class of your own")
+    add("--prices", type=Path, metavar="FILE", help="for --policy: what work costs, as JSON")
+    add("--promise", type=float, nargs=2, default=(0.5, 0.05), metavar=("TTFT", "TPOT"))
+    add("--kv-tokens", type=int, default=16_384, help="for --policy: tokens whose KV fits a server")
     args = parser.parse_args(arguments)
+    try:
+        policy = make_policy(args.policy, args.prices)
+    except ValueError as error:
+        parser.error(str(error))
     import uvicorn
 
-    router = Router(args.prefill, args.decode, args.block_size, args.local_tokens)
+    router = Router(
+        args.prefill, args.decode, args.block_size, args.local_tokens,
+        policy=policy, promise=tuple(args.promise), kv_tokens=args.kv_tokens,
+    )  # fmt: skip
     app = make_app(Proxy(router, args.prefill_timeout))
     uvicorn.run(app, host=args.host, port=args.port, log_level="warning")
 

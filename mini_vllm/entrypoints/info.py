@@ -16,6 +16,7 @@ from torch import nn
 import mini_vllm
 from mini_vllm.attention import get_backend
 from mini_vllm.config import EngineConfig
+from mini_vllm.executor.worker import pick_device
 from mini_vllm.hub import in_units
 from mini_vllm.model.build import default_dtype, resolve_dtype
 from mini_vllm.model.config import load_config
@@ -29,7 +30,6 @@ from mini_vllm.worker.kv_cache import (
     choose_num_blocks,
     reclaimable_memory,
 )
-from mini_vllm.worker.worker import pick_device
 
 BANDWIDTH_BYTES = 256 * 2**20
 BANDWIDTH_SECONDS = 0.3

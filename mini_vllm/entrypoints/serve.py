@@ -132,9 +132,11 @@ def read_template(given: str | None) -> str | None:
 def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Listen, load the model, serve until told to stop. 0 after a clean shutdown."""
     from mini_vllm.entrypoints.launcher import bind, serve_http
+    from mini_vllm.entrypoints.openai import dev
     from mini_vllm.entrypoints.openai.api_server import build_app
 
     check(args)
+    dev.is_enabled()
     # Before the model is loaded: a port that is taken is known in a second.
     socket = bind(args.host, args.port, args.uds)
     state = make_state(args, options)

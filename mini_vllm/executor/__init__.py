@@ -1,1 +1,1 @@
-"""How an engine reaches its workers: in this process, in others, on other machines."""
+"""Workers, one a rank, and how an engine reaches them: here, in processes, or far away."""

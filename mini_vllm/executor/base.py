@@ -25,7 +25,7 @@ Method = str | Callable[..., Any]
 
 
 class Executor(ABC):
-    """Runs methods of :class:`~mini_vllm.worker.worker.Worker` on every rank."""
+    """Runs methods of :class:`~mini_vllm.executor.worker.Worker` on every rank."""
 
     max_concurrent_batches = 1
     """Plans that may be on their way at once: as many as there are pipeline stages."""

@@ -11,7 +11,7 @@ from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, Sc
 from mini_vllm.distributed.parallel_state import Rendezvous, open_store
 from mini_vllm.executor.base import run_method
 from mini_vllm.executor.uniproc import LoneWorker
-from mini_vllm.worker.worker import Worker
+from mini_vllm.executor.worker import Worker
 
 
 class RayWorker:

@@ -13,7 +13,7 @@ from typing import Any
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.executor.base import Executor, Method, run_method
-from mini_vllm.worker.worker import Worker
+from mini_vllm.executor.worker import Worker
 
 logger = logging.getLogger(__name__)
 

@@ -78,7 +78,7 @@ def run_worker(
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _die_with_parent()
     from mini_vllm.executor.uniproc import LoneWorker
-    from mini_vllm.worker.worker import Worker
+    from mini_vllm.executor.worker import Worker
 
     queue = MessageQueue.create_from_handle(handle, rank)
     worker = Worker(config, rank, rendezvous, device_index)

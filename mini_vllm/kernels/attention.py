@@ -5,6 +5,7 @@ A cache here is `[num_blocks, block_size, Hkv, D]`, for keys and for values one 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -89,7 +90,8 @@ STORE_KV = KernelSpec(
 
 
 # ---------------------------------------------------------------- paged_decode
-def plan_paged_decode(
+def decode_launch(
+    kernel: str,
     query: Tensor,
     key_cache: Tensor,
     value_cache: Tensor,
@@ -98,22 +100,19 @@ def plan_paged_decode(
     output: Tensor,
     scale: float,
     window: int | None = None,
-    lse: Tensor | None = None,
-) -> list[Launch]:
-    """One token a request: `query` `[R, Hq, D]` (only the request stride is free).
+) -> Launch:
+    """One token a request: `query` `[R, Hq, D]` (only the request stride is free) -> `output`.
 
-    `output` is `[R, Hq, D]`, or `[R, Hq, S, D]` with `lse` `[R, Hq, S]` for S splits.
+    A program is a request and a key/value head.
     """
     num_reqs, num_heads, head_dim = query.shape
     block_size, num_kv_heads = key_cache.shape[1:3]
-    num_splits = 1 if lse is None else lse.shape[2]
     group = num_heads // num_kv_heads
-    launch = Launch(
-        "paged_decode_kernel",
-        grid=(num_reqs, num_kv_heads, num_splits),
+    return Launch(
+        kernel,
+        grid=(num_reqs, num_kv_heads),
         args={
             "output_ptr": output,
-            "lse_ptr": output if lse is None else lse,
             "query_ptr": query,
             "key_cache_ptr": key_cache,
             "value_cache_ptr": value_cache,
@@ -128,13 +127,26 @@ def plan_paged_decode(
             "BLOCK_SIZE": block_size,
             "GROUP": group,
             "HEAD_DIM": head_dim,
-            "NUM_SPLITS": num_splits,
             "GROUP_TILE": max(next_power_of_2(group), MIN_DOT),
             "DIM_TILE": max(next_power_of_2(head_dim), MIN_DOT),
             "KEY_TILE": 64 if query.itemsize < 4 else 32,
         },
     )
-    return [launch]
+
+
+def plan_paged_decode(output: Tensor, lse: Tensor | None = None, **problem: Any) -> list[Launch]:
+    """See `decode_launch`. `output` is `[R, Hq, D]`, or `[R, Hq, S, D]` with `lse` `[R, Hq, S]` for
+    S splits."""
+    num_splits = 1 if lse is None else lse.shape[2]
+    launch = decode_launch("paged_decode_kernel", output=output, **problem)
+    return [
+        replace(
+            launch,
+            grid=(*launch.grid, num_splits),
+            args={"output_ptr": output, "lse_ptr": output if lse is None else lse} | launch.args,
+            constexprs=launch.constexprs | {"NUM_SPLITS": num_splits},
+        )
+    ]
 
 
 def work_paged_decode(output: Tensor, lse: Tensor | None = None, **problem: Any) -> Work:

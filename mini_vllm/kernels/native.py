@@ -38,6 +38,8 @@ BUILD_SECONDS = 120
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 LANES = 16
 """Features of a head that attention takes at a time; a head has a multiple of it."""
+INT4_BLOCKS = (64, 32)
+"""Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
 LEAST_PARALLEL = 1 << 15
 """Elements below which one thread is done before others have woken up."""
 
@@ -131,6 +133,7 @@ ARGUMENTS: dict[str, Sequence[type]] = {
     "silu_mul": [*[POINTER] * 2, *[SIZE] * 2, INT],
     "store": [*[POINTER] * 5, *[SIZE] * 5],
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
+    "multiply_int4": [*[POINTER] * 4, *[SIZE] * 5, INT],
 }
 
 
@@ -212,4 +215,19 @@ def paged_attention(
             f"token {bad} reads a page outside the cache, which has {num_blocks}: "
             f"{block_table[rows[bad]].tolist()}"
         )
+    return output
+
+
+def multiply_int4(x: Tensor, packed: Tensor, group: int, scales: Tensor, block_rows: int) -> Tensor:
+    """x @ weight^T: `[T, K]` -> `[T, N]` float32.
+
+    `packed` `[N, K / 2]` has blocks of `block_rows` rows, one of `INT4_BLOCKS`; a multiple of
+    them are N rows. `scales` is `[K / group, N, 2]` bfloat16; all of them are contiguous.
+    """
+    x = x.float().contiguous()
+    output = torch.empty(len(x), len(packed), dtype=torch.float32)
+    function("multiply_int4")(
+        output.data_ptr(), x.data_ptr(), packed.data_ptr(), scales.data_ptr(),
+        len(x), len(packed), x.shape[1], group, block_rows, threads(packed.numel()),
+    )  # fmt: skip
     return output

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mini_vllm.kernels.attention import MIN_DOT, NO_WINDOW, attention_work
+from mini_vllm.kernels.attention import MIN_DOT, attention_work, decode_launch
 from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, tensor_bytes
 
 MODULE = "mini_vllm.kernels.quantized_kernels"
@@ -190,46 +190,9 @@ STORE_KV_INT8 = KernelSpec(
 
 
 # ---------------------------------------------------------------- paged_decode_int8
-def plan_paged_decode_int8(
-    query: Tensor,
-    key_cache: Tensor,
-    value_cache: Tensor,
-    block_table: Tensor,
-    seq_lens: Tensor,
-    output: Tensor,
-    scale: float,
-    window: int | None = None,
-) -> list[Launch]:
-    """One token a request: `query` `[R, Hq, D]` (only the request stride is free), caches
-    `[num_blocks, block_size, Hkv, D + 4]` int8 -> `output` `[R, Hq, D]`."""
-    num_reqs, num_heads, head_dim = query.shape
-    block_size, num_kv_heads = key_cache.shape[1:3]
-    group = num_heads // num_kv_heads
-    launch = Launch(
-        "paged_decode_int8_kernel",
-        grid=(num_reqs, num_kv_heads),
-        args={
-            "output_ptr": output,
-            "query_ptr": query,
-            "key_cache_ptr": key_cache,
-            "value_cache_ptr": value_cache,
-            "block_table_ptr": block_table,
-            "seq_lens_ptr": seq_lens,
-            "query_stride": query.stride(0),
-            "table_stride": block_table.stride(0),
-            "scale": scale,
-            "window": NO_WINDOW if window is None else window,
-        },
-        constexprs={
-            "BLOCK_SIZE": block_size,
-            "GROUP": group,
-            "HEAD_DIM": head_dim,
-            "GROUP_TILE": max(next_power_of_2(group), MIN_DOT),
-            "DIM_TILE": max(next_power_of_2(head_dim), MIN_DOT),
-            "KEY_TILE": 64 if query.itemsize < 4 else 32,
-        },
-    )
-    return [launch]
+def plan_paged_decode_int8(**problem: Any) -> list[Launch]:
+    """See `decode_launch`; caches are `[num_blocks, block_size, Hkv, D + 4]` int8."""
+    return [decode_launch("paged_decode_int8_kernel", **problem)]
 
 
 def work_paged_decode_int8(output: Tensor, **problem: Any) -> Work:

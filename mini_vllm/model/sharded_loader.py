@@ -57,7 +57,7 @@ def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
             targets[in_file] = Target(parameter.data, {}, list(parameter.shape))
             continue
         names = checkpoint_names(in_file)
-        targets.update(zip(names, _targets_of(module, parameter), strict=True))
+        targets.update(zip(names, projection_targets(module, parameter), strict=True))
     return targets
 
 
@@ -69,8 +69,17 @@ def _is_stacked_in_file(model: LlamaForCausalLM, name: str) -> bool:
     )
 
 
-def _targets_of(module: nn.Module, parameter: nn.Parameter) -> Iterator[Target]:
-    """A target for each projection that `parameter` holds, in their order."""
+def projection_targets(module: nn.Module, parameter: nn.Parameter) -> Iterator[Target]:
+    """A target for each projection that `parameter` holds, in their order.
+
+    `module.parts` says which rows and columns of each projection are here, `module.whole_parts`
+    which there are; `parameter.spec` translates both into entries. Projections follow one another
+    along `out_dim`, each with as many entries as it has here; or, with `per_part`, each has a
+    tensor of its own.
+
+        q, k, v with 4, 2 and 2 rows, rank 1 of 2      parameter  0 1 | 2 | 3
+                                                       in the file  2 3   1   1
+    """
     spec: ParamSpec | None = getattr(parameter, "spec", None)
     if spec is None:  # a norm: whole, wherever it is
         yield Target(parameter.data, {}, list(parameter.shape))
@@ -129,14 +138,25 @@ def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: 
         raise ValueError(
             f"{name!r} in {file} has shape {info.shape}; config.json asks for {target.shape}"
         )
-    if not target.cuts:
+    if target.cuts:
+        copy_slice(target, tensors, name, file)
+    else:
         copy_weight(target.view, tensors.get_tensor(name).reshape(shape), name, file)
-        return
-    index = [slice(None)] * len(shape)
+
+
+def copy_slice(target: Target, tensors: Any, name: str, file: Path) -> None:
+    """Read from a file the entries that are here, and no others, into their place.
+
+    `tensors.get_slice(name)` reads nothing yet; indexed with a tuple, one slice a dimension, it
+    reads just that. A cut may end behind the tensor, and even begin there: a padded vocabulary.
+    What is not in the file is zero.
+    """
+    index = [slice(None)] * len(target.shape)
     for dim, cut in target.cuts.items():
-        index[dim] = slice(min(cut.start, shape[dim]), min(cut.stop, shape[dim]))
+        size = target.shape[dim]
+        index[dim] = slice(min(cut.start, size), min(cut.stop, size))
     tensor = tensors.get_slice(name)[tuple(index)]
-    if tensor.shape != target.view.shape:  # a padded vocabulary: zeros behind its end
+    if tensor.shape != target.view.shape:
         target.view.zero_()
     room = target.view[tuple(slice(0, size) for size in tensor.shape)]
     copy_weight(room, tensor, name, file)

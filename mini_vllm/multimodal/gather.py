@@ -97,7 +97,7 @@ def merge_multimodal_embeddings(
         raise ValueError(
             f"the encoder gave {len(merged)} rows for {int(mask.sum())} placeholder positions"
         )
-    parts = merged.view(len(merged), -1, hidden_size).transpose(0, 1)
+    parts = merged.unflatten(1, (-1, hidden_size)).transpose(0, 1)
     levels = inputs_embeds.new_zeros(len(parts) - 1, num_tokens, hidden_size)
     levels[:, places] = parts[1:]
     inputs_embeds = inputs_embeds.clone()

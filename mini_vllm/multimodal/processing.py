@@ -16,6 +16,7 @@ Source: vllm/multimodal/processing/processor.py#L831-L871 (apply_token_matches) 
 
 from __future__ import annotations
 
+import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -35,6 +36,8 @@ PLACEHOLDER = "<|image_pad|>"
 """How a caller writes a picture's place."""
 MAX_RATIO = 200
 """Longest side to shortest: the image processor's own limit."""
+MAX_PROCESSORS = 8
+"""Image processors that are kept: one for each set of options that requests came with lately."""
 KEPT_PATCHES_BYTES = 64 * 2**20
 """Patches of recent pictures that are kept, so that the next turn of a chat finds them."""
 
@@ -90,37 +93,70 @@ class MultiModalProcessor:
     ) -> None:
         self.folder, self.vision, self.config = Path(folder), vision, config
         self.max_model_len = max_model_len
+        self._processors: OrderedDict[str, Any] = OrderedDict()
         self._patches: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.num_processed = 0
         """Pictures that were cut into patches; those found by their hash were not."""
 
     @cached_property
     def image_processor(self) -> Any:
-        """The model authors' image processor.
+        """The model authors' image processor, with the engine's own options.
 
         Raises:
             ValueError: if the folder has none, or it does not fit the encoder.
         """
+        return self._make_processor({})
+
+    def processor_for(self, options: Any) -> Any:
+        """The image processor with a request's ``mm_processor_kwargs``, which go before ours.
+
+        Raises:
+            ValueError: for what is no mapping, an option that it does not have, or one that does
+                not fit the encoder.
+        """
+        if not options:
+            return self.image_processor
+        if not isinstance(options, Mapping):
+            raise ValueError(
+                f"mm_processor_kwargs is {show(options)}; it must be a mapping such as "
+                '{"max_pixels": 200704}'
+            )
+        key = json.dumps(dict(options), sort_keys=True, default=str)
+        if key not in self._processors:
+            self._processors[key] = self._make_processor(options)
+        self._processors.move_to_end(key)
+        while len(self._processors) > MAX_PROCESSORS:
+            self._processors.popitem(last=False)
+        return self._processors[key]
+
+    def _make_processor(self, options: Mapping[str, Any]) -> Any:
         from transformers import AutoImageProcessor
 
-        options = dict(self.config.mm_processor_kwargs)
+        merged = dict(self.config.mm_processor_kwargs) | dict(options)
         try:
             processor = AutoImageProcessor.from_pretrained(
-                self.folder, backend="pil", local_files_only=True, **options
+                self.folder, backend="pil", local_files_only=True, **merged
             )
         except (OSError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{str(self.folder)!r} has no image processor that can be used: {error}"
             ) from error
+        known = sorted(processor.valid_kwargs.__annotations__)
+        if unknown := sorted(set(merged) - set(known)):
+            raise ValueError(
+                f"mm_processor_kwargs has {unknown[0]!r}; the image processor of this model knows "
+                f"{', '.join(known)}"
+            )
         for name, ours in (
             ("patch_size", self.vision.patch_size),
             ("merge_size", self.vision.spatial_merge_size),
             ("temporal_patch_size", self.vision.temporal_patch_size),
         ):
             if getattr(processor, name, None) != ours:
+                where = "mm_processor_kwargs" if name in merged else repr(str(self.folder))
                 raise ValueError(
-                    f"the image processor in {str(self.folder)!r} has {name} "
-                    f"{getattr(processor, name, None)}; config.json says {ours}"
+                    f"the image processor has {name} {getattr(processor, name, None)} "
+                    f"({where}); config.json says {ours}"
                 )
         return processor
 
@@ -135,20 +171,25 @@ class MultiModalProcessor:
         return max(1, min(tokens, self.max_model_len))
 
     def process(
-        self, token_ids: list[int], multi_modal_data: Mapping[str, Any]
+        self,
+        token_ids: list[int],
+        multi_modal_data: Mapping[str, Any],
+        mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> tuple[list[int], list[MultiModalFeatureSpec]]:
         """The prompt as the model sees it, and its pictures.
 
         Args:
             token_ids: with one placeholder for each picture.
             multi_modal_data: ``{"image": picture}`` or ``{"image": [picture, ...]}``.
+            mm_processor_kwargs: options of the image processor, for this prompt alone.
 
         Raises:
             ValueError: that names the picture, what is wrong with it, the limit and the fix.
         """
         images = self.check(multi_modal_data)
         expand_placeholders(token_ids, self.vision.image_token_id, [1] * len(images))  # how many
-        named = [self._patches_of(index, image) for index, image in enumerate(images)]
+        processor = self.processor_for(mm_processor_kwargs) if images else None
+        named = [self._patches_of(processor, *numbered) for numbered in enumerate(images)]
         merge = self.vision.spatial_merge_size
         grids = [data["image_grid_thw"] for _, data in named]
         lengths = [t * h * w // merge**2 for t, h, w in grids]
@@ -185,16 +226,20 @@ class MultiModalProcessor:
             image = image.load(index, self.config.allowed_media_domains)
         return check_image(index, image)
 
-    def _patches_of(self, index: int, image: Image.Image) -> tuple[str, dict[str, Any]]:
-        """A picture's name, and its patches ``[P, patch_dim]`` float32 in merge order."""
-        processor = self.image_processor
+    def _patches_of(
+        self, processor: Any, index: int, image: Image.Image
+    ) -> tuple[str, dict[str, Any]]:
+        """A picture's name, and its patches ``[P, patch_dim]`` float32 in merge order.
+
+        Other options make another picture of it, so they are part of the name.
+        """
         name = hash_image(image, processor.to_dict())
         if name in self._patches:
             self._patches.move_to_end(name)
             return name, self._patches[name]
         try:
             made = processor(images=[image], return_tensors="np")
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(f"image {index} cannot be processed: {error}") from error
         self.num_processed += 1
         data = {

@@ -80,6 +80,7 @@ class Timeline:
                 "added": added,
             }
             | _verified(plan, outputs)
+            | _encoded(plan, scheduler)
             | ({} if self.records else {"config": _limits(scheduler)})
         )
 
@@ -122,6 +123,17 @@ def check_timeline_path(path: Path) -> None:
 
 def _temporary(path: Path) -> Path:
     return path.with_name(path.name + ".part")
+
+
+def _encoded(plan: SchedulerOutput, scheduler: Scheduler) -> dict[str, Any]:
+    """For a model that sees: the images that the step encodes, by request and by their place in its
+    prompt, and the hashes of those that the encoder cache has let go."""
+    if scheduler.encoder_cache_manager is None:
+        return {}
+    return {
+        "encode": dict(plan.scheduled_encoder_inputs),
+        "forgotten": list(plan.free_encoder_mm_hashes),
+    }
 
 
 def _verified(plan: SchedulerOutput, outputs: list[EngineCoreOutput]) -> dict[str, Any]:

@@ -17,14 +17,18 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
+from typing import TypeVar
 
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.policies.fleet import FLEET_POLICIES, FleetPolicy
 from mini_vllm.policies.prefill_first import MinivLLM, NanoVLLM
 from mini_vllm.policies.static import Static
 from mini_vllm.policies.vllm_v0 import VllmV0, VllmV0Chunked
 
+T = TypeVar("T")
 POLICIES: dict[str, type[Scheduler]] = {
     "static": Static,
     "minivllm": MinivLLM,
@@ -42,31 +46,41 @@ def load_scheduler(name: str) -> type[Scheduler]:
         ValueError: if there is no such policy, file or class, if the file cannot be imported, or
             if the class is no :class:`~mini_vllm.core.scheduler.Scheduler`.
     """
-    if name in POLICIES:
-        return POLICIES[name]
+    return _load(name, POLICIES, Scheduler, "scheduler")
+
+
+def load_fleet_policy(name: str) -> type[FleetPolicy]:
+    """As :func:`load_scheduler`, for the policy of a fleet
+    (:class:`~mini_vllm.policies.fleet.FleetPolicy`)."""
+    return _load(name, FLEET_POLICIES, FleetPolicy, "fleet policy")
+
+
+def _load(name: str, known: Mapping[str, type[T]], base: type[T], what: str) -> type[T]:
+    if name in known:
+        return known[name]
     path, colon, class_name = name.rpartition(":")
     if not colon:
-        near = difflib.get_close_matches(name, POLICIES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(POLICIES)}"
-        raise ValueError(f"no scheduler {name!r}; {hint} (or path/to/file.py:ClassName)")
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(known)}"
+        raise ValueError(f"no {what} {name!r}; {hint} (or path/to/file.py:ClassName)")
     module = _load_file(Path(path))
+
+    def fits(value: object) -> bool:
+        return isinstance(value, type) and issubclass(value, base)
+
     found = getattr(module, class_name, None)
     if found is None:
-        classes = [key for key, value in vars(module).items() if _is_scheduler(value)]
+        classes = [key for key, value in vars(module).items() if fits(value)]
         near = difflib.get_close_matches(class_name, classes, n=1) or classes
-        hint = f"; did you mean {near[0]!r}?" if near else ", nor any other scheduler"
+        hint = f"; did you mean {near[0]!r}?" if near else f", nor any other {what}"
         raise ValueError(f"{path} has no class {class_name!r}{hint}")
-    if not _is_scheduler(found):
+    if not fits(found):
         raise ValueError(
-            f"{class_name} of {path} is no scheduler; make it a subclass of "
-            "mini_vllm.core.scheduler.Scheduler"
+            f"{class_name} of {path} is no {what}; make it a subclass of "
+            f"{base.__module__}.{base.__qualname__}"
         )
-    scheduler: type[Scheduler] = found
-    return scheduler
-
-
-def _is_scheduler(value: object) -> bool:
-    return isinstance(value, type) and issubclass(value, Scheduler)
+    fitting: type[T] = found
+    return fitting
 
 
 def _load_file(path: Path) -> ModuleType:

@@ -10,11 +10,16 @@ from __future__ import annotations
 import functools
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from mini_vllm.kernels import native
+
 INT4_GROUPS = (256, 128, 64, 32)
-MIN_UNPACKED_TOKENS = 160
-"""From so many tokens on, unpacking int4 weights costs less than the packed product loses."""
+MIN_NATIVE_TOKENS = 8
+"""From so many tokens on our own int4 product is faster than torch's, which is made for few."""
+MIN_UNPACKED_TOKENS = 512
+"""From so many tokens on, unpacking the whole weight costs less than either loses."""
 
 
 # ---------------------------------------------------------------- int8 x int8
@@ -76,6 +81,16 @@ def int4_scales(scale: Tensor, zero: Tensor, repeats: int) -> Tensor:
     """
     pair = torch.stack((scale, (8 - zero) * scale), -1).bfloat16()
     return pair.repeat_interleave(repeats, 1).transpose(0, 1).contiguous()
+
+
+def int4_linear(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
+    """x @ weight^T `[T, K] -> [T, N]`, by what is fastest for so many tokens."""
+    block_rows = int4_block_rows()
+    if block_rows and len(x) >= MIN_UNPACKED_TOKENS:
+        return F.linear(x, unpack_int4(packed, group, scales, block_rows).to(x.dtype))
+    if block_rows in native.INT4_BLOCKS and len(x) >= MIN_NATIVE_TOKENS and native.can_run(x):
+        return native.multiply_int4(x, packed, group, scales, block_rows).to(x.dtype)
+    return int4_product(x.bfloat16(), packed, group, scales).to(x.dtype)
 
 
 def int4_product(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:

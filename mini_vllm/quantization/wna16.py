@@ -229,21 +229,12 @@ class WNA16LinearMethod:
         if layer.order is not None:
             x = x[:, layer.order]
         if layer.int4_group:
-            return self._cpu_product(layer, x, bias)
+            y = cpu_products.int4_linear(x, layer.words, layer.int4_group, layer.scale)
+            return y if bias is None else y.add_(bias)
         if can_launch(x) and self.scheme.bits == 4 and x.dtype != torch.float32:
             y = w4a16_product(x, layer.words, layer.scale, layer.zero)
             return y if bias is None else y + bias
         return F.linear(x, self.weight(layer).to(x.dtype), bias)
-
-    def _cpu_product(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
-        group, scales, half = layer.int4_group, layer.scale, x.bfloat16()
-        block_rows = cpu_products.int4_block_rows()
-        if len(x) >= cpu_products.MIN_UNPACKED_TOKENS and block_rows:
-            y = F.linear(half, cpu_products.unpack_int4(layer.words, group, scales, block_rows))
-        else:
-            y = cpu_products.int4_product(half, layer.words, group, scales)
-        y = y.to(x.dtype)
-        return y if bias is None else y.add_(bias)
 
     def weight(self, layer: Linear) -> Tensor:
         """The float32 weight that the words mean, `[N, K]`, columns in our order."""

@@ -72,8 +72,9 @@ class Speculator:
         self._metadata = None
         if not drafts:
             return
-        rows = self._rows_of(inputs)
-        is_sampled = np.isin(rows, inputs.sample_rows)
+        row_is_sampled = np.zeros(len(self.batch.num_tokens), dtype=bool)
+        row_is_sampled[inputs.sample_rows] = True
+        is_sampled = row_is_sampled[self._rows_of(inputs)]
         ends = np.cumsum(inputs.metadata.query_lens_cpu)[is_sampled]
         request_ids = [inputs.req_ids[index] for index in np.flatnonzero(is_sampled)]
         tokens = [drafts.get(request_id, []) for request_id in request_ids]

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 
@@ -52,6 +53,7 @@ class TooLarge(ValueError):
 
 
 # ---------------------------------------------------------------- characters to bytes
+@lru_cache(maxsize=4096)  # counted repeats ask for the same characters thousands of times
 def utf8_ranges(low: int, high: int) -> list[tuple[ByteRange, ...]]:
     """Byte ranges that together spell the code points from `low` to `high` in UTF-8, and no other.
 
@@ -298,18 +300,16 @@ def successors(
     nfa: Nfa, members: Iterable[int], class_of: np.ndarray
 ) -> dict[Symbol, frozenset[int]]:
     """Where each symbol leads from a set of states, before free moves are followed."""
+    classes: list[int] = class_of.tolist()
     reached: defaultdict[Symbol, set[int]] = defaultdict(set)
     for state in members:
         for label, target in nfa.moves[state]:
-            for symbol in _symbols(label, class_of):
+            if isinstance(label, str):
+                reached[label].add(target)
+                continue
+            for symbol in range(classes[label[0]], classes[label[1]] + 1):
                 reached[symbol].add(target)
     return {symbol: frozenset(targets) for symbol, targets in reached.items()}
-
-
-def _symbols(label: ByteRange | str, class_of: np.ndarray) -> Iterable[Symbol]:
-    if isinstance(label, str):
-        return (label,)
-    return range(class_of[label[0]], class_of[label[1]] + 1)
 
 
 def make_dfa(rows: list[dict[Symbol, int]], class_of: np.ndarray, accepting: list[bool]) -> Dfa:

@@ -1,1 +1,1 @@
-"""The worker: keeps the batch on the device and runs the model over it."""
+"""What a worker does in a step: keeps the batch on the device and runs the model over it."""

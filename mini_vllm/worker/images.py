@@ -22,6 +22,7 @@ from torch import Tensor
 
 from mini_vllm.core.scheduler_output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from mini_vllm.mm_features import MultiModalFeatureSpec
+from mini_vllm.model.layers import compute_dtype
 from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 from mini_vllm.multimodal.gather import gather_mm_embeddings, merge_multimodal_embeddings
 from mini_vllm.multimodal.mrope import get_mrope_input_positions, positions_of_range
@@ -29,6 +30,35 @@ from mini_vllm.worker.step_inputs import StepInputs
 
 if TYPE_CHECKING:
     from mini_vllm.worker.runner_frame import RunnerFrame
+
+
+def encoder_cache_bytes(
+    model: Qwen3VLForConditionalGeneration, num_rows: int, device: torch.device
+) -> int:
+    """What encodings take up: each row is ``1 + levels`` times as wide as the decoder, for it
+    holds what DeepStack adds to the first layers, too."""
+    vision = model.config.vision
+    assert vision is not None
+    width = model.config.hidden_size * (1 + len(vision.deepstack_visual_indexes))
+    return num_rows * width * compute_dtype(model.dtype, device.type).itemsize
+
+
+def profile_encoder(
+    model: Qwen3VLForConditionalGeneration, num_tokens: int, device: torch.device
+) -> None:
+    """Encode one gray picture of ``num_tokens`` tokens, as many as a step may encode.
+
+    On a GPU, what that takes stays with torch's allocator, and so is in use already when memory
+    for the KV cache is counted.
+
+    Source: vllm/v1/worker/gpu_model_runner.py#L6104-L6176 (GPUModelRunner.profile_run) @ v0.22.1
+    """
+    vision = model.config.vision
+    assert vision is not None
+    merge = vision.spatial_merge_size
+    patches = torch.zeros(num_tokens * merge**2, vision.patch_dim, device=device)
+    grid = torch.tensor([[1, merge, num_tokens * merge]])
+    model.embed_multimodal(pixel_values=patches, image_grid_thw=grid)
 
 
 class RunnerImages:

@@ -35,6 +35,9 @@ from mini_vllm.structured_output.token_index import TokenTable, lift_state, toke
 #
 # `(a|b)*a(a|b){n}`: the letter before the last n is an a. The NFA grows by one state for each n.
 
+# %% tags=["predict"] task="P1" title="States for n = 9"
+guess = predict("P1", 500, "The letter before the last 9 is an a: how many states has the smallest DFA?")  # SOLUTION: guess = predict("P1", ..., "The letter before the last 9 is an a: how many states has the smallest DFA?")
+
 # %% tags=["todo"] task="N1" title="How many states has the DFA?"
 def dfa_states(n):
     """States of the smallest DFA: it must remember which of the last n + 1 letters were an a."""
@@ -45,9 +48,6 @@ def dfa_states(n):
 # %% tags=["check"] task="N1"
 check(dfa_states(3), 16, "one bit for each of the last four letters")
 check(dfa_states(0), 2, "was the last letter an a?")
-
-# %% tags=["predict"] task="P1" title="States for n = 9"
-guess = predict("P1", 500, "How many states has the smallest DFA for n = 9?")  # SOLUTION: guess = predict("P1", 1024, "How many states has the smallest DFA for n = 9?")
 
 # %%
 sizes = [len(compile_pattern(parse_regex(f"(a|b)*a(a|b){{{n}}}"))) for n in range(10)]
@@ -129,7 +129,7 @@ check(is_record('{"name": "Ada", "age": 36, "city": "Oslo"'), False, "it ends to
 check(is_record('{"name": "Ada", "age": true, "city": "Oslo"}'), False, "true is no age")
 
 # %% tags=["predict"] task="P2" title="Valid when free"
-guess = predict("P2", 4, "Of 8 free answers at temperature 1.5, how many are records?")  # SOLUTION: guess = predict("P2", 1, "Of 8 free answers at temperature 1.5, how many are records?")
+guess = predict("P2", 4, "Of 8 free answers at temperature 1.5, how many are records?")  # SOLUTION: guess = predict("P2", ..., "Of 8 free answers at temperature 1.5, how many are records?")
 
 # %%
 SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "age": {"type": "integer", "minimum": 0, "maximum": 120}, "city": {"type": "string", "maxLength": 20}}, "required": ["name", "age", "city"], "additionalProperties": False}

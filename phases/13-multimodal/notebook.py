@@ -75,7 +75,7 @@ plt.title("A picture costs by its area")
 # ## 2. Five questions about one picture
 
 # %% tags=["predict"] task="P1" title="Encodings"
-guess = predict("P1", 5, "Five questions about one picture: how often does the encoder run?")  # SOLUTION: guess = predict("P1", 1, "Five questions about one picture: how often does the encoder run?")
+guess = predict("P1", 5, "Five questions about one picture: how often does the encoder run?")  # SOLUTION: guess = predict("P1", ..., "Five questions about one picture: how often does the encoder run?")
 
 # %%
 def encoded(llm):
@@ -129,7 +129,7 @@ check(taken(4, 16, 14, 7), 6, "its end")
 check(taken(4, 16, 21, 7), 0, "behind it")
 
 # %% tags=["predict"] task="P2" title="Steps that compute a part of the picture"
-guess = predict("P2", 1, "The picture begins at token 4 and has 16. Steps have 7 tokens. How many steps compute a part of it?")  # SOLUTION: guess = predict("P2", 3, "The picture begins at token 4 and has 16. Steps have 7 tokens. How many steps compute a part of it?")
+guess = predict("P2", 1, "The picture begins at token 4 and has 16. Steps have 7 tokens. How many steps compute a part of it?")  # SOLUTION: guess = predict("P2", ..., "The picture begins at token 4 and has 16. Steps have 7 tokens. How many steps compute a part of it?")
 
 # %%
 small = LLM("storyteller-vision", dtype="float32", max_model_len=256, max_num_batched_tokens=7)
@@ -164,7 +164,7 @@ score("P2", sum(part > 0 for part in parts))
 # Three pictures take turns, twelve questions in all, without a prefix cache. The largest picture has 64 tokens, so the engine allows no smaller cache; here we shrink it by hand.
 
 # %% tags=["predict"] task="P3" title="Encodings with room for two"
-guess = predict("P3", 3, "Three pictures in rotation, 12 questions, room for two of them. How many encodings?")  # SOLUTION: guess = predict("P3", 12, "Three pictures in rotation, 12 questions, room for two of them. How many encodings?")
+guess = predict("P3", 3, "Three pictures in rotation, 12 questions, room for two of them. How many encodings?")  # SOLUTION: guess = predict("P3", ..., "Three pictures in rotation, 12 questions, room for two of them. How many encodings?")
 
 # %%
 def encodings_with_room(rows):

@@ -15,7 +15,9 @@ from labkit.inspector.screenshots import large_run
 from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
 from labkit.reader.browser import Browser
+from labkit.trace.format import Add, Prompt, Step, Trace, TraceConfig
 from labkit.trace.golden import FOLDER, load
+from labkit.trace.runner import run_reference
 
 DIFFERENCE = FOLDER.parent / "differences" / "unwritten-blocks.json"
 
@@ -299,7 +301,7 @@ def test_help_opens_and_closes(page: Browser) -> None:
     assert press(page, "ArrowRight")["step"] == 1
 
 
-@pytest.mark.parametrize("width", [1440, 1000, 420])
+@pytest.mark.parametrize("width", [1440, 1000, 800, 390])
 def test_nothing_is_wider_than_the_window_or_squeezed(two: Browser, width: int) -> None:
     two.resize(width, 900)
     two.evaluate(PAINTED)
@@ -312,7 +314,51 @@ def test_nothing_is_wider_than_the_window_or_squeezed(two: Browser, width: int) 
     assert squeezed == []
     stacked = two.evaluate("""(() => { const [a, b] = inspector.panels.map(({ root }) =>
       root.getBoundingClientRect()); return b.top >= a.bottom - 1; })()""")
-    assert stacked == (width == 420)
+    assert stacked == (width < 900)
+
+
+def small_run(requests: int = 2) -> Run:
+    """Few short requests in a large pool, far below every limit."""
+    adds = [
+        Add(f"r{number}", Prompt(6, number, 0), 4, 0, float(number)) for number in range(requests)
+    ]
+    trace = Trace(TraceConfig(max_num_batched_tokens=2048, num_gpu_blocks=1024), (*adds, Step(5)))
+    return of_trace("small", list(run_reference(trace)), trace)
+
+
+def test_axes_end_at_what_a_small_run_needs(browser: Browser, folder: Path) -> None:
+    """12 tokens of 2,048 and 2 blocks of 1,023 fill their axes, and 5 steps the width."""
+    open_page(browser, write(folder, "small", [small_run()]))
+    seen = browser.evaluate("""(() => { const { timeline, pool } = inspector.panels[0];
+      return { most: timeline.most, tokens: timeline.tokenTop, blocks: timeline.blockTop,
+        shown: pool.count,
+        used: 5 * inspector.view.cell / timeline.width, row: timeline.row,
+        said: document.querySelector('.unused').textContent }; })()""")
+    assert (seen["most"], seen["tokens"], seen["blocks"]) == (12, 12, 2)
+    assert seen["used"] > 0.7 and seen["row"] > 40
+    assert seen["said"] == f"Blocks {seen['shown']} to 1023: never used in this run."
+
+
+def test_the_axes_of_a_full_run_end_at_its_limits(page: Browser) -> None:
+    seen = page.evaluate("""(() => { const { timeline, pool, run } = inspector.panels[0];
+      return [timeline.tokenTop - run.budget, timeline.blockTop - timeline.usable,
+        pool.count - run.pool.size]; })()""")
+    assert seen == [0, 0, 0]
+
+
+@pytest.mark.parametrize("width", [390, 800])
+def test_every_button_can_be_hit_with_a_finger(page: Browser, width: int) -> None:
+    """All are drawn, in the window, and beside each other."""
+    page.resize(width, 844)
+    page.evaluate(PAINTED)
+    boxes = page.evaluate("""[...document.querySelectorAll('.player button, .tools button')]
+      .filter((e) => !e.hidden).map((e) => {
+        const { left, right, width, height } = e.getBoundingClientRect();
+        return { name: e.dataset.do, left, right, width, height,
+          drawn: !!e.querySelector('svg') || !!e.textContent.trim() }; })""")
+    for box in boxes:
+        assert box["left"] >= 0 and box["right"] <= width and box["drawn"], box
+        assert min(box["width"], box["height"]) >= (30 if width == 390 else 26), box
 
 
 def test_a_recording_that_does_not_say_things_says_that(browser: Browser, folder: Path) -> None:

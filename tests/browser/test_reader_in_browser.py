@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from labkit.citations.symbols import Upstream
 from labkit.course.manifest import Course
 from labkit.course.root import upstream_root
-from labkit.reader.book import OUTPUT, build_all
+from labkit.reader.book import OUTPUT, build_all, build_one
 from labkit.reader.browser import Browser
 from tests.labkit.reading_course import CLOSE, STEP_3, STEP_40, make_reading_course, make_upstream
 
@@ -169,6 +170,71 @@ def test_search_finds_text_in_every_chapter_and_other_pages(page: Browser) -> No
     page.wait_for("!document.querySelector('#search').open")
 
 
+def type_in_search(browser: Browser, words: str) -> list[dict[str, str]]:
+    """Open the search, type, and read what it lists."""
+    if not browser.evaluate("document.querySelector('#search').open"):
+        browser.press("/")
+    browser.evaluate(f"""(() => {{
+      const input = document.querySelector('#search input');
+      input.value = {json.dumps(words)};
+      input.dispatchEvent(new Event('input'));
+    }})()""")
+    return list(
+        browser.evaluate("""[...document.querySelectorAll('#search li')].map((item) => ({
+          text: item.textContent, where: item.querySelector('small')?.textContent ?? '',
+          href: item.querySelector('a')?.getAttribute('href') ?? '' }))""")
+    )
+
+
+def test_a_hit_names_phase_chapter_and_heading(page: Browser) -> None:
+    where = {hit["where"] for hit in type_in_search(page, "the body of")}
+    assert where == {"03 The <queue> · Deep dive › Inside it"}
+    assert {hit["where"] for hit in type_in_search(page, "push")} >= {"03 The <queue> · Your files"}
+    page.press("Escape")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("invarients", "invariants"), ("invariatns", "invariants"), ("carful", "careful")],
+)
+def test_a_typo_finds_what_was_meant_and_says_so(page: Browser, typed: str, meant: str) -> None:
+    first, *hits = type_in_search(page, typed)
+    assert first["text"] == f"“{typed}” stands nowhere. Shown: “{meant}”."
+    assert hits and all(meant in hit["text"].lower() for hit in hits)
+    page.press("Escape")
+
+
+def test_a_word_like_no_other_is_not_found(page: Browser) -> None:
+    assert [hit["text"] for hit in type_in_search(page, "zygomorphic")] == ["Nothing found."]
+    page.press("Escape")
+
+
+def test_the_start_page_searches_the_whole_book(
+    browser: Browser, small: tuple[Course, Upstream]
+) -> None:
+    browser.open((small[0].root / OUTPUT / "index.html").as_uri())
+    [hit] = type_in_search(browser, "forty-two")
+    assert (hit["where"], hit["href"]) == ("03 The <queue> · Guide", "03-queue.html#guide")
+    browser.press("Enter")
+    browser.wait_for("location.pathname.endsWith('03-queue.html')")
+    assert browser.problems == []
+
+
+def test_a_page_alone_leads_nowhere_that_is_not_there(browser: Browser, tmp_path: Path) -> None:
+    """`make read-03` without the book: a page stands in for each that is not built."""
+    course, upstream = make_reading_course(tmp_path / "a"), make_upstream(tmp_path / "b")
+    path = build_one(course, course.phase("03"), upstream)
+    browser.open(path.as_uri())
+    assert browser.problems == []
+    assert type_in_search(browser, "forty")[-1]["text"].startswith("Only this page was searched.")
+    links = browser.evaluate("[...document.querySelectorAll('a')].map((a) => a.href)")
+    files = {link.partition("#")[0] for link in links if link.startswith("file:")}
+    assert files and all(Path(unquote(urlsplit(file).path)).exists() for file in files)
+    browser.press("Escape")
+    browser.evaluate("document.querySelector('.home').click()")
+    browser.wait_for("document.body.textContent.includes('make book')")
+
+
 def test_choosing_a_result_shows_its_chapter_and_opens_the_box(page: Browser) -> None:
     page.evaluate("location.hash = 'labs'")
     page.press("/")
@@ -277,3 +343,50 @@ def test_every_citation_of_the_notes(browser: Browser, book: tuple[Path, Upstrea
         browser.open(note.as_uri())
         assert check_every_citation(browser, book[1]) > 0, note.name
         assert browser.problems == []
+
+
+WIDTHS = (390, 800)
+SIDEWAYS = """(() => {
+  const found = [];
+  for (const article of document.querySelectorAll('article')) {
+    location.hash = article.id;
+    for (const other of document.querySelectorAll('article'))
+      other.classList.toggle('current', other === article);
+    if (document.documentElement.scrollWidth > innerWidth) found.push(article.id);
+    const boxes = [...article.querySelectorAll(
+      'p, li, h1, h2, h3, h4, blockquote, details, figure, img')];
+    const out = boxes.filter((box) => !box.closest('.table, .drawn, pre') &&
+      box.getBoundingClientRect().right > innerWidth + 1);
+    found.push(...out.slice(0, 3).map((box) => `${article.id}: ${box.textContent.slice(0, 60)}`));
+  }
+  return found;
+})()"""
+"""Chapters wider than the window, and what in them stands out of it."""
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_no_page_scrolls_sideways(
+    browser: Browser, book: tuple[Path, Upstream], width: int
+) -> None:
+    """A table, a drawing or a listing that is too wide scrolls by itself."""
+    browser.resize(width, 844)
+    wide = {}
+    for path in sorted(book[0].glob("*.html")):
+        browser.open(path.as_uri())
+        found = browser.evaluate(SIDEWAYS)
+        if browser.evaluate("document.documentElement.scrollWidth > innerWidth"):
+            found.append("the page")
+        if found:
+            wide[path.name] = found
+    browser.resize(1440, 900)
+    assert wide == {}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_buttons_of_the_bar_are_all_in_the_window(page: Browser, width: int) -> None:
+    page.resize(width, 844)
+    out = page.evaluate("""[...document.querySelectorAll('.bar :is(button, .title)')].filter((e) =>
+    {
+      const { left, right, width } = e.getBoundingClientRect();
+      return left < 0 || right > innerWidth || width < 20; }).map((e) => e.outerHTML)""")
+    assert out == []

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from labkit.citations.upstream import COMMIT, VERSION
+from labkit.course.root import ROOT
 from labkit.trace import golden
 from labkit.trace.coverage import features
+from labkit.trace.diff import first_difference
+from labkit.trace.format import load_trace
 from labkit.trace.generate import (
     ALL_PROFILES,
     FEATURE_PROFILES,
     deliberate_difference,
     generate,
 )
+from labkit.trace.runner import ReferenceSubject, replay
 
 GOLDENS = golden.select()
 FEATURE_GOLDENS = golden.select(FEATURE_PROFILES)
@@ -90,3 +96,17 @@ def test_recorded_drafts_were_accepted_rejected_cut_and_dropped() -> None:
     methods = {g.trace.config.spec_method for g in golden.select("drafts")}
     assert methods == {"ngram", "draft_model", "eagle"}
     assert any("preemption" in g.features for g in FEATURE_GOLDENS)
+
+
+def test_a_stream_of_one_adapter_starves_another() -> None:
+    """One slot, and a new request of adapter a before the last one ends: b, first in line, waits
+    until the stream dries up. vLLM's scheduler does the same, as recorded:
+    `python -m labkit trace run phases/11-lora/starvation.json --impl vllm`."""
+    trace = load_trace(ROOT / "phases" / "11-lora" / "starvation.json")
+    recorded = Path(__file__).parent / "stories" / "starvation.jsonl"
+    theirs = [json.loads(line) for line in recorded.read_text(encoding="utf-8").splitlines()]
+    ours = list(replay(trace, ReferenceSubject(trace.config)))
+    assert first_difference(ours, theirs) is None
+    served = next(line["step"] for line in theirs if "b" in line["scheduled"])
+    assert served == 9 and all(line["waiting"] == ["b"] for line in theirs[:served])
+    assert sum(name != "b" for line in theirs[:served] for name, _, _ in line["finished"]) == 5

@@ -176,3 +176,18 @@ def test_derived_seeds_differ_and_repeat():
 def test_import_needs_no_torch():
     code = "import sys, mini_vllm.sampling_params; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "only", "other"),
+    [
+        ("spaces_between_special_tokens", True, False),
+        ("flat_logprobs", False, True),
+        ("routed_experts_prompt_start", 0, 3),
+        ("skip_clone", False, True),
+    ],
+)
+def test_names_of_vllm_with_one_value_are_taken(name: str, only: object, other: object) -> None:
+    assert getattr(SamplingParams(**{name: only}), name) == only
+    with pytest.raises(ValueError, match=f"{name} is {other}; it must be {only}: "):
+        SamplingParams(**{name: other})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
 import subprocess
 from pathlib import Path
@@ -92,3 +94,54 @@ def test_lab_reaches_the_command_through_the_environment(tmp_path: Path) -> None
     python.chmod(0o755)
     done = make("lab-03", "LAB=reference", f"PYTHON={python}")
     assert done.stdout == "reference: -m labkit lab 03\n"
+
+
+@pytest.mark.parametrize(
+    ("folder", "words", "command"),
+    [
+        ("labs/03-scheduler", [], "lab 03"),
+        ("labs/03-scheduler", ["hint"], "hint 03"),
+        ("labs/03-scheduler", ["lab", "ARGS=--task 2"], "lab 03 --task 2"),
+        ("labs/03-scheduler", ["lab-04"], "lab 04"),
+        ("labs/16-policies-and-capstone", ["diff"], "diff 16"),
+        ("labs/03-scheduler", ["progress"], "progress"),
+        ("labs", ["lab-03"], "lab 03"),
+    ],
+)
+def test_make_in_a_lab_s_own_folder_leads_to_its_phase(
+    folder: str, words: list[str], command: str, tmp_path: Path
+) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$*"\n')
+    python.chmod(0o755)
+    done = subprocess.run(
+        ["make", "--no-print-directory", *words, f"PYTHON={python}"],
+        cwd=ROOT / folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == f"-m labkit {command}\n", done.stderr
+
+
+@pytest.mark.parametrize(("words", "silent"), [(["lab-03"], True), (["lint"], False)])
+def test_on_a_terminal_make_says_nothing_below_a_screen(
+    words: list[str], silent: bool, tmp_path: Path
+) -> None:
+    """A red phase is no error of make's; elsewhere, and in scripts, its exit code counts."""
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 1\n")
+    python.chmod(0o755)
+    main, side = pty.openpty()
+    done = subprocess.run(
+        ["make", "--no-print-directory", *words, f"PYTHON={python}"],
+        cwd=ROOT,
+        stdout=side,
+        stderr=side,
+    )
+    os.close(side)
+    try:
+        said = os.read(main, 4000).decode()
+    except OSError:  # nothing was written
+        said = ""
+    assert (done.returncode == 0, "Error" in said) == (silent, not silent), said
+    assert make(*words, f"PYTHON={python}").returncode != 0

@@ -80,28 +80,6 @@ def saved(name: str) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))["results"]
 
 
-def test_the_offline_figures_are_those_that_were_saved() -> None:
-    results = saved("offline.json")
-    for workload in results.values():
-        assert (
-            f"| {' | '.join(map(cell, map(workload.get, ('mini_vllm', 'hf', 'vllm'))))} |" in README
-        )
-    ours, vllm = (results["qwen06_float32"][name]["tokens_per_s"] for name in ("mini_vllm", "vllm"))
-    assert f"there vLLM is {vllm / ours:.2f} times as fast" in README
-    large = results["qwen06"]
-    assert f"would allow {large['bandwidth_limit_tokens_per_s']:.0f} tokens a second" in README
-    allowed = large["compute_limit_tokens_per_s"]
-    assert f"\nrate {allowed:.0f}:" in README
-    share = large["mini_vllm"]["tokens_per_s"] / allowed
-    assert f"ours reaches {share:.0%} of what they allow" in README
-
-
-def cell(figures: dict[str, float]) -> str:
-    if limit := figures.get("no_round_in_s"):
-        return f"no round within {limit:.0f} s"
-    return f"{figures['tokens_per_s']:,.0f}"
-
-
 def test_the_scheduler_figures_are_those_that_were_saved() -> None:
     steps: dict[str, list[float]] = {"mini_vllm": [], "vllm": []}
     for result in saved("scheduler.json"):

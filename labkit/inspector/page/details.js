@@ -22,13 +22,15 @@ export function showDetails(root, run, step, select) {
   root.append(...[
     prompts([...at.p, ...at.r], step, select),
     chips("Decode, one token each", at.d.filter((row) => row.tokensAt(step) === 1), step, select),
-    chips("Decode, several tokens", at.d.filter((row) => row.tokensAt(step) > 1), step, select),
+    drafts(at.d.filter((row) => row.drafts.has(step)), step, select),
+    chips("Decode, several tokens", several(at.d, step), step, select),
     chips("Run, but got no tokens", at.s, step, select),
     chips("Preempted, in this order", at.preempted, step, select),
     ended(at, step, select),
     chips("Waiting, the next one first", run.queueAt(step), step, select),
     chips("Swapped out: unfinished, in neither queue", at.o, step, select),
     blocks(run, step),
+    images(run, step, select),
   ].filter(Boolean));
 }
 
@@ -50,6 +52,22 @@ function chips(title, rows, step, select) {
   if (!rows.length) return null;
   const shown = rows.slice(0, MOST).map((row) => chip(row, step, select));
   return section(`${title} · ${rows.length}`, element("p", { className: "chips" }, ...shown, andMore(rows)));
+}
+
+function several(rows, step) {
+  return rows.filter((row) => row.tokensAt(step) > 1 && !row.drafts.has(step));
+}
+
+/* A mark for each draft, in the order in which they were judged. */
+function drafts(rows, step, select) {
+  if (!rows.length) return null;
+  const lines = rows.slice(0, MOST).map((row) => {
+    const [offered, accepted] = row.drafts.get(step);
+    const marks = Array.from({ length: offered }, (_, i) => element("i", { className: i < accepted ? "accepted" : "rejected" }));
+    const said = ` ${accepted} of ${offered} accepted: +${accepted + 1} token${accepted ? "s" : ""}`;
+    return element("li", {}, chip(row, step, select), element("span", { className: "drafts" }, ...marks), said);
+  });
+  return section(`Drafts verified · ${rows.length}`, element("ul", {}, ...lines), andMore(rows));
 }
 
 function prompts(rows, step, select) {
@@ -89,6 +107,16 @@ function blocks(run, step) {
     ["f", "filled"]];
   const said = kinds.filter(([letters]) => count(letters)).map(([letters, name]) => `${count(letters)} ${name}`);
   return said.length ? section("Blocks", element("p", {}, said.join(", "))) : null;
+}
+
+/* What the encoder does in this step: pictures by request, counted from 0 in its prompt. */
+function images(run, step, select) {
+  const found = run.images.get(step);
+  if (!found) return null;
+  const lines = found.encoded.slice(0, MOST).map(([row, places]) =>
+    element("li", {}, chip(row, step, select), ` encodes image ${places.join(", ")}`));
+  if (found.forgotten) lines.push(element("li", {}, `${found.forgotten} let go by the encoder cache`));
+  return section("Encoder", element("ul", {}, ...lines), andMore(found.encoded));
 }
 
 /* Both sides of the first difference. */

@@ -21,7 +21,7 @@ function makePanel(run) {
   const root = document.querySelector("#panel").content.firstElementChild.cloneNode(true);
   root.setAttribute("aria-label", run.name);
   root.querySelector("h2").textContent = run.name;
-  root.querySelector(".limits").textContent = limits(run.config);
+  root.querySelector(".limits").textContent = limits(run);
   root.querySelector(".notes").append(...run.notes.map((note) => element("li", {}, note)));
   document.querySelector("#runs").append(root);
   const panel = { run, root, details: root.querySelector(".details"),
@@ -31,12 +31,13 @@ function makePanel(run) {
   return panel;
 }
 
-function limits(config) {
+function limits({ config, drafts: [drafts, accepted] }) {
   const names = { max_num_batched_tokens: "tokens a step", max_num_seqs: "rows", block_size: "tokens a block",
     num_gpu_blocks: "blocks", max_model_len: "tokens a request" };
   const parts = Object.entries(names).filter(([key]) => key in config).map(([key, name]) => `${config[key]} ${name}`);
   if (config.policy && config.policy !== "fcfs") parts.push(`policy ${config.policy}`);
   if (config.enable_prefix_caching === false) parts.push("no prefix caching");
+  if (drafts) parts.push(`${accepted} of ${drafts} drafts accepted`);
   return parts.join(" · ");
 }
 
@@ -137,6 +138,7 @@ function showTip(event, lines) {
 document.body.classList.toggle("two", runs.length === 2);
 if (runs.length === 2) showDifference(document.querySelector("#difference"), difference, runs.map((run) => run.name));
 document.querySelector("[data-do=difference]").hidden = !difference;
+for (const entry of document.querySelectorAll(".legend .draft")) entry.hidden = !runs.some((run) => run.drafts[0]);
 const events = [...new Set(runs.flatMap((run) => run.events))].sort((a, b) => a - b);
 const player = new Player(view, events, difference, actions);
 actions.theme = startTheme(redraw);

@@ -68,7 +68,7 @@ export class Player {
     this.playing = on;
     clearInterval(this.timer);
     const button = document.querySelector("[data-do=play]");
-    button.textContent = on ? "❚❚" : "▶";
+    button.classList.toggle("playing", on);
     button.setAttribute("aria-label", on ? "pause" : "play");
     if (!on) return;
     if (this.view.step >= this.view.steps - 1) this.go(0);

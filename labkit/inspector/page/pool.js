@@ -9,13 +9,24 @@ export class PoolView {
   constructor(canvas, run, view) {
     Object.assign(this, { canvas, run, view });
     this.context = canvas.getContext("2d");
+    this.count = this.sayUnused();
+  }
+
+  /* How many blocks are drawn: of a pool that the run never half fills, those up to the last one it touches. */
+  sayUnused() {
+    const { size, history, lostAt } = this.run.pool, touched = history.findLastIndex(({ steps }) => steps.length) + 1;
+    if (lostAt !== null || !touched || touched * 2 > size) return size;
+    const note = this.canvas.closest(".blocks").querySelector(".unused");
+    note.textContent = `Blocks ${touched} to ${size - 1}: never used in this run.`;
+    note.hidden = false;
+    return touched;
   }
 
   /* The largest squares with which the whole pool fits; very large pools make the canvas higher. */
   layout() {
     const width = this.canvas.parentElement.clientWidth, side = this.canvas.closest(".side");
     const beside = getComputedStyle(side).flexDirection === "row", room = side.clientHeight * (beside ? 0.8 : 0.4);
-    const { size } = this.run.pool;
+    const size = this.count;
     let square = LARGEST;
     while (square > SMALLEST && Math.ceil(size / Math.floor(width / square)) * square > room) square--;
     this.square = square;
@@ -36,7 +47,7 @@ export class PoolView {
     if (!pool.knows(step)) return this.drawUnknown();
     const scroll = this.canvas.parentElement.scrollTop, seen = this.canvas.parentElement.clientHeight || 1e9;
     const first = Math.floor(scroll / this.square) * this.columns;
-    const last = Math.min(pool.size, Math.ceil((scroll + seen) / this.square) * this.columns);
+    const last = Math.min(this.count, Math.ceil((scroll + seen) / this.square) * this.columns);
     for (let block = first; block < last; block++) this.drawBlock(block, step);
   }
 
@@ -123,7 +134,7 @@ export class PoolView {
 
   blockUnder(x, y) {
     const column = Math.floor(x / this.square), block = Math.floor(y / this.square) * this.columns + column;
-    return column < this.columns && block >= 0 && block < this.run.pool.size ? block : null;
+    return column < this.columns && block >= 0 && block < this.count ? block : null;
   }
 
   /* What stands under the pointer, as lines of text. */

@@ -17,19 +17,32 @@ export class Run {
     this.preemptions = new Map(packed.preempted);
     this.rows = packed.rows.map((row, index) => new Row(row, index, this.preemptions));
     this.byId = new Map(this.rows.map((row) => [row.id, row]));
+    this.images = new Map(packed.images.map(([step, encoded, forgotten]) =>
+      [step, { encoded: encoded.map(([row, images]) => [this.rows[row], images]), forgotten }]));
     this.totals = this.addUp();
     this.queues = unpackQueue(packed.queue, this.steps);
     this.pool = new Pool(packed.pool, this);
   }
 
-  /* Tokens of each phase, step by step. */
+  /* Tokens of each phase, drafts, and accepted drafts, step by step. */
   addUp() {
-    const totals = { p: new Int32Array(this.steps), r: new Int32Array(this.steps), d: new Int32Array(this.steps) };
-    for (const { letters, tokens, first } of this.rows) {
+    const totals = {};
+    for (const key of ["p", "r", "d", "drafts", "accepted"]) totals[key] = new Int32Array(this.steps);
+    for (const { letters, tokens, first, drafts } of this.rows) {
       for (let i = 0; i < letters.length; i++) if (tokens[i]) totals[letters[i]][first + i] += tokens[i];
+      for (const [step, [offered, accepted]] of drafts) {
+        totals.drafts[step] += offered;
+        totals.accepted[step] += accepted;
+      }
     }
     return totals;
   }
+
+  /* Drafts of one step, of all requests: [verified, accepted]. */
+  draftsAt(step) { return [this.totals.drafts[step], this.totals.accepted[step]]; }
+
+  /* The same for the whole run. */
+  get drafts() { return ["drafts", "accepted"].map((key) => this.totals[key].reduce((sum, n) => sum + n, 0)); }
 
   tokensAt(step) { return this.totals.p[step] + this.totals.r[step] + this.totals.d[step]; }
 
@@ -56,11 +69,12 @@ export class Run {
 }
 
 /* One request. `letters`, `tokens` and `before` have an entry for each step from `first` to `last`; `hits` has the
-   tokens that the prefix cache supplied, by the step of the admission. */
+   tokens that the prefix cache supplied, by the step of the admission; `drafts` has [verified, accepted] by step. */
 export class Row {
   constructor(packed, index, preemptions) {
     Object.assign(this, { index, id: packed.id, first: packed.first, prompt: packed.prompt, end: packed.end });
     this.preempted = new Set([...preemptions].filter(([, rows]) => rows.includes(index)).map(([step]) => step));
+    this.drafts = new Map(packed.drafts.map(([step, ...counts]) => [step, counts]));
     this.stretches = [];
     this.hits = new Map();
     for (const [, letter, count] of packed.cells.matchAll(/([a-zA-Z.])(\d*)/g)) this.stretch(letter, Number(count || 1));
@@ -101,6 +115,12 @@ export class Row {
 
   /* Computed tokens when the step began; -1 if the recording does not say. */
   beforeAt(step) { return this.before[step - this.first]; }
+
+  /* Computed tokens after it: those of rejected drafts do not count. */
+  afterAt(step) {
+    const [offered, accepted] = this.drafts.get(step) || [0, 0];
+    return Math.max(this.beforeAt(step), 0) + this.tokensAt(step) - (offered - accepted);
+  }
 }
 
 function unpackQueue(changes, steps) {

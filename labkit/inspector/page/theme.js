@@ -3,7 +3,8 @@
 export const palette = {};
 
 const NAMES = ["paper", "ink", "soft", "faint", "line", "hairline", "accent", "prefill", "recompute", "decode", "idle",
-  "waiting", "requeued", "elsewhere", "preempted", "ended", "hit", "fill", "difference"];
+  "waiting", "requeued", "elsewhere", "preempted", "ended", "hit", "fill", "difference",
+  "accepted", "rejected"];
 
 export function readPalette() {
   colours = [];

@@ -8,20 +8,31 @@ import { describeBudget, describeCell, describeFill } from "./words.js";
 const GUTTER = 92, GAP = 22; // room for the names at the left; between the bands
 const FULL = 0.74; // of a row's height; those who compute nothing are thinner
 const THIN = { w: 0.16, q: 0.16, s: 0.34, o: 0.16 };
+const TALLEST = 46; // pixels of a row, where there are few
+const FAR = 4; // an axis ends at what a run needs, where the limit is more than this many times as much
 const SCALES = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000];
+
+/* Where an axis ends: at its limit, or where a small run stays far below that, at the most that the run has. */
+function axis(most, limit) {
+  return limit && limit <= most * FAR ? Math.max(limit, most) : most;
+}
 
 export class Timeline {
   constructor(canvas, run, view, difference) {
     Object.assign(this, { canvas, run, view, difference });
     this.context = canvas.getContext("2d");
     this.most = Math.max(1, ...Array.from({ length: run.steps }, (_, step) => run.tokensAt(step)));
+    this.usable = Math.max(run.pool.size - 1, 1);
+    this.mostBlocks = Math.max(1, ...run.free.map((free) => this.usable - free));
   }
 
   /* ---- places ---- */
 
   get width() { return this.canvas.clientWidth - GUTTER; }
   get rowsHeight() { return this.view.ids.length * this.row; }
-  get tokenHeight() { return (this.budgetHeight - 16) / Math.max(this.run.budget || 0, this.most); }
+  get tokenTop() { return axis(this.most, this.run.budget); }
+  get tokenHeight() { return (this.budgetHeight - 16) / this.tokenTop; }
+  get blockTop() { return axis(this.mostBlocks, this.usable); }
 
   /* Bands from above: the budget, the scale of steps, the rows, the pool's fill. Few rows are higher. */
   layout() {
@@ -30,7 +41,7 @@ export class Timeline {
     this.fillHeight = Math.max(40, Math.min(height * 0.11, 80));
     this.gridTop = this.budgetHeight + GAP;
     const room = height - this.gridTop - GAP - this.fillHeight;
-    this.row = this.view.overview ? Math.min(room / count, 20) : Math.max(20, Math.min(room / count, 34));
+    this.row = this.view.overview ? Math.min(room / count, 20) : Math.max(20, Math.min(room / count, TALLEST));
     this.gridHeight = Math.min(room, this.rowsHeight);
     this.fillTop = this.gridTop + this.gridHeight + GAP;
     this.bottom = this.fillTop + this.fillHeight;
@@ -136,11 +147,18 @@ export class Timeline {
       for (const phase of "drp") {
         const height = this.run.totals[phase][shown] * this.tokenHeight;
         if (height) this.fill(palette[phase], this.x(step), y - height, bar, height);
+        if (phase === "d") this.drawRejected(shown, this.x(step), y - height, bar);
         y -= height;
       }
     }
     this.fill(palette.line, GUTTER, this.budgetHeight, this.width, 1);
-    if (this.run.budget) this.drawLimit(Math.round(this.budgetHeight - this.run.budget * this.tokenHeight) + 0.5);
+    if (this.run.budget <= this.tokenTop) this.drawLimit(Math.round(this.budgetHeight - this.run.budget * this.tokenHeight) + 0.5);
+  }
+
+  /* The upper part of the decodes: what was computed for drafts that were rejected. */
+  drawRejected(step, x, y, width) {
+    const [drafts, accepted] = this.run.draftsAt(step);
+    if (drafts > accepted) this.fill(palette.rejected, x, y, width, (drafts - accepted) * this.tokenHeight);
   }
 
   fullest(from, to) {
@@ -168,6 +186,7 @@ export class Timeline {
       if (id === this.view.selected) this.fill(palette.faint, GUTTER, y, this.width, this.row);
       if (this.row >= 8) this.fill(palette.hairline, GUTTER, y + this.row - 0.5, this.width, 0.5);
       if (row) this.drawStretches(row, y);
+      if (row) this.drawDrafts(row, y);
     });
     if (this.view.cell >= 5) this.drawBorders();
     this.eachRow((id, y, row) => row && this.drawMarks(row, y));
@@ -179,6 +198,21 @@ export class Timeline {
       if (letter === "." || letter === "a" || start + length <= this.from || start >= this.to) continue;
       const height = Math.max(this.row * (THIN[letter] || FULL), 1), x = Math.max(this.x(start), GUTTER - 2);
       this.fill(palette[letter], x, y + (this.row - height) / 2, this.x(Math.min(start + length, this.to)) - x, height);
+    }
+  }
+
+  /* A step with drafts is a pile: below the newest token, on it the accepted drafts, on top the rejected ones. */
+  drawDrafts(row, y) {
+    const height = this.row * FULL, bottom = y + (this.row + height) / 2;
+    const first = Math.max(this.from, row.first), last = Math.min(this.to, row.last + 1);
+    for (let step = first; row.drafts.size && this.view.cell >= 2 && step < last; step++) {
+      const [drafts, accepted] = row.drafts.get(step) || [0, 0];
+      const x = this.x(step), each = height / (drafts + 1), gap = each >= 3 ? 0.75 : 0;
+      for (let i = 1; i <= drafts; i++) {
+        const colour = i <= accepted ? palette.accepted : palette.rejected;
+        this.fill(palette.paper, x, bottom - (i + 1) * each, this.view.cell, each);
+        this.fill(colour, x, bottom - (i + 1) * each, this.view.cell, each - gap);
+      }
     }
   }
 
@@ -205,7 +239,7 @@ export class Timeline {
     const last = Math.min(this.to, row.last + 1);
     for (let step = Math.max(this.from, row.first); step < last; step++) {
       const tokens = row.tokensAt(step), fits = String(tokens).length * 6.5 < this.view.cell - 3;
-      if (tokens > 1 && fits) this.text(tokens, this.x(step + 0.5), y + 0.5, style);
+      if (tokens > 1 && fits && !row.drafts.has(step)) this.text(tokens, this.x(step + 0.5), y + 0.5, style);
     }
   }
 
@@ -236,12 +270,12 @@ export class Timeline {
     c.lineWidth = 1;
   }
 
-  /* Blocks in use, as a share of the pool. */
+  /* Blocks in use. */
   drawFill() {
-    const { run, bottom } = this, usable = Math.max(run.pool.size - 1, 1), height = this.fillHeight - 8;
+    const { run, bottom, usable } = this, height = this.fillHeight - 8;
     const points = [[this.x(this.from), bottom]];
     for (let step = this.from; step < this.to; step++) {
-      const y = bottom - (1 - run.free[step] / usable) * height;
+      const y = bottom - ((usable - run.free[step]) / this.blockTop) * height;
       points.push([this.x(step), y], [this.x(step + 1), y]);
     }
     this.context.fillStyle = palette.fill;
@@ -273,11 +307,15 @@ export class Timeline {
   }
 
   drawLabels() {
-    const x = GUTTER - 8, top = this.run.budget || this.most;
-    this.text(this.run.budget ? `budget ${top}` : `most ${top}`, x, this.budgetHeight - top * this.tokenHeight);
+    const x = GUTTER - 8, { budget } = this.run, inside = budget <= this.tokenTop, top = inside ? budget : this.most;
+    const y = this.budgetHeight - top * this.tokenHeight;
+    this.text(`${inside ? "budget" : "most"} ${top}`, x, y);
+    if (budget && !inside) this.text(`of ${budget}`, x, y + 13);
     this.text("tokens", x, this.budgetHeight - 5);
     this.text("step", x, this.budgetHeight + GAP / 2 + 1);
-    this.text(`${this.run.pool.size - 1} blocks`, x, this.fillTop + 9);
+    const all = this.blockTop === this.usable;
+    this.text(all ? `${this.run.pool.size - 1} blocks` : `most ${this.mostBlocks} blocks`, x, this.fillTop + 9);
+    if (!all) this.text(`of ${this.usable}`, x, this.fillTop + 21);
     this.text("in use", x, this.bottom - 7);
   }
 

@@ -1,6 +1,7 @@
 /* What both runs of a comparison share: the current step, the window onto it, the selection. */
 
-const NARROWEST = 0.2, WIDEST = 48;
+const NARROWEST = 0.2, WIDEST = 48; // pixels a step
+const WIDEST_ALL = 160; // where all steps fit anyway
 
 export class View {
   constructor(runs) {
@@ -25,8 +26,8 @@ export class View {
   /* Zoom about a step, which stays where it is. */
   zoom(factor, width, at = this.step) {
     const offset = (at - this.left) * this.cell;
-    const least = Math.max(NARROWEST, Math.min(width / this.steps, WIDEST));
-    this.cell = Math.min(WIDEST, Math.max(least, this.cell * factor));
+    const all = Math.min(width / this.steps, WIDEST_ALL), least = Math.max(NARROWEST, all);
+    this.cell = Math.min(Math.max(WIDEST, all), Math.max(least, this.cell * factor));
     this.overview = false;
     this.left = at - offset / this.cell;
     this.clamp(width);

@@ -8,6 +8,8 @@ export function summarise(run, step) {
   const parts = [[at.p, "prefill"], [at.r, "compute again"], [at.d, "decode"], [at.preempted, "preempted"],
     [at.ended, "ended"], [at.a, "aborted"], [[...at.w, ...at.q], "waiting"]];
   const said = parts.filter(([rows]) => rows.length).map(([rows, name]) => `${rows.length} ${name}`);
+  const [drafts, accepted] = run.draftsAt(step);
+  if (drafts) said.push(`${accepted} of ${drafts} drafts accepted`);
   return `Step ${step}: ${ofBudget(run, step)}${said.length ? `; ${said.join(", ")}` : ""}. ${run.free[step]} blocks free.`;
 }
 
@@ -18,7 +20,9 @@ function ofBudget(run, step) {
 
 export function describeBudget(run, step) {
   const phases = [["p", "prefill"], ["r", "computed again"], ["d", "decode"]].filter(([phase]) => run.totals[phase][step]);
-  return [`step ${step}: ${ofBudget(run, step)}`, ...phases.map(([phase, name]) => `${run.totals[phase][step]} ${name}`)];
+  const [drafts, accepted] = run.draftsAt(step);
+  return [`step ${step}: ${ofBudget(run, step)}`, ...phases.map(([phase, name]) => `${run.totals[phase][step]} ${name}`),
+    ...(drafts ? [`of them ${drafts} drafts, ${accepted} accepted`] : [])];
 }
 
 export function describeFill(run, step) {
@@ -42,9 +46,16 @@ function describeTokens(row, step, letter) {
   const prompt = row.prompt === null ? "" : `, prompt ${row.prompt}`;
   return [
     `${verb}: ${tokens} token${tokens === 1 ? "" : "s"}`,
-    before < 0 ? "computed before: not in the recording" : `computed ${before} → ${before + tokens}${prompt}`,
+    before < 0 ? "computed before: not in the recording" : `computed ${before} → ${row.afterAt(step)}${prompt}`,
+    ...describeDrafts(row.drafts.get(step)),
     ...(hits ? [`${hits} tokens came from the prefix cache`] : []),
   ];
+}
+
+export function describeDrafts(counts) {
+  if (!counts) return [];
+  const [drafts, accepted] = counts;
+  return [`drafts: ${accepted} of ${drafts} accepted, so ${accepted + 1} token${accepted ? "s" : ""} in one step`];
 }
 
 const CHANGES = {

@@ -1,7 +1,10 @@
 """The cases that a kernel is judged by: small problems, each hard in one way.
 
     draw.py        what a case is, and its random numbers
-    attention.py   for the kernels of `attention/triton_paged.py`
+    pages.py       paged caches, and what makes attention over them hard
+    storing.py     for `store_kv`, and
+    decode.py      for the decode kernels, and
+    prefill.py     for the prefill kernel, all of `attention/triton_paged.py`
     pointwise.py   for the kernels of `kernels/fused.py`
     masking.py     for the kernel of `kernels/bitmask.py`
     judging.py     for the kernel of `kernels/rejection.py`
@@ -19,13 +22,15 @@ from __future__ import annotations
 
 import torch
 
-from labkit.kernels.cases.attention import CASES as ATTENTION_CASES
+from labkit.kernels.cases.decode import CASES as DECODE_CASES
 from labkit.kernels.cases.draw import Case, Draw, Setup
 from labkit.kernels.cases.judging import CASES as JUDGING_CASES
 from labkit.kernels.cases.lora import CASES as LORA_CASES
 from labkit.kernels.cases.masking import CASES as MASKING_CASES
 from labkit.kernels.cases.pointwise import CASES as POINTWISE_CASES
+from labkit.kernels.cases.prefill import CASES as PREFILL_CASES
 from labkit.kernels.cases.quantized import CASES as QUANTIZED_CASES
+from labkit.kernels.cases.storing import CASES as STORING_CASES
 from mini_vllm.kernels.attention import SPECS as ATTENTION_SPECS
 from mini_vllm.kernels.judging import SPECS as JUDGING_SPECS
 from mini_vllm.kernels.launch import KernelSpec
@@ -46,9 +51,16 @@ SPECS: dict[str, KernelSpec] = {
     )
     for spec in specs
 }
-CASES = (
-    ATTENTION_CASES | POINTWISE_CASES | QUANTIZED_CASES | LORA_CASES | MASKING_CASES | JUDGING_CASES
-)
+CASES = {
+    **STORING_CASES,
+    **DECODE_CASES,
+    **PREFILL_CASES,
+    **POINTWISE_CASES,
+    **QUANTIZED_CASES,
+    **LORA_CASES,
+    **MASKING_CASES,
+    **JUDGING_CASES,
+}
 
 
 def cases_of(spec: str) -> tuple[Case, ...]:

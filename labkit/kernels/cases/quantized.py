@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.attention import BIG_CACHE, Pages, int32
 from labkit.kernels.cases.draw import (
     Case,
     Draw,
@@ -22,10 +21,10 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
+from labkit.kernels.cases.pages import BIG_CACHE, Pages, int32, stored_rules
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 SCALE_BYTES = 4
-CACHE_AXES = ("block", "offset", "head", "byte")
 NOBODYS = -128
 
 
@@ -274,9 +273,6 @@ def store(
         if far:
             key, value = far_apart(key), far_apart(value)
         shape = (blocks, block_size, heads, dim)
-        required = torch.zeros(blocks * block_size, dtype=torch.bool)
-        required[slots] = True
-        required = required.view(blocks, block_size, 1, 1)
         problem = dict(
             key=key,
             value=value,
@@ -284,21 +280,7 @@ def store(
             value_cache=as_bytes(draw.normal(*shape)),
             slot_mapping=mapping,
         )
-        rule = TensorRule(
-            readable=torch.zeros(1, 1, 1, 1, dtype=torch.bool),
-            writable=required,
-            required=required,
-            axes=CACHE_AXES,
-            why="storing needs nothing of what is in the cache",
-        )
-        new = TensorRule(
-            readable=(mapping >= 0)[:, None, None],
-            axes=("token", "head", "dim"),
-            why="its slot is -1, so this token is not stored",
-        )
-        return problem, CaseRules(
-            {"key_cache": rule, "value_cache": rule, "key": new, "value": new}
-        )
+        return problem, stored_rules(slots, mapping, blocks, block_size, "byte")
 
     return make
 

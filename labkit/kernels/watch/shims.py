@@ -27,6 +27,7 @@ from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _ir
 
 TRITON = os.path.dirname(triton.__file__)
+LANGUAGE = os.path.join(TRITON, "language")
 STOCK_DTYPE = interpreter._get_np_dtype
 CONSTANT_FIRST = (
     "__add__ __sub__ __mul__ __truediv__ __floordiv__ __mod__ __lshift__ __rshift__ __and__ __or__"
@@ -210,9 +211,12 @@ def _reduction(stock: Any) -> Any:
 def _truth(tensor: Any) -> bool:
     """What `if` asks of a number; a tile has no answer, though the stock interpreter calls it true.
 
-    Triton itself asks whether there is a mask, in a file of its own.
+    Triton's own language asks whether there *is* a mask, or an `other`; the number 0 is one.
     """
-    if tensor.type.is_block() and not sys._getframe(1).f_code.co_filename.startswith(TRITON):
+    asks = sys._getframe(1).f_code.co_filename
+    if asks.startswith(LANGUAGE):
+        return True
+    if tensor.type.is_block() and not asks.startswith(TRITON):
         shape = [int(size) for size in tensor.shape]
         raise TypeError(
             f"a tile {shape} is neither true nor false: `if`, `while`, `and` and `or` need one"

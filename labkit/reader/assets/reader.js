@@ -28,7 +28,7 @@
     // "task-3" also finds the heading "Task 3: the victim".
     const target = id.includes("--") && (document.getElementById(id) || $(`[id^="${CSS.escape(id)}"]`));
     if (target) target.scrollIntoView();
-    else $(".reading").scrollTop = 0;
+    else (narrow.matches ? window : $(".reading")).scrollTo(0, 0);
   }
 
   function stepChapter(by) {
@@ -169,67 +169,33 @@
     activate(next);
   }
 
-  /* ---- search: this page's text, and the other pages of a book ---- */
+  /* ---- search: this page's text, its cited places, your tasks; the rest is the book's ---- */
 
-  let index = null;
-  function buildIndex() {
+  const page = $(".title").textContent.trim().replace(/\s+/g, " ");
+
+  function ownEntries() {
     const entries = [];
     for (const article of articles) {
-      let heading = article.getAttribute("aria-label"), anchor = article.id;
+      const chapter = [page, article.getAttribute("aria-label")].join(" · ");
+      let heading = "", anchor = article.id;
       for (const part of all("h1, h2, h3, h4, p, li, td, pre", article)) {
         if (part.closest(".toc")) continue;
-        const text = part.textContent.replace(/\s+/g, " ").replace(/ #$/, "").trim();
-        if (/^H\d$/.test(part.tagName)) { heading = text; anchor = part.id; }
-        if (text) entries.push({ text, where: heading, href: `#${anchor}`, element: part, weight: /^H\d$/.test(part.tagName) ? 3 : 1 });
+        const text = part.textContent.replace(/\s+/g, " ").replace(/ #$/, "").trim(), titles = /^H\d$/.test(part.tagName);
+        if (titles) [heading, anchor] = [part.tagName === "H1" ? "" : text, part.id];
+        const where = heading && !titles ? `${chapter} › ${heading}` : chapter;
+        if (text) entries.push({ text, where, href: `#${anchor}`, element: part, weight: titles ? 3 : 1 });
       }
     }
-    for (const p of places) entries.push({ text: p.symbol, where: `${p.path} ${p.first}–${p.last}`, href: "", place: p, weight: 2 });
-    for (const task of all(".tasks li")) entries.push({ text: task.textContent, where: "your files", href: $("a", task).getAttribute("href"), weight: 2 });
-    const here = location.pathname.split("/").pop();
-    for (const e of window.BOOK_INDEX || []) if (!e[2].startsWith(here)) entries.push({ text: e[0], where: e[1], href: e[2], weight: 0.5 });
+    for (const p of places) entries.push({ text: p.symbol, where: `${page} · Upstream › ${p.path} ${p.first}–${p.last}`, href: "", place: p, weight: 2 });
+    for (const task of all(".tasks li")) entries.push({ text: task.textContent, where: `${page} · Your files`, href: $("a", task).getAttribute("href"), weight: 2 });
     return entries;
   }
 
-  const dialog = $("#search"), input = $("input", dialog), list = $("ol", dialog);
-  function search() {
-    index ??= buildIndex();
-    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-    const hits = words.length === 0 ? [] : index
-      .filter((e) => words.every((w) => e.text.toLowerCase().includes(w)))
-      .map((e) => [e.weight - e.text.length / 2000, e])
-      .sort((a, b) => b[0] - a[0]).slice(0, 30);
-    list.replaceChildren(...hits.map(([, e]) => resultItem(e, words)));
-    if (words.length && !hits.length) {
-      const none = document.createElement("li");
-      none.className = "none";
-      none.textContent = "Nothing found.";
-      list.append(none);
-    }
-    choose(0);
-  }
-
-  function resultItem(entry, words) {
-    const item = document.createElement("li"), link = document.createElement("a"), small = document.createElement("small");
-    link.href = entry.href || "#";
-    const at = Math.max(0, entry.text.toLowerCase().indexOf(words[0]) - 40);
-    const shown = (at ? "…" : "") + entry.text.slice(at, at + 130) + (entry.text.length > at + 130 ? "…" : "");
-    const pattern = new RegExp(`(${words.map((w) => w.replace(/[.*+?^$${}()|[\]\\]/g, "\\$$&")).join("|")})`, "ig");
-    for (const part of shown.split(pattern)) {
-      if (part && words.includes(part.toLowerCase())) {
-        const m = document.createElement("mark");
-        m.textContent = part;
-        link.append(m);
-      } else link.append(part);
-    }
-    small.textContent = entry.where;
-    link.append(small);
-    link.addEventListener("click", (event) => {
-      dialog.close();
-      if (entry.place) { event.preventDefault(); showPlace(entry.place); }
-      else if (entry.element) { event.preventDefault(); reveal(entry); }
-    });
-    item.append(link);
-    return item;
+  function follow(entry) {
+    if (entry.place) showPlace(entry.place);
+    else if (entry.element) reveal(entry);
+    else return false;
+    return true;
   }
 
   function reveal(entry) {
@@ -241,37 +207,16 @@
     history.replaceState(null, "", entry.href);
   }
 
-  function choose(index) {
-    const links = all("a", list);
-    links.forEach((l, i) => l.classList.toggle("chosen", i === index));
-    links[index]?.scrollIntoView({ block: "nearest" });
-  }
-
-  input.addEventListener("input", search);
-  input.addEventListener("keydown", (event) => {
-    const links = all("a", list), now = links.findIndex((l) => l.classList.contains("chosen"));
-    if (event.key === "ArrowDown") choose(Math.min(now + 1, links.length - 1));
-    else if (event.key === "ArrowUp") choose(Math.max(now - 1, 0));
-    else if (event.key === "Enter") links[now]?.click();
-    else if (event.key === "Escape") dialog.close();
-    else return;
-    event.preventDefault();
-  });
+  const search = startSearch(ownEntries, follow);
 
   /* ---- theme, dialogs, divider, keys ---- */
 
-  function toggleTheme() {
-    const root = document.documentElement;
-    const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    root.dataset.theme = dark ? "light" : "dark";
-    try { localStorage.setItem("theme", root.dataset.theme); } catch {}
-  }
-
   const actions = {
-    search() { dialog.showModal(); input.select(); },
+    search,
     theme: toggleTheme,
     help() { $("#help").showModal(); },
     close() { beside.classList.remove("up"); },
+    beside() { beside.classList.toggle("up"); },
   };
   for (const button of all("[data-do]")) button.addEventListener("click", () => actions[button.dataset.do]());
   for (const d of all("dialog")) d.addEventListener("click", (event) => { if (event.target === d) d.close(); });
@@ -319,9 +264,8 @@
   });
 
   window.addEventListener("hashchange", followAddress);
-  if (!narrow.matches) {
-    if (places.length) showPlace(places[0]);
-    else showTab("mine");
-  }
+  if (places.length) showPlace(places[0]);
+  else showTab("mine");
+  actions.close();
   followAddress();
 })();

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from labkit.course.files import write_text
 from labkit.reader.drawings import (
+    adapters,
     books,
     compiling,
     curve,
@@ -21,11 +22,17 @@ from labkit.reader.drawings import (
     kernels,
     latent,
     machine,
+    masks,
     memory,
     queues,
+    ranks,
     roofline,
+    rounding,
+    slot,
+    speculation,
     text,
     trace,
+    transfer,
 )
 from labkit.reader.drawings.canvas import Canvas
 
@@ -48,6 +55,15 @@ FIGURES: dict[str, Callable[[], Canvas]] = {
     "07-going-fast/figures/stages": compiling.stages,
     "07-going-fast/figures/three-traces": trace.three_traces,
     "07-going-fast/figures/orders": compiling.orders,
+    "08-spec-decode/figures/pays": speculation.pays,
+    "09-quantization/figures/outlier": rounding.outlier,
+    "10-distributed/figures/two-products": ranks.two_products,
+    "10-distributed/figures/bubbles": ranks.bubbles,
+    "11-lora/figures/segments": adapters.segments,
+    "12-structured-output/figures/rows": masks.rows,
+    "15-disaggregation/figures/break-even": transfer.break_even,
+    "16-policies-and-capstone/figures/split-or-not": transfer.split_or_not,
+    "14-serving/figures/one-slot": slot.one_slot,
     "16-policies-and-capstone/figures/latency-throughput": curve.latency_throughput,
     "16-policies-and-capstone/figures/three-queues": queues.three_queues,
 }

@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import mini_vllm
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
-from mini_vllm.entrypoints.openai import lora
+from mini_vllm.entrypoints.openai import dev, lora
 from mini_vllm.entrypoints.openai.chat import create_chat_completion
 from mini_vllm.entrypoints.openai.completion import create_completion
 from mini_vllm.entrypoints.openai.errors import APIError, as_api_error
@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 2**20
 """Largest request that is read."""
-GUARDED = ("/v1", "/tokenize", "/detokenize")
-"""Paths that need a key, if there is one. Upstream leaves the tokenizer open."""
+GUARDED = ("/v1", "/tokenize", "/detokenize", *dev.PATHS)
+"""Paths that need a key, if there is one. Upstream leaves all but the first open."""
 CLIENT_GONE = 499
 PERMISSION = {
     "id": "modelperm-mini_vllm", "object": "model_permission", "created": 0,
@@ -84,6 +84,7 @@ def build_app(
     app.state.server = state
     _add_generation(app, state)
     _add_answers(app, state)
+    dev.add_dev_routes(app, state)
     _add_errors(app)
     app.add_middleware(CountRequests, state=state)
     if state.enable_request_id_headers:

@@ -86,8 +86,9 @@ async def create_chat_completion(
     token_ids = await prompt_of(state, request)
     params = _params(state, request, len(token_ids))
     prompt: Any = token_ids
-    if request.cache_salt is not None or images:
+    if request.cache_salt is not None or images or request.mm_processor_kwargs:
         prompt = {"prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
+        prompt |= {"mm_processor_kwargs": request.mm_processor_kwargs}
         prompt |= {"multi_modal_data": {"image": images}} if images else {}
     (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority)
     role = state.response_role

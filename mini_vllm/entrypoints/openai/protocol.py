@@ -174,6 +174,7 @@ class ChatCompletionRequest(GenerationRequest):
     continue_final_message: bool = False
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
 
 
 class ResponsesRequest(Lenient):

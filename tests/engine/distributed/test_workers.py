@@ -145,6 +145,24 @@ def test_two_engines_side_by_side(plain: list[list[int]]) -> None:
         llm.shutdown()
 
 
+def test_two_engines_and_who_has_the_beginning(plain: list[list[int]]) -> None:
+    """With routing by prefix, a prompt that comes again goes where its blocks are."""
+    llm = LLM("storyteller", data_parallel_size=2, data_parallel_routing="prefix", **SMALL)
+    story = [[5 + n % 900 for n in range(first, first + 40)] for first in (0, 300, 600)]
+    try:
+        assert tokens(llm) == plain
+        assert llm.reset_prefix_cache()
+        caches = [core.scheduler.kv_cache_manager.prefix_cache_stats for core in llm.engine.cores]
+        before = [stats.hits for stats in caches]
+        for prompt in (*story, *story, *story):
+            llm.generate([prompt], GREEDY, use_tqdm=False)
+        hits = [stats.hits - old for stats, old in zip(caches, before, strict=True)]
+        each = (40 - 1) // SMALL["block_size"] * SMALL["block_size"]  # the last block is computed
+        assert sum(hits) == 2 * len(story) * each and min(hits) > 0
+    finally:
+        llm.shutdown()
+
+
 ORPHANS = """
 import os, sys, time
 from mini_vllm import LLM, SamplingParams

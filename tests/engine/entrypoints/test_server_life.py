@@ -34,7 +34,11 @@ def ask_all(server: Server, bodies: list[dict[str, Any]]) -> tuple[list[Any], th
     async def go() -> None:
         limits = httpx.Limits(max_connections=100)
         async with httpx.AsyncClient(
-            base_url=server.url, timeout=60, limits=limits, trust_env=False
+            base_url=server.url,
+            timeout=60,
+            limits=limits,
+            trust_env=False,
+            headers=server.client.headers,
         ) as http:
             await asyncio.gather(*(one(http, body) for body in bodies))
 
@@ -50,12 +54,47 @@ def test_keys_and_a_full_queue() -> None:
         assert server.post("/tokenize", prompt="a").json()["error"]["code"] == 401
         assert server.client.get("/health").status_code == 200
         server.client.headers["authorization"] = "Bearer secret"
+        assert server.post("/pause").status_code == 404, "not without VLLM_SERVER_DEV_MODE"
         answer = server.post("/v1/completions", prompt="a", model="n", max_tokens=2)
         assert answer.status_code == 200 and answer.json()["model"] == "n"
         refused = server.post("/v1/completions", prompt="a", n=4)
         assert refused.status_code == 503 and "max_num_queued_reqs=3" in refused.text
         refused = server.post("/v1/completions", prompt="a", n=4, stream=True)
         assert refused.status_code == 503
+
+
+def test_a_server_is_paused_and_goes_on() -> None:
+    """Held requests go on where they were; while some run to their end, nobody new begins."""
+    words = ("--api-key", "k", "--max-num-seqs", "2")
+    with running(*words, env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
+        assert server.post("/pause").status_code == 401
+        server.client.headers["authorization"] = "Bearer k"
+        refused = server.client.post("/pause?mode=now").json()["error"]
+        assert "mode is 'now'; it must be one of abort, wait, keep" in refused["message"]
+
+        answers, thread = ask_all(server, [LONG] * 3)
+        server.until("num_requests_running", 2)
+        assert server.client.post("/pause?mode=keep").json() == {"status": "paused"}
+        assert server.client.get("/is_paused").json() == {"is_paused": True}
+        assert server.client.post("/reset_prefix_cache").status_code == 409
+        time.sleep(0.3)
+        assert answers == [], "nobody gets a token"
+        assert server.client.post("/resume").json() == {"status": "resumed"}
+        thread.join()
+        assert [status for status, _ in answers] == [200] * 3
+
+        answers, thread = ask_all(server, [LONG] * 4)
+        server.until("num_requests_running", 2)
+        server.client.post("/pause?mode=wait")
+        server.until("num_requests_running", 0)
+        assert len(answers) <= 2, "those who waited wait on"
+        server.client.post("/pause?mode=abort")
+        thread.join()
+        assert sorted("abort" in text for _, text in answers) == [False, False, True, True]
+        assert server.client.post("/reset_prefix_cache").status_code == 200
+        server.client.post("/resume")
+        assert server.client.get("/is_paused").json() == {"is_paused": False}
+        assert server.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200
 
 
 @pytest.mark.serial

@@ -230,9 +230,26 @@ def test_an_image_that_can_never_fit_is_refused() -> None:
 def test_a_request_without_blocks_needs_no_image() -> None:
     """Upstream's #31857: references of a request that was not admitted filled the cache."""
     worker = Worker(encoder_cache_size=12, num_gpu_blocks=7)
-    worker.add(request("a", 16, image(0, 6, "x")), request("b", 16, image(0, 6, "y")))
+    worker.add(request("a", 16, image(0, 6, "x")), request("b", 16, image(1, 6, "x")))
     worker.step()
+    assert [one.request_id for one in worker.scheduler.running] == ["a"]
     assert worker.scheduler.encoder_cache_manager.cached == {"x": set()}
+    worker.drain()
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2])
+def test_an_aborted_request_lets_go_of_its_images(steps: int) -> None:
+    """Upstream's #12545: before it begins, in the middle of an image, behind it."""
+    worker = Worker(
+        max_num_batched_tokens=7, encoder_cache_size=12, max_num_encoder_input_tokens=12
+    )
+    worker.add(request("a", 26, image(3, 6, "x")), request("b", 26, image(3, 6, "y")))
+    for _ in range(steps):
+        worker.step()
+    worker.scheduler.finish_requests(["a", "b"], RequestStatus.FINISHED_ABORTED)
+    manager = worker.scheduler.encoder_cache_manager
+    assert not any(manager.cached.values()) and manager.num_freeable_slots == 12
+    worker.add(request("c", 26, image(3, 12, "z")))
     worker.drain()
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
 import torch
 
+from mini_vllm.kernels import native
 from mini_vllm.model.build import default_dtype
 from mini_vllm.quantization import cpu_products
 from mini_vllm.quantization.packing import dequantize
 
 CHECK = """
+import pytest
 import torch
 from mini_vllm.attention.quantized import FORMATS, QuantizedKV, quantize_kv
 from mini_vllm.kernels.quantization import per_token_quant, w4a16_product, w8a8_product
@@ -87,3 +90,59 @@ def test_cpu_products_are_right_or_not_used() -> None:
         if rows:
             weight = cpu_products.unpack_int4(packed, 32, scales, rows).float()
             assert (x.float() @ weight.T - wanted).std() / wanted.std() < 0.02
+
+
+@pytest.mark.skipif(
+    cpu_products.int4_block_rows() not in native.INT4_BLOCKS or native.library() is None,
+    reason="our int4 product knows another order of the packed numbers, or there is no compiler",
+)
+@pytest.mark.parametrize(
+    ("rows", "columns", "group"), [(64, 64, 32), (192, 384, 128), (128, 256, 256)]
+)
+def test_our_int4_product_is_that_of_the_numbers(rows: int, columns: int, group: int) -> None:
+    """Every number of tokens that registers are filled with, and what is left over."""
+    torch.manual_seed(1)
+    block_rows, groups = cpu_products.int4_block_rows(), columns // group
+    stored = torch.randint(0, 16, (rows, columns)).int()
+    scale, zero = torch.rand(rows, groups), torch.randint(0, 16, (rows, groups))
+    scales = cpu_products.int4_scales(scale, zero, 1)
+    rounded, shift = (part.T.float() for part in scales.unbind(-1))  # as bfloat16 holds them
+    weight = dequantize(stored, rounded, torch.full_like(zero, 8)) + shift.repeat_interleave(
+        group, 1
+    )
+    packed = cpu_products.pack_int4(stored)
+    for num_tokens in (1, 2, 3, 4, 5, 6, 7, 12, 17):
+        x = torch.randn(num_tokens, columns)
+        y = native.multiply_int4(x, packed, group, scales, block_rows)
+        torch.testing.assert_close(y, x @ weight.T, rtol=1e-4, atol=1e-4)
+        small = x.bfloat16()
+        y = cpu_products.int4_linear(small, packed, group, scales)
+        assert y.dtype == torch.bfloat16
+        assert (y.float() - small.float() @ weight.T).std() / y.float().std() < 0.01
+
+
+def test_int4_takes_the_product_that_is_made_for_so_many_tokens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One by torch, a batch by ours, a prompt with the weight unpacked; torch's without ours."""
+    if cpu_products.int4_block_rows() not in native.INT4_BLOCKS:
+        pytest.skip("torch packs int4 weights otherwise here")
+    stored = torch.zeros(64, 64).int()
+    scales = cpu_products.int4_scales(torch.ones(64, 1), torch.full((64, 1), 8), 1)
+    packed, called = cpu_products.pack_int4(stored), []
+
+    def noted(name: str) -> None:
+        product = getattr(native if name == "multiply_int4" else cpu_products, name)
+        where = native if name == "multiply_int4" else cpu_products
+        monkeypatch.setattr(where, name, lambda *args: called.append(name) or product(*args))
+
+    for name in ("int4_product", "multiply_int4", "unpack_int4"):
+        noted(name)
+    sizes = (1, cpu_products.MIN_NATIVE_TOKENS, cpu_products.MIN_UNPACKED_TOKENS)
+    for size in sizes:
+        cpu_products.int4_linear(torch.ones(size, 64), packed, 64, scales)
+    ours = "multiply_int4" if native.library() else "int4_product"
+    assert called == ["int4_product", ours, "unpack_int4"]
+    monkeypatch.setattr(native, "can_run", lambda x: False)
+    cpu_products.int4_linear(torch.ones(sizes[1], 64), packed, 64, scales)
+    assert called[-1] == "int4_product"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from labkit.process.worker import Program
+from labkit.judge.hidden import import_first
 
 AUTOMATA = ("mini_vllm.structured_output.pushdown", "mini_vllm.structured_output.json_text")
 TOKENS = ("torch", "mini_vllm.structured_output.manager", "mini_vllm.structured_output.utils")
@@ -14,9 +14,4 @@ TOKENS = ("torch", "mini_vllm.structured_output.manager", "mini_vllm.structured_
 
 @pytest.fixture(autouse=True)
 def _warm(subject: Any, request: pytest.FixtureRequest) -> None:
-    """Each import is an answer of its own; after the first time it costs nothing."""
-    packages = AUTOMATA if request.node.path.stem == "test_automata" else TOKENS
-    for package in packages:
-        p = Program()
-        p.call("importlib:import_module", package)
-        subject.run(p)
+    import_first(AUTOMATA if request.node.path.stem == "test_automata" else TOKENS, subject)

@@ -36,7 +36,8 @@ def test_12_1_random_intervals(subject: Any, ends: tuple[int, int], near: list[i
     p = Program()
     p.see(p.call(f"{REGEX}utf8_ranges", low, high))
     [runs] = subject.run(p)
-    for code in [low, high, low - 1, high + 1, *(e + d for e in (low, high) for d in near)]:
+    inside = [low + (high - low) * part // 16 for part in range(17)]
+    for code in [low - 1, high + 1, *inside, *(e + d for e in (low, high) for d in near)]:
         if not 0 <= code <= 0x10FFFF or 0xD800 <= code <= 0xDFFF:
             continue
         data = chr(code).encode()
@@ -129,6 +130,29 @@ def test_12_3_random_machines(subject: Any, data: st.DataObject, texts: list[str
         assert seen[state] == sorted(reached)
     for text, found in zip(texts, seen[size:], strict=True):
         assert found == run_nfa(free, moves, 0, size - 1, text.encode()), text
+
+
+SETS = ([1, 2, 3], [1, 23], [123], [2, 4], [1, 5], [6], [1, 4, 9], [1, 5, 9])
+"""Equal when their numbers are joined, added, or asked for the least, the most and how many."""
+
+
+def test_12_3_no_two_sets_of_states_are_taken_for_one(subject: Any) -> None:
+    """Each set is reached by a letter, and each state of it ends by a letter of its own."""
+    states = sorted({state for members in SETS for state in members})
+    moves: list[list[Any]] = [[] for _ in range(125)]
+    moves[0] = [((97 + i, 97 + i), s) for i, members in enumerate(SETS) for s in members]
+    for index, state in enumerate(states):
+        moves[state] = [((110 + index, 110 + index), 124)]
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", [[] for _ in moves])
+    p.set(nfa, "moves", moves)
+    dfa = p.call(f"{REGEX}subset_construction", nfa, 0, 124)
+    asked = [(i, index) for i in range(len(SETS)) for index in range(len(states))]
+    for i, index in asked:
+        text = p.call("builtins:bytes", [97 + i, 110 + index])
+        p.see(p.call(f"{REGEX}matches", dfa, text))
+    assert subject.run(p) == [states[index] in SETS[i] for i, index in asked]
 
 
 def test_12_3_an_exponential_pattern_is_refused(subject: Any) -> None:

@@ -106,6 +106,24 @@ def test_13_2_names_differ_exactly_where_pictures_do(
     assert subject.run(p) == [first, second], "another call gives another name"
 
 
+OPTIONS = (
+    {}, {"": ""}, {"a": 1}, {"a": "1"}, {"a": True}, {"a": None}, {"a": "None"}, {"a": 12},
+    {"a": "12"}, {"a1": 2}, {"a": [1, 2]}, {"a": [12]}, {"a": ["1, 2"]}, {"a": "[1, 2]"},
+    {"a": "1", "b": "2"}, {"a": "1b2"}, {"a": "1", "ab": "2"}, {"a": {"b": 1}}, {"a": {}, "b": 1},
+)  # fmt: skip
+
+
+def test_13_2_parts_of_a_name_have_borders(subject: Any) -> None:
+    """Sizes and options that look alike when they are joined without borders."""
+    p = Program()
+    for size in ((1, 11), (11, 1)):
+        image = p.call("PIL.Image:frombytes", "L", size, bytes([1] * 11))
+        for options in OPTIONS:
+            p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, options))
+    names = subject.run(p)
+    assert len(set(names)) == 2 * len(OPTIONS)
+
+
 @many
 @given(
     prompt=st.lists(st.integers(7, 9), max_size=8),

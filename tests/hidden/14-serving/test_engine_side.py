@@ -242,6 +242,14 @@ def test_14_12_every_single_cut(subject: Any) -> None:
         assert (seen["content"], seen["calls"][0]["arguments"]) == ("So <x ", '{"a": "}"}'), place
 
 
+def test_14_12_without_arguments(subject: Any) -> None:
+    """A call without arguments has the empty object, once, wherever the text is cut."""
+    text = calls_of(("f", ""), ("g", "{}"))
+    for place in range(1, len(text)):
+        calls = play(subject, "parse_pieces", [text[:place], text[place:]])["calls"]
+        assert [calls[i]["arguments"] for i in (0, 1)] == ["{}", "{}"], place
+
+
 @many
 @given(text=st.text("<tol_cai>", max_size=14))
 def test_14_12_random_overlaps(subject: Any, text: str) -> None:

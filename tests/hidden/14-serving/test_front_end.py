@@ -40,11 +40,12 @@ parts = st.builds(
     st.integers(0, 2), st.sampled_from(["", "a", "b", "c"]), ends, st.booleans(),
 )  # fmt: skip
 outputs = st.builds(
-    lambda found, finished, cached, error: {
+    lambda found, finished, cached, error, kv, prompt: {
         "parts": list({p["index"]: p for p in found}.values()), "finished": finished,
-        "cached": cached, "error": error,
+        "cached": cached, "error": error, "kv": kv, "prompt": prompt,
     },
     st.lists(parts, max_size=3), st.booleans(), st.integers(0, 3), st.sampled_from([None, "why"]),
+    st.sampled_from([None, {"from": 1}, {"from": 2}]), st.sampled_from([None, [None], [None, 5]]),
 )  # fmt: skip
 
 
@@ -170,6 +171,7 @@ def test_14_6_random_steps(subject: Any, reference: Any, sizes: list[int], error
     expected = play(reference, "handler", sizes, error)
     assert yours["diary"] == expected["diary"] and yours["readers"] == expected["readers"]
     assert yours["task"] == expected["task"] and all(yours["shared"])
+    assert not any(yours["late"]), "behind the last slice nobody else has a turn"
 
 
 def test_14_6_how_it_may_end(subject: Any) -> None:
@@ -189,8 +191,16 @@ def test_14_6_random_slices(
 ) -> None:
     """Known and unknown requests, stop strings, one of them twice."""
     words = [list(line) for line in lines], sorted(stopped)
-    yours = play(subject, "slice_of_outputs", *words)
-    assert yours == play(reference, "slice_of_outputs", *words)
+    yours, expected = (
+        play(worker, "slice_of_outputs", *words)["diary"] for worker in (subject, reference)
+    )
+    assert ends_last(yours) == ends_last(expected)
+
+
+def ends_last(diary: list[Any]) -> list[Any]:
+    """Who is told first of a stop string, the figures or the engine, is nobody's business."""
+    ends = [line for line in diary if line[0] in ("stopped", "abort")]
+    return [line for line in diary if line not in ends] + sorted(ends)
 
 
 texts = st.recursive(
@@ -221,7 +231,19 @@ def test_14_7_random_breaks(
 ) -> None:
     """A stream may break anywhere: while an event is made, or while one is sent."""
     words = events, error, min(place, events), done
-    assert play(subject, "send_stream", *words) == play(reference, "send_stream", *words)
+    yours, expected = (play(worker, "send_stream", *words) for worker in (subject, reference))
+    assert read(yours["diary"]) == read(expected["diary"]) and yours["how"] == expected["how"]
+
+
+def read(diary: list[Any]) -> list[Any]:
+    """Error events as a client reads them: JSON may be written with spaces or without."""
+    start = "data: {"
+    return [
+        [line[0], json.loads(line[1].removeprefix("data: ")), *line[2:]]
+        if line[0] == "sent" and line[1].startswith(start) and line[1].endswith("\n\n")
+        else line
+        for line in diary
+    ]
 
 
 def test_14_7_errors_and_ends(subject: Any) -> None:
@@ -250,7 +272,10 @@ def test_14_8_random_races(
     yours = play(subject, "race", work, gone, **more)
     assert "0 tasks left" in yours["diary"]
     if gone < 0 or abs(work - gone) > 3:
-        assert yours == play(reference, "race", work, gone, **more)
+        expected = play(reference, "race", work, gone, **more)
+        if yours["how"].startswith("ClientGoneError"):
+            yours["how"] = "ClientGoneError"  # whatever else it says
+        assert yours == expected
 
 
 def test_14_8_ties(subject: Any) -> None:

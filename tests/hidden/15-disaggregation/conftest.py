@@ -6,14 +6,11 @@ from typing import Any
 
 import pytest
 
-from labkit.process.worker import Program
+from labkit.judge.hidden import import_first
+
+PACKAGES = ("torch", "mini_vllm.engine.features", "mini_vllm.kv_transfer.p2p")
 
 
 @pytest.fixture(autouse=True)
 def _warm(subject: Any, reference: Any) -> None:
-    """Each import is an answer of its own; after the first time it costs nothing."""
-    for worker in (subject, reference):
-        for package in ("torch", "mini_vllm.engine.features", "mini_vllm.kv_transfer.p2p"):
-            p = Program()
-            p.call("importlib:import_module", package)
-            worker.run(p)
+    import_first(PACKAGES, subject, reference)

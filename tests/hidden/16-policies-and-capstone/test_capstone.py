@@ -97,3 +97,33 @@ def test_16_6_more_requests_in_time_than_v1(ratio: tuple[float, str], subject: A
 def test_16_6_three_in_a_hundred_more(ratio: tuple[float, str], subject: Any) -> None:
     """The same races: goodput at least 3 % above V1's."""
     assert ratio[0] > 1.03, f"ratio {ratio[0]:.3f}: {ratio[1]}"
+
+
+def test_16_6_a_real_model_says_the_same(subject: Any, draw: random.Random) -> None:
+    """The real engine with your scheduler: who is served when changes, and no token does."""
+    prompts = [[draw.randint(1, 1000) for _ in range(draw.choice([5, 40, 180]))] for _ in range(7)]
+
+    for package in ("torch", "mini_vllm.engine.features", "mini_vllm.engine.llm"):
+        warm = Program()  # an import is an answer of its own, with a time of its own
+        warm.call("importlib:import_module", package)
+        subject.run(warm)
+
+    def serve(scheduler: str) -> list[list[int]]:
+        p = Program()
+        llm = p.new(
+            "mini_vllm.engine.llm:LLM", "storyteller-draft", scheduler_cls=p.name(scheduler),
+            skip_tokenizer_init=True, dtype="float32", block_size=16, num_gpu_blocks=24,
+            max_num_batched_tokens=128, max_num_seqs=4, max_model_len=256,
+        )  # fmt: skip
+        params = p.new(
+            "mini_vllm.sampling_params:SamplingParams", temperature=0.0, max_tokens=12,
+            ignore_eos=True,
+        )  # fmt: skip
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        for index in range(len(prompts)):
+            p.see(outputs[index].outputs[0].token_ids)
+        return [list(tokens) for tokens in subject.run(p)]
+
+    yours, theirs = serve(CAPSTONE), serve("mini_vllm.core.scheduler:Scheduler")
+    assert [len(tokens) for tokens in theirs] == [12] * len(prompts), theirs[-1:]
+    assert yours == theirs

@@ -30,7 +30,7 @@ def test_there_is_a_map_for_every_file_that_the_phases_read() -> None:
         *(f"core/sched/{name}" for name in ("scheduler", "request_queue", "output", "utils")),
         *("core/sched/interface", "core/sched/async_scheduler"),
         *("sample/sampler", "sample/ops/topk_topp_sampler", "sample/logits_processor/builtin"),
-        *("engine/detokenizer", "cudagraph_dispatcher"),
+        *("engine/detokenizer", "cudagraph_dispatcher", "structured_output/__init__"),
     }
     beyond_v1 = {
         *("compilation/cuda_graph", "compilation/passes/fusion/qk_norm_rope_fusion"),
@@ -38,6 +38,7 @@ def test_there_is_a_map_for_every_file_that_the_phases_read() -> None:
         *("model_executor/layers/activation", "model_executor/layers/rotary_embedding/base"),
         *(f"model_executor/models/{name}" for name in ("llama", "qwen3", "utils")),
         "model_executor/model_loader/default_loader",
+        *("lora/model_manager", "lora/worker_manager"),
     }
     found = {note.relative_to(NOTES).with_suffix("").as_posix() for note in MAPS}
     assert {f"v1/{name}" for name in expected} | beyond_v1 <= found

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course import notebook_source, source, sync
+from labkit.course import notebook_source, source, sync, update
 from labkit.course.manifest import Course
 from labkit.course.skeleton import is_todo, left_todo, open_holes, skeleton, todo_in
 from tests.labkit.toy_course import ENGINE, NOTEBOOK, lab, make_course, rewrite, solve, write
@@ -175,7 +175,7 @@ def test_update_merges_a_new_skeleton_into_edited_files(tmp_path: Path) -> None:
         subprocess.run(["git", "-C", str(tmp_path), *command], check=True)
     rewrite(course, "clamp", "return 42")
     write(tmp_path, "toy/fifo.py", ENGINE.replace("Put an item at the end.", "Append an item."))
-    changes = {c.path: c.kind for c in sync.update(course, pull=False)}
+    changes = {c.path: c.kind for c in update.update(course, pull=False)}
     text = lab(course).read_text()
     assert changes["labs/00-toy/fifo.py"] == "merged"
     assert "return 42" in text
@@ -209,7 +209,7 @@ def test_update_pulls_a_newer_course_into_a_clone(tmp_path: Path, committed: boo
     write(upstream, "toy/fifo.py", ENGINE.replace("Put an item at the end.", "Append an item."))
     sync.sync(Course(upstream))
     git(upstream, "commit", "-qam", "two")
-    kinds = [change.kind for change in sync.update(course)]
+    kinds = [change.kind for change in update.update(course)]
     assert kinds[0] == "backup"
     assert not {"wrong", "conflict"} & set(kinds)
     assert "return 42" in lab(course).read_text()
@@ -227,7 +227,7 @@ def test_update_marks_a_conflict_and_keeps_both_sides(tmp_path: Path) -> None:
     text = lab(course).read_text()
     lab(course).write_text(text.replace("Put an item at the end.", "Mine."))
     write(tmp_path, "toy/fifo.py", ENGINE.replace("Put an item at the end.", "Theirs."))
-    changes = {c.path: c.kind for c in sync.update(course, pull=False)}
+    changes = {c.path: c.kind for c in update.update(course, pull=False)}
     assert changes["labs/00-toy/fifo.py"] == "conflict"
     text = lab(course).read_text()
     assert text.index("<<<<<<< yours") < text.index("Mine.") < text.index("Theirs.")
@@ -239,7 +239,7 @@ def test_a_failed_pull_leaves_every_file_as_it_was(tmp_path: Path) -> None:
     git(tmp_path, "add", ".")
     git(tmp_path, "commit", "-qm", "x")
     rewrite(course, "clamp", "return 42")
-    changes = sync.update(course)  # there is no remote
+    changes = update.update(course)  # there is no remote
     assert (changes[-1].kind, changes[-1].path) == ("wrong", ".")
     assert "return 42" in lab(course).read_text()
 
@@ -257,7 +257,7 @@ def test_update_without_git_history_leaves_the_new_skeleton_beside(tmp_path: Pat
     course = make_course(tmp_path)
     rewrite(course, "clamp", "return 42")
     write(tmp_path, "toy/fifo.py", ENGINE.replace("Put an item at the end.", "Append an item."))
-    sync.update(course, pull=False)
+    update.update(course, pull=False)
     assert "return 42" in lab(course).read_text()
     assert "Append an item." in (tmp_path / "labs/00-toy/fifo.py.new").read_text()
 

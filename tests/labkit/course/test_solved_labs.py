@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course import source, sync
-from labkit.course.files import blob_id
+from labkit.course import source, sync, update
+from labkit.course.files import blob_id, write_text
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT
 from labkit.course.skeleton import open_holes
@@ -45,13 +45,13 @@ def updated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Course, dict[str,
         archive.extractall(root, filter="data")
     skeletons = {path: path.read_text("utf-8") for path in root.glob("labs/*/*.py")}
     record = {p.relative_to(root).as_posix(): blob_id(text) for p, text in skeletons.items()}
-    sync._write_record(root, record)
+    write_text(root / sync.RECORD, sync.record_text(record))
     git(root, "init", "-q")
     git(root, "add", "labs")
     for path in skeletons:
         shutil.copyfile(root / "solved" / path.relative_to(root), path)
     course = Course(root)
-    return course, {change.path: change.kind for change in sync.update(course, pull=False)}
+    return course, {change.path: change.kind for change in update.update(course, pull=False)}
 
 
 @pytest.mark.parametrize("phase", SOLVED, ids=lambda phase: phase.number)

@@ -262,12 +262,6 @@ def test_variables_that_steer_pytest_do_not_reach_it(monkeypatch: pytest.MonkeyP
     assert grade._clean()["PYTHONSAFEPATH"] == "1"
 
 
-def test_a_planned_phase_says_what_is_coming() -> None:
-    done = run("10")
-    assert done.returncode == 1
-    assert "not built yet" in done.stdout
-
-
 def test_an_unknown_rung_is_named(phase: Phase) -> None:
     with pytest.raises(ValueError, match="isolation is 'vault'; it must be one of auto, container"):
         grade.grade_files(phase, {}, seed=1, isolate="vault")

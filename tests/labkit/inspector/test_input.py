@@ -173,6 +173,8 @@ def test_a_broken_line_in_the_middle(recording: Path) -> None:
         ({"free_blocks": True}, "free_blocks is true; it must be a whole number"),
         ({"step": 7}, "step is 7; it must be 1: a recording begins with step 0"),
         ({"added": [1]}, "added is [1]; it must be an object"),
+        ({"spec": {"a": 1}}, 'spec is {"a": 1}; it must be an object {id: [token ids]}'),
+        ({"sampled": []}, "sampled is []; it must be an object {id: [token ids]}"),
     ],
 )
 def test_a_wrong_value_names_line_key_and_what_is_right(

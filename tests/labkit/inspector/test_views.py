@@ -22,7 +22,9 @@ from labkit.inspector.recording import Run
 from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
 from labkit.inspector.terminal import show
+from labkit.trace.format import parse_trace
 from labkit.trace.golden import load
+from labkit.trace.runner import run_reference
 
 # ------------------------------------------------------------------ the page
 
@@ -128,6 +130,40 @@ def test_what_is_not_known_is_listed(run: Run) -> None:
                  "after step 5: it fell over"):  # fmt: skip
         assert said in notes
     assert pack_run(run)["notes"] == []
+
+
+# ------------------------------------------------------------------ drafts
+
+
+@pytest.fixture(scope="module")
+def drafts() -> Run:
+    """Four requests with four drafts a step; three quarters of them are right."""
+    return load_runs(ROOT / "docs" / "traces" / "drafts.json")[0]
+
+
+def test_accepted_drafts_are_the_tokens_that_a_step_brings_beyond_one(drafts: Run) -> None:
+    rows = {row["id"]: row for row in pack_run(drafts)["rows"]}
+    found = {(i, step): counts for i, row in rows.items() for step, *counts in row["drafts"]}
+    for line in drafts.lines:
+        for request_id, spec in line["spec"].items():
+            offered, accepted = found.pop((request_id, line["step"]))
+            sampled = line["sampled"][request_id]
+            assert offered == len(spec) and spec[:accepted] == sampled[:accepted]
+            ended = any(entry[0] == request_id for entry in line["finished"])
+            assert accepted == len(sampled) - 1 or (ended and accepted == len(sampled))
+    assert not found
+
+
+def test_drafts_are_shown_in_the_terminal_and_to_perfetto(drafts: Run) -> None:
+    text = shown([drafts], step=9, width=160)
+    assert "chat-2  P40200034■" in text and "0-9 decode, drafts accepted" in text
+    assert "chat-2 decode 5 (30→33, 2 of 4 drafts accepted)" in text
+    args = [event["args"] for event in to_perfetto([drafts])["traceEvents"]]
+    counted = [(a["drafts"], a["accepted drafts"]) for a in args if "drafts" in a]
+    wanted = [counts for row in pack_run(drafts)["rows"] for _, *counts in row["drafts"]]
+    assert [sum(column) for column in zip(*counted, strict=True)] == [
+        sum(column) for column in zip(*wanted, strict=True)
+    ]
 
 
 # ------------------------------------------------------------------ Perfetto
@@ -270,3 +306,31 @@ def test_wrong_words_are_one_line_and_exit_1(
     assert inspect(*(word.format(recording) for word in words)) == 1
     error = capsys.readouterr().err
     assert said in error and error.count("\n") == 1
+
+
+def test_what_the_encoder_does_is_shown() -> None:
+    """Two requests with the same picture, one with another, and a cache that holds one."""
+    trace = parse_trace(
+        {
+            "config": {
+                "max_num_batched_tokens": 16, "max_num_seqs": 4, "block_size": 4,
+                "num_gpu_blocks": 40, "max_model_len": 32, "vocab_size": 50,
+                "encoder_cache_size": 6, "max_num_encoder_input_tokens": 6,
+            },
+            "events": [
+                {"op": "add", "id": "a", "prompt": {"len": 12, "seed": 1}, "max_tokens": 2,
+                 "images": [[2, 6, "cat"]]},
+                {"op": "add", "id": "b", "prompt": {"len": 12, "seed": 2}, "max_tokens": 2,
+                 "images": [[1, 6, "dog"]]},
+                {"op": "drain"},
+            ],
+        }
+    )  # fmt: skip
+    run = of_trace("pictures", list(run_reference(trace)), trace)
+    packed = pack_run(run)["images"]
+    assert packed[0][:2] == [0, [[0, [0]]]]
+    assert [row for _, rows, _ in packed for row, _ in rows] == [0, 1]
+    assert sum(forgotten for *_, forgotten in packed) == 1
+    out = io.StringIO()
+    show([run], 0, Console(file=out, width=80))
+    assert "encoder: a encodes image 0" in out.getvalue()

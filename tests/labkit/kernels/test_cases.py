@@ -278,7 +278,14 @@ def test_a_copy_must_keep_every_bit() -> None:
 
 
 @pytest.mark.parametrize(
-    "bound", [tolerances.FLOAT32, tolerances.FLOAT16, tolerances.BFLOAT16, tolerances.INT8]
+    "bound",
+    [
+        tolerances.FLOAT32,
+        tolerances.SPLIT_FLOAT32,
+        tolerances.FLOAT16,
+        tolerances.BFLOAT16,
+        tolerances.INT8,
+    ],
 )
 def test_a_bound_keeps_its_distance_from_both_sides(bound: tolerances.Bound) -> None:
     assert 1.9 * bound.honest <= bound.limit <= bound.bug / 1.9

@@ -451,3 +451,13 @@ def test_a_loop_without_loads_is_stopped_too(run: Run, loop: str) -> None:
         if f["kind"] == "timeout"
     ]  # fmt: skip
     assert "steps" in finding["message"]
+
+
+def test_a_number_that_is_masked_off_is_the_other_even_if_that_is_0(run: Run) -> None:
+    """Triton asks `if other`; a scalar 0 is one, and nothing is undefined."""
+    number = "x = tl.load(x_ptr + row * x_stride, mask=row > 5, other=0.0) + column * 1.0"
+    seen = run({LOAD: number})
+    assert seen["findings"] == []
+    assert seen["y"][:3] == [[2.0 * column for column in range(6)]] * 3
+    taken = run({LOAD: number.replace("row > 5", "row < 5")})
+    assert taken["y"][1][:2] == [WANT[1][0], WANT[1][0] + 2]

@@ -343,14 +343,14 @@ def test_hints_go_from_concept_to_code_and_are_remembered(
     for level, words in enumerate(
         ["Two bounds.", "Never above either.", "In clamp.", "min, then max"]
     ):
-        loop.hint("00", "")
+        loop.hint("00", "", "")
         text = capsys.readouterr().out
         says(text, f"{level + 1} of 4", words)
     says(text, "make diff-00")
     assert State(toy.root).get("hints", "00.1") == 4
     solve(toy, "clamp")
     screen(toy)
-    loop.hint("00", "")
+    loop.hint("00", "", "")
     says(capsys.readouterr().out, "00.2 Leave in order")
 
 

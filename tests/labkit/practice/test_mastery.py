@@ -33,16 +33,27 @@ def test_the_portfolio_shows_what_was_done_and_no_more(
     state.put("phases", "03-scheduler", {"passed": ["03.2"]})
     state.put("hunts", "03.1", {"solved": "now"})
     monkeypatch.setattr(portfolio, "State", lambda root: State(tmp_path))
-    html = portfolio.page(COURSE, [("tokens a second", "41", "43")])
+    shown = portfolio.Shown(
+        [("tokens a second", "41", "43")],
+        [("Hugging Face transformers", "17")],
+        [["r0", "Pdd."], ["r1", ".Px"]],
+        [("my scheduler", "9.10", "8.02")],
+    )
+    html = portfolio.page(COURSE, shown)
     assert "1 of " in html
     assert "Scheduler._clamp_new_tokens" in html and "Long answers forget what they said" in html
     assert "<td>41</td><td>43</td>" in html
+    assert "transformers, tokens a second</td><td></td><td>17</td>" in html
+    assert "<td>9.10</td><td>8.02</td>" in html and html.count("<rect") == 5
+    assert "<code>mini_vllm.core.scheduler</code></td><td>1 of" in html
+    assert "<code>mini_vllm.core.request_queue</code></td><td>the reference" in html
     assert "Thirty-three" not in html and "http" not in html.partition("<body>")[2]
 
 
 def test_nothing_written_nothing_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(portfolio, "State", lambda root: State(tmp_path))
-    assert portfolio.compare(COURSE) == []
+    shown = portfolio.look(COURSE)
+    assert not any((shown.runs, shown.others, shown.timeline, shown.arena))
 
 
 @pytest.mark.slow
@@ -54,7 +65,12 @@ def test_the_portfolio_runs_what_is_written(
     state.put("phases", phase.slug, {"passed": [task.id for task in phase.exercises]})
     monkeypatch.setattr(portfolio, "State", lambda root: State(tmp_path))
     monkeypatch.setattr(type(phase), "lab_file", lambda self, module: self.reference_file(module))
-    rows = portfolio.compare(COURSE)
+    shown = portfolio.look(COURSE)
+    rows = shown.runs
+    assert {name for name, _ in shown.others} == {"Hugging Face transformers", "vLLM"}
+    assert shown.others[0][1].isdigit() and float(shown.others[0][1]) > 0
+    assert [name for name, _ in shown.timeline] == ["r0", "r1", "r2", "r3"]
+    assert all(line.count("d") >= 47 for _, line in shown.timeline)
     assert [row[0] for row in rows][:1] == ["tokens a second"]
     assert dict((row[0], row[1:]) for row in rows)["tokens"] == ("192", "192")
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import queue
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from labkit.course.root import ROOT
 from labkit.inside import child, plain
 from labkit.judge.hidden_suite import run_hidden
 from labkit.process import overlay
@@ -208,6 +211,44 @@ def test_grandchildren_end_with_the_worker(root: Path) -> None:
         for _ in range(50):
             os.killpg(group, 0)
             time.sleep(0.1)
+
+
+ENDLESS = """
+import os, sys, time
+from pathlib import Path
+from labkit.inside import child
+from labkit.process import overlay
+
+env = overlay.environment(Path(sys.argv[1]), {})
+code = "import os; print(os.getpid(), flush=True)\\nwhile True: pass"
+process = child.start(["-c", code], env, child.Limits(60))
+print(process.stdout.readline().decode().strip(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a child ends with its input")
+def test_a_grader_that_is_killed_leaves_no_process(root: Path) -> None:
+    """Its child is in an endless loop and asks nobody; the kernel ends it."""
+    words = [sys.executable, "-c", ENDLESS, str(root)]
+    grader = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert grader.stdout is not None
+    number = int(grader.stdout.readline())
+    assert alive(number)
+    grader.kill()
+    grader.wait()
+    deadline = time.monotonic() + 10
+    while alive(number) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(number)
+
+
+def alive(number: int) -> bool:
+    """Whether a process runs; one that has ended and waits to be asked for its code does not."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_learner_and_reference_are_two_processes(tmp_path: Path) -> None:

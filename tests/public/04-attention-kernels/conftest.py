@@ -13,8 +13,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases import attention as cases_attention
+from labkit.kernels.cases import decode as decode_cases
+from labkit.kernels.cases import prefill as prefill_cases
 from labkit.kernels.cases.draw import Draw
+from labkit.kernels.cases.pages import Pages
 from labkit.kernels.direct import expect_close, solve
 from labkit.kernels.verdict import oracles
 from mini_vllm.attention.metadata import AttentionMetadata
@@ -24,10 +26,16 @@ from mini_vllm.kernels.launch import KernelSpec
 SHAPE = {"group": 1, "kv_heads": 1, "dim": 16, "block_size": 4}
 
 
-def decode_problem(seq_lens: Sequence[int], splits: int = 0, **shape: Any) -> tuple[Any, Any]:
+TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3}
+"""Half precision rounds weights before they meet the values, and the output."""
+
+
+def decode_problem(
+    seq_lens: Sequence[int], splits: int = 0, dtype: torch.dtype = torch.float32, **shape: Any
+) -> tuple[Any, Any]:
     """One new token for each context length, and what a kernel may read of it."""
-    make = cases_attention.decode(seq_lens, **(SHAPE | shape), splits=splits)
-    return make(Draw(4, "public", f"{seq_lens}{shape}"), torch.float32)
+    make = decode_cases.decode(seq_lens, **(SHAPE | shape), splits=splits)
+    return make(Draw(4, "public", f"{seq_lens}{shape}"), dtype)
 
 
 def check_decode(at: str, seq_lens: Sequence[int], **shape: Any) -> None:
@@ -36,10 +44,16 @@ def check_decode(at: str, seq_lens: Sequence[int], **shape: Any) -> None:
     problem, rules = decode_problem(seq_lens, **shape)
     solve(PAGED_DECODE, problem, rules)
     expected = oracles.paged_decode(problem)["output"].float()
-    expect_close(problem["output"], expected, axes=("request", "head", "dim"), at=at)
+    compare(problem["output"], expected, ("request", "head", "dim"), at)
 
 
-def rising(paged: cases_attention.Pages, problem: dict[str, Any]) -> None:
+def compare(yours: Tensor, expected: Tensor, axes: tuple[str, ...], at: str) -> None:
+    """Number by number, as closely as the output's type allows."""
+    __tracebackhide__ = True
+    expect_close(yours.float(), expected, axes=axes, at=at, tolerance=TOLERANCE[yours.dtype])
+
+
+def rising(paged: Pages, problem: dict[str, Any]) -> None:
     """Queries and keys with the score p / 5 at position p, so that each tile has a new maximum."""
     problem["query"].fill_(1.0)
     unit = 1 / (5 * problem["scale"] * paged.key.shape[-1])
@@ -48,14 +62,19 @@ def rising(paged: cases_attention.Pages, problem: dict[str, Any]) -> None:
             paged.key[paged.place(row, position)] = unit * position
 
 
-def check_prefill(at: str, requests: Sequence[tuple[int, int]], **shape: Any) -> None:
+def check_prefill(
+    at: str,
+    requests: Sequence[tuple[int, int]],
+    dtype: torch.dtype = torch.float32,
+    **shape: Any,
+) -> None:
     """The same for prefill; requests are (new tokens, tokens computed before)."""
     __tracebackhide__ = True
-    make = cases_attention.prefill(requests, **(SHAPE | shape))
-    problem, rules = make(Draw(4, "public", f"{requests}{shape}"), torch.float32)
+    make = prefill_cases.prefill(requests, **(SHAPE | shape))
+    problem, rules = make(Draw(4, "public", f"{requests}{shape}"), dtype)
     solve(PAGED_PREFILL, problem, rules)
     expected = oracles.paged_prefill(problem)["output"].float()
-    expect_close(problem["output"], expected, axes=("token", "head", "dim"), at=at)
+    compare(problem["output"], expected, ("token", "head", "dim"), at)
 
 
 def run_kernel(spec: KernelSpec, **problem: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from labkit.kernels.direct import expect_close, solve
 from labkit.kernels.verdict import oracles
@@ -53,13 +54,20 @@ SOFTMAX = KernelSpec(
 )
 
 
+WIDTH = 4
+"""Keys of a tile. It is not square: where `[:, None]` is forgotten, 2 rows do not fit 4 keys."""
+
+
 def run_softmax(tiles: list[list[list[float]]]) -> tuple[Tensor, Tensor]:
-    """Weights `[tiles, rows, N]` and state `[tiles, 3, rows]` after each tile."""
-    scores = torch.tensor(tiles)
+    """Weights `[tiles, rows, N]` and state `[tiles, 3, rows]` after each tile; the kernel sees
+    WIDTH keys, of which those behind the N are hidden."""
+    given = torch.tensor(tiles)
+    scores = pad(given, (0, WIDTH - given.shape[2]), value=float("-inf"))
     weights = torch.full_like(scores, float("nan"))
     state = torch.full((len(tiles), 3, scores.shape[1]), float("nan"))
     solve(SOFTMAX, dict(scores=scores, weights=weights, state=state), probe=PROBE)
-    return weights, state
+    expect(weights[:, :, given.shape[2] :].abs().max().item(), 0.0, at="weights of hidden keys")
+    return weights[:, :, : given.shape[2]], state
 
 
 def check_state(state: Tensor, expected: dict[str, list[float]], tile: int, at: str) -> None:
@@ -119,6 +127,12 @@ def test_04_4_decode_contexts_around_a_block(desk: Any) -> None:
 def test_04_4_decode_a_full_block(desk: Any) -> None:
     """A context that fills its only block to the last slot."""
     desk.check_decode("ana has 4 tokens; block size 4", [4])
+
+
+def test_04_4_decode_in_half_precision(desk: Any) -> None:
+    """float16 in, float16 out: `tl.dot` wants operands of one type, and weights are float32."""
+    at = "ana has 3 tokens, ben 9; query, keys and values are float16"
+    desk.check_decode(at, [3, 9], dtype=torch.float16)
 
 
 def test_04_4_decode_several_tiles(desk: Any) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 
 def test_04_6_a_prompt_from_its_start(desk: Any) -> None:
     """Five tokens, none computed before: token i sees tokens 0 to i."""
@@ -13,6 +15,12 @@ def test_04_6_a_prompt_from_its_start(desk: Any) -> None:
 def test_04_6_tokens_after_a_computed_prefix(desk: Any) -> None:
     """Three new tokens behind six computed ones: row i stands at position 6 + i."""
     desk.check_prefill("ana has 6 tokens computed and 3 new ones", [(3, 6)])
+
+
+def test_04_6_a_prompt_in_half_precision(desk: Any) -> None:
+    """float16 in, float16 out: `tl.dot` wants operands of one type, and weights are float32."""
+    at = "ana has 2 tokens computed and 3 new ones; query, keys and values are float16"
+    desk.check_prefill(at, [(3, 2)], dtype=torch.float16)
 
 
 def test_04_6_requests_of_different_lengths(desk: Any) -> None:

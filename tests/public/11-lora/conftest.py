@@ -86,7 +86,7 @@ class Shelf(LoRAModelManager):
 
     def __init__(self, max_loras: int, max_cpu_loras: int, disk: Iterable[str]) -> None:
         model = torch.nn.Module()
-        model.dtype = torch.float32  # type: ignore[assignment]
+        model.dtype, model.absent = torch.float32, ()  # type: ignore[assignment]
         config = LoRAConfig(max_loras=max_loras, max_cpu_loras=max_cpu_loras, max_lora_rank=1)
         super().__init__(model, config, 16, CPU)  # type: ignore[arg-type]
         self.layers = {

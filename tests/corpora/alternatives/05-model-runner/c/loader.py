@@ -16,7 +16,7 @@ def weight_targets(model):
         for last, parameter in owner.named_parameters(recurse=False):
             names = checkpoint_names(f"{owner_name}.{last}".lstrip("."))
             sizes = owner.output_sizes if len(names) > 1 else [parameter.shape[0]]
-            for name, view in zip(names, torch.split(parameter.detach(), sizes), strict=True):
+            for name, view in zip(names, parameter.detach().split(sizes), strict=True):
                 targets.setdefault(name, view)
     if model.config.tie_word_embeddings:
         targets.pop("lm_head.weight", None)
@@ -57,5 +57,7 @@ def copy_weight(target, tensor, name, file):
         raise ValueError(
             f"{name!r} in {file}: {list(tensor.shape)} does not fit {list(target.shape)}"
         )
+    import torch
+
     with torch.no_grad():
         target.copy_(tensor.to(dtype=target.dtype, device=target.device))

@@ -1,0 +1,180 @@
+"""Fetch a newer course, and merge its new skeletons into what the learner has written.
+
+Git merges the engine, the chapters and the tests. The lab files it must not merge: their skeletons
+change around the functions that the learner has filled in, and what `labs/.skeletons.json` says
+about them counts, not what was committed last. They get a three-way merge of their own, function
+by function, whether the learner has committed them or not.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from labkit.course import source
+from labkit.course.files import backup, blob_id, git, run_git, write_all
+from labkit.course.manifest import Course
+from labkit.course.skeleton import is_hole
+from labkit.course.sync import (
+    RECORD,
+    Change,
+    generated,
+    read_record,
+    record_text,
+    sync,
+    text_of,
+)
+
+
+class UpdateRefused(Exception):
+    """Git could not bring the newer course; the message says why, and what to type."""
+
+
+def update(course: Course, pull: bool = True) -> list[Change]:
+    """Fetch a newer course and merge its new skeletons into the learner's files; every file is
+    backed up first, and either all are written or none."""
+    root, before = course.root, read_record(course.root)
+    mine = {}
+    for name, recorded in before.items():
+        text = text_of(root / name)
+        if text is not None and blob_id(text) != recorded:
+            mine[name] = text
+    folder = backup(root, [root / name for name in mine])
+    changes = [Change("backup", folder.relative_to(root).as_posix())] if folder else []
+    if pull:
+        try:
+            _bring(root, {*before, RECORD}, mine)
+        except UpdateRefused as refused:
+            return [*changes, Change("wrong", ".", str(refused))]
+    record, texts, fresh = read_record(root), dict[Path, str](), Course(root)
+    for phase in fresh.ready:
+        for path, new in generated(phase).items():
+            name = path.relative_to(root).as_posix()
+            if name in mine:
+                change, merged = _merge(root, name, mine[name], before[name], new)
+                changes.append(change)
+                texts |= merged
+                if change.kind != "kept":
+                    record[name] = blob_id(new)
+    write_all(texts | {root / RECORD: record_text(record)})
+    changes += [change for change in sync(fresh) if change.kind == "written"]
+    return changes + (_conclude(root, before) if pull else [])
+
+
+# ---------------------------------------------------------------- git's part
+def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> None:
+    """Fetch, and begin the merge; edits of lab files that are not committed are set aside.
+
+    Args:
+        ours: the files whose merge is not git's.
+        mine: lab file -> its text, to put back if git refuses.
+
+    Raises:
+        UpdateRefused: nothing has changed then.
+    """
+    fetched = run_git(root, "fetch")
+    if fetched.returncode:
+        raise UpdateRefused(_says(fetched, "look at `git remote -v`, then `make update` again"))
+    target = (git(root, "rev-parse", "--verify", "-q", "@{upstream}") or "").strip()
+    if not target:
+        raise UpdateRefused(
+            "this branch follows no other; say which one: `git branch -u origin/main`, then"
+            " `make update` again"
+        )
+    aside = [
+        name for name in mine if run_git(root, "diff", "--quiet", "HEAD", "--", name).returncode
+    ]
+    for name in aside:
+        git(root, "checkout", "HEAD", "--", name)
+    merged = run_git(root, "merge", "--no-commit", "--no-edit", target)
+    left = (git(root, "diff", "--name-only", "--diff-filter=U") or "").splitlines()
+    others = sorted(set(left) - set(ours))
+    if others or (merged.returncode and not left):
+        git(root, "merge", "--abort")
+        write_all({root / name: mine[name] for name in aside})
+        if not others:
+            raise UpdateRefused(_says(merged, "do what git says, then `make update` again"))
+        raise UpdateRefused(
+            f"you and the newer course both changed {', '.join(others[:3])}; take the course's"
+            f" with `git checkout {target[:12]} -- {others[0]}` and `git commit`, or merge by hand"
+            " with `git merge`, then `make update` again"
+        )
+    for name in left:  # of both sides; the learner's text comes back with our own merge
+        run_git(root, "checkout", "--theirs", "--", name)
+        run_git(root, "add", "--", name)
+
+
+def _says(done: subprocess.CompletedProcess[str], todo: str) -> str:
+    lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    said = " ".join(" ".join(lines[:6]).split()) or f"exit code {done.returncode}"
+    return f"git says: {said[:400]}; your files are as they were; {todo}"
+
+
+def _conclude(root: Path, before: Mapping[str, str]) -> list[Change]:
+    """Commit the merge, if it is one; what was committed of the labs is committed merged."""
+    if git(root, "rev-parse", "-q", "--verify", "MERGE_HEAD") is None:
+        return []
+    for name, skeleton in before.items():
+        if (git(root, "rev-parse", f"HEAD:{name}") or "").strip() != skeleton:
+            run_git(root, "add", "--", name)
+    run_git(root, "add", "--", RECORD)
+    done = run_git(root, "commit", "--no-edit", "-q")
+    if done.returncode == 0:
+        return []
+    said = " ".join((done.stderr or done.stdout).split())[:400]
+    return [Change("wrong", ".", f"all is merged, but not committed: {said}; then `git commit`")]
+
+
+# ---------------------------------------------------------------- ours
+def _merge(
+    root: Path, name: str, mine: str, base_id: str, new: str
+) -> tuple[Change, dict[Path, str]]:
+    """What becomes of one lab file, and the texts to write."""
+    path = root / name
+    if base_id == blob_id(new):
+        return Change("kept", name, "its skeleton did not change"), {path: mine}
+    base = git(root, "cat-file", "blob", base_id)
+    if base is None or name.endswith(".ipynb"):
+        beside = path.with_name(f"{path.name}.new")
+        why = f"the new skeleton lies beside it as {beside.name}"
+        return Change("kept", name, why), {path: mine, beside: new}
+    merged, conflicts = _merge_solved(mine, base, new) or _merge_texts(mine, base, new)
+    change = Change("merged", name)
+    if conflicts:
+        change = Change("conflict", name, f"{conflicts} place(s) marked <<<<<<< yours")
+    return change, {path: merged}
+
+
+def _merge_texts(mine: str, base: str, new: str) -> tuple[str, int]:
+    """Git's merge of three texts, and the number of conflicts marked in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder, kind) for kind in ("yours", "old-skeleton", "new-skeleton")]
+        for file, text in zip(files, (mine, base, new), strict=True):
+            file.write_text(text, encoding="utf-8")
+        labels = [part for file in files for part in ("-L", file.name)]
+        done = subprocess.run(
+            ["git", "merge-file", "-p", *labels, *map(str, files)], capture_output=True, text=True
+        )
+    return done.stdout, done.returncode
+
+
+def _merge_solved(mine: str, base: str, new: str) -> tuple[str, int] | None:
+    """The merge of what is around the holes, with the learner's bodies in it: so a solution never
+    stands in the way of what changes beside it. None where that does not work."""
+    try:
+        holes = [name for name, hole in source.functions(base).items() if is_hole(hole)]
+        around, bodies = mine, dict[str, str]()
+        for name in holes:
+            bodies[name] = source.body_text(mine, source.find(mine, name))
+            empty = source.body_text(base, source.find(base, name))
+            around = source.replace_body(around, name, empty)
+        merged, conflicts = _merge_texts(around, base, new)
+        for name, body in bodies.items():
+            still = source.functions(merged).get(name)
+            if still and not is_hole(source.find(mine, name)):
+                merged = source.replace_body(merged, name, body)
+    except (SyntaxError, source.SourceError):
+        return None
+    return None if conflicts else (merged, 0)

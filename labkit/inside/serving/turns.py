@@ -1,0 +1,47 @@
+"""Time without a clock: turns of the event loop, and what becomes of who waits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+TURNS = 60
+"""Turns of the event loop after which whoever has not come back never will."""
+SPINS = 200
+"""Waits that return at once, after which a loop is called endless."""
+
+
+class Stuck(Exception):
+    """Somebody waits for what will never come, or runs in circles."""
+
+
+async def turns(count: int = TURNS) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+def run(work: Coroutine[Any, Any, Any]) -> Any:
+    """Run it in an event loop of its own, which keeps quiet about tasks that were left."""
+
+    async def quietly() -> Any:
+        asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+        return await work
+
+    return asyncio.run(quietly())
+
+
+def named(error: BaseException) -> str:
+    """An error as text; that of a function nobody has written is raised."""
+    if isinstance(error, NotImplementedError):
+        raise error
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def how_ended(task: asyncio.Future[Any]) -> str:
+    if not task.done():
+        return "waits for ever"
+    if task.cancelled():
+        return "cancelled"
+    error = task.exception()
+    return str(task.result()) if error is None else named(error)

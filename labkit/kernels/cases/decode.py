@@ -1,0 +1,297 @@
+"""Cases for decodes: ragged contexts, shared heads, windows, splits and their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, lazy_zeros, unfilled
+from labkit.kernels.cases.pages import (
+    BIG_CACHE,
+    Pages,
+    far_logits,
+    far_queries,
+    far_table,
+    high_logits,
+    int32,
+    leaning,
+    loud_key,
+    low_logits,
+    steady,
+    zero_queries,
+)
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+
+
+def decode(
+    seq_lens: Sequence[int | None],
+    group: int,
+    kv_heads: int,
+    dim: int,
+    block_size: int,
+    window: int | None = None,
+    splits: int = 0,
+    scale: float | None = None,
+    change: Callable[[Pages, dict[str, Any]], None] | None = None,
+    **pages: Any,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """One new token a request; a length of None is drawn. With `splits` the split-KV problem.
+
+    `scale`: None = what models have, 1 / sqrt(dim).
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        lens = [draw.integer(2, 3 * block_size + 1) if n is None else n for n in seq_lens]
+        first = [max(n - (window or n), 0) for n in lens]
+        paged = Pages(draw, dtype, lens, block_size, kv_heads, dim, first, **pages)
+        heads = group * kv_heads
+        query = draw.normal(len(lens), heads, dim, dtype=dtype)
+        problem: dict[str, Any] = dict(
+            query=inside_wider(query, 0, 2 * kv_heads * dim),
+            key_cache=paged.key,
+            value_cache=paged.value,
+            block_table=paged.table,
+            seq_lens=int32(lens),
+            output=unfilled(len(lens), heads, dim, dtype=dtype),
+            scale=scale or dim**-0.5,
+            window=window,
+        )
+        axes = ("request", "head", "dim")
+        rules = paged.rules() | {"query": TensorRule(axes=axes), "output": TensorRule(axes=axes)}
+        rules["seq_lens"] = TensorRule(axes=("request",))
+        if splits:
+            problem["partial"] = unfilled(len(lens), heads, splits, dim, dtype=torch.float32)
+            problem["lse"] = unfilled(len(lens), heads, splits, dtype=torch.float32)
+            parts = ("request", "head", "split", "dim")
+            rules |= {"partial": TensorRule(axes=parts), "lse": TensorRule(axes=parts[:3])}
+        if change:
+            change(paged, problem)
+        return problem, CaseRules(rules)
+
+    return make
+
+
+PAGED_DECODE = (
+    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16)),
+    Case(
+        "ragged", "contexts that end before, at and after a block's border", "float32",
+        decode([1, 15, 16, 17, None], 2, 2, 32, 16),
+    ),
+    Case(
+        "tiles", "contexts around 32 and 64 tokens", "float32",
+        decode([31, 33, 65], 4, 1, 32, 16),
+    ),
+    Case("block-1", "blocks of one token", "float16", decode([1, 5, None], 4, 1, 64, 1)),
+    Case("odd-group", "3 heads share one, 80 features", "bfloat16", decode([None, 9], 3, 2, 80, 4)),
+    Case("wide", "8 heads share one, 128 features", "float16", decode([33, None], 8, 1, 128, 32)),
+    Case("inert", "rows without a request", "float32", decode([0, None, 0], 2, 1, 32, 16)),
+    Case(
+        "window-1", "each token sees only itself", "float32",
+        decode([1, 16, 17], 2, 1, 32, 16, 1),
+    ),
+    Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
+    Case(
+        "shared", "requests that share their first blocks", "float16",
+        decode([9, 14, 19], 2, 2, 32, 4, shared=2),
+    ),
+    Case(
+        "far-logits", "logits of +-1e4", "float32",
+        decode([40, 11], 2, 1, 64, 16, change=far_logits),
+    ),
+    Case(
+        "loud", "one key far longer than the others", "float32",
+        decode([50, 7], 4, 1, 32, 16, change=loud_key),
+    ),
+    Case(
+        "far", "queries 2^30 elements apart", "float16",
+        decode([7, 3, 20, 1, 2, 5], 2, 1, 32, 16, change=far_queries),
+    ),
+    Case(
+        "far-table", "rows of the block table 2^30 elements apart", "float16",
+        decode([7, 3, 20, 1, 2, 5], 2, 1, 32, 16, change=far_table),
+    ),
+    Case(
+        "many-heads", "7 key/value heads of 96, blocks of 12", "float32",
+        decode([30, None], 3, 7, 96, 12),
+    ),
+    Case(
+        "one-for-all", "20 heads share one", "float32",
+        decode([17, None], 20, 1, 32, 16),
+    ),
+    Case(
+        "long", "a context of 1,300 tokens beside a short one", "float32",
+        decode([1300, 3], 1, 1, 32, 24),
+    ),
+    Case(
+        "hundreds", "200 requests", "float16",
+        decode([1 + (5 * i) % 17 for i in range(200)], 1, 1, 16, 3),
+    ),
+    Case(
+        "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
+        decode([40, None], 2, 2, 64, 16, scale=0.4),
+    ),
+    Case(
+        "low-logits", "logits around -110", "float32",
+        decode([70, 9], 2, 1, 64, 16, change=low_logits),
+    ),
+    Case(
+        "high-logits", "logits around 110", "float32",
+        decode([70, 9], 2, 1, 64, 16, change=high_logits),
+    ),
+    Case(
+        "leaning", "long keys whose scores hardly differ", "float16",
+        decode([40, 75], 2, 2, 80, 16, change=leaning),
+    ),
+    Case(
+        "leaning-bf16", "long keys whose scores hardly differ", "bfloat16",
+        decode([40, 75], 2, 2, 80, 16, change=leaning),
+    ),
+    Case(
+        "steady", "values that differ little, over many tiles", "float16",
+        decode([900, 700], 4, 1, 64, 16, change=steady), once=True,
+    ),
+    Case(
+        "steady-bf16", "values that differ little, over many tiles", "bfloat16",
+        decode([900, 700], 4, 1, 64, 16, change=steady), once=True,
+    ),
+    Case(
+        "even", "queries of zeros: an average", "float32",
+        decode([None, 35], 2, 1, 32, 16, change=zero_queries),
+    ),
+    Case(
+        "big-cache", "blocks behind the 2^32nd element", "float16",
+        decode([18, 3], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
+    ),
+    *(
+        Case(
+            f"traffic-{group}", f"256 tokens of context, {group} heads share one", "bfloat16",
+            decode([256], group, 1, 64, 16), graded=True,
+        )
+        for group in (1, 2, 4, 8)
+    ),
+)  # fmt: skip
+
+SPLIT_DECODE = (
+    Case("one", "one token for two splits", "float32", decode([1], 2, 1, 32, 16, splits=2)),
+    Case(
+        "ragged", "contexts around a tile, two splits", "float32",
+        decode([31, 32, 33, None], 2, 1, 32, 16, splits=2),
+    ),
+    Case("empty", "more splits than tiles", "float32", decode([40, 1], 1, 2, 32, 4, splits=8)),
+    Case("inert", "rows without a request", "float16", decode([0, 70], 4, 1, 64, 16, splits=4)),
+    Case("window", "a window of 37", "bfloat16", decode([90, 20], 3, 1, 80, 32, 37, splits=2)),
+    Case(
+        "far-logits", "logits of +-1e4", "float32",
+        decode([69], 2, 1, 64, 16, splits=2, change=far_logits),
+    ),
+    Case("block-1", "blocks of one token", "float16", decode([None, 66], 8, 1, 32, 1, splits=2)),
+    Case(
+        "many-heads", "5 key/value heads of 96, blocks of 12", "float32",
+        decode([100, None], 2, 5, 96, 12, splits=3),
+    ),
+    Case(
+        "one-for-all", "20 heads share one", "bfloat16",
+        decode([70, None], 20, 1, 32, 16, splits=2),
+    ),
+    Case(
+        "long", "1,500 tokens for 16 splits", "float32",
+        decode([1500, 40], 1, 1, 32, 24, splits=16),
+    ),
+    Case(
+        "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
+        decode([70, None], 2, 2, 64, 16, splits=2, scale=0.4),
+    ),
+    Case(
+        "low-logits", "logits around -110", "float32",
+        decode([100, 9], 2, 1, 64, 16, splits=2, change=low_logits),
+    ),
+    Case(
+        "high-logits", "logits around 110", "float32",
+        decode([100, 9], 2, 1, 64, 16, splits=2, change=high_logits),
+    ),
+    Case(
+        "steady", "values that differ little, over many tiles", "float16",
+        decode([900, 700], 4, 1, 64, 16, splits=2, change=steady), once=True,
+    ),
+    Case(
+        "traffic", "512 tokens of context in two splits, 4 heads share one", "bfloat16",
+        decode([512], 4, 1, 64, 16, splits=2), graded=True,
+    ),
+)  # fmt: skip
+
+
+# ---------------------------------------------------------------- reduce_splits
+def reduce(
+    requests: int, heads: int, splits: int, dim: int, empty: Sequence[int] = (), spread: float = 1.0
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """Partial results whose splits `empty` are empty: their share is exp(-inf).
+
+    Request 0 has no context at all if there are more requests than one and any split is empty.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        partial = draw.normal(requests, heads, splits, dim)
+        lse = draw.normal(requests, heads, splits) * spread
+        for split in empty:
+            partial[:, :, split], lse[:, :, split] = 0.0, float("-inf")
+        if empty and requests > 1:
+            partial[0], lse[0] = 0.0, float("-inf")
+        problem = dict(partial=partial, lse=lse, output=unfilled(requests, heads, dim, dtype=dtype))
+        axes = ("request", "head", "split", "dim")
+        rules = {
+            "partial": TensorRule(axes=axes),
+            "lse": TensorRule(axes=axes[:3]),
+            "output": TensorRule(axes=("request", "head", "dim")),
+        }
+        return problem, CaseRules(rules)
+
+    return make
+
+
+def long_reduce(splits: int, dim: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many rows that the last begins behind the 2^32nd number; the first and the last run."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = 2**32 // (splits * dim) + 2
+        programs = (0, count - 1)
+        partial = lazy_zeros(count, 1, splits, dim, dtype=torch.float32)
+        lse = lazy_zeros(count, 1, splits, dtype=torch.float32)
+        rows = torch.zeros(count, 1, 1, dtype=torch.bool)
+        for row in programs:
+            partial[row], lse[row] = draw.normal(1, splits, dim), draw.normal(1, splits)
+            rows[row] = True
+        axes, why = ("request", "head", "split", "dim"), "its program does not run here"
+        rules = {
+            "partial": TensorRule(readable=rows[..., None], axes=axes, why=why),
+            "lse": TensorRule(readable=rows, axes=axes[:3], why=why),
+            "output": TensorRule(writable=rows, required=rows, axes=("request", "head", "dim")),
+        }
+        output = lazy_zeros(count, 1, dim, dtype=dtype)
+        problem = dict(partial=partial, lse=lse, output=output)
+        return problem, CaseRules(rules, programs)
+
+    return make
+
+
+REDUCE_SPLITS = (
+    Case("one", "one split", "float32", reduce(1, 1, 1, 32)),
+    Case("two", "two splits", "float32", reduce(3, 2, 2, 64)),
+    Case("many", "32 splits", "float16", reduce(2, 2, 32, 32)),
+    Case("hundreds", "150 requests", "bfloat16", reduce(150, 1, 2, 16)),
+    Case("head-96", "5 heads of 96, 17 splits", "float16", reduce(2, 5, 17, 96)),
+    Case("odd", "3 splits, 80 features", "bfloat16", reduce(2, 3, 3, 80)),
+    Case("empty", "empty splits, and a request without context", "float32",
+         reduce(3, 2, 8, 32, empty=(2, 6, 7))),
+    Case("far", "splits whose masses differ by e^1000", "float32", reduce(2, 2, 4, 64, spread=1e3)),
+    Case("wide", "128 features", "float16", reduce(2, 4, 4, 128)),
+    Case("long", "more than 2^32 numbers", "float16", long_reduce(32, 128)),
+    Case("traffic", "16 heads, 8 splits", "float32", reduce(2, 8, 8, 64), graded=True),
+)  # fmt: skip
+
+CASES = {
+    "paged_decode": PAGED_DECODE,
+    "reduce_splits": REDUCE_SPLITS,
+    "split_decode": SPLIT_DECODE,
+}

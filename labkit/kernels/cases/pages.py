@@ -1,0 +1,204 @@
+"""Pages of keys and values with requests in them, and what makes attention over them hard.
+
+Every cache here is NaN wherever no visible token lies, and every block table ends in an impossible
+block: a kernel that looks there and "masks it later" is found out twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from labkit.kernels.cases.draw import Draw, far_apart, lazy_zeros, unfilled
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+
+IMPOSSIBLE_BLOCK = 2**31 - 1
+CACHE_AXES = ("block", "offset", "head", "dim")
+BIG_CACHE = 2**32 + 2**16  # elements: 32 bits do not count them, signed or not
+
+
+class Pages:
+    """Key and value caches with the contexts of some requests in them, in shuffled blocks.
+
+    Args:
+        seq_lens: tokens of each request.
+        first_visible: the first position of each that its queries see; None = 0.
+        shared: how many leading blocks all requests have in common.
+        num_blocks: None = a few more than are needed. More than 2^31 elements are allocated lazily,
+            and the blocks in use lie at the end.
+    """
+
+    def __init__(
+        self,
+        draw: Draw,
+        dtype: torch.dtype,
+        seq_lens: Sequence[int],
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        first_visible: Sequence[int] | None = None,
+        shared: int = 0,
+        num_blocks: int | None = None,
+    ) -> None:
+        self.seq_lens, self.block_size, self.draw = list(seq_lens), block_size, draw
+        needs = [-(-length // block_size) for length in seq_lens]
+        total = num_blocks or sum(needs) + 4
+        free = draw.order(range(max(total - sum(needs) - 3, 1), total))
+        common, self.width = [free.pop() for _ in range(shared)], max(*needs, 1)
+        self.table = torch.full((len(needs), self.width + 2), IMPOSSIBLE_BLOCK, dtype=torch.int32)
+        for row, need in enumerate(needs):
+            blocks = (common + [free.pop() for _ in range(max(need - shared, 0))])[:need]
+            self.table[row, :need] = torch.tensor(blocks, dtype=torch.int32)
+        self.table = self.table[:, : self.width]
+        self.slots = torch.zeros(total, block_size, dtype=torch.bool)
+        for row, length in enumerate(seq_lens):
+            for position in range(first_visible[row] if first_visible else 0, length):
+                self.slots[self.place(row, position)] = True
+        self.key = self._cache(draw, dtype, total, num_kv_heads, head_dim)
+        self.value = self._cache(draw, dtype, total, num_kv_heads, head_dim)
+
+    def _cache(self, draw: Draw, dtype: torch.dtype, total: int, heads: int, dim: int) -> Tensor:
+        shape = (total, self.block_size, heads, dim)
+        big = torch.Size(shape).numel() > 2**31
+        cache = lazy_zeros(*shape, dtype=dtype) if big else unfilled(*shape, dtype=dtype)
+        cache[self.slots] = draw.normal(int(self.slots.sum()), heads, dim, dtype=dtype)
+        return cache
+
+    def place(self, row: int, position: int) -> tuple[int, int]:
+        """Block and offset of a request's position."""
+        return int(self.table[row, position // self.block_size]), position % self.block_size
+
+    def rules(self) -> dict[str, TensorRule]:
+        """Slots are readable where a visible token lies, table entries where a block is."""
+        cache = TensorRule(
+            readable=self.slots[:, :, None, None],
+            axes=CACHE_AXES,
+            why="no token that this kernel may see lies in this slot",
+        )
+        table = TensorRule(
+            readable=self.table != IMPOSSIBLE_BLOCK,
+            axes=("request", "entry"),
+            why="the request has no block there; entries past its last block are garbage",
+        )
+        return {"key_cache": cache, "value_cache": cache, "block_table": table}
+
+
+def int32(values: Sequence[int]) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def stored_rules(
+    slots: Sequence[int], mapping: Tensor, blocks: int, block_size: int, last_axis: str = "dim"
+) -> CaseRules:
+    """Rules of a store: `slots` of the caches must be written and nothing else may be; of the new
+    tokens those are read whose slot in `mapping` is not -1."""
+    required = torch.zeros(blocks * block_size, dtype=torch.bool)
+    required[list(slots)] = True
+    required = required.view(blocks, block_size, 1, 1)
+    cache = TensorRule(
+        readable=torch.zeros(1, 1, 1, 1, dtype=torch.bool),
+        writable=required,
+        required=required,
+        axes=(*CACHE_AXES[:3], last_axis),
+        why="storing needs nothing of what is in the cache",
+    )
+    new = TensorRule(
+        readable=(mapping >= 0)[:, None, None],
+        axes=("token", "head", "dim"),
+        why="its slot is -1, so this token is not stored",
+    )
+    return CaseRules({"key_cache": cache, "value_cache": cache, "key": new, "value": new})
+
+
+# ---------------------------------------------------------------- what makes it hard
+def far_logits(paged: Pages, problem: dict[str, Any]) -> None:
+    """Logits from -1e4 to 1e4 in steps so wide that one key has all the weight of its query.
+
+    Every visible key is a multiple of one direction, every query the same long vector.
+    """
+    dim = paged.key.shape[-1]
+    direction = torch.ones(dim) / dim**0.5
+    scale = 1e4 / (problem["scale"] * 100)
+    problem["query"].copy_((direction * scale).expand(problem["query"].shape))
+    for row, length in enumerate(paged.seq_lens):
+        order = [(7 * position + 3) % max(length, 1) for position in range(length)]
+        for position, level in enumerate(order):
+            key = direction * (200 * (level + 1) / length - 100)
+            place = paged.place(row, position)
+            if paged.slots[place]:
+                paged.key[place] = key.to(paged.key.dtype)
+
+
+def logits_around(level: float) -> Callable[[Pages, dict[str, Any]], None]:
+    """Logits around a number that float32's exp does not survive: around -110 it gives 0, around
+    110 infinity. Only a true maximum can be subtracted.
+
+    Every query is the same vector, and every visible key is moved along it. Keys are multiples of
+    1/64, so that float32 sums them without rounding.
+    """
+
+    def change(paged: Pages, problem: dict[str, Any]) -> None:
+        dim = paged.key.shape[-1]
+        direction = torch.ones(dim) / dim**0.5
+        problem["query"].copy_((direction / problem["scale"]).expand(problem["query"].shape))
+        moved = paged.key[paged.slots].float() + level * direction
+        paged.key[paged.slots] = ((moved * 64).round() / 64).to(paged.key.dtype)
+
+    return change
+
+
+low_logits, high_logits = logits_around(-110.0), logits_around(110.0)
+
+
+def leaning(paged: Pages, problem: dict[str, Any]) -> None:
+    """Scores around 40 that hardly differ, of long keys nearly at right angles to their query.
+
+    All queries of a request are the same. What rounds a query or a score to half precision moves
+    weight from key to key.
+    """
+    requests = len(paged.seq_lens)
+    starts = problem.get("query_start_loc", torch.arange(requests + 1)).tolist()
+    for row, length in enumerate(paged.seq_lens):
+        tokens = problem["query"][starts[row] : starts[row + 1]]
+        tokens[:] = 2 * tokens[0, 0].clone()
+        query = tokens[0, 0].double()
+        for position in range(length):
+            place = paged.place(row, position)
+            key = paged.key[place].double()
+            scores = 40 + key[:, 0]
+            key *= 6
+            along = scores / problem["scale"] - key @ query
+            key += along[:, None] * query / query.square().sum()
+            paged.key[place] = key.to(paged.key.dtype)
+
+
+def steady(paged: Pages, problem: dict[str, Any]) -> None:
+    """Values around 3: what weights lose by rounding averages out over many keys, and what is
+    left of the error is how often the sum itself was rounded.
+    """
+    paged.value[paged.slots] = (3 + paged.value[paged.slots].float() / 4).to(paged.value.dtype)
+
+
+def loud_key(paged: Pages, problem: dict[str, Any]) -> None:
+    """One key of each request, at a place that is drawn, 20 times as long as the others."""
+    for row, length in enumerate(paged.seq_lens):
+        if length:
+            paged.key[paged.place(row, paged.draw.integer(0, length - 1))] *= 20
+
+
+def far_queries(paged: Pages, problem: dict[str, Any]) -> None:
+    """Queries 2^30 elements apart."""
+    problem["query"] = far_apart(problem["query"])
+
+
+def far_table(paged: Pages, problem: dict[str, Any]) -> None:
+    """Rows of the block table 2^30 elements apart."""
+    problem["block_table"] = far_apart(problem["block_table"])
+
+
+def zero_queries(paged: Pages, problem: dict[str, Any]) -> None:
+    """Every score is 0: each visible value counts the same."""
+    problem["query"].zero_()

@@ -1,0 +1,202 @@
+"""Cases for prefills: ragged requests, tokens computed before, windows, tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, unfilled
+from labkit.kernels.cases.pages import (
+    BIG_CACHE,
+    Pages,
+    far_logits,
+    far_queries,
+    far_table,
+    high_logits,
+    int32,
+    leaning,
+    loud_key,
+    low_logits,
+    steady,
+    zero_queries,
+)
+from labkit.kernels.cases.rules import CaseRules, TensorRule
+
+
+def prefill(
+    requests: Sequence[tuple[int | None, int]],
+    group: int,
+    kv_heads: int,
+    dim: int,
+    block_size: int,
+    window: int | None = None,
+    longer: int = 0,
+    key_tile: int | None = None,
+    scale: float | None = None,
+    change: Callable[[Pages, dict[str, Any]], None] | None = None,
+    **pages: Any,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """Requests of (new tokens, tokens computed before); None is drawn.
+
+    The launch is told that the longest request has `longer` more tokens than it has, as a padded
+    batch does. `key_tile` is used instead of the launcher's; `scale` as for `decode`.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        lens = [draw.integer(2, 2 * block_size + 2) if n is None else n for n, _ in requests]
+        before = [computed for _, computed in requests]
+        total = [n + computed for n, computed in zip(lens, before, strict=True)]
+        first = [max(computed - (window or total[i]) + 1, 0) for i, computed in enumerate(before)]
+        paged = Pages(draw, dtype, total, block_size, kv_heads, dim, first, **pages)
+        heads, tokens = group * kv_heads, sum(lens)
+        query = draw.normal(tokens, heads, dim, dtype=dtype)
+        starts = [sum(lens[:i]) for i in range(len(lens) + 1)]
+        problem: dict[str, Any] = dict(
+            query=inside_wider(query, 0, 2 * kv_heads * dim),
+            key_cache=paged.key,
+            value_cache=paged.value,
+            block_table=paged.table,
+            query_start_loc=int32(starts),
+            seq_lens=int32(total),
+            output=unfilled(tokens, heads, dim, dtype=dtype),
+            scale=scale or dim**-0.5,
+            max_query_len=max(lens) + longer,
+            window=window,
+        )
+        axes = ("token", "head", "dim")
+        rules = paged.rules() | {"query": TensorRule(axes=axes), "output": TensorRule(axes=axes)}
+        rules |= {name: TensorRule(axes=("request",)) for name in ("query_start_loc", "seq_lens")}
+        if change:
+            change(paged, problem)
+        constants = {"KEY_TILE": key_tile} if key_tile else {}
+        return problem, CaseRules(rules, constants=constants)
+
+    return make
+
+
+PAGED_PREFILL = (
+    Case("one", "one token, nothing before it", "float32", prefill([(1, 0)], 1, 1, 32, 16)),
+    Case(
+        "ragged", "requests that end before, at and after a block's border", "float32",
+        prefill([(15, 0), (16, 0), (17, 0), (None, 0)], 2, 1, 32, 16),
+    ),
+    Case(
+        "prefix", "tokens computed before: a prefix hit and a decode among prefills", "float32",
+        prefill([(7, 16), (1, 33), (None, 5)], 2, 1, 32, 16),
+    ),
+    Case(
+        "tiles", "31, 32 and 33 tokens", "float32",
+        prefill([(31, 0), (32, 1), (33, 31)], 1, 1, 32, 16),
+    ),
+    Case("block-1", "blocks of one token", "float16", prefill([(5, 0), (None, 3)], 2, 2, 64, 1)),
+    Case(
+        "odd-group", "3 heads share one, 80 features", "bfloat16",
+        prefill([(None, 6), (9, 0)], 3, 2, 80, 4),
+    ),
+    Case(
+        "wide", "4 heads share one, 128 features", "float16",
+        prefill([(33, 0), (2, 40)], 4, 1, 128, 32),
+    ),
+    Case(
+        "window-1", "each token sees only itself", "float32",
+        prefill([(18, 15), (1, 0)], 2, 1, 32, 16, 1),
+    ),
+    Case("window-odd", "a window of 7", "bfloat16", prefill([(20, 13), (None, 0)], 1, 2, 64, 4, 7)),
+    Case(
+        "window-tiles", "a window so short that rows see nothing of their first tile", "float32",
+        prefill([(40, 3), (17, 30)], 2, 1, 32, 16, 5, key_tile=16),
+    ),
+    Case(
+        "shared", "requests that share their first blocks", "float16",
+        prefill([(3, 8), (5, 9), (1, 12)], 2, 1, 32, 4, shared=2),
+    ),
+    Case(
+        "padded", "a request without tokens, and more tiles than tokens", "float32",
+        prefill([(None, 0), (0, 0)], 8, 1, 32, 16, longer=40),
+    ),
+    Case(
+        "far-logits", "logits of +-1e4", "float32",
+        prefill([(24, 0)], 2, 1, 64, 16, change=far_logits),
+    ),
+    Case(
+        "loud", "one key far longer than the others", "float32",
+        prefill([(20, 20), (3, 2)], 2, 1, 32, 16, change=loud_key),
+    ),
+    Case(
+        "far", "queries 2^30 elements apart", "float16",
+        prefill([(2, 3), (3, 0), (1, 20)], 2, 1, 32, 16, change=far_queries),
+    ),
+    Case(
+        "far-table", "rows of the block table 2^30 elements apart", "float16",
+        prefill([(1, 3), (1, 0), (2, 20), (1, 1), (1, 2), (1, 18)], 2, 1, 32, 16,
+                change=far_table),
+    ),
+    Case(
+        "many-heads", "6 key/value heads of 96, blocks of 12", "float32",
+        prefill([(9, 20), (None, 0)], 2, 6, 96, 12),
+    ),
+    Case(
+        "long", "a few tokens behind 1,100", "float32",
+        prefill([(6, 1100), (3, 0)], 1, 1, 32, 24),
+    ),
+    Case(
+        "many-tiles", "2,100 tokens, each of which sees nine", "float32",
+        prefill([(2100, 0)], 1, 1, 16, 16, 9),
+    ),
+    Case(
+        "hundreds", "120 requests of a few tokens", "float16",
+        prefill([(1 + i % 3, (5 * i) % 11) for i in range(120)], 1, 1, 16, 3),
+    ),
+    Case(
+        "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
+        prefill([(20, 9), (None, 0)], 2, 2, 64, 16, scale=0.4),
+    ),
+    Case(
+        "high-logits", "logits around 110", "float32",
+        prefill([(40, 30)], 1, 1, 64, 16, change=high_logits),
+    ),
+    Case(
+        "leaning", "long keys whose scores hardly differ", "float16",
+        prefill([(40, 35)], 2, 2, 80, 16, change=leaning),
+    ),
+    Case(
+        "leaning-bf16", "long keys whose scores hardly differ", "bfloat16",
+        prefill([(40, 35)], 2, 2, 80, 16, change=leaning),
+    ),
+    Case(
+        "steady", "values that differ little, over many tiles", "float16",
+        prefill([(12, 900)], 2, 1, 64, 16, change=steady), once=True,
+    ),
+    Case(
+        "steady-bf16", "values that differ little, over many tiles", "bfloat16",
+        prefill([(12, 900)], 2, 1, 64, 16, change=steady), once=True,
+    ),
+    Case(
+        "even", "queries of zeros: averages", "float32",
+        prefill([(None, 4)], 2, 1, 32, 16, change=zero_queries),
+    ),
+    Case(
+        "big-cache", "blocks behind the 2^32nd element", "float16",
+        prefill([(5, 14), (2, 0)], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
+    ),
+    Case(
+        "low-logits", "rows whose first tile is empty, and whose logits are around -110", "float32",
+        prefill([(24, 0)], 1, 1, 64, 16, 5, key_tile=16, change=low_logits),
+    ),
+    Case(
+        "traffic-window", "192 tokens with a window of 32", "bfloat16",
+        prefill([(192, 64)], 1, 1, 64, 16, 32), graded=True,
+    ),
+    Case(
+        "traffic-ragged", "requests of very different lengths", "bfloat16",
+        prefill([(192, 0), (64, 0), (64, 0), (2, 62)], 1, 1, 64, 16), graded=True,
+    ),
+    Case(
+        "traffic", "256 tokens, nothing before them", "bfloat16",
+        prefill([(256, 0)], 1, 1, 64, 16), graded=True,
+    ),
+)  # fmt: skip
+
+CASES = {"paged_prefill": PAGED_PREFILL}

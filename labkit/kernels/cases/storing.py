@@ -1,0 +1,78 @@
+"""Cases for storing keys and values: slots in any order, slots of -1, rows far apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+
+from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider, lazy_zeros
+from labkit.kernels.cases.pages import BIG_CACHE, stored_rules
+
+
+def store(
+    tokens: int | None,
+    heads: int,
+    dim: int,
+    block_size: int,
+    padding: int = 0,
+    strided: bool = False,
+    num_blocks: int | None = None,
+    far: bool = False,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
+
+    With `far` new tokens lie 2^30 elements apart.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        stored = draw.prime() if tokens is None else tokens
+        count = stored + padding
+        blocks = num_blocks or -(-stored // block_size) + 2
+        last = blocks * block_size
+        slots = draw.order(range(last - stored - block_size, last))[:stored]
+        if slots and not num_blocks:
+            slots[draw.integer(0, stored - 1)] = 0  # a slot like any other
+        mapping = torch.full((count,), -1, dtype=torch.int64)
+        mapping[draw.order(range(count))[:stored]] = torch.tensor(slots, dtype=torch.int64)
+        key, value = (draw.normal(count, heads, dim, dtype=dtype) for _ in range(2))
+        if stored:  # what a copy must keep and arithmetic does not
+            key.view(-1)[:3] = torch.tensor([float("inf"), -0.0, torch.finfo(dtype).tiny / 4])
+        row = heads * dim
+        if strided:
+            key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, row)
+        if far:
+            key, value = far_apart(key), far_apart(value)
+        shape = (blocks, block_size, heads, dim)
+        if num_blocks:
+            caches = [lazy_zeros(*shape, dtype=dtype) for _ in range(2)]
+        else:
+            caches = [draw.normal(*shape, dtype=dtype) for _ in range(2)]
+        problem = dict(
+            key=key, value=value, key_cache=caches[0], value_cache=caches[1], slot_mapping=mapping
+        )
+        return problem, stored_rules(slots, mapping, blocks, block_size)
+
+    return make
+
+
+STORE_KV = (
+    Case("one", "one token of one head", "float32", store(1, 1, 32, 16)),
+    Case("block", "a whole block and a token", "float32", store(17, 2, 64, 16)),
+    Case("prime", "a row that is no power of two", "bfloat16", store(None, 3, 80, 16)),
+    Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
+    Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
+    Case("sliced", "keys and values are slices of qkv", "float16", store(6, 2, 32, 4, 2, True)),
+    Case("block-1", "blocks of one token", "bfloat16", store(None, 1, 128, 1)),
+    Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
+    Case("odd-block", "blocks of 12 tokens, 5 heads of 96", "bfloat16", store(31, 5, 96, 12)),
+    Case("many", "300 tokens", "float16", store(300, 1, 16, 7, padding=3)),
+    Case("block-32", "blocks of 32 tokens, 8 heads", "float32", store(33, 8, 32, 32)),
+    Case(
+        "big-cache", "more than 2^32 elements a cache", "float16",
+        store(5, 8, 128, 16, num_blocks=BIG_CACHE // (16 * 8 * 128)),
+    ),
+    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16), graded=True),
+)  # fmt: skip
+
+CASES = {"store_kv": STORE_KV}

@@ -1,0 +1,106 @@
+"""Questions of phase 10: heads, layers, messages and routes."""
+
+from __future__ import annotations
+
+from random import Random
+
+from labkit.practice.question import Question
+
+
+def kv_head(rng: Random) -> Question:
+    kv_heads = rng.choice((1, 2, 4))
+    heads, p = kv_heads * rng.choice((4, 8)), kv_heads * rng.choice((1, 2, 4))
+    rank = rng.randrange(p)
+
+    def engine() -> float:
+        from mini_vllm.distributed.linear import QKVParallel
+        from mini_vllm.distributed.parallel_state import GroupCoordinator
+
+        group = GroupCoordinator(range(p), rank)
+        parts = QKVParallel(group, heads, kv_heads).parts(8, [heads, kv_heads, kv_heads])
+        return float(parts[1].out.start)
+
+    def by_hand() -> float:
+        first_query = rank * heads // p
+        return float(first_query // (heads // kv_heads))
+
+    return Question(
+        f"{heads} query heads, {kv_heads} KV heads, {p} ranks. Which KV head has rank {rank}?"
+        " (from 0)",
+        engine,
+        by_hand,
+        "The one that its first query head looks at: query heads of one KV head are neighbours.",
+    )
+
+
+def stage(rng: Random) -> Question:
+    size = rng.randint(2, 6)
+    layers, rank = rng.randint(size, 40), rng.randrange(size)
+
+    def engine() -> float:
+        from mini_vllm.distributed.utils import get_pp_indices
+
+        start, end = get_pp_indices(layers, rank, size)
+        return float(end - start)
+
+    def by_hand() -> float:
+        each, rest = layers // size, layers % size
+        gets_one = size - 2 - rank in range(rest)
+        return float(each + gets_one)
+
+    return Question(
+        f"{layers} layers, {size} stages. How many layers has stage {rank}? (from 0)",
+        engine,
+        by_hand,
+        "All the same; what is left over goes one each from the second-last stage backwards.",
+    )
+
+
+def message(rng: Random) -> Question:
+    p, kib = rng.choice((2, 4, 8)), rng.choice((8, 64, 1024))
+    alpha, speed = rng.choice((2, 5, 10)), rng.choice((50, 100, 300))
+
+    def engine() -> float:
+        from mini_vllm.distributed.collectives import ring_time
+
+        return 1e6 * ring_time(kib * 1024, p, alpha / 1e6, 1 / (speed * 1e9))
+
+    def by_hand() -> float:
+        each = alpha + kib * 1024 / p / (speed * 1e3)
+        return 2 * (p - 1) * each
+
+    return Question(
+        f"{p} ranks add up {kib} KiB around a ring. A message takes {alpha} µs, a link carries"
+        f" {speed} GB/s. How many µs?",
+        engine,
+        by_hand,
+        "2 (p - 1) messages, each of a p-th of the bytes.",
+        tolerance=0.02,
+    )
+
+
+def routed(rng: Random) -> Question:
+    counts = [(rng.randint(0, 2), rng.randint(0, 9)) for _ in range(3)]
+
+    def engine() -> float:
+        from mini_vllm.distributed.dp_router import DPRouter
+
+        router = DPRouter(3)
+        for number, (waiting, running) in enumerate(counts):
+            router.set_counts(number, waiting, running)
+        return float(router.get_core_engine_for_request("r"))
+
+    def by_hand() -> float:
+        scores = [4 * waiting + running for waiting, running in counts]
+        return float(scores.index(min(scores)))
+
+    told = ", ".join(f"{waiting} and {running}" for waiting, running in counts)
+    return Question(
+        f"A new router. Engines 0, 1, 2 have waiting and running: {told}. Who gets the request?",
+        engine,
+        by_hand,
+        "The smallest 4 * waiting + running; of equals the first, as nobody had a turn yet.",
+    )
+
+
+KINDS = {"kv-head": kv_head, "stage": stage, "message": message, "routed": routed}

@@ -1,0 +1,86 @@
+"""Plans on their way: as many at once as there are pipeline stages.
+
+::
+
+    one plan at a time               two at a time
+    stage 0   A . B . A .            stage 0   A B A B A B
+    stage 1   . A . B . A            stage 1   . A B A B A
+
+A stage that waits for the others is idle. So the next plan is sent before the answer to the last
+is there; nothing in it may depend on that answer.
+
+Source: vllm/v1/engine/core.py#L469-L585 (EngineCore.step_with_batch_queue) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TypeVar
+
+from mini_vllm.core.scheduler_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.request import Request
+
+R = TypeVar("R")
+
+
+@dataclass(slots=True)
+class Batch:
+    """A plan that the workers have, and the answer that is to come."""
+
+    plan: SchedulerOutput
+    answer: Future[ModelRunnerOutput]
+    hopeless: list[EngineCoreOutput]
+    """Of requests that ended when it was planned."""
+    started: float
+    """On the performance counter."""
+    scheduled_at: float
+    """On the monotonic clock."""
+
+
+def step_with_batch_queue(
+    queue: deque[Batch],
+    size: int,
+    has_requests: Callable[[], bool],
+    submit: Callable[[], Batch],
+    finish: Callable[[Batch], R],
+) -> R | None:
+    """One step of an engine that keeps up to ``size`` plans on their way.
+
+    The queue's left end is the newest plan, its right end the oldest.
+
+    1. If there are requests, and room in the queue, submit a plan. If it has tokens, there is
+       still room, and the oldest answer is not there yet, return at once: filling the pipeline
+       comes before waiting. A plan without tokens goes on its way, too, for it tells the workers
+       who has finished.
+    2. Otherwise take the oldest plan out and finish it, which waits for its answer. Also when
+       there are no requests any more: the queue is emptied to the end.
+
+    Returns:
+        What ``finish`` returns; None if nothing was finished.
+
+    Source: vllm/v1/engine/core.py#L469-L585 (EngineCore.step_with_batch_queue) @ v0.22.1
+    """
+    # TODO 10.10
+    raise NotImplementedError(
+        "TODO 10.10: write step_with_batch_queue in labs/10-distributed/batch_queue.py"
+        " (phase 10, 02-mini-build.md#task-10)"
+    )
+
+
+def new_token_ids(plan: SchedulerOutput, requests: Mapping[str, Request]) -> dict[str, list[int]]:
+    """The tokens that a plan computes of requests that the workers know: only the last stage has
+    sampled them, so the plan brings them to the others.
+
+    Of a request that is resumed the plan has all tokens already.
+
+    Source: vllm/v1/core/sched/scheduler.py#L1061-L1071 (Scheduler._make_cached_request_data)
+    @ v0.22.1
+    """
+    # TODO 10.10
+    raise NotImplementedError(
+        "TODO 10.10: write new_token_ids in labs/10-distributed/batch_queue.py"
+        " (phase 10, 02-mini-build.md#task-10)"
+    )

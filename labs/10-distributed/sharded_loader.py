@@ -1,0 +1,147 @@
+"""Load the parts of a checkpoint that are here, of numbers held in any way.
+
+`loader.load_weights` copies whole tensors into rows, which is all that a whole model in its own
+dtype needs. This loader serves the rest: of each tensor in the file it reads only the slice that
+the layer's `Part` and the parameter's `ParamSpec` name, and puts it where its projection lies.
+
+    k_proj.qweight in the file [in / 8, out]      rank 1 of 2, rows 32 .. 64 of the matrix
+    out_dim = 1, in_dim = 0, in_pack = 8       -> columns 32 .. 64, behind those of q_proj
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from mini_vllm.model.checkpoint import TensorInfo, check_dtype, read_header, weight_files
+from mini_vllm.model.layout import ParamSpec
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.loader import check_names, checkpoint_names, copy_weight
+
+KV_SCALES = (".k_scale", ".v_scale")
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a tensor of the checkpoint goes.
+
+    Args:
+        view: of our parameter.
+        cuts: for each dimension that is cut, the entries of the tensor that are here.
+        shape: of the whole tensor.
+        optional: the checkpoint may leave it out.
+    """
+
+    view: Tensor
+    cuts: dict[int, slice]
+    shape: list[int]
+    optional: bool = False
+
+
+def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
+    """For each name in the checkpoint, where its part goes."""
+    targets = {
+        name.replace(".backend.", "."): Target(buffer, {}, [], optional=True)
+        for name, buffer in model.named_buffers()
+        if name.endswith(KV_SCALES)
+    }
+    for name, parameter in model.named_parameters():
+        module = model.get_submodule(name.rpartition(".")[0])
+        in_file = model.checkpoint_prefix(name)
+        if _is_stacked_in_file(model, name):
+            targets[in_file] = Target(parameter.data, {}, list(parameter.shape))
+            continue
+        names = checkpoint_names(in_file)
+        targets.update(zip(names, projection_targets(module, parameter), strict=True))
+    return targets
+
+
+def _is_stacked_in_file(model: LlamaForCausalLM, name: str) -> bool:
+    """Whether a checkpoint holds the projections of this parameter in one tensor, as we do."""
+    return any(
+        list(parts) == [stacked] and f".{stacked}." in name
+        for stacked, parts in model.stacked.items()
+    )
+
+
+def projection_targets(module: nn.Module, parameter: nn.Parameter) -> Iterator[Target]:
+    """A target for each projection that `parameter` holds, in their order.
+
+    `module.parts` says which rows and columns of each projection are here, `module.whole_parts`
+    which there are; `parameter.spec` translates both into entries. Projections follow one another
+    along `out_dim`, each with as many entries as it has here; or, with `per_part`, each has a
+    tensor of its own.
+
+        q, k, v with 4, 2 and 2 rows, rank 1 of 2      parameter  0 1 | 2 | 3
+                                                       in the file  2 3   1   1
+    """
+    # TODO 10.6
+    raise NotImplementedError(
+        "TODO 10.6: write projection_targets in labs/10-distributed/sharded_loader.py"
+        " (phase 10, 02-mini-build.md#task-6)"
+    )
+
+
+def load_parts(
+    model: LlamaForCausalLM,
+    folder: Path,
+    rename: Callable[[str], Sequence[str]] | None = None,
+) -> None:
+    """Copy this model's part of every tensor of the folder's safetensors files.
+
+    `rename` gives our names of a tensor in the file. Raises ValueError for a missing or unexpected
+    tensor, a wrong shape or dtype, or a damaged file.
+    """
+    targets = part_targets(model)
+    elsewhere = tuple(f"{model.checkpoint_prefix(name)}." for name in model.absent)  # not layer 11
+    infos = {file: read_header(file) for file in weight_files(folder)}
+    ours = {
+        name: [
+            our
+            for our in (rename(name) if rename else [name])
+            if our in targets or not (our.endswith(KV_SCALES) or our.startswith(elsewhere))
+        ]
+        for header in infos.values()
+        for name in header
+    }
+    found = {our for names in ours.values() for our in names}
+    needed = [name for name, target in targets.items() if name in found or not target.optional]
+    check_names(needed, found, folder, tied=model.config.tie_word_embeddings)
+    for file, header in infos.items():
+        with safe_open(file, framework="pt") as tensors:
+            for name, info in header.items():
+                for our in ours[name]:
+                    if our in targets:
+                        _copy_part(targets[our], tensors, info, name, file)
+
+
+def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: Path) -> None:
+    check_dtype(info, target.view.dtype, name, file)
+    shape = [] if info.shape == [1] and not target.shape else info.shape  # one number, both ways
+    if shape != target.shape:
+        raise ValueError(
+            f"{name!r} in {file} has shape {info.shape}; config.json asks for {target.shape}"
+        )
+    if target.cuts:
+        copy_slice(target, tensors, name, file)
+    else:
+        copy_weight(target.view, tensors.get_tensor(name).reshape(shape), name, file)
+
+
+def copy_slice(target: Target, tensors: Any, name: str, file: Path) -> None:
+    """Read from a file the entries that are here, and no others, into their place.
+
+    `tensors.get_slice(name)` reads nothing yet; indexed with a tuple, one slice a dimension, it
+    reads just that. A cut may end behind the tensor, and even begin there: a padded vocabulary.
+    What is not in the file is zero.
+    """
+    # TODO 10.6
+    raise NotImplementedError(
+        "TODO 10.6: write copy_slice in labs/10-distributed/sharded_loader.py"
+        " (phase 10, 02-mini-build.md#task-6)"
+    )

@@ -1,0 +1,51 @@
+"""A fleet policy of your own: more requests in time than by any simple one.
+
+Whoever looks at first tokens only sends prompts to machines that are busy making tokens, and there
+every token of everybody comes later. Two promises were made, so two times must be weighed::
+
+    choice              first token      pace of those who run there
+    remote, quiet d     later            as before
+    local,  quiet d     soon             a stall for few
+    local,  busy d      soon             a stall for many
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mini_vllm.policies.fleet import (
+    FleetPolicy,
+    Job,
+    Placement,
+    View,
+    first_token_seconds,
+)
+
+
+class CapstoneFleet(FleetPolicy):
+    """Weighs both promises."""
+
+    def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
+        """Who serves the request: see :meth:`FleetPolicy.place`.
+
+        Everybody must be placed; nobody can be sent away. What counts in the end is how many
+        requests kept both of their promises.
+        """
+        # TODO 16.9
+        raise NotImplementedError(
+            "TODO 16.9: write CapstoneFleet.place in labs/16-policies-and-capstone/capstone_fleet.py"
+            " (phase 16, 02-mini-build.md#task-9)"
+        )
+
+    def _cost(self, job: Job, prefill: View | None, decode: View) -> float:
+        """How near a placement comes to breaking promises, ours and those of others."""
+        prices = self.prices
+        first = first_token_seconds(prices, job, prefill, decode) / job.ttft
+        context = decode.held_tokens + job.prompt_len
+        pace = prices.step + (decode.running + 1) * prices.row + context * prices.context
+        pace /= job.tpot
+        cost = first * first + pace * pace  # squares: nearly late is much worse than half as late
+        if prefill is None:  # everybody who runs there waits for this prompt
+            stall = prices.compute(job.prompt_len - decode.cached_tokens, job.prompt_len)
+            cost += 0.03 * decode.running * stall / job.tpot
+        return cost

@@ -1,0 +1,61 @@
+"""Routes for whoever works on the service itself: stop handing out tokens, and go on.
+
+They exist only if ``VLLM_SERVER_DEV_MODE=1`` is set, for a client who may pause a server may stop
+it for everybody. With an API key they ask for it.
+
+Source: vllm/entrypoints/serve/rlhf/api_router.py#L30-L110 (pause_generation) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import os
+from http import HTTPStatus
+
+from fastapi import FastAPI
+from starlette.responses import Response
+
+from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.entrypoints.openai.state import ServerState
+
+PATHS = ("/pause", "/resume", "/is_paused", "/reset_prefix_cache")
+MODES = ("abort", "wait", "keep")
+
+
+def is_enabled() -> bool:
+    """Raises ValueError for a setting that is neither 0 nor 1."""
+    value = os.environ.get("VLLM_SERVER_DEV_MODE", "0")
+    if value not in ("0", "1"):
+        raise ValueError(f"VLLM_SERVER_DEV_MODE is {value!r}; it must be 0 or 1")
+    return value == "1"
+
+
+def add_dev_routes(app: FastAPI, state: ServerState) -> None:
+    """Add them, if the environment asks for them."""
+    if not is_enabled():
+        return
+    engine = state.engine
+
+    @app.post("/pause")
+    async def pause(mode: str = "abort", clear_cache: bool = True) -> dict[str, str]:
+        if mode not in MODES:
+            raise APIError(f"mode is {mode!r}; it must be one of {', '.join(MODES)}", param="mode")
+        await engine.pause_generation(mode=mode, clear_cache=clear_cache)
+        return {"status": "paused"}
+
+    @app.post("/resume")
+    async def resume() -> dict[str, str]:
+        await engine.resume_generation()
+        return {"status": "resumed"}
+
+    @app.get("/is_paused")
+    async def is_paused() -> dict[str, bool]:
+        return {"is_paused": await engine.is_paused()}
+
+    @app.post("/reset_prefix_cache")
+    async def reset_prefix_cache() -> Response:
+        if not await engine.reset_prefix_cache():
+            raise APIError(
+                "requests hold blocks of the cache; pause with mode=abort or mode=wait first",
+                HTTPStatus.CONFLICT,
+            )
+        return Response(status_code=HTTPStatus.OK)

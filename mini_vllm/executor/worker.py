@@ -1,0 +1,378 @@
+"""One rank: a device, its part of the model, its part of the KV cache, and a runner for both.
+
+Source: vllm/v1/worker/gpu_worker.py#L109-L1112 (Worker) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from mini_vllm.attention import AttentionBackend, get_backend
+from mini_vllm.config import EngineConfig
+from mini_vllm.core.scheduler_output import (
+    GrammarOutput,
+    KVConnectorOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
+from mini_vllm.distributed import parallel_state
+from mini_vllm.distributed.linear import ModelParallel
+from mini_vllm.distributed.parallel_state import Rendezvous
+from mini_vllm.distributed.pipeline import PipelineStage
+from mini_vllm.kv_transfer.base import ConnectorContext, KVConnectorRole
+from mini_vllm.kv_transfer.factory import KVConnectorFactory
+from mini_vllm.kv_transfer.identity import kv_namespace
+from mini_vllm.lora.slots import LoRAModelManager
+from mini_vllm.model.build import compile_model, load_model
+from mini_vllm.model.layers import compute_dtype
+from mini_vllm.model.layout import SINGLE, Parallel
+from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
+from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.sample.custom import load_classes
+from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
+from mini_vllm.worker.adapters import RunnerAdapters
+from mini_vllm.worker.cuda_graphs import CudaRecorder
+from mini_vllm.worker.images import RunnerImages, encoder_cache_bytes, profile_encoder
+from mini_vllm.worker.kv_cache import (
+    KVCache,
+    available_memory,
+    bytes_per_block,
+    choose_num_blocks,
+)
+from mini_vllm.worker.kv_connector import RunnerConnector, works_by_layer
+from mini_vllm.worker.model_runner import ModelRunner
+from mini_vllm.worker.threads import StepThreads
+
+
+class Worker:
+    """Made ready in this order, for each step needs what the one before has left::
+
+        init_device()          which device, and who the others are
+        load_model()           weights, on the device; slots for adapters
+        num_blocks_that_fit()  what memory is left, in KV blocks
+        initialize(n)          the KV cache and the runner
+        warm_up()              kernels compiled, graphs recorded
+
+    The number of blocks goes up to the engine and comes down again, because all ranks must have
+    the same.
+
+    Args:
+        config: of the whole engine.
+        rank: which of its workers this is.
+        rendezvous: where the workers meet; None for one alone.
+        device_index: which of this machine's devices is its own, if there are several.
+    """
+
+    device: torch.device
+    parallel: Parallel
+    backend: AttentionBackend
+    model: LlamaForCausalLM
+    drafter: Drafter | None
+    model_runner: ModelRunner
+    lora: LoRAModelManager | None = None
+    threads: StepThreads | None = None
+    connector: RunnerConnector | None = None
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        rank: int = 0,
+        rendezvous: Rendezvous | None = None,
+        device_index: int | None = None,
+    ) -> None:
+        self.config = config
+        self.rank = rank
+        self._asleep: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.rendezvous, self.device_index = rendezvous, device_index
+
+    def init_device(self) -> None:
+        """Raises ValueError if there is no such device."""
+        wanted, ranks = self.config.model, self.config.parallel
+        self.device = pick_device(wanted.device, self.device_index)
+        self.backend = get_backend(self.device, wanted.attention_backend)
+        parallel_state.init_distributed_environment(
+            ranks.world_size,
+            self.rank,
+            self.rendezvous,
+            "nccl" if self.device.type == "cuda" else "gloo",
+            ranks.distributed_timeout_seconds,
+        )
+        parallel_state.initialize_model_parallel(
+            ranks.tensor_parallel_size,
+            ranks.pipeline_parallel_size,
+            self.rank,
+            ranks.distributed_timeout_seconds,
+        )
+        self.tp_group, self.pp_group = parallel_state.get_tp_group(), parallel_state.get_pp_group()
+        alone = ranks.world_size == 1
+        self.parallel = SINGLE if alone else ModelParallel(self.tp_group, self.pp_group)
+
+    def load_model(self) -> None:
+        wanted, kv_cache_dtype = self.config.model, self.config.cache.kv_cache_dtype
+        quant = get_quantization_config(wanted.model, wanted.quantization)
+        if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
+            kv_cache_dtype = quant.kv_cache_dtype
+        self.model = load_model(
+            wanted.model,
+            wanted.dtype,
+            self.device,
+            self.backend,
+            wanted.load_format,
+            wanted.seed,
+            quant,
+            self.parallel,
+            kv_cache_dtype,
+            wanted.hf_overrides,
+        )
+        args = self.model.config
+        self.drafter = load_drafter(self.config, self.model, self.device)
+        if self.device.type == "cpu":
+            num_workers, hidden_size = self.config.parallel.num_workers, args.hidden_size
+            most = max(1, (os.cpu_count() or 1) // num_workers) if num_workers > 1 else None
+            self.threads = StepThreads(wanted.num_threads, hidden_size, most)
+        if self.config.lora is not None:  # before memory is counted: slots take some of it
+            max_num_tokens = self.config.scheduler.max_num_batched_tokens
+            self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
+
+    def num_blocks_that_fit(self) -> int:
+        """KV blocks for this rank, the null block included.
+
+        Raises:
+            ValueError: if memory does not suffice for one request of full length.
+        """
+        drafter_spec = self.drafter.kv_cache_spec if self.drafter is not None else None
+        memory = self._memory_beside_images()
+        spec = self.model.kv_cache_spec()
+        return choose_num_blocks(self.config, spec, self.device, drafter_spec, memory)
+
+    def _memory_beside_images(self) -> int | None:
+        """Bytes that the KV cache may take when the encoder and its cache have their share.
+
+        None: nobody asks, for the model takes text only, or the configuration says how many.
+
+        Raises:
+            ValueError: if the encoder cache alone takes all there is.
+        """
+        cache, limits = self.config.cache, self.config.scheduler
+        is_given = cache.num_gpu_blocks is not None or cache.kv_cache_memory_bytes is not None
+        if is_given or not isinstance(self.model, Qwen3VLForConditionalGeneration):
+            return None
+        num_rows = limits.encoder_cache_size
+        assert num_rows is not None and limits.max_num_encoder_input_tokens is not None
+        if self.device.type == "cuda":
+            profile_encoder(self.model, limits.max_num_encoder_input_tokens, self.device)
+        num_caches = self.config.parallel.num_workers if self.device.type == "cpu" else 1
+        taken = num_caches * encoder_cache_bytes(self.model, num_rows, self.device)
+        there = available_memory(self.device, cache.gpu_memory_utilization)
+        if taken >= there:
+            raise ValueError(
+                f"encoder_cache_size is {num_rows} tokens of images, which take "
+                f"{taken / 2**20:.0f} MiB; {self.device} has {there / 2**20:.0f} MiB for them and "
+                "the KV cache; lower it, or raise gpu_memory_utilization"
+            )
+        return there - taken
+
+    def initialize(self, num_blocks: int) -> None:
+        """Allocate the KV cache and make the runner."""
+        cache, limits = self.config.cache, self.config.scheduler
+        kv_cache = KVCache(
+            self.model.kv_cache_spec(),
+            num_blocks,
+            cache.block_size,
+            self.device,
+            cache.num_cpu_blocks,
+        )
+        self.model_runner = ModelRunner(
+            self.model,
+            kv_cache,
+            limits.max_num_seqs,
+            limits.max_model_len,
+            cache.block_size,
+            self.device,
+        )
+        if self.pp_group.world_size > 1:
+            dtype = compute_dtype(self.model.dtype, self.device.type)
+            self.model_runner.pipeline = PipelineStage(
+                self.pp_group, self.model.config.hidden_size, dtype, self.device
+            )
+        if isinstance(self.model, Qwen3VLForConditionalGeneration):
+            self.model_runner.images = RunnerImages(self.model, self.model_runner)
+        classes = load_classes(self.config.model.logits_processors)
+        self.model_runner.use_processors(
+            [cls(self.config, self.device, self.device.type == "cuda") for cls in classes]
+        )
+        if self.lora is not None:
+            self.model_runner.lora = RunnerAdapters(self.lora, self.model_runner)
+        if self.drafter is not None:
+            runner = self.model_runner
+            runner.speculator = make_speculator(self.config, self.drafter, runner, num_blocks)
+
+    def kv_context(self, num_blocks: int) -> ConnectorContext:
+        """What a KV connector must know of this rank's cache."""
+        spec, block_size = self.model.kv_cache_spec(), self.config.cache.block_size
+        namespace = kv_namespace(self.config, spec)
+        num_bytes = bytes_per_block(spec, block_size)
+        return ConnectorContext(namespace, block_size, num_bytes, num_blocks)
+
+    def connect(self, context: ConnectorContext) -> Any:
+        """Start the worker's half of the KV connector; returns what its other half must know."""
+        assert self.config.kv_transfer is not None
+        half = KVConnectorFactory.create_connector(
+            self.config.kv_transfer, KVConnectorRole.WORKER, context
+        )
+        self.connector = RunnerConnector(half, self.model_runner)
+        self.model_runner.connector = self.connector
+        if works_by_layer(half):
+            self.model_runner.graphs = None  # a replayed graph calls no layer
+        return half.get_handshake_metadata()
+
+    def take_kv_report(self) -> KVConnectorOutput | None:
+        """What the connector has to tell of a step that has failed after all."""
+        return None if self.connector is None else self.connector.report
+
+    def wait_for_kv(self, timeout: float) -> None:
+        """Nothing can run before some KV has come or gone: sleep until it may have."""
+        assert self.connector is not None
+        self.connector.connector.wait_for_transfer(timeout)
+
+    def flush_kv(self) -> None:
+        """Return when all KV that was handed over to be saved is where others find it."""
+        assert self.connector is not None
+        self.connector.connector.flush()
+
+    def warm_up(self) -> None:
+        """Compile what is to be compiled; on a GPU, record the decode graphs."""
+        wanted = self.config.model
+        if wanted.compile_model:
+            compile_model(self.model, self.backend)
+        if self.device.type == "cuda":
+            has_graphs = not wanted.enforce_eager and self.model.can_be_recorded
+            has_graphs = has_graphs and self.model.kv_cache_spec().dtype != torch.int8
+            has_graphs = has_graphs and self.parallel is SINGLE  # an exchange is not recorded
+            record = CudaRecorder() if has_graphs else None
+            self.model_runner.warm_up(self.config.scheduler.max_num_batched_tokens, record)
+
+    def execute_model(self, plan: SchedulerOutput) -> None:
+        if self.threads is not None:
+            self.threads.prepare(plan.total_num_scheduled_tokens)
+        self.model_runner.execute_model(plan)
+
+    def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
+        return self.model_runner.sample_tokens(masks)
+
+    def add_lora(self, key: str, path: str, in_use: Sequence[str]) -> str | None:
+        """Load an adapter; None, or why it cannot be served.
+
+        An answer instead of an exception, for all ranks must stay in step.
+
+        Args:
+            in_use: keys of the adapters of unfinished requests; those in slots stay.
+        """
+        lora = self._adapters()
+        try:
+            lora.add_adapter(key, path, [other for other in in_use if other in lora.last_used])
+        except ValueError as error:
+            return str(error)
+        lora.forget(in_use)
+        return None
+
+    def remove_lora(self, key: str) -> bool:
+        return self._adapters().remove_adapter(key)
+
+    def pin_lora(self, key: str) -> str | None:
+        """Give an adapter a slot that nobody takes away; None, or why it cannot have one."""
+        try:
+            self._adapters().pin_adapter(key)
+        except ValueError as error:
+            return str(error)
+        return None
+
+    def has_lora(self, key: str) -> bool:
+        return key in self._adapters().cpu_cache
+
+    def list_loras(self) -> list[str]:
+        """Keys of the loaded adapters."""
+        return list(self._adapters().cpu_cache)
+
+    def _adapters(self) -> LoRAModelManager:
+        assert self.lora is not None, "the engine runs without adapters"
+        return self.lora
+
+    def restart(self, req_ids: Sequence[str]) -> None:
+        """Forget all rows, and all requests but these: an interrupted step was undone."""
+        self.model_runner.restart(req_ids)
+        if self.lora is not None:
+            self.lora.empty_slots()
+        if self.connector is not None:
+            self.connector.connector.reset()
+
+    def scrub(self) -> None:
+        """A request has failed somewhere: make what it left in the cache finite."""
+        self.model_runner.kv_cache.scrub()
+
+    def pid(self) -> int:
+        """The process that the worker lives in."""
+        return os.getpid()
+
+    def model_dtype(self) -> str:
+        """The name of what the model's weights are kept in."""
+        return str(self.model.dtype).removeprefix("torch.")
+
+    def sleep(self) -> None:
+        """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory.
+
+        Tensors keep their identity and lose their storage, so whoever holds one needs not know.
+        """
+        for layer in self.model_runner.kv_cache.layers:
+            layer.untyped_storage().resize_(0)
+        if self.device.type == "cuda":
+            self.model_runner.graphs = None  # they know addresses
+            self._asleep = [(weight, weight.data.cpu()) for weight in self.model.parameters()]
+            for weight, _ in self._asleep:
+                weight.data = torch.empty(0, dtype=weight.dtype, device=self.device)
+            torch.cuda.empty_cache()
+
+    def wake_up(self) -> None:
+        for layer in self.model_runner.kv_cache.layers:
+            layer.untyped_storage().resize_(layer.numel() * layer.itemsize)
+            layer.zero_()
+        if self.device.type == "cuda":
+            for weight, values in self._asleep:
+                weight.data = values.to(self.device)
+            self._asleep = []
+            self.warm_up()
+
+    def check_health(self) -> None:
+        """Returns if the worker still answers."""
+
+    def shutdown(self) -> None:
+        """Leave the other ranks, end what runs beside; memory goes with the objects."""
+        if self.connector is not None:
+            self.connector.connector.shutdown()
+        parallel_state.destroy_model_parallel()
+
+
+def pick_device(name: str, index: int | None = None) -> torch.device:
+    """The device called `name`; "auto": a GPU if there is one. ValueError if there is none.
+
+    A GPU without a number is that of number `index`.
+    """
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    if name == "cuda" and index is not None:
+        name = f"cuda:{index}"
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(
+            f"device is {name!r} but torch sees no CUDA device; use device='cpu', or install a "
+            "CUDA build of torch"
+        )
+    if name.startswith("cuda:") and int(name[5:]) >= torch.cuda.device_count():
+        raise ValueError(
+            f"device is {name!r}; there are {torch.cuda.device_count()}, counted from cuda:0"
+        )
+    return torch.device(name)

@@ -1,0 +1,1 @@
+../../mini_vllm/engine/batch_queue.py

@@ -1,0 +1,1 @@
+../../mini_vllm/distributed/dp_router.py

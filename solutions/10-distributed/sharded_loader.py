@@ -1,0 +1,1 @@
+../../mini_vllm/model/sharded_loader.py

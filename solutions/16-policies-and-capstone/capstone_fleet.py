@@ -1,0 +1,1 @@
+../../mini_vllm/policies/capstone_fleet.py

@@ -1,0 +1,16 @@
+"""Probabilities first, logarithms of quotients then."""
+
+
+def kl_divergence(original, other):
+    p = original.double().softmax(-1)
+    log_q = torch.log_softmax(other.double(), -1)
+    return torch.nn.functional.kl_div(log_q, p, reduction="none").sum(dim=-1)
+
+
+def top1_agreement(original, other):
+    same = torch.eq(original.max(dim=-1).indices, other.max(dim=-1).indices)
+    return float(same.sum()) / same.numel()
+
+
+def perplexity(logits, targets):
+    return float(torch.exp(torch.nn.functional.cross_entropy(logits.double(), targets)))

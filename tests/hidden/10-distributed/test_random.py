@@ -1,0 +1,795 @@
+"""Random ranks, layers, vocabularies, plans, messages and routes, beside the reference or exact
+arithmetic."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+many = settings(
+    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+few = settings(many, max_examples=12)
+DIST = "mini_vllm.distributed."
+RANKS = f"""
+import torch
+from {DIST}simulated import interleave, run_messages, run_ranks
+"""
+"""What programs on several ranks begin with: ranks are threads of the child."""
+
+
+def code(p: Program, text: str, **values: Any) -> Any:
+    """The names that a piece of Python leaves behind."""
+    names = p.new("builtins:dict")
+    names.update(values)
+    p.call("builtins:exec", RANKS + text, names)
+    return names
+
+
+def compare(subject: Any, reference: Any, p: Program) -> None:
+    """The same answers, kinds of numbers included."""
+    yours, theirs = subject.run(p), reference.run(p)
+    assert len(yours) == len(theirs)
+    for mine, right in zip(yours, theirs, strict=True):
+        assert type(mine) is type(right)
+        assert np.array_equal(mine, right) if isinstance(right, np.ndarray) else mine == right
+
+
+def group(p: Program, rank: int, world_size: int, first: int = 0) -> Any:
+    """Place ``rank`` of a group; ``first`` is its first rank's number in the engine."""
+    members = list(range(first, first + world_size))
+    return p.new(f"{DIST}parallel_state:GroupCoordinator", members, first + rank)
+
+
+def numbers(seed: int, *shape: int) -> Any:
+    """Small whole numbers as nested lists: their sums are exact in float32."""
+    return np.random.default_rng(seed).integers(-4, 5, size=shape).tolist()
+
+
+@few
+@given(
+    ranks=st.integers(1, 5),
+    size=st.sampled_from([0, 1, 2, 3, 5, 8, 17, 40]),
+    seed=st.integers(0, 99),
+)
+def test_10_1_any_sum(subject: Any, ranks: int, size: int, seed: int) -> None:
+    """Any number of ranks and numbers: the sum, to the next rank only, nothing overwritten."""
+    values = np.random.default_rng(seed).integers(-(10**12), 10**12, size=(ranks, size))
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}collectives import ring_all_reduce
+inputs = [torch.tensor(row, dtype=torch.long) for row in rows]
+results, sent = run_messages(inputs, ring_all_reduce)
+""",
+        rows=values.tolist(),
+    )
+    p.see(names["results"])
+    p.see(names["inputs"])
+    p.see(names["sent"])
+    results, inputs, sent = subject.run(p)
+    for rank in range(ranks):
+        assert results[rank].dtype == np.int64
+        assert np.array_equal(results[rank], values.sum(0))
+        assert np.array_equal(inputs[rank], values[rank])
+        each = -(-size // ranks)
+        assert [list(message) for message in sent[rank]] == [[(rank + 1) % ranks, each]] * (
+            2 * (ranks - 1)
+        )
+
+
+@few
+@given(ranks=st.integers(2, 4), shape=st.sampled_from([(2, 3), (3, 2, 2), (1, 5)]))
+def test_10_1_any_shape(subject: Any, ranks: int, shape: tuple[int, ...]) -> None:
+    """Any shape, also a view; floating-point sums are the same to the bit on every rank."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}collectives import ring_all_reduce
+torch.manual_seed(1)
+inputs = [torch.randn(*shape).transpose(0, 1) for _ in range(ranks)]
+results, _ = run_messages(inputs, ring_all_reduce)
+total = torch.stack(inputs).double().sum(0)
+same = all(torch.equal(result, results[0]) for result in results)
+shapes = [list(result.shape) for result in results]
+error = float((results[-1].double() - total).abs().max())
+""",
+        shape=shape,
+        ranks=ranks,
+    )
+    p.see([names["same"], names["shapes"], names["error"]])
+    ((same, shapes, error),) = subject.run(p)
+    assert same is True
+    assert shapes == [[shape[1], shape[0], *shape[2:]]] * ranks
+    assert error < 1e-5
+
+
+@many
+@given(
+    size=st.integers(0, 10**8),
+    ranks=st.integers(1, 64),
+    alpha=st.sampled_from([0.0, 1e-6, 5e-6, 1e-3]),
+    speed=st.sampled_from([1e8, 1e10, 4e11]),
+)
+def test_10_2_any_link(subject: Any, size: int, ranks: int, alpha: float, speed: float) -> None:
+    """Any message, ranks and links."""
+    p = Program()
+    for name in ("ring_time", "one_shot_time"):
+        p.see(p.call(f"{DIST}collectives:{name}", size, ranks, alpha, 1 / speed))
+    ring, one_shot = subject.run(p)
+    rounds = 2 * (ranks - 1)
+    assert ring == pytest.approx(rounds * alpha + rounds / ranks * size / speed, rel=1e-6)
+    right = alpha + (ranks - 1) * size / speed if ranks > 1 else 0.0
+    assert one_shot == pytest.approx(right, rel=1e-6)
+
+
+@many
+@given(
+    ranks=st.integers(1, 6),
+    sizes=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    odd=st.integers(0, 1),
+    inputs=st.integers(1, 9),
+    data=st.data(),
+)
+def test_10_3_any_rows(
+    subject: Any, reference: Any, ranks: int, sizes: list[int], odd: int, inputs: int, data: Any
+) -> None:
+    """Any projections; what does not come out even is refused."""
+    p = Program()
+    rank = data.draw(st.integers(0, ranks - 1))
+    rows = [size * ranks for size in sizes]
+    rows[-1] += odd
+    who = group(p, rank, ranks, data.draw(st.integers(0, 3)) * ranks)
+    layout = p.new(f"{DIST}linear:ColumnParallel", who)
+    p.see(p.call("builtins:repr", layout.parts(inputs, rows)))
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    kv_heads=st.integers(1, 6),
+    queries=st.integers(1, 4),
+    head_dim=st.sampled_from([1, 4, 6]),
+    data=st.data(),
+)
+def test_10_4_any_heads(
+    subject: Any, reference: Any, kv_heads: int, queries: int, head_dim: int, data: Any
+) -> None:
+    """Any heads on any ranks; what does not come out even is refused."""
+    heads = kv_heads * queries
+    whole = [p for p in range(1, heads + 1) if heads % p == 0]
+    ranks = data.draw(st.sampled_from([*whole, *whole[1:], heads + 1, 4]))
+    p = Program()
+    for rank in range(ranks):
+        who = group(p, rank, ranks, ranks)
+        layout = p.new(f"{DIST}linear:QKVParallel", who, heads, kv_heads)
+        sizes = [heads * head_dim, kv_heads * head_dim, kv_heads * head_dim]
+        p.see(p.call("builtins:repr", layout.parts(7, sizes)))
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    ranks=st.integers(1, 6),
+    each=st.integers(1, 5),
+    odd=st.integers(0, 1),
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=3),
+    data=st.data(),
+)
+def test_10_5_any_columns(
+    subject: Any, reference: Any, ranks: int, each: int, odd: int, sizes: list[int], data: Any
+) -> None:
+    """Any columns and projections, any place in any group."""
+    p = Program()
+    place = data.draw(st.integers(0, ranks - 1))
+    who = group(p, place, ranks, data.draw(st.integers(0, 3)) * ranks)
+    layout = p.new(f"{DIST}linear:RowParallel", who)
+    p.see(layout.adds_bias)
+    p.see(p.call("builtins:repr", layout.parts(each * ranks + odd, sizes)))
+    compare(subject, reference, p)
+
+
+@few
+@given(ranks=st.integers(1, 4), seed=st.integers(0, 99), biased=st.booleans())
+def test_10_5_any_layer(subject: Any, ranks: int, seed: int, biased: bool) -> None:
+    """All ranks' parts of a layer together are the layer."""
+    weight, bias, x = numbers(seed, 5, 12), numbers(seed + 1, 5), numbers(seed + 2, 3, 12)
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}linear import RowParallel
+from mini_vllm.model.layers import PLAIN, Linear
+weight, bias, x = (torch.tensor(n, dtype=torch.float32) for n in (weight, bias, x))
+
+def work(group):
+    layer = Linear(12, 5, biased, PLAIN, RowParallel(group))
+    columns = layer.parts[0].in_
+    layer.weight.data.copy_(weight[:, columns])
+    if biased:
+        layer.bias.data.copy_(bias)
+    return layer(x[:, columns]), group.num_exchanged
+
+outputs, exchanged = zip(*run_ranks(ranks, work))
+""",
+        weight=weight,
+        bias=bias,
+        x=x,
+        ranks=ranks,
+        biased=biased,
+    )
+    p.see(names["outputs"])
+    p.see(names["exchanged"])
+    outputs, exchanged = subject.run(p)
+    right = np.array(x) @ np.array(weight).T + (np.array(bias) if biased else 0)
+    assert all(np.array_equal(y, right) for y in outputs)
+    assert all(count == {"all_reduce": 15, "all_gather": 0} for count in exchanged)
+
+
+@many
+@given(data=st.data())
+def test_10_6_any_targets(subject: Any, reference: Any, data: Any) -> None:
+    """Any projections of any layout, held whole, packed, turned or one by one."""
+    p = Program()
+    part_class, slice_ = "mini_vllm.model.layout:Part", "builtins:slice"
+    kind = data.draw(st.sampled_from(["plain", "packed", "turned", "each", "none"]))
+    pack = 2 if kind == "packed" else 1
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    rank, ranks = data.draw(st.integers(0, 1)), 2
+    columns = data.draw(st.sampled_from([(0, 4), (0, 2), (2, 4)]))
+    parts, wholes, rows = [], [], 0
+    for count in counts:
+        size = 2 * count
+        begin, end = rank * size, (rank + 1) * size
+        parts.append(p.new(part_class, p.call(slice_, begin, end), p.call(slice_, *columns)))
+        whole = p.call(slice_, 0, ranks * size)
+        wholes.append(p.new(part_class, whole, p.call(slice_, 0, 4)))
+        rows += size // pack
+    width = columns[1] - columns[0]
+    options: dict[str, Any] = {
+        "plain": {"out_dim": 0, "in_dim": 1},
+        "packed": {"out_dim": 0, "in_dim": None, "out_pack": 2, "optional": True},
+        "turned": {"out_dim": 1, "in_dim": 0},
+        "each": {"out_dim": None, "per_part": True},
+        "none": {},
+    }
+    shape = {
+        "plain": (rows, width), "packed": (rows, 3), "turned": (width, rows),
+        "each": (len(counts), 2), "none": (4,),
+    }[kind]  # fmt: skip
+    parameter = p.call("torch:zeros", list(shape))
+    if kind != "none":
+        p.set(parameter, "spec", p.new("mini_vllm.model.layout:ParamSpec", **options[kind]))
+    module = p.new("types:SimpleNamespace", parts=parts, whole_parts=wholes)
+    found = p.call(
+        "builtins:list",
+        p.call("mini_vllm.model.sharded_loader:projection_targets", module, parameter),
+    )
+    for number in range(1 if kind == "none" else len(counts)):
+        target = found[number]
+        target.view.fill_(number + 1)
+        p.see(p.call("builtins:sorted", p.call("builtins:repr", target.cuts)))
+        p.see(p.call("builtins:list", target.shape))
+        p.see(target.optional)
+    p.see(p.call("builtins:len", found))
+    p.see(parameter)
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    size=st.integers(1, 9),
+    width=st.integers(1, 4),
+    start=st.integers(0, 10),
+    length=st.integers(1, 5),
+    turned=st.booleans(),
+    half=st.booleans(),
+)
+def test_10_6_any_slice(
+    subject: Any, size: int, width: int, start: int, length: int, turned: bool, half: bool
+) -> None:
+    """Any rows or columns, inside, over the end and behind it; nothing else is read."""
+    dim = int(turned)
+    shape = [width, size] if turned else [size, width]
+    view_shape = [width, length] if turned else [length, width]
+    whole = np.arange(1, size * width + 1).reshape(shape)
+    p = Program()
+    names = code(
+        p,
+        """
+from pathlib import Path
+from mini_vllm.model.sharded_loader import Target, copy_slice
+
+class File:
+    read = 0
+    def get_slice(self, name):
+        return self
+    def __getitem__(self, index):
+        piece = tensor[index]
+        File.read += piece.numel()
+        return piece
+
+tensor = torch.tensor(whole, dtype=torch.float16 if half else torch.float32)
+view = torch.full(view_shape, 99.0)
+copy_slice(Target(view, {dim: slice(start, end)}, shape), File(), "w", Path("w"))
+read = File.read
+""",
+        whole=whole.tolist(),
+        half=half,
+        view_shape=view_shape,
+        dim=dim,
+        start=start,
+        end=start + length,
+        shape=shape,
+    )
+    p.see(names["view"])
+    p.see(names["read"])
+    view, read = subject.run(p)
+    right = np.zeros((length, width))
+    piece = (whole.T if turned else whole)[start : start + length]
+    right[: len(piece)] = piece
+    assert np.array_equal(view, right.T if turned else right)
+    assert read == piece.size
+
+
+@many
+@given(vocab=st.integers(1, 3000), ranks=st.integers(1, 9))
+def test_10_7_any_range(subject: Any, reference: Any, vocab: int, ranks: int) -> None:
+    """Any vocabulary on any ranks."""
+    p = Program()
+    for rank in range(ranks):
+        p.see(p.call("builtins:repr", p.call(f"{DIST}vocab:vocab_range", vocab, rank, ranks)))
+    compare(subject, reference, p)
+
+
+@few
+@given(vocab=st.integers(1, 300), ranks=st.integers(1, 4), seed=st.integers(0, 99))
+def test_10_7_any_tokens(subject: Any, vocab: int, ranks: int, seed: int) -> None:
+    """Any tokens' vectors, exact; rows of padding are full of something else."""
+    draw = np.random.default_rng(seed)
+    ids = [0, vocab - 1, *draw.integers(0, vocab, 5).tolist()]
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}vocab import VocabParallelEmbedding
+torch.manual_seed(seed)
+table = torch.randn(vocab, 3)
+
+def work(group):
+    embedding = VocabParallelEmbedding(group, vocab)
+    rows = embedding.rows
+    weight = torch.full((rows.stop - rows.start, 3), 7.0)
+    weight[: len(table[rows])] = table[rows]
+    return embedding.lookup(torch.tensor(ids), weight)
+
+good = [torch.equal(vectors, table[ids]) for vectors in run_ranks(ranks, work)]
+""",
+        vocab=vocab,
+        ranks=ranks,
+        seed=seed,
+        ids=ids,
+    )
+    p.see(names["good"])
+    assert subject.run(p) == [[True] * ranks]
+
+
+@few
+@given(vocab=st.integers(1, 300), ranks=st.integers(1, 4), rows=st.integers(1, 3))
+def test_10_7_any_logits(subject: Any, vocab: int, ranks: int, rows: int) -> None:
+    """All logits in order on all ranks, and none of nobody's."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}vocab import VocabParallelHead
+
+def work(group):
+    head = VocabParallelHead(group, vocab)
+    first = torch.arange(head.rows.start, head.rows.stop).float()
+    return head.finish(first + 1000 * torch.arange(rows)[:, None])
+
+logits = run_ranks(ranks, work)
+right = torch.arange(vocab).float() + 1000 * torch.arange(rows)[:, None]
+good = [torch.equal(each, right) for each in logits]
+""",
+        vocab=vocab,
+        ranks=ranks,
+        rows=rows,
+    )
+    p.see(names["good"])
+    assert subject.run(p) == [[True] * ranks]
+
+
+@many
+@given(layers=st.integers(1, 130), data=st.data())
+def test_10_8_any_stages(subject: Any, reference: Any, layers: int, data: Any) -> None:
+    """Any layers on any stages."""
+    size = data.draw(st.integers(1, layers))
+    p = Program()
+    for rank in {0, size // 2, max(size - 2, 0), size - 1}:
+        p.see(p.call(f"{DIST}utils:get_pp_indices", layers, rank, size))
+    compare(subject, reference, p)
+
+
+STAGE = f"""
+from {DIST}pipeline import PipelineStage
+from mini_vllm.model.interface import IntermediateTensors
+
+class Line:
+    def __init__(self):
+        self.log, self.tensors = [], []
+        self.rank_in_group, self.world_size = place, size
+        self.is_first_rank, self.is_last_rank = place == 0, place == size - 1
+    def begin(self, what, x, other):
+        number = len(self.tensors)
+        self.log.append([what, number, other])
+        self.tensors.append(x)
+        class Waiting:
+            wait = lambda _: self.log.append(["wait", number, 0])
+        return Waiting()
+    def isend(self, x, dst):
+        return self.begin("send", x, dst)
+    def irecv(self, x, src):
+        x.fill_(len(self.tensors))
+        return self.begin("receive", x, src)
+
+group = Line()
+stage = PipelineStage(group, 3, torch.float16, torch.device("cpu"))
+"""
+
+
+@many
+@given(
+    size=st.integers(2, 4), tokens=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    data=st.data(),
+)  # fmt: skip
+def test_10_9_any_stage(subject: Any, size: int, tokens: list[int], data: Any) -> None:
+    """Any stage of any pipeline, steps of any length: who is told what, and what is waited for."""
+    place = data.draw(st.integers(0, size - 1))
+    p = Program()
+    names = code(
+        p,
+        STAGE
+        + """
+seen = []
+for count in tokens:
+    group.log.append(["step", 0, 0])
+    got = stage.receive(count)
+    if got:
+        both = got["intermediate"]
+        for x in (both.hidden_states, both.residual):
+            seen.append([list(x.shape), str(x.dtype), float(x[0, 0])])
+    group.log.append(["hand on", 0, 0])
+    wide = torch.ones(count, 6, dtype=torch.float16)
+    result = wide if place == size - 1 else IntermediateTensors(wide[:, :3], 2 * wide[:, 3:])
+    out = stage.hand_on(result)
+    seen.append(out is result if place == size - 1 else out is None)
+sends = [[float(group.tensors[n][0, 0]), group.tensors[n].is_contiguous()]
+         for what, n, _ in group.log if what == "send"]
+log = group.log
+""",
+        place=place,
+        size=size,
+        tokens=tokens,
+    )
+    p.see([names["log"], names["seen"], names["sends"]])
+    ((log, seen, sends),) = subject.run(p)
+    steps: list[list[Any]] = []
+    for entry in log:
+        if entry[0] in ("step", "hand on"):
+            steps.append([])
+        else:
+            steps[-1].append(entry)
+    receives, hands = steps[0::2], steps[1::2]
+    number, left = 0, []
+    for received, handed in zip(receives, hands, strict=True):
+        right = []
+        if place > 0:
+            right = [["receive", number, place - 1], ["receive", number + 1, place - 1]]
+            waits = [["wait", number, 0], ["wait", number + 1, 0]]
+            assert sorted(received) == sorted(right + waits)
+            number += 2
+        else:
+            assert received == []
+        if place == size - 1:
+            assert handed == []
+            continue
+        waited = sorted(entry for entry in handed if entry[0] == "wait")
+        assert waited == [["wait", n, 0] for n in left]
+        sent = [["send", number, place + 1], ["send", number + 1, place + 1]]
+        assert handed[len(left) :] == sent
+        left, number = [number, number + 1], number + 2
+    for count, told in zip(tokens, range(0, len(seen), 3 if place else 1), strict=True):
+        answers = seen[told : told + (3 if place else 1)]
+        assert answers[-1] is True
+        if place:
+            (shape, dtype, first), (shape2, _, second) = answers[:2]
+            assert shape == shape2 == [count, 3] and dtype == "torch.float16"
+            assert second == first + 1
+    assert sends == [[1.0, True], [2.0, True]] * (len(sends) // 2)
+
+
+@many
+@given(
+    known=st.integers(1, 12),
+    computed=st.integers(0, 12),
+    new=st.lists(st.integers(0, 9), max_size=8),
+)
+def test_10_9_any_tokens(
+    subject: Any, reference: Any, known: int, computed: int, new: list[int]
+) -> None:
+    """Any chunk of any request."""
+    assume(computed <= known)
+    p = Program()
+    p.see(p.call(f"{DIST}pipeline:missing_tokens", known, computed, new))
+    compare(subject, reference, p)
+
+
+@many
+@given(
+    sizes=st.lists(st.sampled_from([1, 1, 2, 0]), min_size=3, max_size=8),
+    depth=st.integers(1, 4),
+    answers=st.lists(st.integers(0, 5), min_size=3, max_size=8),
+    under_way=st.integers(0, 4),
+)
+def test_10_10_any_plans(
+    subject: Any, reference: Any, sizes: list[int], depth: int, answers: list[int], under_way: int
+) -> None:
+    """Any plans, room for any number, answers at any time: the same order of the same things."""
+    p = Program()
+    names = code(
+        p,
+        """
+from collections import deque
+from concurrent.futures import Future
+from types import SimpleNamespace
+from mini_vllm.engine.batch_queue import Batch, step_with_batch_queue
+
+queue, log, futures, left = deque(), [], [], list(sizes)
+
+def submit():
+    number, size = len(futures), left.pop(0)
+    futures.append(Future())
+    log.append(["submit", number])
+    plan = SimpleNamespace(num_scheduled_tokens={"a": size} if size else {})
+    return Batch(plan, futures[-1], [], float(number), 0.0)
+
+def finish(batch):
+    log.append(["finish", int(batch.started)])
+    return int(batch.started)
+
+for _ in range(min(under_way, depth, len(left))):
+    queue.appendleft(submit())
+for step in range(2 * len(sizes) + 2):
+    for number, when in enumerate(answers):
+        if when <= step and number < len(futures) and not futures[number].done():
+            futures[number].set_result(None)
+    log.append([step, step_with_batch_queue(queue, depth, lambda: bool(left), submit, finish)])
+    log.append([int(batch.started) for batch in queue])
+""",
+        sizes=sizes,
+        depth=depth,
+        answers=answers,
+        under_way=under_way,
+    )
+    p.see(names["log"])
+    compare(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_10_10_any_new_tokens(subject: Any, reference: Any, data: Any) -> None:
+    """Any requests, resumed or not, any tokens of them."""
+    p = Program()
+    requests, starts, scheduled, resumed = {}, [], {}, []
+    names = ["ada", "ben", "cyd"]
+    for index, name in enumerate(names):
+        request = p.new("mini_vllm.request:Request", name, list(range(10 * index, 10 * index + 5)))
+        for token in range(data.draw(st.integers(0, 4))):
+            request.append_output_token_ids(100 + token)
+        requests[name] = request
+        starts.append(data.draw(st.integers(0, 5)))
+        scheduled[name] = data.draw(st.integers(1, 5))
+        resumed += [name] * data.draw(st.integers(0, 1))
+    cached = p.new(
+        "mini_vllm.core.scheduler_output:CachedRequestData",
+        names, starts, p.call("builtins:set", resumed), {},
+    )  # fmt: skip
+    plan = p.new(
+        "types:SimpleNamespace", scheduled_cached_reqs=cached, num_scheduled_tokens=scheduled
+    )
+    p.see(p.call("mini_vllm.engine.batch_queue:new_token_ids", plan, requests))
+    compare(subject, reference, p)
+
+
+RING = f"""
+from {DIST}shm_broadcast import ShmRingBuffer
+memory = bytearray(ShmRingBuffer.num_bytes(readers, 16, chunks))
+writer, *sides = [ShmRingBuffer(memory, readers, 16, chunks) for _ in range(readers + 1)]
+"""
+
+
+@many
+@given(
+    readers=st.integers(1, 3),
+    chunks=st.integers(1, 3),
+    moves=st.lists(
+        st.tuples(st.sampled_from([-1, -1, 0, 1, 2]), st.binary(max_size=8)),
+        min_size=8,
+        max_size=24,
+    ),
+)
+def test_10_11_any_moves(
+    subject: Any, reference: Any, readers: int, chunks: int, moves: list[tuple[int, bytes]]
+) -> None:
+    """Any writes and reads that are allowed, in any order; what lies in memory, too."""
+    p = Program()
+    names = code(
+        p,
+        RING
+        + """
+log = []
+for who, message in moves:
+    if who < 0 and writer.can_write():
+        writer.commit_write(message, (1 + len(message) % 3) << 30)
+    elif 0 <= who < readers and sides[who].can_read(who):
+        log.append(list(sides[who].commit_read(who)))
+    log.append([writer.can_write(), *[side.can_read(i) for i, side in enumerate(sides)]])
+    log.append([bytes(memory), [side.current for side in (writer, *sides)]])
+""",
+        readers=readers,
+        chunks=chunks,
+        moves=[[who, message] for who, message in moves],
+    )
+    p.see(names["log"])
+    compare(subject, reference, p)
+
+
+@few
+@given(
+    chunks=st.integers(1, 3),
+    messages=st.lists(st.binary(min_size=1, max_size=9), min_size=2, max_size=5),
+    every=st.integers(1, 3),
+)
+def test_10_11_any_moment(subject: Any, chunks: int, messages: list[bytes], every: int) -> None:
+    """Whoever looks between two lines sees whole messages, each once."""
+    p = Program()
+    names = code(
+        p,
+        RING
+        + """
+reader, seen, looks = sides[0], [], [0]
+
+def look():
+    looks[0] += 1
+    if looks[0] % every == 0 and reader.can_read(0):
+        seen.append(reader.commit_read(0)[0])
+
+def rest():
+    while reader.can_read(0):
+        seen.append(reader.commit_read(0)[0])
+
+for message in messages:
+    if not writer.can_write():
+        rest()
+    interleave(look, writer.commit_write, message)
+rest()
+
+got = []
+def write():
+    if writer.can_write() and not_yet:
+        writer.commit_write(not_yet.pop())
+
+for message in messages:
+    writer.commit_write(message)
+    not_yet = [b"another" for _ in range(chunks)]
+    got.append(interleave(write, reader.commit_read, 0)[0])
+    rest()
+""",
+        readers=1,
+        chunks=chunks,
+        messages=messages,
+        every=every,
+    )
+    p.see(names["seen"])
+    p.see(names["got"])
+    seen, got = subject.run(p)
+    again = seen[len(messages) :]
+    assert seen[: len(messages)] == messages
+    assert all(message == b"another" for message in again)
+    assert got == messages
+
+
+def test_10_11_the_fence(subject: Any) -> None:
+    """At some fence of a write the message is whole, and nobody may read it yet."""
+    p = Program()
+    names = code(
+        p,
+        f"import {DIST}shm_broadcast as module\n"
+        + RING
+        + """
+states, real = [], module.memory_fence
+module.memory_fence = lambda: states.append([bytes(memory[4:7]), list(writer.get_metadata())])
+writer.commit_write(b"abc")
+module.memory_fence = real
+""",
+        readers=2,
+        chunks=1,
+    )
+    p.see(names["states"])
+    (states,) = subject.run(p)
+    assert [b"abc", [0, 0, 0]] in states
+
+
+@many
+@given(data=st.data())
+def test_10_12_any_requests(subject: Any, reference: Any, data: Any) -> None:
+    """Requests, counts and ends in any order, with choices and without."""
+    engines = data.draw(st.integers(1, 4))
+    p = Program()
+    router = p.new(f"{DIST}dp_router:DPRouter", engines)
+    for number in range(data.draw(st.integers(1, 12))):
+        move = data.draw(st.sampled_from(["ask", "ask", "ask", "choose", "tell", "end"]))
+        if move == "ask":
+            p.see(router.get_core_engine_for_request(f"r{number}"))
+        elif move == "choose":
+            rank = data.draw(st.integers(0, engines - 1))
+            p.see(router.get_core_engine_for_request(f"r{number}", rank))
+        elif move == "tell":
+            counts = data.draw(st.integers(0, 3)), data.draw(st.integers(0, 9))
+            router.set_counts(data.draw(st.integers(0, engines - 1)), *counts)
+        else:
+            router.finish([f"r{data.draw(st.integers(0, 12))}"])
+        p.see([router.score(engine) for engine in range(engines)])
+        p.see(router.counts)
+        p.see(router.engines)
+    p.see(router.get_core_engine_for_request("out", data.draw(st.sampled_from([-1, engines, 99]))))
+    compare(subject, reference, p)
+
+
+@many
+@given(engines=st.integers(1, 5), picks=st.lists(st.integers(0, 4), min_size=3, max_size=12))
+def test_10_12_any_turns(subject: Any, engines: int, picks: list[int]) -> None:
+    """Idle engines take turns, from the one behind whoever was last."""
+    p = Program()
+    router = p.new(f"{DIST}dp_router:DPRouter", engines)
+    right, turn = [], 0
+    for number, pick in enumerate(picks):
+        for engine in range(engines):
+            busy = number % 3 == 2 and engine != pick % engines
+            router.set_counts(engine, int(busy), 0)
+        turn = pick % engines if number % 3 == 2 else turn
+        right.append(turn)
+        p.see(router.get_core_engine_for_request(f"r{number}"))
+        turn = (turn + 1) % engines
+    assert subject.run(p) == right
+
+
+def test_10_12_a_refused_choice(subject: Any, reference: Any) -> None:
+    """Nothing is counted of a request that goes nowhere."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}dp_router import DPRouter
+router, caught = DPRouter(2), []
+for rank in (-1, 2):
+    try:
+        router.get_core_engine_for_request("ada", rank)
+    except ValueError:
+        caught.append(rank)
+left = [router.counts, router.engines, router.next_engine]
+""",
+    )
+    p.see(names["caught"])
+    p.see(names["left"])
+    compare(subject, reference, p)
