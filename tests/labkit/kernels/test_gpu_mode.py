@@ -219,8 +219,6 @@ LARGE_CASES: dict[str, set[str]] = {
 def test_large_tensors_are_left_to_cpu_mode(spec: str) -> None:
     small = {case.name for case in on_gpu.small_cases(spec)}
     names = {case.name for case in cases_of(spec)} - small
-        case.name for case in on_gpu.small_cases(spec)
-    }
     assert len(on_gpu.swept(spec)) == 3  # one of each dtype runs in all configurations
     assert names == LARGE_CASES[spec]
 

@@ -85,7 +85,7 @@ def test_every_graded_function_of_the_course_can_be_changed() -> None:
 
 
 def test_questions_that_never_change_are_named(tmp_path: Path) -> None:
-    """The toy's suites ask the same under every seed; with a drawn question one of them does not."""
+    """The toy asks the same under every seed; with a drawn question one task does not."""
     toy = make_course(tmp_path).phase("00")
     line = quality.row_of_fresh_inputs(toy, 1)
     assert (line.good, line.total, line.wrong) == (0, 2, ["00.1", "00.2"])
