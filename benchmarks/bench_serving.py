@@ -367,10 +367,8 @@ def report(path: Path = Path(__file__).parent / "results" / "serving.json") -> s
                 )
                 wanted = "all at once" if rate == "inf" else rate
                 lines.append(f"| {wanted} | {engine} {cells}")
-        costs = [
-            "{} {us_a_request:,.0f} µs a request, {us_a_token:.0f} µs a token".format(engine, **cost)
-            for engine, cost in results["cost"].items()
-        ]
+        words = "{} {us_a_request:,.0f} µs a request, {us_a_token:.0f} µs a token"
+        costs = [words.format(engine, **cost) for engine, cost in results["cost"].items()]
         shares = [
             f"{engine} {results['load'][engine]['inf']['request_throughput'] / offline:.2f}"
             for engine, offline in results["offline_requests_per_s"].items()
