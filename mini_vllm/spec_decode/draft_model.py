@@ -85,7 +85,7 @@ class DraftBatch:
 
 
 def one_token_each(
-    batch: InputBatch, rows: NDArray[np.int64], positions: NDArray[np.int32], device: torch.device
+    batch: InputBatch, rows: NDArray[np.int64], positions: NDArray[np.int64], device: torch.device
 ) -> AttentionMetadata:
     """Every pass but the first: each request computes the one token at its position.
 
@@ -96,12 +96,11 @@ def one_token_each(
         batch: whose block tables are used.
         rows, positions: ``[R]``.
     """
-    seq_lens = positions + 1
-    lens = seq_lens.tolist()
+    lens = [position + 1 for position in positions.tolist()]
     table = batch.block_table[rows, : cdiv(max(lens), batch.block_size)]
     return AttentionMetadata(
         query_start_loc=torch.arange(len(rows) + 1, dtype=torch.int32, device=device),
-        seq_lens=torch.from_numpy(seq_lens).to(device),
+        seq_lens=torch.tensor(lens, dtype=torch.int32, device=device),
         block_table=torch.from_numpy(table).to(device),
         slot_mapping=torch.from_numpy(batch.slot_mapping(rows, positions)).to(device),
         max_query_len=1,
@@ -231,9 +230,10 @@ class DraftModelProposer:
             inputs = DraftBatch(batch, rows, starts, counts, self.device)
             hidden = self.model(inputs.input_ids, inputs.positions, layers, inputs.metadata)
             return self.model.compute_logits(hidden[inputs.last])
-        positions = torch.from_numpy(starts.astype(np.int64)).to(self.device)
-        metadata = one_token_each(batch, rows, starts, self.device)
-        return self.model.compute_logits(self.model(tokens, positions, layers, metadata))
+        positions = starts.astype(np.int64)
+        metadata = one_token_each(batch, rows, positions, self.device)
+        at = torch.from_numpy(positions).to(self.device)
+        return self.model.compute_logits(self.model(tokens, at, layers, metadata))
 
     def _choose(
         self, step: ProposerInput, rows: NDArray[np.int64], logits: Tensor, position: int

@@ -155,10 +155,10 @@ class EagleProposer:
             rows, limits, tokens, hidden = rows[more], limits[more], tokens[more], hidden[more]
             if not len(rows):
                 break
-            starts = step.batch.num_tokens[rows] - 1 + position
-            positions = torch.from_numpy(starts.astype(np.int64)).to(self.device)
-            metadata = one_token_each(step.batch, rows, starts, self.device)
-            hidden = self._run(tokens, hidden, positions, metadata)
+            positions = step.batch.num_tokens[rows].astype(np.int64) - 1 + position
+            metadata = one_token_each(step.batch, rows, positions, self.device)
+            at = torch.from_numpy(positions).to(self.device)
+            hidden = self._run(tokens, hidden, at, metadata)
         return drafts
 
     def _first_pass(
