@@ -333,8 +333,8 @@ for prefill in POOLS:
 
 # %% [markdown]
 # Too few machines for prompts, and their queue breaks the first promise of everybody. Too many, and those that
-# make tokens are too full. In between a split fleet keeps the short promise better than eight replicas do, and the
-# long promise worse.
+# make tokens are too full. Between the two a split fleet keeps the short promise better than eight replicas do. Under the long
+# promise there is little to win: the replicas keep it, too. And look at 3 + 5: the least number that keeps up is no comfortable one.
 #
 # So is it a way to serve *more*? Let four times as many come, and ask only how long all of it takes.
 
