@@ -117,7 +117,7 @@ def check(course: Course, strict: bool = False) -> list[Change]:
                 problems.append(Change("stale", name, "its source changed; run `labkit sync`"))
             elif strict and current != text:
                 problems.append(Change("wrong", name, "differs from its skeleton"))
-        for path, target in links(phase).items():
+        for path, target in (links(phase) | makefile(phase)).items():
             if not path.is_symlink() or os.readlink(path) != target:
                 name = path.relative_to(course.root).as_posix()
                 problems.append(Change("wrong", name, f"must be a link to {target}"))
