@@ -351,6 +351,37 @@ def show(name: str, results: Mapping[str, Any]) -> None:
         )
 
 
+def report(path: Path = Path(__file__).parent / "results" / "serving.json") -> str:
+    """The saved figures as Markdown: a table of latencies by rate, and what serving costs."""
+    parts = []
+    for name, results in json.loads(path.read_text())["results"].items():
+        lines = [
+            f"| {name}, requests/s | engine | answered/s | TTFT p50, p99 | TPOT p50 | ITL p99 |"
+        ]
+        lines += ["|---|---|---|---|---|---|"]
+        for rate in next(iter(results["load"].values())):
+            for engine, rates in results["load"].items():
+                values = [rates[rate][key] for key in SHOWN]
+                cells = "| {:.1f} | {:.0f}, {:.0f} ms | {:.1f} ms | {:.0f} ms |".format(
+                    *values[:4], values[5]
+                )
+                wanted = "all at once" if rate == "inf" else rate
+                lines.append(f"| {wanted} | {engine} {cells}")
+        words = "{} {us_a_request:,.0f} µs a request, {us_a_token:.0f} µs a token"
+        costs = [words.format(engine, **cost) for engine, cost in results["cost"].items()]
+        shares = [
+            f"{engine} {results['load'][engine]['inf']['request_throughput'] / offline:.2f}"
+            for engine, offline in results["offline_requests_per_s"].items()
+        ]
+        lines += [
+            "",
+            f"What serving costs over the engine offline, in processor time: {'; '.join(costs)}.",
+        ]
+        lines += [f"All at once, beside offline: {', '.join(shares)}."]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
 def save(path: Path, name: str, results: Mapping[str, Any]) -> None:
     """Put one workload's results, with the machine, beside those that the file already has."""
     old = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}

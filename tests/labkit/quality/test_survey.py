@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from labkit.process import warm
 from labkit.quality import alternatives, mutate
 from labkit.quality import survey as quality
 from labkit.quality.survey import Line
+from tests.labkit.toy_course import make_course
 
 COURSE = Course(find_root())
 SCHOOL = '''
@@ -80,6 +82,30 @@ def test_every_graded_function_of_the_course_can_be_changed() -> None:
         simple = {"FCFSRequestQueue.add_request"}
         assert len({mutation.function for mutation in made}) >= 0.7 * len(holes - simple)
         assert len({(mutation.module, mutation.name) for mutation in made}) == len(made)
+
+
+def test_questions_that_never_change_are_named(tmp_path: Path) -> None:
+    """The toy asks the same under every seed; with a drawn question one task does not."""
+    toy = make_course(tmp_path).phase("00")
+    line = quality.row_of_fresh_inputs(toy, 1)
+    assert (line.good, line.total, line.wrong) == (0, 2, ["00.1", "00.2"])
+    path = toy.hidden_tests / "test_toy_hidden.py"
+    path.write_text(
+        path.read_text()
+        + textwrap.dedent(
+            """
+            from hypothesis import given, strategies
+
+
+            @given(wanted=strategies.integers())
+            def test_00_1_drawn(subject, reference, wanted):
+                program = Program()
+                program.see(program.call("toy.fifo:clamp", wanted, 3, 4))
+                assert subject.run(program) == reference.run(program)
+            """
+        )
+    )
+    assert quality.row_of_fresh_inputs(toy, 1).wrong == ["00.2"]
 
 
 def test_a_sample_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
