@@ -131,16 +131,18 @@ def match(result: public.PhaseResult) -> Mutant | None:
     judged = {test.name for test in result.tests if test.outcome in ("passed", "failed", "hang")}
     mine = {test.name for test in result.tests if test.outcome in ("failed", "hang")}
     tasks = {public.task_of(name) for name in mine}
-    try:
-        known = load(result.phase)
-    except (ManifestError, source.SourceError):
+    if not mine:
         return None
-    alike = [
-        mutant
-        for mutant in known
-        if mutant.exercise in tasks and set(vectors.get(mutant.name, ())) & judged == mine
-    ]
-    return alike[0] if len(alike) == 1 else None
+    where = f"{mutants_file(result.phase).name}: match"
+    try:
+        alike = [
+            entry
+            for entry in entries(result.phase)
+            if entry["exercise"] in tasks and set(vectors.get(entry["name"], ())) & judged == mine
+        ]
+        return load_one(result.phase, where, alike[0]) if len(alike) == 1 else None
+    except (ManifestError, source.SourceError, KeyError):
+        return None
 
 
 def failing(result: public.PhaseResult) -> tuple[str, ...]:
