@@ -174,7 +174,8 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
             first = index not in counts
             text, logprobs = _choice(answer, output, completion, state.engine.tokenizer, first)
             counts[index] = counts.get(index, 0) + len(completion.token_ids)
-            if not text and logprobs is None and completion.finish_reason is None:
+            has_ids = request.return_token_ids and completion.token_ids
+            if not (text or logprobs or has_ids or completion.finish_reason):
                 continue
             end = tail
             if request.continuous_usage:
