@@ -199,6 +199,8 @@ NONE_YET = {
         "test_16_8_the_placement_by_hand",
     ],
     CHANGES: [
+        "test_10_1_where_the_input_is",
+        "test_10_9_on_its_device",
         "test_01_2_one_cache_is_as_long_as_it_must_be",
         "test_03_5_the_answer_is_yes_or_no",
         "test_03_5_what_the_cache_supplied_is_noted_once",
