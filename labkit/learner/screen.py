@@ -214,11 +214,8 @@ def show_kept(screen: Screen, kept: Kept | None) -> None:
     parts = [f"{count} task{'s' * (count != 1)}"] if count else []
     parts += ["the notebook"] if kept.notebook is not None else []
     screen.line()
-    screen.line(
-        f"not run again: {' and '.join(parts)}; nothing in their reach has changed since"
-        f' {_moment(kept.since)}. ARGS="--all" runs everything.',
-        "dim",
-    )
+    since = f"unchanged since {_moment(kept.since)}, not run again"
+    screen.line(f'{" and ".join(parts)}: {since}; ARGS="--all" runs everything', "dim")
 
 
 def _moment(when: str) -> str:
