@@ -15,7 +15,7 @@ from labkit.arena.fleet.simulator import prices_of, serve
 from labkit.arena.fleet.traces import TRACES
 from labkit.arena.remote import RemoteFleetPolicy
 from labkit.process.worker import Program
-from mini_vllm.policies.fleet import FleetPolicy, LeastLoaded
+from mini_vllm.policies.fleet import FleetPolicy, Job, LeastLoaded, View
 
 FLEET = "mini_vllm.policies.fleet"
 CAPSTONE = "mini_vllm.policies.capstone_fleet:CapstoneFleet"
@@ -207,6 +207,21 @@ def races(subject: Any, draw: random.Random) -> dict[str, tuple[float, float]]:
         theirs = sum(in_time(LeastLoaded, name, seed) for seed in seeds)
         found[name] = (round(mine / SEEDS, 4), round(theirs / SEEDS, 4))
     return found
+
+
+def test_16_9_everybody_is_placed(subject: Any, draw: random.Random) -> None:
+    """Whatever the state of the fleet, and be there no room at all: machines that exist."""
+    policy = RemoteFleetPolicy(subject, CAPSTONE, prices_of(load_model(), load_link()))
+    for free in (0, 40, 16_000):
+        for first, second in [(0, 1), (0, 3), (2, 1), (3, 5)]:
+            prefill = [View(draw.choice([0, 64]), 9 * draw.random(), 0, 0) for _ in range(first)]
+            decode = [
+                View(draw.choice([0, 64]), draw.random(), draw.randrange(64), draw.randint(0, free))
+                for _ in range(second)
+            ]
+            found = policy.place(Job(draw.randint(100, 1800), 0.5, 0.03), prefill, decode)
+            assert found.prefill is None or found.prefill in range(first), (prefill, decode)
+            assert found.decode in range(second), (prefill, decode)
 
 
 def means(races: dict[str, tuple[float, float]]) -> tuple[float, float]:
