@@ -187,6 +187,28 @@ def test_10_4_any_heads(
     compare(subject, reference, p)
 
 
+def test_10_4_kv_heads_are_not_cut(subject: Any) -> None:
+    """Three KV heads for two ranks: refused on both, though the query heads come out even."""
+    for rank in range(2):
+        p = Program()
+        names = code(
+            p,
+            f"""
+from {DIST}linear import QKVParallel
+from {DIST}parallel_state import GroupCoordinator
+
+try:
+    QKVParallel(GroupCoordinator([0, 1], rank), 6, 3).parts(7, [24, 12, 12])
+    is_refused = False
+except ValueError:
+    is_refused = True
+""",
+            rank=rank,
+        )
+        p.see(names["is_refused"])
+        assert subject.run(p) == [True]
+
+
 @many
 @given(
     ranks=st.integers(1, 6),
@@ -293,6 +315,33 @@ def test_10_6_any_targets(subject: Any, reference: Any, data: Any) -> None:
     p.see(p.call("builtins:len", found))
     p.see(parameter)
     compare(subject, reference, p)
+
+
+def test_10_6_a_tensor_for_each_projection(subject: Any) -> None:
+    """With `per_part` every projection fills its own entry, and none of the others'."""
+    p = Program()
+    names = code(
+        p,
+        """
+from types import SimpleNamespace
+from mini_vllm.model.layout import ParamSpec, Part
+from mini_vllm.model.sharded_loader import projection_targets
+
+parts = [Part(slice(size, 2 * size), slice(0, 4)) for size in (4, 2, 2)]
+wholes = [Part(slice(0, 2 * size), slice(0, 4)) for size in (4, 2, 2)]
+parameter = torch.zeros(3, 2)
+parameter.spec = ParamSpec(out_dim=None, per_part=True)
+module = SimpleNamespace(parts=parts, whole_parts=wholes)
+shapes = []
+for number, target in enumerate(projection_targets(module, parameter)):
+    target.view.fill_(number + 1)
+    shapes.append(list(target.shape))
+filled = parameter.tolist()
+""",
+    )
+    p.see(names["filled"])
+    p.see(names["shapes"])
+    assert subject.run(p) == [[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], [[2]] * 3]
 
 
 @many

@@ -293,7 +293,6 @@ def test_an_equivalent_that_leaves_a_sample_makes_room_for_one(
 UNMEASURED = {
     "08": "new: `labkit suite-quality 08 --sample 60 --seeds 10 --write` has not run yet",
     "09": "new: `labkit suite-quality 09 --sample 60 --seeds 10 --write` has not run yet",
-    "10": "new: `labkit suite-quality 10 --sample 60 --seeds 10 --write` has not run yet",
     "11": "new: `labkit suite-quality 11 --sample 60 --seeds 10 --write` has not run yet",
     "12": "new: `labkit suite-quality 12 --sample 60 --seeds 10 --write` has not run yet",
     "14": "new: `labkit suite-quality 14 --sample 60 --seeds 10 --write` has not run yet",
