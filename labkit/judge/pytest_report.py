@@ -47,6 +47,7 @@ class Reporter:
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
 
+    @pytest.hookimpl(trylast=True)  # after all that leave tests out
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""

@@ -212,13 +212,13 @@ def show_kept(screen: Screen, kept: Kept | None) -> None:
         return
     count = len(kept.tasks)
     parts = [f"{count} task{'s' * (count != 1)}"] if count else []
-    parts += ["the notebook"] if kept.notebook is not None else []
+    answered = any(record["outcome"] == "passed" for record in kept.notebook or [])
+    parts += ["the notebook"] if answered else []
+    if not parts:
+        return
     screen.line()
-    screen.line(
-        f"not run again: {' and '.join(parts)}; nothing in their reach has changed since"
-        f' {_moment(kept.since)}. ARGS="--all" runs everything.',
-        "dim",
-    )
+    since = f"unchanged since {_moment(kept.since)}, not run again"
+    screen.line(f'{" and ".join(parts)}: {since}; ARGS="--all" runs everything', "dim")
 
 
 def _moment(when: str) -> str:

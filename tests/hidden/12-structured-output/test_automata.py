@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
+from itertools import product
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -29,6 +31,7 @@ def words(alphabet: str, longest: int) -> st.SearchStrategy[list[str]]:
 
 
 @many
+@example(ends=(0x20, 0x10FFFF), near=[-1, 0, 1])
 @given(ends=st.tuples(*[st.integers(0, 0x10FFFF)] * 2), near=st.lists(st.integers(-70, 70)))
 def test_12_1_random_intervals(subject: Any, ends: tuple[int, int], near: list[int]) -> None:
     """Runs spell what lies in the interval, and nothing beside it."""
@@ -62,19 +65,20 @@ def regexes() -> st.SearchStrategy[str]:
 
 
 def run_nfa(free: Any, moves: Any, start: int, end: int, data: bytes) -> bool:
-    def close(states: set[int]) -> set[int]:
+    def close(states: set[int], at: set[str]) -> set[int]:
         todo = list(states)
         while todo:
             for target, condition in free[todo.pop()]:
-                if target not in states and condition is None:
+                if target not in states and (condition is None or condition in at):
                     states.add(target)
                     todo.append(target)
         return states
 
-    states = close({start})
+    states = close({start}, {"start"})
     for byte in data:
-        states = close({t for s in states for (low, high), t in moves[s] if low <= byte <= high})
-    return end in states
+        read = {t for s in states for (low, high), t in moves[s] if low <= byte <= high}
+        states = close(read, set())
+    return end in close(states, {"end"} if data else {"start", "end"})
 
 
 @many
@@ -92,6 +96,22 @@ def test_12_2_random_patterns(subject: Any, pattern: str, texts: list[str]) -> N
     for text in texts:
         expected = re.fullmatch(pattern, text) is not None
         assert run_nfa(free, moves, start, end, text.encode()) == expected, (pattern, text)
+
+
+WORDS = ["".join(word) for size in range(5) for word in product("ab", repeat=size)]
+
+
+@pytest.mark.parametrize("pattern", ["^ab$", "^a|b", "(^a|b)b*", "a(b|$)", "(a|^)b", "a$|b"])
+def test_12_2_anchors(subject: Any, pattern: str) -> None:
+    """What ^ and $ let through, in all words of up to four letters."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    both = nfa.add(p.call(f"{PATTERNS}parse_regex", pattern))
+    for seen in (nfa.free, nfa.moves, both):
+        p.see(seen)
+    free, moves, (start, end) = subject.run(p)
+    found = [word for word in WORDS if run_nfa(free, moves, start, end, word.encode())]
+    assert found == [word for word in WORDS if re.fullmatch(pattern, word)]
 
 
 def graph(draw: Any, size: int) -> tuple[list[list[Any]], list[list[Any]]]:
@@ -132,6 +152,30 @@ def test_12_3_random_machines(subject: Any, data: st.DataObject, texts: list[str
         assert found == run_nfa(free, moves, 0, size - 1, text.encode()), text
 
 
+def test_12_3_moves_with_a_condition(subject: Any) -> None:
+    """Open at the start, or at the end, and nowhere else."""
+    free = [[(1, "start")], [], [(3, "end"), (1, "start")], []]
+    moves = [[((98, 98), 2)], [((97, 97), 2)], [((97, 97), 2)], []]
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", free)
+    p.set(nfa, "moves", moves)
+    for state, at in (
+        (0, ()),
+        (0, ("start",)),
+        (0, ("end",)),
+        (2, ("end",)),
+        (2, ("start", "end")),
+    ):
+        p.see(p.call("builtins:sorted", p.call(f"{REGEX}epsilon_closure", nfa, [state], at)))
+    dfa = p.call(f"{REGEX}subset_construction", nfa, 0, 3)
+    for word in WORDS:
+        p.see(p.call(f"{REGEX}matches", dfa, p.call("builtins:bytes", list(word.encode()))))
+    seen = subject.run(p)
+    assert seen[:5] == [[0], [0, 1], [0], [2, 3], [1, 2, 3]]
+    assert seen[5:] == [run_nfa(free, moves, 0, 3, word.encode()) for word in WORDS]
+
+
 SETS = ([1, 2, 3], [1, 23], [123], [2, 4], [1, 5], [6], [1, 4, 9], [1, 5, 9])
 """Equal when their numbers are joined, added, or asked for the least, the most and how many."""
 
@@ -166,7 +210,7 @@ def test_12_3_an_exponential_pattern_is_refused(subject: Any) -> None:
     case.assertRaises(
         p.name(f"{REGEX}TooLarge"), p.name(f"{REGEX}subset_construction"), nfa, 0, 17, 300
     )
-    subject.run(p)
+    assert subject.run(p) == []
 
 
 @many
@@ -188,7 +232,7 @@ def test_12_4_random_automata(subject: Any, data: st.DataObject, texts: list[str
         p.new("unittest:TestCase").assertRaises(
             p.name("builtins:ValueError"), p.name(f"{REGEX}remove_dead_states"), dfa
         )
-        subject.run(p)
+        assert subject.run(p) == []
         return
     living = p.call(f"{REGEX}remove_dead_states", dfa)
     small = p.call(f"{REGEX}minimise", living)
@@ -204,6 +248,20 @@ def test_12_4_random_automata(subject: Any, data: st.DataObject, texts: list[str
         for char in text:
             state = rows[state][ord(char) - 97] if state in alive else DEAD
         assert found == (state in alive and accepting[state]), text
+
+
+def test_12_4_calls_lead_on(subject: Any) -> None:
+    """By a call alone the end is reached; without its rule nothing is, and that is an error."""
+    p = Program()
+    table = p.call("numpy:full", [3, 256], DEAD, dtype=p.name("numpy:int32"))
+    accepting = p.call("numpy:array", [False, True, False])
+    dfa = p.new(f"{REGEX}Dfa", table, accepting, [{"x": 1, "y": 2}, {}, {}])
+    p.see(p.call(f"{REGEX}remove_dead_states", dfa).calls)
+    no_rule = p.call("builtins:frozenset", ["x"])
+    p.new("unittest:TestCase").assertRaises(
+        p.name("builtins:ValueError"), p.name(f"{REGEX}remove_dead_states"), dfa, no_rule
+    )
+    assert subject.run(p) == [[{"x": 1}, {}]]
 
 
 def count_classes(rows: list[list[int]], accepting: list[bool], alive: set[int]) -> int:
@@ -290,27 +348,26 @@ def test_12_9_random_objects(
 
 
 # ------------------------------------------------------------------ stacks
+def dfa(p: Program, rows: list[dict[str, int]], accepting: set[int], calls: Any) -> Any:
+    """An automaton; `calls` says of some states where each rule leads."""
+    table = [[DEAD] * 256 for _ in rows]
+    for state, row in enumerate(rows):
+        for char, target in row.items():
+            table[state][ord(char)] = target
+    flags = [state in accepting for state in range(len(rows))]
+    array = p.call("numpy:array", table, dtype=p.name("numpy:int32"))
+    return p.new(f"{REGEX}Dfa", array, p.call("numpy:array", flags),
+                 [calls.get(s, {}) for s in range(len(rows))])  # fmt: skip
+
+
 def lists(p: Program) -> Any:
     """A machine for `L = "[" (I ("," I)*)? "]"`, `I = "1" | L | W`, `W = "" | "w" W`."""
-
-    def dfa(
-        rows: list[dict[str, int]], accepting: set[int], calls: dict[int, dict[str, int]]
-    ) -> Any:
-        table = [[DEAD] * 256 for _ in rows]
-        for state, row in enumerate(rows):
-            for char, target in row.items():
-                table[state][ord(char)] = target
-        flags = [state in accepting for state in range(len(rows))]
-        array = p.call("numpy:array", table, dtype=p.name("numpy:int32"))
-        return p.new(f"{REGEX}Dfa", array, p.call("numpy:array", flags),
-                     [calls.get(s, {}) for s in range(len(rows))])  # fmt: skip
-
     rules = {
         "root": dfa(
-            [{"[": 1}, {"]": 3}, {",": 4, "]": 3}, {}, {}], {3}, {1: {"I": 2}, 4: {"I": 2}}
+            p, [{"[": 1}, {"]": 3}, {",": 4, "]": 3}, {}, {}], {3}, {1: {"I": 2}, 4: {"I": 2}}
         ),
-        "I": dfa([{"1": 1}, {}], {1}, {0: {"root": 1, "W": 1}}),
-        "W": dfa([{"w": 1}, {}, {}], {0, 2}, {1: {"W": 2}}),
+        "I": dfa(p, [{"1": 1}, {}], {1}, {0: {"root": 1, "W": 1}}),
+        "W": dfa(p, [{"w": 1}, {}, {}], {0, 2}, {1: {"W": 2}}),
     }
     return p.new(f"{PUSHDOWN}Pushdown", p.new(f"{PUSHDOWN}Machine", rules, "root"))
 
@@ -375,3 +432,17 @@ def test_12_10_deep_right_recursion_stays_small(subject: Any) -> None:
         state = walk.next(state, ord("w"))
     p.see(p.call("builtins:len", walk))
     assert subject.run(p)[0] < 20
+
+
+def test_12_10_too_many_stacks_are_refused(subject: Any) -> None:
+    """A thousand readings of one letter, and one more."""
+    p = Program()
+    names = [f"r{index}" for index in range(1_001)]
+    rules = {"root": dfa(p, [{}, {"b": 2}, {}], {2}, {0: dict.fromkeys(names, 1)})}
+    rules |= dict.fromkeys(names, dfa(p, [{"a": 1}, {}], {1}, {}))
+    p.new("unittest:TestCase").assertRaises(
+        p.name(f"{REGEX}TooLarge"),
+        p.name(f"{PUSHDOWN}Pushdown"),
+        p.new(f"{PUSHDOWN}Machine", rules, "root"),
+    )
+    assert subject.run(p) == []

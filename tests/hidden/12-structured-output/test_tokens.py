@@ -121,6 +121,18 @@ def test_12_6_random_automata(subject: Any, vocabulary: list[bytes], data: st.Da
     assert seen[-1] == sorted(recent)
 
 
+def test_12_6_who_was_used_last_stays(subject: Any) -> None:
+    """Room for two rows: 2, 0, 2 again, then 1."""
+    p = Program()
+    walk = automaton(p, [[0, 1, 2]] * 3, [True] * 3)
+    tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, b"a"), as_bytes(p, b"b")])
+    index = p.new(f"{INDEX}TokenIndex", walk, tokens, 2 * 4)
+    for state in (2, 0, 2, 1):
+        index.row(state)
+    p.see(p.call("builtins:sorted", index._rows))
+    assert subject.run(p) == [[1, 2]]
+
+
 def pack(allowed: list[bool]) -> list[int]:
     words = [0] * -(-len(allowed) // 32)
     for token, flag in enumerate(allowed):
@@ -149,21 +161,57 @@ def test_12_7_random_masks(subject: Any, allowed: list[bool], data: st.DataObjec
     assert after == pack(allowed)
 
 
-@many
-@given(data=st.data())
-def test_12_8_random_stories(subject: Any, data: st.DataObject) -> None:
-    """Tokens come, are looked at, and are taken back; after each move the mask is right."""
-    vocabulary = [b"", b"a", b"b", b"ab", b"c", b"ca", b""]
-    ends = (0, 6)
-    rows, accepting = tables(data.draw)
-    after = [[go(rows, state, text) for text in vocabulary] for state in range(len(rows))]
-    p = Program()
+VOCABULARY, ENDS = [b"", b"a", b"b", b"ab", b"c", b"ca", b""], (0, 6)
+
+
+def states_after(rows: list[list[int]]) -> list[list[int]]:
+    """Of each state: where each token leads."""
+    return [[go(rows, state, text) for text in VOCABULARY] for state in range(len(rows))]
+
+
+def grammar_of(p: Program, rows: list[list[int]], accepting: list[bool]) -> Any:
+    """A request's place in an automaton, with tokens 0 and 6 as its ends."""
+    after = states_after(rows)
     walk, int32 = automaton(p, rows, accepting), p.name("numpy:int32")
     packed = [p.call("numpy:array", pack([t != DEAD for t in row]), dtype=int32) for row in after]
     row = p.call("functools:partial", p.name("operator:getitem"), packed)
     index = namespace(p, automaton=walk, row=row,
                       walk=p.call("numpy:array", after).item)  # fmt: skip
-    grammar = p.new(NATIVE, index, list(ends))
+    return p.new(NATIVE, index, list(ENDS))
+
+
+def test_12_8_ends_and_corners(subject: Any) -> None:
+    """Nothing stands behind an end, an end is taken back, and an empty mask is an error."""
+    p = Program()
+    grammar = grammar_of(p, [[1, DEAD, DEAD], [1, DEAD, DEAD]], [False, True])
+    p.see(grammar.accept_tokens("r", [1, 0, 1]))
+    p.see(grammar.is_terminated())
+    p.see(grammar.validate_tokens([1, 6, 1]))
+    p.see(grammar.accept_tokens("r", [1, 6]))
+    p.see(grammar.is_terminated())
+    words = p.call("numpy:zeros", [1, 1], dtype=p.name("numpy:int32"))
+    for _ in range(2):  # at the end, and when it was taken back
+        grammar.fill_bitmask(words, 0)
+        p.see(words[0].tolist())
+        grammar.rollback(1)
+        p.see(grammar.is_terminated())
+    corner = grammar_of(p, [[DEAD, DEAD, DEAD]], [False])
+    p.new("unittest:TestCase").assertRaises(
+        p.name("builtins:ValueError"), corner.fill_bitmask, words, 0
+    )
+    open_again = pack([True, True, *[False] * 4, True])
+    assert subject.run(p) == [False, False, [1, 6], True, True, [0], False, open_again, False]
+
+
+@many
+@given(data=st.data())
+def test_12_8_random_stories(subject: Any, data: st.DataObject) -> None:
+    """Tokens come, are looked at, and are taken back; after each move the mask is right."""
+    ends = ENDS
+    rows, accepting = tables(data.draw)
+    after = states_after(rows)
+    p = Program()
+    grammar = grammar_of(p, rows, accepting)
     words = p.call("numpy:zeros", (1, 1), dtype=p.name("numpy:int32"))
     history, ended, expected = [0], False, []
 
@@ -239,19 +287,36 @@ def test_12_12_random_drafts(subject: Any, accepted: list[bool], padding: int) -
         good += 1
     asked = good + (good < len(drafts) and drafts[good] != -1)
     p = Program()
-    grammar = p.new("unittest.mock:Mock")
-    grammar_of = namespace(
+    spy, _ = filled(p, drafts, accepted, None)
+    p.see(spy.fill_bitmask.call_count)
+    p.see(spy.accept_tokens.call_count)
+    p.see(taken_back(p, spy))
+    assert subject.run(p) == [good + 1, asked, good]
+
+
+def test_12_12_an_error_behind_a_draft(subject: Any) -> None:
+    """It is kept for its request, nothing is raised, and the draft is taken back."""
+    p = Program()
+    error = p.new("builtins:ValueError", "a corner")
+    spy, manager = filled(p, [7, 8], [True, True], [None, error])
+    p.see(manager._broken)
+    p.see(taken_back(p, spy))
+    assert subject.run(p) == [{"r": "a corner"}, 1]
+
+
+def filled(p: Program, drafts: list[int], accepted: list[bool], fills: Any) -> tuple[Any, Any]:
+    """Fill the rows of a request whose grammar answers so; the grammar, and the manager."""
+    grammar = namespace(
         p,
         accept_tokens=p.new("unittest.mock:Mock", side_effect=accepted),
-        fill_bitmask=p.new("unittest.mock:Mock"),
+        fill_bitmask=p.new("unittest.mock:Mock", side_effect=fills),
         is_terminated=p.new("unittest.mock:Mock", return_value=False),
         rollback=p.new("unittest.mock:Mock"),
     )
-    del grammar
     request = namespace(
         p, request_id="r", stop_token_ids=(), num_output_tokens=0,
         sampling_params=namespace(p, ignore_eos=False, min_tokens=0),
-        structured_output_request=namespace(p, grammar=grammar_of),
+        structured_output_request=namespace(p, grammar=grammar),
     )  # fmt: skip
     config = p.new("mini_vllm.config:StructuredOutputsConfig")
     tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, b"a"), as_bytes(p, b"")])
@@ -259,12 +324,14 @@ def test_12_12_random_drafts(subject: Any, accepted: list[bool], padding: int) -
     manager = p.new(MANAGER, config, load, [1])
     words = p.call("numpy:full", (len(drafts) + 1, 1), -1, dtype=p.name("numpy:int32"))
     manager.fill_rows(request, drafts, words)
-    p.see(grammar_of.fill_bitmask.call_count)
-    p.see(grammar_of.accept_tokens.call_count)
+    return grammar, manager
+
+
+def taken_back(p: Program, grammar: Any) -> Any:
+    """How many tokens the grammar was told to take back."""
     arguments = p.call("operator:attrgetter", "args")
-    calls = p.call("builtins:map", arguments, grammar_of.rollback.call_args_list)
-    p.see(p.call("builtins:sum", p.call("builtins:map", p.call("operator:itemgetter", 0), calls)))
-    assert subject.run(p) == [good + 1, asked, good]
+    calls = p.call("builtins:map", arguments, grammar.rollback.call_args_list)
+    return p.call("builtins:sum", p.call("builtins:map", p.call("operator:itemgetter", 0), calls))
 
 
 def test_12_12_every_end_of_a_compilation(subject: Any) -> None:

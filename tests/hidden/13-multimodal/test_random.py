@@ -1,11 +1,12 @@
-"""Random images, caches, ranges, grids and chunks, beside the reference."""
+"""Images, caches, ranges, grids and chunks: random ones beside the reference, and some by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -124,6 +125,33 @@ def test_13_2_parts_of_a_name_have_borders(subject: Any) -> None:
     assert len(set(names)) == 2 * len(OPTIONS)
 
 
+def test_13_2_what_counts_and_what_does_not(subject: Any) -> None:
+    """One pixel, colors and mode give another name; options in another order do not."""
+    p = Program()
+    ask = "mini_vllm.multimodal.hasher:hash_image"
+    first = picture(p, "P", (6, 4), 0, 0)
+    changed = first.copy()
+    changed.putpixel([5, 3], 99)
+    others = [changed, picture(p, "P", (6, 4), 1, 0), picture(p, "L", (6, 4), 0, 0)]
+    for image in (first, *others):
+        p.see(p.call(ask, image, {"a": 1, "b": 2}))
+    p.see(p.call(ask, first, {"b": 2, "a": 1}))
+    *names, again = subject.run(p)
+    assert len(set(names)) == 4
+    assert again == names[0]
+
+
+def test_13_2_which_color_is_see_through(subject: Any) -> None:
+    """None, the first, the second: three pictures."""
+    p = Program()
+    for color in (None, 0, 1):
+        image = p.call("PIL.Image:frombytes", "P", (6, 4), bytes(range(24)))
+        if color is not None:
+            p.call("builtins:setattr", image, "info", {"transparency": color})
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, {}))
+    assert len(set(subject.run(p))) == 3
+
+
 @many
 @given(
     prompt=st.lists(st.integers(7, 9), max_size=8),
@@ -141,6 +169,39 @@ def test_13_3_any_prompt(
     p.see_each(made[1], "offset")
     p.see_each(made[1], "length")
     compare(subject, reference, p)
+
+
+def test_13_3_both_lists_stay_the_callers(subject: Any) -> None:
+    """What was passed is the same afterwards, and what came back is a list of its own."""
+    p = Program()
+    expand = "mini_vllm.multimodal.processing:expand_placeholders"
+    prompt, lengths = (p.call("builtins:list", values) for values in ([7, 9, 9, 8], [2, 3]))
+    made = p.call(expand, prompt, 9, lengths)
+    text = p.call("builtins:list", [7, 8])
+    p.call(expand, text, 9, [])[0].append(1)
+    for seen in (made[0], prompt, lengths, text):
+        p.see(seen)
+    p.see_each(made[1], "offset")
+    assert subject.run(p) == [[7, 9, 9, 9, 9, 9, 8], [7, 9, 9, 8], [2, 3], [7, 8], [1, 3]]
+
+
+def with_separator(p: Program) -> Any:
+    """A request with a dog of 6 positions and 5 rows at 2 .. 8."""
+    images, _ = placed(p, [(2, "dog")], mask=True)
+    return request(p, "ana", images, 20)
+
+
+def test_13_4_rows_come_back_and_not_positions(subject: Any) -> None:
+    """A separator never had a row."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 9)
+    p.set(manager, "cached", {"dog": p.call("builtins:set", ["ana"])})
+    p.set(manager, "num_free_slots", 4)
+    p.set(manager, "num_freeable_slots", 4)
+    manager.free_encoder_input(with_separator(p), 0)
+    p.see(p.call("builtins:dict", manager.freeable))
+    p.see(manager.num_freeable_slots)
+    assert subject.run(p) == [{"dog": 5}, 9]
 
 
 @many
@@ -211,6 +272,16 @@ def test_13_5_any_order_of_arrival(
     compare(subject, reference, p)
 
 
+def test_13_5_rows_are_reserved_and_not_positions(subject: Any) -> None:
+    """A separator takes no row."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 9)
+    manager.allocate(with_separator(p), 0)
+    p.see(manager.num_free_slots)
+    p.see(manager.num_freeable_slots)
+    assert subject.run(p) == [4, 4]
+
+
 def reference_room(size: int, moves: list[tuple[int, int, int, bool]]) -> list[bool | None]:
     """Brute force: whether each image that comes finds room; None: it is there already."""
     held: dict[str, bool] = {}  # needed?
@@ -271,6 +342,78 @@ def test_13_6_any_range(
     compare(subject, reference, p)
 
 
+@pytest.mark.parametrize(
+    ("gaps", "asked", "setting", "expected"),
+    [
+        pytest.param([(1, "dog")], (0, 4, 20), {}, ([0], 4, 14), id="whole-for-a-part"),
+        pytest.param([(2, "cat")], (0, 9, 3), {}, ([], 2, 3), id="the-text-before-it"),
+        pytest.param([(2, "cat")], (4, 5, 3), {}, ([], 0, 3), id="inside-of-it"),
+        pytest.param([(1, "owl"), (2, "owl")], (0, 9, 9), {}, ([0], 9, 6), id="twice"),
+        pytest.param([(3, "owl")], (0, 3, 9), {"cached": "owl"}, ([], 3, 9), id="right-behind"),
+        pytest.param([(0, "owl")], (3, 2, 9), {"cached": "owl"}, ([], 2, 9), id="right-before"),
+        pytest.param([(2, "dog")], (0, 3, 9), {"mask": True}, ([], 3, 9), id="a-separator"),
+        pytest.param([(0, "dog"), (0, "cat")], (0, 10, 20), {"size": 9}, ([0], 6, 14), id="room"),
+        pytest.param(
+            [(2, "dog")], (0, 5, 9), {"cached": "dog", "whole": True}, ([], 2, 9), id="cached-whole"
+        ),
+        pytest.param([(2, "dog")], (2, 3, 9), {"whole": True}, ([], 0, 9), id="begins-with-it"),
+    ],
+)
+def test_13_6_each_rule(
+    subject: Any,
+    gaps: list[tuple[int, str]],
+    asked: tuple[int, int, int],
+    setting: dict[str, Any],
+    expected: tuple[list[int], int, int],
+) -> None:
+    """One rule at a time; who is not touched is not needed."""
+    p = Program()
+    config = p.new(
+        "mini_vllm.config:SchedulerConfig",
+        encoder_cache_size=setting.get("size", 20),
+        disable_chunked_mm_input=setting.get("whole", False),
+    )
+    encoder = p.new("mini_vllm.core.encoder_inputs:EncoderInputs", config)
+    free = {}
+    if cached := setting.get("cached"):
+        free = {cached: SIZES[cached]}
+        p.set(encoder.manager, "cached", {cached: p.call("builtins:set")})
+        encoder.manager.freeable.update(free)
+        p.set(encoder.manager, "num_free_slots", 20 - SIZES[cached])
+    images, end = placed(p, gaps, setting.get("mask", False))
+    made = encoder._try_schedule_encoder_inputs(request(p, "ana", images, end + 3), *asked)
+    for value in (0, 1, 2):
+        p.see(made[value])
+    p.see(p.call("builtins:dict", encoder.manager.freeable))
+    assert subject.run(p) == [*expected, free]
+
+
+def test_13_6_rows_are_promised_and_not_positions(subject: Any) -> None:
+    """Rows for both: the dog has 5, the cat 4, and the cache 9."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", encoder_cache_size=9)
+    encoder = p.new("mini_vllm.core.encoder_inputs:EncoderInputs", config)
+    images, end = placed(p, [(2, "dog"), (0, "cat")], mask=True)
+    one = request(p, "ana", images, end + 3)
+    for value in (0, 1, 2):
+        p.see(encoder._try_schedule_encoder_inputs(one, 0, end + 3, 20)[value])
+    assert subject.run(p) == [[0, 1], 15, 11]
+
+
+def test_13_7_separators_are_positions_too(subject: Any) -> None:
+    """The dog lies at 2 .. 8; it is needed until all of it is computed."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", encoder_cache_size=64)
+    encoder = p.new("mini_vllm.core.encoder_inputs:EncoderInputs", config)
+    one = with_separator(p)
+    p.set(encoder.manager, "cached", {"dog": p.call("builtins:set", ["ana"])})
+    for computed in (7, 8):
+        p.set(one, "num_computed_tokens", computed)
+        encoder.free_computed(one)
+        p.see(p.call("builtins:list", encoder.manager.freeable))
+    assert subject.run(p) == [[], ["dog"]]
+
+
 @many
 @given(gaps=PLACED, data=st.data())
 def test_13_7_any_progress(
@@ -291,6 +434,7 @@ def test_13_7_any_progress(
 
 
 @many
+@example(grids=[(1, 2, 3), (1, 3, 1), (0, 1, 2)], merge=2, behind=2)
 @given(
     grids=st.lists(st.tuples(st.integers(0, 3), st.integers(1, 4), st.integers(1, 4)), max_size=3),
     merge=st.integers(1, 3),
@@ -350,6 +494,34 @@ def test_13_9_any_chunks(
     compare_tensors(subject, reference, p)
 
 
+def test_13_9_chunks_of_three_requests(subject: Any) -> None:
+    """Two tokens of text, the middle of one dog, the beginning of another, and the end of a cat."""
+    p = Program()
+    dog, _ = placed(p, [(1, "dog")], mask=True)
+    cat, _ = placed(p, [(0, "cat")])
+    cache = {
+        "dog": p.call("torch:tensor", [[100.0 + row] for row in range(5)]),
+        "cat": p.call("torch:tensor", [[200.0 + row] for row in range(4)]),
+    }
+    made = p.call(
+        "mini_vllm.multimodal.gather:gather_mm_embeddings",
+        [[], dog, dog, cat], [5, 3, 0, 2], [2, 2, 4, 3], cache,
+    )  # fmt: skip
+    p.see(p.call("torch:cat", made[0]).flatten().tolist())
+    p.see(made[1].nonzero().flatten().tolist())
+    assert subject.run(p) == [[101, 102, 100, 101, 202, 203], [2, 3, 6, 7, 8, 9]]
+
+
+def test_13_9_a_separator_needs_no_image(subject: Any) -> None:
+    """A step that computes it alone, before anything was encoded."""
+    p = Program()
+    images, _ = placed(p, [(0, "dog")], mask=True)
+    made = p.call("mini_vllm.multimodal.gather:gather_mm_embeddings", [images], [0], [1], {})
+    p.see(p.call("builtins:len", made[0]))
+    p.see(made[1].tolist())
+    assert subject.run(p) == [0, [False]]
+
+
 def compare_tensors(subject: Any, reference: Any, p: Program) -> None:
     yours, theirs = subject.run(p), reference.run(p)
     assert len(yours) == len(theirs)
@@ -358,6 +530,7 @@ def compare_tensors(subject: Any, reference: Any, p: Program) -> None:
 
 
 @many
+@example(mask=[True, True], levels=0, more=-1)
 @given(
     mask=st.lists(st.booleans(), min_size=1, max_size=6),
     levels=st.integers(0, 2),
@@ -384,6 +557,7 @@ def test_13_10_any_places(
 
 
 @many
+@example(height=2, width=1, merge=3)
 @given(height=st.integers(1, 3), width=st.integers(1, 3), merge=st.integers(1, 3))
 def test_13_11_any_grid(subject: Any, reference: Any, height: int, width: int, merge: int) -> None:
     """Any grid of any blocks."""

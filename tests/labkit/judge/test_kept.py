@@ -50,7 +50,8 @@ def edit(course: Course, old: str, new: str) -> None:
 def test_nothing_runs_again_if_nothing_has_changed(toy: Course) -> None:
     assert list(kept(toy).tasks) == ["00.1", "00.2"]
     text = screen(toy)
-    assert f"{WORDS}: 2 tasks and the notebook" in text and 'ARGS="--all" runs everything' in text
+    assert "2 tasks: unchanged since" in text and WORDS in text
+    assert 'ARGS="--all" runs everything' in text
     assert "✓ 00.1" in text and "✓ 00.2" in text and "public 5/5" in text
 
 
@@ -69,7 +70,7 @@ def test_an_edit_runs_the_tasks_whose_tests_enter_the_function(toy: Course) -> N
 def test_a_mistake_made_later_is_found(toy: Course) -> None:
     rewrite(toy, "Fifo.drain", "return []")
     text = screen(toy)
-    assert "✗ 00.2" in text and "✓ 00.1" in text and f"{WORDS}: 1 task" in text
+    assert "✗ 00.2" in text and "✓ 00.1" in text and "1 task: unchanged" in text
 
 
 def test_a_failure_runs_again_though_nothing_has_changed(toy: Course) -> None:
@@ -115,6 +116,8 @@ def test_the_notebook_runs_again_if_a_cell_or_what_it_enters_changes(toy: Course
     path = toy.root / "labs/00-toy/lab.ipynb"
     path.write_text(path.read_text().replace("waste = ...", "waste = 15"))
     assert kept(toy).notebook is None and len(kept(toy).tasks) == 2
+    screen(toy)
+    assert "2 tasks and the notebook: unchanged since" in screen(toy)
 
 
 def test_a_run_that_was_cut_off_leaves_no_verdict(toy: Course) -> None:
