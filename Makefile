@@ -33,7 +33,7 @@ demo: ## watch a real, small model answer through the whole engine
 	$(LABKIT) demo $(ARGS)
 
 ##@ Learn
-lab-%: ## judge your answers of phase NN
+lab-%: ## judge your answers of phase NN: what has changed; ARGS="--all" runs all of it
 	$(LABKIT) lab $* $(ARGS)
 lab:
 	$(LABKIT) lab $(ARGS)

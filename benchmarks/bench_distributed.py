@@ -6,6 +6,7 @@ counts. Weights and prompts are random, output is greedy, everything is float32.
     uni            the worker in the engine's process, one thread
     mp             the same worker in a process of its own, one thread
     tp=2           two shards, one thread each: needs two free cores
+    tp=2, gloo     the same, but adding up through sockets instead of shared memory
     uni, two       one worker with two threads, for comparison
 
     python -m benchmarks.bench_distributed            three rounds of each; prints and judges
@@ -34,6 +35,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "uni": {"num_threads": 1},
     "mp": {"num_threads": 1, "distributed_executor_backend": "mp"},
     "tp=2": {"num_threads": 1, "tensor_parallel_size": 2},
+    "tp=2, gloo": {
+        "num_threads": 1,
+        "tensor_parallel_size": 2,
+        "disable_custom_all_reduce": True,
+    },
     "uni, two threads": {"num_threads": 2},
 }
 TARGETS = {"mp": 0.9, "tp=2": 1.3}

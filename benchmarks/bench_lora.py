@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import statistics
 import tempfile
 import time
 from collections.abc import Sequence
@@ -29,7 +30,7 @@ from labkit.gpu.workload import SHAPE, write_model
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.lora.request import LoRARequest
 
-RANK, ADAPTERS, CONTEXT = 16, 8, 64
+RANK, ADAPTERS, CONTEXT = 16, 8, 16
 Wish = list[LoRARequest | None]
 
 
@@ -71,25 +72,26 @@ def make_engine(folder: Path, dtype: str, num_seqs: int, **lora: Any) -> LLM:
         skip_tokenizer_init=True,
         load_format="dummy",
         dtype=dtype,
-        max_model_len=512,
+        max_model_len=64,
         max_num_seqs=num_seqs,
         enable_prefix_caching=False,
-        num_gpu_blocks=num_seqs * 40,
+        num_gpu_blocks=num_seqs * 4,
         **lora,
     )
 
 
 def decode_seconds(llm: LLM, wish: Wish, num_tokens: int) -> float:
-    """CPU seconds of a decode step: what more tokens cost, so that prompts do not count."""
-    prompts = [[7 + i] * CONTEXT for i in range(len(wish))]
-    extra = {"lora_request": wish} if any(wish) else {}
-    taken = []
-    for count in (2, num_tokens + 2):
-        params = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
+    """CPU seconds of a decode step: the median of all that follow the prompts' own step."""
+    engine, seconds = llm.llm_engine, []
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True)
+    for index, adapter in enumerate(wish):
+        prompt = {"prompt_token_ids": [7 + index] * CONTEXT}
+        engine.add_request(str(index), prompt, params, lora_request=adapter)
+    while engine.has_unfinished_requests():
         begin = time.process_time()
-        llm.generate(prompts, params, use_tqdm=False, **extra)
-        taken.append(time.process_time() - begin)
-    return (taken[1] - taken[0]) / num_tokens
+        engine.step()
+        seconds.append(time.process_time() - begin)
+    return statistics.median(seconds[1:])
 
 
 def swap_seconds(llm: LLM, path: str) -> dict[str, float]:
@@ -152,7 +154,7 @@ def compare(
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser("bench_lora", description=__doc__.splitlines()[0])  # type: ignore[union-attr]
     parser.add_argument("--requests", type=int, nargs="+", default=[16])
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     parser.add_argument("--threads", type=int, default=1)

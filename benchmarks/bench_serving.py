@@ -127,19 +127,31 @@ class Server:
         with socket.socket() as sock:
             sock.bind(("127.0.0.1", 0))
             self.port = int(sock.getsockname()[1])
+        # vLLM's own `serve` needs a package named vllm; its wheel for CPUs has another name.
         program = (
-            ["-m", "mini_vllm"] if engine == "mini_vllm" else ["-m", "vllm.entrypoints.cli.main"]
+            ["mini_vllm", "serve"]
+            if engine == "mini_vllm"
+            else ["vllm.entrypoints.openai.api_server", "--model"]
         )
-        quiet = "--disable-uvicorn-access-log"
-        command = [python, *program, "serve", str(workload.folder(folder)), quiet]
-        command += ["--host", "127.0.0.1", "--port", str(self.port), "--served-model-name", "m"]
-        self.process = subprocess.Popen(
-            command + flags(workload.options()),
-            env=environment(engine, python, threads, folder),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
+        command = [python, "-m", *program, str(workload.folder(folder))]
+        command += [
+            "--disable-uvicorn-access-log",
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(self.port),
+            "--served-model-name",
+            "m",
+        ]
+        self.log = folder / f"{engine}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command + flags(workload.options()),
+                env=environment(engine, python, threads, folder),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
         self.url = f"http://127.0.0.1:{self.port}"
         try:
             self._wait(300)
@@ -151,7 +163,8 @@ class Server:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             if self.process.poll() is not None:
-                raise RuntimeError(f"the server ended with code {self.process.returncode}")
+                said = self.log.read_text(errors="replace")[-2000:]
+                raise RuntimeError(f"it ended with code {self.process.returncode}: {said}")
             with contextlib.suppress(OSError), urllib.request.urlopen(f"{self.url}/health") as _:
                 return
             time.sleep(0.2)
@@ -338,13 +351,47 @@ def show(name: str, results: Mapping[str, Any]) -> None:
         )
 
 
+def report(path: Path = Path(__file__).parent / "results" / "serving.json") -> str:
+    """The saved figures as Markdown: a table of latencies by rate, and what serving costs."""
+    parts = []
+    for name, results in json.loads(path.read_text())["results"].items():
+        lines = [
+            f"| {name}, requests/s | engine | answered/s | TTFT p50, p99 | TPOT p50 | ITL p99 |"
+        ]
+        lines += ["|---|---|---|---|---|---|"]
+        for rate in next(iter(results["load"].values())):
+            for engine, rates in results["load"].items():
+                values = [rates[rate][key] for key in SHOWN]
+                cells = "| {:.1f} | {:.0f}, {:.0f} ms | {:.1f} ms | {:.0f} ms |".format(
+                    *values[:4], values[5]
+                )
+                wanted = "all at once" if rate == "inf" else rate
+                lines.append(f"| {wanted} | {engine} {cells}")
+        words = "{} {us_a_request:,.0f} µs a request, {us_a_token:.0f} µs a token"
+        costs = [words.format(engine, **cost) for engine, cost in results["cost"].items()]
+        shares = [
+            f"{engine} {results['load'][engine]['inf']['request_throughput'] / offline:.2f}"
+            for engine, offline in results["offline_requests_per_s"].items()
+        ]
+        lines += [
+            "",
+            f"What serving costs over the engine offline, in processor time: {'; '.join(costs)}.",
+        ]
+        lines += [f"All at once, beside offline: {', '.join(shares)}."]
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
 def save(path: Path, name: str, results: Mapping[str, Any]) -> None:
     """Put one workload's results, with the machine, beside those that the file already has."""
     old = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
     machine = {
         "machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()
     }  # fmt: skip
-    old[name] = {**results, "machine": machine}
+    known = old.get(name, {})
+    if known.get("machine") != machine:
+        known = {}
+    old[name] = {**known, **results, "machine": machine}
     temporary = path.with_suffix(".part")
     temporary.write_text(json.dumps({"results": old}, indent=1) + "\n", encoding="utf-8")
     os.replace(temporary, path)

@@ -49,11 +49,11 @@ CONTEXT = 160
 BLOCK_SIZE = 16
 METHODS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4},
-    # A draft of this small pair costs nearly half a step, so few of them pay: see k in the formula.
+    # A draft of this small pair costs a good part of a step, so few of them pay: see the formula.
     "draft_model": {
         "method": "draft_model",
         "model": "storyteller-draft",
-        "num_speculative_tokens": 2,
+        "num_speculative_tokens": 3,
     },
     "medusa": {"method": "medusa", "model": "storyteller-medusa"},
     "eagle": {"method": "eagle", "model": "storyteller-eagle"},

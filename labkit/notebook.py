@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import math
 import os
 import subprocess
 import sys
 from typing import Any
 
+from labkit.course import notebook_source
 from labkit.course.borrow import borrow
 from labkit.course.console import some
 from labkit.course.manifest import Course, Phase
@@ -154,6 +156,19 @@ def score(name: str, actual: float) -> float:
         factor = math.inf
     else:
         factor = max(guess / actual, actual / guess)
-    verdict = "exact" if factor == 1 else "close" if factor <= 1.25 else "not close; why?"
+    close = factor <= 1.25
+    verdict = "exact" if factor == 1 else "close" if close else "not close; why?"
     print(f"guess {guess:g}, measured {actual:g}: {verdict}")
+    if not close:
+        _show_reason(notebook_source.reason(notebook_source.read(_started[0]), key))
     return factor
+
+
+def _show_reason(text: str) -> None:
+    """In a notebook a line that opens, elsewhere the text."""
+    shell = sys.modules.get("IPython")
+    if shell is None or shell.get_ipython() is None:
+        print(text)
+        return
+    page = f"<details><summary>open the reason</summary>{html.escape(text)}</details>"
+    shell.display.display({"text/html": page, "text/plain": text}, raw=True)

@@ -18,9 +18,13 @@ from mini_vllm.sampling_params import (
 )
 
 if TYPE_CHECKING:
+    from mini_vllm.engine.arg_utils import EngineArgs
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
+    from mini_vllm.engine.async_llm_engine import AsyncLLMEngine
     from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
     from mini_vllm.engine.llm import LLM
+    from mini_vllm.engine.llm_engine import LLMEngine
+    from mini_vllm.inputs import PromptType, TextPrompt, TokensPrompt
     from mini_vllm.outputs import CompletionOutput, RequestOutput
 
 __version__ = "0.1.0"
@@ -29,7 +33,13 @@ __all__ = [
     "SamplingParams",
     "RequestOutput",
     "CompletionOutput",
+    "TextPrompt",
+    "TokensPrompt",
+    "PromptType",
+    "LLMEngine",
+    "EngineArgs",
     "AsyncLLM",
+    "AsyncLLMEngine",
     "AsyncEngineArgs",
     "RepetitionDetectionParams",
     "RequestOutputKind",
@@ -41,6 +51,12 @@ _LAZY = {
     "LLM": "mini_vllm.engine.llm",
     "AsyncLLM": "mini_vllm.engine.async_llm",
     "AsyncEngineArgs": "mini_vllm.engine.async_llm",
+    "AsyncLLMEngine": "mini_vllm.engine.async_llm_engine",
+    "EngineArgs": "mini_vllm.engine.arg_utils",
+    "LLMEngine": "mini_vllm.engine.llm_engine",
+    "TextPrompt": "mini_vllm.inputs",
+    "TokensPrompt": "mini_vllm.inputs",
+    "PromptType": "mini_vllm.inputs",
     "EngineDeadError": "mini_vllm.engine.exceptions",
     "EngineGenerateError": "mini_vllm.engine.exceptions",
     "CompletionOutput": "mini_vllm.outputs",

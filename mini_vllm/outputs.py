@@ -125,6 +125,9 @@ class RequestOutput:
         Completions are matched by their ``index``, not by their place: with ``n > 1`` a step may
         bring any of them. One that is not here yet is appended.
 
+        Of the whole: what was finished stays finished, ``num_cached_tokens`` does not shrink, and
+        of error, ``kv_transfer_params`` and ``prompt_logprobs`` the first that was said stays.
+
         Args:
             next_output: what came after this.
             aggregate: whether outputs hold only what is new (then texts, tokens and logprobs are

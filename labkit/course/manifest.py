@@ -25,6 +25,7 @@ WORKLOADS = (
     "pictures",
     "ranks",
     "service",
+    "transfers",
 )
 """What `run NN` can measure; `labkit.learner.ab` has one function for each."""
 HINT_LEVELS = ("concept", "invariant", "where", "nearly the code")

@@ -28,7 +28,7 @@ class NotebookError(ManifestError):
 @dataclass(frozen=True)
 class Cell:
     """One cell; `tag` is "" for plain ones, `task` is "N03.1" or "P03.1" for those that have
-    one."""
+    one; `why` explains what a prediction is compared with."""
 
     kind: str
     source: str
@@ -37,6 +37,7 @@ class Cell:
     task: str = ""
     title: str = ""
     id: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,22 @@ def read(phase: Phase) -> Notebook:
     return Notebook(cells, tasks)
 
 
+def reason(book: Notebook, task: str) -> str:
+    """Why a prediction comes out as it does, in Markdown: what its cell says, or else the first
+    paragraph below the cell that scores it; "" if there is none.
+
+    Args:
+        task: "P03.1".
+    """
+    given = next((cell.why for cell in book.cells if cell.task == task and cell.why), "")
+    call = f'score("P{task.rpartition(".")[2]}"'
+    cells = iter(book.cells)
+    next((cell for cell in cells if call in cell.source), None)
+    after = (cell.source for cell in cells if cell.kind == "markdown")
+    paragraph = next(after, "").strip().partition("\n\n")[0]
+    return given or ("" if paragraph.startswith("#") else paragraph.replace("\n", " "))
+
+
 def _split(text: str, shown: str, number: str) -> list[Cell]:
     cells: list[Cell] = []
     parts = re.split(r"^# %%(.*)\n", text + "\n", flags=re.MULTILINE)
@@ -92,8 +109,8 @@ def _split(text: str, shown: str, number: str) -> list[Cell]:
         if task and not re.fullmatch(r"[NP]\d+", task):
             raise NotebookError(f"{shown}:{line}: task is {task!r}; it must look like 'N1' or 'P1'")
         full = f"{task[0]}{number}.{task[1:]}" if task else ""
-        title = options.get("title", "")
-        cells.append(Cell(kind, source, line, "".join(tags), full, title))
+        title, why = options.get("title", ""), options.get("why", "")
+        cells.append(Cell(kind, source, line, "".join(tags), full, title, why=why))
         line += body.count("\n") + 1
     return cells
 

@@ -60,9 +60,10 @@ def links(phase: Phase) -> dict[Path, str]:
 
 
 def makefile(phase: Phase) -> dict[Path, str]:
-    """The Makefile of labs/NN-slug: a link to the one of all phases."""
+    """The Makefile of labs/NN-slug: it includes the one of all phases. No link: a checkout on
+    Windows may have none."""
     there = (phase.labs.parent / MAKEFILE).exists()
-    return {phase.labs / MAKEFILE: f"../{MAKEFILE}"} if there else {}
+    return {phase.labs / MAKEFILE: f"include ../{MAKEFILE}\n"} if there else {}
 
 
 def read_record(root: Path) -> dict[str, str]:
@@ -93,7 +94,12 @@ def sync(course: Course) -> list[Change]:
                 write_text(path, text)
                 changes.append(Change("written", name))
             record[name] = blob_id(text)
-        for path, target in (links(phase) | makefile(phase)).items():
+        for path, text in makefile(phase).items():
+            if path.is_symlink() or text_of(path) != text:
+                path.unlink(missing_ok=True)
+                write_text(path, text)
+                changes.append(Change("written", path.relative_to(course.root).as_posix()))
+        for path, target in links(phase).items():
             if not path.is_symlink() or os.readlink(path) != target:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.unlink(missing_ok=True)
@@ -121,6 +127,10 @@ def check(course: Course, strict: bool = False) -> list[Change]:
             if not path.is_symlink() or os.readlink(path) != target:
                 name = path.relative_to(course.root).as_posix()
                 problems.append(Change("wrong", name, f"must be a link to {target}"))
+        for path, text in makefile(phase).items():
+            if path.is_symlink() or text_of(path) != text:
+                name = path.relative_to(course.root).as_posix()
+                problems.append(Change("wrong", name, "run `labkit sync`"))
         problems += _check_solved(phase)
     problems += [
         Change("stale", name, "no phase has it") for name in sorted(set(record) - expected)

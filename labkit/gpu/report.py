@@ -79,9 +79,9 @@ def do_item(part: str, name: str, seconds: float) -> Result:
     if part == "roofline":
         return time_kernel(name)
     if name == "ceilings":
-        from labkit.kernels.measure import gpu
+        from labkit.kernels.measure import gpu_timing
 
-        return dict(gpu.measure_ceilings())
+        return dict(gpu_timing.measure_ceilings())
     from labkit.gpu import workload as end_to_end
 
     # A minute to load, and to come to an end.

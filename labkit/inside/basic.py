@@ -1,4 +1,4 @@
-"""What any worker can be asked to do: answer, load packages, run a program. Runs in the child only.
+"""What any worker can be asked to do: answer, load packages. Runs in the child only.
 
 A scenario is a function of keyword arguments, plain data in and plain data out; one that yields
 sends each value as soon as it has it. `labkit.inside.worker_child` names the modules that hold
@@ -8,14 +8,6 @@ some.
 from __future__ import annotations
 
 import importlib
-from typing import Any
-
-from labkit.inside import program
-
-
-def run_program(steps: list[dict[str, Any]]) -> list[Any]:
-    """Do the calls that a `Program` wrote down."""
-    return program.execute(steps)
 
 
 def ping() -> str:

@@ -51,22 +51,6 @@ def encode(value: Any, depth: int = 0) -> Any:
     return {"!array": [array.dtype.str, list(array.shape), data]}
 
 
-def snapshot(value: Any, depth: int = 0) -> Any:
-    """The same data, out of reach of whoever changes the value later.
-
-    Raises:
-        PlainError: as :func:`encode`.
-    """
-    _check(depth)
-    kind = type(value)
-    if kind in (list, tuple, set, frozenset):
-        return kind(snapshot(item, depth + 1) for item in value)
-    if kind is dict:
-        return {key: snapshot(item, depth + 1) for key, item in value.items()}
-    array = _as_array(value)
-    return value if array is None else array.copy()
-
-
 def _check(depth: int) -> None:
     if depth > MAX_DEPTH:
         raise PlainError(f"nested deeper than {MAX_DEPTH}")

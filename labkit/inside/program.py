@@ -13,8 +13,6 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from labkit.inside.plain import snapshot
-
 LIMIT_MESSAGE = 300
 
 
@@ -93,22 +91,9 @@ def _express(value: Any) -> list[Any]:
     return ["plain", value]
 
 
-def execute(steps: list[dict[str, Any]]) -> list[Any]:
-    """In the worker: do the steps; a step that raises ends the list with {"!raises": its class}."""
-    values: dict[int, Any] = {}
-    seen: list[Any] = []
-    for step in steps:
-        try:
-            value = _do(step, values)
-        except Exception as error:
-            return [*seen, {"!raises": type(error).__name__}]
-        if "see" in step:
-            seen.append(snapshot(value))
-    return seen
-
-
-def _do(step: dict[str, Any], values: dict[int, Any]) -> Any:
-    """One step; returns what is to be seen of it."""
+def do(step: dict[str, Any], values: dict[int, Any]) -> Any:
+    """In the worker: one step; returns what is to be seen of it. `values`: those of the steps
+    before."""
     if "call" in step:
         args = [_evaluate(arg, values) for arg in step["args"]]
         kwargs = {name: _evaluate(arg, values) for name, arg in step["kwargs"].items()}

@@ -1,85 +1,90 @@
 """The child's side of `labkit.process.worker`: read a request, run its scenario, write the answer.
 
 Answers go to a private copy of stdout; what the learner's code prints goes to stderr and cannot be
-taken for an answer. This file trusts its own process as little as the parent does: whatever runs
-here may replace any of it, and only gets to choose its own observations.
+taken for an answer. What the learner wrote runs in another thread than this (`labkit.inside.apart`)
+and gets one step at a time, so that no walk up its callers reaches the pipe, the name of the
+request, or the steps that are still to come. In a sandbox this side is out of `sys.modules`, too,
+and nobody may ask for all objects or all frames.
+
+All of that makes it harder, and not impossible, to write observations by other means than by being
+observed: this is one process. Therefore the parent trusts none of it. Whatever runs here only gets
+to choose its own observations, and no list that was written down before fits the next questions.
 """
 
 from __future__ import annotations
 
-import importlib
-import inspect
 import json
 import os
-import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from labkit.inside import plain
-from labkit.inside.alarm import shorten
+from labkit.inside import apart, steps
 
-LAST_FRAMES = 12
-SCENARIOS = (
-    "labkit.inside.basic",
-    "labkit.trace.scenario",
-    "labkit.arena.scenario",
-    "labkit.learner.ab",
-    "labkit.practice.scenes",
-    "labkit.kernels.watch.sandbox",
-    "labkit.kernels.measure.gpu",
-)
-"""The modules whose public functions can be asked for. Text, so that this file imports none: each
-is imported when it is first asked for, and a worker that lacks it cannot be asked."""
+PROGRAM = "labkit.inside.basic:run_program"
+TYPE, TUPLE, TEXT, LENGTH = type, tuple, str, len
+"""The builtins by names of our own: a learner's code may give theirs to something else."""
+Call = Callable[..., tuple[str, Any]]
+"""Calls a function on the learner's stack."""
 
 
 def main() -> None:
-    """Serve requests until stdin ends."""
+    """Serve requests until stdin ends.
+
+    Once the learner's code is loaded, this thread calls nothing that such code can replace: no
+    function of a module that it can import, no builtin by its name, no method of its objects.
+    """
     requests = os.fdopen(os.dup(0), "rb")
     answers = os.fdopen(os.dup(1), "wb")
     with open(os.devnull) as nothing:
         os.dup2(nothing.fileno(), 0)
     os.dup2(2, 1)
+    do, read = apart.start(), json.JSONDecoder().scan_once  # type: ignore[attr-defined]
     for raw in requests:
-        request = json.loads(raw)
-        number = request["id"]
-
-        def answer(kind: str, value: Any, number: str = number) -> None:
-            message = {"id": number, kind: plain.encode(value)}
-            answers.write(json.dumps(message).encode() + b"\n")
+        request, _ = read(raw.decode(), 0)
+        for kind, text in serve(request["scenario"], request["args"], do):
+            line = f'{{"id": "{request["id"]}", "{kind}": {text}}}'
+            answers.write(line.replace("\n", " ").encode("ascii", "replace") + b"\n")
             answers.flush()
 
-        try:
-            result = find(request["scenario"])(**plain.decode(request["args"]))
-            if inspect.isgenerator(result):
-                for item in result:
-                    answer("item", item)
-                result = None
-            answer("end", result)
-        except BaseException as error:
-            answer("error", describe(error))
+
+def serve(scenario: str, args: dict[str, Any], do: Call) -> Iterator[tuple[str, str]]:
+    """The answers to one request, as (kind, JSON): any number of items, then an end or an error."""
+    if scenario == PROGRAM:
+        yield run_program(args["steps"], do)
+        return
+    kind, text = exact(do(steps.begin, scenario, args))
+    while kind == "item" or kind == "begun":
+        if kind == "item":
+            yield kind, text
+        kind, text = exact(do(steps.advance))
+    yield kind, text
 
 
-def find(scenario: str) -> Callable[..., Any]:
-    """The function "module:function" of one of the modules above, and nothing else.
+def run_program(program: list[dict[str, Any]], do: Call) -> tuple[str, str]:
+    """Do a program's steps, one after the other; its observations."""
+    seen: list[str] = []
+    values: dict[int, Any] = {}
+    for step in program:
+        kind, text = exact(do(steps.one_step, step, values))
+        if kind == "error":
+            return kind, text
+        if kind != "done":
+            seen.append(text)
+        if kind == "raised":
+            break
+    return "end", "[" + ",".join(seen) + "]"
+
+
+def exact(answer: tuple[str, Any]) -> tuple[str, str]:
+    """An answer as `steps` gives it. What else lies there has methods that must not run here.
 
     Raises:
-        ValueError: no such scenario.
+        ConnectionError: something else lay there, and this process ends.
     """
-    module, _, name = scenario.partition(":")
-    if module in SCENARIOS:
-        function = getattr(importlib.import_module(module), name, None)
-        if inspect.isfunction(function) and function.__module__ == module and name[0] != "_":
-            return function
-    raise ValueError(f"there is no scenario {scenario!r}; they are functions of {SCENARIOS}")
-
-
-def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as plain data: class, message, and the innermost frames."""
-    frames = [
-        [frame.filename, frame.lineno, frame.name]
-        for frame in traceback.extract_tb(error.__traceback__)[-LAST_FRAMES:]
-    ]
-    return {"type": type(error).__name__, "message": shorten(str(error), 600), "frames": frames}
+    fits = TYPE(answer) is TUPLE and LENGTH(answer) == 2
+    if fits and TYPE(answer[0]) is TEXT and TYPE(answer[1]) is TEXT:
+        return answer
+    raise ConnectionError("an answer that no step has given")
 
 
 if __name__ == "__main__":

@@ -28,6 +28,12 @@ UPSTREAM_IMPORT = (
 )
 
 
+FUTURE_FIRST = (
+    "A line of code stands above `from __future__ import annotations`, which must be the first:"
+    " move it below."
+)
+
+
 def before(phase: Phase) -> Problem | None:
     """Look at the learner's files before anything runs: missing, not Python, or a function gone."""
     for module in phase.modules:
@@ -64,9 +70,11 @@ def before(phase: Phase) -> Problem | None:
 
 
 def _unresolved_merge(text: str) -> int:
-    """The line of the first mark that a merge has left; 0 if there is none."""
+    """The line of the first mark that a merge has left, also one that somebody has forgotten to
+    delete; 0 if there is none."""
     lines = text.splitlines()
-    return next((n for n, line in enumerate(lines, 1) if line.startswith("<<<<<<< ")), 0)
+    marks = ("<<<<<<< ", ">>>>>>> ")
+    return next((n for n, line in enumerate(lines, 1) if line.startswith(marks)), 0)
 
 
 def _merge_problem(line: int, shown: str, phase: Phase) -> Problem:
@@ -128,8 +136,15 @@ def import_problem(phase: Phase, text: str) -> Problem:
         if hits:
             place = f"{shown}:{hits[-1]}"
     what = f"{place or f'labs/{phase.slug}'} fails while it is imported, so no test could run."
-    said = (last, UPSTREAM_IMPORT) if "No module named 'vllm" in last else (last,)
-    return Problem(what, said, f"mend {place or 'that'}, then make lab-{phase.number}")
+    said = [last, UPSTREAM_IMPORT] if "No module named 'vllm" in last else [last]
+    if "from __future__ imports must" in last:
+        said += [FUTURE_FIRST, *([UPSTREAM_IMPORT] if _imports_vllm(phase) else [])]
+    return Problem(what, tuple(said), f"mend {place or 'that'}, then make lab-{phase.number}")
+
+
+def _imports_vllm(phase: Phase) -> bool:
+    texts = [read_python(phase.lab_file(module)) for module in phase.modules]
+    return any(re.search(r"^\s*(from|import) vllm\b", text, re.MULTILINE) for text in texts)
 
 
 def place_of(test: Test, phase: Phase) -> tuple[str, int, str] | None:

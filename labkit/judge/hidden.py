@@ -8,6 +8,7 @@ had happened.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -31,6 +32,8 @@ from labkit.sandbox.build import Sandbox
 SUBJECT = "LABKIT_SUBJECT"
 ISOLATION = "LABKIT_ISOLATION"
 TASKS = "LABKIT_TASKS"
+ASKED = "LABKIT_ASKED"
+"""A file for what subjects are asked: a task and a digest of the request in each line."""
 ANSWER_SECONDS = 10.0
 FIRST_SECONDS = 20.0
 """What the first answer of a fresh worker has on top: it imports the engine."""
@@ -100,6 +103,13 @@ class Subject(Observed):
         self.task = ""
         self.lost: dict[str, str] = {}
         self.packages = sandbox.heavy_packages(phase)
+
+    def call(self, scenario: str, **args: Any) -> Any:
+        if path := os.environ.get(ASKED):
+            request = hashlib.sha256(repr((scenario, args)).encode()).hexdigest()
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(f"{self.task} {request}\n")
+        return super().call(scenario, **args)
 
     def enter(self, task: str) -> None:
         """From now on tests of `task` run; another task's worker ends."""

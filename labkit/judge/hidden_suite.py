@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from labkit.course.manifest import Phase
 from labkit.judge import hidden, public, pytest_report
@@ -25,6 +26,7 @@ def run_hidden(
     stop: bool = False,
     rung: str = "plain",
     base: Mapping[str, str] | None = None,
+    asked: Path | None = None,
 ) -> public.PhaseResult:
     """Pytest itself runs without the files; the worker that it asks has them
     (`labkit.judge.hidden`).
@@ -37,6 +39,7 @@ def run_hidden(
         stop: at the first failure, without looking for a smaller example of it.
         rung: of `isolation.LADDER`, what the worker is locked up in.
         base: the environment that pytest starts with; default: this process's.
+        asked: a file for what the subject is asked (`hidden.ASKED`).
     """
     options = ["-p", "labkit.judge.hidden", "-p", "_hypothesis_pytestplugin"]
     options += [f"--hypothesis-seed={seed}", "-k", only, *(["-x"] if stop else [])]
@@ -47,4 +50,5 @@ def run_hidden(
         "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
         pytest_report.SECONDS: str(max(LEAST_TEST_SECONDS, PUBLIC_TIMES * phase.test_seconds)),
     }
+    extra |= {hidden.ASKED: str(asked)} if asked else {}
     return public.run_tests(phase, [phase.hidden_tests], {}, options, extra, base, RUN_SECONDS)

@@ -10,7 +10,9 @@ An entry with `hidden_only = true` is a mistake that the public tests let pass o
 from __future__ import annotations
 
 import json
+import tempfile
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,16 +133,41 @@ def match(result: public.PhaseResult) -> Mutant | None:
     judged = {test.name for test in result.tests if test.outcome in ("passed", "failed", "hang")}
     mine = {test.name for test in result.tests if test.outcome in ("failed", "hang")}
     tasks = {public.task_of(name) for name in mine}
-    try:
-        known = load(result.phase)
-    except (ManifestError, source.SourceError):
+    if not mine:
         return None
-    alike = [
-        mutant
-        for mutant in known
-        if mutant.exercise in tasks and set(vectors.get(mutant.name, ())) & judged == mine
-    ]
-    return alike[0] if len(alike) == 1 else None
+    where = f"{mutants_file(result.phase).name}: match"
+    try:
+        alike = [
+            entry
+            for entry in entries(result.phase)
+            if entry["exercise"] in tasks and set(vectors.get(entry["name"], ())) & judged == mine
+        ]
+        return load_one(result.phase, where, alike[0]) if len(alike) == 1 else None
+    except (ManifestError, source.SourceError, KeyError):
+        return None
+
+
+def confirmed(
+    result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant
+) -> Mutant | None:
+    """The mutant, if it fails the learner's first failing test as she does: with the same value
+    where values are compared, else with the same kind of error. An endless loop is no mutant's."""
+    tests = [test for test in result.tests if test.outcome in ("failed", "hang")]
+    first = next(test for test in tests if test.task == mutant.exercise)
+    if any(test.outcome == "hang" for test in tests):
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, result.phase.lab_file(mutant.module).name)
+        file.write_text(mutant.text, encoding="utf-8")
+        there = {**mapping, mutant.module: str(file)}
+        again = public.run_tests(result.phase, [result.phase.root / first.id], there)
+    alike = any(_fault(test) == _fault(first) for test in again.tests)
+    return mutant if alike else None
+
+
+def _fault(test: public.Test) -> tuple[Any, ...]:
+    found = test.detail
+    return found.get("error"), found.get("at"), found.get("yours")
 
 
 def failing(result: public.PhaseResult) -> tuple[str, ...]:

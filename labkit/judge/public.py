@@ -20,6 +20,7 @@ from labkit.course.manifest import Exercise, Phase
 from labkit.course.skeleton import is_todo, todo_in
 from labkit.inside import alarm, child
 from labkit.judge import pytest_report
+from labkit.judge.kept import NOTEBOOK, Kept, Verdicts
 from labkit.process import overlay
 
 PHASE_SECONDS = 60.0
@@ -35,6 +36,7 @@ class Test:
     Attributes:
         outcome: "passed", "failed", "todo" (it reached a hole), "hang", "skipped" or "not run".
         waits_for: the task of the hole it reached, if `outcome` is "todo".
+        kept: it passed before and did not run again (`labkit.judge.kept`).
         detail: what `labkit.judge.pytest_report` wrote: error, message, frames, yours, expected, …
     """
 
@@ -44,6 +46,7 @@ class Test:
     task: str
     outcome: str = "not run"
     waits_for: str = ""
+    kept: bool = False
     detail: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -60,6 +63,9 @@ class PhaseResult:
         notebook: records of `labkit.judge.notebook_judge`; None if the phase has none.
         broken: why the tests could not be loaded, or "".
         stack: where the child stood when its time was over, or "".
+        whole: the run came to its own end: each of its tests did, too.
+        shared: functions of the learner that were entered outside of any one test.
+        notebook_entered: those that the notebook's cells entered; None if it was cut off.
     """
 
     phase: Phase
@@ -68,6 +74,9 @@ class PhaseResult:
     broken: str = ""
     stack: str = ""
     seconds: float = 0.0
+    whole: bool = False
+    shared: set[str] = field(default_factory=set)
+    notebook_entered: set[str] | None = None
 
     def of_task(self, exercise: Exercise) -> list[Test]:
         return [test for test in self.tests if test.task == exercise.id]
@@ -94,23 +103,60 @@ class PhaseResult:
 
 
 def judge(
-    phase: Phase, mapping: Mapping[str, str], notebook: bool = True, task: Exercise | None = None
+    phase: Phase,
+    mapping: Mapping[str, str],
+    notebook: bool = True,
+    task: Exercise | None = None,
+    kept: Kept | None = None,
 ) -> PhaseResult:
     """Run the public tests with `mapping` in place, and the notebook's answers beside them; of one
-    `task` its tests alone."""
-    choice = "labs" if mapping else "reference"
+    `task` its tests alone. What is `kept` does not run again."""
     if task:
         words = ["-k", f"test_{task.id.replace('.', '_')}_"]
         part = run_tests(phase, [phase.public_tests], mapping, words)
         part.tests = part.of_task(task)
         return part
+    kept = kept or Kept()
     with ThreadPoolExecutor(2) as pool:
         answers = None
-        if notebook and phase.notebook:
+        if notebook and phase.notebook and kept.notebook is None:
+            choice = "labs" if mapping else "reference"
             answers = pool.submit(judge_notebook, phase, mapping, choice)
-        result = run_tests(phase, [phase.public_tests], mapping)
-        result.notebook = answers.result() if answers else None
+        if set(kept.tasks) >= {exercise.id for exercise in phase.exercises}:
+            result = PhaseResult(phase, [], whole=True)
+        else:
+            extra = {pytest_report.KEPT: ",".join(kept.tasks)}
+            result = run_tests(phase, [phase.public_tests], mapping, extra=extra)
+        result.notebook = kept.notebook
+        if answers:
+            result.notebook, result.notebook_entered = answers.result()
+    if kept.tasks and not result.broken:
+        _bring_back(result, kept)
     return result
+
+
+def _bring_back(result: PhaseResult, kept: Kept) -> None:
+    """Put the tests that did not run again in their places: task by task, as in the manifest."""
+    tests = [test for test in result.tests if test.task not in kept.tasks]
+    for task, records in kept.tasks.items():
+        tests += [Test(**record, task=task, outcome="passed", kept=True) for record in records]
+    order = {exercise.id: place for place, exercise in enumerate(result.phase.exercises)}
+    result.tests = sorted(tests, key=lambda test: order.get(test.task, len(order)))
+
+
+def keep(verdicts: Verdicts, result: PhaseResult) -> None:
+    """Remember what passed in this run, unless it was cut off."""
+    if not result.whole:
+        return
+    for exercise in result.phase.exercises:
+        tests = result.of_task(exercise)
+        if result.task_passed(exercise) and not any(test.kept for test in tests):
+            entered = result.shared.union(*(test.detail.get("entered", []) for test in tests))
+            records = [{"id": t.id, "name": t.name, "title": t.title} for t in tests]
+            verdicts.keep(exercise.id, entered, tests=records)
+    if result.notebook_entered is not None:
+        verdicts.keep(NOTEBOOK, result.notebook_entered, answers=result.notebook)
+    verdicts.write()
 
 
 def run_tests(
@@ -133,7 +179,7 @@ def run_tests(
         seconds: wall time for all of it.
     """
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "report.jsonl")
+        report, elsewhere = Path(folder, "report.jsonl"), Path(folder, "entered")
         env = overlay.environment(phase.root, mapping, base) | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
@@ -141,6 +187,7 @@ def run_tests(
             pytest_report.SECONDS: str(phase.test_seconds),
             pytest_report.WATCH: json.dumps(_watch(phase, mapping)),
             **phase.environment,
+            **({overlay.REACH: str(elsewhere)} if mapping else {}),
             **(extra or {}),
         }
         words = [
@@ -152,8 +199,14 @@ def run_tests(
         ]  # fmt: skip
         limits = child.Limits(seconds, phase.memory_mb)
         done = child.run(words, env, limits, phase.root)
-        lines = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
-    return _collect(phase, [json.loads(line) for line in lines], done)
+        events = [json.loads(line) for line in _lines(report)]
+        result = _collect(phase, events, done)
+        result.shared |= set(_lines(elsewhere))
+    return result
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
 
 
 def _watch(phase: Phase, mapping: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -166,9 +219,11 @@ def _watch(phase: Phase, mapping: Mapping[str, str]) -> dict[str, dict[str, str]
 
 def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -> PhaseResult:
     tests: dict[str, Test] = {}
-    broken = ""
+    broken, ended, shared = "", False, set[str]()
     for event in events:
-        if event["event"] == "collected":
+        if event["event"] == "end":
+            ended, shared = True, set(event["entered"])
+        elif event["event"] == "collected":
             name = event["name"]
             tests[event["id"]] = Test(event["id"], name, event["title"], task_of(name))
         elif event["event"] == "broken":
@@ -181,7 +236,10 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
     stack = done.stderr[-4000:] if hung or (done.code or 0) < 0 else ""
     if hung:
         _blame(list(tests.values()), stack)
-    return PhaseResult(phase, list(tests.values()), None, broken, stack, done.seconds)
+    result = PhaseResult(phase, list(tests.values()), None, broken, stack, done.seconds)
+    cut_off = {"hang", "not run"} & {test.outcome for test in result.tests}
+    result.whole, result.shared = ended and not hung and not cut_off, shared
+    return result
 
 
 def _blame(tests: list[Test], stack: str) -> None:
@@ -212,22 +270,28 @@ def task_of(name: str) -> str:
     return f"{match[1]}.{match[2]}" if match else ""
 
 
-def judge_notebook(phase: Phase, mapping: Mapping[str, str], choice: str) -> list[dict[str, Any]]:
-    """The answers' records; if the judge could not run, every task says why."""
+def judge_notebook(
+    phase: Phase, mapping: Mapping[str, str], choice: str
+) -> tuple[list[dict[str, Any]], set[str] | None]:
+    """The answers' records, and which functions the cells entered. If the judge could not run,
+    every task says why, and there is None for a set."""
     with tempfile.TemporaryDirectory() as folder:
-        report = Path(folder, "report.json")
+        report, entered = Path(folder, "report.json"), Path(folder, "entered")
         env = overlay.environment(phase.root, mapping)
+        env |= {overlay.REACH: str(entered)} if mapping else {}
         env |= {overlay.CHOICE: choice, "MPLBACKEND": "Agg", **phase.environment}
         words = ["-m", "labkit.judge.notebook_judge", str(phase.root), phase.number, str(report)]
         done = child.run(words, env, child.Limits(NOTEBOOK_SECONDS, phase.memory_mb), phase.root)
         if report.exists():
             records: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))
-            return records
+            ended = all(record["outcome"] not in ("hang", "not run") for record in records)
+            return records, set(_lines(entered)) if ended else None
     if done.code == alarm.STUCK:
-        return _stuck_answers(phase, done.stderr)
+        return _stuck_answers(phase, done.stderr), None
     last = done.stderr.strip().splitlines()[-1:] or ["no message"]
     why = f"not done after {NOTEBOOK_SECONDS:g} s" if done.timed_out else last[0]
-    return [{"task": "notebook", "title": "lab.ipynb", "outcome": "failed", "message": why}]
+    record = {"task": "notebook", "title": "lab.ipynb", "outcome": "failed", "message": why}
+    return [record], None
 
 
 def _stuck_answers(phase: Phase, stack: str) -> list[dict[str, Any]]:

@@ -21,9 +21,12 @@ import pytest
 from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, shorten
 from labkit.judge.return_types import wrong_return
+from labkit.process import reach
 from labkit.testing import Divergence
 
 REPORT, SECONDS, WATCH = "LABKIT_REPORT", "LABKIT_TEST_SECONDS", "LABKIT_WATCH"
+KEPT = "LABKIT_KEPT"
+"""Tasks that need not run, as "03.1,03.2": their tests are collected and no more."""
 MAX_HANGS = 3
 MAX_TEXT = 4000
 
@@ -37,16 +40,22 @@ class Reporter:
         self.watched: dict[str, dict[str, str]] = json.loads(os.environ.get(WATCH, "{}"))
         self.extra: dict[str, dict[str, Any]] = {}
         self.looked_at: set[str] = set()
+        self.shared: set[str] = set()
+        """Functions entered between tests: each test may depend on them."""
 
     def write(self, record: dict[str, Any]) -> None:
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
 
+    @pytest.hookimpl(trylast=True)  # after all that leave tests out
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
             doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""
             title = doc.strip().partition("\n")[0] or item.name
             self.write({"event": "collected", "id": item.nodeid, "name": item.name, "title": title})
+        kept = os.environ.get(KEPT, "").replace(".", "_").split(",")
+        prefixes = tuple(f"test_{task}_" for task in kept if task)
+        items[:] = [item for item in items if not item.name.startswith(prefixes or "/")]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -57,6 +66,7 @@ class Reporter:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         begin = time.perf_counter()
+        self.shared |= reach.taken()
         alarm.arm(self.seconds)
         try:
             return (yield)
@@ -72,7 +82,9 @@ class Reporter:
             raise
         finally:
             alarm.arm(0)
-            self.extra.setdefault(item.nodeid, {})["seconds"] = time.perf_counter() - begin
+            record = self.extra.setdefault(item.nodeid, {})
+            record["seconds"] = time.perf_counter() - begin
+            record["entered"] = sorted(reach.taken())
 
     def _worth_a_second_run(self, item: pytest.Item, error: BaseException) -> bool:
         """Once a task: the first failure is the one that the screen explains."""
@@ -103,6 +115,9 @@ class Reporter:
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         if self.hangs >= MAX_HANGS:
             item.session.shouldstop = f"{MAX_HANGS} tests did not end"
+
+    def pytest_sessionfinish(self) -> None:
+        self.write({"event": "end", "entered": sorted(self.shared | reach.taken())})
 
 
 def _frames(error: BaseException) -> list[tuple[str, int, str]]:
@@ -137,6 +152,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if path is None:
         return
     alarm.install()
+    reach.asking()
     sys.path.insert(0, str(Path.cwd()))
     config.pluginmanager.register(
         Reporter(path, float(os.environ.get(SECONDS, "5"))), "labkit-report"

@@ -18,6 +18,7 @@ from labkit.kernels.cases.rules import CaseRules
 from labkit.kernels.watch.extract import Submission, extract
 from labkit.kernels.watch.findings import Finding
 from labkit.kernels.watch.observation import Observation
+from labkit.process import reach
 from labkit.testing import Divergence
 from mini_vllm.kernels.launch import KernelSpec, Problem
 
@@ -40,6 +41,8 @@ def submission_of(spec: KernelSpec, probe: str = "") -> Submission:
     text = read_python(Path(found.origin)) + probe
     result = extract(text, spec, found.origin, text if probe else None)
     if isinstance(result, Submission):
+        for name in result.lines:
+            reach.enter(f"{spec.module}:{name}")
         return result
     for finding in result:
         if finding.kind == "todo":

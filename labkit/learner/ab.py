@@ -22,6 +22,7 @@ from labkit.learner.pictures import measure_pictures
 from labkit.learner.quantized import measure_schemes
 from labkit.learner.ranks import ABOUT_RANKS, measure_ranks
 from labkit.learner.service import ABOUT_SERVICE, measure_service
+from labkit.learner.transfers import ABOUT_TRANSFERS, measure_transfers
 from labkit.process import overlay
 from labkit.process.worker import Worker, WorkerError
 
@@ -273,6 +274,7 @@ WORKLOADS: dict[str, Callable[[], dict[str, Any]]] = {
     "service": measure_service,
     "pictures": measure_pictures,
     "ranks": measure_ranks,
+    "transfers": measure_transfers,
 }
 ABOUT = {
     "engine": f"{len(PROMPTS)} prompts, {MAX_TOKENS} tokens each, greedy, {SETTINGS}",
@@ -283,6 +285,7 @@ ABOUT = {
     "service": ABOUT_SERVICE,
     "pictures": "questions about three pictures: at once, in chunks, and without a prefix cache",
     "ranks": ABOUT_RANKS,
+    "transfers": ABOUT_TRANSFERS,
     "structured": f"{RECORDS} records at each of two temperatures, free and held by a schema",
 }
 ROWS = (

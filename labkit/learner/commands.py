@@ -32,6 +32,7 @@ from labkit.course.manifest import HINT_LEVELS, Exercise, ManifestError, Phase
 from labkit.course.skeleton import open_holes, skeleton
 from labkit.course.state import State, fingerprint
 from labkit.judge import diagnose, mistakes, public
+from labkit.judge.kept import Verdicts
 from labkit.learner import hints, screen
 from labkit.process import overlay
 
@@ -41,9 +42,11 @@ def lab(
     phase: str = typer.Argument("", help="a phase: 3, 03 or 03-scheduler"),
     labs: str = typer.Option("", help="use your modules of these phases too: 02,03"),
     task: str = typer.Option("", help="judge this task alone: 2 or 03.2"),
-    every: bool = typer.Option(False, "--all", help="explain every task that fails"),
+    every: bool = typer.Option(False, "--all", help="run every task, explain each that fails"),
 ) -> None:
-    """Judge your answers of one phase: public tests and notebook. Exit code 0 only if all pass."""
+    """Judge your answers of one phase: public tests and notebook. Exit code 0 only if all pass.
+
+    A task that has passed runs again when you change something that its tests reach."""
     if not phase:
         raise ValueError("say which phase: make lab-03; `make progress` lists them")
     raise typer.Exit(0 if judge_and_show(ready_phase(phase), labs, task, every) else 1)
@@ -72,7 +75,9 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
         screen.show_problem(out, phase, problem)
         show_notices(out, phase)
         return False
-    result = public.judge(phase, mapping, task=only)
+    verdicts = Verdicts(phase, mapping) if mapping and not only else None
+    kept = verdicts.unchanged() if verdicts and not every else None
+    result = public.judge(phase, mapping, task=only, kept=kept)
     if result.broken:
         screen.show_problem(out, phase, diagnose.import_problem(phase, result.broken))
         show_notices(out, phase)
@@ -84,12 +89,15 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
         screen.show_untouched(out, result)
     else:
         match = mistakes.match(result) if mapping else None
+        match = mistakes.confirmed(result, mapping, match) if match else None
         screen.show_tasks(out, result, holes, match, every)
         screen.show_notebook(out, result)
+        screen.show_kept(out, kept)
         screen.show_end(out, result, next_step(result, holes, match))
     show_notices(out, phase)
-    if mapping and not only:
-        remember(phase, result)  # last: a disk that is full must not hide what was found out
+    if verdicts:  # last: a disk that is full must not hide what was found out
+        remember(phase, result)
+        public.keep(verdicts, result)
     return result.green and not holes
 
 

@@ -4,6 +4,7 @@ next."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 
 from labkit.course.console import MARKS, Screen, command, some, where_to_edit
 from labkit.course.manifest import Exercise, Phase
@@ -12,6 +13,7 @@ from labkit.course.source import Function
 from labkit.inside.alarm import shorten
 from labkit.judge import diagnose
 from labkit.judge.diagnose import Problem
+from labkit.judge.kept import Kept
 from labkit.judge.mistakes import Mutant
 from labkit.judge.public import PhaseResult, Test
 
@@ -202,6 +204,28 @@ def show_notebook(screen: Screen, result: PhaseResult) -> None:
             place = f" (line {record['line']} of the cell)" if record.get("line") else ""
             line += f"\n    {record['message']}{place}"
         screen.line(line, style, 4)
+
+
+def show_kept(screen: Screen, kept: Kept | None) -> None:
+    """What is green without having run now, in one line."""
+    if not kept or not kept.since:
+        return
+    count = len(kept.tasks)
+    parts = [f"{count} task{'s' * (count != 1)}"] if count else []
+    answered = any(record["outcome"] == "passed" for record in kept.notebook or [])
+    parts += ["the notebook"] if answered else []
+    if not parts:
+        return
+    screen.line()
+    since = f"unchanged since {_moment(kept.since)}, not run again"
+    screen.line(f'{" and ".join(parts)}: {since}; ARGS="--all" runs everything', "dim")
+
+
+def _moment(when: str) -> str:
+    """The time of day, with the date if that is another one than today's."""
+    moment = datetime.fromisoformat(when)
+    today = moment.date() == datetime.now().date()
+    return moment.strftime("%H:%M" if today else "%Y-%m-%d %H:%M")
 
 
 def show_end(screen: Screen, result: PhaseResult, next_step: str) -> None:

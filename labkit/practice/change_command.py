@@ -80,11 +80,13 @@ def check(out: Screen, change: Change) -> bool:
     """The public tests, then the hidden ones, then the phase's own, which must go on passing."""
     out.line(f"change-{change.id} · {change.title}", "bold")
     out.line(f"judged: {change.shown(change.file)}", "dim")
+    out.line()
     rounds = [("public", change.public_tests), ("hidden", change.hidden_tests)]
     for name, tests in rounds:
         if not tests.exists():
             out.line(f"… {name} tests are not here", "yellow")
         elif not passes(out, change, name, tests):
+            out.line()
             out.line(
                 f"next: edit {change.shown(change.file)}, then make change-{change.id}", "bold"
             )
@@ -107,7 +109,8 @@ def passes(out: Screen, change: Change, name: str, tests: Path) -> bool:
         out.line(result.broken.strip().splitlines()[-1], "red", 4)
     for test in failed[:1] if name == "public" else []:
         out.line(test.title, indent=4)
-        for key in ("at", "yours", "expected", "message"):
+        compared = "at" in test.detail
+        for key in ("at", "yours", "expected") if compared else ("message",):
             if value := test.detail.get(key):
                 out.pair(key, str(value)[:600], "", 6)
     return good

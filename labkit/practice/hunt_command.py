@@ -8,6 +8,7 @@ from typing import Any
 
 import typer
 
+from labkit.course import source
 from labkit.course.console import Screen, course, polite, ready_phase, some
 from labkit.course.manifest import ManifestError, Phase
 from labkit.judge import public
@@ -79,6 +80,7 @@ def show_all(out: Screen, phase: Phase) -> None:
 def start(out: Screen, hunt: Hunt) -> None:
     """Write the working copy and the report, and show what the user says."""
     out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
+    out.line("running what the user ran, to record it …", "dim")
     kept = hunts.begin(hunt)
     put(hunt, begun=copies.now(), clues=0)
     if kept:
@@ -112,9 +114,17 @@ def check_name(out: Screen, hunt: Hunt, name: str) -> bool:
     if good:
         put(hunt, named=right)
         out.line(f"✓ {right} it is. Mend it in {hunt.shown(hunt.file)}.", "green")
+    elif name not in function_names(hunt):
+        out.line(f"✗ {hunt.file.name} has no function {name}", "red")
     else:
         out.line(f"✗ not {name}; the mistake is in another function of {hunt.file.name}", "red")
     return good
+
+
+def function_names(hunt: Hunt) -> set[str]:
+    """Functions of the hunt's module, methods with and without their class."""
+    full = set(source.functions(hunt.mistake.text))
+    return full | {name.rpartition(".")[2] for name in full}
 
 
 def check(out: Screen, hunt: Hunt) -> bool:
@@ -123,6 +133,7 @@ def check(out: Screen, hunt: Hunt) -> bool:
     out.line(f"judged: {hunt.shown(hunt.file)}", "dim")
     out.line()
     mapping = {hunt.mistake.module: str(hunt.file)}
+    out.line(f"running the report's script twice, with your {hunt.file.name} and without …", "dim")
     seen, expected = hunts.observe(hunt, mapping), hunts.observe(hunt, {})
     if seen != expected:
         show_difference(out, seen, expected)

@@ -195,12 +195,13 @@ def judge(hunt: Hunt) -> public.PhaseResult:
 
 
 def row_text(hunt: Hunt) -> str:
-    """Where it was and why, as the catalogue has it; "" without a row."""
+    """Where it was, why, and how it stands at the pins, as the catalogue has it; "" without a row.
+    How long a fix took the catalogue does not say, so nothing here does."""
     text = (hunt.phase.root / "upstream_notes" / "HISTORY.md").read_text(encoding="utf-8")
     for line in text.splitlines():
         found = ROW.match(line)
         if hunt.row and found and found[1] == hunt.row:
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             where = LINK.sub(r"\1 (\2)", cells[1])
-            return f"{where}: {cells[2]}"
+            return f"{where}: {cells[2]} At the pins of this catalogue: {cells[3]}."
     return ""

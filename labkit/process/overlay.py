@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 VARIABLE = "LABKIT_OVERLAY"
 CHOICE = "LAB"
+REACH = "LABKIT_REACH"
+"""If it is set, learners' functions tell `labkit.process.reach` that they were entered."""
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -37,11 +39,25 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
     def get_code(self, fullname: str) -> CodeType | None:
         path = self.get_filename(fullname)
+        data: Any = self.get_data(path)
         try:
-            return self.source_to_code(self.get_data(path), path)
+            if REACH in os.environ:
+                from labkit.process import reach
+
+                data = reach.marked(data, path, fullname)
+            return self.source_to_code(data, path)
         except SyntaxError as error:
             error.add_note(f"This file stands in for {fullname}.")
             raise
+
+    def exec_module(self, module: ModuleType) -> None:
+        if REACH not in os.environ:
+            return super().exec_module(module)
+        from labkit.process import reach
+
+        module.__dict__[reach.NAME] = reach.enter
+        super().exec_module(module)
+        reach.watch_kernels(module.__dict__, module.__name__)
 
 
 class Finder(MetaPathFinder):

@@ -44,7 +44,7 @@ def _row(phase: Phase) -> str:
 
 def quick_pages() -> dict[Path, dict[str, str]]:
     """Page -> its generated parts, those that take no time to make."""
-    from benchmarks import bench_grading, bench_offline
+    from benchmarks import bench_grading, bench_offline, bench_serving
 
     saved = json.loads(bench_grading.SAVED.read_text(encoding="utf-8"))
     instructors = {"grading": bench_grading.report(saved), "quality": survey.table(ROOT)}
@@ -52,6 +52,7 @@ def quick_pages() -> dict[Path, dict[str, str]]:
         ROOT / "README.md": {
             "phases": phases_table(Course(ROOT)),
             "offline": bench_offline.report(),
+            "serving": bench_serving.report(),
         },
         ROOT / "docs" / "instructors.md": instructors,
         api.PAGE: {"names": api.table()},

@@ -108,7 +108,7 @@ def check_notebook(phase: Phase) -> Iterator[str]:
         text = notebook_source.to_ipynb(phase, book, solved=False)
         (copy.labs / "lab.ipynb").write_text(text, encoding="utf-8")
         _copy_manifest(phase, copy)
-        records = public.judge_notebook(copy, {}, "labs")
+        records, _ = public.judge_notebook(copy, {}, "labs")
     for record in records:
         if record["outcome"] != "todo" or not record["message"].startswith("TODO"):
             yield f"{record['task']} in a fresh notebook: {record['outcome']}: {record['message']}"

@@ -6,6 +6,7 @@
     alternatives  correct solutions that look unlike the reference: they must pass
     baselines     answers that take no thought (None, 0, nothing, the first argument): must fail
     seeds         the reference under fresh seeds: it must pass each time
+    fresh         (`--only fresh`) tasks whose questions differ from seed to seed
 
 `--write` keeps the rows in `tests/corpora/mutants/quality.json`, which docs/instructors.md shows.
 
@@ -315,8 +316,32 @@ def row_of_seeds(phase: Phase, number: int, seed: int, jobs: int) -> Line:
     return Line("seeds", number - len(wrong), number, number, wrong)
 
 
+def row_of_fresh_inputs(phase: Phase, seed: int) -> Line:
+    """Tasks whose questions are others under another seed: no list of answers that was written
+    down before passes them. Kernels' cases are drawn elsewhere, and tasks without a question to a
+    worker do not count."""
+    asked = [questions(phase, value) for value in (seed, seed + 1)]
+    tasks = [task.id for task in phase.exercises if task.id in asked[1]]
+    stale = [task for task in tasks if asked[1][task] <= asked[0].get(task, set())]
+    return Line("fresh", len(tasks) - len(stale), len(tasks), len(tasks), stale)
+
+
+def questions(phase: Phase, seed: int) -> dict[str, set[str]]:
+    """Task -> digests of what the hidden suite asks the reference under a seed."""
+    with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
+        file = Path(folder, "asked")
+        run_hidden(phase, {}, seed, asked=file)
+        found: dict[str, set[str]] = {}
+        for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+            task, _, request = line.partition(" ")
+            found.setdefault(task, set()).add(request)
+        return found
+
+
 # ---------------------------------------------------------------- the command
 PARTS = ("changes", "named", "alternatives", "baselines", "seeds")
+OTHERS = ("again", "fresh")
+"""Parts that are asked for by name: survivors tried again, and inputs that a constant fails."""
 RECORD = "tests/corpora/mutants/quality.json"
 PAGE = "docs/instructors.md"
 
@@ -332,6 +357,7 @@ def measure(
         "alternatives": lambda: row_of_alternatives(phase, seed, jobs),
         "baselines": lambda: row_of_baselines(phase, seed, jobs),
         "seeds": lambda: row_of_seeds(phase, seeds, seed, jobs),
+        "fresh": lambda: row_of_fresh_inputs(phase, seed),
     }
     return [rows[part]() for part in parts]
 
@@ -346,7 +372,7 @@ def record(phase: Phase, lines: Iterable[Line]) -> None:
     """Keep rows, beside those that were kept before."""
     known = recorded(phase.root)
     rows = known.setdefault(phase.slug, {})
-    rows |= {line.what: asdict(line) for line in lines}
+    rows |= {line.what: asdict(line) for line in lines if line.what in PARTS}
     write_text(phase.root / RECORD, json.dumps(known, indent=1, sort_keys=True) + "\n")
 
 
@@ -389,8 +415,9 @@ def main(
     """Measure the hidden suites; exit code 1 if one of them lets something through."""
     parts = only.split(",")
     for part in parts:
-        if part not in (*PARTS, "again"):
-            raise ValueError(f"--only has {part!r}; it must be some of {', '.join(PARTS)}, again")
+        if part not in (*PARTS, *OTHERS):
+            known_parts = ", ".join((*PARTS, *OTHERS))
+            raise ValueError(f"--only has {part!r}; it must be some of {known_parts}")
     known = course()
     chosen = [known.phase(name) for name in phases] if phases else list(known.ready)
     count = 0

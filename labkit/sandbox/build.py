@@ -58,10 +58,13 @@ START = """
 import sys
 sys.path[:0] = {ours}
 sys.path += {packages}
-from labkit.inside import child, worker_child
+from labkit.inside import apart, child, worker_child
 child.prepare_from_environment()
 child.be_killed_first()
-worker_child.main()
+main = worker_child.main
+apart.hide()
+del apart, child, worker_child
+main()
 """
 
 

@@ -25,9 +25,11 @@ import numpy as np
 from mini_vllm.structured_output.patterns import Rules
 from mini_vllm.structured_output.regex_automaton import (
     DEAD,
+    MAX_NFA_STATES,
     MAX_STATES,
     Dfa,
     TooLarge,
+    check_size,
     determinise,
     distinct_columns,
     minimise,
@@ -197,6 +199,8 @@ def compile_rules(
         TooLarge: if a rule, or all together, need more than `max_states` states.
         ValueError: if no text matches, or a rule calls itself before it has read anything.
     """
+    if sum(map(check_size, rules.values())) > MAX_NFA_STATES:
+        raise TooLarge(f"has {len(rules):,} rules of more than {MAX_NFA_STATES:,} states together")
     dfas: dict[str, Dfa] = {}
     room = max_states
     for name, pattern in rules.items():

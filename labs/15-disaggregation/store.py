@@ -142,7 +142,7 @@ class BlockStore:
         whose writer has died before it could rename them are deleted, too.
 
         Returns:
-            Bytes that are left.
+            Bytes that are left, which ``self.num_bytes`` is from now on.
         """
         # TODO 15.11
         raise NotImplementedError(

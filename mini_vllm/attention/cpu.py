@@ -92,21 +92,23 @@ def as_slice(rows: Tensor) -> slice | Tensor:
 class PagedTokens:
     """All short queries of one step, token by token, for the kernel that reads pages in place."""
 
-    def __init__(self, metadata: AttentionMetadata, short: list[int]) -> None:
+    def __init__(self, metadata: AttentionMetadata) -> None:
         self.table = metadata.block_table
+        num_reqs = metadata.num_reqs
         if metadata.max_query_len == 1:  # only decodes: a token is a request
-            self.tokens: slice | Tensor = slice(0, len(short))
-            self.rows, self.ends = torch.arange(len(short), dtype=torch.int32), metadata.seq_lens
+            self.tokens: slice | Tensor = slice(0, num_reqs)
+            self.rows, self.ends = torch.arange(num_reqs, dtype=torch.int32), metadata.seq_lens
             return
-        index, all_lens = np.array(short), np.array(metadata.query_lens_cpu)
-        lens = all_lens[index]
-        starts = (np.cumsum(all_lens) - all_lens)[index]
-        context = np.array(metadata.seq_lens_cpu)[index] - lens
-        places = np.arange(lens.sum()) - np.repeat(np.cumsum(lens) - lens, lens)
-        self.rows = torch.from_numpy(np.repeat(index, lens).astype(np.int32))
-        self.tokens = as_slice(torch.from_numpy(np.repeat(starts, lens) + places))
-        ends = np.repeat(context, lens) + places + 1  # a token sees the context and itself
-        self.ends = torch.from_numpy(ends.astype(np.int32))
+        lens, seq_lens = np.array(metadata.query_lens_cpu), np.array(metadata.seq_lens_cpu)
+        rows = np.repeat(np.arange(num_reqs, dtype=np.int32), lens)
+        behind = seq_lens - lens.cumsum()  # how much further a request's text goes than the batch
+        ends = np.arange(1, len(rows) + 1) + behind[rows]  # a token sees what is before, and itself
+        self.tokens = slice(0, len(rows))
+        if metadata.max_query_len > MAX_SHORT_QUERY:
+            is_short = np.flatnonzero((lens <= MAX_SHORT_QUERY)[rows])
+            rows, ends = rows[is_short], ends[is_short]
+            self.tokens = as_slice(torch.from_numpy(is_short))
+        self.rows, self.ends = torch.from_numpy(rows), torch.from_numpy(ends.astype(np.int32))
 
     def attend(self, query: Tensor, kv_cache: Tensor, scale: float, window: int | None) -> Tensor:
         return native.paged_attention(
@@ -120,17 +122,16 @@ def make_groups(
     """Group the requests of one step; `num_blocks` is the size of the cache."""
     members: dict[tuple[int, int], list[int]] = {}
     groups: list[Group | PagedTokens] = []
+    if has_kernel and min(metadata.query_lens_cpu, default=0) <= MAX_SHORT_QUERY:
+        groups.append(PagedTokens(metadata))
     lens = zip(metadata.query_lens_cpu, metadata.seq_lens_cpu, strict=True)
-    short: list[int] = []
     for row, (query_len, seq_len) in enumerate(lens):
-        if query_len <= MAX_SHORT_QUERY and has_kernel:
-            short.append(row)
+        is_short = query_len <= MAX_SHORT_QUERY
+        if is_short and has_kernel:
             continue
-        if query_len <= MAX_SHORT_QUERY:  # up to 64, 128, 256 ... tokens of context share a group
+        if is_short:  # up to 64, 128, 256 ... tokens of context share a group
             seq_len = (max(seq_len, 64) - 1).bit_length()
         members.setdefault((query_len, seq_len), []).append(row)
-    if short:
-        groups.append(PagedTokens(metadata, short))
     return groups + [Group(metadata, rows, num_blocks, block_size) for rows in members.values()]
 
 

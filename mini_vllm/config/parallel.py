@@ -36,6 +36,8 @@ class ParallelConfig:
     None: "uni" for one worker, "mp" for several."""
     distributed_timeout_seconds: int | None = None
     """How long workers wait for each other in a step before they give up. None: 300."""
+    disable_custom_all_reduce: bool = False
+    """Let torch add up what shards have, even where they share memory."""
 
     def __post_init__(self) -> None:
         sizes = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")

@@ -20,7 +20,6 @@ IGNORED: dict[str, str] = {
     "allowed_local_media_path": "images are passed as objects",
     "disable_log_stats": "nothing is logged without being asked for",
     "use_tqdm_on_load": "a download shows its progress, loading is quick",
-    "disable_custom_all_reduce": "there is none",
     "safetensors_load_strategy": "files are mapped",
     "ignore_patterns": "only what is needed is downloaded",
     "code_revision": "no code of a model is ever run",

@@ -26,6 +26,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from mini_vllm.distributed.shm_all_reduce import SharedMemoryAllReduce, share_memory
+
 RENDEZVOUS_SECONDS = 300
 """How long ranks wait for each other to start: the slowest imports torch on a busy machine."""
 STEP_SECONDS = 300
@@ -57,6 +59,7 @@ class GroupCoordinator:
         ranks: their numbers in the engine, in the group's order.
         rank: which of them this process is.
         process_group: torch's, if there is more than one rank.
+        shared_memory: the short way of an all-reduce, for ranks on one machine's CPU.
 
     Attributes:
         rank_in_group: this rank's place. Sources and destinations are places, too.
@@ -64,11 +67,18 @@ class GroupCoordinator:
     Source: vllm/distributed/parallel_state.py#L290-L1087 (GroupCoordinator) @ v0.22.1
     """
 
-    def __init__(self, ranks: Sequence[int], rank: int, process_group: Any = None) -> None:
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        rank: int,
+        process_group: Any = None,
+        shared_memory: SharedMemoryAllReduce | None = None,
+    ) -> None:
         self.ranks = list(ranks)
         self.rank = rank
         self.rank_in_group = self.ranks.index(rank)
         self.process_group = process_group
+        self.shared_memory = shared_memory
 
     @property
     def world_size(self) -> int:
@@ -99,6 +109,8 @@ class GroupCoordinator:
         """
         if self.world_size == 1:
             return x
+        if self.shared_memory is not None:
+            return self.shared_memory.all_reduce(x)
         x = x.contiguous()
         dist.all_reduce(x, group=self.process_group)
         return x
@@ -211,7 +223,11 @@ def group_ranks(tp_size: int, pp_size: int) -> tuple[list[list[int]], list[list[
 
 
 def initialize_model_parallel(
-    tp_size: int = 1, pp_size: int = 1, rank: int = 0, timeout: float | None = None
+    tp_size: int = 1,
+    pp_size: int = 1,
+    rank: int = 0,
+    timeout: float | None = None,
+    disable_custom_all_reduce: bool = False,
 ) -> None:
     """Make the groups of this rank, after :func:`init_distributed_environment`.
 
@@ -220,18 +236,24 @@ def initialize_model_parallel(
 
     Args:
         timeout: seconds for one exchange; a new group does not have it from the old one.
+        disable_custom_all_reduce: do not add up through shared memory.
     """
     global _TP, _PP
     tp_groups, pp_groups = group_ranks(tp_size, pp_size)
-    limit = timedelta(seconds=timeout or STEP_SECONDS)
-    _TP = _make_groups(tp_groups, rank, limit)
-    _PP = _make_groups(pp_groups, rank, limit)
+    seconds = timeout or STEP_SECONDS
+    _TP = _make_groups(tp_groups, rank, seconds)
+    _PP = _make_groups(pp_groups, rank, seconds)
+    on_cpus = _TP.world_size > 1 and dist.get_backend(_TP.process_group) == "gloo"
+    if on_cpus and not disable_custom_all_reduce:
+        _TP.shared_memory = share_memory(_TP.ranks, rank, _TP.process_group, seconds)
 
 
-def _make_groups(groups: Sequence[list[int]], rank: int, timeout: timedelta) -> GroupCoordinator:
+def _make_groups(groups: Sequence[list[int]], rank: int, timeout: float) -> GroupCoordinator:
     mine = None
     for ranks in groups:
-        process_group = dist.new_group(ranks, timeout) if len(ranks) > 1 else None
+        process_group = (
+            dist.new_group(ranks, timedelta(seconds=timeout)) if len(ranks) > 1 else None
+        )
         if rank in ranks:
             mine = GroupCoordinator(ranks, rank, process_group)
     assert mine is not None

@@ -30,12 +30,13 @@ from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.images import make_image_processor
-from mini_vllm.engine.input_processor import InputProcessor, PromptType
+from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
@@ -296,9 +297,8 @@ class AsyncLLM:
     def _make_stream(
         self, request_id: str, prompt: PromptType, token_ids: list[int], params: SamplingParams
     ) -> Stream:
-        text = prompt if isinstance(prompt, str) else None
         internal_id = f"{request_id}-{uuid.uuid4().hex[:8]}"
-        live = RequestOutput(internal_id, text, token_ids, outputs=[])
+        live = RequestOutput(internal_id, text_of(prompt), token_ids, outputs=[])
         cutter = OutputCutter(live, request_id, params.output_kind, self.stream_interval)
         return Stream(
             request_id, live, cutter, RequestOutputCollector(params.output_kind), child_ids=[]
@@ -356,8 +356,7 @@ class AsyncLLM:
 
     async def tokenize(self, prompt: PromptType) -> list[int]:
         """The prompt's token ids. A long text is tokenized in a thread: the loop does not wait."""
-        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-        if isinstance(text, str) and len(text) > LONG_TEXT:
+        if len(text_of(prompt) or "") > LONG_TEXT:
             return await asyncio.to_thread(self.input_processor.tokenize, prompt)
         return self.input_processor.tokenize(prompt)
 

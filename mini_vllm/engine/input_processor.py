@@ -12,6 +12,7 @@ from typing import Any
 from mini_vllm.config import StructuredOutputsConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.errors import show
+from mini_vllm.inputs import PromptType
 from mini_vllm.kv_transfer.params import check_params
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.mm_features import MultiModalFeatureSpec
@@ -19,12 +20,6 @@ from mini_vllm.model.config import ModelArgs
 from mini_vllm.multimodal.processing import MultiModalProcessor
 from mini_vllm.sampling_params import MAX_INT64, SamplingParams, derive_seed, is_text
 from mini_vllm.structured_output.choose import check_constraint
-
-PromptType = str | Sequence[int] | Mapping[str, Any]
-"""Text, token ids, or a mapping with "prompt" or "prompt_token_ids", and perhaps "cache_salt" and
-"multi_modal_data": ``{"image": picture}`` or ``{"image": [picture, ...]}``. A prompt with images
-has one ``<|image_pad|>`` for each; "mm_processor_kwargs" are options of the image processor for it
-alone, such as ``{"max_pixels": 200704}``."""
 
 
 class InputProcessor:

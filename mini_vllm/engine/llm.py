@@ -17,10 +17,10 @@ from tqdm import tqdm
 from mini_vllm.config import EngineConfig, ModelConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
-from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
 from mini_vllm.executor.base import Method
+from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
@@ -523,6 +523,5 @@ def _loras_per_prompt(
 
 def _failed_output(request_id: str, prompt: PromptType, error: str) -> RequestOutput:
     """The result of a prompt that was refused."""
-    text = prompt if isinstance(prompt, str) else None
     completion = CompletionOutput(index=0, finish_reason="error")
-    return RequestOutput(request_id, text, [], [completion], finished=True, error=error)
+    return RequestOutput(request_id, text_of(prompt), [], [completion], finished=True, error=error)

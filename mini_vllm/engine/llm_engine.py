@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.extension import SchedulerExtension
@@ -16,15 +16,20 @@ from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.client import EngineClient, InprocClient
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.dp_client import DataParallelClient
-from mini_vllm.engine.input_processor import InputProcessor, PromptType
+from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.executor.base import Method
+from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
+from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import Counter, SpecDecodingStats, Vector, metrics_of
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.arg_utils import EngineArgs
 
 
 class LLMEngine:
@@ -64,6 +69,24 @@ class LLMEngine:
         self.stats = self._new_stats()
         self.client.observers.append(lambda *step: self.stats.record_step(*step))
 
+    @classmethod
+    def from_engine_args(cls, args: EngineArgs) -> LLMEngine:
+        """As scripts do that step the engine themselves.
+
+        Example::
+
+            engine = LLMEngine.from_engine_args(EngineArgs("storyteller"))
+            engine.add_request("r0", "Once upon a time", SamplingParams(max_tokens=8))
+            while engine.has_unfinished_requests():
+                for output in engine.step():
+                    print(output.outputs[0].text)
+
+        Source: vllm/v1/engine/llm_engine.py#L151-L177 (LLMEngine.from_engine_args) @ v0.22.1
+        """
+        config = args.create_engine_config()
+        folder = config.model.tokenizer or config.model.model
+        return cls(config, None if args.skip_tokenizer_init else load_tokenizer(folder))
+
     def add_request(
         self,
         request_id: str,
@@ -90,8 +113,9 @@ class LLMEngine:
         self.core.limits.check(token_ids)
         salt = prompt.get("cache_salt") if isinstance(prompt, Mapping) else None
         self.input_processor.check(request_id, params, priority, salt)
-        text = prompt if isinstance(prompt, str) else None
-        output = RequestOutput(request_id, text, token_ids, outputs=[], lora_request=lora_request)
+        output = RequestOutput(
+            request_id, text_of(prompt), token_ids, outputs=[], lora_request=lora_request
+        )
         # One completion reads an adapter again, if that is asked for; the others find it.
         loaded = lora_request and replace(lora_request, load_inplace=False)
         num_requests = self.input_processor.num_requests

@@ -23,8 +23,8 @@ from mini_vllm.policies import POLICIES, load_scheduler
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from mini_vllm.engine.input_processor import PromptType
     from mini_vllm.engine.llm import LLM
+    from mini_vllm.inputs import PromptType
     from mini_vllm.outputs import RequestOutput
 
 SPECULATIVE_OPTIONS = {

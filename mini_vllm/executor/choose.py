@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.executor.base import Executor
+from mini_vllm.executor.shards import check_shards
 
 
 def make_executor(config: EngineConfig, replica: int = 0) -> Executor:
@@ -13,7 +14,8 @@ def make_executor(config: EngineConfig, replica: int = 0) -> Executor:
         replica: which of the engines that data parallelism runs side by side this is for.
 
     Raises:
-        ValueError: if this machine, or the Ray cluster, has not enough devices.
+        ValueError: if this machine, or the Ray cluster, has not enough devices, or packed weights
+            cannot be cut into so many shards.
 
     Source: vllm/v1/executor/abstract.py#L47-L92 (Executor.get_class) @ v0.22.1
     """
@@ -21,6 +23,7 @@ def make_executor(config: EngineConfig, replica: int = 0) -> Executor:
         from mini_vllm.executor.uniproc import UniProcExecutor
 
         return UniProcExecutor(config)
+    check_shards(config)
     if config.parallel.backend == "mp":
         from mini_vllm.executor.multiproc import MultiprocExecutor
 

@@ -107,6 +107,7 @@ class Worker:
             ranks.pipeline_parallel_size,
             self.rank,
             ranks.distributed_timeout_seconds,
+            ranks.disable_custom_all_reduce,
         )
         self.tp_group, self.pp_group = parallel_state.get_tp_group(), parallel_state.get_pp_group()
         alone = ranks.world_size == 1

@@ -150,9 +150,13 @@ class SharedStorageConnector(KVConnectorBase_V1):
             load = self.loads.pop(request_id, None)
             if load is None:
                 continue
+            tracked = self.tracker.requests.get(request_id)
             for block_id, block_hash in zip(load.block_ids, load.hashes, strict=True):
                 if block_id in connector_output.invalid_block_ids:
                     self.refused[block_hash] = None
+                    if tracked is not None:  # it is computed again, and written anew
+                        place = tracked.block_ids.index(block_id)
+                        tracked.num_saved = min(tracked.num_saved, place)
         while len(self.refused) > MOST_REFUSED:
             del self.refused[next(iter(self.refused))]
 

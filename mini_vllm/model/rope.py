@@ -114,17 +114,21 @@ class RotaryEmbedding(nn.Module):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
-        # Not a buffer: casting the model to bfloat16 must not round the frequencies.
+        # Not buffers: casting the model to bfloat16 must not round the frequencies.
         self.inv_freq, self.scaling = compute_inv_freq(args)
+        # As if the first half turned backwards: its cos is the same, and its sin gets the sign.
+        self.turns = torch.cat((-self.inv_freq, self.inv_freq))
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """cos and signed sin of each token's angles, `[T, 1, R]` each, in `dtype`.
 
         Both halves of a head turn by the same angles; `sin` is negative in the first half.
         """
-        angles = positions[:, None, None].float() * self.inv_freq
-        cos, sin = angles.cos() * self.scaling, angles.sin() * self.scaling
-        return torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype)
+        angles = positions[:, None, None].float() * self.turns
+        cos, sin = angles.cos(), angles.sin()
+        if self.scaling != 1.0:
+            cos, sin = cos * self.scaling, sin * self.scaling
+        return cos.to(dtype), sin.to(dtype)
 
 
 def apply_rope(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

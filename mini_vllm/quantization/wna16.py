@@ -78,6 +78,11 @@ class WNA16LinearMethod:
         scheme = self.scheme
         self.dtype = torch.get_default_dtype()
         groups = self._num_groups(layer)
+        if scheme.act_order and layer.parts[0].in_ != layer.whole_parts[0].in_:
+            raise ValueError(
+                f"{layer.prefix!r} has its columns in groups by g_idx (act_order): a share of them "
+                "has no whole groups; use tensor_parallel_size=1"
+            )
         if scheme.act_order or scheme.format.startswith("gptq"):
             name = "weight_g_idx" if scheme.format == "compressed-tensors" else "g_idx"
             in_order = torch.arange(layer.input_size, dtype=torch.int32) // (

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -299,9 +300,7 @@ class RejectionSampler(nn.Module):
             metadata: of these N + B rows, see ``expand_to_rows``.
         """
         num_rows = [count + 1 for count in num_draft_tokens]
-        bonus = torch.tensor(num_rows, device=logits.device).cumsum(0) - 1
-        target = torch.ones(len(logits), dtype=torch.bool, device=logits.device)
-        target[bonus] = False
+        target, bonus = judging_rows(num_rows, logits.device)
         own = self.sampler(logits, metadata)
         says = own.sampled_token_ids.clamp(min=0)  # a failed row says something and is marked below
         drafts = (draft_token_ids, num_draft_tokens)
@@ -313,7 +312,9 @@ class RejectionSampler(nn.Module):
                 output = self.accept_blindly(*drafts, says[target], says[bonus])
             else:
                 assert draft_probs is not None
-                output = self.judge_drawn(*drafts, draft_probs, logits, metadata, target, says)
+                output = self.judge_drawn(
+                    *drafts, draft_probs, logits, metadata, target, says[bonus]
+                )
             if logprobs is not None:
                 said = overwrite(says, output, num_rows)
                 k = logprobs.logprobs.shape[1] - 1
@@ -330,13 +331,13 @@ class RejectionSampler(nn.Module):
         logits: Tensor,
         metadata: SamplingMetadata,
         target: Tensor,
-        says: Tensor,
+        bonus_token_ids: Tensor,
     ) -> Tensor:
         """The formula, with random numbers of the output token's own: ``[B, K + 1]``.
 
         Args:
-            target: ``[N + B]`` bool, the rows that judge a draft.
-            says: ``[N + B]``, each row's token by the ordinary sampler; the others' are bonuses.
+            target: ``[N]``, the rows that judge a draft.
+            bonus_token_ids: ``[B]``, what the ordinary sampler says behind the drafts.
         """
         assert metadata.seeds is not None
         p = processed_probs(logits, metadata)[target]
@@ -348,7 +349,7 @@ class RejectionSampler(nn.Module):
             num_draft_tokens,
             draft_probs,
             p,
-            says[~target],
+            bonus_token_ids,
             recovered,
             stream_numbers(seeds, index, ACCEPT),
         )
@@ -372,6 +373,19 @@ class RejectionSampler(nn.Module):
             num_draft_tokens,
             bonus_token_ids,
         )
+
+
+def judging_rows(num_rows: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Which rows of logits judge a draft, ``[N]``, and which are behind the last one, ``[B]``.
+
+    Args:
+        num_rows: ``[B]``, each request's drafts + 1.
+    """
+    last = np.cumsum(num_rows) - 1
+    judges = np.ones(last[-1] + 1, dtype=bool)
+    judges[last] = False
+    target = torch.from_numpy(np.flatnonzero(judges)).to(device)
+    return target, torch.from_numpy(last).to(device)
 
 
 def overwrite(says: Tensor, output: Tensor, num_rows: Sequence[int]) -> Tensor:

@@ -21,18 +21,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.core.kv_cache_manager import cdiv
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.sample.logits_processors import apply_temperature
 from mini_vllm.sample.metadata import signed_seed
 from mini_vllm.sample.rejection_sampler import DRAFT, stream_numbers
 from mini_vllm.sample.sampler import greedy_sample, sample_from_logits
 from mini_vllm.spec_decode.proposer import ProposerInput
-from mini_vllm.worker.input_batch import FlatBatch, InputBatch, decodes_first, flatten_tokens
+from mini_vllm.worker.input_batch import InputBatch, decodes_first, flatten_tokens
 from mini_vllm.worker.kv_cache import KVCache
 
 
 class DraftBatch:
-    """A pass of a drafter over R requests: each computes ``counts`` tokens after ``starts``.
+    """The first pass of a drafter over R requests: each computes ``counts`` tokens after
+    ``starts``.
 
     Args:
         batch: whose block tables and tokens are used.
@@ -41,6 +43,7 @@ class DraftBatch:
 
     Attributes:
         requests: ``[T]``, which of the R each token belongs to; those with one token come first.
+        input_ids: ``[T]`` int64, the batch's own tokens.
         positions: ``[T]`` int64.
         last: ``[R]``, where each request's last token is among the T.
     """
@@ -53,22 +56,17 @@ class DraftBatch:
         counts: NDArray[np.int32],
         device: torch.device,
     ) -> None:
-        if int(counts.max()) == 1:  # every pass but the first: nothing to sort, nothing to flatten
-            order = self.requests = np.arange(len(rows))
-            flat = FlatBatch(
-                order, starts.astype(np.int64), np.arange(len(rows) + 1, dtype=np.int32)
-            )
-        else:
-            order = decodes_first(counts)
-            flat = flatten_tokens(counts[order], starts[order])
-            self.requests = order[flat.req_indices]
-        self.batch, self.token_rows = batch, rows[self.requests]
+        order = decodes_first(counts)
+        flat = flatten_tokens(counts[order], starts[order])
+        self.requests = order[flat.req_indices]
+        token_rows = rows[self.requests]
         last = np.empty(len(rows), dtype=np.int64)
         last[order] = flat.query_start_loc[1:] - 1
 
         def to_device(array: NDArray[Any]) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device)
 
+        self.input_ids = to_device(batch.token_ids[token_rows, flat.positions])
         self.positions = to_device(flat.positions)
         self.last = to_device(last)
         counts, seq_lens = counts[order], (starts + counts)[order]
@@ -77,7 +75,7 @@ class DraftBatch:
             query_start_loc=to_device(flat.query_start_loc),
             seq_lens=to_device(seq_lens),
             block_table=to_device(batch.block_table[rows[order], :width]),
-            slot_mapping=to_device(batch.slot_mapping(self.token_rows, flat.positions)),
+            slot_mapping=to_device(batch.slot_mapping(token_rows, flat.positions)),
             max_query_len=int(counts.max()),
             max_seq_len=int(seq_lens.max()),
             num_decode_reqs=int((counts == 1).sum()),
@@ -85,10 +83,32 @@ class DraftBatch:
             seq_lens_cpu=seq_lens.tolist(),
         )
 
-    def input_ids(self) -> Tensor:
-        """``[T]`` int64, the batch's own tokens."""
-        tokens = self.batch.token_ids[self.token_rows, self.positions.cpu().numpy()]
-        return torch.from_numpy(tokens).to(self.positions.device)
+
+def one_token_each(
+    batch: InputBatch, rows: NDArray[np.int64], positions: NDArray[np.int64], device: torch.device
+) -> AttentionMetadata:
+    """Every pass but the first: each request computes the one token at its position.
+
+    Nothing is to be sorted and nothing to be flattened, and at one request every array that is
+    built here counts: a small model is done sooner than its inputs are.
+
+    Args:
+        batch: whose block tables are used.
+        rows, positions: ``[R]``.
+    """
+    lens = [position + 1 for position in positions.tolist()]
+    table = batch.block_table[rows, : cdiv(max(lens), batch.block_size)]
+    return AttentionMetadata(
+        query_start_loc=torch.arange(len(rows) + 1, dtype=torch.int32, device=device),
+        seq_lens=torch.tensor(lens, dtype=torch.int32, device=device),
+        block_table=torch.from_numpy(table).to(device),
+        slot_mapping=torch.from_numpy(batch.slot_mapping(rows, positions)).to(device),
+        max_query_len=1,
+        max_seq_len=max(lens),
+        num_decode_reqs=len(rows),
+        query_lens_cpu=[1] * len(rows),
+        seq_lens_cpu=lens,
+    )
 
 
 class DraftModelProposer:
@@ -135,7 +155,7 @@ class DraftModelProposer:
         counts = step.num_valid + (step.num_sampled > 0)
         slots = step.batch.num_blocks[step.rows] * step.batch.block_size
         room = np.minimum(slots, self.max_model_len) - step.num_computed
-        return np.clip(counts, 0, np.maximum(room, 0))
+        return np.maximum(np.minimum(counts, room), 0)
 
     def num_drafts(self, step: ProposerInput) -> NDArray[np.int32]:
         """How many tokens each request may draft: as many as find slots and positions.
@@ -154,7 +174,7 @@ class DraftModelProposer:
         num_tokens = step.batch.num_tokens[step.rows]
         slots = step.batch.num_blocks[step.rows] * step.batch.block_size
         room = np.minimum(slots - num_tokens + 1, self.max_model_len - 1 - num_tokens)
-        return np.where(step.num_sampled > 0, np.clip(room, 0, self.k), 0)
+        return np.where(step.num_sampled > 0, np.minimum(np.maximum(room, 0), self.k), 0)
 
     def propose(self, step: ProposerInput) -> dict[str, list[int]]:
         """Draft for every request that got a token; fill the draft's KV for the others, too.
@@ -181,7 +201,8 @@ class DraftModelProposer:
             for row, token in zip(rows, tokens.tolist(), strict=True):
                 drafts[step.request_id(row)].append(token)
             more = limits > position + 1
-            rows, limits, tokens = rows[more], limits[more], tokens[more]
+            if not more.all():
+                rows, limits, tokens = rows[more], limits[more], tokens[more]
             starts = step.batch.num_tokens[rows] + position
             logits = self._run(step.batch, rows, starts, np.ones_like(starts), tokens)
         return drafts
@@ -204,11 +225,15 @@ class DraftModelProposer:
         """
         if not len(rows):
             return torch.empty(0, 0, device=self.device)
-        inputs = DraftBatch(batch, rows, starts, counts, self.device)
-        input_ids = inputs.input_ids() if tokens is None else tokens
-        hidden = self.model(input_ids, inputs.positions, self.kv_cache.layers, inputs.metadata)
-        one_each = len(hidden) == len(rows)
-        return self.model.compute_logits(hidden if one_each else hidden[inputs.last])
+        layers = self.kv_cache.layers
+        if tokens is None:
+            inputs = DraftBatch(batch, rows, starts, counts, self.device)
+            hidden = self.model(inputs.input_ids, inputs.positions, layers, inputs.metadata)
+            return self.model.compute_logits(hidden[inputs.last])
+        positions = starts.astype(np.int64)
+        metadata = one_token_each(batch, rows, positions, self.device)
+        at = torch.from_numpy(positions).to(self.device)
+        return self.model.compute_logits(self.model(tokens, at, layers, metadata))
 
     def _choose(
         self, step: ProposerInput, rows: NDArray[np.int64], logits: Tensor, position: int
@@ -245,6 +270,8 @@ class DraftModelProposer:
         A request that ran in this step has had its drafts verified, one without a row has lost
         them. Others may have drafts that wait for a step with room.
         """
+        if not self._probs:
+            return
         ran = {step.request_id(row) for row in step.rows}
         waiting = step.batch.req_id_to_row.keys() - ran
         self._probs = {i: probs for i, probs in self._probs.items() if i in waiting}

@@ -29,7 +29,7 @@ from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM
 from mini_vllm.model.loader import load_weights
 from mini_vllm.model.rope import RotaryEmbedding
 from mini_vllm.sample.sampler import greedy_sample
-from mini_vllm.spec_decode.draft_model import DraftBatch
+from mini_vllm.spec_decode.draft_model import DraftBatch, one_token_each
 from mini_vllm.spec_decode.proposer import ProposerInput
 from mini_vllm.worker.kv_cache import KVCache
 
@@ -155,9 +155,10 @@ class EagleProposer:
             rows, limits, tokens, hidden = rows[more], limits[more], tokens[more], hidden[more]
             if not len(rows):
                 break
-            starts = step.batch.num_tokens[rows] - 1 + position
-            inputs = DraftBatch(step.batch, rows, starts, np.ones_like(starts), self.device)
-            hidden = self._run(inputs, tokens, hidden)
+            positions = step.batch.num_tokens[rows].astype(np.int64) - 1 + position
+            metadata = one_token_each(step.batch, rows, positions, self.device)
+            at = torch.from_numpy(positions).to(self.device)
+            hidden = self._run(tokens, hidden, at, metadata)
         return drafts
 
     def _first_pass(
@@ -172,19 +173,16 @@ class EagleProposer:
         next_tokens = torch.from_numpy(batch.token_ids[rows[inputs.requests], positions + 1])
         places = (step.starts[fed] - starts)[inputs.requests] + positions
         hidden = step.hidden[torch.from_numpy(places).to(self.device)]
-        return self._run(inputs, next_tokens.to(self.device), hidden)[inputs.last]
+        tokens = next_tokens.to(self.device)
+        return self._run(tokens, hidden, inputs.positions, inputs.metadata)[inputs.last]
 
-    def _run(self, inputs: DraftBatch, tokens: Tensor, hidden: Tensor) -> Tensor:
+    def _run(
+        self, tokens: Tensor, hidden: Tensor, positions: Tensor, metadata: AttentionMetadata
+    ) -> Tensor:
         """One pass of the head over ``[T]`` tokens and the states ``[T, H]`` before them."""
         embedded = to_compute_dtype(self.target.model.embed_tokens(tokens))
-        return self.head(
-            embedded,
-            hidden,
-            inputs.positions,
-            self.kv_cache.layers[0],
-            inputs.metadata,
-            self.target.model.norm,
-        )
+        norm, layers = self.target.model.norm, self.kv_cache.layers
+        return self.head(embedded, hidden, positions, layers[0], metadata, norm)
 
     def draft_probs(self, request_id: str, num_drafts: int) -> Tensor | None:
         return None

@@ -183,7 +183,8 @@ def _check_regex(pattern: str) -> None:
 _ENFORCED = {
     "object": {"properties", "required", "additionalProperties"},
     "array": {"items", "prefixItems", "minItems", "maxItems"},
-    "string": {"minLength", "maxLength"},
+    # With a length its strings take raw control characters and no escapes: text that is no JSON.
+    "string": set(),
     "integer": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"},
     "number": set(),
     "boolean": set(),

@@ -77,7 +77,7 @@ check(computed_at_end(10, 5), 14, "nobody asks what would follow the last token,
 # Now the real engine: a model, a cache of blocks, a scheduler. The budget is 4 tokens, much too small
 # on purpose. The prompt is "Once upon a time there was a small fox who".
 
-# %% tags=["predict"] task="P1" title="Steps of the fox"
+# %% tags=["predict"] task="P1" title="Steps of the fox" why="10 tokens of prompt at 4 a step are 3 steps, and the last of them samples the first token of the output, too. The other 4 cost a step each: 3 + 4 = 7."
 guess = predict("P1", 7, "10 tokens of prompt, 5 of output, a budget of 4: after how many steps is it finished?")  # SOLUTION: guess = predict("P1", ..., "10 tokens of prompt, 5 of output, a budget of 4: after how many steps is it finished?")
 
 # %%

@@ -181,7 +181,7 @@ check_close(empty_share([2000] + [1] * 31), 1 - 2031 / 64000, "one prompt beside
 # The bundled model computes one step in two ways: flat, and as a rectangle. 15 requests decode, one has
 # a prompt of 128 tokens. The rectangle has 16 x 128 tokens; the flat batch has 143.
 
-# %% tags=["predict"] task="P1" title="The price of the rectangle"
+# %% tags=["predict"] task="P1" title="The price of the rectangle" why="The rectangle computes 16 x 128 = 2,048 tokens where 143 are wanted, 14 times as many. Padding is multiplied by every weight like a token; what does not grow with the tokens keeps the measured factor away from 14."
 guess = predict("P1", 14, "16 x 128 tokens instead of 143: by which factor is the step slower?")  # SOLUTION: guess = predict("P1", ..., "16 x 128 tokens instead of 143: by which factor is the step slower?")
 
 # %%
@@ -379,7 +379,7 @@ check(rows_moved([False, False, True, True, True]), (2, 3), "- - c d e becomes e
 check(rows_moved([True, True, False, False]), (0, 0), "holes at the end are only cut off")
 check(rows_moved([True, True]), (0, 0), "no hole")
 
-# %% tags=["predict"] task="P3" title="Moves in a busy service"
+# %% tags=["predict"] task="P3" title="Moves in a busy service" why="Shifting moves every row behind the first hole, so it grows with the number of requests. condense moves at most one row for each hole, and newcomers have filled most holes before."
 guess = predict("P3", 40, "Up to 256 rows, in each step 2 % of the requests end: how many times as many rows would shifting move?")  # SOLUTION: guess = predict("P3", ..., "Up to 256 rows, in each step 2 % of the requests end: how many times as many rows would shifting move?")
 
 # %%

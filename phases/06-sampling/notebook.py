@@ -308,7 +308,7 @@ class Bytes:
 check(count_broken(decode_alone(Bytes(), list(b"a fox"))), 0, "plain letters are one byte each")
 check(count_broken(decode_alone(Bytes(), list("5 €".encode()))), 3, "€ is three bytes, and none alone is text")
 
-# %% tags=["predict"] task="P4" title="Broken characters of a short message"
+# %% tags=["predict"] task="P4" title="Broken characters of a short message" why="A token alone is broken if it holds a part of a character. The tokenizer works on bytes: ë has two, € three and the emoji four, and where no merged token holds them all, each byte prints a replacement character."
 guess = predict("P4", 9, "Decoding each token of “Zoë: 30 € 😀” alone: how many broken characters?")  # SOLUTION: guess = predict("P4", ..., "Decoding each token of “Zoë: 30 € 😀” alone: how many broken characters?")
 
 # %%

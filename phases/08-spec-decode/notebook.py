@@ -211,7 +211,7 @@ check(best_k(0.0, 0.1, 0.0), 0, "guesses are never right: do not guess")
 check(best_k(1.0, 0.1, 0.0), 12, "always right, and verifying is free: as many as there are")
 check(best_k(0.9, 0.3, 1.0), 0, "every token verified costs as much as a step")
 
-# %% tags=["predict"] task="P4" title="The best k of the bundled pair"
+# %% tags=["predict"] task="P4" title="The best k of the bundled pair" why="A draft too few wastes a cheap guess, a draft too many costs 0.33 of a step and is right only if all before it were: 0.89 to the power of k. The best k is where one more costs more than it brings."
 guess = predict("P4", 4, "acceptance 0.89, a draft costs 0.33 of a step, verifying is free: the best k?")  # SOLUTION: guess = predict("P4", ..., "acceptance 0.89, a draft costs 0.33 of a step, verifying is free: the best k?")
 
 # %%

@@ -48,7 +48,7 @@ def bits_a_weight(bits: int, group_size: int, scale_bits: int = 16, zero_bits: i
 check(bits_a_weight(4, 128), 4.125, "int4 in groups of 128, scales of 16 bits")
 check(bits_a_weight(4, 32, zero_bits=16), 5.0, "groups of 32, a scale and a zero of 16 bits")
 
-# %% tags=["predict"] task="P1" title="Groups of 8"
+# %% tags=["predict"] task="P1" title="Groups of 8" why="Each weight has its 4 bits and a share of its group's scale: 16 bits over 8 weights are 2 more. The smaller the group, the dearer the scale."
 guess = predict("P1", 5, "int4 in groups of 8, with scales of 16 bits: bits a weight?")  # SOLUTION: guess = predict("P1", ..., "int4 in groups of 8, with scales of 16 bits: bits a weight?")
 
 # %%
@@ -223,7 +223,7 @@ def output_error(hessian) -> float:
     return relative_error(X @ V.T, X @ ((stored - zero[:, columns]) * scale[:, columns]).T)
 
 
-# %% tags=["predict"] task="P3" title="A Hessian that knows nothing"
+# %% tags=["predict"] task="P3" title="A Hessian that knows nothing" why="The Hessian says which inputs move together, so that later columns can repair an earlier column's error. The identity says that none do: no column repairs another, and what is left is plain rounding."
 guess = predict("P3", 1.0, "With H = identity, GPTQ's output error over plain rounding's?")  # SOLUTION: guess = predict("P3", ..., "With H = identity, GPTQ's output error over plain rounding's?")
 
 # %%
@@ -279,7 +279,7 @@ def step_seconds(weights: float, bits: float, tokens: int, bytes_a_second: float
 check(step_seconds(1e9, 16, 1, 1e11, 1e12), 0.02, "one token: 2 GB at 100 GB a second")
 check(step_seconds(1e9, 4, 64, 1e11, 1e12), 0.128, "64 tokens: the products take longer than the bytes")
 
-# %% tags=["predict"] task="P4" title="Where int4 stops helping"
+# %% tags=["predict"] task="P4" title="Where int4 stops helping" why="A step takes the longer of reading the weights and multiplying by them. Reading 1e9 weights of 16 bits takes 20 ms. The products take 2 ms a token, 2 operations a weight. From 10 tokens on they take longer than reading, even of 16 bits, so fewer bits save nothing."
 guess = predict("P4", 60, "100 GB/s, 1e12 operations/s: from how many tokens on do 4 bits save nothing beside 16?")  # SOLUTION: guess = predict("P4", ..., "100 GB/s, 1e12 operations/s: from how many tokens on do 4 bits save nothing beside 16?")
 
 # %%

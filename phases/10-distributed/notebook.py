@@ -64,7 +64,7 @@ def numbers_reduced(layers: int, tokens: int, hidden: int) -> int:
 check(numbers_reduced(1, 1, 10), 30, "one layer, one token, hidden size 10")
 check(numbers_reduced(32, 1, 4096), 266_240, "an 8B model, one token")
 
-# %% tags=["predict"] task="P1" title="What the bundled model exchanges"
+# %% tags=["predict"] task="P1" title="What the bundled model exchanges" why="Every layer reduces twice, behind attention and behind the MLP, and the embedding once: 2 x 4 + 1 = 9 times 192 numbers for each of 8 tokens."
 guess = predict("P1", 13824, "storyteller has 4 layers and hidden size 192. How many numbers does a rank hand to all_reduce for a prompt of 8 tokens?")  # SOLUTION: guess = predict("P1", ..., "storyteller has 4 layers and hidden size 192. How many numbers does a rank hand to all_reduce for a prompt of 8 tokens?")
 
 # %%
@@ -105,7 +105,7 @@ def crossing(p: int, alpha: float, beta: float) -> float:
 check(round(crossing(4, 1.0, 1.0), 3), round(5 / 1.5, 3), "6 (1 + n/4) = 1 + 3 n")
 check(round(crossing(8, 5e-6, 1 / 300e9) / 1e6, 1), 3.7, "8 ranks, 5 us, 300 GB/s, in MB")
 
-# %% tags=["predict"] task="P2" title="Requests at which the ring begins to win"
+# %% tags=["predict"] task="P2" title="Requests at which the ring begins to win" why="A ring takes many short turns and sends each byte about twice; one shot takes a single turn and sends everything to everybody. Small messages pay for turns, large ones for bytes. They cross at 3.7 MB, and one request's message is 4096 x 2 = 8,192 bytes."
 guess = predict("P2", 454, "Hidden size 4096, 2 bytes a number, 8 ranks, 5 us, 300 GB/s. From how many requests on does a decode step's message go faster around a ring?")  # SOLUTION: guess = predict("P2", ..., "Hidden size 4096, 2 bytes a number, 8 ranks, 5 us, 300 GB/s. From how many requests on does a decode step's message go faster around a ring?")
 
 # %%
@@ -171,7 +171,7 @@ for batches in (1, 2, 4):
 # Four engines, short and long requests. An engine tells its counts now and then; a router that counts what it
 # has sent itself is not fooled in between.
 
-# %% tags=["predict"] task="P3" title="A burst, and no news"
+# %% tags=["predict"] task="P3" title="A burst, and no news" why="The router counts what it has sent itself, so it needs no news to spread a burst: each engine gets a quarter."
 guess = predict("P3", 100, "400 requests come at once to 4 idle engines, and none tells its counts. How many does the busiest engine get?")  # SOLUTION: guess = predict("P3", ..., "400 requests come at once to 4 idle engines, and none tells its counts. How many does the busiest engine get?")
 
 # %%

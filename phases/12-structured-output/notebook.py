@@ -35,7 +35,7 @@ from mini_vllm.structured_output.token_index import TokenTable, lift_state, toke
 #
 # `(a|b)*a(a|b){n}`: the letter before the last n is an a. The NFA grows by one state for each n.
 
-# %% tags=["predict"] task="P1" title="States for n = 9"
+# %% tags=["predict"] task="P1" title="States for n = 9" why="The automaton must remember which of the last n + 1 letters were an a, since each may become the letter that counts: one bit each, 2 to the power of 10 states for n = 9."
 guess = predict("P1", 500, "The letter before the last 9 is an a: how many states has the smallest DFA?")  # SOLUTION: guess = predict("P1", ..., "The letter before the last 9 is an a: how many states has the smallest DFA?")
 
 # %% tags=["todo"] task="N1" title="How many states has the DFA?"
@@ -128,7 +128,7 @@ check(is_record('{"name": "Ada", "age": 36, "city": "Oslo"}'), True, "a record")
 check(is_record('{"name": "Ada", "age": 36, "city": "Oslo"'), False, "it ends too soon")
 check(is_record('{"name": "Ada", "age": true, "city": "Oslo"}'), False, "true is no age")
 
-# %% tags=["predict"] task="P2" title="Valid when free"
+# %% tags=["predict"] task="P2" title="Valid when free" why="Nothing holds a free answer: a single wrong token makes it no record, and a temperature of 1.5 flattens the distribution, so that unlikely tokens come more often. The held answers cannot leave the grammar at any temperature."
 guess = predict("P2", 4, "Of 8 free answers at temperature 1.5, how many are records?")  # SOLUTION: guess = predict("P2", ..., "Of 8 free answers at temperature 1.5, how many are records?")
 
 # %%

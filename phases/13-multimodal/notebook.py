@@ -74,7 +74,7 @@ plt.title("A picture costs by its area")
 # %% [markdown]
 # ## 2. Five questions about one picture
 
-# %% tags=["predict"] task="P1" title="Encodings"
+# %% tags=["predict"] task="P1" title="Encodings" why="The encoder runs once for a picture, not for a question: its output is kept under the picture's hash, and the blocks of the common beginning are found in the prefix cache, so later questions need not even that."
 guess = predict("P1", 5, "Five questions about one picture: how often does the encoder run?")  # SOLUTION: guess = predict("P1", ..., "Five questions about one picture: how often does the encoder run?")
 
 # %%
@@ -128,7 +128,7 @@ check(taken(4, 16, 0, 7), 3, "tokens 0 .. 7 of a prompt whose picture begins at 
 check(taken(4, 16, 14, 7), 6, "its end")
 check(taken(4, 16, 21, 7), 0, "behind it")
 
-# %% tags=["predict"] task="P2" title="Steps that compute a part of the picture"
+# %% tags=["predict"] task="P2" title="Steps that compute a part of the picture" why="A chunk ends where the budget ends, also in the middle of a picture. The encoder computes the whole picture once, when its first token is due, and each step takes the part of the embeddings that it needs."
 guess = predict("P2", 1, "The picture begins at token 4 and has 16. Steps have 7 tokens. How many steps compute a part of it?")  # SOLUTION: guess = predict("P2", ..., "The picture begins at token 4 and has 16. Steps have 7 tokens. How many steps compute a part of it?")
 
 # %%
@@ -163,7 +163,7 @@ score("P2", sum(part > 0 for part in parts))
 #
 # Three pictures take turns, twelve questions in all, without a prefix cache. The largest picture has 64 tokens, so the engine allows no smaller cache; here we shrink it by hand.
 
-# %% tags=["predict"] task="P3" title="Encodings with room for two"
+# %% tags=["predict"] task="P3" title="Encodings with room for two" why="The oldest of two kept pictures goes out for the third, and it is the very one that is asked for next. So each of the 12 questions finds its picture gone: in a rotation, least recently used keeps all or nothing."
 guess = predict("P3", 3, "Three pictures in rotation, 12 questions, room for two of them. How many encodings?")  # SOLUTION: guess = predict("P3", ..., "Three pictures in rotation, 12 questions, room for two of them. How many encodings?")
 
 # %%

@@ -92,7 +92,7 @@ score("P1", len(sizes[0.020]))
 #
 # Ten streams each get an output every 5 ms. Somewhere else in the program a handler calls `time.sleep(0.1)`, four times.
 
-# %% tags=["predict"] task="P2" title="Gaps of strangers"
+# %% tags=["predict"] task="P2" title="Gaps of strangers" why="One thread runs all coroutines. While a handler sleeps in it, no other output is sent: the 100 ms of the sleep come on top of the 5 ms that a stream waits anyway."
 guess = predict("P2", 105, "What is the longest gap, in ms, that the *other* streams see?")  # SOLUTION: guess = predict("P2", ..., "What is the longest gap, in ms, that the *other* streams see?")
 
 # %%

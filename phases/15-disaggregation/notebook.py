@@ -53,7 +53,7 @@ def slowest_link(bytes_per_token: int, prefill_rate: float) -> float:
 check(slowest_link(1000, 2000), 2_000_000, "1,000 bytes a token, 2,000 tokens a second")
 check(slowest_link(131_072, 20_000), 2_621_440_000, "Llama-3.1-8B at 20,000 tokens a second")
 
-# %% tags=["predict"] task="P1" title="Links that pay"
+# %% tags=["predict"] task="P1" title="Links that pay" why="A link pays if it brings a token's keys and values sooner than they are computed: 131,072 bytes a token times 20,000 tokens a second are 2.6 GB/s. All links but the first are faster."
 guess = predict("P1", 4, "Of 10 GbE (1.2 GB/s), NVMe (6), 100 GbE (12), PCIe 5 (55), NVLink (400): how many pay for Llama-3.1-8B at 20,000 tokens/s?")  # SOLUTION: guess = predict("P1", ..., "Of 10 GbE (1.2 GB/s), NVMe (6), 100 GbE (12), PCIe 5 (55), NVLink (400): how many pay for Llama-3.1-8B at 20,000 tokens/s?")
 
 # %%
@@ -168,7 +168,7 @@ score("P2", results["room for all"])
 #
 # The second engine finds what the first has computed. Then you flip one bit of one file.
 
-# %% tags=["predict"] task="P3" title="After one flipped bit"
+# %% tags=["predict"] task="P3" title="After one flipped bit" why="Each file has a checksum, and a block counts only if all before it are there: the third file is refused, so two blocks of 8 tokens are taken, 16 tokens, and the rest is computed."
 guess = predict("P3", 16, "A prompt of 64 tokens lies in 8 files. A bit of the third is flipped. How many tokens does the next engine take from the store?")  # SOLUTION: guess = predict("P3", ..., "A prompt of 64 tokens lies in 8 files. A bit of the third is flipped. How many tokens does the next engine take from the store?")
 
 # %%

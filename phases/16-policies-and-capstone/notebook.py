@@ -3,8 +3,8 @@
 # # Phase 16: schedulers side by side
 #
 # You draw what five schedulers do with the same clients, find the load at which each of them breaks, and
-# weigh swapping against computing again. Small functions are yours to write; each is checked at once.
-# Before each experiment you write down a guess.
+# weigh swapping against computing again, and split a fleet of eight machines in two. Small functions are yours to
+# write; each is checked at once. Before each experiment you write down a guess.
 #
 # No model runs. The schedulers are the real classes; the clock is a model of what a step costs, with prices that
 # were measured on the engine (`benchmarks/results/arena/cost_model.json`). So the numbers are the same on
@@ -23,10 +23,14 @@ from dataclasses import replace
 import matplotlib.pyplot as plt
 
 from labkit.arena.cost import StepLoad, load_model
+from labkit.arena.fleet.contest import evaluate, fleet_of, load_link
+from labkit.arena.fleet.simulator import prices_of, serve
+from labkit.arena.fleet.traces import TRACES
 from labkit.arena.simulator import simulate
 from labkit.arena.workloads import WORKLOADS
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.policies import POLICIES
+from mini_vllm.policies.fleet import LeastLoaded
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
@@ -262,6 +266,97 @@ print(f"16 completions: {alone[-1]} blocks alone, {together[-1]} shared; a fork 
 # %% [markdown]
 # What the fork saves beyond that is one block per completion, until it writes. For this V0 kept groups, copies and
 # reference counts above one on blocks that are still written to. V1's answer needs none of them.
+
+# %% [markdown]
+# ## 5. Prefill and decode pools
+#
+# Eight machines serve long documents among short questions (the arena's trace `documents`). Some of them may only
+# compute prompts; the others make tokens. How many of which? A machine that only computes prompts is a queue
+# with one server. If more work comes than it can do, the queue grows for ever.
+
+# %% tags=["todo"] task="N6" title="Machines that a load of prompts needs"
+def machines_for_prompts(rate: float, seconds: float) -> int:
+    """The fewest machines that keep up with `rate` prompts a second of `seconds` each.
+
+    Machines that are busy all the time do not keep up: they must have some time left.
+    """
+    # BEGIN SOLUTION
+    return int(rate * seconds) + 1
+    # END SOLUTION
+
+# %% tags=["check"] task="N6"
+check(machines_for_prompts(10, 0.25), 3, "2.5 seconds of work come in every second")
+check(machines_for_prompts(10, 0.2), 3, "two machines would have to work all the time")
+check(machines_for_prompts(10, 0.05), 1, "one is busy half of the time")
+
+# %%
+trace, link = TRACES["documents"], load_link()
+prices = prices_of(cost, link)
+arrivals = list(trace.arrivals(0))
+rate = len(arrivals) / arrivals[-1].time
+seconds = sum(prices.compute(a.prompt_len, a.prompt_len) for a in arrivals) / len(arrivals)
+print(f"{rate:.0f} prompts a second, {1e3 * seconds:.0f} ms each: at least {machines_for_prompts(rate, seconds)} machines for prompts")
+
+# %% [markdown]
+# The promise of this trace: the first token within 0.8 s, and 30 ms for each further one. Now somebody
+# promises 12 ms. With no prefill machines at all, each of the eight does both; a prompt is then computed in
+# chunks, beside everybody's tokens.
+
+# %% tags=["predict"] task="P4" title="How many machines for prompts?"
+guess = predict("P4", 3, "Under a promise of 12 ms a token: with how many of the eight for prompts (0 to 6) are most requests in time?")  # SOLUTION: guess = predict("P4", ..., "Under a promise of 12 ms a token: with how many of the eight for prompts (0 to 6) are most requests in time?")
+
+# %%
+def shares(prefill: int, promises, seeds=(0, 1)) -> list[float]:
+    """Share of requests in time under each promise of seconds per token."""
+    kept = [0.0] * len(promises)
+    for seed in seeds:
+        run = serve(LeastLoaded(prices), trace, trace.arrivals(seed), fleet_of(8, prefill), cost, link)
+        for index, tpot in enumerate(promises):
+            promised = replace(trace, slo=replace(trace.slo, tpot=tpot))
+            kept[index] += evaluate(run, promised, 8).share / len(seeds)
+    return kept
+
+
+PROMISES, POOLS = (0.012, 0.030), range(7)
+drawn = {prefill: shares(prefill, PROMISES) for prefill in POOLS}
+score("P4", max(POOLS, key=lambda prefill: drawn[prefill][0]))
+
+figure, axis = plt.subplots()
+for index, (tpot, style, colour) in enumerate(zip(PROMISES, ("o-", "s--"), (BLUE, ORANGE), strict=True)):
+    axis.plot(POOLS, [drawn[prefill][index] for prefill in POOLS], style, color=colour, label=f"{1e3 * tpot:.0f} ms a token")
+axis.set(xlabel="machines that only compute prompts, of eight", ylabel="share of requests in time", ylim=(-0.03, 1.03))
+axis.set_title("Documents among questions, promised more or less")
+axis.legend()
+plt.show()
+for prefill in POOLS:
+    print(f"{prefill} + {8 - prefill}:", "  ".join(f"{1e3 * tpot:.0f} ms {share:4.0%}" for tpot, share in zip(PROMISES, drawn[prefill], strict=True)))
+
+# %% [markdown]
+# Too few machines for prompts, and their queue breaks the first promise of everybody. Too many, and those that
+# make tokens are too full. Between the two a split fleet keeps the short promise better than eight replicas do. Under the long
+# promise there is little to win: the replicas keep it, too. And look at 3 + 5: the least number that keeps up is no comfortable one.
+#
+# So is it a way to serve *more*? Let four times as many come, and ask only how long all of it takes.
+
+# %% tags=["predict"] task="P5" title="Is it throughput?"
+guess = predict("P5", 0.8, "Four times the load: the requests a second of 3 + 5 machines, as a share of those of 8 replicas?")  # SOLUTION: guess = predict("P5", ..., "Four times the load: the requests a second of 3 + 5 machines, as a share of those of 8 replicas?")
+
+# %%
+def requests_a_second(prefill: int, speed: float) -> float:
+    """What the fleet serves, in time or not."""
+    run = serve(LeastLoaded(prices), trace, trace.arrivals(0, 800, speed), fleet_of(8, prefill), cost, link)
+    return len(run.served) / run.seconds
+
+
+rates = {prefill: requests_a_second(prefill, 4.0) for prefill in (0, 2, 3, 4)}
+score("P5", rates[3] / rates[0])
+for prefill, per_second in rates.items():
+    print(f"{prefill} + {8 - prefill}: {per_second:.0f} requests a second")
+
+# %% [markdown]
+# No split makes more than the replicas do. Work is not less because it is done elsewhere, and a machine that may do
+# only one kind of it is sometimes idle beside the other kind. What the split buys is time between tokens that
+# nobody disturbs. Ask what was promised before you pay for it.
 #
 # **What you should be able to say now:** which failure each scheduler answers; why a policy breaks all at once; when
-# swapping is cheaper than computing; and why sharing full blocks is nearly all of the gain.
+# swapping is cheaper than computing; why sharing full blocks is nearly all of the gain; and what a split fleet is good for.

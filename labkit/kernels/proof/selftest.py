@@ -23,7 +23,7 @@ import torch
 
 from labkit.kernels.cases import SPECS, build
 from labkit.kernels.check import Checker, run_bug
-from labkit.kernels.measure import gpu, timing
+from labkit.kernels.measure import on_gpu, timing
 from labkit.kernels.measure.guard import BAND_BYTES, Guarded
 from labkit.kernels.verdict import controls, oracles, tolerances
 from labkit.kernels.verdict.numbers import differ
@@ -160,7 +160,7 @@ def damaged(offset: int) -> bool:
 def moved(factor: float) -> bool:
     """Whether two configurations whose outputs differ by this factor disagree."""
     first = {"output": torch.ones(4, 4)}
-    return bool(gpu.moved(first, {"output": first["output"] * factor}, "float32", ""))
+    return bool(on_gpu.moved(first, {"output": first["output"] * factor}, "float32", ""))
 
 
 def touched_input() -> bool:
@@ -181,8 +181,8 @@ QUESTIONS: dict[str, Callable[[], bool]] = {
     "gap": lambda: damaged(3),
     "touched input": touched_input,
     "moved": lambda: moved(1.001) and not moved(1 + 1e-6),
-    "kernel not seen": lambda: bool(gpu.check_names(["Memset"], ["rope_kernel"])),
-    "other kernel": lambda: bool(gpu.check_names(["rope_kernel", "gemm"], ["rope_kernel"])),
+    "kernel not seen": lambda: bool(on_gpu.check_names(["Memset"], ["rope_kernel"])),
+    "other kernel": lambda: bool(on_gpu.check_names(["rope_kernel", "gemm"], ["rope_kernel"])),
     "below the floor": lambda: bool(timing.suspicion(timing.summarise([100.0]), 120.0, 100, 100)),
     "work elsewhere": lambda: bool(timing.suspicion(timing.summarise([100.0]), 90.0, 100, 200)),
 }

@@ -6,10 +6,7 @@ everything it should not do becomes a finding that names line, program, tensor a
 kernel may not write stays as it is; what it may not read is read all the same, or is NaN if there
 is nothing to read.
 
-Programs of one launch run one after the other here but at the same time on a GPU, in any order. So
-two that meet at one element, unless both only read it or both use atomics, are a race, whatever the
-result was. So are two lanes of one program without `tl.debug_barrier()` in between: different
-threads run them. The lane with the same number in a tile of the same shape is the same thread.
+`program.py` knows the program that runs, and `races.py` who meets at an element.
 """
 
 from __future__ import annotations
@@ -18,8 +15,7 @@ import inspect
 import itertools
 import math
 import random
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,29 +26,16 @@ from triton.runtime.interpreter import TensorHandle
 
 from labkit.kernels.cases.rules import CaseRules
 from labkit.kernels.watch.extract import Submission
-from labkit.kernels.watch.findings import Finding, Findings
+from labkit.kernels.watch.findings import Finding
 from labkit.kernels.watch.hooks import MonitoredBuilder
-from labkit.kernels.watch.memory import DENSE, REGION_BITS, SEVERAL, Memory, Region
-from labkit.kernels.watch.observation import Observation, Traffic
-from labkit.kernels.watch.shims import (
-    interpreting,
-    narrow,
-    numpy_type,
-    widen,
-)
+from labkit.kernels.watch.memory import DENSE, REGION_BITS, Memory, Region
+from labkit.kernels.watch.observation import Observation
+from labkit.kernels.watch.races import Races
+from labkit.kernels.watch.shims import interpreting, narrow, numpy_type, widen
 from mini_vllm.kernels.launch import KernelSpec, Launch, Problem
 
 HALF_REGION = 1 << (REGION_BITS - 1)
 UNDEFINED = 0x7D7D7D7D7D7D7D7D  # an undefined integer: far outside of everything
-PATIENCE = 10_000  # loads and stores of one program; the cases need some hundred
-LONG_PATIENCE = 200_000  # iterations, or operations, of one program; the cases need some thousand
-CONCURRENT = "programs of one launch run at the same time"
-BARRIER = "different lanes are different threads: put tl.debug_barrier() in between"
-MAX_LANES = 1 << 21  # of one tile
-
-
-class EndlessError(Exception):
-    """A program goes on and on, and is stopped."""
 
 
 def run_monitored(
@@ -102,23 +85,8 @@ def _output(region: Region) -> Tensor:
     return region.tensor.flatten()[region.required.offsets()]
 
 
-class Monitor:
-    """What is known about the program that runs, and what was found so far."""
-
-    def __init__(self, memory: Memory, filename: str, poison: float, rules: CaseRules) -> None:
-        self.memory, self.filename, self.poison = memory, filename, poison
-        self.rules = rules
-        self.findings, self.traffic = Findings(), Traffic()
-        self.kernel, self.grid = "", (1, 1, 1)
-        self.base = 0  # number of the launch's first program
-        self.number = 0
-        self.program = (0, 0, 0)
-        self.accesses = 0  # loads and stores of this program
-        self.steps = 0  # its iterations and operations
-        self.stretch = 0  # number of what a program does between two barriers
-        self.shapes: dict[tuple[int, ...], int] = {}
-        self.undefined: dict[int, bool] = {}  # lines that left lanes undefined; True = integers
-        self.read_nan = False
+class Monitor(Races):
+    """Runs launches, and does what the interpreter's builder asks for: loads, stores, atomics."""
 
     # ------------------------------------------------------------ launches
     def launch(
@@ -168,12 +136,6 @@ class Monitor:
             data = np.array([value], numpy_type(kind))
         return tl.tensor(TensorHandle(data, kind), kind)
 
-    def _linear(self, program: tuple[int, int, int]) -> int:
-        return (program[0] * self.grid[1] + program[1]) * self.grid[2] + program[2]
-
-    def _program_of(self, number: int) -> tuple[int, ...]:
-        return tuple(int(i) for i in np.unravel_index(number - self.base, self.grid))
-
     def _end_launch(self, num_programs: int) -> None:
         traffic = self.traffic
         traffic.launches += 1
@@ -185,82 +147,6 @@ class Monitor:
                 written = np.count_nonzero(storage.last_writer >= self.base)
                 traffic.unique_written += int(written) * storage.itemsize
         self.base += num_programs
-
-    # ------------------------------------------------------------ time
-    def barrier(self) -> None:
-        """All threads of the program have come this far: what happens now happens later."""
-        self.stretch += 1
-
-    def step(self) -> None:
-        """One operation or iteration more of this program.
-
-        Raises:
-            EndlessError: that is too many.
-        """
-        self.steps += 1
-        if self.steps > LONG_PATIENCE:
-            raise EndlessError(f"has gone on for {LONG_PATIENCE:,} steps")
-
-    def counted_range(self, *bounds: Any, **hints: Any) -> Iterator[int]:
-        """`range` in kernels: each iteration is a step."""
-        for name in ("arg1", "arg2", "step"):
-            if name in hints:
-                bounds = (*bounds, hints[name])
-        for number in range(*bounds):
-            self.step()
-            yield number
-
-    def places(self, shape: tuple[int, ...], active: np.ndarray) -> np.ndarray:
-        """Which thread, so to speak, each lane is: its number in a tile of this shape."""
-        key = tuple(size for size in shape if size > 1)
-        number = self.shapes.setdefault(key, len(self.shapes) % (2**31 // MAX_LANES))
-        return (number * MAX_LANES + active % MAX_LANES).astype(np.int32)
-
-    # ------------------------------------------------------------ findings
-    def line(self) -> int:
-        """The learner's line that is being executed: in a helper, the helper's."""
-        frame = sys._getframe(2)
-        while frame is not None and frame.f_code.co_filename != self.filename:
-            frame = frame.f_back  # type: ignore[assignment]
-        return frame.f_lineno if frame is not None else 0
-
-    def add(
-        self, kind: str, message: str, line: int | None, region: Region | None = None,
-        element: tuple[int, ...] | None = None, count: int = 1,
-    ) -> None:  # fmt: skip
-        message = f"program {self.program} {message}"
-        name = region.name if region is not None else None
-        self.findings.add(
-            Finding(kind, message, self.kernel, line, self.program, name, element, int(count))
-        )
-
-    def access(self, mask: np.ndarray) -> tuple[int, np.ndarray]:
-        """Begin a load or a store: the learner's line, and the lanes that take part."""
-        active = np.flatnonzero(mask)
-        self.traffic.lanes += mask.size
-        self.traffic.masked_lanes += mask.size - len(active)
-        self.accesses += 1
-        if self.accesses > PATIENCE:
-            raise EndlessError(f"has loaded or stored {PATIENCE:,} times")
-        return self.line(), active
-
-    def _crash(self, error: Exception) -> None:
-        """An exception, with the learner's innermost line that led to it."""
-        line: int | None = None
-        cause = error
-        while True:
-            trace = cause.__traceback__
-            while trace is not None:
-                if trace.tb_frame.f_code.co_filename == self.filename:
-                    line = trace.tb_lineno
-                trace = trace.tb_next
-            if cause.__cause__ is None or not isinstance(cause.__cause__, Exception):
-                break
-            cause = cause.__cause__
-        if isinstance(cause, EndlessError):
-            self.add("timeout", f"{cause}: this loop does not end soon", line)
-        else:
-            self.add("crash", f"raises {type(cause).__name__}: {cause}", line)
 
     def check_coverage(self) -> None:
         """A finding for each tensor with elements that must be written and are not."""
@@ -397,49 +283,6 @@ class Monitor:
         storage.last_reader[records] = self.number
         return storage.data[elements]
 
-    def _read_by_lanes(
-        self, region: Region, offsets: np.ndarray, records: np.ndarray, places: np.ndarray,
-        line: int,
-    ) -> None:  # fmt: skip
-        """A race with another lane that has just written; and who reads, for those that write."""
-        storage = region.storage
-        mine = storage.write_stretch[records] == self.stretch
-        clash = mine & (storage.write_place[records] != places)
-        if clash.any():
-            self._lane_race("race", region, offsets[clash], line, "reads", "has written")
-        known = storage.read_stretch[records] == self.stretch
-        other = known & (storage.read_place[records] != places)
-        storage.read_place[records] = places
-        shared = storage.read_place[records] != places  # by another lane of this very load
-        storage.read_place[records[other | shared]] = SEVERAL
-        storage.read_stretch[records] = self.stretch
-
-    def _write_by_lanes(
-        self, region: Region, offsets: np.ndarray, records: np.ndarray, places: np.ndarray,
-        changed: np.ndarray, line: int,
-    ) -> None:  # fmt: skip
-        """A race with another lane that has just read or written, if it makes a difference."""
-        storage = region.storage
-        read = (storage.read_stretch[records] == self.stretch) & changed
-        clash = read & (storage.read_place[records] != places)
-        if clash.any():
-            self._lane_race("race", region, offsets[clash], line, "writes", "reads")
-        written = (storage.write_stretch[records] == self.stretch) & changed
-        clash = written & (storage.write_place[records] != places)
-        if clash.any():
-            self._lane_race(
-                "duplicate_store", region, offsets[clash], line, "writes", "has written"
-            )
-        storage.write_place[records] = places
-        storage.write_stretch[records] = self.stretch
-
-    def _lane_race(
-        self, kind: str, region: Region, offsets: np.ndarray, line: int, yours: str, theirs: str
-    ) -> None:
-        first = int(offsets[0])
-        message = f"{yours} {region.place(first)}, which another lane of it {theirs}: {BARRIER}"
-        self.add(kind, message, line, region, region.index(first), len(offsets))
-
     def _unreadable(self, region: Region, offsets: np.ndarray, line: int) -> None:
         first = int(offsets[0])
         kind, why = "stale_read", region.rule.why or "it holds nothing of this problem"
@@ -447,14 +290,6 @@ class Monitor:
             kind, why = "uninitialised", "no kernel has written it before"
         message = f"reads {region.place(first)}: {why}"
         self.add(kind, message, line, region, region.index(first), len(offsets))
-
-    def _race(
-        self, region: Region, offsets: np.ndarray, others: np.ndarray, line: int, yours: str,
-        theirs: str,
-    ) -> None:  # fmt: skip
-        first, other = int(offsets[0]), self._program_of(int(others[0]))
-        message = f"{yours} {region.place(first)}, which program {other} {theirs}: {CONCURRENT}"
-        self.add("race", message, line, region, region.index(first), len(offsets))
 
     # ------------------------------------------------------------ stores
     def store(self, pointers: np.ndarray, values: np.ndarray, mask: np.ndarray, dtype: Any) -> None:
@@ -528,25 +363,6 @@ class Monitor:
             )
             count = int(np.count_nonzero(bad))
             self.add("undefined_lane", message, line, region, region.index(first), count)
-
-    def _check_order(
-        self, region: Region, offsets: np.ndarray, records: np.ndarray, line: int, atomic: bool
-    ) -> None:
-        """A race with a program of this launch that read or wrote these elements before."""
-        storage = region.storage
-        for earlier, verb in (
-            (storage.first_writer, "writes"),
-            (storage.last_writer, "writes"),
-            (storage.first_reader, "reads"),
-            (storage.last_reader, "reads"),
-        ):
-            others = earlier[records]
-            clash = (others >= self.base) & (others != self.number)
-            if verb == "writes" and atomic:
-                clash &= ~storage.atomic[records]
-            if clash.any():
-                self._race(region, offsets[clash], others[clash], line, "writes", verb)
-                return
 
     def _record_write(
         self, region: Region, records: np.ndarray, distinct: int, line: int, atomic: bool

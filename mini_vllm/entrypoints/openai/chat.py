@@ -336,7 +336,8 @@ class DeltaWriter:
         self._logprobs: list[dict[str, Any]] = []
 
     def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
-        """The choices to send for an output: usually one, none while text is held back."""
+        """The choices to send for an output: usually one, none while text is held back, unless the
+        caller wants token ids."""
         delta = self._delta(completion.text)
         reason = completion.finish_reason
         if reason is not None:
@@ -350,7 +351,8 @@ class DeltaWriter:
         logprobs = _logprobs(self.answer, completion)
         if logprobs is not None:
             self._logprobs += logprobs["content"]
-        if not delta and reason is None:
+        wants_ids = self.answer.request.return_token_ids
+        if not delta and reason is None and not (wants_ids and completion.token_ids):
             return []
         choice: dict[str, Any] = {
             "index": completion.index,
@@ -360,7 +362,7 @@ class DeltaWriter:
         }
         if reason is not None:
             choice["stop_reason"] = completion.stop_reason
-        if self.answer.request.return_token_ids:
+        if wants_ids:
             choice["token_ids"] = completion.token_ids
         self._logprobs = []
         return [choice]

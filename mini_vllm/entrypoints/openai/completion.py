@@ -16,7 +16,6 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
-from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, merge, sse_event
@@ -26,6 +25,7 @@ from mini_vllm.entrypoints.openai.state import (
     room_for_output,
     usage_of,
 )
+from mini_vllm.inputs import PromptType
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -174,7 +174,8 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
             first = index not in counts
             text, logprobs = _choice(answer, output, completion, state.engine.tokenizer, first)
             counts[index] = counts.get(index, 0) + len(completion.token_ids)
-            if not text and logprobs is None and completion.finish_reason is None:
+            has_ids = request.return_token_ids and completion.token_ids
+            if not (text or logprobs or has_ids or completion.finish_reason):
                 continue
             end = tail
             if request.continuous_usage:

@@ -13,8 +13,8 @@ from starlette.datastructures import Headers
 
 from mini_vllm.engine.async_llm import AsyncLLM, Stream
 from mini_vllm.engine.exceptions import EngineDeadError
-from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.inputs import PromptType
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.outputs import RequestOutput

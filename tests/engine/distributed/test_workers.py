@@ -80,6 +80,20 @@ def test_an_adapter_is_cut_as_the_model_is(square: LLM) -> None:
     assert tokens(square, lora_request=request) == tokens(alone, lora_request=request)
 
 
+def shares_memory(worker: Any) -> bool:
+    return worker.tp_group.shared_memory is not None
+
+
+def test_shards_add_up_in_shared_memory_unless_told_otherwise(
+    square: LLM, plain: list[list[int]]
+) -> None:
+    assert square.collective_rpc(shares_memory) == [True] * 4
+    llm = LLM("storyteller", tensor_parallel_size=2, disable_custom_all_reduce=True, **SMALL)
+    assert llm.collective_rpc(shares_memory) == [False] * 2
+    assert tokens(llm) == plain
+    llm.shutdown()
+
+
 def test_what_a_worker_raises_comes_back_and_the_engine_lives(
     square: LLM, plain: list[list[int]]
 ) -> None:

@@ -208,6 +208,23 @@ def check_arguments(text: str) -> None:
     assert "\n" not in text and "  " not in text, "more white space than anybody needs"
 
 
+@pytest.mark.parametrize("tools", [{}, {"tools": [WEATHER], "tool_choice": "auto"}])
+def test_held_back_text_keeps_no_token_ids_back(server: Server, tools: dict[str, Any]) -> None:
+    """Text that may become a stop string is late, and its token ids are not lost."""
+    more = GREEDY | {"return_token_ids": True, "ignore_eos": True}
+    asked: list[tuple[str, dict[str, Any]]] = [("/v1/chat/completions", {"messages": HELLO})]
+    if not tools:
+        asked.append(("/v1/completions", {"prompt": "Once"}))
+    for path, what in asked:
+        whole = server.post(path, **what, **more, **tools).json()["choices"][0]
+        text = whole["message"]["content"] if "message" in whole else whole["text"]
+        almost = text[2:-2] + "@"  # it begins as the text goes on
+        chunks = stream(server, path, **what, **more, **tools, stop=almost)
+        choices = [choice for chunk in chunks for choice in chunk["choices"]]
+        ids = [token for choice in choices for token in choice.get("token_ids") or []]
+        assert ids == whole["token_ids"] and len(ids) == 8
+
+
 @pytest.mark.parametrize(("choice", "reason"), [("required", "tool_calls"), (NAMED, "stop")])
 def test_arguments_obey_their_schema(client: openai.OpenAI, choice: Any, reason: str) -> None:
     for seed in range(3):

@@ -150,7 +150,7 @@ def test_a_taken_port_is_known_before_the_model_is_loaded() -> None:
     with running() as server:
         second = subprocess.run(
             [sys.executable, "-m", "mini_vllm", "serve", *SMALL, "--port", str(server.port)],
-            cwd=ROOT, capture_output=True, text=True,
+            cwd=ROOT, capture_output=True, text=True, timeout=60,
         )  # fmt: skip
         assert second.returncode == 2
         assert str(server.port) in second.stderr and "--port" in second.stderr

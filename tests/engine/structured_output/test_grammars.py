@@ -167,7 +167,7 @@ COMMON: list[tuple[StructuredOutputOptions, str]] = [
 ] + [(CHOICE, '["red", "green", "blue"]'), (CHOICE, '["a", "ab", "abc"]')] + [
     (JSON, json.dumps(schema))
     for schema in [
-        {"type": "boolean"}, {"type": "null"}, {"enum": ["a", 1, None]},
+        {"type": "boolean"}, {"type": "null"}, {"type": "string"}, {"enum": ["a", 1, None]},
         {"type": "integer", "minimum": 98, "maximum": 1203}, {"const": "x y"},
         {"type": "array", "items": {"type": "boolean"}},
         {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1, "maxItems": 3},
@@ -210,7 +210,10 @@ def test_masks_equal_those_of_xgrammar(
     (JSON, '{"type": "array", "uniqueItems": true}', "uniqueItems"),
     (JSON, '{"maxLength": 2}', "maxLength"), (JSON, '{"type": ["string", "null"]}', "type"),
     (JSON, '{"type": "string", "pattern": "a"}', "pattern"), (JSON, '{"allOf": [{}]}', "allOf"),
-    (JSON, '{"type": "string", "format": "date"}', "format"), (JSON, "[1]", "must be an object"),
+    (JSON, '{"type": "string", "format": "date"}', "format"),
+    (JSON, '{"type": "string", "maxLength": 12}', "maxLength"),
+    (JSON, '{"type": "array", "items": {"type": "string", "minLength": 1}}', "minLength"),
+    (JSON, "[1]", "must be an object"),
     (JSON, '{"properties": {"a": {"oneOf": [{"type": "null"}]}}, "type": "object"}', "oneOf"),
 ])  # fmt: skip
 def test_what_xgrammar_would_weaken_is_refused(

@@ -107,10 +107,7 @@ def test_a_pattern_without_texts_is_refused() -> None:
     "((a{0,100}){0,100}b?){0,3}", "(a|b)*a(a|b){30}",
 ])  # fmt: skip
 def test_bombs_are_refused_within_a_second(pattern: str) -> None:
-    seconds = []
-    for _ in range(3):  # the least counts: a busy neighbour slows a core down
-        start = time.process_time()
-        with pytest.raises(ValueError, match=r"needs more|too ambiguous|characters"):
-            compile_pattern(parse_regex(pattern))
-        seconds.append(time.process_time() - start)
-    assert min(seconds) < 1.0
+    start = time.process_time()
+    with pytest.raises(ValueError, match=r"needs more|too ambiguous|characters"):
+        compile_pattern(parse_regex(pattern))
+    assert time.process_time() - start < 1.0

@@ -10,7 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from mini_vllm import LLM, RepetitionDetectionParams, SamplingParams
+import mini_vllm
+from mini_vllm import (
+    LLM,
+    EngineArgs,
+    LLMEngine,
+    PromptType,
+    RepetitionDetectionParams,
+    RequestOutput,
+    SamplingParams,
+    TextPrompt,
+    TokensPrompt,
+)
 from mini_vllm.core.repetition import is_repeating
 from mini_vllm.sample.custom import BatchUpdate, LogitsProcessor
 from mini_vllm.worker.sample_step import tokens_to_avoid
@@ -285,3 +296,35 @@ def test_arguments_of_vllm() -> None:
     changed = LLM("storyteller-draft", **options, hf_overrides={"rms_norm_eps": 0.5})
     assert changed.engine.core.model.config.rms_norm_eps == 0.5
     assert texts(changed) != texts(llm)
+
+
+# ---------------------------------------------------------------- names that scripts import
+def test_every_name_of_the_front_page_is_there() -> None:
+    for name in mini_vllm.__all__:
+        assert getattr(mini_vllm, name) is not None
+    assert mini_vllm.AsyncLLMEngine is mini_vllm.AsyncLLM
+
+
+@pytest.mark.parametrize("prompt, text", [
+    ("Once upon", "Once upon"), (TextPrompt(prompt="Once upon"), "Once upon"),
+    (TokensPrompt(prompt_token_ids=[566, 811]), None), ([566, 811], None),
+    (TokensPrompt(prompt_token_ids=[566, 811], prompt="said so"), "said so"),
+])  # fmt: skip
+def test_an_output_has_its_prompts_text(prompt: PromptType, text: str | None) -> None:
+    engine = LLMEngine.from_engine_args(EngineArgs("storyteller", num_gpu_blocks=20))
+    params = SamplingParams(temperature=0, max_tokens=3)
+    engine.add_request("r0", prompt, params)
+    outputs: list[RequestOutput] = []
+    while engine.has_unfinished_requests():
+        outputs += engine.step()
+    assert {output.prompt for output in outputs} == {text}
+    assert outputs[-1].prompt_token_ids == [566, 811] and outputs[-1].finished
+    (other,) = LLM("storyteller", num_gpu_blocks=20).generate(prompt, params, use_tqdm=False)
+    assert (other.prompt, other.outputs[0].text) == (text, outputs[-1].outputs[0].text)
+
+
+def test_engine_args_refuse_what_llm_refuses() -> None:
+    with pytest.raises(ValueError, match="block_size"):
+        EngineArgs("storyteller", block_size=0).create_engine_config()
+    args = EngineArgs("storyteller", skip_tokenizer_init=True, num_gpu_blocks=20)
+    assert LLMEngine.from_engine_args(args).tokenizer is None

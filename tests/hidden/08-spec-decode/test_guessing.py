@@ -45,6 +45,44 @@ def test_08_1_the_search_is_a_search_of_every_place(subject: Any, data: st.DataO
     assert subject.run(p) == expected
 
 
+CASES = [
+    ([3], 1, 3, 9, 2),
+    ([3, 3], 1, 3, 9, 2),
+    ([1, 2, 1, 2], 3, 4, 9, 2),
+    ([1, 2, 3, 1, 2], 2, 2, 9, 9),
+    ([1, 2, 3, 4, 2, 3, 1, 2, 3], 2, 3, 20, 3),
+    ([2, 3, 9, 1, 2, 3, 8, 2, 3], 1, 2, 20, 1),
+    ([1, 2, 1], 1, 1, 3, 2),
+    ([1, 2, 1], 1, 1, 2, 2),
+    ([1, 2, 1], 1, 1, 4, 2),
+]
+
+
+def test_08_1_short_texts_and_limits(subject: Any) -> None:
+    """One token, a match that overlaps the end, matches that are too short, no position left."""
+    p = Program()
+    for tokens, *limits in CASES:
+        found = p.call(SEARCH, p.call("numpy:array", tokens, dtype="int64"), *limits)
+        p.see(p.call("builtins:list", found.tolist()))
+    assert subject.run(p) == [brute_force(*case) for case in CASES]
+
+
+def test_08_1_whose_text_is_searched(subject: Any) -> None:
+    """Those with a new token, one or several; and not what rejected drafts have left behind."""
+    one = {"scheduled": 1, "drafts": 0, "sampled": 1}
+    step = [
+        {"id": "chunk", "tokens": [1, 2, 1, 2], "computed": 0, "scheduled": 2, "sampled": 0},
+        {"id": "one", "tokens": [1, 2, 1, 2], "computed": 2} | one,
+        {"id": "three", "tokens": [5, 6, 5, 6, 5, 6], "computed": 2, "scheduled": 4,
+         "drafts": 3, "sampled": 3},
+        {"id": "unheard", "tokens": [1, 2, 3, 4], "computed": 2} | one,
+        {"id": "left", "tokens": [49, 7, 8, 9, 5, 6], "computed": 4} | one,
+    ]  # fmt: skip
+    p = Program()
+    p.see(p.call(f"{DRAFTING}look_up", step, 1, 2, 3, 64))
+    assert subject.run(p) == [{"one": [1, 2], "three": [5, 6, 5]}]
+
+
 def successor(token: int) -> int:
     return (3 * token + 1) % VOCAB
 

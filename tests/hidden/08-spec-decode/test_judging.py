@@ -78,6 +78,20 @@ def test_08_3_the_longest_right_prefix_and_one_token(subject: Any, data: st.Data
         assert row == expected + [GAP] * (width - len(expected))
 
 
+def test_08_3_what_stands_behind_the_drafts_does_not_matter(subject: Any) -> None:
+    """3, 1, 2 and no drafts; what fills their rows looks accepted, and is not."""
+    accepted = [[True, True, False], [True, True, True], [False, True, True], [True, True, True]]
+    tokens = [[1, 2, 3], [4, 9, 9], [5, 6, 9], [9, 9, 9]]
+    p = Program()
+    output = p.call(
+        f"{REJECTION}keep_until_rejected", tensor(p, accepted, "bool"), tensor(p, tokens),
+        [3, 1, 2, 0], tensor(p, [7, 8, 3, 2]),
+    )  # fmt: skip
+    p.see(output.tolist())
+    expected = [[1, 2, 3, GAP], [4, 8, GAP, GAP], [5, GAP, GAP, GAP], [2, GAP, GAP, GAP]]
+    assert subject.run(p) == [expected]
+
+
 @st.composite
 def quarters(draw: Any, size: int = 3) -> list[float]:
     cuts = [draw(st.integers(0, size - 1)) for _ in range(4)]
@@ -105,6 +119,37 @@ def test_08_4_the_residual_is_what_is_missing(subject: Any, data: st.DataObject)
             total = sum(missing) or 1.0
             assert all(abs(x - m / total) < 1e-5 for x, m in zip(row, missing, strict=True))
     assert after == p_rows
+
+
+def test_08_4_nothing_is_missing_where_both_agree(subject: Any) -> None:
+    """p equal to q, and all of p on the draft that was chosen: rows of zeros, no NaN."""
+    agree, certain = [[0.5, 0.25, 0.25], [0.0, 1.0, 0.0]], [[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]]
+    p = Program()
+    rows = tensor(p, agree, "float32")
+    p.see(p.call(f"{REJECTION}recovered_probs", tensor(p, [0, 1]), rows, rows).tolist())
+    chosen = tensor(p, certain, "float32")
+    p.see(p.call(f"{REJECTION}recovered_probs", tensor(p, [0, 0]), None, chosen).tolist())
+    assert subject.run(p) == [[[0.0] * 3] * 2, [[0.0] * 3, [0.0, 1.0, 0.0]]]
+
+
+def test_08_5_at_the_edges_of_the_question(subject: Any) -> None:
+    """(q, p, u, accepted?) of one draft each; q None: it was chosen."""
+    drawn = [(0.0, 0.5, 0.25, False), (0.0, 0.5, 0.0, False), (0.5, 0.0, 0.0, False),
+             (0.5, 0.25, 0.25, True), (0.5, 0.25, 0.5, False), (0.25, 0.5, 0.75, True)]  # fmt: skip
+    chosen = [(None, 0.5, 0.25, True), (None, 0.5, 0.5, False), (None, 0.0, 0.0, False),
+              (None, 1.0, 0.75, True), (None, 0.25, 0.5, False)]  # fmt: skip
+    p = Program()
+    for cases in (drawn, chosen):
+        size = len(cases)
+        q = None if cases is chosen else tensor(p, [[c[0], 1 - c[0]] for c in cases], "float64")
+        output = p.call(
+            f"{REJECTION}rejection_random_sample", tensor(p, [0] * size), [1] * size, q,
+            tensor(p, [[c[1], 1 - c[1]] for c in cases], "float64"), tensor(p, [7] * size),
+            tensor(p, [1] * size), tensor(p, [c[2] for c in cases], "float64"),
+        )  # fmt: skip
+        p.see(output.tolist())
+    expected = [[[0, 7] if c[3] else [1, GAP] for c in cases] for cases in (drawn, chosen)]
+    assert subject.run(p) == expected
 
 
 @few
@@ -203,6 +248,27 @@ def test_08_6_rows_are_requests_with_their_drafts(
     assert kept_counts == [len(output) for output in outputs]
 
 
+def test_08_6_repeated_drafts_and_no_penalties(subject: Any) -> None:
+    """Token 3 stands in the output once, and is drafted twice; then nobody has a penalty."""
+    p = Program()
+    for penalty in (0.5, 0.0):
+        params = p.new(
+            "mini_vllm.sampling_params:SamplingParams", temperature=0.0, frequency_penalty=penalty
+        )
+        plain = p.new("mini_vllm.sampling_params:SamplingParams", temperature=0.0)
+        rows = [(params, [1], [3], ()), (plain, [1], [2, 2], ())]
+        base = p.call("mini_vllm.sample.metadata:make_sampling_metadata", rows, 4)
+        expanded = p.call(f"{METADATA}expand_to_rows", base, [2, 0], tensor(p, [3, 3]))
+        logits = tensor(p, [[0.0] * 4] * 4, "float32")
+        sampler = "mini_vllm.sample.sampler:Sampler.apply_processors"
+        p.see(p.call(sampler, logits, expanded).tolist())
+        p.see(expanded.num_output_tokens.tolist())
+    some, counts, none, same_counts = subject.run(p)
+    assert some == [[0, 0, 0, -0.5], [0, 0, 0, -1.0], [0, 0, 0, -1.5], [0, 0, 0, 0]]
+    assert none == [[0, 0, 0, 0]] * 4
+    assert counts == same_counts == [1, 2, 3, 2]
+
+
 @many
 @given(counts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), min_size=1))
 def test_08_7_what_stays(subject: Any, counts: list[tuple[int, int, bool]]) -> None:
@@ -244,3 +310,17 @@ def test_08_11_counters_and_the_bill(subject: Any, observed: list[tuple[int, int
     assert abs(mean - (1 + accepted / len(pairs) if pairs else 1)) < 1e-9
     assert abs(expected - (2 - 0.5 ** len(pairs))) < 1e-9
     assert abs(gain - 1.0) < 1e-9
+
+
+def test_08_11_no_draft_one_draft_two(subject: Any) -> None:
+    """The mean with nothing observed, and after the first and the second draft."""
+    stats_of = "mini_vllm.spec_decode.metrics:SpecDecodingStats.new"
+    p = Program()
+    for observed in ([], [(4, 2)], [(4, 2), (3, 0)]):
+        stats = p.call(stats_of, 4)
+        for pair in observed:
+            stats.observe_draft(*pair)
+        p.see([stats.mean_acceptance_length, stats.num_drafts, stats.num_draft_tokens])
+        p.see(stats.num_accepted_tokens_per_pos)
+    none, one, two = ([1.0, 0, 0], [3.0, 1, 4], [2.0, 2, 7])
+    assert subject.run(p) == [none, [0] * 4, one, [1, 1, 0, 0], two, [1, 1, 0, 0]]

@@ -127,7 +127,7 @@ def test_09_3_words_of_any_length(
     p.see(p.call(f"{PACKING}unpack_int32", tensor(p, words, "int32"), bits, dim, size))
     packed, unpacked = subject.run(p)
     assert np.array_equal(packed, words) and np.asarray(packed).dtype == np.int32
-    assert np.array_equal(unpacked, stored)
+    assert np.array_equal(unpacked, stored) and np.asarray(unpacked).dtype == np.int32
 
 
 @many

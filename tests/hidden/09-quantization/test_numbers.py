@@ -274,16 +274,20 @@ def test_09_11_unrelated_inputs_are_rounding(subject: Any, seed: int) -> None:
     """A diagonal Hessian spreads no error, whatever the order of the columns."""
     loud = np.random.default_rng(seed).permutation(np.arange(1, 9))
     weight = normal(seed, 3, 8)
+    loudest_first, neighbours = np.where(loud > 4, 0, 1), np.arange(8) // 4
     p = Program()
-    args = tensor(p, weight), tensor(p, np.diag(loud)), 4, 4, True, True
-    result = p.call(f"{GPTQ}gptq_quantize", *args)
-    for index in range(4):
-        p.see(item(p, result, index))
-    found = subject.run(p)
-    group = np.asarray(found[3])
-    assert np.array_equal(group, np.where(loud > 4, 0, 1)), "the loudest four share group 0"
-    for each in (0, 1):
-        part = weight[:, group == each]
-        scale = np.abs(part).max(1, keepdims=True) / np.float32(7)
-        wanted = np.clip(np.rint(part / scale), -8, 7) * scale
-        assert np.allclose(meaning(found)[:, group == each], wanted, rtol=1e-5, atol=1e-6)
+    for act_order in (True, False):
+        args = tensor(p, weight), tensor(p, np.diag(loud)), 4, 4, True, act_order
+        result = p.call(f"{GPTQ}gptq_quantize", *args)
+        for index in range(4):
+            p.see(item(p, result, index))
+    both = subject.run(p)
+    for found, wanted_group in ((both[:4], loudest_first), (both[4:], neighbours)):
+        stored, group = np.asarray(found[0]), np.asarray(found[3])
+        assert np.array_equal(group, wanted_group), "by act_order the loudest four share group 0"
+        assert stored.dtype == group.dtype == np.int32
+        for each in (0, 1):
+            part = weight[:, group == each]
+            scale = np.abs(part).max(1, keepdims=True) / np.float32(7)
+            wanted = np.clip(np.rint(part / scale), -8, 7) * scale
+            assert np.allclose(meaning(found)[:, group == each], wanted, rtol=1e-5, atol=1e-6)

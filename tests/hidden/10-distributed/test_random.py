@@ -112,6 +112,17 @@ error = float((results[-1].double() - total).abs().max())
     assert error < 1e-5
 
 
+def test_10_1_where_the_input_is(subject: Any) -> None:
+    """The sum is on the device of the input, and so is all that is made on the way."""
+    p = Program()
+    alone = p.call("types:SimpleNamespace", rank_in_group=0, world_size=1)
+    x = p.call("torch:ones", [2, 3], device="meta")
+    total = p.call(f"{DIST}collectives:ring_all_reduce", x, alone)
+    p.see(p.call("builtins:str", total.device))
+    p.see(p.call("builtins:list", total.shape))
+    assert subject.run(p) == ["meta", [2, 3]]
+
+
 @many
 @given(
     size=st.integers(0, 10**8),
@@ -464,7 +475,9 @@ seen = []
 for count in tokens:
     group.log.append(["step", 0, 0])
     got = stage.receive(count)
-    if got:
+    if place == 0:
+        seen.append([got == {}])
+    else:
         both = got["intermediate"]
         for x in (both.hidden_states, both.residual):
             seen.append([list(x.shape), str(x.dtype), float(x[0, 0])])
@@ -508,14 +521,35 @@ log = group.log
         sent = [["send", number, place + 1], ["send", number + 1, place + 1]]
         assert handed[len(left) :] == sent
         left, number = [number, number + 1], number + 2
-    for count, told in zip(tokens, range(0, len(seen), 3 if place else 1), strict=True):
-        answers = seen[told : told + (3 if place else 1)]
+    each = 3 if place else 2
+    for count, told in zip(tokens, range(0, len(seen), each), strict=True):
+        answers = seen[told : told + each]
         assert answers[-1] is True
-        if place:
+        if place == 0:
+            assert answers[0] == [True], "at the first stage the model is called with nothing more"
+        else:
             (shape, dtype, first), (shape2, _, second) = answers[:2]
             assert shape == shape2 == [count, 3] and dtype == "torch.float16"
             assert second == first + 1
     assert sends == [[1.0, True], [2.0, True]] * (len(sends) // 2)
+
+
+def test_10_9_on_its_device(subject: Any) -> None:
+    """What is received lies where the activations are, in their dtype."""
+    p = Program()
+    names = code(
+        p,
+        STAGE
+        + """
+there = PipelineStage(group, 3, torch.bfloat16, torch.device("meta"))
+both = there.receive(4)["intermediate"]
+told = [[str(x.device), str(x.dtype), list(x.shape)] for x in (both.hidden_states, both.residual)]
+""",
+        place=1,
+        size=2,
+    )
+    p.see(names["told"])
+    assert subject.run(p) == [[["meta", "torch.bfloat16", [4, 3]]] * 2]
 
 
 @many

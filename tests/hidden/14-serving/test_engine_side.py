@@ -61,6 +61,7 @@ def test_14_3_asleep_and_awake(subject: Any) -> None:
     assert (
         idle.count(["slept"]) == 2 and idle.count(["idle"]) == 2 and idle[-1] == ["handled", "ADD"]
     )
+    assert ["slept with a timeout"] not in idle, "an idle engine does not ask again and again"
     assert play(subject, "take_messages", {"a": 2}, [])["diary"] == []
     burst = [["ADD", f"r{i}", "r"] for i in range(40)]
     assert play(subject, "take_messages", {"a": 2}, burst)["left"] == 0
@@ -82,6 +83,29 @@ def test_14_3_one_bad_request(subject: Any) -> None:
     assert [line[:2] for line in seen["sent"]] == [["x", "error"], ["z", "abort"]]
 
 
+def test_14_3_who_is_ending_stays_awake(subject: Any) -> None:
+    """Once an end was asked for there is nothing to wait for, with work or without; what is there
+    is taken all the same."""
+    for state in ("REQUESTED", "SHUTTING_DOWN"):
+        seen = play(subject, "take_messages", {}, [], [["ADD", "b", "r"]], state)
+        assert seen["diary"] == []
+        seen = play(subject, "take_messages", {}, [["ABORT", ["x"]], ["RESUME"]], [], state)
+        assert seen["diary"] == [["handled", "ABORT"], ["handled", "UTILITY"]]
+        assert seen["left"] == 0
+
+
+def test_14_3_each_kind_does_its_own(subject: Any) -> None:
+    """A call is answered, ids are aborted, of several ends the earliest counts."""
+    seen = play(subject, "handle_messages", {"a": 3}, [["RESUME"], ["ABORT", ["a"]]])
+    assert seen["sent"] == [["ANSWER", 5, None]] and seen["diary"] == [["aborted", ["a"]]]
+    assert seen["state"] == "RUNNING" and math.isinf(seen["deadline"])
+    for first, second in ((4.0, 7.0), (7.0, 4.0)):
+        words = [["SHUTDOWN", first], ["SHUTDOWN", second], ["ADD", "z", "late"]]
+        seen = play(subject, "handle_messages", {"a": 3}, words)
+        assert (seen["state"], seen["deadline"]) == ("REQUESTED", 4.0)
+        assert seen["sent"] == [["z", "abort", None]] and seen["diary"] == []
+
+
 @many
 @given(running=running, seconds=st.sampled_from([0.0, 1.0, 2.0, 3.0, 50.0]), asleep=st.booleans())
 def test_14_4_random_ends(
@@ -100,6 +124,16 @@ def test_14_4_an_idle_engine_waits(subject: Any) -> None:
     """Without a shutdown it sleeps until the next message, however little there is to do."""
     seen = play(subject, "run_loop", {"a": 2}, [], [["ADD", "b", "b"], ["SHUTDOWN", 60.0]])
     assert [line[:2] for line in seen["sent"] if line[1]] == [["a", "length"], ["b", "length"]]
+
+
+def test_14_4_ends_by_hand(subject: Any) -> None:
+    """All run to their end with time enough; who is left when it is over is told so."""
+    for seconds, told in ((50.0, ["length", "length"]), (3.0, ["length", "abort"]),
+                          (0.0, ["abort", "abort"])):  # fmt: skip
+        seen = play(subject, "run_loop", {"a": 2, "b": 8}, [["SHUTDOWN", seconds]])
+        last = [line[:2] for line in seen["sent"] if line[1]]
+        assert last == [["a", told[0]], ["b", told[1]]], seconds
+        assert seen["left"] == {} and seen["state"] == "SHUTTING_DOWN"
 
 
 sizes = st.lists(st.integers(1, 9), max_size=5)
@@ -124,6 +158,19 @@ def test_14_9_random_limits(
         )
         assert (answer == "in") == fits, (count, size, answer)
         assert fits or answer.startswith("QueueFullError")
+
+
+def test_14_9_both_by_hand(subject: Any) -> None:
+    """A limit may be reached and not exceeded; the other one, or none, changes nothing of that."""
+    for reqs, tokens, asked, expected in [
+        (4, None, [[2, 99], [3, 1]], [True, False]),
+        (None, 20, [[9, 8], [1, 9]], [True, False]),
+        (4, 20, [[2, 8], [3, 8], [2, 9], [3, 9]], [True, False, False, False]),
+        (None, None, [[99, 99]], [True]),
+        (1, 99, [[1, 1]], [False]),
+    ]:
+        answers = play(subject, "admit", [5, 7], reqs, tokens, asked)
+        assert [answer == "in" for answer in answers] == expected, (reqs, tokens)
 
 
 @st.composite
@@ -162,6 +209,29 @@ def test_14_10_a_count_that_goes_back(subject: Any) -> None:
     assert [step["preempted"] for step in steps] == [2, 0, 0, 1]
 
 
+def test_14_10_a_life_by_hand(subject: Any) -> None:
+    """Queued at 10 and scheduled at 13 of the engine's clock, first token at 17, last at 29."""
+    outputs = [
+        {"tokens": 0, "stamp": 14.0, "now": 101.0, "times": [10.0, 13.0], "preempted": 1},
+        {"tokens": 1, "stamp": 17.0, "now": 106.0, "preempted": 1},
+        {"tokens": 3, "stamp": 22.0, "now": 111.0, "preempted": 3},
+        {"tokens": 1, "stamp": 29.0, "now": 119.0, "preempted": 2},
+    ]
+    seen = play(subject, "life", outputs, "length", 120.0)
+    steps = seen["steps"]
+    assert [step["ttfts"] for step in steps] == [[], [6.0], [], []]
+    assert [step["itls"] for step in steps] == [[], [], [5.0], [7.0]]
+    assert [step["tokens"] for step in steps] == [0, 1, 3, 1]
+    assert [step["prompt"] for step in steps] == [0, 7, 0, 0]
+    assert [step["preempted"] for step in steps] == [1, 0, 2, 0]
+    names = ("e2e_latency", "queued_time", "prefill_time", "decode_time", "inference_time", "tpot")
+    assert [seen[name] for name in names] == [20.0, 3.0, 4.0, 12.0, 16.0, 3.0]
+    for times in ([10.0, 13.0], [10.0, None]):  # aborted before its first token
+        output = {"tokens": 0, "stamp": 14.0, "now": 101.0, "times": times}
+        seen = play(subject, "life", [output], "abort", 120.0)
+        assert [seen[name] for name in names] == [20.0, *[None] * 5] and seen["reason"] == "abort"
+
+
 METRICS = "mini_vllm.observability.metrics:"
 
 
@@ -195,6 +265,24 @@ def test_14_11_random_histograms(subject: Any, values: list[float], quantile: fl
     else:
         line = lower + (bounds[place] - lower) * (rank - below) / (counts[place] - below)
         assert abs(found - line) < 1e-9
+
+
+def test_14_11_by_hand(subject: Any) -> None:
+    """Points on a line inside a bucket, its ends, empty buckets, and infinity."""
+    bounds, counts = [1.0, 2.0, 4.0, math.inf], [2.0, 2.0, 6.0, 8.0]
+    for quantile, expected in [
+        (0.0, 0.0), (0.125, 0.5), (0.25, 1.0), (0.375, 2.5), (0.5, 3.0), (0.75, 4.0), (1.0, 4.0),
+    ]:  # fmt: skip
+        found = call(subject, f"{METRICS}percentile_from_buckets", bounds, counts, quantile)
+        assert found == expected, quantile
+    for empty in ([], [0.0, 0.0, 0.0, 0.0]):
+        given_bounds = bounds[: len(empty)]
+        found = call(subject, f"{METRICS}percentile_from_buckets", given_bounds, empty, 0.5)
+        assert found is None
+    found = call(subject, f"{METRICS}percentile_from_buckets", [1.0, 2.0], [0.0, 3.0], 0.0)
+    assert found == 0.0
+    for limit, expected in ((1, [1]), (4, [1, 2]), (50, [1, 2, 5, 10, 20, 50]), (0, [])):
+        assert call(subject, f"{METRICS}build_1_2_5_buckets", limit) == expected
 
 
 def calls_of(*calls: tuple[str, str]) -> str:
@@ -282,6 +370,17 @@ def test_14_13_spreads(subject: Any) -> None:
         gaps = [b - a for a, b in itertools.pairwise([0.0, *times])]
         cv = statistics.pstdev(gaps) / statistics.mean(gaps)
         assert abs(cv * math.sqrt(burstiness) - 1) < 0.1, burstiness
+
+
+def test_14_13_objectives_by_hand(subject: Any) -> None:
+    """Times to the first token 100 and 300 ms, 100 and 50 ms a token, ends at 600 and 400 ms."""
+    seen = [[0.1, 0.6, 6], [0.3, 0.4, 3], [0.2, 0.2, 1]]
+    for limits, good in [
+        ({"ttft": 250.0}, 2), ({"tpot": 75.0}, 2), ({"e2el": 500.0}, 2),
+        ({"ttft": 250.0, "tpot": 75.0}, 1), ({"ttft": 350.0, "tpot": 110.0, "e2el": 700.0}, 3),
+        ({"ttft": 50.0}, 0),
+    ]:  # fmt: skip
+        assert play(subject, "good", seen, limits, 0.5) == good / 0.5, limits
 
 
 @many

@@ -69,6 +69,34 @@ def test_14_1_nothing_is_lost(subject: Any, said: Any) -> None:
     assert {p["index"] for p in merged["parts"]} == {p["index"] for o in said for p in o["parts"]}
 
 
+def test_14_1_what_is_said_of_the_whole(subject: Any) -> None:
+    """What was said first stays, and what was not said is taken over."""
+    one = {"parts": [part(1, "a", {})], "error": "why", "kv": {"from": 1}, "prompt": [None, 5],
+           "cached": 3, "finished": True}  # fmt: skip
+    other = {"parts": [part(0, "b", {})], "error": "no", "kv": {"from": 2}, "prompt": [None]}
+    for said, kept in (([one, other], one), ([{}, one], one), ([one, {}], one)):
+        for aggregate in (True, False):
+            merged = play(subject, "merge", aggregate, said)
+            for key in ("error", "kv", "prompt", "finished", "cached"):
+                assert merged[key] == kept[key], (key, aggregate)
+    merged = play(subject, "merge", True, [one, other])
+    assert [p["index"] for p in merged["parts"]] == [1, 0]
+
+
+def test_14_1_logprobs_by_hand(subject: Any) -> None:
+    """One entry a token, joined like the tokens; None beside a list is the list."""
+    scored, plain = part(0, "a", {"logprobs": [-1.0]}), part(0, "b", {})
+    later = part(0, "c", {"logprobs": [-2.0], "logprob": -3.0, "end": "stop", "stop": "##"})
+    for said, logprobs in (
+        ([scored, later], [-1.0, -2.0]), ([plain, later], [-2.0]), ([scored, plain], [-1.0]),
+        ([plain, plain], None),
+    ):  # fmt: skip
+        (merged,) = play(subject, "merge", True, [{"parts": [one]} for one in said])["parts"]
+        assert merged["logprobs"] == logprobs and merged["ids"] == [ord(p["text"]) for p in said]
+    (merged,) = play(subject, "merge", True, [{"parts": [scored]}, {"parts": [later]}])["parts"]
+    assert (merged["end"], merged["stop"], merged["logprob"]) == ("stop", "##", -3.0)
+
+
 puts = st.builds(lambda output: ["put", output], outputs)
 others = st.sampled_from([["look"], ["read"], ["fail", "one"], ["fail", "two"]])
 
@@ -97,6 +125,26 @@ def test_14_2_a_reader_does_not_spin(subject: Any) -> None:
     put = ["put", {"parts": [part(0, "a", {})]}]
     seen = play(subject, "collect", "DELTA", [put, ["look"], ["read"], ["begin"], put, ["end"]])
     assert seen[1] == "waits" and seen[2]["parts"][0]["text"] == "a"
+
+
+def test_14_2_a_slot_by_hand(subject: Any) -> None:
+    """Unread outputs become one, the first error takes the slot, and looking empties it."""
+
+    def put(letter: str) -> list[Any]:
+        return ["put", {"parts": [part(0, letter, {})]}]
+
+    def read(script: list[Any], kind: str = "DELTA") -> list[Any]:
+        seen = play(subject, "collect", kind, script)
+        return [one if not isinstance(one, dict) else one["parts"][0]["text"] for one in seen]
+
+    look, wait = ["look"], ["read"]
+    assert read([put("a"), put("b"), look, look]) == ["ab", None]
+    assert read([put("a"), put("b"), wait, put("c"), wait, wait]) == ["ab", "c", "waits"]
+    assert read([put("a"), put("b"), look], "CUMULATIVE") == ["b"]
+    assert read([["begin"], put("a"), ["end"], wait]) == ["a", "waits"]
+    one = "ValueError: one"
+    assert read([put("a"), ["fail", "one"], ["fail", "two"], put("b"), wait, look]) == [one, None]
+    assert read([["begin"], ["fail", "one"], ["end"], put("b"), look]) == [one, "b"]
 
 
 requests = st.builds(
@@ -144,6 +192,30 @@ def test_14_5_whoever_leaves(subject: Any) -> None:
         assert seen["diary"].count(["abort", 1]) == 1
 
 
+def test_14_5_limits_by_hand(subject: Any) -> None:
+    """Each completion counts, and its prompt with it; exactly the limit gets in."""
+    for tokens, answers in ((24, ["Stream"]), (23, ["QueueFullError"])):
+        asked = [{"name": "x", "n": 3, "prompt": 8}]
+        seen = play(subject, "add_requests", asked, max_num_queued_tokens=tokens)
+        assert seen["answers"] == answers and seen["watched"] == seen["counted"]
+        assert all(watched for _, _, watched in seen["diary"]), "sent before it was watched"
+    asked = [{"name": "x", "n": 1, "prompt": 8}, {"name": "x", "n": 2, "prompt": 2}]
+    for most, last in ((3, "Stream"), (2, "QueueFullError")):
+        for at_once in (False, True):
+            seen = play(subject, "add_requests", asked, at_once, max_num_queued_reqs=most)
+            assert sorted(seen["answers"]) == sorted(["Stream", last])
+
+
+def test_14_5_who_has_ended_is_not_aborted(subject: Any) -> None:
+    """All, some or none of three completions have ended when the stream is closed."""
+    for ended in ([0, 1, 2], [0, 2], []):
+        seen = play(subject, "abort_stream", 3, ended, 1)
+        left = 3 - len(ended)
+        assert seen["diary"] == ([["abort", left]] if left else [])
+        assert (seen["own"], seen["aborted"], seen["watched"]) == (left, left, 3)
+        assert seen["reasons"] == sorted(["length"] * len(ended) + ["abort"] * left)
+
+
 @few
 @given(n=st.integers(1, 3), data=st.data(), twins=st.integers(0, 2))
 def test_14_5_random_aborts(
@@ -181,6 +253,31 @@ def test_14_6_how_it_may_end(subject: Any) -> None:
     assert all(reader.startswith("EngineGenerateError: KeyError") for reader in bug["readers"])
     assert cancel["readers"] == [None, None] and cancel["task"] == "cancelled"
     assert play(subject, "handler", [300])["shared"] == [True] * 3
+
+
+def test_14_6_sizes_by_hand(subject: Any) -> None:
+    """Slices of 128 in order, each step counted; nobody has a turn behind the last slice."""
+    for size, slices in ((0, []), (128, [128]), (129, [128, 1]), (256, [128, 128])):
+        seen = play(subject, "handler", [size, 1])
+        sliced = [["slice", count] for count in slices]
+        assert seen["diary"] == [*sliced, ["step done", 0], ["slice", 1], ["step done", 1]]
+        assert all(seen["shared"]) and not any(seen["late"]), size
+
+
+def test_14_6_a_stop_string(subject: Any) -> None:
+    """Figures and engine are told of those who met one, and of nobody else; all are delivered."""
+    seen = play(subject, "slice_of_outputs", [["a", [1]], ["c", [2]], ["b", [3]]], ["a"])["diary"]
+    assert sorted(line for line in seen if line[0] in ("stopped", "abort")) == [
+        ["abort", ["a"]], ["stopped", ["a"]],
+    ]  # fmt: skip
+    assert [line[1] for line in seen if line[0] == "delivered"] == ["a", "b"]
+    assert [line[1:] for line in seen if line[0] == "counted"] == [
+        ["a", 2.5],
+        ["c", 2.5],
+        ["b", 2.5],
+    ]
+    seen = play(subject, "slice_of_outputs", [["a", [1]]])["diary"]
+    assert not [line for line in seen if line[0] in ("stopped", "abort")]
 
 
 @many
@@ -276,6 +373,20 @@ def test_14_8_random_races(
         if yours["how"].startswith("ClientGoneError"):
             yours["how"] = "ClientGoneError"  # whatever else it says
         assert yours == expected
+
+
+def test_14_8_by_hand(subject: Any) -> None:
+    """The work wins, fails, is too late, or whoever waits is cancelled: nothing is left running."""
+    ended, none = "listening ended", "0 tasks left"
+    cleaned = "work cancelled and cleaned up"
+    for work, gone, more, how, diary in [
+        (3, -1, {}, "answer", [none, ended]),
+        (3, -1, {"fails": True}, "KeyError", [none, ended]),
+        (30, 3, {"cleanup": 4}, "ClientGoneError", [none, cleaned]),
+        (30, -1, {"cancelled": 2, "cleanup": 4}, "cancelled", [none, ended, cleaned]),
+    ]:
+        seen = play(subject, "race", work, gone, **more)
+        assert seen["how"].startswith(how) and seen["diary"] == diary, (work, gone, more)
 
 
 def test_14_8_ties(subject: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -111,6 +112,16 @@ def test_15_4_any_blocks(subject: Any, data: Any) -> None:
         assert np.array_equal(restored[n], expected)
 
 
+def test_15_4_no_blocks(subject: Any) -> None:
+    """Nothing is gathered of nothing, and scattered to nowhere."""
+    p = Program()
+    layers = [p.call("torch:ones", [2, 3, 1, 1, 1]) for _ in range(2)]
+    nothing = p.call(f"{KV}layout:gather_blocks", layers, [])
+    p.call(f"{KV}layout:scatter_blocks", nothing, layers, [])
+    p.see(p.call("builtins:list", nothing.shape))
+    assert subject.run(p) == [[0, 2, 2, 1, 1, 1]]
+
+
 @many
 @given(data=st.data())
 def test_15_5_any_offer(subject: Any, reference: Any, data: Any) -> None:
@@ -187,6 +198,20 @@ def test_15_8_any_end(subject: Any, reference: Any, data: Any) -> None:
         p.see([state.loading, state.arrived, state.failed])
         p.see(p.call("builtins:sorted", state.held))
     compare(subject, reference, p)
+
+
+def test_15_8_who_is_free_comes_in_order(subject: Any) -> None:
+    """By their ids, however many transfers are over at once."""
+    p = Program()
+    names = [f"request {number:02}" for number in range(12)]
+    state = p.new(f"{KV}remote_kv:TransferState")
+    for name in names:
+        held = p.new("mini_vllm.request:Request", name, [1, 2]), p.call("builtins:set", ["send"])
+        state.held.update({name: held})
+    ids = p.call("builtins:set", names[::-1])
+    over = p.call(f"{KV}remote_kv:transfers_over", state, ids, "send")
+    p.see_each(over, "request_id")
+    assert subject.run(p) == [names]
 
 
 @many
@@ -267,6 +292,18 @@ def test_15_10_any_store(subject: Any, reference: Any, data: Any) -> None:
     compare(subject, reference, p)
 
 
+def test_15_10_neighbours(subject: Any) -> None:
+    """Two blocks in one folder, the second when the folder is there already."""
+    p = Program()
+    store = p.new(f"{KV}store:BlockStore", p.call("tempfile:mkdtemp"), NORTH)
+    first, second = b"a" * 32, b"a" * 31 + b"b"
+    for key in (first, second, first):
+        p.see(store.put(key, key * 2))
+    for key in (first, second):
+        p.see(store.get(key))
+    assert subject.run(p) == [True, True, True, first * 2, second * 2]
+
+
 @many
 @given(data=st.data())
 def test_15_11_any_sweep(subject: Any, reference: Any, data: Any) -> None:
@@ -291,6 +328,7 @@ def test_15_11_any_sweep(subject: Any, reference: Any, data: Any) -> None:
         paths.append(path)
     p.set(store, "max_bytes", limit)
     p.see(store.evict())
+    p.see(store.num_bytes)
     for path in paths:
         p.see(path.exists())
     compare(subject, reference, p)
@@ -323,6 +361,64 @@ def test_15_13_any_lease(subject: Any, reference: Any, data: Any) -> None:
     )
     p.see(table._check(question))
     compare(subject, reference, p)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "is_refused"),
+    [
+        ({}, False),
+        ({"block_ids": []}, False),
+        ({"request_id": "ben", "lease": "lease-ben"}, False),
+        ({"engine_id": "west"}, True),
+        ({"namespace": b"s" * 32}, True),
+        ({"lease": "lease-ben"}, True),
+        ({"request_id": "ben"}, True),
+        ({"request_id": "cyd", "lease": "lease-cyd"}, True),
+        ({"request_id": "dan"}, True),
+        ({"block_ids": [5, 9]}, True),
+    ],
+    ids=str,
+)
+def test_15_13_one_thing_wrong(subject: Any, wrong: dict[str, Any], is_refused: bool) -> None:
+    """A question is answered if everything in it is right, and refused for each thing alone."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"question": {
+        "kind": "read", "engine_id": "north", "request_id": "ada", "lease": "lease-ada",
+        "namespace": NORTH, "block_ids": [5],
+    } | wrong})  # fmt: skip
+    p.call(
+        "builtins:exec",
+        f"""
+from {KV}leases import Lease, Leases
+from {KV}wire import Question
+
+table = Leases("north", b"n" * 32, 10.0)
+for name, deadline in (("ada", None), ("ben", 1e12), ("cyd", 0.0)):
+    table.leases[name] = Lease("lease-" + name, [4, 5, 6], deadline)
+order = ("kind", "engine_id", "request_id", "lease", "namespace", "block_ids")
+try:
+    table._check(Question(*[question[key] for key in order]))
+    is_refused = False
+except ValueError:
+    is_refused = True
+""",
+        names,
+    )
+    p.see(names["is_refused"])
+    assert subject.run(p) == [is_refused]
+
+
+def test_15_14_after_a_reset(subject: Any) -> None:
+    """What follows in the same batch counts again."""
+    p = Program()
+    index = p.new(f"{KV}routing:PrefixIndex")
+    keys = [b"a" * 32, b"b" * 32]
+    old = p.new(f"{KV}events:BlockStored", keys, None, [], 4)
+    new = p.new(f"{KV}events:BlockStored", keys[:1], None, [], 4)
+    index.apply("north", [old, p.new(f"{KV}events:AllBlocksCleared"), new])
+    p.see(index.score("north", keys))
+    assert subject.run(p) == [1]
 
 
 @many

@@ -15,7 +15,7 @@ from labkit.arena.fleet.simulator import prices_of, serve
 from labkit.arena.fleet.traces import TRACES
 from labkit.arena.remote import RemoteFleetPolicy
 from labkit.process.worker import Program
-from mini_vllm.policies.fleet import FleetPolicy, LeastLoaded
+from mini_vllm.policies.fleet import FleetPolicy, Job, LeastLoaded, View
 
 FLEET = "mini_vllm.policies.fleet"
 CAPSTONE = "mini_vllm.policies.capstone_fleet:CapstoneFleet"
@@ -79,6 +79,36 @@ def test_16_7_carry_or_compute(
     same(subject, reference, p)
 
 
+def test_16_7_the_book_by_hand(subject: Any) -> None:
+    """Uses are counted, each makes young, and the oldest goes when there are more than fit."""
+    p = Program()
+    book = p.new(f"{FLEET}:SecondUse", 2, 3)
+    for keys in ([1, 2, 3], [1], [4], [2], [1, 4], [2, 1]):
+        p.see(book.worth_keeping(keys))
+    p.see(p.call("builtins:list", book.uses.items()))
+    *worth, uses = subject.run(p)
+    # 4 pushes out 2, for 1 was used again; then 2 pushes out 3, and begins at 1.
+    assert worth == [[], [1], [], [], [1, 4], [2, 1]]
+    assert [tuple(pair) for pair in uses] == [(4, 2), (2, 2), (1, 4)]
+
+
+def test_16_7_the_way_by_hand(subject: Any) -> None:
+    """A trip of 10 and 1 a token, computing for 2 and a quarter a pair: both sides of the border,
+    and the border."""
+    p = Program()
+    plain = make_prices(p, [3.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
+    pairs = make_prices(p, [3.0, 0.0, 0.25, 10.0, 1.0, 1.0, 1.0])
+    quick = make_prices(p, [3.0, 0.5, 0.0, 10.0, 1.0, 1.0, 1.0])
+    for known, *numbers in [
+        (plain, 50, 0, 10), (plain, 50, 0, 11), (plain, 50, 30, 41), (plain, 50, 30, 40),
+        (plain, 50, 30, 30), (plain, 50, 40, 20), (plain, 90, 10, 80),
+        (pairs, 8, 0, 10), (pairs, 8, 0, 11), (pairs, 4, 0, 500), (pairs, 100, 0, 1),
+        (quick, 90, 0, 80), (quick, 90, 64, 32),
+    ]:  # fmt: skip
+        p.see(p.call(f"{FLEET}:tokens_to_load", known, *numbers))
+    assert subject.run(p) == [0, 11, 11, 0, 0, 0, 70, 0, 11, 0, 1, 0, 0]
+
+
 @many
 @given(prices, st.integers(96, 300), st.none() | views, views)
 def test_16_8_the_first_tokens_time(
@@ -109,6 +139,41 @@ def test_16_8_the_earliest_of_all(
     p.see(found.prefill)
     p.see(found.decode)
     same(subject, reference, p)
+
+
+def test_16_8_the_time_by_hand(subject: Any) -> None:
+    """A prompt of 5 and 2 a token, a trip of 10 and 1 a token; each machine's cache and queue."""
+    p = Program()
+    known = make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
+    job = p.new(f"{FLEET}:Job", 40, 1.0, 1.0)
+    busy, knows = make_view(p, (32, 60.0, 0, 0)), make_view(p, (16, 7.0, 3, 500))
+    for first, second in [(None, knows), (busy, knows), (knows, busy), (None, busy)]:
+        p.see(p.call(f"{FLEET}:first_token_seconds", known, job, first, second))
+    assert subject.run(p) == [7 + 53, 60 + 21 + 34, 7 + 53 + 18, 60 + 21]
+
+
+def test_16_8_the_placement_by_hand(subject: Any) -> None:
+    """Room for exactly the prompt is room; nobody's room is everybody's; the quieter of equal ones;
+    short prompts stay where they are answered."""
+    p = Program()
+    known = make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
+    policy, job = p.new(f"{FLEET}:EarliestFirstToken", known), p.new(f"{FLEET}:Job", 40, 1.0, 1.0)
+    scenes = [
+        ([], [(0, 5.0, 1, 39), (0, 9.0, 1, 40)]),
+        ([], [(0, 9.0, 1, 3), (0, 5.0, 1, 39)]),
+        ([], [(0, 0.0, 4, 99), (0, 0.0, 2, 99), (0, 0.0, 2, 99)]),
+        ([(0, 0.0, 0, 0)], [(0, 0.0, 1, 99)]),
+        ([(0, 30.0, 0, 0), (32, 90.0, 0, 0), (0, 20.0, 0, 0)], [(0, 200.0, 0, 99)]),
+        ([(32, 0.0, 0, 0)], [(0, 300.0, 5, 99), (16, 400.0, 9, 99), (0, 72.0, 0, 99)]),
+    ]
+    for first, second in scenes:
+        groups = [[make_view(p, drawn) for drawn in group] for group in (first, second)]
+        found = policy.place(job, *groups)
+        p.see(found.prefill)
+        p.see(found.decode)
+    seen = subject.run(p)
+    expected = [(None, 1), (None, 1), (None, 1), (None, 0), (2, 0), (0, 1)]
+    assert list(zip(seen[::2], seen[1::2], strict=True)) == expected
 
 
 # ---------------------------------------------------------------------- the capstone
@@ -142,6 +207,21 @@ def races(subject: Any, draw: random.Random) -> dict[str, tuple[float, float]]:
         theirs = sum(in_time(LeastLoaded, name, seed) for seed in seeds)
         found[name] = (round(mine / SEEDS, 4), round(theirs / SEEDS, 4))
     return found
+
+
+def test_16_9_everybody_is_placed(subject: Any, draw: random.Random) -> None:
+    """Whatever the state of the fleet, and be there no room at all: machines that exist."""
+    policy = RemoteFleetPolicy(subject, CAPSTONE, prices_of(load_model(), load_link()))
+    for free in (0, 40, 16_000):
+        for first, second in [(0, 1), (0, 3), (2, 1), (3, 5)]:
+            prefill = [View(draw.choice([0, 64]), 9 * draw.random(), 0, 0) for _ in range(first)]
+            decode = [
+                View(draw.choice([0, 64]), draw.random(), draw.randrange(64), draw.randint(0, free))
+                for _ in range(second)
+            ]
+            found = policy.place(Job(draw.randint(100, 1800), 0.5, 0.03), prefill, decode)
+            assert found.prefill is None or found.prefill in range(first), (prefill, decode)
+            assert found.decode in range(second), (prefill, decode)
 
 
 def means(races: dict[str, tuple[float, float]]) -> tuple[float, float]:

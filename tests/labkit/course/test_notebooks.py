@@ -18,6 +18,7 @@ from labkit.course import notebook_source, sync
 from labkit.course.manifest import Course
 from labkit.course.root import find_root
 from labkit.setup.requirements import requirements
+from tests.labkit.toy_course import make_course
 
 COURSE = Course(find_root())
 SLUGS = [phase.slug for phase in COURSE.ready if phase.notebook]
@@ -140,3 +141,33 @@ def test_start_installs_on_colab_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notebook, "_install_missing", stop)
     with pytest.raises(InterruptedError):
         notebook.start("00")
+
+
+# ---------------------------------------------------------------- predictions
+@pytest.mark.parametrize("slug", SLUGS)
+def test_every_prediction_has_a_reason(slug: str) -> None:
+    """In the prediction's own cell, or in the paragraph below the one that scores it."""
+    book = notebook_source.read(COURSE.phase(slug))
+    for cell in book.cells:
+        if cell.tag == "predict":
+            text = notebook_source.reason(book, cell.task)
+            assert len(text.split()) >= 8 and not text.startswith("#"), f"{cell.task}: {text!r}"
+
+
+@pytest.mark.parametrize(("guess", "opens"), [(7, False), (6, False), (3, True), (-1, True)])
+def test_a_guess_that_is_not_close_opens_the_reason(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    guess: int,
+    opens: bool,
+) -> None:
+    phase = make_course(tmp_path).phase("00")
+    source = tmp_path / "phases/00-toy/notebook.py"
+    why = "Half of them are full."
+    text = source.read_text().replace('title="Free blocks"', f'title="Free blocks" why="{why}"')
+    source.write_text(text)
+    monkeypatch.setattr(notebook, "_started", [phase])
+    notebook.predict("P1", guess, "How many?")
+    notebook.score("P1", 7)
+    assert (why in capsys.readouterr().out) == opens

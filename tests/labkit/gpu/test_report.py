@@ -175,7 +175,7 @@ def test_the_folder_of_a_gpu() -> None:
 
 # ---------------------------------------------------------------- rendering
 def timed(name: str, share: float, **ratio: float) -> dict[str, Any]:
-    """A row as `labkit.kernels.measure.gpu.time_large` makes it."""
+    """A row as `labkit.kernels.measure.gpu_timing.time_large` makes it."""
     time = {"p20": 90.0, "median": 100.0, "p80": 130.0, "samples": 30, "noisy": True}
     return {
         "part": "timing", "name": name, "findings": [], "bytes": 10**8, "flops": 10**9,

@@ -18,6 +18,7 @@ from labkit.grading import grade, likeness, result
 from labkit.judge import mistakes, public
 from labkit.judge.public import PhaseResult
 from labkit.sandbox import isolation
+from tests.labkit.toy_course import make_course
 
 ROOT = Path(__file__).parents[3]
 
@@ -260,6 +261,13 @@ def test_variables_that_steer_pytest_do_not_reach_it(monkeypatch: pytest.MonkeyP
         monkeypatch.setenv(name, "anything")
     assert not [name for name in grade._clean() if name.startswith(("PYTEST_", "HYPOTHESIS_"))]
     assert grade._clean()["PYTHONSAFEPATH"] == "1"
+
+
+def test_a_planned_phase_says_what_is_coming(tmp_path: Path) -> None:
+    make_course(tmp_path)
+    done = run("01", LABKIT_ROOT=str(tmp_path))
+    assert done.returncode == 1
+    assert "not built yet" in done.stdout and "a clock" in done.stdout
 
 
 def test_an_unknown_rung_is_named(phase: Phase) -> None:

@@ -14,7 +14,7 @@ import torch
 from labkit.course.root import find_root
 from labkit.kernels.cases import SPECS, build, cases_of, large
 from labkit.kernels.cases.large import LARGE
-from labkit.kernels.measure import gpu, timing
+from labkit.kernels.measure import gpu, gpu_timing, on_gpu, timing
 from labkit.kernels.measure.guard import BAND_BYTES, Guarded, guard_all
 from labkit.kernels.verdict import oracles
 from labkit.kernels.verdict.controls import BUGS
@@ -130,14 +130,14 @@ def test_a_time_below_the_floor_or_with_work_elsewhere_is_not_believed() -> None
 
 CASE_ON_CPU = """
 import json, sys
-from labkit.kernels.measure import gpu
+from labkit.kernels.measure import on_gpu
 from labkit.kernels.cases import SPECS, find_case
 from labkit.kernels.watch.extract import extract
-gpu.DEVICE, gpu.WARPS, gpu.STAGES, gpu.REPEATS = "cpu", (1, 4), (2,), 3
-gpu.torch.cuda.synchronize = lambda: None
+on_gpu.DEVICE, on_gpu.WARPS, on_gpu.STAGES, on_gpu.REPEATS = "cpu", (1, 4), (2,), 3
+on_gpu.torch.cuda.synchronize = lambda: None
 spec, case = SPECS[sys.argv[1]], find_case(*sys.argv[1:3])
 kernels = extract(sys.stdin.read(), spec, "kernels.py").module()
-item = gpu.run_case(kernels, spec, case, 5, True)
+item = on_gpu.run_case(kernels, spec, case, 5, True)
 sent = item["outputs"].items()
 outputs = {name: [dtype, tensor.float().tolist()] for name, (dtype, tensor) in sent}
 print(json.dumps(item | {"outputs": outputs}))
@@ -145,7 +145,7 @@ print(json.dumps(item | {"outputs": outputs}))
 
 
 def run_case_on_cpu(spec: str, case: str, source: str) -> dict[str, object]:
-    """`gpu.run_case` as it is, with the interpreter in the GPU's place."""
+    """`on_gpu.run_case` as it is, with the interpreter in the GPU's place."""
     env = dict(os.environ) | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(find_root())}
     words = [sys.executable, "-c", CASE_ON_CPU, spec, case]
     done = subprocess.run(words, input=source, env=env, capture_output=True, text=True, timeout=120)
@@ -172,26 +172,26 @@ def test_wrong_values_and_a_changed_input_are_found_on_a_gpu_too() -> None:
 
 def test_the_profiler_must_have_seen_these_kernels_and_no_others() -> None:
     seen = ["rope_kernel", "Memset (Device)", "void at::native::elementwise_kernel<4>"]
-    assert gpu.check_names(seen, ["rope_kernel"]) == []
-    assert "did not see" in gpu.check_names(["Memset"], ["rope_kernel"])[0][1]
-    assert "ampere_gemm" in gpu.check_names([*seen, "ampere_gemm"], ["rope_kernel"])[0][1]
+    assert on_gpu.check_names(seen, ["rope_kernel"]) == []
+    assert "did not see" in on_gpu.check_names(["Memset"], ["rope_kernel"])[0][1]
+    assert "ampere_gemm" in on_gpu.check_names([*seen, "ampere_gemm"], ["rope_kernel"])[0][1]
 
 
 def test_configurations_may_differ_by_rounding_only() -> None:
     first = {"output": torch.ones(4, 4)}
-    assert gpu.moved(first, {"output": first["output"] * (1 + 1e-6)}, "float32", "") == []
-    assert gpu.moved(first, {"output": first["output"] * 1.001}, "float32", "")[0][0] == "race"
+    assert on_gpu.moved(first, {"output": first["output"] * (1 + 1e-6)}, "float32", "") == []
+    assert on_gpu.moved(first, {"output": first["output"] * 1.001}, "float32", "")[0][0] == "race"
     holes = first["output"].clone()
     holes[0, 0] = float("nan")
-    assert gpu.moved(first, {"output": holes}, "float32", "")
+    assert on_gpu.moved(first, {"output": holes}, "float32", "")
 
 
 def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
     problem, _ = build("rope", "head", 1)
-    known = gpu.configurations(SPECS["rope"], problem)
+    known = on_gpu.configurations(SPECS["rope"], problem)
     launch = SPECS["rope"].plan(**problem)[0]
     assert known[0] == (launch.num_warps, launch.num_stages)
-    assert len(known) == len(set(known)) == len(gpu.WARPS) * len(gpu.STAGES)
+    assert len(known) == len(set(known)) == len(on_gpu.WARPS) * len(on_gpu.STAGES)
 
 
 LARGE_CASES: dict[str, set[str]] = {
@@ -217,8 +217,9 @@ LARGE_CASES: dict[str, set[str]] = {
 
 @pytest.mark.parametrize("spec", SPECS)
 def test_large_tensors_are_left_to_cpu_mode(spec: str) -> None:
-    names = {case.name for case in cases_of(spec)} - {case.name for case in gpu.small_cases(spec)}
-    assert len(gpu.swept(spec)) == 3  # one of each dtype runs in all configurations
+    small = {case.name for case in on_gpu.small_cases(spec)}
+    names = {case.name for case in cases_of(spec)} - small
+    assert len(on_gpu.swept(spec)) == 3  # one of each dtype runs in all configurations
     assert names == LARGE_CASES[spec]
 
 
@@ -226,7 +227,7 @@ def test_a_row_of_the_roofline_table() -> None:
     problem, _ = build("rope", "traffic", 1)
     work = SPECS["rope"].work(**problem)
     ceilings = {"bandwidth": work.num_bytes * 1e6, "flops": 1e15}  # the bytes take 1 µs
-    row = gpu.timing_row({"yours": [2.0] * 3, "reference": [4.0] * 3}, work, ceilings)
+    row = gpu_timing.timing_row({"yours": [2.0] * 3, "reference": [4.0] * 3}, work, ceilings)
     assert row["floor_us"] == pytest.approx(1.0) and row["bound"] == "memory"
     assert row["share"] == pytest.approx(0.5) and row["ratio"] == {"reference": 0.5}
 
@@ -255,8 +256,8 @@ def test_what_is_timed_is_compared_too() -> None:
     spec, right, idle = SPECS["silu_mul"], FakeKernels(100), FakeKernels(8)
     for rows, expected in ((4, 0), (8, 1)):
         problem = large.silu(rows)(torch.Generator().manual_seed(1), torch.device("cpu"))
-        assert gpu.same_answer(right, right, spec, problem, "8 rows") == []
-        found = gpu.same_answer(idle, right, spec, problem, "8 rows")
+        assert gpu_timing.same_answer(right, right, spec, problem, "8 rows") == []
+        found = gpu_timing.same_answer(idle, right, spec, problem, "8 rows")
         assert len(found) == expected
     assert found[0][0] == "values" and "8 rows: output differs" in found[0][1]
     assert "the engine's kernel" in found[0][1]

@@ -54,7 +54,7 @@ def test_a_request_has_a_worked_state_and_a_discussion(change: Change) -> None:
     assert changes.solved_text(change) != reference
 
 
-@pytest.mark.parametrize("number", [f"{n:02}" for n in (*range(2, 10), *range(11, 17))])
+@pytest.mark.parametrize("number", [f"{n:02}" for n in range(2, 17)])
 def test_two_a_phase(number: str) -> None:
     assert len(changes.load(Course(ROOT).phase(number))) >= 2
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -102,3 +104,33 @@ def test_a_mended_hunt_is_solved_and_the_given_copy_is_not(tmp_path: Path) -> No
     key = f"hunt {HUNT.id}"
     assert class_practice.grade(PHASE, tmp_path / "mended", "plain", 1)[key] == "solved"
     assert "of" in class_practice.grade(PHASE, tmp_path / "given", "plain", 1)[key]
+
+
+@pytest.mark.slow
+def test_a_class_is_graded_and_its_table_says_what_each_has_solved(tmp_path: Path) -> None:
+    """The whole command, as an instructor types it: one student has solved a hunt and a change, one
+    hands in what she was given, one nothing, and one a file that ends the process that reads it."""
+    right = PHASE.reference_file(HUNT.mistake.module).read_text(encoding="utf-8")
+    students = tmp_path / "in"
+    hand_in(students / "ada", "hunts", HUNT.id, HUNT.file.name, right)
+    hand_in(students / "ada", "changes", CHANGE.id, CHANGE.file.name, changes.solved_text(CHANGE))
+    hand_in(students / "bob", "hunts", HUNT.id, HUNT.file.name, HUNT.mistake.text)
+    unchanged = PHASE.reference_file(CHANGE.module).read_text(encoding="utf-8")
+    hand_in(students / "bob", "changes", CHANGE.id, CHANGE.file.name, unchanged)
+    (students / "cid").mkdir()
+    leaves = "import os\n\nos._exit(0)\n"
+    hand_in(students / "dan", "changes", CHANGE.id, CHANGE.file.name, leaves)
+    words = ["grade-class", PHASE.number, str(students), "--out", str(tmp_path / "out")]
+    words += ["--practice", "--isolation", "plain", "--seed", "1", "--jobs", "1"]
+    done = subprocess.run([sys.executable, "-m", "labkit", *words], cwd=ROOT, timeout=900)
+    assert done.returncode == 0
+    text = (tmp_path / "out" / "practice.csv").read_text(encoding="utf-8")
+    table = {row["student"]: row for row in csv.DictReader(text.splitlines())}
+    hunt, change = f"hunt {HUNT.id}", f"change {CHANGE.id}"
+    assert (table["ada"]["solved"], table["ada"][hunt], table["ada"][change]) == (
+        "2", "solved", "solved",
+    )  # fmt: skip
+    assert table["bob"]["solved"] == "0"
+    assert " of " in table["bob"][hunt] and " of " in table["bob"][change]
+    assert set(table["cid"].values()) == {"cid", "0", class_practice.ABSENT}
+    assert table["dan"][change].startswith("cannot be imported")

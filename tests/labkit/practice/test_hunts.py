@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from labkit.course.console import Screen
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import ROOT
 from labkit.course.state import State
@@ -51,6 +52,21 @@ def test_the_symptom_shows(hunt: Hunt, tmp_path: Path) -> None:
     expected = hunts.observe(hunt, {})
     assert expected and "Error" not in expected and "Traceback" not in expected
     assert seen != expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "hunt",
+    {(hunt.phase.slug, hunt.mistake.module): hunt for hunt in HUNTS}.values(),
+    ids=lambda hunt: f"{hunt.id} {hunt.mistake.module}",
+)
+def test_a_mended_module_solves_its_hunts(hunt: Hunt, tmp_path: Path) -> None:
+    """One hunt of each module: what is judged is the module, whichever mistake it had."""
+    right = hunt.phase.reference_file(hunt.mistake.module).read_text(encoding="utf-8")
+    tasks = [task.id for task in hunt.phase.of_module(hunt.mistake.module)]
+    result = hunts.run_hidden(hunt.phase, mapping(hunt, tmp_path, right), seed=1, tasks=tasks)
+    assert result.tests and not result.broken
+    assert [test.name for test in result.tests if not test.passed] == []
 
 
 @pytest.mark.slow
@@ -128,3 +144,13 @@ def fake_hidden(phase: Phase):  # type: ignore[no-untyped-def]
 def test_an_unknown_hunt_is_named() -> None:
     with pytest.raises(ManifestError, match=r"there is no hunt '02\.9'; those of phase 02: 02\.1"):
         hunts.find(Course(ROOT), "02.9")
+
+
+def test_a_name_that_is_no_function_is_told_from_a_wrong_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hunt = HUNTS[0]
+    assert not hunt_command.check_name(Screen(), hunt, "banana")
+    assert "has no function banana" in capsys.readouterr().out
+    assert not hunt_command.check_name(Screen(), hunt, "free")
+    assert "in another function" in capsys.readouterr().out

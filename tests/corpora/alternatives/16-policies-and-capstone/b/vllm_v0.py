@@ -27,7 +27,7 @@ class VllmV0:
     def _schedule_priority_preemption(self, step):
         request, num_groups = self._head(), 0
         while request is not None and self.running and not self._fits(request, step.budget):
-            groups = self.groups.split(self.running)
+            groups = self.groups.split(sorted(self.running))
             last = max(groups, key=lambda group: rank(min(group)))
             if not rank(min(last)) > rank(request):
                 break

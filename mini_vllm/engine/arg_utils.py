@@ -1,0 +1,30 @@
+"""What an engine is started with, as one object that a script can build and hand on.
+
+Source: vllm/engine/arg_utils.py#L412-L1715 (EngineArgs) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.engine.async_llm import AsyncEngineArgs
+
+__all__ = ["AsyncEngineArgs", "EngineArgs"]
+
+
+class EngineArgs:
+    """What :class:`~.llm_engine.LLMEngine` starts with: ``EngineArgs("storyteller", seed=1)``.
+
+    Args:
+        model: a folder in Hugging Face layout, a hub's name, or the name of a bundled model.
+        skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
+        options: every other argument that ``LLM`` takes.
+    """
+
+    def __init__(self, model: str, *, skip_tokenizer_init: bool = False, **options: Any) -> None:
+        self.model, self.skip_tokenizer_init, self.options = model, skip_tokenizer_init, options
+
+    def create_engine_config(self) -> EngineConfig:
+        """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
+        return EngineConfig.from_kwargs(self.model, **self.options)

@@ -1,0 +1,39 @@
+"""What a prompt may be.
+
+Source: vllm/inputs/llm.py#L99-L117 (TokensPrompt) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NotRequired, TypedDict
+
+
+class _Prompt(TypedDict):
+    multi_modal_data: NotRequired[Mapping[str, Any]]
+    """``{"image": picture}`` or ``{"image": [picture, ...]}``; the prompt has one
+    ``<|image_pad|>`` for each."""
+    mm_processor_kwargs: NotRequired[Mapping[str, Any]]
+    """Options of the image processor for this prompt alone, such as ``{"max_pixels": 200704}``."""
+    cache_salt: NotRequired[str]
+    """Only requests with the same salt share cached prefixes."""
+
+
+class TextPrompt(_Prompt):
+    prompt: str
+
+
+class TokensPrompt(_Prompt):
+    prompt_token_ids: Sequence[int]
+    prompt: NotRequired[str]
+    """The text that the ids came from; it is only handed on."""
+
+
+PromptType = str | Sequence[int] | Mapping[str, Any]
+"""Text, token ids, or a mapping like :class:`TextPrompt` or :class:`TokensPrompt`."""
+
+
+def text_of(prompt: PromptType) -> str | None:
+    """The text of a prompt that has one."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return text if isinstance(text, str) else None
