@@ -1,4 +1,5 @@
-"""Random names, pairs, slots, queues and mappings, beside the reference or exact arithmetic."""
+"""Names, pairs, slots, queues and mappings: random ones beside the reference or exact arithmetic,
+and some by hand."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -31,24 +32,41 @@ def compare(subject: Any, reference: Any, p: Program) -> None:
     assert subject.run(p) == reference.run(p)
 
 
+PATTERNS = st.sampled_from(
+    ["q_proj", "proj", r"layers\.1\..*", "self_attn.q_proj", ".*", "q", "q|x_proj"]
+)
+
+
 @many
-@given(data=st.data())
-def test_11_1_any_scale(subject: Any, reference: Any, data: Any) -> None:
+@example(alpha=6, rslora=True, patterns={}, layer=0, rank=4)
+@example(alpha=6, rslora=False, patterns={"proj": 9, "q": 7, "q|x_proj": 5}, layer=0, rank=3)
+@example(alpha=6, rslora=False, patterns={"q_proj": 9, ".*": 7}, layer=1, rank=3)
+@given(
+    alpha=st.integers(1, 64),
+    rslora=st.booleans(),
+    patterns=st.dictionaries(PATTERNS, st.integers(1, 64), max_size=3),
+    layer=st.integers(0, 2),
+    rank=st.integers(1, 16),
+)
+def test_11_1_any_scale(
+    subject: Any,
+    reference: Any,
+    alpha: int,
+    rslora: bool,
+    patterns: dict[str, int],
+    layer: int,
+    rank: int,
+) -> None:
     """Patterns that fit the end, the whole, nothing; ranks and rsLoRA."""
-    patterns = st.sampled_from(
-        ["q_proj", "proj", r"layers\.1\..*", "self_attn.q_proj", ".*", "q", "q|x_proj"]
-    )
     p = Program()
-    config = p.new(
-        f"{PEFT}PEFTHelper", 8, data.draw(st.integers(1, 64)), data.draw(st.booleans()),
-        data.draw(st.dictionaries(patterns, st.integers(1, 64), max_size=3)),
-    )  # fmt: skip
-    layer = data.draw(st.integers(0, 2))
-    p.see(config.scaling(f"model.layers.{layer}.self_attn.q_proj", data.draw(st.integers(1, 16))))
+    config = p.new(f"{PEFT}PEFTHelper", 8, alpha, rslora, patterns)
+    p.see(config.scaling(f"model.layers.{layer}.self_attn.q_proj", rank))
     compare(subject, reference, p)
 
 
 @many
+@example(parts=["base_model.model", "layers", "base_model.model", "fc"], end="lora_A.weight")
+@example(parts=["base_model.model", "fc"], end="lora_B.weight")
 @given(
     parts=st.lists(
         st.sampled_from(["base_model.model", "layers", "0", "fc"]), min_size=1, max_size=5
@@ -62,22 +80,49 @@ def test_11_1_any_name(subject: Any, reference: Any, parts: list[str], end: str)
     compare(subject, reference, p)
 
 
+def targets_of(p: Program, names: tuple[str, ...]) -> dict[str, Any]:
+    """Projections of 3 inputs and 2 outputs, the slices of one matrix."""
+    inputs, outputs = p.call("builtins:slice", 0, 3), p.call("builtins:slice", 0, 2)
+    part = p.new("mini_vllm.model.layout:Part", outputs, inputs)
+    return {
+        f"a.{name}": p.new(
+            "mini_vllm.lora.checkpoint:LoRATarget", "a.qkv_proj", index, len(names), part, part
+        )
+        for index, name in enumerate(names)
+    }
+
+
+def test_11_2_loaded_twice(subject: Any) -> None:
+    """The second time is as the first; v alone has a pair, and half a pair is refused."""
+    p = Program()
+    a, b = tensor(p, numbers(1, 2, 3)), tensor(p, numbers(2, 2, 2))
+    file = {"base_model.model.a.v_proj.lora_A.weight": a}
+    file["base_model.model.a.v_proj.lora_B.weight"] = b
+    config = p.new(f"{PEFT}PEFTHelper", 8, 16)
+    targets = targets_of(p, ("q_proj", "k_proj", "v_proj"))
+    for _ in range(2):
+        load = "mini_vllm.lora.checkpoint:LoRAModel.from_tensors"
+        weights = p.call(load, "k", file, config, targets).weights["a.qkv_proj"]
+        p.see(weights[0])
+        p.see(weights[1])
+        p.see(weights[2].b.tolist())
+    p.see(b.tolist())
+    del file["base_model.model.a.v_proj.lora_B.weight"]
+    p.new("unittest:TestCase").assertRaises(
+        p.name("builtins:ValueError"), p.name("mini_vllm.lora.checkpoint:pair_tensors"), file
+    )
+    scaled = [[8.0 * value for value in row] for row in numbers(2, 2, 2)]
+    assert subject.run(p) == [None, None, scaled, None, None, scaled, numbers(2, 2, 2)]
+
+
 @many
 @given(data=st.data())
 def test_11_2_any_pairs(subject: Any, reference: Any, data: Any) -> None:
     """Any projections in any order, each with its own rank."""
     names = ("q_proj", "k_proj", "v_proj")
     chosen = data.draw(st.permutations(names))[: data.draw(st.integers(1, 3))]
-    p, tensors, targets = Program(), {}, {}
-    part = p.new(
-        "mini_vllm.model.layout:Part",
-        p.call("builtins:slice", 0, 2),
-        p.call("builtins:slice", 0, 3),
-    )
-    for index, name in enumerate(names):
-        targets[f"a.{name}"] = p.new(
-            "mini_vllm.lora.checkpoint:LoRATarget", "a.qkv_proj", index, 3, part, part
-        )
+    p, tensors = Program(), {}
+    targets = targets_of(p, names)
     for index, name in enumerate(chosen):
         rank = data.draw(st.integers(1, 3))
         shapes = data.draw(st.permutations([("A", (rank, 3)), ("B", (2, rank))]))
@@ -100,6 +145,34 @@ def test_11_2_any_pairs(subject: Any, reference: Any, data: Any) -> None:
     for mine, right in zip(yours, theirs, strict=True):
         assert (mine is None) == (right is None)
         assert right is None or (mine.dtype == right.dtype and np.array_equal(mine, right))
+
+
+def test_11_3_slot_after_slot(subject: Any, reference: Any) -> None:
+    """A large adapter in both slots, and over the first one a small one without a middle slice."""
+    widths = [4, 2, 2]
+    p = Program()
+    cpu = p.call("torch:device", "cpu")
+    meta = p.new("mini_vllm.lora.mapping:LoRAKernelMeta", 2, 4, cpu)
+    float32 = p.name("torch:float32")
+    layer = p.new("mini_vllm.lora.layers:LinearLoRA", 3, widths, 2, 3, meta, float32, cpu)
+    for slot, ranks in ((0, [3, 3, 3]), (1, [3, 2, 3]), (0, [1, 0, 2])):
+        pairs = [
+            p.new(
+                "mini_vllm.lora.checkpoint:LoRAPair",
+                tensor(p, numbers(rank + 10 * slot, rank, 3)),
+                tensor(p, numbers(rank + 20 * slot, width, rank)),
+            )
+            if rank
+            else None
+            for rank, width in zip(ranks, widths, strict=True)
+        ]
+        layer.set_lora(slot, pairs)
+        p.see(layer.lora_a.tolist())
+        p.see(layer.lora_b.tolist())
+    layer.reset_lora(0)
+    p.see(layer.lora_a.tolist())
+    p.see(layer.lora_b.tolist())
+    compare(subject, reference, p)
 
 
 @many
@@ -132,6 +205,62 @@ def test_11_3_any_slots(subject: Any, reference: Any, data: Any) -> None:
     compare(subject, reference, p)
 
 
+def manager_of(p: Program, slots: int, room: int) -> Any:
+    """The manager of a model without layers."""
+    model = p.new("torch.nn:Module")
+    p.set(model, "dtype", p.name("torch:float32"))
+    p.set(model, "absent", [])
+    config = p.new("mini_vllm.config:LoRAConfig", max_loras=slots, max_cpu_loras=room)
+    cpu = p.call("torch:device", "cpu")
+    return p.new("mini_vllm.lora.slots:LoRAModelManager", model, config, 4, cpu)
+
+
+def test_11_4_each_rule_of_going(subject: Any) -> None:
+    """Who was asked for again stays, who is needed or pinned stays, and a bad one costs nothing."""
+    p = Program()
+    manager = manager_of(p, 2, 3)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    bad = p.new("builtins:ValueError", "bad")
+    answers = [loaded, loaded, loaded, bad, loaded]
+    p.set(manager, "_load", p.new("unittest.mock:Mock", side_effect=answers))
+    for key in ("a", "b", "c", "a"):
+        manager.add_adapter(key, "/x")
+    refuse = p.new("unittest:TestCase").assertRaises
+    refuse(p.name("builtins:ValueError"), manager.add_adapter, "broken", "/x")
+    p.see(p.call("builtins:list", manager.cpu_cache))
+    manager.add_adapter("d", "/x")
+    p.see(p.call("builtins:list", manager.cpu_cache))
+    for key, needed in (("c", ["c"]), ("a", ["a"]), ("d", ["d", "c"])):
+        p.see(manager.activate(key, needed))
+    p.set(manager, "pinned", p.call("builtins:set", ["c"]))
+    p.see(manager.activate("a", ["a"]))
+    p.see(manager.slots)
+    assert subject.run(p) == [["b", "c", "a"], ["c", "a", "d"], 0, 1, 1, 1, ["c", "a"]]
+
+
+def test_11_4_a_layer_that_is_left_alone(subject: Any) -> None:
+    """The first adapter has weights in the layer, the second has none, in the same slot."""
+    p = Program()
+    manager = manager_of(p, 1, 2)
+    cpu, float32 = p.call("torch:device", "cpu"), p.name("torch:float32")
+    meta = p.new("mini_vllm.lora.mapping:LoRAKernelMeta", 1, 4, cpu)
+    layer = p.new("mini_vllm.lora.layers:LinearLoRA", 1, [1], 1, 1, meta, float32, cpu)
+    p.set(manager, "layers", {"layer": layer})
+    one = tensor(p, [[5.0]])
+    pair = p.new("mini_vllm.lora.checkpoint:LoRAPair", one, one)
+    models = [
+        p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", weights)
+        for weights in ({"layer": [pair]}, {})
+    ]
+    p.set(manager, "_load", p.new("unittest.mock:Mock", side_effect=models))
+    for key in ("full", "empty"):
+        manager.add_adapter(key, "/x")
+        manager.activate(key, [key])
+        p.see(layer.lora_a.flatten().tolist())
+        p.see(layer.lora_b.flatten().tolist())
+    assert subject.run(p) == [[5.0], [5.0], [0.0], [0.0]]
+
+
 @many
 @given(
     keys=st.lists(st.integers(0, 5), min_size=1, max_size=14),
@@ -143,13 +272,7 @@ def test_11_4_any_order_of_use(
 ) -> None:
     """Adapters in any order through both caches; one is pinned."""
     p = Program()
-    model = p.new("torch.nn:Module")
-    p.set(model, "dtype", p.name("torch:float32"))
-    p.set(model, "absent", [])
-    config = p.new("mini_vllm.config:LoRAConfig", max_loras=slots, max_cpu_loras=slots + 1)
-    manager = p.new(
-        "mini_vllm.lora.slots:LoRAModelManager", model, config, 4, p.call("torch:device", "cpu")
-    )
+    manager = manager_of(p, slots, slots + 1)
     loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
     p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
     p.set(manager, "pinned", p.call("builtins:set", [f"a{pinned}"]))
@@ -207,6 +330,30 @@ def test_11_6_any_steps(subject: Any, reference: Any, steps: list[list[int]]) ->
     assert yours == reference.run(p)
 
 
+META = (
+    "token_lora_mapping", "token_indices_sorted_by_lora_ids", "active_lora_ids",
+    "num_tokens_per_lora", "lora_token_start_loc",
+)  # fmt: skip
+
+
+def test_11_6_tensors_stay_where_they_are(subject: Any, reference: Any) -> None:
+    """A large step and a small one, in the same tensors."""
+    p = Program()
+    meta = p.new("mini_vllm.lora.mapping:LoRAKernelMeta", 4, 6, p.call("torch:device", "cpu"))
+    places = []
+    for slots in ([3, 0, -1, 1, 0, 3], [2, -1]):
+        meta.prepare_tensors(p.call("numpy:array", slots, dtype="int32"))
+        places.append([getattr(meta, name).data_ptr() for name in META])
+    for before, after in zip(*places, strict=True):
+        p.see(p.call("operator:eq", before, after))
+    for name in META:
+        size = 2 if "sorted" in name else 3
+        p.see(getattr(meta, name).narrow(0, 0, size).tolist())
+    yours = subject.run(p)
+    assert yours[:5] == [True] * 5
+    assert yours == reference.run(p)
+
+
 @many
 @given(slots=SLOTS, seed=st.integers(0, 99), widths=st.sampled_from([[5], [4, 2, 2], [3, 3]]))
 def test_11_7_any_mapping_both_ways(
@@ -234,3 +381,19 @@ def test_11_7_any_mapping_both_ways(
         p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, who)
         p.see(target.tolist())
     assert subject.run(p) == [expected.astype(float).tolist()] * 2
+
+
+def test_11_7_a_stranger_is_infinite(subject: Any) -> None:
+    """His rows are lost, and only his."""
+    p = Program()
+    infinite = p.call("builtins:float", "inf")
+    foreign = tensor(p, [[False, True], [True, False], [True, True]], "bool")
+    groups = [(slot, tensor(p, [slot], "int64")) for slot in (0, 1)]
+    for name, who in (("dense", foreign), ("grouped", groups)):
+        x, y = tensor(p, numbers(1, 3, 4)), tensor(p, numbers(2, 3, 2))
+        a, b = tensor(p, numbers(3, 2, 1, 2, 4)), tensor(p, numbers(4, 2, 2, 2))
+        a[1].fill_(infinite)
+        columns = [p.call("builtins:slice", 0, 2)]
+        p.call(f"mini_vllm.lora.ops:apply_{name}", x, y, a, b, columns, who)
+        p.see(y.isfinite().all(1).tolist())
+    assert subject.run(p) == [[True, False, True]] * 2

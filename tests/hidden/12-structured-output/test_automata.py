@@ -40,6 +40,7 @@ def test_12_1_random_intervals(subject: Any, ends: tuple[int, int], near: list[i
     p.see(p.call(f"{REGEX}utf8_ranges", low, high))
     [runs] = subject.run(p)
     inside = [low + (high - low) * part // 16 for part in range(17)]
+    inside += [0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xE000, 0xFFFF, 0x10000]
     for code in [low - 1, high + 1, *inside, *(e + d for e in (low, high) for d in near)]:
         if not 0 <= code <= 0x10FFFF or 0xD800 <= code <= 0xDFFF:
             continue
@@ -112,6 +113,24 @@ def test_12_2_anchors(subject: Any, pattern: str) -> None:
     free, moves, (start, end) = subject.run(p)
     found = [word for word in WORDS if run_nfa(free, moves, start, end, word.encode())]
     assert found == [word for word in WORDS if re.fullmatch(pattern, word)]
+
+
+@pytest.mark.parametrize("at_end", [False, True])
+def test_12_2_an_anchor_in_the_middle(subject: Any, at_end: bool) -> None:
+    """It lets nothing through there; alone it is the empty text."""
+    p = Program()
+    anchor = p.new(f"{PATTERNS}Anchor", at_end)
+    letters = [p.call(f"{PATTERNS}text", letter) for letter in "ab"]
+    middle = p.new(f"{PATTERNS}Concat", (letters[0], anchor, letters[1]))
+    for pattern in (middle, anchor):
+        nfa = p.new(f"{REGEX}Nfa")
+        both = nfa.add(pattern)
+        for seen in (nfa.free, nfa.moves, both):
+            p.see(seen)
+    seen = subject.run(p)
+    for (free, moves, (start, end)), right in ((seen[:3], []), (seen[3:], [""])):
+        found = [word for word in WORDS if run_nfa(free, moves, start, end, word.encode())]
+        assert found == right
 
 
 def graph(draw: Any, size: int) -> tuple[list[list[Any]], list[list[Any]]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -188,6 +189,7 @@ def test_12_8_ends_and_corners(subject: Any) -> None:
     p.see(grammar.is_terminated())
     p.see(grammar.validate_tokens([1, 6, 1]))
     p.see(grammar.accept_tokens("r", [1, 6]))
+    grammar.accept_tokens("r", [])
     p.see(grammar.is_terminated())
     words = p.call("numpy:zeros", [1, 1], dtype=p.name("numpy:int32"))
     for _ in range(2):  # at the end, and when it was taken back
@@ -201,6 +203,20 @@ def test_12_8_ends_and_corners(subject: Any) -> None:
     )
     open_again = pack([True, True, *[False] * 4, True])
     assert subject.run(p) == [False, False, [1, 6], True, True, [0], False, open_again, False]
+
+
+@pytest.mark.parametrize("may_end", [False, True])
+def test_12_8_a_mask_of_several_words(subject: Any, may_end: bool) -> None:
+    """Of 70 tokens, 65 may come next, and 66 is an end."""
+    p = Program()
+    legal = p.call("numpy:array", pack([t == 65 for t in range(70)]), dtype=p.name("numpy:int32"))
+    row = p.call("functools:partial", p.name("operator:getitem"), [legal])
+    walk = automaton(p, [[DEAD, DEAD, DEAD]], [may_end])
+    grammar = p.new(NATIVE, namespace(p, automaton=walk, row=row), [66])
+    words = p.call("numpy:full", [1, 3], -1, dtype=p.name("numpy:int32"))
+    grammar.fill_bitmask(words, 0)
+    p.see(words[0].tolist())
+    assert subject.run(p) == [[0, 0, 2 + 4 * may_end]]
 
 
 @many
