@@ -21,7 +21,7 @@ from labkit.course.skeleton import is_todo, todo_in
 from labkit.inside import alarm, child
 from labkit.judge import pytest_report
 from labkit.judge.kept import NOTEBOOK, Kept, Verdicts
-from labkit.process import overlay
+from labkit.process import overlay, reach
 
 PHASE_SECONDS = 60.0
 NOTEBOOK_SECONDS = 60.0
@@ -187,7 +187,7 @@ def run_tests(
             pytest_report.SECONDS: str(phase.test_seconds),
             pytest_report.WATCH: json.dumps(_watch(phase, mapping)),
             **phase.environment,
-            **({overlay.REACH: str(elsewhere)} if mapping else {}),
+            **({reach.VARIABLE: str(elsewhere)} if mapping else {}),
             **(extra or {}),
         }
         words = [
@@ -278,7 +278,7 @@ def judge_notebook(
     with tempfile.TemporaryDirectory() as folder:
         report, entered = Path(folder, "report.json"), Path(folder, "entered")
         env = overlay.environment(phase.root, mapping)
-        env |= {overlay.REACH: str(entered)} if mapping else {}
+        env |= {reach.VARIABLE: str(entered)} if mapping else {}
         env |= {overlay.CHOICE: choice, "MPLBACKEND": "Agg", **phase.environment}
         words = ["-m", "labkit.judge.notebook_judge", str(phase.root), phase.number, str(report)]
         done = child.run(words, env, child.Limits(NOTEBOOK_SECONDS, phase.memory_mb), phase.root)

@@ -24,14 +24,13 @@ from types import CodeType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from labkit.course.root import HOME
+from labkit.process import reach
 
 if TYPE_CHECKING:
     from labkit.course.manifest import Phase
 
 VARIABLE = "LABKIT_OVERLAY"
 CHOICE = "LAB"
-REACH = "LABKIT_REACH"
-"""If it is set, learners' functions tell `labkit.process.reach` that they were entered."""
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -41,9 +40,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
         path = self.get_filename(fullname)
         data: Any = self.get_data(path)
         try:
-            if REACH in os.environ:
-                from labkit.process import reach
-
+            if reach.VARIABLE in os.environ:
                 data = reach.marked(data, path, fullname)
             return self.source_to_code(data, path)
         except SyntaxError as error:
@@ -51,10 +48,8 @@ class _Loader(importlib.machinery.SourceFileLoader):
             raise
 
     def exec_module(self, module: ModuleType) -> None:
-        if REACH not in os.environ:
+        if reach.VARIABLE not in os.environ:
             return super().exec_module(module)
-        from labkit.process import reach
-
         module.__dict__[reach.NAME] = reach.enter
         super().exec_module(module)
         reach.watch_kernels(module.__dict__, module.__name__)

@@ -6,7 +6,7 @@ A test that has passed without entering a function does not notice what is writt
 it runs alike up to there and there it never comes. What stands outside of functions, with their
 names, parameters and decorators, every test may notice.
 
-The variable `overlay.REACH` names a file, to which any process but the one that asks writes what it
+The variable LABKIT_REACH names a file, to which any process but the one that asks writes what it
 has entered, a line each.
 """
 
@@ -17,8 +17,8 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from labkit.process.overlay import REACH
-
+VARIABLE = "LABKIT_REACH"
+"""If it is set, the overlay marks what it loads."""
 NAME = "__labkit_enter__"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 entered: set[str] = set()
@@ -43,8 +43,8 @@ def enter(name: str) -> None:
     if name in entered:
         return
     entered.add(name)
-    if os.getpid() != _asking and REACH in os.environ:
-        with open(os.environ[REACH], "a", encoding="utf-8") as file:
+    if os.getpid() != _asking and VARIABLE in os.environ:
+        with open(os.environ[VARIABLE], "a", encoding="utf-8") as file:
             file.write(f"{name}\n")
 
 

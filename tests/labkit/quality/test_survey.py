@@ -295,7 +295,6 @@ UNMEASURED = {
     "09": "new: `labkit suite-quality 09 --sample 60 --seeds 10 --write` has not run yet",
     "11": "new: `labkit suite-quality 11 --sample 60 --seeds 10 --write` has not run yet",
     "12": "new: `labkit suite-quality 12 --sample 60 --seeds 10 --write` has not run yet",
-    "14": "new: `labkit suite-quality 14 --sample 60 --seeds 10 --write` has not run yet",
     "15": "new: `labkit suite-quality 15 --sample 60 --seeds 10 --write` has not run yet",
     "13": "new: `labkit suite-quality 13 --sample 60 --seeds 10 --write` has not run yet",
 }

@@ -37,7 +37,7 @@ SECONDS = 20.0
 SHORT = 1.5
 """For an answer that will not come."""
 HOSTILE = '''
-import mmap, os, signal, socket, sys, time
+import mmap, os, re, signal, socket, sys, threading, time
 
 class Liar:
     def __eq__(self, other):
@@ -114,25 +114,22 @@ def flood():
     while True:
         say(b"x" * 65536)
 
-def flood_items():
+def look_for_the_number():
     frame = sys._getframe()
-    while "number" not in frame.f_locals:
+    while frame is not None:
+        if "number" in frame.f_locals or "request" in frame.f_locals:
+            return "found"
         frame = frame.f_back
-    number = frame.f_locals["number"].encode()
-    line = b'{"id": "%s", "item": "%s"}\\n' % (number, b"x" * 60000)
-    while True:
-        say(line)
+    return "not found"
 
 def shout():
     while True:
         os.write(2, b"noise " * 10000)
 
 def deaf():
-    frame = sys._getframe()
-    while "number" not in frame.f_locals:
-        frame = frame.f_back
-    say(b'{"id": "%s", "end": ["forged"]}\\n' % frame.f_locals["number"].encode())
-    time.sleep(60)
+    """A match that takes for ever begins later, and never lets another thread go on."""
+    threading.Timer(0.2, re.match, ("(a+)+b", "a" * 99)).start()
+    return "heard"
 
 def fill():
     for number in range(100):
@@ -339,20 +336,23 @@ def test_a_garbage_answer_is_no_answer(phase: Phase, raw: bytes) -> None:
         goes_on(worker)
 
 
-@pytest.mark.parametrize("name", ["flood", "flood_items"])
-def test_a_flood_does_not_fill_the_grader(worker: Worker, name: str) -> None:
+def test_a_flood_does_not_fill_the_grader(worker: Worker) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(WorkerError, match=r"garbage|hang"):
-        call(worker, name)
+        call(worker, "flood")
     grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
     assert grown < 400 << 10, f"{grown} KiB"
     goes_on(worker)
 
 
+def test_the_name_of_a_question_is_not_on_the_stack(worker: Worker) -> None:
+    """Without it nobody can answer in the runner's place."""
+    assert call(worker, "look_for_the_number") == "not found"
+
+
 def test_a_worker_that_does_not_read_does_not_block_the_grader(worker: Worker) -> None:
-    program = Program()
-    program.see(program.call("toy.fifo:deaf"))
-    assert worker.run(program) == ["forged"]
+    assert call(worker, "deaf") == "heard"
+    time.sleep(0.5)
     program = Program()
     program.see(program.call("builtins:len", "x" * (4 << 20)))
     give_up_soon(worker)
