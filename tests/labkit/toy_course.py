@@ -8,6 +8,7 @@ from pathlib import Path
 
 from labkit.course import sync
 from labkit.course.manifest import Course
+from labkit.course.root import ROOT
 
 ENGINE = '''
 """A queue and a clamp."""
@@ -244,6 +245,7 @@ def make_course(root: Path) -> Course:
     write(root, "phases/00-toy/02-mini-build.md", CHAPTER)
     write(root, "tests/public/00-toy/test_toy.py", TESTS)
     write(root, "tests/hidden/00-toy/test_toy_hidden.py", HIDDEN)
+    write(root, "tests/conftest.py", (ROOT / "tests/conftest.py").read_text(encoding="utf-8"))
     write(root, "tests/corpora/mutants/00-toy.toml", MUTANTS)
     course = Course(root)
     sync.sync(course)

@@ -84,8 +84,13 @@ def test_every_graded_function_of_the_course_can_be_changed() -> None:
         assert len({(mutation.module, mutation.name) for mutation in made}) == len(made)
 
 
-def test_questions_that_never_change_are_named(tmp_path: Path) -> None:
-    """The toy asks the same under every seed; with a drawn question one task does not."""
+@pytest.mark.parametrize("where", ["", "true"], ids=["a desk", "CI"])
+def test_questions_that_never_change_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """The toy asks the same under every seed; with a drawn question one task does not. Where `CI`
+    is set, Hypothesis would ignore the seed by itself."""
+    monkeypatch.setenv("CI", where) if where else monkeypatch.delenv("CI", raising=False)
     toy = make_course(tmp_path).phase("00")
     line = quality.row_of_fresh_inputs(toy, 1)
     assert (line.good, line.total, line.wrong) == (0, 2, ["00.1", "00.2"])
