@@ -148,7 +148,8 @@ guess = predict("P2", 8, "By which factor fall the bytes of keys read when 8 que
 import torch
 
 from labkit.kernels.cases.draw import Draw
-from labkit.kernels.cases.attention import decode, prefill
+from labkit.kernels.cases.decode import decode
+from labkit.kernels.cases.prefill import prefill
 from labkit.kernels.direct import solve
 from mini_vllm.kernels.attention import PAGED_DECODE, PAGED_PREFILL
 
