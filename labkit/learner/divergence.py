@@ -23,7 +23,8 @@ from labkit.process.worker import TRACE, Worker, WorkerError
 from labkit.testing import Divergence
 from labkit.trace.diff import differing_fields
 from labkit.trace.format import load_trace
-from labkit.trace.generate import PROFILES, generate
+from labkit.trace.generate import generate
+from labkit.trace.profiles import PROFILES
 
 SEED = 1
 STEP_SECONDS = 10.0

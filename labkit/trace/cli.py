@@ -17,9 +17,9 @@ import typer
 from labkit.course.root import ROOT
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Trace, TraceError, dump_line, dump_trace, load_trace
-from labkit.trace.generate import ALL_PROFILES
 from labkit.trace.generate import generate as generate_trace
 from labkit.trace.oracle import Oracle, OracleError
+from labkit.trace.profiles import ALL_PROFILES
 from labkit.trace.runner import Line, run_reference
 
 app = typer.Typer(

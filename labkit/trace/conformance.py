@@ -23,9 +23,10 @@ from labkit.trace import differences, golden, v0_conformance
 from labkit.trace.coverage import FEATURES, features
 from labkit.trace.diff import Difference, first_difference, render
 from labkit.trace.format import Trace, dump_trace
-from labkit.trace.generate import ALL_PROFILES, generate
+from labkit.trace.generate import generate
 from labkit.trace.golden import Golden
 from labkit.trace.oracle import Answer, Oracle, OracleError, install, installed
+from labkit.trace.profiles import ALL_PROFILES
 from labkit.trace.runner import ReferenceSubject, load_class, replay
 from labkit.trace.shrink import shrink
 

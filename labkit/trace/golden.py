@@ -17,7 +17,7 @@ from typing import Any
 from labkit.course.root import ROOT
 from labkit.trace.diff import first_difference, render
 from labkit.trace.format import Trace, parse_trace
-from labkit.trace.generate import ALL_PROFILES, PROFILES
+from labkit.trace.profiles import ALL_PROFILES, PROFILES
 from labkit.trace.runner import Line, ReferenceSubject, replay
 
 FOLDER = ROOT / "tests" / "conformance" / "golden"

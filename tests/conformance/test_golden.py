@@ -14,12 +14,8 @@ from labkit.trace import golden
 from labkit.trace.coverage import features
 from labkit.trace.diff import first_difference
 from labkit.trace.format import load_trace
-from labkit.trace.generate import (
-    ALL_PROFILES,
-    FEATURE_PROFILES,
-    deliberate_difference,
-    generate,
-)
+from labkit.trace.generate import deliberate_difference, generate
+from labkit.trace.profiles import ALL_PROFILES, FEATURE_PROFILES
 from labkit.trace.runner import ReferenceSubject, replay
 
 GOLDENS = golden.select()

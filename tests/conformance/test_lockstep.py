@@ -20,8 +20,8 @@ from labkit.trace.conformance import (
 )
 from labkit.trace.differences import load_all, record_theirs
 from labkit.trace.format import Trace, load_trace
-from labkit.trace.generate import PROFILES
 from labkit.trace.oracle import Answer, Oracle, OracleError, installed
+from labkit.trace.profiles import PROFILES
 from labkit.trace.runner import ReferenceSubject, replay
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.request import Request

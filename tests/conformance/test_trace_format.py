@@ -24,7 +24,8 @@ from labkit.trace.format import (
     prompt_tokens,
     sample_token,
 )
-from labkit.trace.generate import PROFILES, generate
+from labkit.trace.generate import generate
+from labkit.trace.profiles import PROFILES
 from labkit.trace.runner import run_reference
 
 

@@ -17,7 +17,8 @@ from labkit.trace.cli import app, replay_overlaid
 from labkit.trace.coverage import FEATURES, features
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Abort, Add, Trace, TraceError, dump_trace, parse_trace
-from labkit.trace.generate import PROFILES, deliberate_difference, generate
+from labkit.trace.generate import deliberate_difference, generate
+from labkit.trace.profiles import PROFILES
 from labkit.trace.runner import load_class, run_reference
 from labkit.trace.shrink import shrink
 from mini_vllm.core.scheduler import Scheduler

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from labkit.trace import golden
 from labkit.trace.diff import differing_fields
-from labkit.trace.generate import PROFILES, generate
+from labkit.trace.generate import generate
+from labkit.trace.profiles import PROFILES
 
 
 def first_parting(yours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> str:

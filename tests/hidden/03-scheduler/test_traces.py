@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from labkit.trace import golden
 from labkit.trace.diff import differing_fields
-from labkit.trace.generate import PROFILES, generate
+from labkit.trace.generate import generate
+from labkit.trace.profiles import PROFILES
 
 RECORDINGS = 5
 """Recordings of each profile; the project's own conformance tests replay all of them."""

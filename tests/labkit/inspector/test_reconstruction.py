@@ -16,8 +16,9 @@ from labkit.inspector.rows import COMPUTING, build_rows
 from labkit.inspector.sources import load as load_runs
 from labkit.inspector.sources import of_trace
 from labkit.trace.format import load_trace
-from labkit.trace.generate import PROFILES, generate
+from labkit.trace.generate import generate
 from labkit.trace.golden import load
+from labkit.trace.profiles import PROFILES
 from labkit.trace.runner import ReferenceSubject, replay, run_reference
 from mini_vllm.entrypoints.cli import main
 from mini_vllm.policies import POLICIES

@@ -1,0 +1,212 @@
+"""Mistakes in the kernels that features bring: masks, quantization, rejection, adapters."""
+
+from __future__ import annotations
+
+from labkit.kernels.verdict.bugs import Bug
+
+FEATURE_BUGS = (
+    # ------------------------------------------------------------ apply_token_bitmask
+    Bug(
+        "apply_token_bitmask", "allowed and forbidden are exchanged", "& 1) == 0", "& 1) == 1",
+        "input_changed", "word",
+    ),
+    Bug(
+        "apply_token_bitmask", "bits are counted from the top", "words[:, None] >> bit[None, :]",
+        "words[:, None] >> (31 - bit[None, :])",
+        "input_changed", "word",
+    ),
+    Bug(
+        "apply_token_bitmask", "tokens behind the vocabulary are written too",
+        "forbidden & (token < vocab_size)", "forbidden", "oob", "one",
+    ),
+    Bug(
+        "apply_token_bitmask", "masks are applied in the order of the batch",
+        "tl.load(indices_ptr + row).to(tl.int64)", "row.to(tl.int64)",
+        "input_changed", "rows",
+    ),
+    Bug(
+        "apply_token_bitmask", "tokens without a word are allowed",
+        "mask=word < num_words, other=0", "mask=word < num_words, other=-1",
+        "coverage", "narrow",
+    ),
+    Bug(
+        "apply_token_bitmask", "the address of a row is computed in 32 bits",
+        "tl.load(indices_ptr + row).to(tl.int64)", "tl.load(indices_ptr + row)", "oob", "far",
+    ),
+    Bug(
+        "apply_token_bitmask", "forbidden logits are made very small, but can still be drawn",
+        '-float("inf")', "-1e4", "values", "word",
+    ),
+    # ------------------------------------------------------------ per_token_quant_int8
+    Bug(
+        "per_token_quant_int8", "fractions are cut off", "(x / scale + ROUND) - ROUND", "x / scale",
+        "values", "row",
+    ),
+    Bug(
+        "per_token_quant_int8", "127 steps make 128", "/ 127.0, MIN_SCALE)\n    quantized",
+        "/ 128.0, MIN_SCALE)\n    quantized", "values", "row",
+    ),
+    Bug(
+        "per_token_quant_int8", "the scale is not stored",
+        "    tl.store(scale_ptr + token, scale)\n", "", "coverage", "row",
+    ),
+    Bug(
+        "per_token_quant_int8", "the first token's scale serves all",
+        "x = tl.load(x_ptr + token * x_stride + column, mask=inside, other=0.0).to(tl.float32)\n"
+        "    scale = tl.maximum(tl.max(tl.abs(x), axis=0)",
+        "x = tl.load(x_ptr + token * x_stride + column, mask=inside, other=0.0).to(tl.float32)\n"
+        "    first = tl.load(x_ptr + column, mask=inside, other=0.0).to(tl.float32)\n"
+        "    scale = tl.maximum(tl.max(tl.abs(first), axis=0)", "values", "row",
+    ),
+    # ------------------------------------------------------------ w8a8_gemm
+    Bug(
+        "w8a8_gemm", "the sum is kept in half precision", "total.to(tl.float32) * x_scale",
+        "total.to(tl.float16).to(tl.float32) * x_scale", "values", "tile",
+    ),
+    Bug(
+        "w8a8_gemm", "the scales of the rows are forgotten", " * weight_scale[None, :]\n", "\n",
+        "values", "tile",
+    ),
+    Bug(
+        "w8a8_gemm", "columns behind the last are taken along",
+        "is_token[:, None] & inside[None, :], is_row[:, None] & inside[None, :]\n"
+        "        x = tl.load(x_ptr + token[:, None] * x_stride + column[None, :], mask=x_mask,"
+        " other=0)\n        weight_at = weight_ptr",
+        "is_token[:, None], is_row[:, None]\n"
+        "        x = tl.load(x_ptr + token[:, None] * x_stride + column[None, :], mask=x_mask,"
+        " other=0)\n        weight_at = weight_ptr", "oob", "prime",
+    ),
+    # ------------------------------------------------------------ w4a16_gemm
+    Bug(
+        "w4a16_gemm", "numbers are taken from the top of a word", "(column[None, :] % 8 * 4)",
+        "(28 - column[None, :] % 8 * 4)", "values", "one",
+    ),
+    Bug(
+        "w4a16_gemm", "the sign of a word comes in", " & 15\n", "\n", "values", "tile",
+    ),
+    Bug(
+        "w4a16_gemm", "a tile has the group of its first column",
+        "group = row[:, None] * GROUPS + column[None, :] // (K // GROUPS)",
+        "group = row[:, None] * GROUPS + (column[None, :] * 0 + start) // (K // GROUPS)",
+        "values", "inside",
+    ),
+    Bug(
+        "w4a16_gemm", "zero is 8, whatever the file says", "(numbers - zero)", "(numbers - 8)",
+        "values", "groups",
+    ),
+    # ------------------------------------------------------------ store_kv_int8
+    Bug(
+        "store_kv_int8", "fractions are cut off", "(key / scale + ROUND) - ROUND", "key / scale",
+        "values", "block",
+    ),
+    Bug(
+        "store_kv_int8", "a slot of -1 is stored",
+        "if slot >= 0:\n        column = tl.arange(0, DIM_TILE)",
+        "if slot >= -1:\n        column = tl.arange(0, DIM_TILE)", "oob", "padding",
+    ),
+    Bug(
+        "store_kv_int8", "heads are as far apart as their numbers",
+        "tl.num_programs(1) + head) * (HEAD_DIM + 4)", "tl.num_programs(1) + head) * HEAD_DIM",
+        "input_changed", "block",
+    ),
+    Bug(
+        "store_kv_int8", "the scale's bytes stand in another order", "(8 * byte)) & 255",
+        "(24 - 8 * byte)) & 255", "values", "one",
+    ),
+    Bug(
+        "store_kv_int8", "infinity is stored", "finite(tl.load(key_at, mask=inside, other=0.0)"
+        ".to(tl.float32))", "tl.load(key_at, mask=inside, other=0.0).to(tl.float32)",
+        "values", "odd",
+    ),
+    # ------------------------------------------------------------ paged_decode_int8
+    Bug(
+        "paged_decode_int8", "values have no scale", "(weights * value_scale[None, :])",
+        "(weights)", "values", "ragged",
+    ),
+    Bug(
+        "paged_decode_int8", "the sum of the weights takes their scales in",
+        "tl.sum(weights, axis=1)\n\n        value = tl.load(value_cache_ptr",
+        "tl.sum(weights * load_scales(value_cache_ptr, place + HEAD_DIM, visible)[None, :],"
+        " axis=1)\n\n        value = tl.load(value_cache_ptr", "values", "ragged",
+    ),
+    Bug(
+        "paged_decode_int8", "one token too many is visible",
+        "visible = position < end\n", "visible = position <= end\n", "stale_read", "ragged",
+    ),
+    Bug(
+        "paged_decode_int8", "an offset is computed in 32 bits",
+        "block = tl.load(table_entry, mask=visible, other=0).to(tl.int64)",
+        "block = tl.load(table_entry, mask=visible, other=0)", "overflow", "big-cache",
+    ),
+    # ------------------------------------------------------------ rejection_random_sample
+    Bug(
+        "rejection_random_sample", "a rejected draft is kept, and what follows it",
+        "tl.min(tl.where(accepted, count, place), axis=0)", "count",
+        "values", "none",
+    ),
+    Bug(
+        "rejection_random_sample", "accepted drafts are counted across a rejection",
+        "tl.min(tl.where(accepted, count, place), axis=0)",
+        "tl.sum((is_draft & accepted).to(tl.int32), axis=0)", "values", "ragged",
+    ),
+    Bug(
+        "rejection_random_sample", "the recovered token of the request's first draft",
+        "recovered_token_ids_ptr + start + num_accepted", "recovered_token_ids_ptr + start",
+        "values", "ragged",
+    ),
+    Bug(
+        "rejection_random_sample", "the bonus comes after a rejection too",
+        "if num_accepted < count:", "if count < 0:", "values", "none",
+    ),
+    Bug(
+        "rejection_random_sample", "q is forgotten", "u * q < p", "u < p", "values", "traffic",
+    ),
+    Bug(
+        "rejection_random_sample", "a draft that q cannot have drawn is accepted",
+        "(q > 0) & (u * q < p)", "u * q < p",
+        "values", "impossible",
+    ),
+    Bug(
+        "rejection_random_sample", "p = 0 is accepted if u is 0", "u * q < p", "u * q <= p",
+        "values", "impossible",
+    ),
+    Bug(
+        "rejection_random_sample", "places behind the last token are left as they were",
+        "mask=place <= max_drafts", "mask=place <= num_accepted", "coverage", "ragged",
+    ),
+    Bug(
+        "rejection_random_sample", "the address of a row is computed in 32 bits",
+        "(start + place).to(tl.int64)", "(start + place)", "oob", "far",
+    ),
+    # ------------------------------------------------------------ lora_shrink
+    Bug(
+        "lora_shrink", "every row gets the adapter of the first slot",
+        "slot = tl.load(lora_ids_ptr + segment).to(tl.int64)",
+        "slot = tl.load(lora_ids_ptr + segment).to(tl.int64) * 0", "stale_read", "empty",
+    ),
+    Bug(
+        "lora_shrink", "rows behind the segment are taken along",
+        "in_segment = position < num_rows", "in_segment = position < ROW_TILE", "race", "segments",
+    ),
+    Bug(
+        "lora_shrink", "rows are taken in order, not through the list",
+        "row = tl.load(order_ptr + start + position, mask=in_segment, other=0)",
+        "row = (start + position)", "values", "segments",
+    ),
+    Bug(
+        "lora_shrink", "products of TF32", 'tl.dot(x, a.to(x.dtype), acc, input_precision="ieee")',
+        "tl.dot(x, a.to(x.dtype), acc)", "values", "segments",
+    ),
+    # ------------------------------------------------------------ lora_expand
+    Bug(
+        "lora_expand", "y is overwritten", "y.to(tl.float32) + delta", "delta", "values", "one",
+    ),
+    Bug(
+        "lora_expand", "every slice is as wide as the widest",
+        "inside = column < end", "inside = column < begin + OUT_TILE", "race", "uneven",
+    ),
+    Bug(
+        "lora_expand", "all slices use the first one's h",
+        "(slice_id * total_tokens + row[:, None])", "row[:, None]", "values", "gqa",
+    ),
+)  # fmt: skip
