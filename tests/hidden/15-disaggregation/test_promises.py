@@ -1,5 +1,5 @@
 """What the docstrings promise where random inputs seldom lead: a call that could evict its own
-keys, a disk that fails, a store in which others sweep, copies of a block, and what a block saves."""
+keys, a rename that fails, a store in which others sweep, copies of a block, what a block saves."""
 
 from __future__ import annotations
 
