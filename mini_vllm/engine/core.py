@@ -38,7 +38,7 @@ from mini_vllm.executor.choose import make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 from mini_vllm.lora.request import LoRARequest
-from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.model.checkpoint_files import load_vocabulary
 from mini_vllm.model.config import load_config
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.request import Request, RequestStatus
@@ -175,8 +175,8 @@ class EngineCore:
     def _load_vocabulary(self) -> TokenTable:
         """The bytes of every token; read when the first request with a constraint arrives."""
         model = self.config.model
-        tokenizer = load_tokenizer(model.tokenizer or model.model)
-        return TokenTable(token_bytes(tokenizer, self.model_args.vocab_size))
+        vocabulary = load_vocabulary(model.tokenizer or model.model)
+        return TokenTable(token_bytes(vocabulary, self.model_args.vocab_size))
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
         """The engine's own request for what a front end has sent.

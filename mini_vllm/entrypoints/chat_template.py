@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+
+from mini_vllm.errors import show
+from mini_vllm.multimodal.chat import part_text
 
 
 def render_chat(
@@ -62,10 +66,34 @@ def _plain(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise ValueError(f"messages[{index}] has no role; add 'user', 'assistant' or 'system'")
-    return {**message, "content": _flatten(index, message.get("content"))}
+    plain = {**message, "content": flatten(index, message.get("content"))}
+    calls = plain.pop("tool_calls", None)
+    if calls:
+        plain["tool_calls"] = [_with_arguments(index, call) for call in calls]
+    return plain
 
 
-def _flatten(index: int, content: Any) -> str:
+def _with_arguments(index: int, call: Any) -> dict[str, Any]:
+    """A call whose arguments are an object again: templates write them as JSON themselves.
+
+    Source: vllm/entrypoints/chat_utils.py#L1803-L1842 (_postprocess_messages) @ v0.22.1
+    """
+    function = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise ValueError(f"messages[{index}].tool_calls holds a call without function.name; add it")
+    arguments = function.get("arguments") or {}
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError as error:
+            raise ValueError(
+                f"messages[{index}].tool_calls holds arguments that are no JSON: {error}"
+            ) from error
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def flatten(index: int, content: Any) -> str:
+    """The text of a message's content; parts stand one a line."""
     if content is None:
         return ""
     if isinstance(content, str):
@@ -77,13 +105,11 @@ def _flatten(index: int, content: Any) -> str:
         )
     texts = []
     for part in content:
-        kind = part.get("type", "text") if isinstance(part, Mapping) else None
-        if kind not in ("text", "input_text", "output_text") or not isinstance(
-            part.get("text"), str
-        ):
+        text = part_text(part)
+        if text is None:
             raise ValueError(
-                f"messages[{index}].content holds a part of type {kind!r}; this model takes text "
-                "parts only"
+                f"messages[{index}].content holds the part {show(part)}; this model takes text "
+                "only: 'type': 'text' with a 'text'"
             )
-        texts.append(part["text"])
+        texts.append(text)
     return "\n".join(texts)

@@ -7,6 +7,8 @@ ValueError that names the file, the entry, its value and what is allowed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeGuard
 
@@ -172,6 +174,67 @@ def load_tokenizer(folder: str | Path) -> Any:
             f"no tokenizer could be loaded from {folder}: {_describe(error)}; pass "
             "tokenizer=FOLDER, or skip_tokenizer_init=True to work on token ids"
         ) from error
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What masks need of a tokenizer, under the names that `transformers` has for it."""
+
+    words: Mapping[str, int]
+    added_tokens_decoder: Mapping[int, Any]
+
+    def get_vocab(self) -> Mapping[str, int]:
+        return self.words
+
+    @property
+    def all_special_ids(self) -> list[int]:
+        return [i for i, token in self.added_tokens_decoder.items() if token.special]
+
+
+def load_vocabulary(folder: str | Path) -> Any:
+    """A tokenizer's vocabulary, or the whole tokenizer.
+
+    `transformers` takes seconds to import, and an engine in a process of its own needs it for
+    nothing else. So `tokenizer.json` is read alone, unless other files name special tokens that
+    do not stand in it: only the library knows what becomes of those.
+    """
+    folder = Path(folder)
+    if not (folder / "tokenizer.json").is_file():
+        return load_tokenizer(folder)
+    from tokenizers import Tokenizer
+
+    try:
+        check_tokenizer_files(folder)
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        vocabulary = Vocabulary(tokenizer.get_vocab(), tokenizer.get_added_tokens_decoder())
+        special = {
+            token.content for token in vocabulary.added_tokens_decoder.values() if token.special
+        }
+        if special.issuperset(_named_tokens(folder)):
+            return vocabulary
+    except Exception:  # the library promises none in particular; `load_tokenizer` names the file
+        pass
+    return load_tokenizer(folder)
+
+
+def _named_tokens(folder: Path) -> Iterator[str]:
+    """Tokens that the files beside `tokenizer.json` speak of."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"):
+        if not (folder / name).is_file():
+            continue
+        entries = read_json(folder / name)
+        if name == "added_tokens.json":
+            yield from entries
+            continue
+        values = [value for key, value in entries.items() if key.endswith("_token")]
+        for key in ("additional_special_tokens", "extra_special_tokens"):
+            more = entries.get(key) or ()
+            values += more.values() if isinstance(more, dict) else more
+        values += (entries.get("added_tokens_decoder") or {}).values()
+        for value in values:
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str):
+                yield text
 
 
 def _describe(error: Exception) -> str:

@@ -27,7 +27,11 @@ PLACE_IN_CHAT = f"<|vision_start|>{PLACEHOLDER}<|vision_end|>"
 Source: vllm/model_executor/models/qwen3_vl.py#L1637-L1644
 (Qwen3VLForConditionalGeneration.get_placeholder_str) @ v0.22.1
 """
-TEXT_PARTS = ("text", "input_text", "output_text")
+TEXT_PARTS = {
+    "text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal",
+    "thinking": "thinking",
+}  # fmt: skip
+"""Kinds of parts that are text, and the field that holds it."""
 
 
 def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, Any]], list[Any]]:
@@ -54,12 +58,13 @@ def _as_text(parts: Sequence[Any], images: list[Any]) -> str:
     text, follows_text = "", False
     for part in parts:
         kind = part.get("type", "text") if isinstance(part, Mapping) else None
-        if kind in TEXT_PARTS and isinstance(part.get("text"), str):
-            text += ("\n" if follows_text else "") + part["text"]
+        words = part_text(part)
+        if words is not None:
+            text += ("\n" if follows_text else "") + words
         elif kind == "image_pil":
             images.append(part.get("image_pil"))
             text += PLACE_IN_CHAT
-        elif kind == "image_url":
+        elif kind in ("image_url", "input_image"):
             url = part.get("image_url")
             images.append(MediaURL(url.get("url") if isinstance(url, Mapping) else url))
             text += PLACE_IN_CHAT
@@ -68,5 +73,16 @@ def _as_text(parts: Sequence[Any], images: list[Any]) -> str:
                 f"a message holds the part {show(part)}; it must be of type text, image_pil or "
                 "image_url"
             )
-        follows_text = kind in TEXT_PARTS
+        follows_text = words is not None
     return text
+
+
+def part_text(part: Any) -> str | None:
+    """The text of a part, which may be a plain string; None if it is something else."""
+    if isinstance(part, str):
+        return part
+    if not isinstance(part, Mapping):
+        return None
+    kind = part.get("type", "text")
+    text = part.get(TEXT_PARTS.get(kind, "")) if isinstance(kind, str) else None
+    return text if isinstance(text, str) else None

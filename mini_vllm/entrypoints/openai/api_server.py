@@ -251,7 +251,8 @@ def _validation_error(error: ValidationError) -> APIError:
     first = problems[0]
     field = str(first["loc"][0]) if first["loc"] else None
     names_of_types = ("str", "int", "list[")
-    path = ".".join(str(p) for p in first["loc"] if not str(p).startswith(names_of_types))
+    inner = [str(p) for p in first["loc"][1:] if not str(p).startswith(names_of_types)]
+    path = ".".join([*([] if field is None else [field]), *inner])
     texts = [p["msg"] for p in problems if p["loc"][:1] == first["loc"][:1]]
     found = repr(first.get("input"))
     found = found if len(found) <= 100 else found[:100] + "..."

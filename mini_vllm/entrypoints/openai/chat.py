@@ -16,12 +16,18 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
-from mini_vllm.entrypoints.chat_template import render_chat
-from mini_vllm.entrypoints.openai.completion import finite
+from mini_vllm.entrypoints.chat_template import flatten, render_chat
+from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
-from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
-from mini_vllm.entrypoints.openai.state import ServerState, request_id, room_for_output, usage_of
+from mini_vllm.entrypoints.openai.state import (
+    ServerState,
+    cut_prompt,
+    request_id,
+    room_for_output,
+    usage_of,
+)
 from mini_vllm.entrypoints.openai.tool_parser import (
     HermesToolParser,
     ToolCall,
@@ -29,8 +35,10 @@ from mini_vllm.entrypoints.openai.tool_parser import (
     required_calls,
     tool_schema,
 )
+from mini_vllm.inputs import PromptType
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
+from mini_vllm.sampling_params import SamplingParams
 
 MAX_TOP_LOGPROBS = 20
 RENDER_ARGUMENTS = {
@@ -50,6 +58,14 @@ class ChatAnswer:
     stream: Stream
     role: str
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def echoed(self) -> str:
+        """The last message, which the answer goes on with, if ``echo`` asks for it."""
+        last = self.request.messages[-1]
+        if not self.request.echo or last.get("role") != self.role:
+            return ""
+        return flatten(len(self.request.messages) - 1, last.get("content"))
 
     @property
     def tool_choice(self) -> Any:
@@ -79,17 +95,10 @@ async def create_chat_completion(
     """Everything that can be refused is refused here, before the first byte of an answer."""
     lora = state.check_model(request.model)
     state.check_alive()
-    request.check_stream_options()
+    request.check_fields()
     check_tools(state, request)
     answer_id = request_id("chatcmpl", headers, request.request_id)
-    images = take_request_images(state, request)
-    token_ids = await prompt_of(state, request)
-    params = _params(state, request, len(token_ids))
-    prompt: Any = token_ids
-    if request.cache_salt is not None or images or request.mm_processor_kwargs:
-        prompt = {"prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
-        prompt |= {"mm_processor_kwargs": request.mm_processor_kwargs}
-        prompt |= {"multi_modal_data": {"image": images}} if images else {}
+    prompt, params = await prepare_chat(state, request)
     (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority)
     role = state.response_role
     if not request.add_generation_prompt and request.messages:
@@ -103,10 +112,27 @@ async def create_chat_completion(
         state.close([stream])
 
 
-def take_request_images(state: ServerState, request: ChatCompletionRequest) -> list[Any]:
+async def prepare_chat(
+    state: ServerState, request: ChatCompletionRequest
+) -> tuple[PromptType, SamplingParams]:
+    """What the engine is asked: the conversation as token ids with its pictures, and how."""
+    images = take_request_images(state, request)
+    token_ids = cut_prompt(state, await prompt_of(state, request), request)
+    params = _params(state, request, len(token_ids))
+    if request.cache_salt is None and not images and not request.mm_processor_kwargs:
+        return token_ids, params
+    prompt: dict[str, Any] = {"prompt_token_ids": token_ids, "cache_salt": request.cache_salt}
+    prompt |= {"mm_processor_kwargs": request.mm_processor_kwargs}
+    prompt |= {"multi_modal_data": {"image": images}} if images else {}
+    return prompt, params
+
+
+def take_request_images(
+    state: ServerState, request: ChatCompletionRequest | TokenizeRequest
+) -> list[Any]:
     """The pictures of a conversation, whose messages then hold placeholders instead. A model that
     takes text only gets the messages as they are, and they are refused as such."""
-    if state.engine.input_processor.images is None:
+    if state.engine.input_processor.images is None or request.messages is None:
         return []
     request.messages, images = take_images(request.messages)
     return images
@@ -170,12 +196,17 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         )
     tools = getattr(request, "tools", None)
     use_tools = tools if getattr(request, "tool_choice", None) != "none" else None
-    more = getattr(request, "chat_template_kwargs", None) or {}
+    more = dict(getattr(request, "chat_template_kwargs", None) or {})
     for name in more.keys() & RENDER_ARGUMENTS:
         raise APIError(
             f"chat_template_kwargs has {name!r}, which the server sets itself; remove it",
             param="chat_template_kwargs",
         )
+    documents, effort = (getattr(request, k, None) for k in ("documents", "reasoning_effort"))
+    if documents is not None:
+        more["documents"] = documents
+    if effort is not None:
+        more = {"enable_thinking": effort != "none"} | more | {"reasoning_effort": effort}
     text = render_chat(
         state.engine.tokenizer,
         request.messages,
@@ -186,14 +217,15 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         **more,
     )
     # The template has written the special tokens that the model wants.
-    return await asyncio.to_thread(state.engine.tokenizer.encode, text, add_special_tokens=False)
+    special = bool(getattr(request, "add_special_tokens", False))
+    return await asyncio.to_thread(state.engine.tokenizer.encode, text, add_special_tokens=special)
 
 
-def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int) -> Any:
-    wanted = request.max_completion_tokens
-    wanted = request.max_tokens if wanted is None else wanted
+def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int) -> SamplingParams:
+    name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
+    wanted = getattr(request, name)
     if wanted is not None and wanted < 1:
-        raise APIError(f"max_tokens is {wanted}; it must be at least 1", param="max_tokens")
+        raise APIError(f"{name} is {wanted}; it must be at least 1", param=name)
     tops = request.top_logprobs
     if tops is not None and not request.logprobs:
         raise APIError(
@@ -226,12 +258,13 @@ async def _whole(answer: ChatAnswer) -> Response:
     answer.state.check_output(final)
     choices = [_whole_choice(answer, completion) for completion in final.outputs]
     num_tokens = sum(len(completion.token_ids) for completion in final.outputs)
+    wants_prompt = answer.request.prompt_logprobs is not None
     body = answer.frame("chat.completion") | {
         "choices": choices,
         "service_tier": None,
         "system_fingerprint": None,
         "usage": answer.usage(num_tokens),
-        "prompt_logprobs": None,
+        "prompt_logprobs": prompt_logprobs(final) if wants_prompt else None,
         "prompt_token_ids": final.prompt_token_ids if answer.request.return_token_ids else None,
         "kv_transfer_params": final.kv_transfer_params,
     }
@@ -240,6 +273,8 @@ async def _whole(answer: ChatAnswer) -> Response:
 
 def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str, Any]:
     content, calls = _tool_calls(answer, completion)
+    if answer.echoed:
+        content = answer.echoed + (content or "")
     reason = completion.finish_reason
     if calls and reason == "stop" and not isinstance(answer.tool_choice, dict):
         reason = "tool_calls"
@@ -256,7 +291,7 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
     return {
         "index": completion.index,
         "message": message,
-        "logprobs": _logprobs(answer, completion),
+        "logprobs": chat_logprobs(answer.request, completion),
         "finish_reason": reason,
         "stop_reason": completion.stop_reason,
         "token_ids": completion.token_ids if answer.request.return_token_ids else None,
@@ -310,6 +345,9 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
                 delta = {"role": answer.role, "content": ""}
                 first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
                 yield head + orjson.dumps(first) + _tail(answer, 0)
+                if answer.echoed:
+                    echo = first | {"delta": {"content": answer.echoed}}
+                    yield head + orjson.dumps(echo) + _tail(answer, 0)
             counts[index] += len(completion.token_ids)
             tail = _tail(answer, counts[index])
             for choice in writers[index].write(completion):
@@ -348,7 +386,7 @@ class DeltaWriter:
                 and not isinstance(self.answer.tool_choice, dict)
             ):
                 reason = "tool_calls"
-        logprobs = _logprobs(self.answer, completion)
+        logprobs = chat_logprobs(self.answer.request, completion)
         if logprobs is not None:
             self._logprobs += logprobs["content"]
         wants_ids = self.answer.request.return_token_ids
@@ -410,18 +448,25 @@ class DeltaWriter:
         return delta | ({"tool_calls": first} if first else {})
 
 
-def _logprobs(answer: ChatAnswer, completion: CompletionOutput) -> dict[str, Any] | None:
-    if not answer.request.logprobs or completion.logprobs is None:
+def chat_logprobs(
+    request: ChatCompletionRequest, completion: CompletionOutput
+) -> dict[str, Any] | None:
+    """An entry for each token, if the request asks for them."""
+    if not request.logprobs or completion.logprobs is None:
         return None
-    num_top = answer.request.top_logprobs or 0
+    num_top = request.top_logprobs or 0
+
+    def entry(token_id: int, found: Logprob) -> dict[str, Any]:
+        token = token_text(request, token_id, found)
+        return {
+            "token": token,
+            "logprob": finite(found.logprob),
+            "bytes": list(token.encode()),
+        }
+
     content = [
-        _token_entry(candidates[token_id])
-        | {"top_logprobs": [_token_entry(e) for e in list(candidates.values())[:num_top]]}
+        entry(token_id, candidates[token_id])
+        | {"top_logprobs": [entry(*item) for item in list(candidates.items())[:num_top]]}
         for token_id, candidates in zip(completion.token_ids, completion.logprobs, strict=False)
     ]
     return {"content": content}
-
-
-def _token_entry(entry: Logprob) -> dict[str, Any]:
-    token = entry.decoded_token or ""
-    return {"token": token, "logprob": finite(entry.logprob), "bytes": list(token.encode())}

@@ -17,10 +17,11 @@ from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
-from mini_vllm.entrypoints.openai.protocol import CompletionRequest
+from mini_vllm.entrypoints.openai.protocol import CompletionRequest, GenerationRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, merge, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
+    cut_prompt,
     request_id,
     room_for_output,
     usage_of,
@@ -47,7 +48,7 @@ class Answer:
     @property
     def hides_token(self) -> bool:
         """``echo`` with ``max_tokens=0``: the engine makes one token, which nobody asked for."""
-        return self.request.echo and self.request.max_tokens == 0
+        return bool(self.request.echo) and self.request.max_tokens == 0
 
     def usage(self, outputs: dict[int, int], cached: int) -> dict[str, Any]:
         num_prompt = sum(len(stream.live.prompt_token_ids) for stream in self.streams)
@@ -60,12 +61,12 @@ async def create_completion(
     """Everything that can be refused is refused here, before the first byte of an answer."""
     lora = state.check_model(request.model)
     state.check_alive()
-    request.check_stream_options()
+    request.check_fields()
     if request.suffix is not None:
         raise APIError("suffix is not supported; leave it out", param="suffix")
     prompts, params = [], []
     for prompt in split_prompts(request.prompt):
-        token_ids = await state.engine.tokenize(prompt)
+        token_ids = cut_prompt(state, await _token_ids(state, prompt, request), request)
         prompts.append(_with_salt(token_ids, request.cache_salt))
         params.append(_params(state, request, len(token_ids)))
     answer_id = request_id("cmpl", headers, request.request_id)
@@ -86,6 +87,16 @@ def split_prompts(prompt: Any) -> list[PromptType]:
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         return [prompt]
     return list(prompt)
+
+
+async def _token_ids(
+    state: ServerState, prompt: PromptType, request: CompletionRequest
+) -> list[int]:
+    """The prompt's tokens; ``add_special_tokens=False`` is for text that has its own already."""
+    tokenizer = state.engine.tokenizer
+    if request.add_special_tokens or tokenizer is None or not isinstance(prompt, str):
+        return await state.engine.tokenize(prompt)
+    return await asyncio.to_thread(tokenizer.encode, prompt, add_special_tokens=False)
 
 
 def _with_salt(token_ids: list[int], salt: str | None) -> PromptType:
@@ -124,7 +135,7 @@ async def _whole(answer: Answer) -> Response:
                 "stop_reason": completion.stop_reason,
             }
             wants_prompt = request.prompt_logprobs is not None
-            choice["prompt_logprobs"] = _prompt_logprobs(output) if wants_prompt else None
+            choice["prompt_logprobs"] = prompt_logprobs(output) if wants_prompt else None
             wants_ids = request.return_token_ids
             choice["token_ids"] = completion.token_ids if wants_ids else None
             choice["prompt_token_ids"] = output.prompt_token_ids if wants_ids else None
@@ -228,7 +239,7 @@ def _choice(
         entries = [*(output.prompt_logprobs or []), *entries]
     if answer.request.logprobs is None:
         return text, None
-    return text, completion_logprobs(token_ids, entries, answer.request.logprobs, tokenizer)
+    return text, completion_logprobs(token_ids, entries, answer.request, tokenizer)
 
 
 def _prompt_text(output: RequestOutput, tokenizer: Any) -> str:
@@ -240,7 +251,7 @@ def _prompt_text(output: RequestOutput, tokenizer: Any) -> str:
 def completion_logprobs(
     token_ids: list[int],
     entries: list[dict[int, Logprob] | None],
-    num_logprobs: int,
+    request: CompletionRequest,
     tokenizer: Any,
 ) -> dict[str, Any]:
     """OpenAI's four parallel lists.
@@ -251,20 +262,22 @@ def completion_logprobs(
     tokens: list[str] = []
     values: list[float | None] = []
     tops: list[dict[str, float] | None] = []
+    most = (request.logprobs or 0) + 1  # the token itself may not be among the best
     offsets: list[int] = []
     position = 0
     for token_id, candidates in zip(token_ids, entries, strict=False):
         if candidates is None:  # the first token of a prompt follows nothing
             token = "" if tokenizer is None else tokenizer.decode([token_id])
+            token = f"token_id:{token_id}" if request.return_tokens_as_token_ids else token
             values.append(None)
             tops.append(None)
         else:
-            token = candidates[token_id].decoded_token or ""
+            token = token_text(request, token_id, candidates[token_id])
             values.append(finite(candidates[token_id].logprob))
             tops.append(
                 {
-                    entry.decoded_token or "": finite(entry.logprob)
-                    for entry in list(candidates.values())[: num_logprobs + 1]
+                    token_text(request, one, entry): finite(entry.logprob)
+                    for one, entry in list(candidates.items())[:most]
                 }
             )
         tokens.append(token)
@@ -278,11 +291,19 @@ def completion_logprobs(
     }
 
 
+def token_text(request: GenerationRequest, token_id: int, entry: Logprob) -> str:
+    """What a token is called in logprobs: its text, or its id, which no other token shares."""
+    if request.return_tokens_as_token_ids:
+        return f"token_id:{token_id}"
+    return entry.decoded_token or ""
+
+
 def finite(logprob: float) -> float:
     return max(logprob, NO_LOGPROB)
 
 
-def _prompt_logprobs(output: RequestOutput) -> list[dict[str, Any] | None]:
+def prompt_logprobs(output: RequestOutput) -> list[dict[str, Any] | None]:
+    """What is known of each token of the prompt, by id."""
     return [
         None
         if candidates is None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,9 +23,18 @@ SAME_NAME = (
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
     "min_tokens", "prompt_logprobs", "skip_special_tokens", "logit_bias", "allowed_token_ids",
     "bad_words", "logprob_token_ids", "skip_reading_prefix_cache", "thinking_token_budget",
-    "repetition_detection",
+    "repetition_detection", "spaces_between_special_tokens",
 )  # fmt: skip
 """Fields that are called as in :class:`~mini_vllm.sampling_params.SamplingParams`."""
+
+
+REFUSED = {
+    "use_beam_search": "draw several with n and a temperature above 0",
+    "prompt_embeds": "send text or token ids",
+    "media_io_kwargs": "resize with mm_processor_kwargs, or before you send",
+}
+"""Fields of vLLM's that would change the answer, and that this server has nothing for."""
+INT64 = 2**63
 
 
 class Lenient(BaseModel):
@@ -33,15 +42,15 @@ class Lenient(BaseModel):
 
 
 class StreamOptions(Lenient):
-    include_usage: bool = False
-    continuous_usage_stats: bool = False
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
 
 
 class GenerationRequest(Lenient):
     """What completions and chats have in common."""
 
     model: str | None = None
-    stream: bool = False
+    stream: bool | None = False
     stream_options: StreamOptions | None = None
     n: int | None = None
     presence_penalty: float | None = None
@@ -51,7 +60,7 @@ class GenerationRequest(Lenient):
     top_p: float | None = None
     top_k: int | None = None
     min_p: float | None = None
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-INT64, le=INT64 - 1)
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     include_stop_str_in_output: bool | None = None
@@ -72,7 +81,12 @@ class GenerationRequest(Lenient):
     request_id: str | None = None
     cache_salt: str | None = None
     kv_transfer_params: dict[str, Any] | None = None
-    return_token_ids: bool = False
+    return_token_ids: bool | None = False
+    return_tokens_as_token_ids: bool | None = False
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT64 - 1)
+    truncation_side: Literal["left", "right"] | None = None
+    vllm_xargs: dict[str, Any] | None = None
 
     def sampling_params(
         self, defaults: Mapping[str, Any], max_tokens: int, num_logprobs: int | None
@@ -97,8 +111,11 @@ class GenerationRequest(Lenient):
         unknown = [name for name in given if name not in known]
         if unknown:
             raise APIError(f"{unknown[0]} is not supported; leave it out", param=unknown[0])
+        extra = dict(self.vllm_xargs or {})
         if self.kv_transfer_params is not None:
-            given["extra_args"] = {"kv_transfer_params": self.kv_transfer_params}
+            extra["kv_transfer_params"] = self.kv_transfer_params
+        if extra:
+            given["extra_args"] = extra
         given |= self._structured_outputs()
         kinds = RequestOutputKind
         return SamplingParams(
@@ -136,7 +153,17 @@ class GenerationRequest(Lenient):
                 )
         return {"structured_outputs": wanted} if wanted else {}
 
-    def check_stream_options(self) -> None:
+    def check_fields(self) -> None:
+        """Raises APIError for fields that do not go together, or that ask for what is not here."""
+        for name, instead in REFUSED.items():
+            if (self.model_extra or {}).get(name):
+                raise APIError(f"{name} is not supported; {instead}", param=name)
+        if self.stream and self.prompt_logprobs is not None:
+            raise APIError(
+                f"prompt_logprobs is {self.prompt_logprobs} and stream is true; a stream has no "
+                "place for them; leave one of the two out",
+                param="prompt_logprobs",
+            )
         if self.stream_options is not None and not self.stream:
             raise APIError(
                 "stream_options is given but stream is false; set stream to true or leave it out",
@@ -145,7 +172,7 @@ class GenerationRequest(Lenient):
 
     @property
     def includes_usage(self) -> bool:
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
     @property
     def continuous_usage(self) -> bool:
@@ -154,7 +181,7 @@ class GenerationRequest(Lenient):
 
 class CompletionRequest(GenerationRequest):
     prompt: str | list[int] | list[str] | list[list[int]] | None = None
-    echo: bool = False
+    echo: bool | None = False
     logprobs: int | None = None
     max_tokens: int | None = 16
     suffix: str | None = None
@@ -170,42 +197,90 @@ class ChatCompletionRequest(GenerationRequest):
     tools: list[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
+    echo: bool | None = False
     add_generation_prompt: bool = True
     continue_final_message: bool = False
+    add_special_tokens: bool = False
+    documents: list[dict[str, str]] | None = None
+    reasoning_effort: str | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
 
 
-class ResponsesRequest(Lenient):
+class ResponsesRequest(GenerationRequest):
     """The text part of OpenAI's newer interface."""
 
-    model: str | None = None
     input: str | list[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
-    temperature: float | None = None
-    top_p: float | None = None
-    stream: bool = False
     text: dict[str, Any] | None = None
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    include: list[str] | None = None
+    truncation: Literal["auto", "disabled"] | None = "disabled"
+    metadata: dict[str, Any] | None = None
+    user: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
     previous_response_id: str | None = None
+    background: bool | None = False
+    prompt: dict[str, Any] | None = None
     tools: list[dict[str, Any]] | None = None
-    request_id: str | None = None
 
-    def response_format(self) -> dict[str, Any] | None:
-        """The form of the text, as a chat asks for it: there the schema lies one level deeper.
+    @property
+    def wants_logprobs(self) -> bool:
+        return "message.output_text.logprobs" in (self.include or ())
+
+    def as_chat(self) -> ChatCompletionRequest:
+        """The same wish as a conversation.
 
         Raises:
             APIError: for what this server cannot do, and would be wrong to ignore.
         """
-        for name, value in (
-            ("previous_response_id", self.previous_response_id),
-            ("tools", self.tools),
-        ):
-            if value:
+        for name in ("previous_response_id", "tools", "background", "prompt"):
+            if getattr(self, name):
                 raise APIError(
                     f"{name} is not supported here; use /v1/chat/completions", param=name
                 )
+        form = self._form()
+        if form is not None and self.structured_outputs:
+            raise APIError(
+                "text.format and structured_outputs are both given; give one",
+                param="structured_outputs",
+            )
+        shared = {name: getattr(self, name) for name in GenerationRequest.model_fields}
+        return ChatCompletionRequest(
+            **shared
+            | {
+                "messages": self._messages(),
+                "n": None,
+                "response_format": form,
+                "max_tokens": self.max_output_tokens,
+                "logprobs": self.wants_logprobs,
+                "top_logprobs": self.top_logprobs if self.wants_logprobs else None,
+                "truncate_prompt_tokens": -1 if self.truncation == "auto" else None,
+                "chat_template_kwargs": self.chat_template_kwargs,
+                "mm_processor_kwargs": self.mm_processor_kwargs,
+            }
+        )
+
+    def _messages(self) -> list[dict[str, Any]]:
+        messages = (
+            [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+        )
+        for index, item in enumerate(messages):
+            if item.get("type", "message") != "message":
+                raise APIError(
+                    f"input[{index}] is of type {item['type']!r}; only messages are supported here",
+                    param="input",
+                )
+        plain = [{"role": item.get("role"), "content": item.get("content")} for item in messages]
+        if self.instructions:
+            plain.insert(0, {"role": "system", "content": self.instructions})
+        return plain
+
+    def _form(self) -> dict[str, Any] | None:
+        """The form of the text, as a chat asks for it: there the schema lies one level deeper."""
         form = (self.text or {}).get("format")
         if not isinstance(form, dict) or form.get("type") != "json_schema":
             return form
@@ -218,7 +293,12 @@ class TokenizeRequest(Lenient):
     messages: list[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
-    return_token_strs: bool = False
+    continue_final_message: bool = False
+    return_token_strs: bool | None = False
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    mm_processor_kwargs: dict[str, Any] | None = None
+    tools: list[dict[str, Any]] | None = None
 
 
 class DetokenizeRequest(Lenient):

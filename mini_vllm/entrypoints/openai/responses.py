@@ -15,11 +15,13 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
-from mini_vllm.entrypoints.openai.chat import prompt_of
+from mini_vllm.entrypoints.openai.chat import chat_logprobs, prepare_chat
 from mini_vllm.entrypoints.openai.errors import json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, ResponsesRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
-from mini_vllm.entrypoints.openai.state import ServerState, request_id, room_for_output
+from mini_vllm.entrypoints.openai.state import ServerState, request_id
+from mini_vllm.outputs import CompletionOutput
+from mini_vllm.sampling_params import SamplingParams
 
 
 async def create_response(
@@ -27,27 +29,12 @@ async def create_response(
 ) -> Response:
     lora = state.check_model(request.model)
     state.check_alive()
-    messages = (
-        [{"role": "user", "content": request.input}]
-        if isinstance(request.input, str)
-        else [{key: item.get(key) for key in ("role", "content")} for item in request.input]
-    )
-    if request.instructions:
-        messages.insert(0, {"role": "system", "content": request.instructions})
-    chat = ChatCompletionRequest(
-        model=request.model,
-        messages=messages,
-        stream=request.stream,
-        temperature=request.temperature,
-        top_p=request.top_p,
-        response_format=request.response_format(),
-    )
-    token_ids = await prompt_of(state, chat)
-    max_tokens = room_for_output(state, len(token_ids), request.max_output_tokens)
-    params = chat.sampling_params(state.default_params, max_tokens, None)
+    request.check_fields()
+    chat = request.as_chat()
+    prompt, params = await prepare_chat(state, chat)
     answer_id = request_id("resp", headers, request.request_id)
-    (stream,) = await state.submit(answer_id, [token_ids], [params], lora)
-    answer = _Answer(state, request, answer_id, stream)
+    (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority)
+    answer = _Answer(state, request, chat, params, answer_id, stream)
     if request.stream:
         return EventStream(_stream(answer), lambda: state.close([stream]), done=b"")
     try:
@@ -63,20 +50,34 @@ class _Answer:
     """A response while it grows."""
 
     def __init__(
-        self, state: ServerState, request: ResponsesRequest, id: str, stream: Stream
+        self,
+        state: ServerState,
+        request: ResponsesRequest,
+        chat: ChatCompletionRequest,
+        params: SamplingParams,
+        id: str,
+        stream: Stream,
     ) -> None:
         self.state, self.request, self.id, self.stream = state, request, id, stream
+        self.chat, self.params = chat, params
+        self.logprobs: list[dict[str, Any]] = []
         self.message_id = f"msg_{uuid.uuid4().hex}"
-        self.created = time.time()
-        self.text, self.num_tokens, self.finish_reason = "", 0, None
+        self.created = int(time.time())
+        self.text, self.num_tokens = "", 0
+        self.finish_reason: str | None = None
 
-    def take(self, completion: Any) -> None:
+    def take(self, completion: CompletionOutput) -> list[dict[str, Any]]:
+        """Add what is new; returns its entries of logprobs."""
+        news = (chat_logprobs(self.chat, completion) or {"content": []})["content"]
+        self.logprobs += news
         self.text += completion.text
         self.num_tokens += len(completion.token_ids)
         self.finish_reason = completion.finish_reason
+        return news
 
     def part(self, text: str) -> dict[str, Any]:
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": None}
+        logprobs = self.logprobs if self.chat.logprobs else None
+        return {"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}
 
     def item(self, status: str) -> dict[str, Any]:
         content = [self.part(self.text)] if status != "in_progress" else []
@@ -111,11 +112,25 @@ class _Answer:
             "model": self.request.model or self.state.model_name,
             "output": [self.item("incomplete" if cut else "completed")] if done else [],
             "parallel_tool_calls": True,
-            "temperature": self.request.temperature,
-            "top_p": self.request.top_p,
+            "temperature": self.params.temperature,
+            "top_p": self.params.top_p,
+            "presence_penalty": self.params.presence_penalty,
+            "frequency_penalty": self.params.frequency_penalty,
             "tool_choice": "auto",
             "tools": [],
-            "max_output_tokens": self.request.max_output_tokens,
+            "max_output_tokens": self.params.max_tokens,
+            "max_tool_calls": None,
+            "background": False,
+            "metadata": self.request.metadata,
+            "previous_response_id": None,
+            "prompt": None,
+            "reasoning": None,
+            "service_tier": "auto",
+            "text": self.request.text,
+            "top_logprobs": self.params.logprobs,
+            "truncation": self.request.truncation or "disabled",
+            "user": self.request.user,
+            "kv_transfer_params": None,
             "usage": usage if done else None,
         }
 
@@ -134,16 +149,19 @@ async def _stream(answer: _Answer) -> AsyncIterator[bytes]:
     item = answer.item("in_progress")
     yield event("response.output_item.added", output_index=0, item=item)
     yield event("response.content_part.added", **place, part=answer.part(""))
+    held: list[dict[str, Any]] = []  # of tokens without text yet
     async for output in answer.state.engine.outputs(answer.stream):
         answer.state.check_output(output)
         completion = output.outputs[0]
-        answer.take(completion)
+        held += answer.take(completion)
         if completion.text:
             delta = completion.text
-            yield event("response.output_text.delta", **place, delta=delta, logprobs=[])
-    yield event("response.output_text.done", **place, text=answer.text, logprobs=[])
+            yield event("response.output_text.delta", **place, delta=delta, logprobs=held)
+            held = []
+    whole = answer.logprobs
+    yield event("response.output_text.done", **place, text=answer.text, logprobs=whole)
     yield event("response.content_part.done", **place, part=answer.part(answer.text))
     body = answer.body("completed")
     yield event("response.output_item.done", output_index=0, item=body["output"][0])
-    kind = "response.incomplete" if body["status"] == "incomplete" else "response.completed"
-    yield event(kind, response=body)
+    # As vLLM: the status says whether it was cut. OpenAI's client waits for no other event.
+    yield event("response.completed", response=body)

@@ -142,6 +142,29 @@ def request_id(prefix: str, headers: Headers, given: str | None) -> str:
     return f"{prefix}-{given or headers.get('x-request-id') or uuid.uuid4().hex}"
 
 
+def cut_prompt(state: ServerState, token_ids: list[int], request: Any) -> list[int]:
+    """What ``truncate_prompt_tokens`` leaves of a prompt: its end, or its beginning if
+    ``truncation_side`` is "right"; -1 leaves as many tokens as there is room for.
+
+    Source: vllm/renderers/params.py#L396-L413 (TokenizeParams._token_truncation) @ v0.22.1
+    """
+    keep = request.truncate_prompt_tokens
+    if keep is None:
+        return token_ids
+    wanted = getattr(request, "max_completion_tokens", None)
+    wanted = (request.max_tokens if wanted is None else wanted) or 0
+    room = max(state.engine.limits.max_model_len - wanted, 1)
+    if keep > room:
+        raise APIError(
+            f"truncate_prompt_tokens is {keep}; the model's length and max_tokens leave {room}; "
+            "keep fewer",
+            param="truncate_prompt_tokens",
+        )
+    keep = room if keep < 0 else keep
+    side = request.truncation_side
+    return token_ids[:keep] if side == "right" else token_ids[max(len(token_ids) - keep, 0) :]
+
+
 def room_for_output(state: ServerState, num_prompt_tokens: int, wanted: int | None) -> int:
     """``max_tokens``, cut to what the model's length leaves.
 

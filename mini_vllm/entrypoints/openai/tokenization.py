@@ -6,11 +6,12 @@ Source: vllm/entrypoints/serve/tokenize/serving.py#L30-L158 (OpenAIServingTokeni
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 
-from mini_vllm.entrypoints.openai.chat import prompt_of
+from mini_vllm.entrypoints.openai.chat import prompt_of, take_request_images
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
 from mini_vllm.entrypoints.openai.state import ServerState
@@ -22,7 +23,13 @@ async def create_tokenize(
     state.check_model(request.model)
     tokenizer = _tokenizer(state)
     if request.messages is not None:
+        images = take_request_images(state, request)
         tokens = await prompt_of(state, request)
+        if images:  # as many tokens as the engine will make of them
+            prompt: dict[str, Any] = {"prompt_token_ids": tokens}
+            prompt |= {"multi_modal_data": {"image": images}}
+            prompt |= {"mm_processor_kwargs": request.mm_processor_kwargs}
+            tokens, _ = await state.engine.preprocess(prompt)
     elif request.prompt is not None:
         tokens = await asyncio.to_thread(
             tokenizer.encode,

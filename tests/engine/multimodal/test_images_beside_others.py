@@ -66,6 +66,10 @@ def test_a_requests_own_options(folder: Path) -> None:
     [
         ({"max_pixel": 9}, "mm_processor_kwargs has 'max_pixel'; the image processor .* knows"),
         ({"patch_size": 8}, r"patch_size 8 \(mm_processor_kwargs\); config.json says 4"),
+        (
+            {"max_pixels": -1},
+            r"cannot be processed: .* see mm_processor_kwargs, {'max_pixels': -1}",
+        ),
         ([1], "mm_processor_kwargs is .*; it must be a mapping"),
         ({"size": {"shortest_edge": 64, "longest_edge": 65536}}, "max_num_encoder_input_tokens is"),
     ],

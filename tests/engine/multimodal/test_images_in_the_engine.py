@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
+import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 from seeing import PAD, picture, prompt, save, words
+from starlette.datastructures import Headers
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.config import MultiModalConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.messages import decode_request, encode
+from mini_vllm.entrypoints.openai.protocol import TokenizeRequest
+from mini_vllm.entrypoints.openai.tokenization import create_tokenize
+from mini_vllm.multimodal import processing
 from mini_vllm.multimodal.chat import PLACE_IN_CHAT, take_images
 from mini_vllm.multimodal.hasher import hash_image
 from mini_vllm.multimodal.inputs import MultiModalFeatureSpec, PlaceholderRange
@@ -218,6 +225,24 @@ def test_a_picture_is_processed_once(folder: Path) -> None:
     assert llm.engine.input_processor.images.num_processed == 1
 
 
+def test_threads_prepare_pictures_beside_each_other(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server does: some keep what others drop."""
+    monkeypatch.setattr(processing, "KEPT_PATCHES_BYTES", 4096)
+    images = llm.engine.input_processor.images
+    prompts = [prompt(picture(number % 7)) for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        made = list(
+            pool.map(
+                lambda one: images.process(one["prompt_token_ids"], one["multi_modal_data"]),
+                prompts,
+            )
+        )
+    names = [features[0].identifier for _, features in made]
+    assert names == [names[number % 7] for number in range(200)] and len(set(names)) == 7
+
+
 def test_an_image_crosses_to_another_process() -> None:
     pixels = np.random.default_rng(0).random((4, 96), dtype=np.float32)
     data = {"pixel_values": pixels, "image_grid_thw": [1, 2, 2]}
@@ -260,6 +285,24 @@ def data_url(image: Image.Image) -> str:
     stream = io.BytesIO()
     image.save(stream, "PNG")
     return "data:image/png;base64," + base64.b64encode(stream.getvalue()).decode()
+
+
+def test_tokenize_counts_the_tokens_of_pictures() -> None:
+    processor = LLM("storyteller-vision", num_gpu_blocks=32).engine.input_processor
+
+    async def preprocess(prompt: Any) -> Any:
+        return processor.preprocess(prompt)
+
+    engine = SimpleNamespace(
+        input_processor=processor, tokenizer=processor.tokenizer, preprocess=preprocess,
+        limits=SimpleNamespace(max_model_len=128),
+    )  # fmt: skip
+    state: Any = SimpleNamespace(engine=engine, check_model=lambda name: None, chat_template=None)
+    part = {"type": "image_url", "image_url": {"url": data_url(Image.new("RGB", (32, 32)))}}
+    request = TokenizeRequest(messages=[{"role": "user", "content": [part]}])
+    answer = asyncio.run(create_tokenize(state, request, Headers()))
+    pad = processor.images.vision.image_token_id
+    assert json.loads(bytes(answer.body))["tokens"].count(pad) == 16
 
 
 def test_parts_become_text_with_placeholders() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from mini_vllm import bundled
-from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.model.checkpoint_files import Vocabulary, load_tokenizer, load_vocabulary
 from mini_vllm.structured_output.patterns import parse_regex
 from mini_vllm.structured_output.regex_automaton import DEAD
 from mini_vllm.structured_output.token_index import (
@@ -115,3 +118,22 @@ def test_rows_are_made_when_first_needed_and_the_oldest_goes() -> None:
         assert index.row(states[-1]).tolist() == [1]
     assert list(index._rows) == states[-2:]
     assert index.walk(states[0], 5) == index.walk(states[0], 99) == index.walk(states[0], 1) == DEAD
+
+
+@pytest.mark.parametrize("name", ["storyteller", "storyteller-vision"])
+def test_the_vocabulary_alone_says_what_the_library_says(name: str) -> None:
+    folder = bundled.path(name)
+    alone = load_vocabulary(folder)
+    assert isinstance(alone, Vocabulary), "the library need not be imported"
+    assert token_bytes(alone, 2060) == token_bytes(load_tokenizer(folder), 2060)
+
+
+def test_special_tokens_that_only_other_files_name(tmp_path: Path) -> None:
+    """What becomes of them only the library knows."""
+    folder = tmp_path / "model"
+    shutil.copytree(bundled.path("storyteller"), folder)
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(config | {"sep_token": "<|sep|>"}))
+    texts = token_bytes(load_vocabulary(folder), 2060)
+    assert texts == token_bytes(load_tokenizer(folder), 2060)
+    assert b"<|sep|>" not in texts

@@ -1,0 +1,190 @@
+"""Every field of a request of vLLM's is obeyed, refused by name, or means nothing here."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from pydantic import BaseModel
+
+from mini_vllm import bundled
+from mini_vllm.entrypoints.chat_template import render_chat
+from mini_vllm.entrypoints.openai.completion import _token_ids
+from mini_vllm.entrypoints.openai.protocol import (
+    REFUSED,
+    ChatCompletionRequest,
+    CompletionRequest,
+)
+from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.multimodal.chat import part_text
+from tests.engine.entrypoints.server import ROOT, Server, running
+
+UPSTREAM = ROOT / ".upstream" / "vllm-0.22.1" / "vllm" / "entrypoints" / "openai"
+HELLO = [{"role": "user", "content": "Hello"}]
+GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with running() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> openai.OpenAI:
+    http = httpx.Client(trust_env=False)
+    return openai.OpenAI(base_url=server.url + "/v1", api_key="-", http_client=http, max_retries=0)
+
+
+NO_EFFECT = {
+    "user": "of the caller's own books", "length_penalty": "of beam search, which is refused",
+    "include_reasoning": "there is no reasoning parser", "return_prompt_text": "see /tokenize",
+}  # fmt: skip
+
+
+@pytest.mark.upstream
+@pytest.mark.parametrize(
+    ("folder", "name", "ours"),
+    [
+        ("completion", "CompletionRequest", CompletionRequest),
+        ("chat_completion", "ChatCompletionRequest", ChatCompletionRequest),
+    ],
+)
+def test_no_field_of_upstreams_is_dropped_in_silence(
+    folder: str, name: str, ours: type[BaseModel]
+) -> None:
+    path = UPSTREAM / folder / "protocol.py"
+    if not path.is_file():
+        pytest.skip("vLLM's source is not unpacked; `make upstream` does it")
+    tree = ast.parse(path.read_text())
+    (theirs,) = (n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
+    fields = {n.target.id for n in theirs.body if isinstance(n, ast.AnnAssign)}  # type: ignore[union-attr]
+    fields = {field for field in fields if not field.startswith("_")}
+    assert fields <= ours.model_fields.keys() | REFUSED.keys() | NO_EFFECT.keys()
+
+
+def test_null_is_what_is_not_given(server: Server) -> None:
+    nulls = dict.fromkeys(("stream", "n", "seed", "stop", "return_token_ids", "stream_options"))
+    answer = server.post("/v1/completions", prompt="Once", echo=None, **GREEDY, **nulls)
+    assert answer.status_code == 200, answer.text
+    assert server.post("/v1/chat/completions", messages=HELLO, **nulls).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "part"),
+    [
+        ("completions", {"use_beam_search": True}, "use_beam_search is not supported; "),
+        ("completions", {"prompt_embeds": "AAAA"}, "prompt_embeds is not supported; "),
+        ("completions", {"stream": "perhaps"}, "stream is 'perhaps'"),
+        ("completions", {"seed": 2**63}, f"seed is {2**63}"),
+        ("completions", {"truncate_prompt_tokens": 5000}, "is 5000; the model's length"),
+        ("completions", {"truncation_side": "up"}, "truncation_side is 'up'"),
+        ("completions", {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs is 1 and stream"),
+        ("chat/completions", {"max_completion_tokens": 0}, "max_completion_tokens is 0"),
+        ("chat/completions", {"media_io_kwargs": {"image": {}}}, "media_io_kwargs"),
+        ("responses", {"background": True}, "background is not supported"),
+        ("responses", {"input": [{"type": "function_call_output"}]}, "input[0] is of type"),
+    ],
+)
+def test_fields_that_cannot_be_obeyed(
+    server: Server, path: str, change: dict[str, Any], part: str
+) -> None:
+    body = {"prompt": "Once", "messages": HELLO, "input": "Hello"}
+    body = {k: v for k, v in body.items() if (k == "prompt") == (path == "completions")}
+    answer = server.post(f"/v1/{path}", **(body | change))
+    assert answer.status_code == 400 and part in answer.json()["error"]["message"]
+
+
+def test_a_prompt_is_cut(server: Server) -> None:
+    ids = server.post("/tokenize", prompt="Once upon a time there was").json()["tokens"]
+    for change, want in (
+        ({}, ids[-2:]), ({"truncation_side": "right"}, ids[:2]), ({"max_tokens": 1}, ids[-2:]),
+    ):  # fmt: skip
+        body = GREEDY | {"truncate_prompt_tokens": 2, "return_token_ids": True} | change
+        (choice,) = server.post("/v1/completions", prompt=ids, **body).json()["choices"]
+        assert choice["prompt_token_ids"] == want
+    body = GREEDY | {"truncate_prompt_tokens": -1}
+    usage = server.post("/v1/completions", prompt="a " * 400, **body).json()["usage"]
+    assert usage["prompt_tokens"] == 256 - 8
+
+
+def test_text_may_have_its_special_tokens_already() -> None:
+    class Tokenizer:
+        def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+            return [1, 7] if add_special_tokens else [7]
+
+    async def tokenize(prompt: Any) -> list[int]:
+        return engine.tokenizer.encode(prompt)
+
+    engine = SimpleNamespace(tokenizer=Tokenizer(), tokenize=tokenize)
+    state: Any = SimpleNamespace(engine=engine)
+    for says, want in ((True, [1, 7]), (False, [7])):
+        request = CompletionRequest(prompt="x", add_special_tokens=says)
+        assert asyncio.run(_token_ids(state, "x", request)) == want
+
+
+def test_tokens_go_by_their_ids(server: Server) -> None:
+    body = GREEDY | {"return_tokens_as_token_ids": True, "return_token_ids": True}
+    (choice,) = server.post("/v1/completions", prompt="Once", logprobs=1, **body).json()["choices"]
+    names = [f"token_id:{token_id}" for token_id in choice["token_ids"]]
+    assert choice["logprobs"]["tokens"] == names
+    ask = {"messages": HELLO, "logprobs": True, "top_logprobs": 2}
+    (choice,) = server.post("/v1/chat/completions", **ask, **body).json()["choices"]
+    entries = choice["logprobs"]["content"]
+    assert [e["token"] for e in entries] == [f"token_id:{i}" for i in choice["token_ids"]]
+    assert all(t["token"].startswith("token_id:") for e in entries for t in e["top_logprobs"])
+
+
+def test_a_chat_knows_its_prompt_and_repeats_its_beginning(server: Server) -> None:
+    turns = [*HELLO, {"role": "assistant", "content": "Once upon"}]
+    ask = GREEDY | {"messages": turns, "echo": True, "prompt_logprobs": 1}
+    ask |= {"add_generation_prompt": False, "continue_final_message": True}
+    body = server.post("/v1/chat/completions", **ask).json()
+    assert body["choices"][0]["message"]["content"].startswith("Once upon a time")
+    assert len(body["prompt_logprobs"]) == body["usage"]["prompt_tokens"]
+    assert body["prompt_logprobs"][0] is None
+
+
+def test_a_response_takes_the_samplers_fields(client: openai.OpenAI) -> None:
+    more = {"stop": "!", "seed": 3, "top_k": 1, "ignore_eos": True}
+    ask: dict[str, Any] = {
+        "model": "storyteller", "input": "Hello", "max_output_tokens": 4, "extra_body": more,
+        "metadata": {"a": "b"}, "top_logprobs": 2, "include": ["message.output_text.logprobs"],
+    }  # fmt: skip
+    answer = client.responses.create(**ask)
+    assert answer.status == "completed" and answer.output_text == "Hello"
+    assert answer.metadata == {"a": "b"} and answer.top_logprobs == 2
+    logprobs = answer.output[0].content[0].logprobs  # type: ignore[union-attr, index]
+    assert [len(entry.top_logprobs) for entry in logprobs or []] == [2, 2]
+    with client.responses.stream(model="storyteller", input="Hello", max_output_tokens=1) as cut:
+        assert cut.get_final_response().status == "incomplete"
+    events = list(client.responses.create(stream=True, **ask))
+    assert events[-1].response.output_text == "Hello"  # type: ignore[union-attr]
+
+
+def test_arguments_of_earlier_calls_are_objects_for_the_template() -> None:
+    """As models write them: a template turns objects into JSON, and a text into a quoted text."""
+    template = "{{ messages[0].tool_calls[0].function.arguments | tojson }}"
+    tokenizer = load_tokenizer(bundled.path("storyteller"))
+    for given, want in (
+        ('{"city": "Oslo"}', '{"city": "Oslo"}'),
+        ("", "{}"),
+        ({"a": 1}, '{"a": 1}'),
+    ):
+        call = {"type": "function", "function": {"name": "weather", "arguments": given}}
+        turn = {"role": "assistant", "content": None, "tool_calls": [call]}
+        assert render_chat(tokenizer, [turn], template=template) == want
+    call["function"] = {"name": "weather", "arguments": "{"}
+    with pytest.raises(ValueError, match="holds arguments that are no JSON"):
+        render_chat(tokenizer, [turn], template=template)
+
+
+@pytest.mark.parametrize("part", ["Hi", {"type": "refusal", "refusal": "Hi"}, {"text": "Hi"}])
+def test_parts_that_are_text(part: Any) -> None:
+    assert part_text(part) == "Hi"
