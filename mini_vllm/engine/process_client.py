@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import itertools
 import logging
@@ -124,6 +125,9 @@ class ProcessClient:
         kind, content = self._receiver.recv_multipart()
         if MessageKind(kind) == MessageKind.FAILED:
             raise ValueError(decode_text(content))
+        while not self._sender.poll(100, zmq.POLLOUT):  # the two sockets connect on their own
+            if not self.process.is_alive():
+                raise EngineDeadError("the engine process ended before it took a request")
         return decode_info(content)
 
     def _watch(self) -> None:
@@ -153,14 +157,19 @@ class ProcessClient:
     def _send(self, kind: MessageKind, *frames: bytes) -> None:
         if self.dead is not None:
             raise EngineDeadError(self.dead)
-        self._sender.send_multipart([kind.value, *frames], flags=zmq.NOBLOCK)
+        try:
+            self._sender.send_multipart([kind.value, *frames], flags=zmq.NOBLOCK)
+        except zmq.Again:  # it hung up, and `_watch` has not woken yet
+            self._die("the engine process does not listen any more")
+            raise EngineDeadError(self.dead) from None
 
     def add_request(self, request: EngineCoreRequest) -> None:
         self._send(MessageKind.ADD, request.request_id.encode(), encode(request))
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
         if request_ids and self.dead is None:
-            self._send(MessageKind.ABORT, encode(list(request_ids)))
+            with contextlib.suppress(EngineDeadError):  # then there is nothing left to end
+                self._send(MessageKind.ABORT, encode(list(request_ids)))
 
     async def call(self, method: str, *args: Any) -> Any:
         """Call a method of the engine. Raises RuntimeError with what the engine says."""
@@ -214,7 +223,8 @@ class ProcessClient:
         self._closing = True
         if self.dead is None:
             self._sender.linger = 1000
-            self._send(MessageKind.SHUTDOWN, encode(float(timeout)))
+            with contextlib.suppress(EngineDeadError):
+                self._send(MessageKind.SHUTDOWN, encode(float(timeout)))
             self.process.join(timeout + 5.0)
         self.close()
 

@@ -1,0 +1,66 @@
+"""The front end's socket to the engine: whether anybody listens on its other end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import zmq
+
+from mini_vllm.engine.exceptions import EngineDeadError
+from mini_vllm.engine.messages import EngineInfo, MessageKind, encode
+from mini_vllm.engine.process_client import ProcessClient
+
+
+class Client(ProcessClient):
+    """Its sockets without its engine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.input, self.output = f"ipc://{folder}/input", f"ipc://{folder}/output"
+        self._context = zmq.Context()
+        self._sender = self._bind(zmq.PUSH, self.input)
+        self._receiver = self._bind(zmq.PULL, self.output)
+        self.process = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
+        self.dead = None
+        self._on_death = lambda reason: None
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Iterator[Client]:
+    made = Client(tmp_path)
+    yield made
+    made._context.destroy(linger=0)
+
+
+def test_an_engine_that_is_ready_takes_requests(client: Client) -> None:
+    """It says so over one socket, and is to listen on another, which connects on its own."""
+
+    def engine() -> None:
+        output, listens = client._context.socket(zmq.PUSH), client._context.socket(zmq.PULL)
+        output.connect(client.output)
+        info = EngineInfo(8, 8, 8, 8, "float32", 0)
+        output.send_multipart([MessageKind.READY.value, encode(info)])
+        time.sleep(0.3)
+        listens.connect(client.input)
+        heard.append(listens.recv_multipart())
+
+    heard: list[list[bytes]] = []
+    thread = threading.Thread(target=engine, daemon=True)
+    thread.start()
+    assert client._wait_until_ready().vocab_size == 8
+    client._send(MessageKind.ADD, b"r0")
+    thread.join(10)
+    assert heard == [[MessageKind.ADD.value, b"r0"]]
+
+
+def test_an_engine_that_hung_up_is_dead(client: Client) -> None:
+    """Though nobody has told of its end yet."""
+    client.abort_requests(["r0"])
+    client.dead = None
+    with pytest.raises(EngineDeadError, match="does not listen"):
+        client._send(MessageKind.ADD, b"r0")
+    assert client.dead is not None
