@@ -27,7 +27,6 @@ def run_hidden(
     rung: str = "plain",
     base: Mapping[str, str] | None = None,
     asked: Path | None = None,
-    enough: int = 0,
 ) -> public.PhaseResult:
     """Pytest itself runs without the files; the worker that it asks has them
     (`labkit.judge.hidden`).
@@ -41,7 +40,6 @@ def run_hidden(
         rung: of `isolation.LADDER`, what the worker is locked up in.
         base: the environment that pytest starts with; default: this process's.
         asked: a file for what the subject is asked (`hidden.ASKED`).
-        enough: so many of these questions end a test; 0 = none do.
     """
     options = ["-p", "labkit.judge.hidden", "-p", "_hypothesis_pytestplugin"]
     options += [f"--hypothesis-seed={seed}", "-k", only, *(["-x"] if stop else [])]
@@ -52,5 +50,5 @@ def run_hidden(
         "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
         pytest_report.SECONDS: str(max(LEAST_TEST_SECONDS, PUBLIC_TIMES * phase.test_seconds)),
     }
-    extra |= {hidden.ASKED: str(asked), hidden.ENOUGH: str(enough)} if asked else {}
+    extra |= {hidden.ASKED: str(asked)} if asked else {}
     return public.run_tests(phase, [phase.hidden_tests], {}, options, extra, base, RUN_SECONDS)

@@ -52,8 +52,6 @@ SAMPLE = 60
 """So many changes of a phase must have been tried, if it has so many."""
 SEEDS = 10
 """Under so many fresh seeds the reference must have passed."""
-FEW = 20
-"""Questions of a test after which it mostly is clear whether another seed asks others."""
 BASELINES = {
     "None": "return None",
     "zero": "return 0",
@@ -321,41 +319,22 @@ def row_of_seeds(phase: Phase, number: int, seed: int, jobs: int) -> Line:
 def row_of_fresh_inputs(phase: Phase, seed: int) -> Line:
     """Tasks whose questions are others under another seed: no list of answers that was written
     down before passes them. Kernels' cases are drawn elsewhere, and tasks without a question to a
-    worker do not count. The first questions of each test mostly tell; else all of them do."""
-    tasks, stale = asked_alike(phase, seed, FEW)
-    if stale:
-        _, stale = asked_alike(phase, seed, 0, stale)
+    worker do not count."""
+    asked = [questions(phase, value) for value in (seed, seed + 1)]
+    tasks = [task.id for task in phase.exercises if task.id in asked[1]]
+    stale = [task for task in tasks if asked[1][task] <= asked[0].get(task, set())]
     return Line("fresh", len(tasks) - len(stale), len(tasks), len(tasks), stale)
 
 
-def asked_alike(
-    phase: Phase, seed: int, enough: int, of: Sequence[str] = ()
-) -> tuple[list[str], list[str]]:
-    """The tasks with questions, and those of them that two seeds ask nothing new about.
-
-    Args:
-        enough, of: see `questions`.
-    """
-    asked = [questions(phase, value, enough, of) for value in (seed, seed + 1)]
-    tasks = [task.id for task in phase.exercises if task.id in asked[1]]
-    return tasks, [task for task in tasks if asked[1][task] <= asked[0].get(task, set())]
-
-
-def questions(
-    phase: Phase, seed: int, enough: int = 0, of: Sequence[str] = ()
-) -> dict[str, set[str]]:
+def questions(phase: Phase, seed: int) -> dict[str, set[str]]:
     """Task -> digests of what the hidden suite asks the reference under a seed.
-
-    Args:
-        enough: so many questions end a test; 0 = none do.
-        of: only these tasks; () = all.
 
     Raises:
         RuntimeError: a test of the reference failed, or did not run.
     """
     with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
         file = Path(folder, "asked")
-        result = run_hidden(phase, {}, seed, of, asked=file, enough=enough)
+        result = run_hidden(phase, {}, seed, asked=file)
         wrong = [t.name for t in result.tests if t.outcome not in ("passed", "skipped")]
         if wrong or result.broken or not result.tests:
             why = ", ".join(wrong) or result.broken[-400:] or "no test ran"
