@@ -19,6 +19,8 @@ PAGE = ROOT / "docs" / "api.md"
 NAMES = ROOT / "upstream_notes" / "api.json"
 SOURCES = {
     "LLM": ("entrypoints/llm.py", "LLM"),
+    "LLM, its bases": ("entrypoints/pooling/offline.py", "PoolingOfflineMixin"),
+    "LLM, beams": ("entrypoints/generate/beam_search/offline.py", "BeamSearchOfflineMixin"),
     "SamplingParams": ("sampling_params.py", "SamplingParams"),
     "arguments": ("engine/arg_utils.py", "EngineArgs"),
     "serve": ("entrypoints/openai/cli_args.py", "BaseFrontendArgs"),
@@ -36,16 +38,18 @@ TITLES = {
 
 def read_names(source: Path) -> dict[str, list[str]]:
     """The public names of each class, from vLLM's unpacked source."""
-    found = {}
+    found: dict[str, list[str]] = {}
     for part, (file, name) in SOURCES.items():
         tree = ast.parse((source / "vllm" / file).read_text(encoding="utf-8"))
         node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-        if part == "LLM":
+        if part.startswith("LLM"):
             names = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
         else:
             targets = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
-        found[part] = sorted({name for name in names if not name.startswith("_")})
+        part = part.partition(",")[0]
+        names = [name for name in names if not name.startswith("_")]
+        found[part] = sorted({*names, *found.get(part, ())})
     return found
 
 

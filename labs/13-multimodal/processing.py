@@ -17,6 +17,7 @@ Source: vllm/multimodal/processing/processor.py#L831-L871 (apply_token_matches) 
 from __future__ import annotations
 
 import json
+import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -81,6 +82,7 @@ class MultiModalProcessor:
     ) -> None:
         self.folder, self.vision, self.config = Path(folder), vision, config
         self.max_model_len = max_model_len
+        self._lock = threading.Lock()  # a server prepares several prompts at a time, in threads
         self._processors: OrderedDict[str, Any] = OrderedDict()
         self._patches: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.num_processed = 0
@@ -110,12 +112,13 @@ class MultiModalProcessor:
                 '{"max_pixels": 200704}'
             )
         key = json.dumps(dict(options), sort_keys=True, default=str)
-        if key not in self._processors:
-            self._processors[key] = self._make_processor(options)
-        self._processors.move_to_end(key)
-        while len(self._processors) > MAX_PROCESSORS:
-            self._processors.popitem(last=False)
-        return self._processors[key]
+        with self._lock:
+            if key not in self._processors:
+                self._processors[key] = self._make_processor(options)
+            self._processors.move_to_end(key)
+            while len(self._processors) > MAX_PROCESSORS:
+                self._processors.popitem(last=False)
+            return self._processors[key]
 
     def _make_processor(self, options: Mapping[str, Any]) -> Any:
         from transformers import AutoImageProcessor
@@ -177,7 +180,8 @@ class MultiModalProcessor:
         images = self.check(multi_modal_data)
         expand_placeholders(token_ids, self.vision.image_token_id, [1] * len(images))  # how many
         processor = self.processor_for(mm_processor_kwargs) if images else None
-        named = [self._patches_of(processor, *numbered) for numbered in enumerate(images)]
+        options = dict(self.config.mm_processor_kwargs) | dict(mm_processor_kwargs or {})
+        named = [self._patches_of(processor, options, i, image) for i, image in enumerate(images)]
         merge = self.vision.spatial_merge_size
         grids = [data["image_grid_thw"] for _, data in named]
         lengths = [t * h * w // merge**2 for t, h, w in grids]
@@ -215,31 +219,38 @@ class MultiModalProcessor:
         return check_image(index, image)
 
     def _patches_of(
-        self, processor: Any, index: int, image: Image.Image
+        self, processor: Any, options: Mapping[str, Any], index: int, image: Image.Image
     ) -> tuple[str, dict[str, Any]]:
         """A picture's name, and its patches ``[P, patch_dim]`` float32 in merge order.
 
         Other options make another picture of it, so they are part of the name.
         """
         name = hash_image(image, processor.to_dict())
-        if name in self._patches:
-            self._patches.move_to_end(name)
-            return name, self._patches[name]
+        with self._lock:
+            if name in self._patches:
+                self._patches.move_to_end(name)
+                return name, self._patches[name]
         try:
             made = processor(images=[image], return_tensors="np")
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"image {index} cannot be processed: {error}") from error
-        self.num_processed += 1
+        except (TypeError, ValueError, ZeroDivisionError) as error:
+            raise ValueError(
+                f"image {index} cannot be processed: {error}; see mm_processor_kwargs, "
+                f"{show(dict(options))}"
+            ) from error
         data = {
             "pixel_values": made["pixel_values"].astype("float32", copy=False),
             "image_grid_thw": made["image_grid_thw"][0].tolist(),
         }
-        self._patches[name] = data
-        while sum(kept["pixel_values"].nbytes for kept in self._patches.values()) > max(
-            KEPT_PATCHES_BYTES, data["pixel_values"].nbytes
-        ):
-            self._patches.popitem(last=False)
+        with self._lock:
+            self._keep(name, data)
         return name, data
+
+    def _keep(self, name: str, data: dict[str, Any]) -> None:
+        self.num_processed += 1
+        self._patches[name] = data
+        most = max(KEPT_PATCHES_BYTES, data["pixel_values"].nbytes)
+        while sum(kept["pixel_values"].nbytes for kept in self._patches.values()) > most:
+            self._patches.popitem(last=False)
 
 
 def check_count(count: int, config: MultiModalConfig) -> None:

@@ -15,8 +15,10 @@ from typing import Any
 from tqdm import tqdm
 
 from mini_vllm.config import EngineConfig, ModelConfig
+from mini_vllm.config.vllm_names import why_not
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.engine.chat_template import render_chat
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
 from mini_vllm.executor.base import Method
@@ -37,6 +39,15 @@ Params = SamplingParams | Sequence[SamplingParams] | None
 """For all prompts, or one for each; the model's own defaults if left out."""
 LoRARequests = LoRARequest | Sequence[LoRARequest | None] | None
 """The adapter of all prompts, or of each; None: the base."""
+Progress = bool | Callable[..., Any]
+"""Whether to show a bar, or what makes it, such as ``functools.partial(tqdm, leave=False)``."""
+
+
+def progress_bar(total: int, use_tqdm: Progress) -> Any:
+    """A bar that counts ``total`` prompts."""
+    if callable(use_tqdm):
+        return use_tqdm(total=total, desc="prompts")
+    return tqdm(total=total, desc="prompts", disable=not use_tqdm)
 
 
 class LLM:
@@ -109,7 +120,7 @@ class LLM:
         prompts: Prompts,
         sampling_params: Params = None,
         *,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         priority: Sequence[int] | None = None,
         lora_request: LoRARequests = None,
     ) -> list[RequestOutput]:
@@ -136,7 +147,7 @@ class LLM:
             outputs = self._add_all(
                 ids, prompts, sampling_params, priority, lora_request, stream=False
             )
-            with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
+            with progress_bar(len(outputs), use_tqdm) as progress:
                 progress.update(sum(output.finished for output in outputs))
                 for num_finished in self._run(outputs):
                     progress.update(num_finished)
@@ -168,9 +179,14 @@ class LLM:
         self,
         messages: Sequence[dict[str, Any]] | Sequence[Sequence[dict[str, Any]]],
         sampling_params: Params = None,
-        *,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
         lora_request: LoRARequests = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         mm_processor_kwargs: Mapping[str, Any] | None = None,
     ) -> list[RequestOutput]:
         """Answer one conversation, or several, in the format of the model's chat template.
@@ -181,24 +197,45 @@ class LLM:
                 ``{"type": "text", "text": "..."}``,
                 ``{"type": "image_pil", "image_pil": picture}``, or
                 ``{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}``.
+            chat_template: Jinja, instead of the tokenizer's own.
+            chat_template_content_format: vLLM's; templates are always given text.
+            add_generation_prompt: end with the beginning of the assistant's turn.
+            continue_final_message: leave the last message open, for the model to go on with.
+            tools: what the model may call, for templates that tell it.
+            chat_template_kwargs: variables of the template's own, such as
+                ``{"enable_thinking": False}``.
             mm_processor_kwargs: options of the image processor for these conversations, such as
                 ``{"max_pixels": 200704}``.
 
         Raises:
-            ValueError: if the tokenizer has no chat template, or the model takes text only.
+            ValueError: if there is no chat template, or the model takes text only.
+
+        Source: vllm/entrypoints/llm.py#L615-L707 (LLM.chat) @ v0.22.1
         """
+        if chat_template_content_format not in ("auto", "string"):
+            raise ValueError(
+                f"chat_template_content_format is {show(chat_template_content_format)}; templates "
+                "are given text here; pass 'auto' or 'string'"
+            )
+        options = dict(chat_template_kwargs or {}) | {
+            "template": chat_template,
+            "tools": tools,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+        }
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
-        prompts = [self.chat_prompt(one, mm_processor_kwargs) for one in conversations]
+        prompts = [self.chat_prompt(one, mm_processor_kwargs, **options) for one in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
 
     def chat_prompt(
         self,
         messages: Sequence[dict[str, Any]],
         mm_processor_kwargs: Mapping[str, Any] | None = None,
+        **options: Any,
     ) -> PromptType:
         """A conversation as a prompt, with the pictures that it holds."""
         plain, images = take_images(messages)
-        token_ids = self.apply_chat_template(plain)
+        token_ids = self.apply_chat_template(plain, **options)
         if not images:
             return token_ids
         return {
@@ -206,6 +243,11 @@ class LLM:
             "multi_modal_data": {"image": images},
             "mm_processor_kwargs": mm_processor_kwargs,
         }
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for names that are not here: those of vLLM's are refused with what to do instead."""
+        why = None if name.startswith("_") else why_not(name)
+        raise AttributeError(f"LLM has no {name!r}" + (f": {why}" if why else ""))
 
     def collective_rpc(
         self,
@@ -257,7 +299,7 @@ class LLM:
         sampling_params: Params = None,
         lora_request: LoRARequests = None,
         priority: Sequence[int] | None = None,
-        use_tqdm: bool = True,
+        use_tqdm: Progress = True,
     ) -> list[str]:
         """Queue prompts without running them; returns their ids. Arguments as of `generate`.
 
@@ -274,14 +316,14 @@ class LLM:
         self._enqueued += outputs
         return ids
 
-    def wait_for_completion(self, *, use_tqdm: bool = True) -> list[RequestOutput]:
+    def wait_for_completion(self, *, use_tqdm: Progress = True) -> list[RequestOutput]:
         """Run what :meth:`enqueue` has queued; the outputs, in the order of their arrival.
 
         Source: vllm/entrypoints/llm.py#L547-L568 (LLM.wait_for_completion) @ v0.22.1
         """
         outputs, self._enqueued = self._enqueued, []
         try:
-            with tqdm(total=len(outputs), desc="prompts", disable=not use_tqdm) as progress:
+            with progress_bar(len(outputs), use_tqdm) as progress:
                 progress.update(sum(output.finished for output in outputs))
                 for num_finished in self._run(outputs):
                     progress.update(num_finished)
@@ -369,15 +411,20 @@ class LLM:
         """
         return self.engine.get_metrics()
 
-    def apply_chat_template(self, messages: Sequence[dict[str, str]]) -> list[int]:
-        """The prompt's token ids for a conversation, ready for the assistant's turn."""
-        if self.tokenizer is None or self.tokenizer.chat_template is None:
+    def apply_chat_template(
+        self, messages: Sequence[Mapping[str, Any]], **options: Any
+    ) -> list[int]:
+        """The prompt's token ids for a conversation, ready for the assistant's turn.
+
+        Args:
+            options: of :func:`~mini_vllm.engine.chat_template.render_chat`.
+        """
+        has_template = options.get("template") or getattr(self.tokenizer, "chat_template", None)
+        if not has_template:
             raise ValueError(
                 f"the tokenizer of {self.config.model.model} has no chat template; use generate()"
             )
-        text = self.tokenizer.apply_chat_template(
-            list(messages), add_generation_prompt=True, tokenize=False
-        )
+        text = render_chat(self.tokenizer, messages, **options)
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _add_all(

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
-from mini_vllm.entrypoints.chat_template import flatten, render_chat
+from mini_vllm.engine.chat_template import flatten, render_chat
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest

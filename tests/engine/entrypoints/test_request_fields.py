@@ -14,7 +14,7 @@ import pytest
 from pydantic import BaseModel
 
 from mini_vllm import bundled
-from mini_vllm.entrypoints.chat_template import render_chat
+from mini_vllm.engine.chat_template import render_chat
 from mini_vllm.entrypoints.openai.completion import _token_ids
 from mini_vllm.entrypoints.openai.protocol import (
     REFUSED,

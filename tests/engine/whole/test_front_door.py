@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 import mini_vllm
 from mini_vllm import (
@@ -328,3 +329,40 @@ def test_engine_args_refuse_what_llm_refuses() -> None:
         EngineArgs("storyteller", block_size=0).create_engine_config()
     args = EngineArgs("storyteller", skip_tokenizer_init=True, num_gpu_blocks=20)
     assert LLMEngine.from_engine_args(args).tokenizer is None
+
+
+def test_a_chat_takes_vllms_options(llm: LLM) -> None:
+    """Positions and names as there, so that a script needs only its import changed."""
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Once"}]
+    params = SamplingParams(**GREEDY)
+    tools = [{"type": "function", "function": {"name": "weather"}}]
+    template = "{{ messages[-1].content }}{{ mark }}{{ tools[0].function.name }}"
+    (output,) = llm.chat(
+        turns, params, False, None, template, "auto", False, False, tools, {"mark": "!"}
+    )
+    assert llm.get_tokenizer().decode(output.prompt_token_ids) == "Once!weather"
+    going_on = {"add_generation_prompt": False, "continue_final_message": True}
+    (output,) = llm.chat(turns, params, use_tqdm=False, **going_on)  # type: ignore[arg-type]
+    assert llm.get_tokenizer().decode(output.prompt_token_ids).endswith("Once")
+    with pytest.raises(ValueError, match="content_format is 'openai'"):
+        llm.chat(turns, params, chat_template_content_format="openai")
+
+
+def test_a_bar_of_the_callers_own(llm: LLM) -> None:
+    made: list[int] = []
+
+    def bar(total: int, **options: Any) -> Any:
+        made.append(total)
+        return tqdm(total=total, disable=True)
+
+    llm.generate(PROMPTS, SamplingParams(**GREEDY), use_tqdm=bar)
+    assert made == [3]
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"), [("get_world_size", "parallel"), ("beam_search", "n and logprobs")]
+)
+def test_methods_that_are_not_here_say_what_to_do(llm: LLM, name: str, instead: str) -> None:
+    with pytest.raises(AttributeError, match=f"LLM has no '{name}': .*{instead}"):
+        getattr(llm, name)
+    assert not hasattr(llm, "nothing_of_vllms")
