@@ -355,11 +355,12 @@ inline void add_products(float* out, const float* x, const float* tile, i64 colu
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
 }
 
-// The same for all tokens: N at a time, and what is left over at once.
+// The same for all tokens: N at a time, and what is left over at once. One token alone leaves the
+// processor waiting for its own sums, so N + 1 are not N and one.
 template <int R, int N = AT_ONCE<R>>
 void add_all_products(float* out, const float* x, const float* tile, i64 tokens, i64 columns,
                       i64 out_stride, i64 x_stride) {
-    for (; tokens >= N; tokens -= N, out += N * out_stride, x += N * x_stride)
+    for (; tokens >= N && (tokens != N + 1 || N <= 2); tokens -= N, out += N * out_stride, x += N * x_stride)
         add_products<R, N>(out, x, tile, columns, out_stride, x_stride);
     if constexpr (N > 1)
         add_all_products<R, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);

@@ -171,7 +171,12 @@ ARGUMENTS: dict[str, Sequence[type]] = {
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
     "multiply_few": [*[POINTER] * 4, *[SIZE] * 3, INT],
     "decoder_layer": [
-        *[POINTER] * 3, ctypes.POINTER(Layer), ctypes.POINTER(Places), *[POINTER] * 2, *[SIZE] * 3, INT,
+        *[POINTER] * 3,
+        ctypes.POINTER(Layer),
+        ctypes.POINTER(Places),
+        *[POINTER] * 2,
+        *[SIZE] * 3,
+        INT,
     ],
     "multiply_int4": [*[POINTER] * 4, *[SIZE] * 5, INT],
 }
@@ -271,7 +276,7 @@ def paged_attention(
 
 
 def pack(weight: Tensor) -> Tensor:
-    """A copy of `weight` `[N, K]` for `linear`: of `ROWS` rows, the numbers of a column together."""
+    """A copy of `weight` `[N, K]` for `linear`: a column's numbers of `ROWS` rows lie together."""
     return weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2).contiguous()
 
 
@@ -282,11 +287,11 @@ def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     """
     x = x.contiguous()
     num_rows = blocks.shape[0] * ROWS
-    output = torch.empty(len(x), num_rows)
+    output = torch.empty(x.shape[0], num_rows)
     function("multiply_few")(
         output.data_ptr(), x.data_ptr(), blocks.data_ptr(),
         None if bias is None else bias.data_ptr(),
-        len(x), num_rows, x.shape[1], threads(blocks.numel()),
+        x.shape[0], num_rows, x.shape[1], threads(blocks.numel()),
     )  # fmt: skip
     return output
 
@@ -299,7 +304,7 @@ def decoder_layer(
     Raises IndexError for a slot or a page that the cache does not have.
     """
     output = torch.empty(residual.shape)
-    num_tokens, (num_blocks, block_size) = len(residual), kv_cache.shape[1:3]
+    num_tokens, (num_blocks, block_size) = residual.shape[0], kv_cache.shape[1:3]
     bad = function("decoder_layer", kv_cache.dtype)(
         output.data_ptr(), None if x is None else x.data_ptr(), residual.data_ptr(),
         layer, places, *halves(kv_cache), num_blocks, block_size, num_tokens,

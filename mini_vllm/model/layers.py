@@ -29,9 +29,9 @@ from mini_vllm.model.layout import (
     ParamSpec,
 )
 
-# Below this many elements a call of oneDNN costs more than the product, and plain calls cost less: our
-# own for few tokens, else torch's. In half precision they do not: a plain call packs the weight anew
-# each time.
+# Below this many elements a call of oneDNN costs more than the product, and plain calls cost less:
+# our own for few tokens, else torch's. In half precision they do not: a plain call packs the weight
+# anew each time.
 MIN_PACKED_ELEMENTS = 1 << 20
 # From this many tokens on, unpacking the weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512

@@ -72,7 +72,7 @@ class LayerCall:
     def takes(self, x: Tensor, kv_cache: Tensor, metadata: AttentionMetadata) -> bool:
         """Whether a step is small enough, and asks for no more than the layer's own weights."""
         return (
-            len(x) <= native.FEW_TOKENS
+            x.shape[0] <= native.FEW_TOKENS
             and metadata.max_query_len <= MAX_SHORT_QUERY
             and kv_cache.dtype in native.NAMES
             and x.dtype == torch.float32
