@@ -13,8 +13,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 # The same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for new ones.
-# Both say `derandomize`: where `CI` is set, Hypothesis' own default is to ignore the seed, and every
-# grade there would ask the same questions.
+# Both say `derandomize`: where `CI` is set, Hypothesis' own default is to ignore the seed, and
+# every grade there would ask the same questions.
 settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
 EXPLORE = settings(deadline=None, derandomize=False, print_blob=True)
 settings.register_profile("explore", EXPLORE)

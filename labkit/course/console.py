@@ -86,15 +86,20 @@ REMEDIES = {
     errno.EACCES: "you may not read or write it: look at its owner with `ls -l`, or copy the course"
     " to a folder of your own",
     errno.EPERM: "the system does not allow it: copy the course to a folder of your own",
+    errno.EFBIG: "this system lets no file become so large: `ulimit -f` shows the limit",
     errno.EMFILE: "too many files are open: close other programs, and try again",
 }
 
 
 def remedy(error: OSError) -> str:
-    """An error of the system as one sentence, with what to do about it."""
-    what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    """An error of the system as one sentence, with what to do about it, and what is known about it
+    in further lines."""
+    what = error.strerror or str(error)
+    what = f"{error.filename}: {what}" if error.filename else what
     known = REMEDIES.get(error.errno or 0)
-    return f"{what}; {known}" if known else what
+    if "temporary directory" in what:  # the system says only that there is no such folder
+        known = "free some space there, or let TMPDIR name a folder that you can write to"
+    return "\n".join([f"{what}; {known}" if known else what, *getattr(error, "__notes__", ())])
 
 
 def polite(function: Callable[..., Any]) -> Callable[..., Any]:

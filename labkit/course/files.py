@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -16,37 +17,50 @@ from pathlib import Path
 
 def write_text(path: Path, text: str) -> None:
     """Write a whole file or nothing: a reader never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(name, path.stat().st_mode if path.exists() else 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_all({path: text})
 
 
-def write_all(texts: Mapping[Path, str]) -> None:
+def write_all(contents: Mapping[Path, str | bytes]) -> None:
     """Write all of these files or none: if one cannot be written, the others stay as they were.
+
+    Everything is written beside its place first, so that a disk that is full is noticed before the
+    first file changes. Texts are written as UTF-8.
 
     Raises:
         OSError: one cannot be written; nothing has changed then.
     """
-    before: dict[Path, str | None] = {}
+    ready: dict[Path, Path] = {}
+    before: dict[Path, bytes | None] = {}
     try:
-        for path, text in texts.items():
-            old = path.read_text(encoding="utf-8") if path.exists() else None
-            write_text(path, text)
-            before[path] = old
-    except OSError:
+        for path, content in contents.items():
+            ready[path] = _write_beside(path, content)
+        for path, new in ready.items():
+            before[path] = path.read_bytes() if path.exists() else None
+            os.replace(new, path)
+    except BaseException:
         for path, old in before.items():
             if old is None:
-                path.unlink()
+                path.unlink(missing_ok=True)
             else:
-                write_text(path, old)
+                os.replace(_write_beside(path, old), path)
         raise
+    finally:
+        for new in ready.values():
+            new.unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, content: str | bytes) -> Path:
+    """A new file next to `path`, with its permissions: what is missing is one `os.replace`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+        os.chmod(name, path.stat().st_mode if path.exists() else 0o644)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return Path(name)
 
 
 def read_python(path: Path) -> str:
@@ -58,7 +72,11 @@ def read_python(path: Path) -> str:
         SyntaxError: it is not text in the encoding that it has or declares.
     """
     data = path.read_bytes()
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+    except SyntaxError as error:  # of the first two lines
+        text = f"{error.msg}; save the file as UTF-8"
+        raise SyntaxError(text, (path.name, 1, 1, "")) from None
     try:
         return io.StringIO(data.decode(encoding), newline=None).read()
     except UnicodeDecodeError as error:
@@ -66,6 +84,19 @@ def read_python(path: Path) -> str:
         raise SyntaxError(
             f"line {line} is no {encoding} text; save the file as UTF-8", (path.name, line, 1, "")
         ) from None
+
+
+def read_as_utf8(path: Path) -> str:
+    """A source file's text, to be written again as UTF-8: where it declares another encoding, the
+    declaration says UTF-8 now.
+
+    Raises:
+        OSError, SyntaxError: see `read_python`.
+    """
+    lines = read_python(path).split("\n")
+    for number, line in enumerate(lines[:2]):
+        lines[number] = re.sub(r"^(\s*#.*?coding[:=]\s*)[-\w.]+", r"\1utf-8", line)
+    return "\n".join(lines)
 
 
 def blob_id(text: str) -> str:
@@ -92,14 +123,21 @@ def git(root: Path, *arguments: str) -> str | None:
 
 def backup(root: Path, paths: list[Path]) -> Path | None:
     """Copy files to `.labkit/backups/<time>/<their path>`; returns that folder, or None if there
-    was nothing to copy."""
+    was nothing to copy. A backup is whole, or it is not there.
+
+    Raises:
+        OSError: a file cannot be copied.
+    """
     existing = [path for path in paths if path.exists()]
     if not existing:
         return None
-    stamp = datetime.now().strftime("%Y%m%d-%H%M%S-%f")
-    folder = root / ".labkit" / "backups" / stamp
-    for path in existing:
-        target = folder / path.relative_to(root)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(path, target)
+    folder = root / ".labkit" / "backups" / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root / ".labkit", prefix="backup-") as making:
+        whole = Path(making, "whole")
+        for path in existing:
+            target = whole / path.relative_to(root)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target)
+        whole.rename(folder)
     return folder

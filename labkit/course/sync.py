@@ -17,7 +17,7 @@ from pathlib import Path
 import typer
 
 from labkit.course import notebook_source
-from labkit.course.files import blob_id, write_text
+from labkit.course.files import blob_id, read_as_utf8, write_text
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
@@ -76,7 +76,17 @@ def record_text(record: dict[str, str]) -> str:
 
 
 def text_of(path: Path) -> str | None:
-    return path.read_text(encoding="utf-8") if path.exists() else None
+    """What a file holds, as it would be written; None if it is not there.
+
+    Raises:
+        ValueError: it is not text.
+    """
+    if not path.exists():
+        return None
+    try:
+        return read_as_utf8(path) if path.suffix == ".py" else path.read_text(encoding="utf-8")
+    except (SyntaxError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} cannot be read as text: {error}") from None
 
 
 def sync(course: Course) -> list[Change]:

@@ -58,7 +58,13 @@ def update(course: Course, pull: bool = True) -> list[Change]:
                 texts |= merged
                 if change.kind != "kept":
                     record[name] = blob_id(new)
-    write_all(texts | {root / RECORD: record_text(record)})
+    try:
+        write_all(texts | {root / RECORD: record_text(record)})
+    except OSError as error:
+        if folder:
+            where = folder.relative_to(root).as_posix()
+            error.add_note(f"your files are in {where}; `make undo` brings them back")
+        raise
     changes += [change for change in sync(fresh) if change.kind == "written"]
     return changes + (_conclude(root, before) if pull else [])
 

@@ -107,7 +107,7 @@ def _open(path: Path, replay: Replay, seed: int | None) -> Source:
     text = _read(path)
     data = _whole_document(path, text)
     if data is None:
-        return Source([_recorded(path.name, read_lines(path, text))], None, path)
+        return Source([recorded(path.name, read_lines(path, text))], None, path)
     if {"trace", "mini_vllm", "vllm"} <= data.keys():
         return _open_difference(path, data)
     trace = _trace(data, path)
@@ -153,7 +153,7 @@ def _trace(data: Any, path: Path) -> Trace:
         raise RecordingError(str(error)) from None
 
 
-def _recorded(name: str, lines: list[Any]) -> Run:
+def recorded(name: str, lines: list[Any]) -> Run:
     """A recording with what it says about itself."""
     prompts: dict[str, int] = {}
     for line in lines:

@@ -109,6 +109,8 @@ def notices(phase: Phase) -> list[str]:
     found = []
     for line in changed.splitlines():
         name = line[3:].strip()
+        if not {"M", "D"} & set(line[:2]):
+            continue  # new to git: a course that came as an archive, or a file of the learner's own
         lab = next(
             (phase.lab_path(m) for m, p in zip(phase.modules, paths, strict=True) if p == name), ""
         )
@@ -117,7 +119,7 @@ def notices(phase: Phase) -> list[str]:
                 f"{name} is edited, but your file is {lab}: edits in {name} change nothing here."
                 f" Move them, then undo with: git checkout -- {name}"
             )
-        elif line[:2].strip() != "??":
+        else:
             found.append(f"{name} is edited; it is only there to compare with.")
     return found
 

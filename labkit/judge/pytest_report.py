@@ -26,7 +26,7 @@ from labkit.testing import Divergence
 
 REPORT, SECONDS, WATCH = "LABKIT_REPORT", "LABKIT_TEST_SECONDS", "LABKIT_WATCH"
 KEPT = "LABKIT_KEPT"
-"""Tasks that need not run, as "03.1,03.2": their tests are collected and no more."""
+"""Tasks that need not run, as "03.1,03.2": their tests are left out, and not reported."""
 MAX_HANGS = 3
 MAX_TEXT = 4000
 
@@ -49,13 +49,13 @@ class Reporter:
 
     @pytest.hookimpl(trylast=True)  # after all that leave tests out
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        kept = os.environ.get(KEPT, "").replace(".", "_").split(",")
+        prefixes = tuple(f"test_{task}_" for task in kept if task)
+        items[:] = [item for item in items if not item.name.startswith(prefixes or "/")]
         for item in items:
             doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""
             title = doc.strip().partition("\n")[0] or item.name
             self.write({"event": "collected", "id": item.nodeid, "name": item.name, "title": title})
-        kept = os.environ.get(KEPT, "").replace(".", "_").split(",")
-        prefixes = tuple(f"test_{task}_" for task in kept if task)
-        items[:] = [item for item in items if not item.name.startswith(prefixes or "/")]
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:

@@ -27,7 +27,7 @@ from labkit.course.console import (
     some,
     where_to_edit,
 )
-from labkit.course.files import backup, read_python, write_all
+from labkit.course.files import backup, read_as_utf8, read_python, write_all
 from labkit.course.manifest import HINT_LEVELS, Exercise, ManifestError, Phase
 from labkit.course.skeleton import open_holes, skeleton
 from labkit.course.state import State, fingerprint
@@ -346,7 +346,7 @@ def undo() -> None:
         raise typer.Exit(1)
     last = folders[-1]
     files = sorted(path for path in last.rglob("*") if path.is_file())
-    back = {root / path.relative_to(last): path.read_text(encoding="utf-8") for path in files}
+    back = {root / path.relative_to(last): path.read_bytes() for path in files}
     now = backup(root, list(back))
     write_all(back)
     for path in back:
@@ -360,7 +360,7 @@ def reset_task(phase: Phase, exercise: Exercise) -> dict[Path, str]:
     path = phase.lab_file(exercise.module)
     shown, blank = phase.lab_path(exercise.module), skeleton(phase, exercise.module)
     try:
-        text = read_python(path)
+        text = read_as_utf8(path)
         for name in exercise.functions:
             hole = source.function_text(blank, source.find(blank, name))
             text = source.replace_function(text, name, hole, shown)

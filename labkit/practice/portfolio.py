@@ -17,10 +17,13 @@ from labkit.course.files import write_text
 from labkit.course.manifest import Course, Phase
 from labkit.course.state import State
 from labkit.inside import child
+from labkit.inspector.page import build_page
+from labkit.inspector.sources import recorded
 from labkit.practice import hunts
 from labkit.practice.mastery import mastery
 from labkit.process.worker import Worker, WorkerError
 from labkit.reader.templates import ASSETS, render
+from labkit.trace.runner import Line
 
 RUN_SECONDS = 120.0
 SCENES = "labkit.practice.scenes"
@@ -36,13 +39,13 @@ class Shown:
     Attributes:
         runs: a title, the learner's value, the reference's.
         others: other engines on the same prompts, and their tokens a second.
-        timeline: a request's name, and a letter a step.
+        recording: a run with the learner's modules, as the inspector reads it.
         arena: a contest, the learner's value, and that of whom she was measured against.
     """
 
     runs: Sequence[Row] = ()
     others: Sequence[tuple[str, str]] = ()
-    timeline: Sequence[Sequence[str]] = ()
+    recording: Sequence[Line] = ()
     arena: Sequence[Row] = ()
 
 
@@ -81,7 +84,7 @@ def page(known: Course, shown: Shown) -> str:
         known=sum(len(task.functions) for phase in known.ready for task in phase.exercises),
         runs=shown.runs,
         others=shown.others,
-        timeline=shown.timeline,
+        inspector=inspector(shown.recording),
         arena=shown.arena,
         modules=[(phase, modules(phase, state)) for phase in known.ready],
         about="One small run on this machine, on one core; it shows where time goes and is no"
@@ -89,6 +92,12 @@ def page(known: Course, shown: Shown) -> str:
         solved=solved,
         functions=functions,
     )
+
+
+def inspector(lines: Sequence[Line]) -> str:
+    """The recording in the inspector, which is a page that needs no other file either."""
+    title = "A run of my engine"
+    return build_page([recorded(title, list(lines))], title) if lines else ""
 
 
 def written(phase: Phase, state: State) -> list[tuple[str, int]]:
@@ -122,9 +131,9 @@ def modules(phase: Phase, state: State) -> list[tuple[str, int, int]]:
 def look(known: Course) -> Shown:
     """Run everything that the page shows: a minute, or two where the arena has something to say."""
     mapping = own_modules(known)
-    runs, timeline = compare(known.root, mapping) if mapping else ([], [])
+    runs, recording = compare(known.root, mapping) if mapping else ([], [])
     others = other_engines(known.root) if runs else []
-    return Shown(runs, others, timeline, in_the_arena(known))
+    return Shown(runs, others, recording, in_the_arena(known))
 
 
 def own_modules(known: Course) -> dict[str, str]:
@@ -139,14 +148,14 @@ def own_modules(known: Course) -> dict[str, str]:
     }
 
 
-def compare(root: Path, mapping: dict[str, str]) -> tuple[list[Row], list[list[str]]]:
-    """The engine with these modules beside the reference, and a run of it step by step."""
+def compare(root: Path, mapping: dict[str, str]) -> tuple[list[Row], list[Line]]:
+    """The engine with these modules beside the reference, and a recording of a run."""
     limits = child.Limits(RUN_SECONDS, 0)
     mine, theirs = Worker(root, mapping, limits, "mine"), Worker(root, {}, limits, "reference")
     try:
         with mine, theirs:
             left, right = mine.call(f"{SCENES}:measure"), theirs.call(f"{SCENES}:measure")
-            steps = mine.call(f"{SCENES}:timeline")
+            steps = mine.call(f"{SCENES}:recording")
     except WorkerError as error:
         return [("did not finish", str(error)[:200], "")], []
     return [(title, left[title], right[title]) for title in left], steps

@@ -122,34 +122,25 @@ def measure() -> dict[str, str]:
     return _measure()[0]
 
 
-def timeline() -> list[list[str]]:
-    """The same run, step by step: a name, and a letter a step: P computes a prompt, d makes a
-    token, x loses its blocks, `.` waits or is gone."""
+def recording() -> list[dict[str, Any]]:
+    """The same run as the inspector reads it, a line a step."""
     return _measure()[1]
 
 
-def _measure() -> tuple[dict[str, str], list[list[str]]]:
+def _measure() -> tuple[dict[str, str], list[dict[str, Any]]]:
     import torch
 
     from mini_vllm import LLM, SamplingParams
+    from mini_vllm.observability.timeline import record_timeline
 
     torch.set_num_threads(1)
     llm = LLM("storyteller", **(SETTINGS | {"num_gpu_blocks": 24}))
     params = SamplingParams(temperature=0.0, max_tokens=PORTFOLIO_TOKENS, ignore_eos=True)
     llm.generate(PORTFOLIO_PROMPTS[:1], params, use_tqdm=False)
     llm.engine.reset_stats()
-    letters: list[dict[str, str]] = []
-
-    def note(plan: Any, results: Any, seconds: float, stats: Any) -> None:
-        step = {name: "P" if n > 1 else "d" for name, n in plan.num_scheduled_tokens.items()}
-        letters.append(step | dict.fromkeys(plan.preempted_req_ids, "x"))
-
-    llm.engine.core.observers.append(note)
-    outputs = llm.generate(PORTFOLIO_PROMPTS, params, use_tqdm=False)
-    llm.engine.core.observers.remove(note)
+    with record_timeline(llm.engine.core, None) as timeline:
+        outputs = llm.generate(PORTFOLIO_PROMPTS, params, use_tqdm=False)
     stats = llm.engine.stats.summary()
-    names = list(dict.fromkeys(name for step in letters for name in step))
-    rows = [["".join(step.get(name, ".") for step in letters)] for name in names]
     figures = {
         "tokens a second": f"{stats['output_tokens_per_s']:.0f}",
         "first token, median": f"{stats['ttft_p50'] * 1e3:.1f} ms",
@@ -157,7 +148,7 @@ def _measure() -> tuple[dict[str, str], list[list[str]]]:
         "preemptions": f"{stats['preemptions']:.0f}",
         "tokens": f"{sum(len(output.outputs[0].token_ids) for output in outputs)}",
     }
-    return figures, [[f"r{i}", *row] for i, row in enumerate(rows)]
+    return figures, timeline.records
 
 
 def measure_transformers() -> str:

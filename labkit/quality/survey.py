@@ -327,10 +327,18 @@ def row_of_fresh_inputs(phase: Phase, seed: int) -> Line:
 
 
 def questions(phase: Phase, seed: int) -> dict[str, set[str]]:
-    """Task -> digests of what the hidden suite asks the reference under a seed."""
+    """Task -> digests of what the hidden suite asks the reference under a seed.
+
+    Raises:
+        RuntimeError: a test of the reference failed, or did not run.
+    """
     with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
         file = Path(folder, "asked")
-        run_hidden(phase, {}, seed, asked=file)
+        result = run_hidden(phase, {}, seed, asked=file)
+        wrong = [t.name for t in result.tests if t.outcome not in ("passed", "skipped")]
+        if wrong or result.broken or not result.tests:
+            why = ", ".join(wrong) or result.broken[-400:] or "no test ran"
+            raise RuntimeError(f"the reference does not pass the hidden suite: {why}")
         found: dict[str, set[str]] = {}
         for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
             task, _, request = line.partition(" ")

@@ -138,6 +138,8 @@ class BlockStore:
     def evict(self) -> int:
         """Delete the oldest files until all together take at most ``max_bytes``.
 
+        ``self._scan()`` finds the files, in no particular order, each with its ``os.stat_result``;
+        blocks end in ``.kv``, and the oldest are those with the smallest ``st_mtime_ns``.
         Others may delete at the same time: a file that has vanished is as good as deleted. Files
         whose writer has died before it could rename them are deleted, too.
 

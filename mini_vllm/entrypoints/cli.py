@@ -1,4 +1,4 @@
-"""The command line: ``python -m mini_vllm generate | chat | bench | info | demo``."""
+"""The command line: ``python -m mini_vllm generate | chat | bench | info | break-even | demo``."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
 from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
+from mini_vllm.entrypoints.break_even import add_break_even_options
 from mini_vllm.entrypoints.serve import add_serve_options
 from mini_vllm.errors import EngineDeadError, show
 from mini_vllm.lora.request import LoRARequest, parse_lora_modules
@@ -69,7 +70,8 @@ def build_parser() -> argparse.ArgumentParser:
 
     def add_command(run: Callable[..., int], about: str, samples: bool = False) -> Any:
         """A command named after its function ``run_NAME``, with the options of the engine."""
-        command = commands.add_parser(run.__name__.removeprefix("run_"), help=about)
+        name = run.__name__.removeprefix("run_").replace("_", "-")
+        command = commands.add_parser(name, help=about)
         command.set_defaults(run=run)
         _add_engine_options(command)
         if samples:
@@ -112,6 +114,7 @@ def build_parser() -> argparse.ArgumentParser:
     info = add_command(run_info, "what a model needs and what this machine offers")
     info.add_argument("name", nargs="?", metavar="MODEL", help="another way to say --model")
     info.add_argument("--json", action="store_true")
+    add_break_even_options(add_command(run_break_even, "from which length on KV is worth carrying"))
     serve = add_command(run_serve, "an HTTP server that speaks OpenAI's interface")
     serve.add_argument("model", nargs="?", default=DEFAULT_MODEL, metavar="MODEL")
     add_serve_options(serve)
@@ -452,6 +455,36 @@ def run_info(args: argparse.Namespace) -> int:
     options.pop("scheduler_cls", None)
     figures = describe(args.name or args.model, **options)
     print(json.dumps(figures) if args.json else as_text(figures))
+    return 0
+
+
+def run_break_even(args: argparse.Namespace) -> int:
+    """When carrying a prompt's KV over a link beats computing it."""
+    from mini_vllm.entrypoints.break_even import (
+        as_text,
+        by_shape,
+        figures,
+        measure_prefill,
+        token_bytes,
+    )
+
+    args.model = args.name or args.model
+    if args.input_len < 1:
+        raise ValueError(f"--input-len is {args.input_len}; it must be at least 1")
+    if args.prefill_rate is None and args.model in by_shape():
+        raise ValueError(
+            f"{args.model} is known by its shape alone, so nothing can be measured; say with "
+            "--prefill-rate how many tokens a second are computed"
+        )
+    options = _engine_options(args)
+    options.pop("scheduler_cls", None)
+    size = token_bytes(args.model, options)
+    rate = args.prefill_rate or measure_prefill(
+        _load(args, enable_prefix_caching=False), args.input_len
+    )
+    found = figures(args.model, size, rate, args.link, args.input_len, args.fixed_ms / 1e3)
+    is_measured = args.prefill_rate is None
+    print(json.dumps(found) if args.json else as_text(found, is_measured))
     return 0
 
 

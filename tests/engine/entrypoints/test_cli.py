@@ -105,6 +105,26 @@ def test_info_and_bench(capsys: pytest.CaptureFixture[str]) -> None:
     assert figures["wall_output_tokens_per_s"] > 0
 
 
+def test_break_even_of_a_shape_and_of_a_model_that_is_measured(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = ["--prefill-rate", "20000", "--fixed-ms", "10", "--input-len", "2000"]
+    assert main(["break-even", "Llama-3.1-8B", "--link", "10 GbE", "NVMe", "12", *given]) == 0
+    out = capsys.readouterr().out
+    assert "131,072 bytes of KV a token; 20,000 tokens/s computed\n" in out
+    rows = [line.split() for line in out.splitlines() if " ms  " in line]
+    assert [row[-1] for row in rows] == ["never", "356", "256"]
+    assert "a link of 2.6 GB a second, or slower, never pays" in out
+    small = ["--link", "1", "1e-9", "--input-len", "32", "--fixed-ms", "0", *SMALL]
+    assert main(["break-even", "--json", *small]) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["kv_bytes_per_token"] == 4096 and figures["prefill_tokens_per_s"] > 0
+    assert figures["compute_seconds"] * figures["prefill_tokens_per_s"] == pytest.approx(32)
+    assert [row["break_even_tokens"] for row in figures["links"]] == [0, None]
+    assert main(["break-even", "--json", *small, "--kv-cache-dtype", "int8_per_token_head"]) == 0
+    assert json.loads(capsys.readouterr().out)["kv_bytes_per_token"] < 4096 / 3
+
+
 def test_demo_shows_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo"]) == 0
     out = capsys.readouterr().out
@@ -132,6 +152,18 @@ def test_demo_shows_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None
         ("bench --num-prompts 0", "--num-prompts: it is 0; it must be at least 1"),
         ("bench --num-prompts -3", "--num-prompts: it is -3; it must be at least 1"),
         ("bench --output-len 0", "--output-len: it is 0; it must be at least 1"),
+        ("break-even Llama-3.1-8B", "nothing can be measured; say with --prefill-rate"),
+        (
+            "break-even Llama-3.1-8B --prefill-rate 9 --dtype float32",
+            "with KV in bfloat16; leave out dtype",
+        ),
+        ("break-even --input-len 0", "--input-len is 0; it must be at least 1"),
+        ("break-even --input-len 9999", "the prompt has 9999 tokens"),
+        ("break-even --link fast", "--link: it is 'fast'; give GB a second, or one of '10 GbE'"),
+        ("break-even --link 0", "--link: it is '0'; give GB a second, or one of"),
+        ("break-even --prefill-rate nan", "it is 'nan'; it must be a number, 0 or more"),
+        ("break-even --prefill-rate 0", "it is '0'; it must be above 0"),
+        ("break-even --fixed-ms -1", "it is '-1'; it must be a number, 0 or more"),
         ("bench --num-prompts 1000000000000", "1000000000000 prompts of 128 + 64 tokens take"),
     ],
 )

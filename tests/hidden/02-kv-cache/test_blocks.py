@@ -155,6 +155,40 @@ def test_02_4_the_oldest_twin_is_found_even_if_nobody_holds_it(subject: Any) -> 
     assert subject.run(p) == [1]
 
 
+@many
+@given(
+    names=st.lists(st.binary(min_size=1, max_size=40), min_size=3, max_size=3, unique=True),
+    moves=st.lists(
+        st.tuples(st.sampled_from(["file", "file", "forget"]), st.integers(0, 7)), max_size=20
+    ),
+    number=st.integers(0, 2**31),
+)
+def test_02_4_any_names_and_twins(
+    subject: Any, names: list[bytes], moves: list[tuple[str, int]], number: int
+) -> None:
+    """Blocks are filed by one of three names, one or several at a time, and forgotten again. A
+    model in a list says who is found: the one that has had the name longest."""
+    p = Program()
+    pool = p.new(f"{POOL}BlockPool", 9)
+    blocks = pool.get_new_blocks(8)
+    filed: list[tuple[int, bytes]] = []
+    expected: list[int | None] = []
+    for move, first in moves:
+        known = [index for index, _ in filed]
+        if move == "forget":
+            pool.evict(blocks[first])
+            filed = [entry for entry in filed if entry[0] != first]
+        else:
+            group = [index for index in range(first, min(first + 3, 8)) if index not in known]
+            hashes = [names[(number + 5 * index + len(filed)) % 3] for index in group]
+            pool.cache_full_blocks([blocks[index] for index in group], hashes)
+            filed += zip(group, hashes, strict=True)
+        for name in names:
+            p.see(p.call("builtins:getattr", pool.get_cached_block(name), "block_id", None))
+            expected.append(next((index + 1 for index, n in filed if n == name), None))
+    assert subject.run(p) == expected
+
+
 def play(
     reference: Any, data: st.DataObject, blocks: int, model_len: int, caching: bool
 ) -> Program:

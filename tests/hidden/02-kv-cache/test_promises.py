@@ -4,6 +4,7 @@ their class, holes in a cached prefix, and what is left after a computation has 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -214,6 +215,43 @@ def test_02_5_off_means_that_nothing_is_found(
     p.see(hits[0].get_block_ids())
     p.see(hits[1])
     assert subject.run(p) == [found, 4 * len(found)]
+
+
+@many
+@given(
+    size=st.integers(1, 5),
+    prompt=st.lists(st.integers(0, 2**31), min_size=1, max_size=20),
+    chunks=st.lists(st.integers(1, 9), min_size=1, max_size=4),
+    shared=st.integers(0, 20),
+    own=st.lists(st.integers(0, 2**31), max_size=6),
+)
+def test_02_5_any_prompt_and_what_is_found_of_it(
+    subject: Any, size: int, prompt: list[int], chunks: list[int], shared: int, own: list[int]
+) -> None:
+    """Ana's prompt is computed chunk by chunk, and ben's begins like hers. Whole blocks are found
+    that she has computed and both have, and never his last token."""
+    p = Program()
+    manager = p.new(
+        "mini_vllm.core.kv_cache_manager:KVCacheManager", 30, size, 64, True, hash_root=b"root"
+    )
+    ana, other = hashed(p, manager, "ana", prompt), [*prompt[:shared], *own] or [7]
+    ben = hashed(p, manager, "ben", other)
+    same = (mine == his for mine, his in zip(prompt, other, strict=False))
+    common = sum(1 for _ in takewhile(bool, same))
+    computed, expected = 0, []
+    for chunk in chunks:
+        new = min(chunk, len(prompt) - computed)
+        if new:
+            manager.allocate_slots(ana, new)
+            computed += new
+            p.set(ana, "num_computed_tokens", computed)
+        found = manager.get_computed_blocks(ben)
+        p.see(found[0].get_block_ids())
+        p.see(found[1])
+        p.see(manager.num_cached_blocks["ana"])
+        hits = min(common, computed, len(other) - 1) // size
+        expected += [list(range(1, hits + 1)), hits * size, computed // size]
+    assert subject.run(p) == expected
 
 
 @pytest.mark.parametrize("number", [0, -1])

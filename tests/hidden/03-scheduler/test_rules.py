@@ -158,6 +158,36 @@ def test_03_3_victims_of_every_kind(subject: Any, reference: Any, policy: str) -
         same(subject, reference, p)
 
 
+@many
+@given(data=st.data())
+def test_03_3_any_victims(subject: Any, reference: Any, data: Any) -> None:
+    """Requests of any priority run; some are preempted by hand, some as the policy says. Who is
+    next, who waits in which order, and which blocks are free?"""
+    p = Program()
+    s = scheduler(p, blocks=40, policy=data.draw(st.sampled_from(["fcfs", "priority"])))
+    names = data.draw(st.lists(st.text("abc", min_size=1), min_size=1, max_size=4, unique=True))
+    for name in names:
+        priority, arrival = data.draw(st.integers(-3, 3)), data.draw(st.integers(0, 3))
+        length = data.draw(st.integers(1, 9))
+        s.add_request(request(p, name, length, priority, arrival=float(arrival)))
+        s.schedule()
+    for left in range(len(names), data.draw(st.integers(0, len(names) - 1)), -1):
+        if data.draw(st.booleans()):
+            victim = s._pick_victim()
+        else:
+            row = data.draw(st.integers(0, left - 1))
+            victim = p.call("operator:getitem", s.running, row)
+        p.see(victim.request_id)
+        s._preempt(victim)
+        for attribute in ("num_computed_tokens", "num_preemptions", "spec_token_ids"):
+            p.see(getattr(victim, attribute))
+        p.see(victim.status.name)
+        p.see(s.kv_cache_manager.num_free_blocks)
+        p.see_each(s.running, "request_id")
+        p.see_each(s.waiting, "request_id")
+    same(subject, reference, p)
+
+
 def test_03_3_bug_vllm_31876_drafts_do_not_survive(subject: Any, reference: Any) -> None:
     """A victim that kept its drafts had them verified at the wrong place on its return."""
     p = Program()
@@ -229,6 +259,34 @@ def test_03_4_unwritten_blocks_leave_the_prefix_cache(subject: Any, reference: A
     c = request(p, "c", prompt)
     c.set_block_hasher(s.kv_cache_manager.block_hasher)
     p.see(s.kv_cache_manager.get_computed_blocks(c)[1])
+    same(subject, reference, p)
+
+
+@many
+@given(data=st.data())
+def test_03_4_any_pressure(subject: Any, reference: Any, data: Any) -> None:
+    """Requests with drafts outgrow a small pool: whose tokens, whose blocks, and who must go?"""
+    p = Program()
+    s = scheduler(
+        p,
+        blocks=data.draw(st.integers(4, 12)),
+        max_num_batched_tokens=data.draw(st.integers(4, 16)),
+        policy=data.draw(st.sampled_from(["fcfs", "priority"])),
+        long_prefill_token_threshold=data.draw(st.sampled_from([0, 0, 3])),
+        num_lookahead_tokens=data.draw(st.sampled_from([0, 0, 2])),
+        uncache_refunded_blocks=data.draw(st.booleans()),
+    )
+    names = [f"r{data.draw(st.integers(0, 999))}-{i}" for i in range(data.draw(st.integers(2, 4)))]
+    for number, name in enumerate(names):
+        length, priority = data.draw(st.integers(1, 10)), data.draw(st.integers(0, 2))
+        s.add_request(request(p, name, length, priority, arrival=float(number), max_tokens=12))
+    for _ in range(data.draw(st.integers(2, 7))):
+        out = see_plan(p, s)
+        p.see(out.scheduled_cached_reqs.req_ids)
+        p.see(out.scheduled_cached_reqs.num_computed_tokens)
+        s.update_from_output(out, {name: [7] for name in names})
+        drafts = st.lists(st.integers(0, 9), max_size=3)
+        s.update_draft_token_ids({name: data.draw(drafts) for name in names})
     same(subject, reference, p)
 
 
@@ -348,6 +406,38 @@ def test_03_5_what_the_cache_supplied_is_noted_once(subject: Any) -> None:
     for r in (a, b):
         p.see(r.num_cached_tokens)
     assert subject.run(p) == [2, 14, 0, 8]
+
+
+@many
+@given(data=st.data())
+def test_03_6_any_line(subject: Any, reference: Any, data: Any) -> None:
+    """A line of any length, order and size, some of it blocked until a step of its own: who is
+    admitted, who waits where, and who ends because no pool could hold it?"""
+    p = Program()
+    feature = p.new("mini_vllm.core.extension:SchedulerExtension")
+    s = scheduler(
+        p,
+        blocks=data.draw(st.integers(3, 8)),
+        max_num_batched_tokens=data.draw(st.integers(4, 20)),
+        max_num_seqs=data.draw(st.integers(1, 4)),
+        policy=data.draw(st.sampled_from(["fcfs", "priority"])),
+        extensions=[feature],
+    )
+    blocked = p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS")
+    names = [f"r{data.draw(st.integers(0, 999))}-{i}" for i in range(data.draw(st.integers(1, 6)))]
+    for number, name in enumerate(names):
+        length, priority = data.draw(st.integers(1, 14)), data.draw(st.integers(0, 2))
+        r = request(p, name, length, priority, arrival=float(number), max_tokens=2)
+        if data.draw(st.integers(0, 2)) == 0:
+            r.transition_to(blocked)
+        s.add_request(r)
+    for _ in range(data.draw(st.integers(1, 5))):
+        ready = data.draw(st.booleans())
+        p.set(feature, "is_ready", p.new("unittest.mock:Mock", return_value=ready))
+        out = see_plan(p, s)
+        p.see_each(s.skipped_waiting, "request_id")
+        see_outputs(p, s.update_from_output(out, {name: [7] for name in names}))
+    same(subject, reference, p)
 
 
 def test_03_6_nobody_has_a_turn_when_the_budget_is_spent(subject: Any, reference: Any) -> None:

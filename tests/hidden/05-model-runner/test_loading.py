@@ -255,6 +255,30 @@ def test_05_8_names_are_compared_before_the_first_copy(subject: Any, change: Cha
     assert [name for name in before if not np.array_equal(before[name], after[name])] == []
 
 
+@many
+@given(shape=shapes, files=st.integers(1, 3), data=st.data())
+def test_05_8_any_tensor_may_be_the_wrong_one(
+    subject: Any, shape: dict[str, Any], files: int, data: st.DataObject
+) -> None:
+    """One tensor of any checkpoint is missing, turned or too long, or one too many is there; with
+    all as it should be every value arrives."""
+    config = config_of(shape)
+    tensors = tensors_of(config)
+    whole = parameters_of(tensors, config["tie_word_embeddings"])
+    change = data.draw(st.sampled_from(["nothing", "missing", "longer", "shorter", "another"]))
+    name = data.draw(st.sampled_from(sorted(tensors)))
+    if change == "missing":
+        del tensors[name]
+    elif change == "longer":
+        tensors[name] = torch.cat([tensors[name], tensors[name][-1:]])
+    elif change == "shorter":
+        tensors[name] = tensors[name][:1] if len(tensors[name]) > 1 else tensors[name][:0]
+    elif change == "another":
+        tensors[f"{name}.{data.draw(st.text('abc', min_size=1, max_size=5))}"] = tensors[name]
+    right = whole if change == "nothing" else {"!raises": "ValueError"}
+    assert load(subject, config, tensors, files) == right, (change, name)
+
+
 def test_05_8_what_is_not_needed_does_no_harm(subject: Any) -> None:
     """Rotary frequencies of an old checkpoint, and a copy of the tied head with other values."""
     config, tensors = small()

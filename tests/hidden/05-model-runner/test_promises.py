@@ -9,9 +9,18 @@ from itertools import product
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
 
 from labkit.process.worker import Program
 
+many = settings(
+    max_examples=25,
+    deadline=None,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 BATCH = "mini_vllm.worker.input_batch:"
 PLAN = "mini_vllm.core.scheduler_output:"
 
@@ -33,19 +42,24 @@ def plan(
     requests: Sequence[Any] = (),
     computed: Mapping[str, int] | None = None,
     finished: Sequence[str] = (),
+    resumed: Sequence[str] = (),
+    blocks: Mapping[str, list[int]] | None = None,
+    preempted: Sequence[str] = (),
 ) -> Any:
     """A step with these tokens of each request.
 
     Args:
         requests: those that are new.
-        computed: those that run already -> their computed tokens.
+        computed: those that are known already -> their computed tokens.
+        resumed: those of them that come back.
+        blocks: the whole table of who comes back, the additional blocks of others.
     """
     known = computed or {}
-    cached = p.new(f"{PLAN}CachedRequestData", list(known), list(known.values()), set(), {})
-    total = sum(counts.values())
+    cached = p.new(f"{PLAN}CachedRequestData", list(known), list(known.values()), set(resumed), {})
+    total, new_blocks = sum(counts.values()), dict(blocks or {})
     return p.new(
         f"{PLAN}SchedulerOutput",
-        list(requests), cached, dict(counts), total, {}, {}, [], set(finished),
+        list(requests), cached, dict(counts), total, {}, new_blocks, list(preempted), set(finished),
     )  # fmt: skip
 
 
@@ -159,6 +173,61 @@ def test_05_5_the_count_is_what_the_plan_says(subject: Any) -> None:
         runner._update_states(plan(p, {"ana": 1}, computed={"ana": count}))
         p.see(runner.batch.num_computed_tokens[0].item())
     assert subject.run(p) == counts
+
+
+@many
+@given(data=st.data())
+def test_05_5_any_comings_and_goings(subject: Any, data: st.DataObject) -> None:
+    """Requests come, get blocks, are preempted, come back and finish, in any order; a finished id
+    may come again. After every step each running one has a row with its tokens, count and table,
+    and the rows are dense; who was preempted is remembered, who has finished is not."""
+    p, rows = Program(), 4
+    runner = make_runner(p, rows)
+    prompts: dict[str, list[int]] = {}
+    running: dict[str, tuple[int, list[int]]] = {}  # its computed tokens and its table
+    expected: list[Any] = []
+    for _ in range(data.draw(st.integers(1, 6))):
+        draw = data.draw
+        gone = [name for name in prompts if draw(st.integers(0, 5)) == 0]
+        preempted = [n for n in running if n not in gone and draw(st.integers(0, 4)) == 0]
+        prompts = {name: prompt for name, prompt in prompts.items() if name not in gone}
+        running = {n: r for n, r in running.items() if n in prompts and n not in preempted}
+        away = [name for name in prompts if name not in running and name not in preempted]
+        new_blocks: dict[str, list[int]] = {}
+        for name, (computed, table) in list(running.items()):
+            more = draw(st.lists(st.integers(1, 99), max_size=min(2, 8 - len(table))))
+            new_blocks |= {name: more} if more else {}
+            running[name] = (draw(st.integers(0, computed + 2)), table + more)
+        resumed = away[: max(0, rows - len(running) - 1)]
+        for name in resumed:
+            new_blocks[name] = draw(st.lists(st.integers(1, 99), min_size=1, max_size=4))
+            running[name] = (draw(st.integers(0, 3)), new_blocks[name])
+        known = {name: computed for name, (computed, _) in running.items()}
+        requests = []
+        name = f"r{draw(st.integers(0, 3))}"
+        if name not in prompts and len(running) < rows:
+            prompts[name] = draw(st.lists(st.integers(0, 999), min_size=1, max_size=9))
+            table = draw(st.lists(st.integers(1, 99), min_size=1, max_size=3))
+            running[name] = (0, table)
+            requests.append(new(p, name, prompts[name], table))
+        counts = dict.fromkeys(running, 1)
+        step = plan(p, counts, requests, known, gone, resumed, new_blocks, preempted)
+        runner._update_states(step)
+        p.see(p.call("builtins:sorted", runner.requests))
+        p.see(p.call("builtins:sorted", runner.batch.req_id_to_row))
+        p.see(p.call("builtins:sorted", runner.batch.req_id_to_row.values()))
+        expected += [sorted(prompts), sorted(running), list(range(len(running)))]
+        for name, (computed, table) in running.items():
+            row = runner.batch.req_id_to_row[name]
+            p.see(runner.batch.rows[row].req_id)
+            p.see(runner.batch.token_ids[row].tolist())
+            p.see(runner.batch.num_computed_tokens[row].item())
+            p.see(runner.batch.block_table[row].tolist())
+            expected += [name, prompts[name], computed, table + [0] * (8 - len(table))]
+    seen = subject.run(p)
+    assert len(seen) == len(expected), seen[-1]
+    for yours, right in zip(seen, expected, strict=True):
+        assert (yours[: len(right)] if isinstance(right, list) else yours) == right
 
 
 def mixed(p: Program) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -114,8 +114,14 @@ def requests(draw: Any) -> list[dict[str, Any]]:
     return made
 
 
+FULL = {"id": "full", "tokens": list(range(9)), "computed": 0, "scheduled": 8, "sampled": 1,
+        "blocks": [5, 9]}  # fmt: skip
+"""A prompt that fills its two blocks of 4: the newest token has no slot."""
+
+
 @many
 @given(step=requests(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
+@example(step=[FULL], k=3, limit=64)
 def test_08_8_counts_and_limits(
     subject: Any, step: list[dict[str, Any]], k: int, limit: int
 ) -> None:

@@ -312,6 +312,14 @@ def test_08_11_counters_and_the_bill(subject: Any, observed: list[tuple[int, int
     assert abs(gain - 1.0) < 1e-9
 
 
+def test_08_11_the_expectation_at_its_ends(subject: Any) -> None:
+    """Nothing is ever accepted; everything is, where a closed form would divide by zero."""
+    p = Program()
+    for acceptance in (0.0, 1.0, 1):
+        p.see(p.call("mini_vllm.spec_decode.metrics:expected_tokens_per_step", acceptance, 4))
+    assert subject.run(p) == [1, 5, 5]
+
+
 def test_08_11_no_draft_one_draft_two(subject: Any) -> None:
     """The mean with nothing observed, and after the first and the second draft."""
     stats_of = "mini_vllm.spec_decode.metrics:SpecDecodingStats.new"

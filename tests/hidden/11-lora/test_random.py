@@ -238,6 +238,23 @@ def test_11_4_each_rule_of_going(subject: Any) -> None:
     assert subject.run(p) == [["b", "c", "a"], ["c", "a", "d"], 0, 1, 1, 1, ["c", "a"]]
 
 
+def test_11_4_who_is_in_use_stays_and_is_known(subject: Any) -> None:
+    """An adapter that requests use outlives a younger one; folders are kept for loading again."""
+    p = Program()
+    manager = manager_of(p, 1, 2)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
+    for key, keep in (("a", ()), ("b", ()), ("c", ["a"]), ("d", ["a", "c", "d"])):
+        manager.add_adapter(key, f"/{key}", keep)
+        p.see(p.call("builtins:list", manager.cpu_cache))
+    p.see(p.call("builtins:dict", manager.paths))
+    manager.add_adapter("a", "/new")
+    p.see(p.call("builtins:dict", manager.paths))
+    paths = {key: f"/{key}" for key in "abcd"}
+    caches = [["a"], ["a", "b"], ["a", "c"], ["a", "c", "d"]]
+    assert subject.run(p) == [*caches, paths, paths | {"a": "/new"}]
+
+
 def test_11_4_a_layer_that_is_left_alone(subject: Any) -> None:
     """The first adapter has weights in the layer, the second has none, in the same slot."""
     p = Program()
@@ -287,6 +304,8 @@ def test_11_4_any_order_of_use(
 
 
 @many
+@example(names=["a", "a", "a"], wanted="b", pinned=[], max_loras=2)
+@example(names=["a", "b"], wanted="c", pinned=["a"], max_loras=3)
 @given(
     names=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=6),
     wanted=st.sampled_from([None, "a", "b", "c"]),
@@ -381,6 +400,19 @@ def test_11_7_any_mapping_both_ways(
         p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, who)
         p.see(target.tolist())
     assert subject.run(p) == [expected.astype(float).tolist()] * 2
+
+
+def test_11_7_nobody_is_foreign(subject: Any) -> None:
+    """One adapter, and all rows use it: there is no table of strangers."""
+    p = Program()
+    x, y, a, b = numbers(1, 3, 4), numbers(2, 3, 2), numbers(3, 1, 1, 2, 4), numbers(4, 1, 2, 2)
+    target = tensor(p, y)
+    columns = [p.call("builtins:slice", 0, 2)]
+    sent = [tensor(p, values) for values in (x, a, b)]
+    p.call("mini_vllm.lora.ops:apply_dense", sent[0], target, sent[1], sent[2], columns, None)
+    p.see(target.tolist())
+    expected = np.array(y) + np.array(x) @ np.array(a)[0, 0].T @ np.array(b)[0]
+    assert subject.run(p) == [expected.astype(float).tolist()]
 
 
 def test_11_7_a_stranger_is_infinite(subject: Any) -> None:

@@ -232,6 +232,21 @@ def test_12_3_an_exponential_pattern_is_refused(subject: Any) -> None:
     assert subject.run(p) == []
 
 
+def test_12_3_large_sets_are_refused_too(subject: Any) -> None:
+    """After n letters the automaton is in states 0 to n: 1,000 sets have 500,000 members."""
+    size = 1000
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", [[] for _ in range(size)])
+    moves = [[((97, 97), state), ((97, 97), state + 1)] for state in range(size - 1)]
+    p.set(nfa, "moves", [*moves, []])
+    case = p.new("unittest:TestCase")
+    case.assertRaises(
+        p.name(f"{REGEX}TooLarge"), p.name(f"{REGEX}subset_construction"), nfa, 0, size - 1
+    )
+    assert subject.run(p) == []
+
+
 @many
 @given(data=st.data(), texts=words("ab", 8))
 def test_12_4_random_automata(subject: Any, data: st.DataObject, texts: list[str]) -> None:

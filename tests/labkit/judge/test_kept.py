@@ -73,6 +73,16 @@ def test_a_mistake_made_later_is_found(toy: Course) -> None:
     assert "✗ 00.2" in text and "✓ 00.1" in text and "1 task: unchanged" in text
 
 
+def test_what_a_part_has_found_is_kept_beside_the_rest(toy: Course) -> None:
+    """A run of one task is a whole run: the next one has nothing left to do."""
+    right = "return [self.items.popleft() for _ in range(min(number, len(self.items)))]"
+    rewrite(toy, "Fifo.drain", right)
+    assert list(kept(toy).tasks) == ["00.1"]
+    assert "1 task: unchanged" in screen(toy)
+    assert list(kept(toy).tasks) == ["00.1", "00.2"]
+    assert "2 tasks: unchanged" in screen(toy)
+
+
 def test_a_failure_runs_again_though_nothing_has_changed(toy: Course) -> None:
     rewrite(toy, "Fifo.drain", "return []")
     screen(toy)

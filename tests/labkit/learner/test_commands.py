@@ -307,6 +307,14 @@ def test_editing_the_engine_instead_of_the_lab_is_noticed(toy: Course) -> None:
     )
 
 
+@pytest.mark.parametrize("words", [["init", "-q"], ["add", "."]], ids=["untracked", "added"])
+def test_a_course_from_an_archive_is_not_edited(toy: Course, words: list[str]) -> None:
+    """Unpacked into a new repository, none of its files has a commit to go back to."""
+    for arguments in (["init", "-q"], words):
+        subprocess.run(["git", "-C", str(toy.root), *arguments], check=True)
+    assert "note:" not in screen(toy)[0]
+
+
 def test_a_removed_notebook_cell_is_named(toy: Course) -> None:
     solve(toy)
     path = toy.root / "labs/00-toy/lab.ipynb"

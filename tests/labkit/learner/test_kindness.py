@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import errno
 import io
+import json
 import os
-from contextlib import redirect_stdout
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
 import pytest
 import typer
 
-from labkit.course import files
+from labkit.course import files, sync
 from labkit.course.console import polite
 from labkit.course.manifest import Course, ManifestError
 from labkit.course.state import State
@@ -152,14 +154,14 @@ def test_a_reset_writes_all_files_or_none(
 ) -> None:
     solve(toy)
     before = {path: path.read_text() for path in (toy.root / "labs").rglob("*.*")}
-    real = files.write_text
+    real = files._write_beside
 
-    def full(path: Path, text: str) -> None:
+    def full(path: Path, content: str | bytes) -> Path:
         if path.suffix != ".py":
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        real(path, text)
+        return real(path, content)
 
-    monkeypatch.setattr(files, "write_text", full)
+    monkeypatch.setattr(files, "_write_beside", full)
     with pytest.raises(typer.Exit):
         loop.reset("00", task="", notebook_only=False)
     assert {path: path.read_text() for path in before} == before
@@ -167,8 +169,86 @@ def test_a_reset_writes_all_files_or_none(
     assert "your version is in" in told.out and "the disk is full" in told.err
 
 
+def test_a_file_that_cannot_be_put_in_its_place_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All was written beside its place; moving the second of two fails."""
+    old, new, real = tmp_path / "old.py", tmp_path / "new.py", os.replace
+    old.write_bytes(b"# old\r\n")
+
+    def refuse(source: Path, target: Path) -> None:
+        if target == new:
+            raise OSError(errno.EACCES, "Permission denied", str(target))
+        real(source, target)
+
+    monkeypatch.setattr(files.os, "replace", refuse)
+    with pytest.raises(OSError, match="Permission denied"):
+        files.write_all({old: "changed", new: "there"})
+    assert [path.name for path in tmp_path.iterdir()] == ["old.py"]
+    assert old.read_bytes() == b"# old\r\n"
+
+
+@contextmanager
+def largest_file(size: int) -> Iterator[None]:
+    """No file of this process may grow beyond `size` bytes, as on a disk that is nearly full."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_half_a_backup_is_none(toy: Course) -> None:
+    """The disk is full when `reset` copies the second file: `make undo` must not bring a piece of
+    it back later."""
+    first, second = lab(toy), toy.root / "labs/00-toy/lab.ipynb"
+    second.write_text(json.dumps({"cells": [], "text": "x" * 20_000}), encoding="utf-8")
+    with largest_file(10_000), pytest.raises(OSError, match="File too large"):
+        files.backup(toy.root, [first, second])
+    assert not list((toy.root / ".labkit").glob("backup*/*"))
+    kept = files.backup(toy.root, [first, second])
+    assert kept and (kept / "labs/00-toy/lab.ipynb").read_bytes() == second.read_bytes()
+
+
+LATIN = "# -*- coding: latin-1 -*-\n# h\u00e9\n"
+
+
+def test_reset_and_undo_keep_a_file_as_its_editor_left_it(toy: Course) -> None:
+    """A declared latin-1, and the ends of lines of Windows: `undo` brings back every byte."""
+    mine = (LATIN + lab(toy).read_text()).replace("\n", "\r\n").encode("latin-1")
+    lab(toy).write_bytes(mine)
+    printed(loop.reset, "00", task="", notebook_only=False)
+    assert b"coding" not in lab(toy).read_bytes()
+    printed(loop.undo)
+    assert lab(toy).read_bytes() == mine
+
+
+def test_a_task_is_reset_in_a_file_of_another_encoding(toy: Course) -> None:
+    """It is written as UTF-8, and says so: Python must read the same text afterwards."""
+    lab(toy).write_bytes((LATIN + lab(toy).read_text()).encode("latin-1"))
+    printed(loop.reset, "00", task="1", notebook_only=False)
+    assert lab(toy).read_bytes().startswith(LATIN.replace("latin-1", "utf-8").encode())
+    assert "h\u00e9" in files.read_python(lab(toy))
+
+
+def test_skeletons_are_compared_with_files_in_any_encoding(toy: Course) -> None:
+    """`sync` and `update` read what Python reads, and name what nobody can read."""
+    text = lab(toy).read_text()
+    lab(toy).write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert not [change for change in sync.sync(toy) if change.kind == "kept"]
+    lab(toy).write_bytes((LATIN + text).encode("latin-1"))
+    assert [change.kind for change in sync.sync(toy)] == ["kept"]
+    lab(toy).write_bytes(b"# h\xe9\n")
+    with pytest.raises(
+        ValueError, match=r"fifo\.py cannot be read as text: .*save the file as UTF-8"
+    ):
+        sync.sync(toy)
+
+
 # ---------------------------------------------------------------- disks that refuse
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES, errno.EFBIG])
 def test_an_error_of_the_system_is_a_sentence_with_a_remedy(
     number: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +260,23 @@ def test_an_error_of_the_system_is_a_sentence_with_a_remedy(
         command()
     told = capsys.readouterr().err
     assert told.startswith(f"labs/x.py: {os.strerror(number)}; ") and "Traceback" not in told
+
+
+def test_what_the_system_leaves_out_is_added(capsys: pytest.CaptureFixture[str]) -> None:
+    """An error without a file shows no number, one of temporary folders has a way out, and where
+    a backup is stands below."""
+
+    @polite
+    def command(error: OSError) -> None:
+        error.add_note("your files are in .labkit/backups/x")
+        raise error
+
+    for number, text in ((errno.ENOSPC, "No space left"), (2, "No usable temporary directory")):
+        with pytest.raises(typer.Exit):
+            command(OSError(number, text))
+        first, second = capsys.readouterr().err.splitlines()
+        assert first.startswith(f"{text}; ") and "free some space" in first
+        assert second == "your files are in .labkit/backups/x"
 
 
 def test_a_full_disk_does_not_hide_the_verdict(
