@@ -1,6 +1,7 @@
 """What `cpu.cpp` gains over PyTorch's operations, function by function, in turns in one process.
 
     python -m benchmarks.bench_cpu_kernels                 shapes of a tiny model and of Qwen3-0.6B
+                                                           in bfloat16, a layer in float32
     python -m benchmarks.bench_cpu_kernels --threads 2
 
 Each figure is the shortest of many turns, in microseconds: neighbours come and go.
@@ -16,10 +17,12 @@ from typing import Any
 
 import torch
 
+from mini_vllm import hub
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.cpu import CpuAttention
 from mini_vllm.kernels import native
 from mini_vllm.model import layers, rope
+from mini_vllm.model.build import load_model
 
 SHAPES = {
     "tiny, 16": dict(tokens=16, context=160, heads=4, kv_heads=2, size=32, hidden=128, mlp=384),
@@ -57,6 +60,19 @@ def actions(
     }
 
 
+def layer_actions(tokens: int) -> dict[str, Action]:
+    """A layer of the storyteller, and its head, for so many tokens of one request in float32."""
+    model = load_model(hub.folder("storyteller"), dtype="float32")
+    layer, hidden = model.model.layers[0], torch.randn(tokens, model.config.hidden_size)
+    cache = torch.randn(2, 12, BLOCK_SIZE, model.config.num_key_value_heads, model.config.head_dim)
+    metadata = AttentionMetadata.from_lists([tokens], [160], [list(range(1, 11))], BLOCK_SIZE)
+    turns = model.model.rotary(torch.arange(160 - tokens, 160), torch.float32)
+    return {
+        "layer": lambda: layer(hidden, hidden.clone(), turns, cache, metadata),
+        "head": lambda: model.compute_logits(hidden),
+    }
+
+
 def best_us(action: Action) -> float:
     """The shortest of as many turns as fit into `SECONDS`."""
     action()
@@ -75,13 +91,15 @@ def main() -> None:
     built = native.library()
     if built is None:
         raise SystemExit("cpu.cpp is not built here: there is no compiler, or MINI_VLLM_NATIVE=0")
-    print(f"{'us, bfloat16':<28}{'PyTorch':>10}{'cpu.cpp':>10}{'gain':>8}")
+    scenes = {shape: partial(actions, **sizes) for shape, sizes in SHAPES.items()}
+    scenes |= {f"storyteller, {n}": partial(layer_actions, n) for n in (1, 4, 16)}
+    print(f"{'us':<28}{'PyTorch':>10}{'cpu.cpp':>10}{'gain':>8}")
     with torch.inference_mode():
-        for shape, sizes in SHAPES.items():
+        for shape, make in scenes.items():
             best: dict[str, dict[bool, float]] = {}
             for on in (False, True):
                 native.library = lambda on=on: built if on else None  # type: ignore[assignment]
-                for name, action in actions(**sizes).items():
+                for name, action in make().items():
                     best.setdefault(name, {})[on] = best_us(action)
             for name, us in best.items():
                 gain = us[False] / us[True]

@@ -10,6 +10,7 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py#L23
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -84,6 +85,12 @@ class OffloadingConnector(KVConnectorBase_V1):
             raise ValueError(
                 f"cpu_bytes_to_use is {size!r}; OffloadingConnector needs the bytes of main memory "
                 'that it may take, such as {"cpu_bytes_to_use": 1000000000}'
+            )
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if size > memory:
+            raise ValueError(
+                f"cpu_bytes_to_use is {size}; this machine has {memory} bytes of main memory; "
+                "lower it"
             )
         policy = extra.get("eviction_policy", "lru")
         if policy not in POLICIES:

@@ -18,6 +18,7 @@ Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L66-L674
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 import uuid
@@ -121,11 +122,13 @@ class P2pTcpConnector(KVConnectorBase_V1):
         for name in ("transfer_timeout_s", "kv_lease_duration"):
             value = extra[name]
             is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not is_number or value <= 0:
-                raise ValueError(f"{name} is {value!r}; it must be seconds, more than 0")
+            if not is_number or not 0 < value < math.inf:
+                raise ValueError(f"{name} is {value!r}; it must be seconds, more than 0 and finite")
         port = extra["port"]
         if isinstance(port, bool) or not isinstance(port, int) or not 0 <= port < 65536:
             raise ValueError(f"port is {port!r}; it must be 0 for any, or below 65536")
+        if not isinstance(extra["host"], str) or not extra["host"]:
+            raise ValueError(f"host is {extra['host']!r}; it must be a name or an address")
 
     # ------------------------------------------------------------------ the scheduler's half
 
@@ -233,9 +236,8 @@ class P2pTcpConnector(KVConnectorBase_V1):
         self.layers = list(kv_caches.values())
         if self.config.is_kv_producer:
             self.server = BlockServer(self.host, self.port, self._serve)
-        if self.config.is_kv_consumer:
-            self.client = BlockClient()
-            self.pool = ThreadPoolExecutor(NUM_THREADS, "kv-fetch")
+        self.client = BlockClient()  # who does not fetch says at least that nobody need wait
+        self.pool = ThreadPoolExecutor(NUM_THREADS, "kv-fetch")
 
     def get_handshake_metadata(self) -> tuple[str, int] | None:
         return None if self.server is None else (self.server.host, self.server.port)

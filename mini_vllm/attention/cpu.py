@@ -94,6 +94,8 @@ class PagedTokens:
 
     def __init__(self, metadata: AttentionMetadata) -> None:
         self.table = metadata.block_table
+        self.places: native.Places | None = None
+        """For layers that are one call; see `model/narrow.py`."""
         num_reqs = metadata.num_reqs
         if metadata.max_query_len == 1:  # only decodes: a token is a request
             self.tokens: slice | Tensor = slice(0, num_reqs)

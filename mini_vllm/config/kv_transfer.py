@@ -44,6 +44,8 @@ class KVTransferConfig:
         require_one_of("kv_role", self.kv_role, ROLES)
         if self.engine_id is None:
             object.__setattr__(self, "engine_id", uuid.uuid4().hex)
+        if not isinstance(self.engine_id, str) or not self.engine_id:
+            raise ValueError(f"engine_id is {self.engine_id!r}; it must be a name, or left out")
         require_one_of("kv_load_failure_policy", self.kv_load_failure_policy, POLICIES)
         if not isinstance(self.kv_connector_extra_config, Mapping):
             raise ValueError(
@@ -91,5 +93,10 @@ class KVEventsConfig:
             publisher = "zmq" if self.enable_kv_cache_events else "null"
             object.__setattr__(self, "publisher", publisher)
         require_one_of("publisher", self.publisher, PUBLISHERS)
+        for name, value in (("endpoint", self.endpoint), ("topic", self.topic)):
+            if not isinstance(value, str):
+                raise ValueError(f"{name} is {value!r}; it must be a text")
+        if not isinstance(self.replay_endpoint, str | None):
+            raise ValueError(f"replay_endpoint is {self.replay_endpoint!r}; it must be an address")
         for name in ("buffer_steps", "hwm", "max_queue_size"):
             require_at_least(name, getattr(self, name), 1, "or leave it out")

@@ -180,11 +180,17 @@ class Proxy:
     async def serve(self, path: str, request: Request) -> Response:
         """One request of a client, from door to door."""
         assert self.session is not None
-        body = await request.json()
+        try:
+            body = await request.json()
+        except ValueError as error:
+            return _refused(400, f"the body is not JSON: {error}")
+        if not isinstance(body, dict):
+            return _refused(400, f"the body is a {type(body).__name__}; it must be an object")
         headers = _passed_on(request)
         token_ids = await self._tokenize(body, headers)
         first, second = self.router.place(token_ids)
-        if first is not None and body.get("kv_transfer_params") is None:
+        is_for_one = body.get("kv_transfer_params") is None and not _has_many_prompts(body)
+        if first is not None and is_for_one:
             first.queued_tokens += len(token_ids)
             first.computing_tokens += len(token_ids)
             try:
@@ -238,8 +244,7 @@ class Proxy:
             answer = await self.session.post(worker.url + path, json=body, headers=headers)
         except FAILURES as error:
             done()
-            message = f"{worker.url} cannot be reached: {error}"
-            return JSONResponse({"error": {"message": message, "type": "proxy_error"}}, 502)
+            return _refused(502, f"{worker.url} cannot be reached: {error}")
         finally:
             worker.computing_tokens -= computes
 
@@ -272,6 +277,16 @@ class Proxy:
 JSON = "application/json"
 
 
+def _refused(status: int, message: str) -> Response:
+    return JSONResponse({"error": {"message": message, "type": "proxy_error"}}, status)
+
+
+def _has_many_prompts(body: dict[str, Any]) -> bool:
+    """Whether several prompts share the request: there is one place to say where KV is held."""
+    prompt = body.get("prompt")
+    return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
+
+
 def _passed_on(request: Request) -> dict[str, str]:
     names = ("authorization", "x-request-id")
     return {name: request.headers[name] for name in names if name in request.headers}
@@ -294,8 +309,12 @@ def make_app(proxy: Proxy) -> FastAPI:
     @app.get("/v1/models")
     async def models() -> Response:
         assert proxy.session is not None
-        async with proxy.session.get(proxy.router.decode[0].url + "/v1/models") as answer:
-            return Response(await answer.read(), answer.status, media_type=JSON)
+        url = proxy.router.decode[0].url
+        try:
+            async with proxy.session.get(f"{url}/v1/models") as answer:
+                return Response(await answer.read(), answer.status, media_type=JSON)
+        except FAILURES as error:
+            return _refused(502, f"{url} cannot be reached: {error}")
 
     return app
 

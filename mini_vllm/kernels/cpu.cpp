@@ -1,5 +1,6 @@
 // What lies between a decoder's matrix products, for a CPU: one pass through memory for each function;
-// and the product with weights of 4 bits, which no library has for batches.
+// products that no library computes fast, of few tokens, and with weights of 4 bits; and a whole layer
+// as one call, for models so narrow that calling takes longer than computing.
 //
 // Plain loops; the compiler turns them into vector instructions of whatever machine it runs on
 // (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and all
@@ -144,8 +145,14 @@ i64 store(C* keys, C* values, const T* key, const T* value, const i64* slots, i6
 }
 
 // ---------------------------------------------------------------- attention
-// Sixteen floats: one register with AVX-512, two with AVX2, four with NEON.
+// Floats in one register. Of a wider type compilers keep the parts in memory, which is several times slower.
+#if defined(__AVX512F__)
 constexpr i64 LANES = 16;
+#elif defined(__AVX__)
+constexpr i64 LANES = 8;
+#else
+constexpr i64 LANES = 4;
+#endif
 typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef std::uint32_t words __attribute__((vector_size(LANES * 4)));
 typedef std::uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
@@ -166,15 +173,15 @@ inline auto lower(V v) {  // two halves of a register, as registers of half the 
     return kept;
 }
 
-inline float sum_of(floats v) {  // 16 = 8 + 8, 8 = 4 + 4, ...: four additions one after another
-    auto upper = [](auto x) {
-        decltype(lower(x)) kept;
-        std::memcpy(&kept, reinterpret_cast<const char*>(&x) + sizeof kept, sizeof kept);
-        return kept;
-    };
-    const auto eight = lower(v) + upper(v);
-    const auto four = lower(eight) + upper(eight);
-    return (four[0] + four[2]) + (four[1] + four[3]);
+template <class V>
+inline float sum_of(V v) {  // 16 = 8 + 8, 8 = 4 + 4, ...: four additions one after another
+    if constexpr (sizeof(V) == 16) {
+        return (v[0] + v[2]) + (v[1] + v[3]);
+    } else {
+        decltype(lower(v)) upper;
+        std::memcpy(&upper, reinterpret_cast<const char*>(&v) + sizeof upper, sizeof upper);
+        return sum_of(lower(v) + upper);
+    }
 }
 
 constexpr i64 TOKENS = 4;  // of a page at a time: each query number loaded serves four keys
@@ -309,6 +316,79 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
     return bad;
 }
 
+// Query heads that share a key head are taken four at a time, if there are as many.
+template <class T, class C, class... Rest>
+i64 attention(T* out, const T* query, const C* keys, const C* values, const std::int32_t* table,
+              const std::int32_t* rows, const std::int32_t* ends, i64 tokens, i64 kv_heads, i64 group,
+              Rest... rest) {
+    auto run = group % 4 == 0   ? paged_attention<4, T, C>
+               : group % 2 == 0 ? paged_attention<2, T, C>
+                                : paged_attention<1, T, C>;
+    return run(out, query, keys, values, table, rows, ends, tokens, kv_heads, group, rest...);
+}
+
+// ---------------------------------------------------------------- products
+// Of a tile of the weight, the numbers of a column lie together: each number of x meets whole registers,
+// and what a sum adds in which order does not depend on how many tokens there are.
+#if defined(__AVX512F__) || defined(__aarch64__)
+constexpr i64 REGISTERS = 32;
+#else
+constexpr i64 REGISTERS = 16;
+#endif
+template <int R>
+constexpr int AT_ONCE = REGISTERS * 3 / 4 * LANES / R;  // tokens; the other registers hold x and tile
+
+// out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers.
+template <int R, int N>
+inline void add_products(float* out, const float* x, const float* tile, i64 columns, i64 out_stride,
+                         i64 x_stride) {
+    constexpr int PARTS = R / LANES;
+    floats sums[N][PARTS];
+    for (int t = 0; t < N; ++t)
+        for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
+    for (i64 c = 0; c < columns; ++c)
+        for (int t = 0; t < N; ++t)
+            for (int p = 0; p < PARTS; ++p)
+                sums[t][p] += x[t * x_stride + c] * load(tile + c * R + p * LANES);
+    for (int t = 0; t < N; ++t)
+        for (int p = 0; p < PARTS; ++p)
+            *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
+}
+
+// The same for all tokens: N at a time, and what is left over at once. One token alone leaves the
+// processor waiting for its own sums, so N + 1 are not N and one.
+template <int R, int N = AT_ONCE<R>>
+void add_all_products(float* out, const float* x, const float* tile, i64 tokens, i64 columns,
+                      i64 out_stride, i64 x_stride) {
+    for (; tokens >= N && (tokens != N + 1 || N <= 2); tokens -= N, out += N * out_stride, x += N * x_stride)
+        add_products<R, N>(out, x, tile, columns, out_stride, x_stride);
+    if constexpr (N > 1)
+        add_all_products<R, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
+}
+
+// Each token's sums begin with the bias, or with nothing.
+inline void start_sums(float* out, const float* bias, i64 tokens, i64 width, i64 out_stride) {
+    for (i64 t = 0; t < tokens; ++t)
+        for (i64 r = 0; r < width; ++r) out[t * out_stride + r] = bias ? bias[r] : 0.0f;
+}
+
+// A weight [N, K] in float, laid out for few tokens: blocks of ROWS rows, [N / ROWS, K, ROWS].
+constexpr i64 ROWS = 32;
+struct Matrix {
+    const float *blocks, *bias;
+    i64 rows, columns;
+};
+
+// out = x . weight + bias: [T, K] -> [T, N]. The weight is read once, from its beginning to its end.
+void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (i64 row = 0; row < m.rows; row += ROWS) {
+        start_sums(out + row, m.bias ? m.bias + row : nullptr, tokens, ROWS, m.rows);
+        add_all_products<ROWS>(out + row, x, m.blocks + row * m.columns, tokens, m.columns, m.rows,
+                               m.columns);
+    }
+}
+
 // ---------------------------------------------------------------- products with weights of 4 bits
 // A tile of the weight is unpacked into floats, which stay in the fastest cache while all tokens are
 // multiplied by them. So a batch pays for unpacking once.
@@ -341,49 +421,81 @@ inline void unpack_tile(float* tile, const std::uint8_t* packed, const bf16* sca
         }
 }
 
-// out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers.
-template <int R, int N>
-inline void add_products(float* out, const float* x, const float* tile, i64 columns, i64 out_stride,
-                         i64 x_stride) {
-    constexpr int PARTS = R / LANES;
-    floats sums[N][PARTS];
-    for (int t = 0; t < N; ++t)
-        for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
-    for (i64 c = 0; c < columns; ++c)
-        for (int t = 0; t < N; ++t)
-            for (int p = 0; p < PARTS; ++p)
-                sums[t][p] += x[t * x_stride + c] * load(tile + c * R + p * LANES);
-    for (int t = 0; t < N; ++t)
-        for (int p = 0; p < PARTS; ++p)
-            *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
-}
-
-// The same for all tokens: N at a time, and what is left over at once.
-template <int R, int N>
-void add_all_products(float* out, const float* x, const float* tile, i64 tokens, i64 columns,
-                      i64 out_stride, i64 x_stride) {
-    for (; tokens >= N; tokens -= N, out += N * out_stride, x += N * x_stride)
-        add_products<R, N>(out, x, tile, columns, out_stride, x_stride);
-    if constexpr (N > 1)
-        add_all_products<R, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
-}
-
 // out = x . weight: [T, K] and [N, K] -> [T, N]. N is a multiple of R, and K one of `group`.
 template <int R>
 void int4_product(float* out, const float* x, const std::uint8_t* packed, const bf16* scales,
                   i64 tokens, i64 rows, i64 columns, i64 group, int threads) {
-    constexpr int AT_ONCE = R == 64 ? 6 : 3;  // 24 of 32 registers with AVX-512, 12 of 16 with AVX2
     const i64 step = group < TILE ? group : TILE;
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < rows; row += R) {
         alignas(64) float tile[TILE * R];
-        for (i64 t = 0; t < tokens; ++t) std::memset(out + t * rows + row, 0, R * sizeof(float));
+        start_sums(out + row, nullptr, tokens, R, rows);
         for (i64 c = 0; c < columns; c += step) {
             const i64 place = c / group * rows + row;
             unpack_tile<R>(tile, packed + (row * columns + c * R) / 2, scales + 2 * place, step);
-            add_all_products<R, AT_ONCE>(out + row, x + c, tile, tokens, step, rows, columns);
+            add_all_products<R>(out + row, x + c, tile, tokens, step, rows, columns);
         }
     }
+}
+
+// ---------------------------------------------------------------- a layer
+// What a layer of the Llama family is made of; `native.py` has the same structure.
+struct Layer {
+    Matrix qkv, o, gate_up, down;
+    const float *input_norm, *qk_norm, *post_norm;  // without `qk_norm`, queries and keys stay as they are
+    i64 heads, kv_heads, size, window;
+    float eps, scale;
+};
+
+// Where the tokens of a step stand: their rotations, their slots, and the pages that each sees.
+struct Places {
+    const float *cos, *sin;
+    const i64* slots;
+    const std::int32_t *table, *rows, *ends;
+    i64 turning, table_stride;
+};
+
+// What a layer adds to the residual stream: [T, H] -> out [T, H]. First the stream takes in `x`, what the
+// layer before has added; the first layer has none. Returns -1; or a token whose slot is outside the
+// cache; or one that has a page outside it, plus T.
+template <class C>
+i64 decoder_layer(float* out, const float* x, float* stream, const Layer& layer, const Places& at, C* keys,
+                  C* values, i64 num_blocks, i64 block_size, i64 tokens, int threads) {
+    const i64 hidden = layer.qkv.columns, qkv_width = layer.qkv.rows, mlp = layer.down.columns;
+    const i64 qk_heads = layer.heads + layer.kv_heads, width = layer.kv_heads * layer.size;
+    const i64 wide = 2 * qkv_width > 3 * mlp ? 2 * qkv_width : 3 * mlp;
+    const auto needed = static_cast<std::size_t>(tokens * (hidden + wide));
+    static thread_local std::vector<float> room;  // kept: a call is too short to ask for memory
+    if (room.size() < needed) room.resize(needed);
+    float *normed = room.data(), *qkv = normed + tokens * hidden, *attended = qkv + tokens * qkv_width;
+
+    rms_norm(normed, x ? x : stream, x ? stream : nullptr, layer.input_norm, tokens, 1, hidden, hidden,
+             layer.eps, threads);
+    product(qkv, normed, layer.qkv, tokens, threads);
+    if (layer.qk_norm)
+        for (i64 t = 0; t < tokens; ++t) {
+            float* heads = qkv + t * qkv_width;
+            rms_norm(heads, heads, static_cast<float*>(nullptr), layer.qk_norm, 1, qk_heads, layer.size,
+                     qkv_width, layer.eps, 1);
+        }
+    rope(qkv, at.cos, at.sin, tokens, qk_heads, layer.size, at.turning, qkv_width, threads);
+    const float *key = qkv + layer.heads * layer.size, *value = key + width;
+    const i64 lost = store(keys, values, key, value, at.slots, num_blocks * block_size, tokens, width,
+                           qkv_width, qkv_width);
+    if (lost >= 0) return lost;
+    const i64 blind = attention(attended, qkv, keys, values, at.table, at.rows, at.ends, tokens,
+                                layer.kv_heads, layer.heads / layer.kv_heads, layer.size, num_blocks,
+                                block_size, at.table_stride, qkv_width, layer.window, layer.scale, threads);
+    if (blind >= 0) return tokens + blind;
+    product(out, attended, layer.o, tokens, threads);
+
+    float *gate_up = qkv, *activated = qkv + tokens * 2 * mlp;
+    rms_norm(normed, static_cast<const float*>(out), stream, layer.post_norm, tokens, 1, hidden, hidden,
+             layer.eps, threads);
+    product(gate_up, normed, layer.gate_up, tokens, threads);
+    silu_mul(activated, gate_up, tokens, mlp, threads);
+    product(out, activated, layer.down, tokens, threads);
+    return -1;
 }
 
 }  // namespace
@@ -414,11 +526,8 @@ void int4_product(float* out, const float* x, const std::uint8_t* packed, const 
         const std::int32_t* rows, const std::int32_t* ends, i64 tokens, i64 kv_heads, i64 group,     \
         i64 size, i64 num_blocks, i64 block_size, i64 table_stride, i64 query_stride, i64 window,    \
         float scale, int threads) {                                                                  \
-        auto run = group % 4 == 0   ? paged_attention<4, T, C>                                       \
-                   : group % 2 == 0 ? paged_attention<2, T, C>                                       \
-                                    : paged_attention<1, T, C>;                                      \
-        return run(out, query, keys, values, table, rows, ends, tokens, kv_heads, group, size,       \
-                   num_blocks, block_size, table_stride, query_stride, window, scale, threads);      \
+        return attention(out, query, keys, values, table, rows, ends, tokens, kv_heads, group, size, \
+                         num_blocks, block_size, table_stride, query_stride, window, scale, threads);\
     }
 
 FOR_ACTIVATIONS(float, f32)
@@ -427,6 +536,22 @@ FOR_CACHE(float, float, f32_f32)
 FOR_CACHE(float, bf16, f32_bf16)
 FOR_CACHE(bf16, float, bf16_f32)
 FOR_CACHE(bf16, bf16, bf16_bf16)
+
+#define FOR_LAYERS(C, name)                                                                          \
+    extern "C" i64 decoder_layer_##name(float* out, const float* x, float* stream,                   \
+                                        const Layer* layer, const Places* at, C* keys, C* values,    \
+                                        i64 num_blocks, i64 block_size, i64 tokens, int threads) {   \
+        return decoder_layer(out, x, stream, *layer, *at, keys, values, num_blocks, block_size,      \
+                             tokens, threads);                                                       \
+    }
+
+FOR_LAYERS(float, f32)
+FOR_LAYERS(bf16, bf16)
+
+extern "C" void multiply_few(float* out, const float* x, const float* blocks, const float* bias,
+                             i64 tokens, i64 rows, i64 columns, int threads) {
+    product(out, x, Matrix{blocks, bias, rows, columns}, tokens, threads);
+}
 
 extern "C" void multiply_int4(float* out, const float* x, const std::uint8_t* packed,
                               const bf16* scales, i64 tokens, i64 rows, i64 columns, i64 group,

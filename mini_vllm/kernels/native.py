@@ -38,6 +38,10 @@ BUILD_SECONDS = 120
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
 LANES = 16
 """Features of a head that attention takes at a time; a head has a multiple of it."""
+ROWS = 32
+"""Rows of a weight that lie together for `linear`; a weight has a multiple of them."""
+FEW_TOKENS = 32
+"""Tokens up to which `linear` is faster than PyTorch's product; beyond, that has more to reuse."""
 INT4_BLOCKS = (64, 32)
 """Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
 LEAST_PARALLEL = 1 << 15
@@ -122,17 +126,58 @@ def function(name: str, *dtypes: torch.dtype) -> Callable[..., int]:
     """The function for these kinds of numbers, with the types of its arguments."""
     found = getattr(library(), "_".join((name, *(NAMES[dtype] for dtype in dtypes))))
     found.argtypes = ARGUMENTS[name]
-    found.restype = SIZE if name in ("store", "paged_attention") else None
+    found.restype = SIZE if name in ("store", "paged_attention", "decoder_layer") else None
     return found
 
 
 POINTER, SIZE, REAL, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctypes.c_int
+
+
+class Matrix(ctypes.Structure):
+    """These three are the structures of `cpu.cpp`, field by field."""
+
+    _fields_ = [("blocks", POINTER), ("bias", POINTER), ("rows", SIZE), ("columns", SIZE)]
+
+
+class Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, Matrix) for name in ("qkv", "o", "gate_up", "down")),
+        *((name, POINTER) for name in ("input_norm", "qk_norm", "post_norm")),
+        *((name, SIZE) for name in ("heads", "kv_heads", "size", "window")),
+        *((name, REAL) for name in ("eps", "scale")),
+    ]
+
+
+class Places(ctypes.Structure):
+    _fields_ = [
+        *((name, POINTER) for name in ("cos", "sin", "slots", "table", "rows", "ends")),
+        *((name, SIZE) for name in ("turning", "table_stride")),
+    ]
+
+    def __init__(
+        self, rope: tuple[Tensor, Tensor], slots: Tensor, table: Tensor, rows: Tensor, ends: Tensor
+    ) -> None:
+        """`rope` has cos and sin `[T, 1, R]`; the others are those of `store` and attention."""
+        tensors = (*rope, slots, table, rows, ends)
+        super().__init__(*(t.data_ptr() for t in tensors), rope[0].shape[-1], table.stride(0))
+        self.rope, self.tensors = rope, tensors  # kept alive: the fields are addresses
+
+
 ARGUMENTS: dict[str, Sequence[type]] = {
     "rms_norm": [*[POINTER] * 4, *[SIZE] * 4, REAL, INT],
     "rope": [*[POINTER] * 3, *[SIZE] * 5, INT],
     "silu_mul": [*[POINTER] * 2, *[SIZE] * 2, INT],
     "store": [*[POINTER] * 5, *[SIZE] * 5],
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
+    "multiply_few": [*[POINTER] * 4, *[SIZE] * 3, INT],
+    "decoder_layer": [
+        *[POINTER] * 3,
+        ctypes.POINTER(Layer),
+        ctypes.POINTER(Places),
+        *[POINTER] * 2,
+        *[SIZE] * 3,
+        INT,
+    ],
     "multiply_int4": [*[POINTER] * 4, *[SIZE] * 5, INT],
 }
 
@@ -175,14 +220,30 @@ def store(key: Tensor, value: Tensor, kv_cache: Tensor, slots: Tensor) -> None:
 
     Raises IndexError for a slot that the cache does not have.
     """
-    keys, values = kv_cache
-    num_slots = keys.shape[0] * keys.shape[1]
+    num_slots = kv_cache.shape[1] * kv_cache.shape[2]
     bad = function("store", key.dtype, kv_cache.dtype)(
-        keys.data_ptr(), values.data_ptr(), key.data_ptr(), value.data_ptr(), slots.data_ptr(),
+        *halves(kv_cache), key.data_ptr(), value.data_ptr(), slots.data_ptr(),
         num_slots, len(key), key.shape[1] * key.shape[2], key.stride(0), value.stride(0),
     )  # fmt: skip
     if bad >= 0:
-        raise IndexError(f"slot {int(slots[bad])} of token {bad}; the cache has {num_slots} slots")
+        raise no_such_slot(slots, bad, num_slots)
+
+
+def halves(kv_cache: Tensor) -> tuple[int, int]:
+    """Where a layer's keys begin, and where its values do."""
+    keys: int = kv_cache.data_ptr()
+    return keys, keys + kv_cache.stride(0) * kv_cache.itemsize
+
+
+def no_such_slot(slots: Tensor, token: int, num_slots: int) -> IndexError:
+    return IndexError(f"slot {int(slots[token])} of token {token}; the cache has {num_slots} slots")
+
+
+def no_such_page(table: Tensor, rows: Tensor, token: int, num_blocks: int) -> IndexError:
+    return IndexError(
+        f"token {token} reads a page outside the cache, which has {num_blocks}: "
+        f"{table[rows[token]].tolist()}"
+    )
 
 
 def paged_attention(
@@ -199,22 +260,61 @@ def paged_attention(
     `rows` and `ends` are `[T]` int32; request r has the pages `block_table[r]`, int32. D is a
     multiple of `LANES`. Raises IndexError for a page that the cache does not have.
     """
-    keys, values = kv_cache
-    num_blocks, block_size, num_kv_heads, size = keys.shape
+    _, num_blocks, block_size, num_kv_heads, size = kv_cache.shape
     output = torch.empty(query.shape, dtype=query.dtype)
     num_tokens, num_heads, _ = query.shape
     bad = function("paged_attention", query.dtype, kv_cache.dtype)(
-        output.data_ptr(), query.data_ptr(), keys.data_ptr(), values.data_ptr(),
+        output.data_ptr(), query.data_ptr(), *halves(kv_cache),
         block_table.data_ptr(), rows.data_ptr(), ends.data_ptr(),
         num_tokens, num_kv_heads, num_heads // num_kv_heads, size, num_blocks, block_size,
         block_table.stride(0), query.stride(0), window or num_blocks * block_size,
-        scale, threads(num_tokens * block_table.shape[1] * keys[0].numel()),
+        scale, threads(num_tokens * block_table.shape[1] * block_size * num_kv_heads * size),
     )  # fmt: skip
     if bad >= 0:
-        raise IndexError(
-            f"token {bad} reads a page outside the cache, which has {num_blocks}: "
-            f"{block_table[rows[bad]].tolist()}"
-        )
+        raise no_such_page(block_table, rows, bad, num_blocks)
+    return output
+
+
+def pack(weight: Tensor) -> Tensor:
+    """A copy of `weight` `[N, K]` for `linear`: a column's numbers of `ROWS` rows lie together."""
+    return weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2).contiguous()
+
+
+def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
+    """x @ weight^T + bias: `[T, K]` -> `[T, N]` in float32; `blocks` is the packed weight.
+
+    A token's numbers are the same, to the bit, whatever other tokens come with it.
+    """
+    x = x.contiguous()
+    num_rows = blocks.shape[0] * ROWS
+    output = torch.empty(x.shape[0], num_rows)
+    function("multiply_few")(
+        output.data_ptr(), x.data_ptr(), blocks.data_ptr(),
+        None if bias is None else bias.data_ptr(),
+        x.shape[0], num_rows, x.shape[1], threads(blocks.numel()),
+    )  # fmt: skip
+    return output
+
+
+def decoder_layer(
+    layer: Layer, x: Tensor | None, residual: Tensor, places: Places, kv_cache: Tensor
+) -> Tensor:
+    """What a layer adds to `residual` `[T, H]`, which first takes in `x`; all are float32.
+
+    Raises IndexError for a slot or a page that the cache does not have.
+    """
+    output = torch.empty(residual.shape)
+    num_tokens, (num_blocks, block_size) = residual.shape[0], kv_cache.shape[1:3]
+    bad = function("decoder_layer", kv_cache.dtype)(
+        output.data_ptr(), None if x is None else x.data_ptr(), residual.data_ptr(),
+        layer, places, *halves(kv_cache), num_blocks, block_size, num_tokens,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    if bad >= 0:
+        _, _, slots, table, rows, _ = places.tensors
+        if bad < num_tokens:
+            raise no_such_slot(slots, bad, num_blocks * block_size)
+        raise no_such_page(table, rows, bad - num_tokens, num_blocks)
     return output
 
 

@@ -59,6 +59,11 @@ class KVConnectorFactory:
             found = getattr(importlib.import_module(module_path), class_name)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"kv_connector {name!r} cannot be loaded: {error}") from None
+        if not isinstance(found, type) or not issubclass(found, KVConnectorBase_V1):
+            raise ValueError(
+                f"kv_connector {name!r} of {module_path} is no connector; derive a class from "
+                "mini_vllm.kv_transfer.base.KVConnectorBase_V1"
+            )
         _check_extra(name, config, found)
         found.check_config(config)
         return found

@@ -3,7 +3,7 @@
 A block's hash names its tokens. Two models have other keys and values for the same tokens, and both
 can share one store. So every hash grows from a root that names all that the numbers depend on::
 
-    model's files ┐
+    model's files, overrides ┐
     dtype, scales ├─ sha256 ─► namespace ─► root of the hashes, folder of the store, header of
     block size    │                         each file, first word of every peer
     shape, layout ┘
@@ -39,12 +39,13 @@ def kv_namespace(config: EngineConfig, spec: KVCacheSpec) -> bytes:
     facts: dict[str, Any] = {
         "version": FORMAT_VERSION,
         "model": _model_identity(Path(model.model), model.load_format, model.seed),
+        "overrides": model.hf_overrides and dict(model.hf_overrides),
         "weights": [model.dtype, model.quantization],
         "cache": [cache.kv_cache_dtype, str(spec.dtype), cache.block_size],
         "shape": [spec.num_layers, spec.num_kv_heads, spec.head_dim, spec.pad_bytes],
         "layout": "block, layer, [key, value], token, head, dim",
     }
-    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).digest()
+    return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()
 
 
 def _model_identity(folder: Path, load_format: str, seed: int) -> list[str]:

@@ -72,8 +72,14 @@ class MultiConnector(KVConnectorBase_V1):
 
     @classmethod
     def check_config(cls, config: KVTransferConfig) -> None:
-        for inner in inner_configs(config):
-            KVConnectorFactory.get_connector_class(inner)
+        inner = inner_configs(config)
+        for each in inner:
+            KVConnectorFactory.get_connector_class(each)
+        if [each.kv_connector for each in inner].count("P2pTcpConnector") > 1:
+            raise ValueError(
+                "connectors has P2pTcpConnector more than once; a caller can be told of one place "
+                "where its KV is held; keep one of them"
+            )
 
     # ------------------------------------------------------------------ the scheduler's half
 

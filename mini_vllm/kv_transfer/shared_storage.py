@@ -95,7 +95,7 @@ class SharedStorageConnector(KVConnectorBase_V1):
     def check_config(cls, config: KVTransferConfig) -> None:
         extra = config.kv_connector_extra_config
         path, max_bytes = extra.get("shared_storage_path"), extra.get("max_bytes")
-        if not isinstance(path, str) or not path:
+        if not isinstance(path, str) or not path or "\0" in path:
             raise ValueError(
                 f"shared_storage_path is {path!r}; SharedStorageConnector needs the folder that "
                 'its engines share, such as {"shared_storage_path": "/tmp/kv"}'

@@ -29,8 +29,9 @@ from mini_vllm.model.layout import (
     ParamSpec,
 )
 
-# Below this many elements a call costs more than the product, and plain calls cost less. In half
-# precision they do not: a plain call packs the weight anew each time.
+# Below this many elements a call of oneDNN costs more than the product, and plain calls cost less:
+# our own for few tokens, else torch's. In half precision they do not: a plain call packs the weight
+# anew each time.
 MIN_PACKED_ELEMENTS = 1 << 20
 # From this many tokens on, unpacking the weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512
@@ -222,7 +223,7 @@ class UnquantizedLinearMethod:
     """
 
     def create_weights(self, layer: Linear) -> None:
-        layer.packed = None
+        layer.packed = layer.blocks = None
         layer.weight = nn.Parameter(torch.empty(sum(layer.output_sizes), layer.input_size))
         layer.weight.spec = ParamSpec(out_dim=0, in_dim=1)
 
@@ -233,13 +234,19 @@ class UnquantizedLinearMethod:
         is_small = weight.numel() < MIN_PACKED_ELEMENTS
         # A new parameter, or none beside a packed one: a tied embedding keeps the old one.
         layer.weight = nn.Parameter(weight, requires_grad=False)
-        if (is_small and weight.dtype == torch.float32) or not can_pack(weight.dtype):
+        if is_small and weight.dtype == torch.float32:
+            if native.can_run(weight) and len(weight) % native.ROWS == 0:
+                layer.blocks = native.pack(weight)
+            return
+        if not can_pack(weight.dtype):
             return
         layer.packed = pack(weight)
         if not is_small:
             layer.weight = None
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
+        if layer.blocks is not None and len(x) <= native.FEW_TOKENS and native.can_run(x):
+            return native.linear(x, layer.blocks, bias)
         if layer.packed is None:
             return F.linear(x, layer.weight, bias)
         if len(x) >= MIN_UNPACKED_TOKENS and x.dtype == torch.float32:
@@ -307,6 +314,7 @@ class Linear(nn.Module):
         self.input_size = self.parts[0].input_size
         self.output_sizes = [part.output_size for part in self.parts]
         self.adapters: Adapters | None = None
+        self.blocks: Tensor | None = None
         self.quant_method = build.method(self, prefix)
         self.quant_method.create_weights(self)
         self.bias = nn.Parameter(torch.empty(sum(self.output_sizes))) if bias else None

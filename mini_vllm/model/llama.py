@@ -10,6 +10,7 @@ Source: vllm/model_executor/models/llama.py#L501-L589 (LlamaForCausalLM) @ v0.22
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.quantized import FORMATS
+from mini_vllm.kernels import native
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.model.interface import IntermediateTensors, KVCacheSpec
 from mini_vllm.model.layers import (
@@ -29,11 +31,15 @@ from mini_vllm.model.layers import (
     RMSNorm,
     to_compute_dtype,
 )
+from mini_vllm.model.narrow import LayerCall
 from mini_vllm.model.rope import RotaryEmbedding, apply_rope
 
 
 class LlamaAttention(nn.Module):
     """Grouped-query attention over the paged cache, with one matrix for q, k and v."""
+
+    is_one_call = True  # `narrow.LayerCall` knows it; each class says so for itself
+    qk_weight: Tensor | None = None  # of a norm of each head `[Hq + Hkv, D]`
 
     def __init__(self, args: ModelArgs, build: Build, window: int | None, prefix: str) -> None:
         super().__init__()
@@ -92,6 +98,11 @@ class DecoderLayer(nn.Module):
         sizes = (args.hidden_size, args.intermediate_size)
         return GatedMLP(*sizes, args.mlp_bias, build, prefix, args.hidden_act)
 
+    @cached_property
+    def call(self) -> LayerCall | None:
+        """This layer as one call, if it can be one."""
+        return LayerCall(self) if LayerCall.knows(self) else None
+
     def forward(
         self,
         x: Tensor,
@@ -104,6 +115,8 @@ class DecoderLayer(nn.Module):
 
         The first layer has no stream yet: its input is the stream.
         """
+        if native.can_run(x) and self.call is not None and self.call.takes(x, kv_cache, metadata):
+            return self.call(x, residual, rope, kv_cache, metadata)
         if residual is None:
             x, residual = self.input_layernorm(x), x
         else:

@@ -14,6 +14,8 @@ from mini_vllm.model.llama import LlamaAttention, LlamaForCausalLM
 
 
 class Qwen3Attention(LlamaAttention):
+    is_one_call = True
+
     def __init__(self, args: ModelArgs, build: Build, window: int | None, prefix: str) -> None:
         super().__init__(args, build, window, prefix)
         self.q_norm = RMSNorm(self.head_dim, args.rms_norm_eps)

@@ -86,6 +86,7 @@ PAGED_DECODE = (
     Case("block-1", "blocks of one token", "float16", decode([1, 5, None], 4, 1, 64, 1)),
     Case("odd-group", "3 heads share one, 80 features", "bfloat16", decode([None, 9], 3, 2, 80, 4)),
     Case("wide", "8 heads share one, 128 features", "float16", decode([33, None], 8, 1, 128, 32)),
+    Case("wide-head", "200 features", "float32", decode([9, None], 2, 1, 200, 16)),
     Case("inert", "rows without a request", "float32", decode([0, None, 0], 2, 1, 32, 16)),
     Case(
         "window-1", "each token sees only itself", "float32",
@@ -120,6 +121,7 @@ PAGED_DECODE = (
         "one-for-all", "20 heads share one", "float32",
         decode([17, None], 20, 1, 32, 16),
     ),
+    Case("thousands", "a context of 5,000 tokens", "float32", decode([5000], 1, 1, 16, 16)),
     Case(
         "long", "a context of 1,300 tokens beside a short one", "float32",
         decode([1300, 3], 1, 1, 32, 24),
@@ -195,6 +197,8 @@ SPLIT_DECODE = (
         "one-for-all", "20 heads share one", "bfloat16",
         decode([70, None], 20, 1, 32, 16, splits=2),
     ),
+    Case("thousands", "5,000 tokens for 2 splits", "float32",
+         decode([5000], 1, 1, 16, 16, splits=2)),
     Case(
         "long", "1,500 tokens for 16 splits", "float32",
         decode([1500, 40], 1, 1, 32, 24, splits=16),
@@ -279,6 +283,8 @@ REDUCE_SPLITS = (
     Case("one", "one split", "float32", reduce(1, 1, 1, 32)),
     Case("two", "two splits", "float32", reduce(3, 2, 2, 64)),
     Case("many", "32 splits", "float16", reduce(2, 2, 32, 32)),
+    Case("more-splits", "70 splits", "float32", reduce(1, 2, 70, 32)),
+    Case("wide-head", "200 features", "float16", reduce(2, 2, 3, 200)),
     Case("hundreds", "150 requests", "bfloat16", reduce(150, 1, 2, 16)),
     Case("head-96", "5 heads of 96, 17 splits", "float16", reduce(2, 5, 17, 96)),
     Case("odd", "3 splits, 80 features", "bfloat16", reduce(2, 3, 3, 80)),

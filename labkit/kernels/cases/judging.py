@@ -15,6 +15,8 @@ from torch import Tensor
 from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
+LARGE_IDS = (2**24 + 1, 2**31 - 1)
+"""Token ids that neither 16 bits nor float32 hold; vocabularies are smaller, ids need not be."""
 OWN_NUMBER = "a draft is judged by the probability of its own token"
 
 
@@ -69,8 +71,8 @@ def judge(
             draft_token_ids=tokens,
             draft_probs=drafted,
             target_probs=target,
-            bonus_token_ids=torch.tensor([draw.integer(1000, 1999) for _ in numbers]),
-            recovered_token_ids=torch.tensor([draw.integer(2000, 2999) for _ in range(total)]),
+            bonus_token_ids=torch.tensor([draw.integer(*LARGE_IDS) for _ in numbers]),
+            recovered_token_ids=torch.tensor([draw.integer(*LARGE_IDS) for _ in range(total)]),
             uniform_probs=u,
         )
         rule = TensorRule(readable=own, axes=("draft", "token"), why=OWN_NUMBER)
@@ -103,6 +105,8 @@ REJECTION_RANDOM_SAMPLE = (
     Case("chosen-ragged", "the same, ragged", "float32", judge(None, 64, drawn=False)),
     Case("power", "7 drafts: the tile has no place to spare", "float16", judge([7, 2, 7], 40)),
     Case("over", "8 drafts: one more than a tile of 8", "bfloat16", judge([8, 1], 40, accept=0.9)),
+    Case("long", "40 drafts", "float32", judge([40, 3], 20, accept=0.97)),
+    Case("wide-vocab", "70,000 tokens", "float16", judge([3, 2], 70_000, accept=1.0)),
     Case("room", "more places than the longest needs", "float32", judge([2, 3], 20, room=4)),
     Case("impossible", "q = 0, and p = 0 beside u = 0", "float32",
          judge([6, 5, 4, 6], 30, accept=1.0, impossible=True)),

@@ -87,6 +87,7 @@ RMS_NORM = (
     Case("eps", "an eps as large as the numbers' squares", "float32", norm(None, 90, eps=0.5)),
     Case("eps-tiny", "numbers that an eps of 1e-6 would drown", "float32",
          norm(3, 64, scale=1e-4, eps=1e-12)),
+    Case("wide-row", "rows of 9,000", "float32", norm(2, 9000)),
     Case("hundreds", "300 rows of 24", "float16", norm(300, 24)),
     Case("wide-heads", "9 heads of 96", "bfloat16", norm(4, 96, heads=9)),
     Case("traffic", "16 rows of 1024, with a residual", "bfloat16",
@@ -137,6 +138,8 @@ ROPE = (
     Case("narrow", "5 heads of 6", "float32", rope(None, 5, 6, True, first=31)),
     Case("apart", "tokens 2^30 elements apart", "float16", rope(6, 2, 32, first=9, far=True)),
     Case("many-heads", "11 heads of 96", "bfloat16", rope(4, 11, 96, first=3)),
+    Case("wide-head", "heads of 256", "float16", rope(2, 3, 256, first=4)),
+    Case("seventy-heads", "70 heads of 16", "float32", rope(2, 70, 16, first=4)),
     Case("hundreds", "250 tokens", "float16", rope(250, 1, 16, first=2)),
     Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128), graded=True),
 )  # fmt: skip

@@ -90,6 +90,8 @@ PAGED_PREFILL = (
         "tiles", "31, 32 and 33 tokens", "float32",
         prefill([(31, 0), (32, 1), (33, 31)], 1, 1, 32, 16),
     ),
+    Case("thousands", "5,000 tokens before 3", "float32", prefill([(3, 5000)], 1, 1, 16, 16)),
+    Case("wide-head", "200 features", "float32", prefill([(5, 0), (3, 4)], 1, 1, 200, 16)),
     Case("block-1", "blocks of one token", "float16", prefill([(5, 0), (None, 3)], 2, 2, 64, 1)),
     Case(
         "odd-group", "3 heads share one, 80 features", "bfloat16",

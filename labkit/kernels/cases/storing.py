@@ -68,6 +68,7 @@ STORE_KV = (
     Case("odd-block", "blocks of 12 tokens, 5 heads of 96", "bfloat16", store(31, 5, 96, 12)),
     Case("many", "300 tokens", "float16", store(300, 1, 16, 7, padding=3)),
     Case("block-32", "blocks of 32 tokens, 8 heads", "float32", store(33, 8, 32, 32)),
+    Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
     Case(
         "big-cache", "more than 2^32 elements a cache", "float16",
         store(5, 8, 128, 16, num_blocks=BIG_CACHE // (16 * 8 * 128)),

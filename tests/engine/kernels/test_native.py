@@ -216,3 +216,25 @@ def test_it_is_built_once(tmp_path: Path) -> None:
     assert native.build(compiler, tmp_path) == first
     assert first.stat().st_mtime_ns == changed
     assert list(tmp_path.iterdir()) == [first]
+
+
+@needs_compiler
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize(("rows", "columns"), [(32, 1), (64, 33), (96, 192)])
+def test_a_product_of_few_tokens(rows: int, columns: int, has_bias: bool) -> None:
+    weight, bias = torch.randn(rows, columns), torch.randn(rows) if has_bias else None
+    blocks = native.pack(weight)
+    for num_tokens in range(1, native.FEW_TOKENS + 1):
+        x = torch.randn(num_tokens, 2 * columns)[:, ::2]  # rows and columns apart
+        wanted = torch.nn.functional.linear(x, weight, bias)
+        torch.testing.assert_close(native.linear(x, blocks, bias), wanted, rtol=1e-4, atol=1e-4)
+
+
+@needs_compiler
+def test_a_tokens_product_does_not_depend_on_its_company() -> None:
+    """To the bit: a draft that is verified beside others is what decoding alone would say."""
+    blocks, x = native.pack(torch.randn(64, 130)), torch.randn(native.FEW_TOKENS, 130)
+    alone = torch.cat([native.linear(row[None], blocks, None) for row in x])
+    for num_tokens in range(1, len(x) + 1):
+        together = native.linear(x[:num_tokens], blocks, None)
+        assert torch.equal(together, alone[:num_tokens])

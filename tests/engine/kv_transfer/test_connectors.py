@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from functools import cache
 from pathlib import Path
@@ -98,6 +99,7 @@ def test_a_second_engine_finds_what_the_first_has_computed(tmp_path: Path) -> No
         {"dtype": "bfloat16"},
         {"load_format": "dummy"},
         {"quantization": "int8"},
+        {"hf_overrides": {"rope_theta": 77.0}},
     ],
     ids=str,
 )
@@ -207,6 +209,16 @@ def test_the_kv_that_comes_back_is_bit_equal() -> None:
     pool = llm.engine.core.scheduler.kv_cache_manager.block_pool
     ids = [next(iter(pool.cached_blocks[h])) for h in llm_hashes(llm, LONG)][:4]
     assert torch.equal(gather_blocks(layers, ids), before[:4])
+
+
+def test_the_next_turn_finds_the_answer_of_the_last() -> None:
+    """Blocks that decoding has filled are on the host, too (vllm #33881)."""
+    llm = make_llm(config("OffloadingConnector", cpu_bytes_to_use=1 << 22), num_gpu_blocks=12)
+    params = SamplingParams(temperature=0, max_tokens=26, ignore_eos=True)
+    (first,) = llm.generate([LONG], params, use_tqdm=False)
+    run(llm, [list(range(600, 680))])
+    (second,) = run(llm, [LONG + list(first.outputs[0].token_ids) + [5]])
+    assert second.num_cached_tokens == 64, "40 of the prompt, 24 of the answer"
 
 
 def llm_hashes(llm: LLM, prompt: list[int]) -> list[bytes]:
@@ -333,6 +345,14 @@ def test_a_lease_ends() -> None:
     params.extra_args = {"kv_transfer_params": told}
     output = decode.generate([LONG], params, use_tqdm=False)[0]
     assert (output.num_cached_tokens, output.outputs[0].token_ids) == (0, plain()[0])
+
+
+def test_who_takes_no_kv_says_so() -> None:
+    """A producer computes the prompt itself, and nobody waits for it until a lease ends."""
+    (prefill, _), (other, _) = pair(), pair()
+    output = disaggregated(prefill, other, LONG)
+    assert (output.num_cached_tokens, output.outputs[0].token_ids) == (0, plain()[0])
+    assert let_go(prefill) == 63
 
 
 def test_whoever_ends_before_fetching_says_so() -> None:
@@ -492,9 +512,17 @@ def test_tokens_computed_over_lost_kv_are_thrown_away(budget: int) -> None:
         (config("OffloadingConnector", cpu_bytes_to_use=9.5), "cpu_bytes_to_use is 9.5"),
         (config("OffloadingConnector", cpu_bytes_to_use=9, eviction_policy="fifo"), "lru, arc"),
         (config("P2pTcpConnector", transfer_timeout_s=0), "transfer_timeout_s is 0"),
+        (config("P2pTcpConnector", transfer_timeout_s=math.nan), "transfer_timeout_s is nan"),
+        (config("P2pTcpConnector", kv_lease_duration=math.inf), "more than 0 and finite"),
         (config("P2pTcpConnector", port=-4), "port is -4"),
+        (config("P2pTcpConnector", host=5), "host is 5"),
+        (config("P2pTcpConnector") | {"engine_id": 5}, "engine_id is 5; it must be a name"),
+        (config("SharedStorageConnector", shared_storage_path="a\0b"), "shared_storage_path is 'a"),
+        (config("OffloadingConnector", cpu_bytes_to_use=1 << 60), f"cpu_bytes_to_use is {1 << 60}"),
+        (config("dumps") | {"kv_connector_module_path": "json"}, "'dumps' of json is no connector"),
         (config("MultiConnector"), "connectors is None"),
         (config("MultiConnector", connectors=[{"kv_connector": "Y"}]), "kv_connector is 'Y'"),
+        (config("MultiConnector", connectors=[config("P2pTcpConnector")] * 2), "keep one of them"),
     ],
 )  # fmt: skip
 def test_bad_settings_are_named(

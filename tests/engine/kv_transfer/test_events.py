@@ -147,3 +147,10 @@ def test_names_by_content_are_the_same_everywhere() -> None:
     salted = BlockStored([b"s"], None, [5, 5, 5, 5], 4, extra_keys=[("salt", "x")])
     index.apply("w", [salted])
     assert index.score("w", [5, 5, 5, 5], 4) == 0, "other KV for the same tokens"
+
+
+@pytest.mark.parametrize("wrong", [{"endpoint": 5}, {"topic": 5}, {"replay_endpoint": 5}], ids=str)
+def test_bad_settings_are_named(wrong: dict[str, int]) -> None:
+    name = next(iter(wrong))
+    with pytest.raises(ValueError, match=f"{name} is 5"):
+        KVEventsConfig(True, **wrong)  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from labkit.kernels.check import Checker
 from labkit.kernels.proof import corpus, corpus_command, selftest
 from labkit.kernels.proof.corpus import Bench, Cheat, Fault
 from labkit.kernels.verdict.report import STAGES
-from labkit.kernels.watch.extract import Submission, extract
+from labkit.kernels.watch.extract import Submission, extract, reference_source
 
 CHEATS = corpus.cheats()
 FILES = {cheat.name: cheat for cheat in CHEATS if cheat.name}
@@ -110,6 +110,66 @@ def test_a_kernel_without_a_change_has_no_fault_in_a_case_and_one_with_a_change_
     with Bench() as bench:
         bad = bench.fault(good.replace("+ eps", "- eps"), "rms_norm", "small")
     assert bad == Fault("values", "values", "rms_norm", "small")
+
+
+FIXED = "{0}: tl.constexpr = {1}\n{2}"
+CONSTANTS = [
+    ("paged_decode", "wide-head", "    dim = tl.arange(0, DIM_TILE)", "    DIM_TILE", 128),
+    ("paged_prefill", "wide-head", "    dim = tl.arange(0, DIM_TILE)", "    DIM_TILE", 128),
+    ("paged_decode_int8", "wide-head", "    dim = tl.arange(0, DIM_TILE)", "    DIM_TILE", 128),
+    ("reduce_splits", "wide-head", "    dim = tl.arange(0, DIM_TILE)", "    DIM_TILE", 128),
+    ("reduce_splits", "more-splits", "    split = tl.arange(0, SPLIT_TILE)", "    SPLIT_TILE", 64),
+    ("rms_norm", "wide-row", "    column = tl.arange(0, SIZE_TILE)", "    SIZE_TILE", 8192),
+    ("per_token_quant_int8", "wide-row", "    column = tl.arange(0, SIZE_TILE)", "    SIZE_TILE",
+     8192),
+    ("rope", "seventy-heads", "    head = tl.arange(0, HEADS_TILE)", "    HEADS_TILE", 64),
+    ("rope", "wide-head", "    pair = tl.arange(0, HALF_TILE)", "    HALF_TILE", 64),
+    ("lora_shrink", "rank-130", "        rank = tl.arange(0, RANK_TILE)", "        RANK_TILE", 128),
+    ("lora_expand", "rank-130", "        rank = tl.arange(0, RANK_TILE)", "        RANK_TILE", 128),
+    ("rejection_random_sample", "long", "    place = tl.arange(0, PLACES)", "    PLACES", 32),
+]  # fmt: skip
+"""Tiles of a size that once seemed large enough: spec, the case that is larger, and the tile."""
+RECOVERED = "tl.load(recovered_token_ids_ptr + start + num_accepted)"
+DRAFT = "tl.load(draft_token_ids_ptr + row, mask=is_draft)"
+LIMITS = [
+    ("paged_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 4096),"),
+    ("split_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 4096),"),
+    ("paged_decode_int8", "thousands", "0), end, KEY_TILE", "0), tl.minimum(end, 4096), KEY_TILE"),
+    ("w8a8_gemm", "longer", "range(0, K,", "range(0, K if K < 4096 else 4096,"),
+    ("w4a16_gemm", "longer", "range(0, K,", "range(0, K if K < 4096 else 4096,"),
+    ("rejection_random_sample", "none", RECOVERED, f"{RECOVERED}.to(tl.int16).to(tl.int64)"),
+    ("rejection_random_sample", "none", RECOVERED, f"{RECOVERED}.to(tl.float32).to(tl.int64)"),
+    ("rejection_random_sample", "wide-vocab", DRAFT, f"{DRAFT}.to(tl.int16).to(tl.int64)"),
+]
+"""Limits and narrow numbers: spec, the case that is beyond, what stands there, and what instead."""
+
+
+@pytest.fixture(scope="module")
+def bench() -> Iterator[Bench]:
+    with Bench() as running:
+        yield running
+
+
+def refused(bench: Bench, spec: str, case: str, old: str, new: str) -> None:
+    """The engine's kernel passes a case; with another text in one place it does not."""
+    text = reference_source(SPECS[spec])
+    assert old in text
+    fault = bench.fault(text.replace(old, new), spec, case)
+    assert fault and (fault.spec, fault.case) == (spec, case), fault
+
+
+@pytest.mark.parametrize(("spec", "case", "line", "tile", "size"), CONSTANTS)
+def test_no_tile_of_a_fixed_size_is_large_enough(
+    bench: Bench, spec: str, case: str, line: str, tile: str, size: int
+) -> None:
+    refused(bench, spec, case, line, FIXED.format(tile, size, line))
+
+
+@pytest.mark.parametrize(("spec", "case", "old", "new"), LIMITS)
+def test_no_limit_is_far_enough_and_no_narrow_number_wide_enough(
+    bench: Bench, spec: str, case: str, old: str, new: str
+) -> None:
+    refused(bench, spec, case, old, new)
 
 
 # ---------------------------------------------------------------- the checker without a check

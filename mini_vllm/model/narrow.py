@@ -1,0 +1,123 @@
+"""A decoder layer of a narrow model as one call, for steps of few tokens on a CPU.
+
+A layer is a dozen operations. In a narrow model each is done in a few microseconds, and to call it
+from Python takes as many again. So `cpu.cpp` does them one after another on its own:
+
+    norm -> q, k, v -> rotation -> cache -> attention -> o -> + -> norm -> gate, up -> silu -> down
+
+It has every operation of `DecoderLayer.forward`, in that order, and is used where that is all.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.attention.cpu import MAX_SHORT_QUERY, CpuAttention, PagedTokens
+from mini_vllm.kernels import native
+from mini_vllm.model.layers import UNQUANTIZED, GatedMLP, Linear, silu_mul
+from mini_vllm.model.layout import WHOLE
+
+ANY_DISTANCE = 1 << 62
+"""The window of a layer that has none."""
+
+
+class LayerCall:
+    """One layer for `cpu.cpp`: where its weights lie, and whether a step is one for it.
+
+    Args:
+        layer: a `DecoderLayer`, loaded; one for which :meth:`knows` is true.
+    """
+
+    def __init__(self, layer: Any) -> None:
+        attn, norms = layer.self_attn, (layer.input_layernorm, layer.post_attention_layernorm)
+        self.linears = linears_of(layer)
+        self.struct = native.Layer(
+            *map(matrix, self.linears),
+            norms[0].weight.data_ptr(),
+            None if attn.qk_weight is None else attn.qk_weight.data_ptr(),
+            norms[1].weight.data_ptr(),
+            attn.num_heads,
+            attn.num_kv_heads,
+            attn.head_dim,
+            attn.window or ANY_DISTANCE,
+            norms[0].eps,
+            attn.scale,
+        )
+
+    @staticmethod
+    def knows(layer: Any) -> bool:
+        """Whether nothing happens in `layer` that `cpu.cpp` does not know, and all of it is here.
+
+        A class of attention says so itself (`is_one_call`), and no other says it for it.
+        """
+        attn, mlp = layer.self_attn, layer.mlp
+        return (
+            vars(type(attn)).get("is_one_call", False)
+            and isinstance(attn.backend, CpuAttention)
+            and attn.head_dim % native.LANES == 0
+            and isinstance(mlp, GatedMLP)
+            and mlp.act_mul is silu_mul
+            and all(
+                linear.quant_method is UNQUANTIZED
+                and linear.layout is WHOLE
+                and linear.blocks is not None
+                for linear in linears_of(layer)
+            )
+        )
+
+    def takes(self, x: Tensor, kv_cache: Tensor, metadata: AttentionMetadata) -> bool:
+        """Whether a step is small enough, and asks for no more than the layer's own weights."""
+        return (
+            x.shape[0] <= native.FEW_TOKENS
+            and metadata.max_query_len <= MAX_SHORT_QUERY
+            and kv_cache.dtype in native.NAMES
+            and x.dtype == torch.float32
+            and x.is_contiguous()
+            and all(linear.adapters is None for linear in self.linears)
+        )
+
+    def __call__(
+        self,
+        x: Tensor,
+        residual: Tensor | None,
+        rope: tuple[Tensor, Tensor],
+        kv_cache: Tensor,
+        metadata: AttentionMetadata,
+    ) -> tuple[Tensor, Tensor]:
+        """What `DecoderLayer.forward` returns.
+
+        Raises IndexError for a slot or a page that the cache does not have.
+        """
+        places = places_of(rope, metadata)
+        added, residual = (None, x) if residual is None else (x, residual)
+        return native.decoder_layer(self.struct, added, residual, places, kv_cache), residual
+
+
+def linears_of(layer: Any) -> tuple[Linear, ...]:
+    """The four products of a layer, in the order of `native.Layer`."""
+    attn, mlp = layer.self_attn, layer.mlp
+    return attn.qkv_proj, attn.o_proj, mlp.gate_up_proj, mlp.down_proj
+
+
+def matrix(linear: Linear) -> native.Matrix:
+    bias = None if linear.bias is None else linear.bias.data_ptr()
+    assert linear.blocks is not None
+    return native.Matrix(
+        linear.blocks.data_ptr(), bias, sum(linear.output_sizes), linear.input_size
+    )
+
+
+def places_of(rope: tuple[Tensor, Tensor], metadata: AttentionMetadata) -> native.Places:
+    """Where a step's tokens stand: made by its first layer, and kept with the step's plan."""
+    if metadata.plan is None:
+        metadata.plan = [PagedTokens(metadata)]
+    [tokens] = metadata.plan
+    if tokens.places is None or tokens.places.rope is not rope:
+        tokens.places = native.Places(
+            rope, metadata.slot_mapping, tokens.table, tokens.rows, tokens.ends
+        )
+    return tokens.places

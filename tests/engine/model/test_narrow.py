@@ -1,0 +1,118 @@
+"""A layer as one call computes what the layer computes, and is not asked for more than it knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from mini_vllm.attention import AttentionMetadata, get_backend
+from mini_vllm.kernels import native
+from mini_vllm.model.build import load_model
+from mini_vllm.model.narrow import LayerCall
+from tests.engine.model.test_model_parity import (
+    EXPERTS,
+    MODELS,
+    SCHEDULES,
+    make_prompts,
+    paged_logits,
+    save_random_model,
+)
+
+pytestmark = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
+ROUND: dict[str, Any] = dict(hidden_size=64, intermediate_size=96, head_dim=16, vocab_size=128)
+"""Sizes that the packed product and attention take; 97 words of them are used."""
+WHOLE = {
+    "qwen3": {},
+    "qwen3-gqa4-bias": {},
+    "qwen3-window": {},
+    "llama-mha-bias": {},
+    "llama-yarn": {},
+    "qwen2": {},
+    "mistral-window-head10": {},
+    "phi3": {},
+}
+IN_PARTS = {"olmo2": {}, "gemma3": {}, "qwen3-moe": EXPERTS, "qwen3": dict(head_dim=20)}
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of tokens that layers were called with as a whole."""
+    counts: list[int] = []
+    call = LayerCall.__call__
+
+    def counted(self: LayerCall, x: torch.Tensor, *rest: Any) -> Any:
+        counts.append(len(x))
+        return call(self, x, *rest)
+
+    monkeypatch.setattr(LayerCall, "__call__", counted)
+    return counts
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", WHOLE)
+@torch.inference_mode()
+def test_one_call_computes_the_layer(
+    name: str, dtype: str, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Prompts in chunks and single tokens together; a bfloat16 model has a bfloat16 cache.
+
+    What goes into that is rounded, some numbers up here and down there: they lie close to a half.
+    """
+    family, overrides = MODELS[name]
+    save_random_model(family, overrides | ROUND, tmp_path)
+    model = load_model(tmp_path, backend=get_backend("cpu", "cpu"), dtype=dtype)
+    schedule = (make_prompts([20, 9, 13]), SCHEDULES["decodes beside prefills"], 4)
+    whole = paged_logits(model, *schedule)
+    if next(iter(model.model.layers)).input_layernorm.weight.dtype != torch.float32:
+        pytest.skip("activations are bfloat16 here, and such layers are not one call")
+    assert calls == [n for n in (20, 8, 7, 7) for _ in range(2)], "both layers, in every step"
+    near = {"float32": 1e-4, "bfloat16": 0.05}[dtype]
+    monkeypatch.setattr(native, "library", lambda: None)
+    for ours, wanted in zip(whole, paged_logits(model, *schedule), strict=True):
+        torch.testing.assert_close(ours, wanted, rtol=near, atol=near * float(wanted.std()))
+
+
+@pytest.mark.parametrize("name", IN_PARTS)
+@torch.inference_mode()
+def test_a_layer_that_does_more_is_computed_in_parts(
+    name: str, tmp_path: Path, calls: list[int]
+) -> None:
+    family, overrides = MODELS[name]
+    save_random_model(family, overrides | ROUND | IN_PARTS[name], tmp_path)
+    model = load_model(tmp_path, backend=get_backend("cpu", "cpu"))
+    paged_logits(model, make_prompts([4]), [[3], [1]], 4)
+    assert not calls
+
+
+@torch.inference_mode()
+def test_adapters_and_long_steps_are_computed_in_parts(tmp_path: Path, calls: list[int]) -> None:
+    family, overrides = MODELS["qwen3"]
+    save_random_model(family, overrides | ROUND, tmp_path)
+    model = load_model(tmp_path, backend=get_backend("cpu", "cpu"))
+    paged_logits(model, make_prompts([native.FEW_TOKENS + 1]), [[native.FEW_TOKENS + 1]], 4)
+    paged_logits(model, make_prompts([17]), [[17]], 4)
+    assert not calls
+    model.model.layers[1].mlp.down_proj.adapters = lambda x, y: y + 1
+    paged_logits(model, make_prompts([4]), [[4]], 4)
+    assert calls == [4], "only the layer without adapters"
+
+
+@pytest.mark.parametrize("what", ["slot", "page"])
+@torch.inference_mode()
+def test_a_place_outside_the_cache_is_an_error(what: str, tmp_path: Path) -> None:
+    family, overrides = MODELS["qwen3"]
+    save_random_model(family, overrides | ROUND, tmp_path)
+    model = load_model(tmp_path, backend=get_backend("cpu", "cpu"))
+    caches = [torch.zeros(2, 3, 4, 2, 16) for _ in range(2)]
+    metadata = AttentionMetadata.from_lists([2], [6], [[1, 2]], 4)
+    if what == "slot":
+        metadata.slot_mapping[1] = 12
+        error = "slot 12 of token 1; the cache has 12 slots"
+    else:
+        metadata.block_table[0, 1] = 3
+        error = r"reads a page outside the cache, which has 3: \[1, 3\]"
+    with pytest.raises(IndexError, match=error):
+        model(torch.tensor([5, 6]), torch.tensor([4, 5]), caches, metadata)
