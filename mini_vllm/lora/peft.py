@@ -36,6 +36,31 @@ UNSUPPORTED = {
 }
 
 
+def _is_number(value: Any, kind: Any = (int, float)) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)
+
+
+def check_alpha_pattern(patterns: Any) -> None:
+    """Refuse an ``alpha_pattern`` that is not regular expressions with a finite number each."""
+    if not isinstance(patterns, dict):
+        raise ValueError(
+            f"adapter_config.json: alpha_pattern is {patterns!r}; it must be an object of numbers"
+        )
+    for pattern, alpha in patterns.items():
+        if not _is_number(alpha) or not math.isfinite(alpha):
+            raise ValueError(
+                f"adapter_config.json: alpha_pattern has {alpha!r} for {pattern!r}; it must be a "
+                "finite number"
+            )
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"adapter_config.json: {pattern!r} in alpha_pattern is no regular expression: "
+                f"{error}"
+            ) from error
+
+
 @dataclass(frozen=True)
 class PEFTHelper:
     """The fields of ``adapter_config.json`` that decide what an adapter computes.
@@ -68,12 +93,13 @@ class PEFTHelper:
             raise ValueError("adapter_config.json must hold a JSON object")
         for name, kind in (("r", int), ("lora_alpha", (int, float))):
             value = config.get(name)
-            if isinstance(value, bool) or not isinstance(value, kind) or value <= 0:
+            if not _is_number(value, kind) or not 0 < value < math.inf:
                 shown = repr(value) if name in config else "missing"
                 wanted = "whole number" if name == "r" else "number"
                 raise ValueError(
                     f"adapter_config.json: {name} is {shown}; it must be a {wanted} > 0"
                 )
+        check_alpha_pattern(config.get("alpha_pattern") or {})
         return cls(
             r=config["r"],
             lora_alpha=config["lora_alpha"],

@@ -105,6 +105,10 @@ CONFIGS = {
     "r-0": (dict(r=0), "r is 0; it must be a whole number > 0"),
     "r-half": (dict(r=8.5), "r is 8.5"),
     "alpha": (dict(lora_alpha="16"), "lora_alpha is '16'"),
+    "alpha-nan": (dict(lora_alpha=float("nan")), "lora_alpha is nan; it must be a number > 0"),
+    "alpha-list": (dict(alpha_pattern=[8]), "alpha_pattern is [8]; it must be an object"),
+    "alpha-word": (dict(alpha_pattern={"q_proj": "8"}), "alpha_pattern has '8' for 'q_proj'"),
+    "alpha-regex": (dict(alpha_pattern={"(": 8}), "'(' in alpha_pattern is no regular expression"),
 }
 
 
