@@ -36,6 +36,7 @@ from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.mm_features import MultiModalFeatureSpec
@@ -463,8 +464,13 @@ class AsyncLLM:
     async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
         """See :meth:`~mini_vllm.engine.core_proc.EngineCoreProc.pause_generation`.
 
+        Raises:
+            ValueError: for another mode.
+
         Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
         """
+        if mode not in ("abort", "wait", "keep"):
+            raise ValueError(f"mode is {show(mode)}; it must be 'abort', 'wait' or 'keep'")
         await self.call("pause_generation", mode, clear_cache)
 
     async def resume_generation(self) -> None:

@@ -33,6 +33,11 @@ from mini_vllm.entrypoints.load import (
 )
 
 ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
+SAMPLING = {
+    "temperature": float, "top_p": float, "top_k": int, "min_p": float,
+    "frequency_penalty": float, "presence_penalty": float, "repetition_penalty": float,
+}  # fmt: skip
+"""Options that go into every request as they are."""
 
 
 # ---------------------------------------------------------------------- a run
@@ -101,6 +106,9 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--port", type=int, default=8000)
     add("--endpoint", help="path; default: that of the backend")
     add("--model", help="the model's name; default: the first that the server has")
+    add("--served-model-name", help="what requests call the model, if not --model")
+    add("--tokenizer", help="vLLM's; not needed, for prompts are token ids")
+    add("--disable-tqdm", action="store_true", help="vLLM's; there is no bar")
     add("--dataset-name", choices=("random",), default="random")
     add("--num-prompts", type=int, default=1000)
     add("--random-input-len", "--input-len", type=int, default=1024)
@@ -113,9 +121,11 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--num-warmups", type=int, default=0)
     add("--seed", type=int, default=0)
     add("--ignore-eos", action="store_true")
-    add("--temperature", type=float)
+    for name, kind in SAMPLING.items():
+        add("--" + name.replace("_", "-"), type=kind)
     add("--header", nargs="*", default=[], metavar="KEY=VALUE")
     add("--extra-body", type=json.loads, default={}, metavar="JSON")
+    add("--percentile-metrics", default=",".join(METRICS), help="of which, with commas")
     add("--metric-percentiles", default="99", help="with commas")
     add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="such as ttft:200 tpot:50")
     add("--ready-check-timeout-sec", type=int, default=0)
@@ -123,12 +133,16 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--save-detailed", action="store_true")
     add("--result-dir", type=Path, default=Path("."))
     add("--result-filename")
+    add("--append-result", action="store_true", help="behind what the file holds, a line each")
+    add("--label", help="a name for this run, kept in its result")
+    add("--metadata", nargs="*", default=[], metavar="KEY=VALUE", help="kept in the result")
     add("--plot", type=Path, metavar="FILE.png", help="draw TTFT and ITL over the run")
     add("--json", action="store_true", help="the figures as one JSON object")
 
 
 def run_bench_serve(args: argparse.Namespace) -> int:
     """0 if every request succeeded."""
+    shown = _metrics(args.percentile_metrics)
     load, model = _make_load(args)
     if args.num_warmups:
         warm = Load(
@@ -147,8 +161,10 @@ def run_bench_serve(args: argparse.Namespace) -> int:
         "burstiness": args.burstiness,
         "max_concurrency": args.max_concurrency,
         **summarize(results, duration, percentiles, _slos(args.goodput)),
+        **({} if args.label is None else {"label": args.label}),
+        **dict(pair.split("=", 1) for pair in args.metadata),
     }
-    print(json.dumps(figures) if args.json else report(figures, percentiles))
+    print(json.dumps(figures) if args.json else report(figures, percentiles, shown))
     for error in list(dict.fromkeys(r.error for r in results if r.error))[:10]:
         print(f"failed: {error}", file=sys.stderr)
     if args.save_result or args.save_detailed:
@@ -167,8 +183,16 @@ def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
     if not 0 <= args.random_range_ratio < 1:
         raise ValueError("--random-range-ratio must be at least 0 and below 1")
     base = args.base_url or f"http://{args.host}:{args.port}"
+    for option in ("header", "metadata"):
+        for pair in getattr(args, option):
+            if "=" not in pair:
+                raise ValueError(f"--{option} has {pair!r}; it must be KEY=VALUE")
     headers = dict(pair.split("=", 1) for pair in args.header)
-    model = args.model or _first_model(base, headers, args.ready_check_timeout_sec)
+    model = (
+        args.served_model_name
+        or args.model
+        or _first_model(base, headers, args.ready_check_timeout_sec)
+    )
     rng = random.Random(args.seed)
     spread = args.random_range_ratio
     prompts = random_prompts(args.num_prompts, args.random_input_len, spread, args.vocab_size, rng)
@@ -184,8 +208,8 @@ def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
             body["messages"] = [{"role": "user", "content": text}]
         if args.ignore_eos:
             body["ignore_eos"] = True
-        if args.temperature is not None:
-            body["temperature"] = args.temperature
+        given = {name: getattr(args, name) for name in SAMPLING}
+        body |= {name: value for name, value in given.items() if value is not None}
         bodies.append(body | args.extra_body)
     load = Load(
         base + (args.endpoint or ENDPOINTS[args.backend]),
@@ -216,6 +240,16 @@ def _first_model(base: str, headers: Mapping[str, str], timeout: float) -> str:
             time.sleep(0.5)
 
 
+def _metrics(words: str) -> list[str]:
+    """The metrics to show, by name."""
+    unknown = [word for word in words.split(",") if word not in METRICS]
+    if unknown:
+        raise ValueError(
+            f"--percentile-metrics has {unknown[0]!r}; it must be of {', '.join(METRICS)}"
+        )
+    return words.split(",")
+
+
 def _slos(words: Sequence[str]) -> dict[str, float]:
     slos = {}
     for word in words:
@@ -229,11 +263,14 @@ def _slos(words: Sequence[str]) -> dict[str, float]:
 def _save(args: argparse.Namespace, figures: Mapping[str, Any]) -> None:
     name = args.result_filename or f"{args.backend}-{figures['date']}.json"
     args.result_dir.mkdir(parents=True, exist_ok=True)
-    (args.result_dir / name).write_text(json.dumps(figures) + "\n", encoding="utf-8")
+    with open(args.result_dir / name, "a" if args.append_result else "w", encoding="utf-8") as file:
+        file.write(json.dumps(figures) + "\n")
 
 
-def report(figures: Mapping[str, Any], percentiles: Sequence[float]) -> str:
-    """A table for people."""
+def report(
+    figures: Mapping[str, Any], percentiles: Sequence[float], shown: Sequence[str] = METRICS
+) -> str:
+    """A table for people, of the metrics ``shown``."""
     lines = [
         f"{figures['completed']} requests in {figures['duration']:.2f} s, "
         f"{figures['failed']} failed",
@@ -247,7 +284,7 @@ def report(figures: Mapping[str, Any], percentiles: Sequence[float]) -> str:
     lines.append(
         " " * 15 + "".join(f"{c:>10}" for c in ("mean", "median", *(f"p{w}" for w in words)))
     )
-    for name in METRICS:
+    for name in shown:
         keys = (f"mean_{name}_ms", f"median_{name}_ms", *(f"p{w}_{name}_ms" for w in words))
         lines.append(
             f"{name.upper():<4} in ms     " + "".join(f"{figures[k]:>10.2f}" for k in keys)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import zmq
 
+from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.messages import EngineInfo, MessageKind, encode
 from mini_vllm.engine.process_client import ProcessClient
@@ -64,3 +66,8 @@ def test_an_engine_that_hung_up_is_dead(client: Client) -> None:
     with pytest.raises(EngineDeadError, match="does not listen"):
         client._send(MessageKind.ADD, b"r0")
     assert client.dead is not None
+
+
+def test_a_pause_of_another_kind_is_refused_before_anything_is_sent() -> None:
+    with pytest.raises(ValueError, match="mode is 'now'; it must be 'abort', 'wait' or 'keep'"):
+        asyncio.run(AsyncLLM.pause_generation(object(), mode="now"))  # type: ignore[arg-type]

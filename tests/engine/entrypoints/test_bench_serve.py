@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from mini_vllm.entrypoints import bench_serve
 from mini_vllm.entrypoints.bench_serve import Load, run_load
 from mini_vllm.entrypoints.load import (
     RequestResult,
@@ -128,3 +132,43 @@ def test_tokens_come_from_usage_and_times_from_chunks() -> None:
     assert 90 < figures["mean_ttft_ms"] < 200
     assert 9 < figures["mean_tpot_ms"] < 20, "two tokens a chunk: half the gap between chunks"
     assert 19 < figures["median_itl_ms"] < 40
+
+
+def options(*words: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    bench_serve.add_bench_serve_options(parser)
+    return parser.parse_args(["--model", "m", "--num-prompts", "2", *words])
+
+
+def test_vllms_options_go_into_every_request() -> None:
+    words = ["--top-p", "0.5", "--top-k", "3", "--served-model-name", "other", "--tokenizer", "x"]
+    args = options(*words)
+    load, model = bench_serve._make_load(args)
+    assert model == "other" and len(load.bodies) == 2
+    for body in load.bodies:
+        assert (body["model"], body["top_p"], body["top_k"]) == ("other", 0.5, 3)
+        assert "min_p" not in body and "temperature" not in body
+
+
+def test_only_the_metrics_asked_for_are_shown() -> None:
+    shown = bench_serve._metrics(options("--percentile-metrics", "ttft,e2el").percentile_metrics)
+    figures: dict[str, Any] = dict.fromkeys(
+        ("completed", "failed", "duration", "request_throughput", "output_throughput",
+         "total_token_throughput"), 1,
+    )  # fmt: skip
+    figures["request_goodput"] = None
+    for name in shown:
+        figures |= {f"{kind}_{name}_ms": 1.0 for kind in ("mean", "median", "p99")}
+    text = bench_serve.report(figures, [99.0], shown)
+    assert "TTFT" in text and "E2EL" in text and "TPOT" not in text
+    with pytest.raises(ValueError, match="--percentile-metrics has 'speed'"):
+        bench_serve._metrics("ttft,speed")
+
+
+def test_results_are_appended_and_labelled(tmp_path: Path) -> None:
+    args = options("--result-dir", str(tmp_path), "--result-filename", "r", "--append-result")
+    for number in range(2):
+        bench_serve._save(args, {"number": number})
+    assert (tmp_path / "r").read_text() == '{"number": 0}\n{"number": 1}\n'
+    with pytest.raises(ValueError, match="--metadata has 'x'; it must be KEY=VALUE"):
+        bench_serve._make_load(options("--metadata", "x"))

@@ -107,6 +107,22 @@ AS_V0 = {
         ),
         {"step": 4, "running": ["r2", "r1"]},
     ),
+    "half a prompt comes back where all of its rest fits": (
+        trace(
+            add_at(3, max_tokens=24), add_at(4, 0.1, max_tokens=24), add_at(10, 0.2), *[STEP] * 4,
+            num_gpu_blocks=8, num_cpu_blocks=8, max_num_batched_tokens=7, preemption_mode="swap",
+            **CHUNKED,
+        ),
+        {"step": 3, "scheduled": {"r0": 1, "r1": 1, "r2": 5}, "swapped": []},
+    ),
+    "half a prompt stays on the host for one token too many": (
+        trace(
+            add_at(3, max_tokens=24), add_at(4, 0.1, max_tokens=24), add_at(11, 0.2), *[STEP] * 4,
+            num_gpu_blocks=8, num_cpu_blocks=8, max_num_batched_tokens=7, preemption_mode="swap",
+            **CHUNKED,
+        ),
+        {"step": 3, "scheduled": {"r0": 1, "r1": 1}, "swapped": ["r2"], "free_blocks": 3},
+    ),
 }  # fmt: skip
 
 
@@ -177,6 +193,17 @@ def test_a_full_hit_computes_its_last_block_again(name: str) -> None:
     step(scheduler)
     add(scheduler, make_request("b", prompt, max_tokens=1))
     assert step(scheduler).num_scheduled_tokens == {"b": 4}
+
+
+def test_a_prompt_with_one_token_missing_after_hits_is_a_prompt() -> None:
+    """It joins those who run at their end, as it came, and so is preempted first."""
+    scheduler = policy("vllm-v0")
+    prompt = list(range(8))
+    add(scheduler, make_request("a", prompt, max_tokens=1))
+    step(scheduler)
+    add(scheduler, make_request("b", [50, 51, 52]), make_request("c", [*prompt, 99]))
+    assert step(scheduler).num_scheduled_tokens == {"b": 3, "c": 1}
+    assert ids(scheduler.running) == ["b", "c"]
 
 
 def test_hits_are_looked_up_at_admission() -> None:
