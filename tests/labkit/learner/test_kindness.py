@@ -26,7 +26,6 @@ from labkit.notebook import CheckFailed, predict
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
 from tests.labkit.toy_course import lab, make_course, rewrite, solve
 
-
 ROOT = find_root()
 
 
