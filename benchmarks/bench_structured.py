@@ -11,6 +11,7 @@ grammar is measured in turns, in one engine of random weights.
 
     python -m benchmarks.bench_structured
     python -m benchmarks.bench_structured --step-only --batch 64
+    python -m benchmarks.bench_structured --save             also writes results/structured.json
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.bench_scheduler import machine
+from labkit.course.files import write_text
+from labkit.course.root import ROOT
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output.backend_types import StructuredOutputBackend
@@ -71,30 +75,50 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--max-tokens", type=int, default=48)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--step-only", action="store_true", help="leave the table out")
+    parser.add_argument("--save", action="store_true", help="write results/structured.json")
     options = parser.parse_args(argv)
+    if options.save and options.step_only:
+        parser.error("--save keeps the whole table; leave --step-only out")
     texts = vocabulary(options.vocab_size)
     tokens = TokenTable(texts)
-    if not options.step_only:
-        print_table(tokens)
+    rows = [] if options.step_only else print_table(tokens)
     ratio = step_ratio(tokens, options)
     verdict = "kept" if ratio <= STEP_LIMIT else "missed"
     print(f"\nstep, {options.batch} requests, {options.vocab_size:,} tokens: {ratio:.3f} times the "
           f"free one, at most {STEP_LIMIT} is wanted: {verdict}")  # fmt: skip
+    if options.save:
+        save(rows, ratio, options)
     return 0 if ratio <= STEP_LIMIT else 1
 
 
-def print_table(tokens: TokenTable) -> None:
-    """Both backends beside one another, a line for each grammar."""
+def save(rows: list[dict[str, Any]], ratio: float, options: argparse.Namespace) -> None:
+    """Keep the figures, with the machine they are of."""
+    facts = machine() | {"vocab_size": options.vocab_size, "batch": options.batch}
+    facts |= {"rows": rows, "step_ratio": ratio, "step_limit": STEP_LIMIT}
+    path = ROOT / "benchmarks" / "results" / "structured.json"
+    write_text(path, json.dumps(facts, indent=1) + "\n")
+    print(f"saved to {path.relative_to(ROOT)}")
+
+
+def print_table(tokens: TokenTable) -> list[dict[str, Any]]:
+    """Both backends beside one another, a line for each grammar; returns the lines' figures."""
+    rows: list[dict[str, Any]] = []
     print(f"{'grammar':14} {'backend':9} {'compile':>10} {'first':>10} {'again':>10}")
     for name, (kind, spec) in GRAMMARS.items():
         for backend_class in (NativeBackend, XgrammarBackend):
+            backend = backend_class.__name__[:-7].lower()
             try:
                 row = measure(lambda c=backend_class: c(tokens, [END]), kind, spec, tokens)
             except ValueError as error:
-                print(f"{name:14} {backend_class.__name__[:-7].lower():9} refused: {error}")
+                print(f"{name:14} {backend:9} refused: {error}")
+                rows.append({"grammar": name, "backend": backend, "refused": str(error)})
                 continue
             figures = " ".join(f"{seconds * 1e3:7.3f} ms" for seconds in row)
-            print(f"{name:14} {backend_class.__name__[:-7].lower():9} {figures}", flush=True)
+            print(f"{name:14} {backend:9} {figures}", flush=True)
+            times = dict(zip(("compile_ms", "first_ms", "again_ms"), row, strict=True))
+            times_ms = {key: seconds * 1e3 for key, seconds in times.items()}
+            rows.append({"grammar": name, "backend": backend, **times_ms})
+    return rows
 
 
 def vocabulary(size: int) -> list[bytes]:

@@ -178,10 +178,10 @@ class SpeculativeConfig:
             )
         k = self.num_speculative_tokens
         if length is not None:
-            if not 1 <= length <= k + 1:
+            if not _is_number(length) or not 1 <= length <= k + 1:
                 raise ValueError(
-                    f"synthetic_acceptance_length is {length}; with num_speculative_tokens={k} it "
-                    f"must be between 1 and {k + 1}"
+                    f"synthetic_acceptance_length is {length!r}; with num_speculative_tokens={k} "
+                    f"it must be between 1 and {k + 1}"
                 )
             rates = _rates_of_length(length, k)
         assert rates is not None
@@ -205,8 +205,14 @@ def _rates_of_length(length: float, k: int) -> list[float]:
     return [min(max(length - 1 - position, 0.0), 1.0) for position in range(k)]
 
 
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _check_rates(rates: list[float], k: int) -> None:
     name = "synthetic_acceptance_rates"
+    if not isinstance(rates, list | tuple) or not all(map(_is_number, rates)):
+        raise ValueError(f"{name} is {rates!r}; it must be a list of {k} numbers, one a draft")
     if len(rates) != k:
         raise ValueError(
             f"{name} has {len(rates)} numbers; with num_speculative_tokens={k} it must have {k}"

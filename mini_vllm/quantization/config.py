@@ -329,15 +329,23 @@ class CompressedTensorsConfig(QuantizationConfig):
         return cls(schemes, config.get("ignore") or [], kv_cache_dtype_of(kv_scheme))
 
     def get_quant_method(self, layer: Linear, prefix: str) -> LinearMethod | None:
-        patterns = [entry.removeprefix("re:") for entry in self.ignore if entry.startswith("re:")]
-        names = [prefix, *shards_of(prefix)]
-        matched = [n for n in names if any(re.match(pattern, n) for pattern in patterns)]
-        if is_layer_skipped(prefix, [*self.ignore, *matched]):
+        if is_ignored(prefix, self.ignore):
             return None
         target = find_matched_target(prefix, self.schemes)
         if target is None:
             return None
         return get_scheme(self.schemes[target])
+
+
+def is_ignored(prefix: str, ignore: Sequence[str]) -> bool:
+    """Whether compressed-tensors' `ignore` lists the layer, by its name or a pattern after "re:".
+
+    Raises ValueError for a stacked layer that is listed in part.
+    """
+    patterns = [entry.removeprefix("re:") for entry in ignore if entry.startswith("re:")]
+    names = [prefix, *shards_of(prefix)]
+    matched = [name for name in names if any(re.match(pattern, name) for pattern in patterns)]
+    return is_layer_skipped(prefix, [*ignore, *matched])
 
 
 def kv_cache_dtype_of(scheme: Mapping[str, Any] | None) -> str | None:

@@ -281,6 +281,8 @@ class _Compiler:
         return integer_range_pattern(least, most)
 
     def number(self, schema: dict[str, Any], place: str) -> Pattern:
+        if schema.get("multipleOf") == 1:  # the one divisor that `_bounds` lets through
+            return self.integer(schema, place)
         low, high = _bounds(schema, place)
         if low is None and high is None:
             return json_text.NUMBER

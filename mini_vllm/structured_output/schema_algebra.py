@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -52,6 +53,11 @@ def _is_count(value: Any) -> bool:
     return TYPES["integer"](value) and value >= 0
 
 
+def _is_bound(value: Any) -> bool:
+    """A number, and none of the infinite ones that Python's reader takes."""
+    return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
+
+
 def _is_schema(value: Any) -> bool:
     return isinstance(value, dict | bool)
 
@@ -77,11 +83,11 @@ KEYWORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "maxLength": (_is_count, "a count"),
     "pattern": (lambda v: isinstance(v, str), "a regular expression"),
     "format": (lambda v: isinstance(v, str) and v in FORMATS, f"one of {', '.join(FORMATS)}"),
-    "minimum": (TYPES["number"], "a number"),
-    "maximum": (TYPES["number"], "a number"),
-    "exclusiveMinimum": (TYPES["number"], "a number"),
-    "exclusiveMaximum": (TYPES["number"], "a number"),
-    "multipleOf": (TYPES["number"], "a number"),
+    "minimum": (_is_bound, "a finite number"),
+    "maximum": (_is_bound, "a finite number"),
+    "exclusiveMinimum": (_is_bound, "a finite number"),
+    "exclusiveMaximum": (_is_bound, "a finite number"),
+    "multipleOf": (_is_bound, "a finite number"),
     "items": (_is_schema, "a schema"),
     "prefixItems": (_is_list_of_schemas, "a list of schemas"),
     "minItems": (_is_count, "a count"),
@@ -155,8 +161,8 @@ def merge(first: Schema, second: Schema, resolve: Resolve, place: str, depth: in
         raise SchemaError(place, "prefixItems cannot be merged with other items")
     _merge_objects(merged, other, resolve, place, depth)
     for keyword, value in other.items():
-        if keyword not in merged or merged[keyword] == value:
-            merged[keyword] = value
+        if keyword not in merged or json.dumps(merged[keyword]) == json.dumps(value):
+            merged[keyword] = value  # as text, for in Python 1 and true are equal
         elif keyword in _COMBINE:
             merged[keyword] = _COMBINE[keyword](merged[keyword], value)
             if merged[keyword] == []:

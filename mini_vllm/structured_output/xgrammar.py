@@ -210,8 +210,9 @@ def _check_schema(schema: Any, place: str) -> None:
         raise ValueError(
             f"{place}: {min(keywords)} is not surely enforced by 'xgrammar'; use backend='native'"
         )
-    for name, part in [*schema.get("properties", {}).items(), *schema.get("$defs", {}).items()]:
-        _check_schema(part, f"{place}/{name}")
+    for key in ("properties", "$defs", "definitions"):
+        for name, part in schema.get(key, {}).items():
+            _check_schema(part, f"{place}/{key}/{name}")
     parts = [*schema.get("anyOf", []), *schema.get("prefixItems", [])]
     parts += [schema[key] for key in ("items", "additionalProperties") if key in schema]
     for part in parts:

@@ -51,7 +51,7 @@ def oneshot(
             "smoothquant" (W8A8) move scales between layers first. All but rtn need a `dataset`.
         dataset: calibration texts, or token ids.
         group_size: weights that share a scale, in place of the scheme's; -1: a whole row.
-        ignore: names of layers to leave as they are.
+        ignore: layers to leave as they are: names, or patterns after "re:".
         act_order: GPTQ takes columns in the order of their importance.
 
     Raises:
@@ -195,13 +195,13 @@ def _quantize_all(
 ) -> dict[str, Tensor]:
     """All tensors of the new checkpoint, under the checkpoint's names."""
     from mini_vllm.model.loader import checkpoint_names
-    from mini_vllm.quantization.config import is_layer_skipped
+    from mini_vllm.quantization.config import is_ignored
 
     tensors: dict[str, Tensor] = {}
     for name, parameter in model.named_parameters():
         prefix, _, kind = name.rpartition(".")
         module = model.get_submodule(prefix)
-        if not isinstance(module, Linear) or kind == "bias" or is_layer_skipped(prefix, ignore):
+        if not isinstance(module, Linear) or kind == "bias" or is_ignored(prefix, ignore):
             tensors |= _parts(model, name, dtype)
             continue
         names = [shard.rpartition(".")[0] for shard in checkpoint_names(name)]

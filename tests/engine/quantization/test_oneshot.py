@@ -164,6 +164,21 @@ def test_metrics() -> None:
     assert perplexity(torch.zeros(4, 8), torch.tensor([1, 2, 3, 4])) == pytest.approx(8)
 
 
+@pytest.mark.parametrize("scheme", ["W4A16", "W8A8"])
+def test_layers_ignored_by_a_pattern_stay_as_they_are(scheme: str, tmp_path: Path) -> None:
+    """What is written in full precision is what the folder's own `ignore` says."""
+    ignore = ["lm_head", "re:.*mlp.*", "model.layers.0.self_attn.o_proj"]
+    options = dict(group_size=32) if scheme == "W4A16" else {}
+    folder = oneshot("storyteller", tmp_path / "out", scheme, ignore=ignore, **options)  # type: ignore[arg-type]
+    written = load_file(folder / "model.safetensors")
+    before = load_file(bundled.path("storyteller") / "model.safetensors")
+    kept = {name for name in before if name in written and written[name].is_floating_point()}
+    layers = {name for name in before if "_proj.weight" in name}
+    assert kept & layers == {n for n in layers if ".mlp." in n or "layers.0.self_attn.o_proj" in n}
+    assert all(torch.equal(written[name], before[name]) for name in kept)
+    assert logits(folder).isfinite().all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

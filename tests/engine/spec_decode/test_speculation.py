@@ -333,6 +333,12 @@ BAD: list[tuple[Any, str]] = [
               "synthetic_acceptance_length": 4.5}, "between 1 and 4"),
     (NGRAM | {"num_speculative_tokens": 2, "rejection_sample_method": "synthetic",
               "synthetic_acceptance_rates": [0.5, 0.6]}, "must not rise"),
+    *((NGRAM | {"num_speculative_tokens": 2, "rejection_sample_method": "synthetic",
+                f"synthetic_acceptance_{key}": value}, message) for key, value, message in (
+        ("length", "two", "length is 'two'; with num_speculative_tokens=2"),
+        ("length", True, "between 1 and 3"),
+        ("rates", 0.5, "rates is 0.5; it must be a list of 2 numbers"),
+        ("rates", ["a", 1], "must be a list of 2 numbers"))),
     (NGRAM | {"num_speculative_tokens": 3, "tensor_parallel_size": 1}, "draft_tensor_parallel"),
     (3, "must be an object"),
     (METHODS["medusa"] | {"num_speculative_tokens": 5}, "use at most 4"),

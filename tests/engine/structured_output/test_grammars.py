@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from typing import Any
 
 import numpy as np
@@ -222,6 +223,13 @@ def test_what_xgrammar_would_weaken_is_refused(
     with pytest.raises(ValueError) as error:
         check_supported(kind, spec)
     assert word in str(error.value)
+
+
+@pytest.mark.parametrize("where", ["$defs", "definitions"])
+def test_xgrammar_is_asked_about_definitions_too(where: str) -> None:
+    schema = {"$ref": f"#/{where}/x", where: {"x": {"type": "string", "minLength": 2}}}
+    with pytest.raises(ValueError, match=re.escape(f"#/{where}/x: minLength is not surely")):
+        check_supported(StructuredOutputOptions.JSON, json.dumps(schema))
 
 
 # ---------------------------------------------------------------- grammars as text
