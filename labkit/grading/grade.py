@@ -86,12 +86,12 @@ def main(
     files = {m: Path(mapping.get(m) or found.reference_file(m)) for m in found.modules}
     chosen = result.fresh_seed() if seed is None else seed
     judged = judge(found, files, chosen, isolate)
-    failures = 0
-    if mapping:
-        failures = remember(found, judged.result)
+    failures = failed_in_a_row(found, judged.result) if mapping else 0
+    show(found, judged, reveal or seed is not None or failures >= FAILURES_BEFORE_REVEAL)
     if result_file:
         judged.result.write(result_file)
-    show(found, judged, reveal or seed is not None or failures >= FAILURES_BEFORE_REVEAL)
+    if mapping:  # last: a disk that is full must not hide what was found out
+        remember(found, judged.result, failures)
     raise typer.Exit(0 if judged.result.passed else 1)
 
 
@@ -315,17 +315,20 @@ def _of_task(names: Sequence[str], exercise: Exercise) -> set[str]:
     return {name for name in names if public.task_of(name) == exercise.id}
 
 
-def remember(phase: Phase, graded: GradeResult) -> int:
-    """Count failed grades since the last passed one in the learner's own state file, keep the last
-    result beside it, and return the count."""
-    state = State(phase.root)
-    failed = int(state.get("grades", phase.slug, {}).get("failed", 0))
+def failed_in_a_row(phase: Phase, graded: GradeResult) -> int:
+    """Failed grades since the last passed one, this one among them."""
+    failed = int(State(phase.root).get("grades", phase.slug, {}).get("failed", 0))
+    if graded.status != "graded":
+        return failed
+    return 0 if graded.passed else failed + 1
+
+
+def remember(phase: Phase, graded: GradeResult, failed: int) -> None:
+    """Keep the count of failed grades in the learner's own state file, and the result beside it."""
     if graded.status == "graded":
-        failed = 0 if graded.passed else failed + 1
         record = {"failed": failed, "points": [graded.earned, graded.points]}
-        state.put("grades", phase.slug, record)
+        State(phase.root).put("grades", phase.slug, record)
     graded.write(phase.root / ".labkit" / "grades" / f"{phase.slug}.json")
-    return failed
 
 
 # ---------------------------------------------------------------- the screen

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labkit.course.manifest import Phase
-from labkit.judge import hidden, public, pytest_report
+from labkit.judge import hidden, public, told
 
 LEAST_TEST_SECONDS = 120.0
 """For all answers of one test. An endless loop ends sooner, by the time of its one answer; this is
@@ -48,7 +48,7 @@ def run_hidden(
         hidden.ISOLATION: rung,
         hidden.TASKS: ",".join(tasks),
         "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
-        pytest_report.SECONDS: str(max(LEAST_TEST_SECONDS, PUBLIC_TIMES * phase.test_seconds)),
+        told.SECONDS: str(max(LEAST_TEST_SECONDS, PUBLIC_TIMES * phase.test_seconds)),
     }
     extra |= {hidden.ASKED: str(asked)} if asked else {}
     return public.run_tests(phase, [phase.hidden_tests], {}, options, extra, base, RUN_SECONDS)

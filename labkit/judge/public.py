@@ -19,7 +19,7 @@ from labkit.course import notebook_source
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.skeleton import is_todo, todo_in
 from labkit.inside import alarm, child
-from labkit.judge import pytest_report
+from labkit.judge import told
 from labkit.judge.kept import NOTEBOOK, Kept, Verdicts
 from labkit.process import overlay, reach
 
@@ -125,7 +125,7 @@ def judge(
         if set(kept.tasks) >= {exercise.id for exercise in phase.exercises}:
             result = PhaseResult(phase, [], whole=True)
         else:
-            extra = {pytest_report.KEPT: ",".join(kept.tasks)}
+            extra = {told.KEPT: ",".join(kept.tasks)}
             result = run_tests(phase, [phase.public_tests], mapping, extra=extra)
         result.notebook = kept.notebook
         if answers:
@@ -183,9 +183,9 @@ def run_tests(
         env = overlay.environment(phase.root, mapping, base) | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
-            pytest_report.REPORT: str(report),
-            pytest_report.SECONDS: str(phase.test_seconds),
-            pytest_report.WATCH: json.dumps(_watch(phase, mapping)),
+            told.REPORT: str(report),
+            told.SECONDS: str(phase.test_seconds),
+            told.WATCH: json.dumps(_watch(phase, mapping)),
             **phase.environment,
             **({reach.VARIABLE: str(elsewhere)} if mapping else {}),
             **(extra or {}),

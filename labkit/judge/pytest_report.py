@@ -21,12 +21,10 @@ import pytest
 from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, shorten
 from labkit.judge.return_types import wrong_return
+from labkit.judge.told import KEPT, REPORT, SECONDS, WATCH
 from labkit.process import reach
 from labkit.testing import Divergence
 
-REPORT, SECONDS, WATCH = "LABKIT_REPORT", "LABKIT_TEST_SECONDS", "LABKIT_WATCH"
-KEPT = "LABKIT_KEPT"
-"""Tasks that need not run, as "03.1,03.2": their tests are left out, and not reported."""
 MAX_HANGS = 3
 MAX_TEXT = 4000
 

@@ -229,7 +229,6 @@ def hint(
     chosen = ready_phase(phase)
     exercise, state, out = current_task(chosen, task), State(chosen.root), Screen()
     shown = min(int(state.get("hints", exercise.id, 0)) + 1, len(HINT_LEVELS))
-    state.put("hints", exercise.id, shown)
     at, left = function_at(chosen, exercise, function), list[str]()
     out.line(f"{exercise.id} {exercise.title}", "bold")
     for level in range(shown):
@@ -244,6 +243,7 @@ def hint(
     if shown == len(HINT_LEVELS):
         again = f"that was the last; {command(chosen, 'diff')} compares with the solution"
     out.line(f"edit {where_to_edit(chosen, exercise, at)}; {again}", "dim")
+    state.put("hints", exercise.id, shown)
 
 
 def function_at(phase: Phase, exercise: Exercise, name: str = "") -> str:

@@ -64,7 +64,6 @@ def show_all(out: Screen, phase: Phase) -> None:
 
 def start(out: Screen, change: Change) -> None:
     kept = changes.begin(change)
-    put(change, begun=copies.now())
     out.line(f"change-{change.id} · {change.title}", "bold")
     if kept:
         out.line(f"what you had is in {change.shown(kept)}", "dim")
@@ -74,6 +73,7 @@ def start(out: Screen, change: Change) -> None:
     out.pair("edit", f"{change.shown(change.file)} ({', '.join(change.functions)})", "", 0, 6)
     out.pair("tests", change.shown(change.public_tests), "", 0, 6)
     out.pair("then", f"make change-{change.id}", "", 0, 6)
+    put(change, begun=copies.now())
 
 
 def check(out: Screen, change: Change) -> bool:
@@ -91,10 +91,10 @@ def check(out: Screen, change: Change) -> bool:
                 f"next: edit {change.shown(change.file)}, then make change-{change.id}", "bold"
             )
             return False
-    if "solved" not in record_of(change):
-        put(change, solved=copies.now())
     out.line()
     show_solution(out, change)
+    if "solved" not in record_of(change):
+        put(change, solved=copies.now())
     return True
 
 

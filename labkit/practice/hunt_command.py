@@ -82,7 +82,6 @@ def start(out: Screen, hunt: Hunt) -> None:
     out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
     out.line("running what the user ran, to record it …", "dim")
     kept = hunts.begin(hunt)
-    put(hunt, begun=copies.now(), clues=0)
     if kept:
         out.line(f"what you had is in {hunt.shown(kept)}", "dim")
     out.line()
@@ -96,15 +95,16 @@ def start(out: Screen, hunt: Hunt) -> None:
     out.pair("then", f"make hunt-{hunt.id}", "", 0, 6)
     out.pair("stuck?", f'make hunt-{hunt.id} ARGS="--clue"', "", 0, 6)
     out.pair("sure?", f'make hunt-{hunt.id} ARGS="--name THE_FUNCTION"', "", 0, 6)
+    put(hunt, begun=copies.now(), clues=0)
 
 
 def show_clues(out: Screen, hunt: Hunt) -> None:
     shown = min(record_of(hunt).get("clues", 0) + 1, len(CLUES))
-    put(hunt, clues=shown)
     out.line(f"hunt-{hunt.id} · {hunt.title}", "bold")
     for level in range(shown):
         style = "" if level == shown - 1 else "dim"
         out.line(f"{level + 1} of {len(CLUES)}, {CLUES[level]}: {hunt.clues[level]}", style)
+    put(hunt, clues=shown)
 
 
 def check_name(out: Screen, hunt: Hunt, name: str) -> bool:
@@ -112,8 +112,8 @@ def check_name(out: Screen, hunt: Hunt, name: str) -> bool:
     right = hunt.mistake.function
     good = name in (right, right.rpartition(".")[2])
     if good:
-        put(hunt, named=right)
         out.line(f"✓ {right} it is. Mend it in {hunt.shown(hunt.file)}.", "green")
+        put(hunt, named=right)
     elif name not in function_names(hunt):
         out.line(f"✗ {hunt.file.name} has no function {name}", "red")
     else:
@@ -147,10 +147,10 @@ def check(out: Screen, hunt: Hunt) -> bool:
         show_failed(out, hunt, result, failed)
         return False
     out.line(f"✓ the hidden tests pass: {len(result.tests)} of {len(result.tests)}", "green")
-    if "solved" not in record_of(hunt):
-        put(hunt, solved=copies.now())
     out.line()
     show_story(out, hunt)
+    if "solved" not in record_of(hunt):
+        put(hunt, solved=copies.now())
     return True
 
 

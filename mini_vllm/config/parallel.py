@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
-from mini_vllm.config.checks import require_at_least, require_one_of
+from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
 
 BACKENDS = ("uni", "mp", "ray")
 ROUTINGS = ("load", "prefix")
+WORKER_BYTES = 100 << 20
+"""Main memory that a worker takes at the least, before it has a model."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,20 @@ class ParallelConfig:
         if self.distributed_timeout_seconds is not None:
             require_at_least(
                 "distributed_timeout_seconds", self.distributed_timeout_seconds, 1, "leave it out"
+            )
+        require_flag("disable_custom_all_reduce", self.disable_custom_all_reduce)
+        self._check_number()
+
+    def _check_number(self) -> None:
+        """Raises ValueError for more workers than this machine could start, if all are here."""
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        most = max(memory // WORKER_BYTES, 4)
+        if self.backend == "mp" and self.num_workers > most:
+            raise ValueError(
+                f"tensor_parallel_size {self.tensor_parallel_size} x pipeline_parallel_size "
+                f"{self.pipeline_parallel_size} x data_parallel_size {self.data_parallel_size} are "
+                f"{self.num_workers} workers; this machine has memory for {most}, before they have "
+                'a model; lower them, or use "ray" for several machines'
             )
 
     @property

@@ -22,6 +22,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -320,10 +321,12 @@ def make_app(proxy: Proxy) -> FastAPI:
 
 
 def parse_worker(text: str) -> Worker:
-    """``URL`` or ``URL,EVENTS``. Raises ValueError for what is neither."""
+    """``URL`` or ``URL,EVENTS``. Raises ArgumentTypeError for what is neither."""
     url, _, events = text.partition(",")
     if not url.startswith(("http://", "https://")):
-        raise ValueError(f"{text!r} is no server; write http://HOST:PORT, or http://...,tcp://...")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no server; write http://HOST:PORT, or http://...,tcp://..."
+        )
     return Worker(url.rstrip("/"), events or None)
 
 
@@ -363,6 +366,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--promise", type=float, nargs=2, default=(0.5, 0.05), metavar=("TTFT", "TPOT"))
     add("--kv-tokens", type=int, default=16_384, help="for --policy: tokens whose KV fits a server")
     args = parser.parse_args(arguments)
+    for name, least in (("block_size", 1), ("local_tokens", 0), ("kv_tokens", 1)):
+        if (number := getattr(args, name)) < least:
+            option = "--" + name.replace("_", "-")
+            parser.error(f"{option} is {number}; it must be at least {least}")
+    if not 0 < args.prefill_timeout < math.inf:
+        parser.error(f"--prefill-timeout is {args.prefill_timeout}; it must be seconds, above 0")
+    if not all(0 < seconds < math.inf for seconds in args.promise):
+        parser.error(f"--promise is {args.promise}; it must be two times in seconds, above 0")
     try:
         policy = make_policy(args.policy, args.prices)
     except ValueError as error:

@@ -245,7 +245,7 @@ class UnquantizedLinearMethod:
             layer.weight = None
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
-        if layer.blocks is not None and len(x) <= native.FEW_TOKENS and native.can_run(x):
+        if layer.blocks is not None and native.can_run(x) and len(x) <= native.FEW_TOKENS:
             return native.linear(x, layer.blocks, bias)
         if layer.packed is None:
             return F.linear(x, layer.weight, bias)

@@ -35,6 +35,7 @@ class LayerCall:
     def __init__(self, layer: Any) -> None:
         attn, norms = layer.self_attn, (layer.input_layernorm, layer.post_attention_layernorm)
         self.linears = linears_of(layer)
+        self.parts = [*attn.modules(), *layer.mlp.modules(), *norms]
         self.struct = native.Layer(
             *map(matrix, self.linears),
             norms[0].weight.data_ptr(),
@@ -57,7 +58,7 @@ class LayerCall:
         attn, mlp = layer.self_attn, layer.mlp
         return (
             vars(type(attn)).get("is_one_call", False)
-            and isinstance(attn.backend, CpuAttention)
+            and type(attn.backend) is CpuAttention
             and attn.head_dim % native.LANES == 0
             and isinstance(mlp, GatedMLP)
             and mlp.act_mul is silu_mul
@@ -70,7 +71,10 @@ class LayerCall:
         )
 
     def takes(self, x: Tensor, kv_cache: Tensor, metadata: AttentionMetadata) -> bool:
-        """Whether a step is small enough, and asks for no more than the layer's own weights."""
+        """Whether a step is small enough, and nobody has a hand in what is done inside.
+
+        Adapters have, and hooks: a KV connector that works layer by layer hears of each so.
+        """
         return (
             x.shape[0] <= native.FEW_TOKENS
             and metadata.max_query_len <= MAX_SHORT_QUERY
@@ -78,6 +82,7 @@ class LayerCall:
             and x.dtype == torch.float32
             and x.is_contiguous()
             and all(linear.adapters is None for linear in self.linears)
+            and not any(part._forward_pre_hooks or part._forward_hooks for part in self.parts)
         )
 
     def __call__(

@@ -1,13 +1,29 @@
-"""Who is judged: pytest typed by hand runs against the reference."""
+"""Pytest typed by hand: who is judged, and in which environment."""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from labkit.course.manifest import Course
+from labkit.course.root import find_root
 from labkit.process import overlay
+
+
+def environment_of(words: Sequence[str]) -> dict[str, str]:
+    """The variables of the phases that the words of a command name, as `make lab-NN` sets them."""
+    named = [phase for phase in Course(find_root()).ready if phase.slug in " ".join(words)]
+    return {name: value for phase in named for name, value in phase.environment.items()}
+
+
+if overlay.VARIABLE not in os.environ:  # by hand, and before the phase's conftest imports Triton
+    for name, value in environment_of([*sys.argv, str(Path.cwd())]).items():
+        os.environ.setdefault(name, value)
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -96,6 +96,8 @@ def test_a_whole_section_is_a_dict_its_json_or_the_dataclass() -> None:
         ({"speculative_config": {}}, "speculative_config needs 'num_speculative_tokens'"),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size is 0; it must be at least 1"),
         ({"tensor_parallel_size": True}, "tensor_parallel_size is True; it must be a whole"),
+        ({"data_parallel_size": 10**6}, "are 1000000 workers; this machine has memory for"),
+        ({"disable_custom_all_reduce": "no"}, "disable_custom_all_reduce is 'no'; it must be True"),
         ({"distributed_executor_backend": "mpi"}, "must be one of uni, mp, ray"),
         ({"enable_lora": True, "max_cpu_loras": 1, "max_loras": 2}, "max_cpu_loras is 1; it must"),
         ({"enable_lora": True, "max_lora_rank": 0}, "max_lora_rank is 0; it must be at least 1"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from mini_vllm.entrypoints.disagg_proxy import Proxy, Router, Worker, make_app
+from mini_vllm.entrypoints.disagg_proxy import Proxy, Router, Worker, main, make_app
 from tests.engine.entrypoints.server import free_port
 
 
@@ -51,3 +51,22 @@ def test_several_prompts_stay_with_the_decode_server(
     for one in ("a", ["a"], [1, 2], [[1, 2]]):
         client.post("/v1/completions", json={"prompt": one})
     assert len(asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--decode localhost:8000", "'localhost:8000' is no server; write http://HOST:PORT"),
+        ("--decode http://a --block-size 0", "--block-size is 0; it must be at least 1"),
+        ("--decode http://a --local-tokens -1", "--local-tokens is -1; it must be at least 0"),
+        ("--decode http://a --prefill-timeout nan", "--prefill-timeout is nan; it must be seconds"),
+        ("--decode http://a --promise 0 1", "--promise is [0.0, 1.0]; it must be two times"),
+        ("--decode http://a --policy earliest-first-token", "--policy needs --prices FILE"),
+    ],
+)
+def test_options_that_cannot_be_are_named(
+    options: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(options.split())
+    assert message in capsys.readouterr().err

@@ -100,6 +100,26 @@ def test_adapters_and_long_steps_are_computed_in_parts(tmp_path: Path, calls: li
     assert calls == [4], "only the layer without adapters"
 
 
+@pytest.mark.parametrize("name", ["self_attn", "self_attn.o_proj", "mlp", "mlp.gate_up_proj"])
+@torch.inference_mode()
+def test_hooks_inside_are_called(name: str, tmp_path: Path, calls: list[int]) -> None:
+    """Before and after, as for a KV connector, also where the layer was one call until then."""
+    family, overrides = MODELS["qwen3"]
+    save_random_model(family, overrides | ROUND, tmp_path)
+    model = load_model(tmp_path, backend=get_backend("cpu", "cpu"))
+    scene = (make_prompts([4]), [[4]], 4)
+    paged_logits(model, *scene)
+    part, seen = model.model.layers[1].get_submodule(name), []
+    before = part.register_forward_pre_hook(lambda *_: seen.append("before"))
+    after = part.register_forward_hook(lambda *_: seen.append("after"))
+    paged_logits(model, *scene)
+    assert seen == ["before", "after"]
+    before.remove()
+    after.remove()
+    paged_logits(model, *scene)
+    assert calls == [4, 4, 4, 4, 4], "all but the one layer that was watched"
+
+
 @pytest.mark.parametrize("what", ["slot", "page"])
 @torch.inference_mode()
 def test_a_place_outside_the_cache_is_an_error(what: str, tmp_path: Path) -> None:

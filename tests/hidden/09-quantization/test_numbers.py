@@ -55,7 +55,18 @@ def test_09_5_tokens_of_any_loudness(subject: Any, seed: int, tokens: int, colum
     assert np.array_equal(numbers, np.rint(steps)) and np.asarray(numbers).dtype == np.int8
     loud = steps.any(1)
     assert np.allclose(np.asarray(scales)[loud], scale[loud], rtol=1e-6)
-    assert np.allclose(np.asarray(scales)[~loud], 1e-10 / 127)
+    assert np.allclose(np.asarray(scales)[~loud], 1e-10 / 127, atol=0)
+
+
+def test_09_5_a_silent_token(subject: Any) -> None:
+    """Its numbers are 0, its scale is not, and its neighbour notices nothing."""
+    p = Program()
+    result = p.call(f"{INT8}quantize_per_token", tensor(p, [[0.0, 0.0], [127.0, -1.0]]))
+    p.see(item(p, result, 0).tolist())
+    p.see(item(p, result, 1))
+    numbers, scales = subject.run(p)
+    assert numbers == [[0, 0], [127, -1]]
+    assert np.allclose(scales, [[1e-10 / 127], [1]], rtol=1e-6, atol=0)
 
 
 @many
@@ -108,10 +119,21 @@ def test_09_6_blocks_of_every_shape(
                 c * block[1] : (c + 1) * block[1],
             ]
             largest = np.abs(weight[at]).max()
-            assert np.isclose(scales[r, c], max(largest / 448, 1e-12), rtol=1e-4)
+            assert np.isclose(scales[r, c], max(largest / 448, 1e-12), rtol=1e-4, atol=0)
             assert np.abs(stored[at]).max() == 448
             step = np.maximum(np.abs(weight[at]) / 16, scales[r, c] * 2**-10)
             assert (np.abs(back[at] - weight[at]) <= step * 1.001).all()
+
+
+def test_09_6_a_block_of_zeros(subject: Any) -> None:
+    """It stays zeros, beside a block that is not."""
+    p = Program()
+    result = p.call(f"{FP8}quantize_block", tensor(p, [[0.0, 0.0, 448.0, -7.0]]), (1, 2))
+    p.see(item(p, result, 0).float().tolist())
+    p.see(item(p, result, 1))
+    numbers, scales = subject.run(p)
+    assert numbers == [[0, 0, 448, -7]]
+    assert np.allclose(scales, [[1e-12, 1]], rtol=1e-6, atol=0)
 
 
 @many
@@ -266,6 +288,17 @@ def test_09_11_the_reference_rounds_no_better(
     assert yours.shape == weight.shape and (yours[:, seed % 16] == 0).all()
     errors = [np.linalg.norm(x @ (w - weight).T) for w in (yours, expected)]
     assert errors[0] <= errors[1] * 1.05
+
+
+def test_09_11_what_was_given_stays(subject: Any) -> None:
+    """A column that no input reached counts as zeros; the weight that was given keeps its own."""
+    p = Program()
+    weight, hessian = tensor(p, normal(5, 3, 8)), tensor(p, np.diag([0, 1, 2, 3, 4, 5, 6, 0]))
+    p.call(f"{GPTQ}gptq_quantize", weight, hessian, 4, 4, True)
+    p.see(weight)
+    p.see(hessian.diagonal().tolist())
+    found, diagonal = subject.run(p)
+    assert np.array_equal(found, normal(5, 3, 8)) and diagonal == [0, 1, 2, 3, 4, 5, 6, 0]
 
 
 @few

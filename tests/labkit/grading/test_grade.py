@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 from labkit.course.console import course
 from labkit.course.manifest import Phase
@@ -236,7 +238,34 @@ def test_two_failures_open_the_seed_and_a_pass_closes_it_again(
     )  # fmt: skip
     passed = replace(failed, groups=[result.GroupRecord("00.1", "", "passed", 5, 5)])
     graded = [failed, failed, passed, failed, replace(failed, status="error")]
-    assert [grade.remember(moved, one) for one in graded] == [1, 2, 0, 1, 1]
+    counts = []
+    for one in graded:
+        counts.append(grade.failed_in_a_row(moved, one))
+        grade.remember(moved, one, counts[-1])
+    assert counts == [1, 2, 0, 1, 1]
+
+
+def test_a_full_disk_does_not_hide_a_grade(
+    phase: Phase, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The suite has run for minutes, and nothing can be written down any more."""
+    graded = result.GradeResult(
+        phase.slug, "", {}, "", result.Seed("c", 1), "plain", {}, [
+            result.GroupRecord("00.1", "", "passed", 5, 5)
+        ],
+    )  # fmt: skip
+
+    def full(*words: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(grade, "judge", lambda *words: grade.Judged(graded))
+    monkeypatch.setattr(grade.State, "put", full)
+    monkeypatch.delenv("LAB", raising=False)
+    with pytest.raises(typer.Exit) as end:
+        grade.main("00", seed=None, reveal=False, isolate="plain", result_file=None)
+    told = capsys.readouterr()
+    assert "5 of 5 points" in told.out and "the disk is full" in told.err
+    assert end.value.exit_code == 2
 
 
 def test_seeds_are_fresh_and_promised(phase: Phase, tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ import errno
 import io
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -16,12 +18,15 @@ import typer
 from labkit.course import files, sync
 from labkit.course.console import polite
 from labkit.course.manifest import Course, ManifestError
+from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.judge import diagnose
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, predict
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
 from tests.labkit.toy_course import lab, make_course, rewrite, solve
+
+ROOT = find_root()
 
 
 @pytest.fixture
@@ -292,6 +297,43 @@ def test_a_full_disk_does_not_hide_the_verdict(
         loop.lab("00", labs="", task="", every=False)
     told = capsys.readouterr()
     assert "✓ 00.1" in told.out and "next:" in told.out and "the disk is full" in told.err
+
+
+def test_a_full_disk_hides_no_hint(
+    toy: Course, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(self: State, *words: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(State, "put", full)
+    with pytest.raises(typer.Exit):
+        loop.hint("00", task="1", function="")
+    told = capsys.readouterr()
+    assert "1 of 4" in told.out and "the disk is full" in told.err
+
+
+def test_a_refused_hint_is_not_counted(toy: Course, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit):
+        loop.hint("00", task="1", function="nonsense")
+    assert "has no function 'nonsense'" in capsys.readouterr().err
+    assert State(toy.root).get("hints", "00.1") is None
+
+
+# ---------------------------------------------------------------- pytest typed by hand
+@pytest.mark.serial
+@pytest.mark.parametrize("inside", [False, True], ids=["by its path", "in its folder"])
+def test_pytest_typed_by_hand_interprets_kernels(inside: bool) -> None:
+    """As `make lab-04` does; a plain pytest ended in a traceback about Triton's variable."""
+    folder = ROOT / "tests/public/04-attention-kernels"
+    words = ["-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist", "-k", "masses_are_weights"]
+    done = subprocess.run(
+        [sys.executable, *words, *([] if inside else [str(folder)])],
+        cwd=folder if inside else ROOT,
+        env={k: v for k, v in os.environ.items() if not k.startswith(("TRITON", "LAB", "PYTEST"))},
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:]
+    assert "judged: the reference in mini_vllm, not your files" in done.stdout
 
 
 # ---------------------------------------------------------------- names and numbers
