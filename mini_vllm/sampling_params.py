@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import difflib
 import hashlib
+import json
 import logging
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
@@ -138,6 +139,11 @@ class StructuredOutputsParams:
             raise ValueError(f"json_object is {self.json_object!r}; set it to True or leave it out")
         if not isinstance(self.json, str | dict | None):
             raise ValueError(f"json is {self.json!r}; it must be a JSON schema, a dict or its text")
+        if isinstance(self.json, dict):
+            try:
+                json.dumps(self.json)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise ValueError(f"json is a dict that JSON cannot say: {error}") from None
         for name in ("regex", "grammar"):
             if not isinstance(value := getattr(self, name), str | None):
                 raise ValueError(f"{name} is {value!r}; it must be a string")

@@ -121,7 +121,7 @@ class LoRAModel:
                 phase 11. The message names the folder, what was found and what was expected.
         """
         files = read_adapter(path)
-        name, _, digest = key.partition("@")
+        name, digest = key.rsplit("@", 1) if "@" in key else (key, "")
         try:
             if digest and files.digest != digest:
                 raise ValueError(

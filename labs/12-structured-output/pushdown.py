@@ -246,11 +246,15 @@ def empty_rules(dfas: Mapping[str, Dfa]) -> frozenset[str]:
         with_text |= more
 
 
+class LeftRecursion(ValueError):
+    """Rules that mean something, but cannot be followed from left to right."""
+
+
 def check_left_recursion(dfas: Mapping[str, Dfa]) -> None:
     """Refuse rules that call themselves before they have read a byte: their stacks never end.
 
     Raises:
-        ValueError: names the rules.
+        LeftRecursion: names the rules.
     """
     nullable: set[str] = set()  # rules that the empty text has
     grown = True
@@ -274,7 +278,7 @@ def check_left_recursion(dfas: Mapping[str, Dfa]) -> None:
             del first_calls[name]
     if first_calls:
         names = ", ".join(repr(name) for name in first_calls)
-        raise ValueError(
+        raise LeftRecursion(
             f"left recursion in {names}: a rule calls itself before it has read anything; "
             "let it begin with something else"
         )

@@ -12,6 +12,7 @@ from typing import Any
 
 from mini_vllm import hub
 from mini_vllm.config.cache import CacheConfig
+from mini_vllm.config.checks import require_flag
 from mini_vllm.config.kv_transfer import KVEventsConfig, KVTransferConfig
 from mini_vllm.config.lora import LoRAConfig
 from mini_vllm.config.model import ModelConfig
@@ -96,6 +97,7 @@ class EngineConfig:
         sections["model"]["model"] = str(folder)
         whole: dict[str, Any] = {}
         enable_lora = options.pop("enable_lora", False)
+        require_flag("enable_lora", enable_lora)
         for key, value in options.items():
             if key in WHOLE_SECTIONS:
                 name, section = WHOLE_SECTIONS[key]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from mini_vllm.config.checks import require_at_least, require_one_of
 
@@ -130,7 +131,9 @@ class SpeculativeConfig:
                 f"model is {self.model!r}, but method 'ngram' drafts from the text itself; leave "
                 "model out, or use method 'draft_model'"
             )
-        if method != "ngram" and self.model is None:
+        if not isinstance(self.model, str | PurePath | None):
+            raise ValueError(f"model is {self.model!r}; it must be a folder or a model's name")
+        if method != "ngram" and not self.model:
             raise ValueError(
                 f"method {method!r} needs a model: a folder, or a bundled one such as "
                 f"{_BUNDLED[method]!r}"

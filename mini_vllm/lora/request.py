@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from mini_vllm import bundled
@@ -21,7 +22,7 @@ class LoRARequest:
         load_inplace: read the folder again, although an adapter of this number is known.
 
     Raises:
-        ValueError: for a number below 1, or an empty name or path.
+        ValueError: for a number below 1, or a name or path that is empty or no text.
 
     Source: vllm/lora/request.py#L8-L73 (LoRARequest) @ v0.22.1
     """
@@ -33,8 +34,16 @@ class LoRARequest:
 
     @classmethod
     def of(cls, value: LoRARequest | Mapping[str, Any]) -> LoRARequest:
-        """What another process has sent: there it was one, here it is a mapping."""
-        return value if isinstance(value, LoRARequest) else cls(**value)
+        """What another process has sent: there it was one, here it is a mapping.
+
+        Raises:
+            ValueError: for anything else.
+        """
+        if isinstance(value, LoRARequest):
+            return value
+        if not isinstance(value, Mapping):
+            raise ValueError(f"lora_request is {value!r}; it must be a LoRARequest")
+        return cls(**value)
 
     def __post_init__(self) -> None:
         if type(self.lora_int_id) is not int or self.lora_int_id < 1:
@@ -42,10 +51,15 @@ class LoRARequest:
                 f"lora_int_id is {self.lora_int_id!r}; it must be a whole number of at least 1 "
                 "(0 means the base model)"
             )
+        for name, value in (("lora_name", self.lora_name), ("lora_path", self.lora_path)):
+            kind = str | PurePath if name == "lora_path" else str
+            if not isinstance(value, kind):
+                raise ValueError(f"{name} is {value!r}; it must be a string")
         if not self.lora_name:
             raise ValueError("lora_name is empty; give the adapter a name")
         if not self.lora_path:
             raise ValueError(f"lora_path of {self.lora_name!r} is empty; name the adapter's folder")
+        object.__setattr__(self, "lora_path", str(self.lora_path))
 
 
 def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:

@@ -33,7 +33,7 @@ def _check(config: StructuredOutputsConfig, key: StructuredOutputKey) -> None:
     if config.backend == "xgrammar":
         import_xgrammar()
         check_supported(*key, close_objects=config.disable_additional_properties)
-    elif config.backend == "native" or key[0] is not StructuredOutputOptions.GRAMMAR:
+    else:
         read_constraint(*key, close_objects=config.disable_additional_properties)
 
 
@@ -41,7 +41,7 @@ def backends_for(config: StructuredOutputsConfig, kind: StructuredOutputOptions)
     """The backends to try, in order: the configured one, or with "auto" those that may serve.
 
     Ours reads every constraint strictly, so it comes first. It cannot follow left recursion; a
-    grammar that it refuses is given to xgrammar, if that is installed.
+    grammar with such rules is given to xgrammar, if that is installed.
     """
     if config.backend != "auto":
         return [config.backend]

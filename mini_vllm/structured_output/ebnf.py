@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from mini_vllm.structured_output.patterns import (
+    MAX_CODE_POINT,
     Call,
     Chars,
     Concat,
@@ -184,6 +185,8 @@ def _characters(body: str, line: int) -> list[tuple[int, bool]]:
             if not re.fullmatch("[0-9A-Fa-f]+", digits) or len(digits) < _HEX_DIGITS[escape]:
                 raise ValueError(f"grammar line {line}: \\{escape}{digits} is no hex escape")
             code = int(digits, 16)
+            if code > MAX_CODE_POINT:
+                raise ValueError(f"grammar line {line}: \\{escape}{digits} is no character")
         result.append((code, True))
     return result
 

@@ -241,18 +241,47 @@ def integer_range_pattern(low: int | None, high: int | None) -> Pattern:
 
 
 def _naturals(low: int, high: int | None) -> Pattern:
-    """From `low`, at least 0, to `high`, for each number of digits on its own."""
+    """From `low`, at least 0, to `high`: those as long as `low`, those as long as `high`, and
+    whatever is longer than the one and shorter than the other."""
     if high is not None and low > high:
         return NOTHING
-    choices: list[Pattern] = []
-    last_width = len(str(low if high is None else high))
-    for width in range(len(str(low)), last_width + 1):
-        first = max(low, 10 ** (width - 1) if width > 1 else 0)
-        last = 10**width - 1 if high is None else min(high, 10**width - 1)
-        choices.append(digits_between(str(first), str(last)))
-    if high is None:
-        longer = Repeat(DIGIT, last_width, None)
+    least, most = str(low), "" if high is None else str(high)
+    if len(least) == len(most):
+        return _of_one_length(least, most)
+    choices = [_of_one_length(least, "9" * len(least))]
+    if high is None or len(most) > len(least) + 1:
+        longer = Repeat(DIGIT, len(least), len(most) - 2 if most else None)
         choices.append(concat(parse_regex("[1-9]"), longer))
+    if most:
+        choices.append(_of_one_length("1" + "0" * (len(most) - 1), most))
+    return Union(tuple(choices))
+
+
+BLOCK = 4
+"""Digits for which `digits_between` is asked at once: it spells out 2^n cases of n digits."""
+
+
+def _of_one_length(low: str, high: str) -> Pattern:
+    """`digits_between` for any number of digits: it is asked for a block of them at a time.
+
+    What it does with first digits happens here with first blocks, and a whole range of blocks with
+    nothing to compare behind them is one case.
+    """
+    if len(low) <= BLOCK:
+        return digits_between(low, high)
+    first, last, rest = int(low[:BLOCK]), int(high[:BLOCK]), len(low) - BLOCK
+    if first == last:
+        return concat(low[:BLOCK], _of_one_length(low[BLOCK:], high[BLOCK:]))
+    choices: list[Pattern] = []
+    if low[BLOCK:] != "0" * rest:
+        choices.append(concat(low[:BLOCK], _of_one_length(low[BLOCK:], "9" * rest)))
+        first += 1
+    if high[BLOCK:] != "9" * rest:
+        choices.append(concat(high[:BLOCK], _of_one_length("0" * rest, high[BLOCK:])))
+        last -= 1
+    if first <= last:
+        between = digits_between(f"{first:0{BLOCK}}", f"{last:0{BLOCK}}")
+        choices.append(concat(between, Repeat(DIGIT, rest, rest)))
     return Union(tuple(choices))
 
 

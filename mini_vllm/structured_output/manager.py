@@ -42,7 +42,7 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputKey,
 )
 from mini_vllm.structured_output.choose import backends_for, make_backend
-from mini_vllm.structured_output.regex_automaton import TooLarge
+from mini_vllm.structured_output.pushdown import LeftRecursion
 from mini_vllm.structured_output.request import StructuredOutputRequest
 from mini_vllm.structured_output.token_index import BITS, TokenTable, set_bits
 
@@ -167,9 +167,7 @@ class StructuredOutputManager(SchedulerExtension):
         for name in names[:-1]:
             try:
                 return self.backend_named(name).compile_grammar(*key)
-            except TooLarge:
-                raise
-            except ValueError:
+            except LeftRecursion:
                 continue
         return self.backend_named(names[-1]).compile_grammar(*key)
 

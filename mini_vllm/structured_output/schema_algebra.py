@@ -58,6 +58,15 @@ def _is_bound(value: Any) -> bool:
     return _is_integer(value) or (isinstance(value, float) and math.isfinite(value))
 
 
+def _is_json(value: Any) -> bool:
+    """Whether JSON can say it: it has no infinite numbers, although Python's reader takes them."""
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        return False
+    return True
+
+
 def _is_schema(value: Any) -> bool:
     return isinstance(value, dict | bool)
 
@@ -76,8 +85,8 @@ KEYWORDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "allOf": (lambda v: _is_list_of_schemas(v) and bool(v), "a list of schemas"),
     "anyOf": (lambda v: _is_list_of_schemas(v) and bool(v), "a list of schemas"),
     "oneOf": (lambda v: _is_list_of_schemas(v) and bool(v), "a list of schemas"),
-    "enum": (lambda v: isinstance(v, list), "a list of values"),
-    "const": (lambda v: True, "a value"),
+    "enum": (lambda v: isinstance(v, list) and _is_json(v), "a list of JSON values"),
+    "const": (_is_json, "a JSON value"),
     "type": (_is_type, f"one or several of {', '.join(TYPES)}"),
     "minLength": (_is_count, "a count"),
     "maxLength": (_is_count, "a count"),

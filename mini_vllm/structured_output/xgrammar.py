@@ -10,6 +10,7 @@ Source: vllm/v1/structured_output/backend_xgrammar.py#L35-L128 (XgrammarBackend)
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -128,7 +129,7 @@ class XgrammarBackend(StructuredOutputBackend):
         try:
             compiled = self._compile(request_type, grammar_spec)
         except Exception as error:  # the library has exceptions of its own
-            reason = str(error).strip().splitlines()[-1]
+            reason = re.sub(r"^\[[\d:]+\] \S+: ", "", str(error).strip().splitlines()[-1])
             raise ValueError(
                 f"xgrammar cannot compile this {request_type.value}: {reason}"
             ) from None
@@ -166,14 +167,16 @@ def check_supported(kind: StructuredOutputOptions, spec: str, close_objects: boo
     if kind is StructuredOutputOptions.REGEX:
         _check_regex(spec)
     if kind in (StructuredOutputOptions.JSON, StructuredOutputOptions.COMPACT_JSON):
-        _check_schema(json.loads(spec), "#")
+        _check_schema(json.loads(spec), "#", close_objects)
 
 
 def _check_regex(pattern: str) -> None:
-    """Its dot takes newlines, its \\s more than ASCII, and its negated classes broken UTF-8."""
-    for feature in (r"\s", r"\S", r"\D", r"\W", "[^", "."):
-        position = pattern.find(feature)
-        if position >= 0 and (feature != "." or not pattern[:position].endswith("\\")):
+    """Its dot takes newlines, its \\s more than ASCII, its negated classes broken UTF-8, and it
+    ignores what asks for an end of the text anywhere else."""
+    for found in re.finditer(r"\\.|\[\^|[.^$]", pattern, re.DOTALL):
+        feature, position = found[0], found.start()
+        at_an_end = (feature, position) in (("^", 0), ("$", len(pattern) - 1))
+        if not at_an_end and (feature[0] != "\\" or feature[1] in "sSDWAZ"):
             raise ValueError(
                 f"regex {pattern!r} has {feature} at position {position}, which 'xgrammar' reads "
                 "otherwise than Python's re; use backend='native'"
@@ -190,33 +193,42 @@ _ENFORCED = {
     "boolean": set(),
     "null": set(),
 }
-_PLAIN = {"type", "title", "description", "default", "examples", "$schema", "$defs", "definitions"}
+_PLAIN = {"title", "description", "default", "examples", "$schema", "$defs", "definitions"}
 
 
-def _check_schema(schema: Any, place: str) -> None:
-    """Only keywords that it enforces, beside a single type, an enum, a const or an anyOf."""
+def _check_schema(schema: Any, place: str, close_objects: bool) -> None:
+    """Only keywords that it enforces, beside a single type; or a $ref, anyOf, enum or const alone.
+
+    What stands beside one of those is ignored, a type too.
+    """
     if isinstance(schema, bool):
         return
     keywords = set(schema) - _PLAIN
     for alone in ("$ref", "anyOf", "enum", "const"):
         if alone in keywords:
-            keywords -= {alone} | ({"type"} if alone in ("enum", "const") else set())
+            keywords.remove(alone)
             break
     else:
-        keywords -= _ENFORCED.get(str(schema.get("type")), set())
-        if not isinstance(schema.get("type", ""), str):
-            keywords.add("type")
+        if isinstance(kind := schema.get("type", ""), str):
+            keywords -= {"type"} | _ENFORCED.get(kind, set())
+    if not re.fullmatch(r"#(/(\$defs|definitions)/[^/]+)?", schema.get("$ref", "#")):
+        keywords.add("$ref")  # to a place that is not looked at below
+    properties = schema.get("properties", {})
+    if not set(schema.get("required", [])) <= properties.keys():
+        keywords.add("required")  # it knows only those of properties
+    if properties and schema.get("additionalProperties", not close_objects) is not False:
+        keywords.add("additionalProperties")  # a name of properties, written with escapes, is one
     if keywords:
         raise ValueError(
             f"{place}: {min(keywords)} is not surely enforced by 'xgrammar'; use backend='native'"
         )
     for key in ("properties", "$defs", "definitions"):
         for name, part in schema.get(key, {}).items():
-            _check_schema(part, f"{place}/{key}/{name}")
+            _check_schema(part, f"{place}/{key}/{name}", close_objects)
     parts = [*schema.get("anyOf", []), *schema.get("prefixItems", [])]
     parts += [schema[key] for key in ("items", "additionalProperties") if key in schema]
     for part in parts:
-        _check_schema(part, place)
+        _check_schema(part, place, close_objects)
 
 
 def _quoted(choice: str) -> str:

@@ -248,11 +248,17 @@ def test_registry(tmp_path: Path):
         (("a", True, "p"), "lora_int_id is True"),
         (("a", 1, ""), "lora_path of 'a' is empty"),
         (("", 1, "p"), "lora_name is empty"),
+        ((3, 1, "p"), "lora_name is 3; it must be a string"),
+        (("a", 1, None), "lora_path is None; it must be a string"),
     ],
 )
 def test_bad_requests(arguments: tuple, message: str):
     with pytest.raises(ValueError, match=re.escape(message)):
         LoRARequest(*arguments)
+
+
+def test_a_folder_may_be_a_path(tmp_path: Path):
+    assert LoRARequest("a", 1, tmp_path).lora_path == str(tmp_path)
 
 
 def test_requests_are_equal_by_name():

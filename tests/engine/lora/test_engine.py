@@ -342,6 +342,27 @@ def test_a_removed_adapter_is_served_to_its_end() -> None:
     assert [list(output.outputs[0].token_ids)] == expected and engine.list_loras() == set()
 
 
+def test_a_name_may_have_any_letters() -> None:
+    """The engine's own key is name@digest."""
+    folder, prompt = BUNDLED[0].lora_path, "What is the capital of France?"
+    llm = LLM("storyteller", dtype="float32", enable_lora=True)
+    params = SamplingParams(temperature=0.0, max_tokens=6)
+    outputs = llm.generate(
+        [prompt, prompt], params, use_tqdm=False,
+        lora_request=[BUNDLED[0], LoRARequest("me@home/é b", 7, folder)],
+    )  # fmt: skip
+    assert outputs[1].error is None
+    assert outputs[0].outputs[0].token_ids == outputs[1].outputs[0].token_ids
+
+
+def test_words_that_are_no_adapters() -> None:
+    with pytest.raises(ValueError, match="enable_lora is 'yes'; it must be True or False"):
+        LLM("storyteller", enable_lora="yes")
+    llm = LLM("storyteller", dtype="float32", enable_lora=True)
+    with pytest.raises(ValueError, match="lora_request is 'pirate'; it must be a LoRARequest"):
+        llm.llm_engine.add_lora("pirate")
+
+
 def test_without_enable_lora() -> None:
     llm = LLM("storyteller", dtype="float32")
     with pytest.raises(ValueError, match="lora_request 'pirate' was given, but the engine runs"):

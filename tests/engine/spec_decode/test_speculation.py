@@ -340,6 +340,8 @@ BAD: list[tuple[Any, str]] = [
         ("rates", 0.5, "rates is 0.5; it must be a list of 2 numbers"),
         ("rates", ["a", 1], "must be a list of 2 numbers"))),
     (NGRAM | {"num_speculative_tokens": 3, "tensor_parallel_size": 1}, "draft_tensor_parallel"),
+    ({"model": 3, "num_speculative_tokens": 3}, "model is 3; it must be a folder"),
+    ({"method": "draft_model", "model": "", "num_speculative_tokens": 3}, "needs a model"),
     (3, "must be an object"),
     (METHODS["medusa"] | {"num_speculative_tokens": 5}, "use at most 4"),
 ]  # fmt: skip

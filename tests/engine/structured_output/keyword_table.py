@@ -155,6 +155,8 @@ REFUSED: list[tuple[Any, str]] = [
     ({"required": ["a"], "additionalProperties": False}, "required and forbidden"),
     ('{"type": "integer", "minimum": 1e999}', "minimum is Infinity; it must be a finite number"),
     ('{"type": "number", "maximum": NaN}', "maximum is NaN; it must be a finite number"),
+    ({"const": float("inf")}, "const is Infinity; it must be a JSON value"),
+    ({"enum": [[float("nan")]]}, "enum is [[NaN]]; it must be a list of JSON values"),
     ({"allOf": [{"const": 1}, {"const": True}]}, "two different values of const"),
     ({"minLength": -1}, "minLength is -1"), ({"required": "a"}, 'required is "a"'),
     ({"properties": {"a": 1}}, "properties is"),

@@ -216,6 +216,13 @@ def test_masks_equal_those_of_xgrammar(
     (JSON, '{"type": "array", "items": {"type": "string", "minLength": 1}}', "minLength"),
     (JSON, "[1]", "must be an object"),
     (JSON, '{"properties": {"a": {"oneOf": [{"type": "null"}]}}, "type": "object"}', "oneOf"),
+    (JSON, '{"type": "integer", "anyOf": [{"type": "string"}, {"type": "integer"}]}', "type"),
+    (JSON, '{"type": "string", "enum": [1, "a"]}', "type"),
+    (JSON, '{"$ref": "#/default", "default": {"type": "string"}}', "$ref"),
+    (JSON, '{"type": "object", "required": ["a"]}', "required"),
+    (JSON, '{"type": "object", "properties": {"a": {}}, "additionalProperties": true}', "additio"),
+    (REGEX, r"a\.b.c", "has . at position 4"), (REGEX, "a^b", "has ^ at position 1"),
+    (REGEX, "x(a|^b)", "has ^ at position 4"),
 ])  # fmt: skip
 def test_what_xgrammar_would_weaken_is_refused(
     kind: StructuredOutputOptions, spec: str, word: str
@@ -223,6 +230,21 @@ def test_what_xgrammar_would_weaken_is_refused(
     with pytest.raises(ValueError) as error:
         check_supported(kind, spec)
     assert word in str(error.value)
+
+
+@pytest.mark.parametrize("kind, spec", [
+    (REGEX, r"^a\.b\$$"), (REGEX, r"\\s"), (JSON, '{"type": "object"}'),
+    (JSON, '{"type": "object", "properties": {"a": {}}, "additionalProperties": false}'),
+])  # fmt: skip
+def test_what_xgrammar_enforces_is_left_to_it(kind: StructuredOutputOptions, spec: str) -> None:
+    check_supported(kind, spec)
+
+
+def test_open_objects_are_not_left_to_xgrammar() -> None:
+    schema = '{"type": "object", "properties": {"a": {"type": "null"}}}'
+    check_supported(JSON, schema)
+    with pytest.raises(ValueError, match="additionalProperties is not surely enforced"):
+        check_supported(JSON, schema, close_objects=False)
 
 
 @pytest.mark.parametrize("where", ["$defs", "definitions"])
@@ -254,7 +276,8 @@ def test_what_a_grammar_can_say() -> None:
     ('root ::= ("a"', "never closed"),
     ('start: "a"', "cannot read"), ('root ::= "a', "cannot read"), ("root ::= [z-a]", "backwards"),
     ('root ::= "a"{3,1}', "more than it allows"), ('root "a"', "expected ::="),
-    ('root ::= "\\x4"', "no hex escape"), ("root ::= " + "(" * 3000, "too deeply"),
+    ('root ::= "\\x4"', "no hex escape"), ('root ::= [\\UFFFFFFFF]', "is no character"),
+    ("root ::= " + "(" * 3000, "too deeply"),
 ])  # fmt: skip
 def test_what_is_no_grammar(source: str, message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("[", "\\[")):

@@ -49,6 +49,24 @@ def test_integer_ranges() -> None:
             assert automaton is None or not matches(automaton, text)
 
 
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(0, 2**63 - 1), (-(2**63), 2**63 - 1), (1_600_000_000_000, None), (10**20, 10**20 + 7),
+     (999_999_999, 10**12), (12_345_678, 12_349_999), (10**150, 10**152 - 1)],
+)  # fmt: skip
+def test_large_integers_cost_no_more_than_their_digits(low: int, high: int | None) -> None:
+    """Digits are compared block by block; case by case there would be 2^n of them."""
+    automaton = smallest(integer_range_pattern(low, high))
+    assert automaton is not None and len(automaton.table) < 700
+    rng = random.Random(3)
+    ends = [end for end in (low, high, 0, 10**19) if end is not None]
+    near = [end + sign * 10**power for end in ends for sign in (-1, 1) for power in range(25)]
+    within = [rng.randint(low, high or 10 * low) for _ in range(100)]
+    for n in [*ends, *near, *within]:
+        inside = low <= n and (high is None or n <= high)
+        assert matches(automaton, str(n).encode()) == inside, n
+
+
 def test_number_ranges() -> None:
     rng = random.Random(2)
 

@@ -71,6 +71,21 @@ def test_a_failed_compilation_belongs_to_its_request(manager: StructuredOutputMa
     assert manager.failures() == {}
 
 
+@pytest.mark.parametrize("grammar, message", [
+    ('root ::= "\\uD800"', "cannot be satisfied: no text matches"), ('root ::= root "a" | "b"', None),
+])  # fmt: skip
+def test_only_left_recursion_is_left_to_the_library(grammar: str, message: str | None) -> None:
+    """It would write a text for a grammar that has none."""
+    pytest.importorskip("xgrammar")
+    manager = StructuredOutputManager(
+        StructuredOutputsConfig(), lambda: TokenTable(LETTERS), [EOS]
+    )
+    params = SamplingParams(structured_outputs=StructuredOutputsParams(grammar=grammar))
+    manager.request_added(Request("r", [1, 2], params, eos_token_id=EOS))
+    manager.wait(20)
+    assert manager.failures() == ({} if message is None else {"r": f"grammar {message}"})
+
+
 def test_equal_constraints_compile_once(
     manager: StructuredOutputManager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
