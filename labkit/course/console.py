@@ -113,6 +113,9 @@ def polite(function: Callable[..., Any]) -> Callable[..., Any]:
         except (source.SourceError, ValueError) as error:
             print(error, file=sys.stderr)
             raise typer.Exit(2) from None
+        except SyntaxError as error:
+            print(f"{error.filename}:{error.lineno}: {error.msg}; mend it first", file=sys.stderr)
+            raise typer.Exit(2) from None
         except OSError as error:
             print(remedy(error), file=sys.stderr)
             raise typer.Exit(2) from None

@@ -7,7 +7,6 @@ import math
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -395,10 +394,10 @@ def test_a_loop_counts_in_numbers_of_the_language(run: Run) -> None:
         assert (seen["findings"], seen["y"][:3]) == ([], WANT), head
 
 
-def test_a_function_of_ones_own_joins_in_order_and_at_once(run: Run) -> None:
-    """An associative function of two tiles that is not commutative, and of 1,024 pairs."""
+def test_a_function_of_ones_own_joins_in_order_and_not_one_by_one(run: Run) -> None:
+    """It is not commutative; and 131,072 numbers would be more steps than a program may do."""
     helper = "@triton.jit\ndef last(left, right):\n    return left * 0.0 + right\n\n\n"
-    digits = "wide = (tl.arange(0, 1024) % 8).to(tl.float32)\n    "
+    digits = "wide = (tl.arange(0, 131072) % 8).to(tl.float32)\n    "
     for expression, value in (
         ("tl.reduce(wide, 0, last) + tl.zeros([TILE], tl.float32)", [7.0] * 6),
         ("tl.associative_scan(column.to(tl.float32), 0, last)", [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
@@ -406,16 +405,16 @@ def test_a_function_of_ones_own_joins_in_order_and_at_once(run: Run) -> None:
          [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
         ("tl.associative_scan(column.to(tl.float32), 0, larger, reverse=True)", [7.0] * 6),
         ("tl.associative_scan(7.0 - column, 0, larger)", [7.0] * 6),
-        ("tl.sum(tl.reduce(tl.reshape(wide, [128, 8]), 1, larger), 0) + x * 0.0", [896.0] * 6),
-        ("tl.reduce(tl.reshape(wide, [128, 8]), None, larger) + x * 0.0", [7.0] * 6),
+        ("tl.max(tl.reduce(tl.reshape(wide, [16384, 8]), 0, last), 0) + x * 0.0", [7.0] * 6),
+        ("tl.sum(tl.reduce(tl.reshape(wide, [16384, 8]), 1, last), 0) + x * 0.0",
+         [7.0 * 16384] * 6),
+        ("tl.reduce(tl.reshape(wide, [16384, 8]), None, larger) + x * 0.0", [7.0] * 6),
     ):  # fmt: skip
         larger = helper + helper.replace("last", "larger").replace(
             "left * 0.0 + right", "tl.maximum(left, right)"
         )
-        begin = time.monotonic()
         seen = run({SCALE: f"{digits}y = {expression}"}, before=larger)
         assert (seen["findings"], seen["y"][0]) == ([], value), expression
-        assert time.monotonic() - begin < 2
 
 
 DOT_ONE = """tile = tl.zeros([16, 16], tl.float32) + 1.00048828125
