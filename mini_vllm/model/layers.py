@@ -29,11 +29,11 @@ from mini_vllm.model.layout import (
     ParamSpec,
 )
 
-# Below this many elements a call of oneDNN costs more than the product, and plain calls cost less:
-# our own for few tokens, else torch's. In half precision they do not: a plain call packs the weight
-# anew each time.
+# Below this many elements a weight is kept as it is, too: for many tokens a plain product of torch
+# is then the fastest, and a call of oneDNN costs more than the product. In half precision a plain
+# call packs the weight anew each time, so there oneDNN has all of them.
 MIN_PACKED_ELEMENTS = 1 << 20
-# From this many tokens on, unpacking the weight costs nothing beside the product itself.
+# From this many tokens on, unpacking oneDNN's weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512
 
 
@@ -243,12 +243,12 @@ class UnquantizedLinearMethod:
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         weight: Tensor | None = layer.weight
-        if layer.blocks is not None and native.can_run(x):
-            if weight is None or len(x) <= native.FEW_TOKENS:
-                return native.linear(x, layer.blocks, bias)
-        if layer.packed is not None:
-            if x.dtype != torch.float32 or len(x) < MIN_UNPACKED_TOKENS:
-                return packed_linear(x, layer.packed, bias)
+        is_ours = weight is None or len(x) <= native.FEW_TOKENS
+        if layer.blocks is not None and is_ours and native.can_run(x):
+            return native.linear(x, layer.blocks, bias)
+        is_onednns = x.dtype != torch.float32 or len(x) < MIN_UNPACKED_TOKENS
+        if layer.packed is not None and is_onednns:
+            return packed_linear(x, layer.packed, bias)
         return F.linear(x, unpacked(layer) if weight is None else weight, bias)
 
 
