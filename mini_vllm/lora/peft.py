@@ -92,7 +92,7 @@ class PEFTHelper:
         if not isinstance(config, dict):
             raise ValueError("adapter_config.json must hold a JSON object")
         for name, kind in (("r", int), ("lora_alpha", (int, float))):
-            value = config.get(name)
+            value: Any = config.get(name)
             if not _is_number(value, kind) or not 0 < value < math.inf:
                 shown = repr(value) if name in config else "missing"
                 wanted = "whole number" if name == "r" else "number"

@@ -72,14 +72,13 @@ def test_a_failed_compilation_belongs_to_its_request(manager: StructuredOutputMa
 
 
 @pytest.mark.parametrize("grammar, message", [
-    ('root ::= "\\uD800"', "cannot be satisfied: no text matches"), ('root ::= root "a" | "b"', None),
+    ('root ::= "\\uD800"', "cannot be satisfied: no text matches"),
+    ('root ::= root "a" | "b"', None),
 ])  # fmt: skip
 def test_only_left_recursion_is_left_to_the_library(grammar: str, message: str | None) -> None:
     """It would write a text for a grammar that has none."""
     pytest.importorskip("xgrammar")
-    manager = StructuredOutputManager(
-        StructuredOutputsConfig(), lambda: TokenTable(LETTERS), [EOS]
-    )
+    manager = StructuredOutputManager(StructuredOutputsConfig(), lambda: TokenTable(LETTERS), [EOS])
     params = SamplingParams(structured_outputs=StructuredOutputsParams(grammar=grammar))
     manager.request_added(Request("r", [1, 2], params, eos_token_id=EOS))
     manager.wait(20)
