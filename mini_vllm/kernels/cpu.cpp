@@ -335,29 +335,48 @@ constexpr i64 REGISTERS = 32;
 #else
 constexpr i64 REGISTERS = 16;
 #endif
-template <int R>
-constexpr int AT_ONCE = REGISTERS * 3 / 4 * LANES / R;  // tokens; the other registers hold x and tile
+constexpr int SUMS = REGISTERS * 3 / 4;  // registers that hold sums; the others hold x and the tile
+constexpr int AT_ONCE = SUMS / 2;        // tokens
+
+// How many registers of a tile's rows are taken at a time, of `most`: the sums of N tokens must find room.
+constexpr int parts_of(int most, int N) { return most * N <= SUMS ? most : parts_of(most / 2, N); }
+
+// Left alone, compilers load a number of the tile anew for each token, and loading takes longer than the product.
+inline void keep(floats& in_register) {
+#if defined(__x86_64__)
+    asm("" : "+v"(in_register));
+#elif defined(__aarch64__)
+    asm("" : "+w"(in_register));
+#endif
+}
 
 // out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers.
 template <int R, int N>
 inline void add_products(float* out, const float* x, const float* tile, i64 columns, i64 out_stride,
                          i64 x_stride) {
-    constexpr int PARTS = R / LANES;
-    floats sums[N][PARTS];
-    for (int t = 0; t < N; ++t)
-        for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
-    for (i64 c = 0; c < columns; ++c)
+    constexpr int PARTS = parts_of(R / LANES, N);
+    for (i64 r = 0; r < R; r += PARTS * LANES, out += PARTS * LANES, tile += PARTS * LANES) {
+        floats sums[N][PARTS];
+        for (int t = 0; t < N; ++t)
+            for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
+        for (i64 c = 0; c < columns; ++c) {
+            floats weights[PARTS];
+            for (int p = 0; p < PARTS; ++p) {
+                weights[p] = load(tile + c * R + p * LANES);
+                if (PARTS * (N + 1) < REGISTERS) keep(weights[p]);
+            }
+            for (int t = 0; t < N; ++t)
+                for (int p = 0; p < PARTS; ++p) sums[t][p] += x[t * x_stride + c] * weights[p];
+        }
         for (int t = 0; t < N; ++t)
             for (int p = 0; p < PARTS; ++p)
-                sums[t][p] += x[t * x_stride + c] * load(tile + c * R + p * LANES);
-    for (int t = 0; t < N; ++t)
-        for (int p = 0; p < PARTS; ++p)
-            *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
+                *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
+    }
 }
 
 // The same for all tokens: N at a time, and what is left over at once. One token alone leaves the
 // processor waiting for its own sums, so N + 1 are not N and one.
-template <int R, int N = AT_ONCE<R>>
+template <int R, int N = AT_ONCE>
 void add_all_products(float* out, const float* x, const float* tile, i64 tokens, i64 columns,
                       i64 out_stride, i64 x_stride) {
     for (; tokens >= N && (tokens != N + 1 || N <= 2); tokens -= N, out += N * out_stride, x += N * x_stride)
