@@ -335,54 +335,35 @@ constexpr i64 REGISTERS = 32;
 #else
 constexpr i64 REGISTERS = 16;
 #endif
-constexpr int SUMS = REGISTERS * 3 / 4;  // registers that hold sums; the others hold x and the tile
-constexpr int AT_ONCE = SUMS / 2;        // tokens
+template <int R>
+constexpr int AT_ONCE = REGISTERS * 3 / 4 * LANES / R;  // tokens; the other registers hold x and tile
 
-// How many registers of a tile's rows are taken at a time, of `most`: the sums of N tokens must find room.
-constexpr int parts_of(int most, int N) { return most * N <= SUMS ? most : parts_of(most / 2, N); }
-
-// Left alone, compilers load a number of the tile anew for each token, and loading takes longer than the product.
-inline void keep(floats& in_register) {
-#if defined(__x86_64__)
-    asm("" : "+v"(in_register));
-#elif defined(__aarch64__)
-    asm("" : "+w"(in_register));
-#endif
-}
-
-// out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers.
-template <int R, int N>
+// out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
+template <int R, int N, int STRIDE>
 inline void add_products(float* out, const float* x, const float* tile, i64 columns, i64 out_stride,
                          i64 x_stride) {
-    constexpr int PARTS = parts_of(R / LANES, N);
-    for (i64 r = 0; r < R; r += PARTS * LANES, out += PARTS * LANES, tile += PARTS * LANES) {
-        floats sums[N][PARTS];
-        for (int t = 0; t < N; ++t)
-            for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
-        for (i64 c = 0; c < columns; ++c) {
-            floats weights[PARTS];
-            for (int p = 0; p < PARTS; ++p) {
-                weights[p] = load(tile + c * R + p * LANES);
-                if (PARTS * (N + 1) < REGISTERS) keep(weights[p]);
-            }
-            for (int t = 0; t < N; ++t)
-                for (int p = 0; p < PARTS; ++p) sums[t][p] += x[t * x_stride + c] * weights[p];
-        }
+    constexpr int PARTS = R / LANES;
+    floats sums[N][PARTS];
+    for (int t = 0; t < N; ++t)
+        for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
+    for (i64 c = 0; c < columns; ++c)
         for (int t = 0; t < N; ++t)
             for (int p = 0; p < PARTS; ++p)
-                *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
-    }
+                sums[t][p] += x[t * x_stride + c] * load(tile + c * STRIDE + p * LANES);
+    for (int t = 0; t < N; ++t)
+        for (int p = 0; p < PARTS; ++p)
+            *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
 }
 
 // The same for all tokens: N at a time, and what is left over at once. One token alone leaves the
 // processor waiting for its own sums, so N + 1 are not N and one.
-template <int R, int N = AT_ONCE>
+template <int R, int STRIDE = R, int N = AT_ONCE<R>>
 void add_all_products(float* out, const float* x, const float* tile, i64 tokens, i64 columns,
                       i64 out_stride, i64 x_stride) {
     for (; tokens >= N && (tokens != N + 1 || N <= 2); tokens -= N, out += N * out_stride, x += N * x_stride)
-        add_products<R, N>(out, x, tile, columns, out_stride, x_stride);
+        add_products<R, N, STRIDE>(out, x, tile, columns, out_stride, x_stride);
     if constexpr (N > 1)
-        add_all_products<R, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
+        add_all_products<R, STRIDE, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
 }
 
 // Each token's sums begin with the bias, or with nothing.
@@ -391,21 +372,36 @@ inline void start_sums(float* out, const float* bias, i64 tokens, i64 width, i64
         for (i64 r = 0; r < width; ++r) out[t * out_stride + r] = bias ? bias[r] : 0.0f;
 }
 
-// A weight [N, K] in float, laid out for few tokens: blocks of ROWS rows, [N / ROWS, K, ROWS].
+// A weight [N, K] in float: blocks of ROWS rows, [N / ROWS, K, ROWS].
 constexpr i64 ROWS = 32;
 struct Matrix {
     const float *blocks, *bias;
     i64 rows, columns;
 };
+// Many tokens go through a block in narrow strips: each number of the strip then meets more of them
+// in registers. Few go through it once, from its beginning to its end, as memory likes it. And so
+// many that their own numbers outgrow the caches go one part after another.
+constexpr i64 STRIP = 2 * LANES, MANY_TOKENS = 32, MOST_TOKENS = 512;
 
-// out = x . weight + bias: [T, K] -> [T, N]. The weight is read once, from its beginning to its end.
-void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
+void product_of_some(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < m.rows; row += ROWS) {
+        const float* block = m.blocks + row * m.columns;
         start_sums(out + row, m.bias ? m.bias + row : nullptr, tokens, ROWS, m.rows);
-        add_all_products<ROWS>(out + row, x, m.blocks + row * m.columns, tokens, m.columns, m.rows,
-                               m.columns);
+        if (tokens < MANY_TOKENS)
+            add_all_products<ROWS>(out + row, x, block, tokens, m.columns, m.rows, m.columns);
+        else
+            for (i64 r = 0; r < ROWS; r += STRIP)
+                add_all_products<STRIP, ROWS>(out + row + r, x, block + r, tokens, m.columns, m.rows,
+                                              m.columns);
     }
+}
+
+// out = x . weight + bias: [T, K] -> [T, N].
+void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
+    for (i64 t = 0; t < tokens; t += MOST_TOKENS)
+        product_of_some(out + t * m.rows, x + t * m.columns, m,
+                        tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS, threads);
 }
 
 // ---------------------------------------------------------------- products with weights of 4 bits
@@ -661,7 +657,7 @@ FOR_CACHE(bf16, bf16, bf16_bf16)
 FOR_LAYERS(float, f32)
 FOR_LAYERS(bf16, bf16)
 
-extern "C" void multiply_few(float* out, const float* x, const float* blocks, const float* bias,
+extern "C" void multiply(float* out, const float* x, const float* blocks, const float* bias,
                              i64 tokens, i64 rows, i64 columns, int threads) {
     product(out, x, Matrix{blocks, bias, rows, columns}, tokens, threads);
 }
