@@ -70,7 +70,7 @@ def ramp_up_times(
     Raises:
         ValueError: for another strategy, or rates that are not above 0.
 
-    Source: vllm/benchmarks/serve.py#L221-L241 (_get_current_request_rate) @ v0.22.1
+    Source: vllm/benchmarks/serve.py#L222-L244 (_get_current_request_rate) @ v0.22.1
     """
     if strategy not in RAMP_UPS or not 0 < start_rps <= end_rps:
         raise ValueError(

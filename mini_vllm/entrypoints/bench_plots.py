@@ -1,6 +1,6 @@
 """Pictures of a run of ``bench serve``: latencies, when each request ran, and what was sent.
 
-Source: vllm/benchmarks/plot.py#L25-L340 (generate_timeline_plot) @ v0.22.1
+Source: vllm/benchmarks/plot.py#L25-L120 (generate_timeline_plot) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def plot_latencies(results: Sequence[RequestResult], file: Path) -> None:
 def plot_dataset(results: Sequence[RequestResult], file: Path) -> None:
     """How long prompts, answers and both together were, and each request's two lengths.
 
-    Source: vllm/benchmarks/plot.py#L241-L340 (generate_dataset_stats_plot) @ v0.22.1
+    Source: vllm/benchmarks/plot.py#L227-L316 (generate_dataset_stats_plot) @ v0.22.1
     """
     plt = _pyplot()
     prompts = [result.prompt_len for result in results]

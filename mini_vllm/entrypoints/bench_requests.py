@@ -1,6 +1,6 @@
 """What ``bench serve`` sends: prompts of a data set, and the bodies of requests made of them.
 
-Source: vllm/benchmarks/datasets/datasets.py#L1403-L1850 (add_dataset_parser) @ v0.22.1
+Source: vllm/benchmarks/datasets/datasets.py#L1402-L1645 (add_dataset_parser) @ v0.22.1
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Sample:
 
 
 def add_dataset_options(parser: argparse.ArgumentParser) -> None:
-    """Source: vllm/benchmarks/datasets/datasets.py#L1403-L1850 (add_dataset_parser) @ v0.22.1"""
+    """Source: vllm/benchmarks/datasets/datasets.py#L1402-L1645 (add_dataset_parser) @ v0.22.1"""
     add = parser.add_argument
     add("--dataset-name", choices=tuple(DATASETS), default="random")
     add("--dataset-path", type=Path, metavar="FILE.jsonl",
@@ -72,7 +72,7 @@ def make_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
 def random_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
     """Token ids that mean nothing, behind a prefix that all share; lengths are drawn evenly.
 
-    Source: vllm/benchmarks/datasets/datasets.py#L503-L640 (RandomDataset) @ v0.22.1
+    Source: vllm/benchmarks/datasets/datasets.py#L532-L746 (RandomDataset) @ v0.22.1
     """
     input_spread, output_spread = range_ratios(args.random_range_ratio)
     input_len = args.random_input_len if args.input_len is None else args.input_len

@@ -309,10 +309,10 @@ def _ramp_up(args: argparse.Namespace, load: Load, started: datetime.datetime) -
     """
     if load.rates is None or load.times is None:
         return {}
-    events = [{"rps": int(load.rates[0]), "timestamp": started.isoformat()}]
+    events: list[dict[str, Any]] = [{"rps": int(load.rates[0]), "timestamp": started.isoformat()}]
     for rate, seconds in zip(load.rates, load.times, strict=True):
         when = (started + datetime.timedelta(seconds=seconds)).isoformat()
-        first, last = int(events[-1]["rps"]) + 1, int(rate + 1e-9)  # 10.0 may come out as 9.99...
+        first, last = events[-1]["rps"] + 1, int(rate + 1e-9)  # 10.0 may come out as 9.99...
         events += [{"rps": whole, "timestamp": when} for whole in range(first, last + 1)]
     return {
         "ramp_up_strategy": args.ramp_up_strategy,
@@ -378,7 +378,7 @@ def _slos(words: Sequence[str]) -> dict[str, float]:
 def _result_path(args: argparse.Namespace, figures: Mapping[str, Any]) -> Path:
     """Where results are kept; pictures lie beside them.
 
-    Source: vllm/benchmarks/serve.py#L1191-L1237 (compute_result_filename) @ v0.22.1
+    Source: vllm/benchmarks/serve.py#L1203-L1243 (compute_result_filename) @ v0.22.1
     """
     if args.result_filename:
         return Path(args.result_dir, args.result_filename)
