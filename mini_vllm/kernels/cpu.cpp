@@ -338,8 +338,8 @@ constexpr i64 REGISTERS = 16;
 template <int R>
 constexpr int AT_ONCE = REGISTERS * 3 / 4 * LANES / R;  // tokens; the other registers hold x and tile
 
-// out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers.
-template <int R, int N>
+// out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
+template <int R, int N, int STRIDE>
 inline void add_products(float* out, const float* x, const float* tile, i64 columns, i64 out_stride,
                          i64 x_stride) {
     constexpr int PARTS = R / LANES;
@@ -349,7 +349,7 @@ inline void add_products(float* out, const float* x, const float* tile, i64 colu
     for (i64 c = 0; c < columns; ++c)
         for (int t = 0; t < N; ++t)
             for (int p = 0; p < PARTS; ++p)
-                sums[t][p] += x[t * x_stride + c] * load(tile + c * R + p * LANES);
+                sums[t][p] += x[t * x_stride + c] * load(tile + c * STRIDE + p * LANES);
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
@@ -357,13 +357,13 @@ inline void add_products(float* out, const float* x, const float* tile, i64 colu
 
 // The same for all tokens: N at a time, and what is left over at once. One token alone leaves the
 // processor waiting for its own sums, so N + 1 are not N and one.
-template <int R, int N = AT_ONCE<R>>
+template <int R, int STRIDE = R, int N = AT_ONCE<R>>
 void add_all_products(float* out, const float* x, const float* tile, i64 tokens, i64 columns,
                       i64 out_stride, i64 x_stride) {
     for (; tokens >= N && (tokens != N + 1 || N <= 2); tokens -= N, out += N * out_stride, x += N * x_stride)
-        add_products<R, N>(out, x, tile, columns, out_stride, x_stride);
+        add_products<R, N, STRIDE>(out, x, tile, columns, out_stride, x_stride);
     if constexpr (N > 1)
-        add_all_products<R, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
+        add_all_products<R, STRIDE, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
 }
 
 // Each token's sums begin with the bias, or with nothing.
@@ -372,21 +372,36 @@ inline void start_sums(float* out, const float* bias, i64 tokens, i64 width, i64
         for (i64 r = 0; r < width; ++r) out[t * out_stride + r] = bias ? bias[r] : 0.0f;
 }
 
-// A weight [N, K] in float, laid out for few tokens: blocks of ROWS rows, [N / ROWS, K, ROWS].
+// A weight [N, K] in float: blocks of ROWS rows, [N / ROWS, K, ROWS].
 constexpr i64 ROWS = 32;
 struct Matrix {
     const float *blocks, *bias;
     i64 rows, columns;
 };
+// Many tokens go through a block in narrow strips: each number of the strip then meets more of them
+// in registers. Few go through it once, from its beginning to its end, as memory likes it. And so
+// many that their own numbers outgrow the caches go one part after another.
+constexpr i64 STRIP = 2 * LANES, MANY_TOKENS = 32, MOST_TOKENS = 512;
 
-// out = x . weight + bias: [T, K] -> [T, N]. The weight is read once, from its beginning to its end.
-void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
+void product_of_some(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < m.rows; row += ROWS) {
+        const float* block = m.blocks + row * m.columns;
         start_sums(out + row, m.bias ? m.bias + row : nullptr, tokens, ROWS, m.rows);
-        add_all_products<ROWS>(out + row, x, m.blocks + row * m.columns, tokens, m.columns, m.rows,
-                               m.columns);
+        if (tokens < MANY_TOKENS)
+            add_all_products<ROWS>(out + row, x, block, tokens, m.columns, m.rows, m.columns);
+        else
+            for (i64 r = 0; r < ROWS; r += STRIP)
+                add_all_products<STRIP, ROWS>(out + row + r, x, block + r, tokens, m.columns, m.rows,
+                                              m.columns);
     }
+}
+
+// out = x . weight + bias: [T, K] -> [T, N].
+void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
+    for (i64 t = 0; t < tokens; t += MOST_TOKENS)
+        product_of_some(out + t * m.rows, x + t * m.columns, m,
+                        tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS, threads);
 }
 
 // ---------------------------------------------------------------- products with weights of 4 bits
@@ -642,7 +657,7 @@ FOR_CACHE(bf16, bf16, bf16_bf16)
 FOR_LAYERS(float, f32)
 FOR_LAYERS(bf16, bf16)
 
-extern "C" void multiply_few(float* out, const float* x, const float* blocks, const float* bias,
+extern "C" void multiply(float* out, const float* x, const float* blocks, const float* bias,
                              i64 tokens, i64 rows, i64 columns, int threads) {
     product(out, x, Matrix{blocks, bias, rows, columns}, tokens, threads);
 }

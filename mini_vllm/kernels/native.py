@@ -41,7 +41,7 @@ LANES = 16
 ROWS = 32
 """Rows of a weight that lie together for `linear`; a weight has a multiple of them."""
 FEW_TOKENS = 32
-"""Tokens up to which `linear` is faster than PyTorch's product; beyond, that has more to reuse."""
+"""Tokens up to which `linear` is faster than PyTorch's product, if it has the weight as it is."""
 INT4_BLOCKS = (64, 32)
 """Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
 LEAST_PARALLEL = 1 << 15
@@ -192,7 +192,7 @@ ARGUMENTS: dict[str, Sequence[type]] = {
     "silu_mul": [*[POINTER] * 2, *[SIZE] * 2, INT],
     "store": [*[POINTER] * 5, *[SIZE] * 5],
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
-    "multiply_few": [*[POINTER] * 4, *[SIZE] * 3, INT],
+    "multiply": [*[POINTER] * 4, *[SIZE] * 3, INT],
     "decoder_layer": [
         *[POINTER] * 3,
         ctypes.POINTER(Layer),
@@ -311,6 +311,11 @@ def pack(weight: Tensor) -> Tensor:
     return weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2).contiguous()
 
 
+def unpack(blocks: Tensor) -> Tensor:
+    """The weight `[N, K]` that was packed."""
+    return blocks.transpose(1, 2).reshape(-1, blocks.shape[1])
+
+
 def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     """x @ weight^T + bias: `[T, K]` -> `[T, N]` in float32; `blocks` is the packed weight.
 
@@ -319,7 +324,7 @@ def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     x = x.contiguous()
     num_rows = blocks.shape[0] * ROWS
     output = torch.empty(x.shape[0], num_rows)
-    function("multiply_few")(
+    function("multiply")(
         output.data_ptr(), x.data_ptr(), blocks.data_ptr(),
         None if bias is None else bias.data_ptr(),
         x.shape[0], num_rows, x.shape[1], threads(blocks.numel()),
