@@ -415,9 +415,28 @@ class SamplingParams:
             raise ValueError(message)
         return cls(**values)
 
+    @classmethod
+    def from_optional(cls, **values: Any) -> SamplingParams:
+        """Build from what a caller may have left open: None stands for the field's default.
+
+        The logit bias is cut to ±100 first, as OpenAI's API does it.
+
+        Source: vllm/sampling_params.py#L324-L396 (SamplingParams.from_optional) @ v0.22.1
+        """
+        defaults = {"n", "presence_penalty", "frequency_penalty", "repetition_penalty"}
+        defaults |= {"temperature", "top_p"}
+        given = {k: v for k, v in values.items() if v is not None or k not in defaults}
+        if bias := given.get("logit_bias"):
+            given["logit_bias"] = {int(t): min(100.0, max(-100.0, b)) for t, b in bias.items()}
+        return cls.from_dict(given)
+
     def clone(self) -> SamplingParams:
         """A deep copy that shares nothing with this object."""
-        return copy.deepcopy(self)
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if value is not None and not isinstance(value, (int, float, str)):
+                setattr(twin, name, copy.deepcopy(value))
+        return twin
 
     def verify(self, vocab_size: int) -> None:
         """Refuse token ids that the model does not have.

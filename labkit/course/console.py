@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from labkit.course import source
-from labkit.course.files import read_python
+from labkit.course.files import printable, read_python
 from labkit.course.manifest import Course, Exercise, Phase
 from labkit.course.root import find_root
 
@@ -37,14 +37,14 @@ class Screen:
         self.console = console or Console(highlight=False, soft_wrap=True)
 
     def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
-        for row in text.split("\n"):
+        for row in printable(text).split("\n"):
             self.console.print(Text(" " * indent + row, style=style), soft_wrap=True)
 
     def pair(
         self, name: str, value: str, style: str = "", indent: int = 8, width: int = 10
     ) -> None:
         self.console.print(
-            Text(" " * indent) + Text(f"{name:<{width}} ", "dim") + Text(value, style),
+            Text(" " * indent) + Text(f"{name:<{width}} ", "dim") + Text(printable(value), style),
             soft_wrap=True,
         )
 
@@ -112,6 +112,9 @@ def polite(function: Callable[..., Any]) -> Callable[..., Any]:
             function(*args, **kwargs)
         except (source.SourceError, ValueError) as error:
             print(error, file=sys.stderr)
+            raise typer.Exit(2) from None
+        except SyntaxError as error:
+            print(f"{error.filename}:{error.lineno}: {error.msg}; mend it first", file=sys.stderr)
             raise typer.Exit(2) from None
         except OSError as error:
             print(remedy(error), file=sys.stderr)

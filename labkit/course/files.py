@@ -72,6 +72,10 @@ def read_python(path: Path) -> str:
         SyntaxError: it is not text in the encoding that it has or declares.
     """
     data = path.read_bytes()
+    if b"\0" in data:
+        line = data[: data.index(b"\0")].count(b"\n") + 1
+        text = f"line {line} holds a zero byte, as files in UTF-16 do; save the file as UTF-8"
+        raise SyntaxError(text, (path.name, line, 1, ""))
     try:
         encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
     except SyntaxError as error:  # of the first two lines
@@ -79,8 +83,8 @@ def read_python(path: Path) -> str:
         raise SyntaxError(text, (path.name, 1, 1, "")) from None
     try:
         return io.StringIO(data.decode(encoding), newline=None).read()
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
+    except (LookupError, UnicodeError) as error:  # a LookupError: a code that is not for texts
+        line = data[: getattr(error, "start", 0)].count(b"\n") + 1
         raise SyntaxError(
             f"line {line} is no {encoding} text; save the file as UTF-8", (path.name, line, 1, "")
         ) from None
@@ -97,6 +101,12 @@ def read_as_utf8(path: Path) -> str:
     for number, line in enumerate(lines[:2]):
         lines[number] = re.sub(r"^(\s*#.*?coding[:=]\s*)[-\w.]+", r"\1utf-8", line)
     return "\n".join(lines)
+
+
+def printable(text: str) -> str:
+    """The text with escapes in place of what no file and no terminal takes: halves of characters,
+    as they stand in the name of a file that is no UTF-8."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def blob_id(text: str) -> str:

@@ -26,7 +26,8 @@ class State:
             data = json.loads(self.path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
             data = {}
-        self.data: dict[str, dict[str, Any]] = data if isinstance(data, dict) else {}
+        tables = data.items() if isinstance(data, dict) else ()
+        self.data: dict[str, dict[str, Any]] = {k: v for k, v in tables if isinstance(v, dict)}
 
     def get(self, table: str, key: str, default: Any = None) -> Any:
         return self.data.get(table, {}).get(key, default)

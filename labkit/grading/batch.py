@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from labkit.course.console import PHASE, polite, ready_phase
-from labkit.course.files import write_text
+from labkit.course.files import printable, write_text
 from labkit.course.manifest import Phase
 from labkit.grading import exports, submission
 from labkit.grading.grade import ISOLATE
@@ -67,7 +67,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return printable(self.folder.name)
 
 
 def find_jobs(

@@ -16,6 +16,7 @@ import base64
 import csv
 import io
 import json
+import re
 import sys
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Mapping
@@ -24,7 +25,7 @@ from typing import Any
 
 import typer
 
-from labkit.course.files import write_text
+from labkit.course.files import printable, write_text
 from labkit.grading.result import GradeResult, GroupRecord, ResultError, load
 
 VISIBILITIES = ("visible", "after_due_date", "after_published", "hidden")
@@ -176,9 +177,12 @@ def junit(result: GradeResult) -> str:
                 tag, kind = OUTCOME_TAGS[test.status], test.kind or test.status
                 ElementTree.SubElement(case, tag, type=kind, message=group.hint or kind)
     ElementTree.indent(root)
-    return '<?xml version="1.0" encoding="utf-8"?>\n' + ElementTree.tostring(root, "unicode") + "\n"
+    text = NO_XML.sub("\ufffd", ElementTree.tostring(root, "unicode"))
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{text}\n'
 
 
+NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML does not know in any form."""
 OUTCOME_TAGS = {"failed": "failure", "not run": "error"}
 """A test that did not run is no skip: a skip is green in most viewers."""
 
@@ -226,7 +230,8 @@ def table(results: Mapping[str, GradeResult]) -> str:
 
 
 def harmless(cell: str) -> str:
-    """A quote before what a spreadsheet would run."""
+    """A quote before what a spreadsheet would run, and no half of a character."""
+    cell = printable(cell)
     return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
@@ -238,7 +243,7 @@ def _readable(files: list[Path]) -> Iterator[tuple[str, GradeResult]]:
     """Each result by its name; one that is damaged is left out, and named on stderr."""
     for file in files:
         try:
-            yield file.stem, load(file)
+            yield printable(file.stem), load(file)
         except (ResultError, OSError) as error:
             print(f"left out: {error}", file=sys.stderr)
 

@@ -17,6 +17,7 @@ import hashlib
 import json
 import platform
 import secrets
+import stat
 import types
 import typing
 from collections.abc import Mapping
@@ -190,6 +191,10 @@ class GradeResult:
         write_text(path, json.dumps(document, indent=1) + "\n")
 
 
+LARGEST = 1e300
+"""No number of a result comes near; what is larger, or NaN, no table takes."""
+MAX_RESULT = 16 << 20
+"""Bytes of the largest result file that is read; a whole one has some 20,000."""
 DERIVED = ("earned", "points", "passed")
 """Keys of the document that follow from the groups; written for readers, checked when read."""
 
@@ -198,11 +203,19 @@ def load(path: Path) -> GradeResult:
     """Read and check a result file.
 
     Raises:
-        ResultError: not JSON, another schema, or a key that is missing, unknown or wrong.
+        ResultError: no plain file, too large, not JSON, another schema, or a key that is missing,
+            unknown or wrong.
         OSError: the file cannot be read.
     """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise ResultError(f"{path}: is no plain file")
+    if about.st_size > MAX_RESULT:
+        raise ResultError(f"{path}: has {about.st_size} bytes; no result has {MAX_RESULT}")
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError:
+        raise ResultError(f"{path}: not JSON: nested too deep") from None
     except ValueError as error:
         raise ResultError(f"{path}: not JSON: {error}") from None
     return from_dict(document, str(path))
@@ -260,6 +273,8 @@ def _value(hint: Any, value: Any, file: str, where: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _record(typing.cast(type, hint), value, file, f"{where}.")
     allowed = arguments if origin is types.UnionType else (origin or hint,)
+    if float in allowed and type(value) in (int, float) and not abs(value) < LARGEST:
+        raise ResultError(f"{file}: {where} is {value!r:.20}; it must be a finite number")
     if type(value) in allowed or (float in allowed and type(value) is int):
         return value
     wanted = " or ".join(NAMES[kind] for kind in allowed)
@@ -299,14 +314,14 @@ MAX_HASHED = 64 << 20
 
 
 def hash_file(path: Path) -> str:
-    """sha256 of a file; "" if there is none, or one so large that nobody will read it."""
+    """sha256 of a file; "" if there is none, or one that nobody can or will read."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_HASHED:
             return ""
-    except OSError:  # a link to itself, or a folder that is closed
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError:  # a link to itself, or a file or a folder that is closed
         return ""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def hash_submission(files: Mapping[str, Path]) -> dict[str, str]:

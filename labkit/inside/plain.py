@@ -76,7 +76,7 @@ def decode(data: Any, depth: int = 0) -> Any:
     if depth > 3 * MAX_DEPTH:
         raise PlainError(f"nested deeper than {3 * MAX_DEPTH}")
     if isinstance(data, list):
-        return [decode(item, depth + 1) for item in data]
+        return _spread([decode(item, depth + 1) for item in data], hashed=False)
     if not isinstance(data, dict):
         return data
     if len(data) != 1 or not next(iter(data)).startswith("!"):
@@ -84,7 +84,7 @@ def decode(data: Any, depth: int = 0) -> Any:
     ((mark, inner),) = data.items()
     try:
         if mark == "!tuple":
-            return tuple(decode(item, depth + 1) for item in inner)
+            return tuple(_spread([decode(item, depth + 1) for item in inner], hashed=False))
         if mark == "!set":
             return set(_spread([decode(item, depth + 1) for item in inner]))
         if mark == "!dict":
@@ -96,14 +96,19 @@ def decode(data: Any, depth: int = 0) -> Any:
             return _array(*inner)
     except PlainError:
         raise
-    except (TypeError, ValueError, KeyError, AttributeError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
         raise PlainError(f"{mark} with wrong data: {error}") from None
     return data
 
 
-def _spread(keys: list[Any]) -> list[Any]:
+def _spread(keys: list[Any], hashed: bool = True) -> list[Any]:
     """The keys of a set or dict, if their hashes differ. Those of many numbers can be made equal,
-    and then a set of a hundred thousand takes minutes to build."""
+    and then a set of a hundred thousand takes minutes to build. A list is none yet (not `hashed`),
+    but a test may make a set of its numbers."""
+    if not hashed:
+        if len(keys) > MAX_COLLISIONS:
+            _spread(list({str(key): key for key in keys if type(key) is int}.values()))
+        return keys
     most = max(Counter(map(hash, keys)).values(), default=0)
     if most > MAX_COLLISIONS:
         raise PlainError(f"{most} keys of one hash")

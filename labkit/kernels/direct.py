@@ -74,7 +74,7 @@ def solve(
 
 def describe(findings: Sequence[Finding], filename: str) -> str:
     """The first finding with its line of code, and that there are more."""
-    lines = Path(filename).read_text(encoding="utf-8").splitlines()
+    lines = read_python(Path(filename)).split("\n")
     name, told = Path(filename).name, []
     for finding in findings[:SHOWN]:
         more = f" (and {finding.count - 1} more such elements)" if finding.count > 1 else ""

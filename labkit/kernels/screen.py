@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from labkit.course.console import Screen, where_to_edit
+from labkit.course.files import read_python
 from labkit.course.manifest import Course, Exercise, Phase
 from labkit.kernels.cases import SPECS
 from labkit.kernels.measure.roofline import Gpu, points_of
@@ -116,8 +117,8 @@ def _show_finding(screen: Screen, finding: Finding, result: CheckResult, course:
 def source_line(root: Path, file: str, line: int) -> str:
     """A line of the judged file, without its indentation; "" if there is none."""
     try:
-        return (root / file).read_text(encoding="utf-8").splitlines()[line - 1].strip()
-    except (OSError, IndexError, UnicodeDecodeError):
+        return read_python(root / file).split("\n")[line - 1].strip()
+    except (OSError, IndexError, SyntaxError):
         return ""
 
 

@@ -277,11 +277,12 @@ def diff(
 ) -> None:
     """Compare your functions with the solution's, one by one; asks first for what is not green."""
     chosen, out = ready_phase(phase), Screen()
-    passed = State(chosen.root).passed(chosen.slug)
+    verdicts = State(chosen.root).verdicts(chosen)
     for exercise in [chosen.exercise(task)] if task else chosen.exercises:
         out.line(f"{exercise.id} {exercise.title}", "bold")
-        if exercise.id not in passed and not yes:
-            question = f"{exercise.id} is not green yet. Show its solution?"
+        if verdicts.get(exercise.id) != "passed" and not yes:
+            seen = "is not green yet" if exercise.id in verdicts else "was not judged as it stands"
+            question = f"{exercise.id} {seen}. Show its solution?"
             if not sys.stdin.isatty() or not typer.confirm(question):
                 out.line(f"not shown; `--yes` shows it, {command(chosen, 'hint')} helps", "dim", 2)
                 continue
@@ -293,7 +294,7 @@ def show_diff(out: Screen, phase: Phase, exercise: Exercise, name: str) -> None:
     texts: list[list[str]] = []
     for path in (phase.lab_file(exercise.module), phase.reference_file(exercise.module)):
         text = read_python(path) if path.exists() else ""
-        function = source.functions(text, path.name).get(name)
+        function = source.functions(text, shown(phase.root, path)).get(name)
         texts.append(source.function_text(text, function).splitlines() if function else [])
     theirs = phase.reference_file(exercise.module).relative_to(phase.root).as_posix()
     mine = phase.lab_path(exercise.module)

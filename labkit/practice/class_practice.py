@@ -7,6 +7,7 @@ counts are the hidden tests. `grade-class 03 submissions/ --practice` calls this
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -53,11 +54,11 @@ def grade(phase: Phase, folder: Path, isolate: str, seed: int) -> dict[str, str]
     found = {}
     for hunt in hunts.load(phase):
         file = folder / "hunts" / hunt.id / hunt.file.name
-        found[f"hunt {hunt.id}"] = verdict(file, partial(judge_hunt, hunt, seed, rung))
+        found[f"hunt {hunt.id}"] = verdict(folder, file, partial(judge_hunt, hunt, seed, rung))
     for change in changes.load(phase):
         file = folder / "changes" / change.id / change.file.name
         locked = rung != isolation.Plain.name and file.is_file()
-        words = LOCKED if locked else verdict(file, partial(judge_change, change))
+        words = LOCKED if locked else verdict(folder, file, partial(judge_change, change))
         found[f"change {change.id}"] = words
     return found
 
@@ -75,10 +76,18 @@ def judge_change(change: changes.Change, file: Path) -> public.PhaseResult:
     return public.run_tests(change.phase, tests, {change.module: str(file)})
 
 
-def verdict(file: Path, judge: Judge) -> str:
-    """One working copy in a few words."""
-    if not file.is_file() or file.is_symlink():
+def verdict(folder: Path, file: Path, judge: Judge) -> str:
+    """One working copy of the student's folder in a few words."""
+    if not os.path.lexists(file):
         return ABSENT
+    try:
+        if not file.resolve().is_relative_to(folder.resolve()):
+            return f"{file.name} is a link; hand in the file itself"
+        sandbox.declared({"": file})
+    except sandbox.SubmissionError as error:
+        return str(error)
+    except (OSError, RuntimeError):  # a link to itself
+        return f"{file.name} is a link or no file; hand in the file itself"
     result = judge(file.resolve())
     done, total = result.public
     if result.broken or not total:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
+from labkit.course.files import read_as_utf8
 from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.state import State
 
@@ -39,7 +40,7 @@ def own_text(phase: Phase, module: str) -> str | None:
     passed = State(phase.root).passed(phase.slug)
     mine = phase.lab_file(module)
     if mine.exists() and all(task.id in passed for task in phase.of_module(module)):
-        return mine.read_text(encoding="utf-8")
+        return read_as_utf8(mine)
     return None
 
 

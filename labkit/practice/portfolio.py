@@ -13,7 +13,7 @@ import typer
 
 from labkit.course import source
 from labkit.course.console import Screen, course, polite
-from labkit.course.files import write_text
+from labkit.course.files import read_python, write_text
 from labkit.course.manifest import Course, Phase
 from labkit.course.state import State
 from labkit.inside import child
@@ -107,9 +107,9 @@ def written(phase: Phase, state: State) -> list[tuple[str, int]]:
         mine = phase.lab_file(task.module)
         if task.id not in passed or not mine.exists():
             continue
-        text = mine.read_text(encoding="utf-8")
         for name in task.functions:
             try:
+                text = read_python(mine)
                 lines = source.function_text(text, source.find(text, name)).splitlines()
             except (SyntaxError, source.SourceError):
                 continue

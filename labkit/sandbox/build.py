@@ -77,7 +77,7 @@ def declared(files: Mapping[str, Path]) -> dict[str, bytes]:
     can read, so each must be a plain file.
 
     Raises:
-        SubmissionError: a file is missing, no plain file, or too large.
+        SubmissionError: a file is missing, no plain file, too large, or closed to the grader.
     """
     found = {}
     for module, path in files.items():
@@ -91,7 +91,10 @@ def declared(files: Mapping[str, Path]) -> dict[str, bytes]:
             raise SubmissionError(
                 f"{path.name} has {about.st_size} bytes; at most {MAX_FILE} are graded"
             )
-        found[module] = path.read_bytes()
+        try:
+            found[module] = path.read_bytes()
+        except OSError as error:
+            raise SubmissionError(f"{path.name} cannot be read: {error.strerror}") from None
     return found
 
 
@@ -186,7 +189,10 @@ class Sandbox:
 
     def end(self, process: subprocess.Popen[bytes]) -> None:
         self._rung.end(process)
-        self._folder.cleanup()
+        try:
+            self._folder.cleanup()
+        except RecursionError:  # folders that lie deeper in each other than Python 3.12 can go
+            subprocess.run(["rm", "-rf", "--", self._folder.name], stderr=subprocess.DEVNULL)
 
 
 def files_of(tools: Sequence[str]) -> list[Path]:

@@ -13,6 +13,7 @@ Source: vllm/v1/spec_decode/llm_base_proposer.py#L427-L696 (SpecDecodeBasePropos
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from mini_vllm.sample.logits_processors import apply_temperature
 from mini_vllm.sample.metadata import signed_seed
 from mini_vllm.sample.rejection_sampler import DRAFT, stream_numbers
 from mini_vllm.sample.sampler import greedy_sample, sample_from_logits
+from mini_vllm.spec_decode.narrow_decoder import DecoderCall
 from mini_vllm.spec_decode.proposer import ProposerInput
 from mini_vllm.worker.input_batch import InputBatch, decodes_first, flatten_tokens
 from mini_vllm.worker.kv_cache import KVCache
@@ -139,6 +141,13 @@ class DraftModelProposer:
         self.probabilistic = probabilistic
         self._probs: dict[str, list[Tensor]] = {}
 
+    @cached_property
+    def call(self) -> DecoderCall | None:
+        """A pass as one call, if it can be one."""
+        if not DecoderCall.knows(self.model, self.kv_cache.layers):
+            return None
+        return DecoderCall(self.model, self.kv_cache.layers, self.max_model_len)
+
     def first_pass_counts(self, step: ProposerInput) -> NDArray[np.int32]:
         """How many tokens after ``step.num_computed`` each request feeds to the draft model.
 
@@ -213,6 +222,8 @@ class DraftModelProposer:
         """
         if not len(rows):
             return torch.empty(0, 0, device=self.device)
+        if self.call is not None and self.call.takes(sum(counts.tolist())):
+            return self.call(batch, rows, starts, counts, tokens)
         layers = self.kv_cache.layers
         if tokens is None:
             inputs = DraftBatch(batch, rows, starts, counts, self.device)

@@ -293,7 +293,9 @@ class RejectionSampler(nn.Module):
         num_rows = [count + 1 for count in num_draft_tokens]
         target, bonus = judging_rows(num_rows, logits.device)
         own = self.sampler(logits, metadata)
-        says = own.sampled_token_ids.clamp(min=0)  # a failed row says something and is marked below
+        says, may_have_failed = own.sampled_token_ids, has_failed_rows(own.sampled_token_ids)
+        if may_have_failed:
+            says = says.clamp(min=0)  # a failed row says something and is marked below
         drafts = (draft_token_ids, num_draft_tokens)
         logprobs = own.logprobs
         if self.acceptance_rates is None and (draft_probs is None or metadata.all_greedy):
@@ -310,8 +312,10 @@ class RejectionSampler(nn.Module):
                 said = overwrite(says, output, num_rows)
                 k = logprobs.logprobs.shape[1] - 1
                 logprobs = gather_logprobs(compute_logprobs(logits), k, said)
-        errors = pad_rows(own.sampled_token_ids.clamp(max=0), num_rows, fill=0)
-        errors = errors.where(output != PLACEHOLDER_TOKEN_ID, 0).amin(dim=1)
+        errors = torch.zeros(len(num_rows), dtype=torch.int64, device=output.device)
+        if may_have_failed:
+            codes = pad_rows(own.sampled_token_ids.clamp(max=0), num_rows, fill=0)
+            errors = codes.where(output != PLACEHOLDER_TOKEN_ID, 0).amin(dim=1)
         return RejectionOutput(output, errors, logprobs)
 
     @staticmethod
@@ -321,7 +325,7 @@ class RejectionSampler(nn.Module):
         draft_probs: Tensor,
         logits: Tensor,
         metadata: SamplingMetadata,
-        target: Tensor,
+        target: Tensor | slice,
         bonus_token_ids: Tensor,
     ) -> Tensor:
         """The formula, with random numbers of the output token's own: ``[B, K + 1]``.
@@ -366,12 +370,27 @@ class RejectionSampler(nn.Module):
         )
 
 
-def judging_rows(num_rows: Sequence[int], device: torch.device) -> tuple[Tensor, Tensor]:
+def has_failed_rows(sampled: Tensor) -> bool:
+    """Whether a row has an error's code in the place of a token; perhaps, where to ask is to wait.
+
+    Args:
+        sampled: ``[N]`` int64, see :data:`~mini_vllm.sample.sampler.ERRORS`.
+    """
+    return sampled.device.type != "cpu" or bool(sampled.numpy().min() < 0)
+
+
+def judging_rows(
+    num_rows: Sequence[int], device: torch.device
+) -> tuple[Tensor | slice, Tensor | slice]:
     """Which rows of logits judge a draft, ``[N]``, and which are behind the last one, ``[B]``.
+
+    Those of a single request lie together: as slices they cost nothing to take.
 
     Args:
         num_rows: ``[B]``, each request's drafts + 1.
     """
+    if len(num_rows) == 1:
+        return slice(0, num_rows[0] - 1), slice(num_rows[0] - 1, num_rows[0])
     last = np.cumsum(num_rows) - 1
     judges = np.ones(last[-1] + 1, dtype=bool)
     judges[last] = False

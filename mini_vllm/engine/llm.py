@@ -18,6 +18,7 @@ from mini_vllm.config import EngineConfig, ModelConfig
 from mini_vllm.config.vllm_names import why_not
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.chat_template import render_chat
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
@@ -98,6 +99,15 @@ class LLM:
         self._is_asleep = False
         self._ids = itertools.count()
         self.default_sampling_params = recommended_params(self.config.model)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> LLM:
+        """Source: vllm/entrypoints/llm.py#L386-L389 (LLM.from_engine_args) @ v0.22.1"""
+        return cls(
+            engine_args.model,
+            skip_tokenizer_init=engine_args.skip_tokenizer_init,
+            **engine_args.options,
+        )
 
     @property
     def llm_engine(self) -> LLMEngine:
@@ -288,6 +298,14 @@ class LLM:
             return func(worker.model)
 
         return self.collective_rpc(on_model)
+
+    def get_world_size(self, include_dp: bool = True) -> int:
+        """How many workers there are: tensor × pipeline, and × data parallel if it counts.
+
+        Source: vllm/entrypoints/llm.py#L394-L410 (LLM.get_world_size) @ v0.22.1
+        """
+        parallel = self.config.parallel
+        return parallel.world_size * (parallel.data_parallel_size if include_dp else 1)
 
     def shutdown(self) -> None:
         """End the engine and its workers now. Left alone, they end with this object."""

@@ -1,6 +1,6 @@
 // What lies between a decoder's matrix products, for a CPU: one pass through memory for each function;
-// products that no library computes fast, of few tokens, and with weights of 4 bits; and a whole layer
-// as one call, for models so narrow that calling takes longer than computing.
+// products that no library computes fast, of few tokens, and with weights of 4 bits; and a whole layer,
+// or a whole model, as one call, where it is so narrow that calling takes longer than computing.
 //
 // Plain loops; the compiler turns them into vector instructions of whatever machine it runs on
 // (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and all
@@ -338,8 +338,8 @@ constexpr i64 REGISTERS = 16;
 template <int R>
 constexpr int AT_ONCE = REGISTERS * 3 / 4 * LANES / R;  // tokens; the other registers hold x and tile
 
-// out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers.
-template <int R, int N>
+// out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
+template <int R, int N, int STRIDE>
 inline void add_products(float* out, const float* x, const float* tile, i64 columns, i64 out_stride,
                          i64 x_stride) {
     constexpr int PARTS = R / LANES;
@@ -349,7 +349,7 @@ inline void add_products(float* out, const float* x, const float* tile, i64 colu
     for (i64 c = 0; c < columns; ++c)
         for (int t = 0; t < N; ++t)
             for (int p = 0; p < PARTS; ++p)
-                sums[t][p] += x[t * x_stride + c] * load(tile + c * R + p * LANES);
+                sums[t][p] += x[t * x_stride + c] * load(tile + c * STRIDE + p * LANES);
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
@@ -357,13 +357,13 @@ inline void add_products(float* out, const float* x, const float* tile, i64 colu
 
 // The same for all tokens: N at a time, and what is left over at once. One token alone leaves the
 // processor waiting for its own sums, so N + 1 are not N and one.
-template <int R, int N = AT_ONCE<R>>
+template <int R, int STRIDE = R, int N = AT_ONCE<R>>
 void add_all_products(float* out, const float* x, const float* tile, i64 tokens, i64 columns,
                       i64 out_stride, i64 x_stride) {
     for (; tokens >= N && (tokens != N + 1 || N <= 2); tokens -= N, out += N * out_stride, x += N * x_stride)
-        add_products<R, N>(out, x, tile, columns, out_stride, x_stride);
+        add_products<R, N, STRIDE>(out, x, tile, columns, out_stride, x_stride);
     if constexpr (N > 1)
-        add_all_products<R, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
+        add_all_products<R, STRIDE, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
 }
 
 // Each token's sums begin with the bias, or with nothing.
@@ -372,21 +372,36 @@ inline void start_sums(float* out, const float* bias, i64 tokens, i64 width, i64
         for (i64 r = 0; r < width; ++r) out[t * out_stride + r] = bias ? bias[r] : 0.0f;
 }
 
-// A weight [N, K] in float, laid out for few tokens: blocks of ROWS rows, [N / ROWS, K, ROWS].
+// A weight [N, K] in float: blocks of ROWS rows, [N / ROWS, K, ROWS].
 constexpr i64 ROWS = 32;
 struct Matrix {
     const float *blocks, *bias;
     i64 rows, columns;
 };
+// Many tokens go through a block in narrow strips: each number of the strip then meets more of them
+// in registers. Few go through it once, from its beginning to its end, as memory likes it. And so
+// many that their own numbers outgrow the caches go one part after another.
+constexpr i64 STRIP = 2 * LANES, MANY_TOKENS = 32, MOST_TOKENS = 512;
 
-// out = x . weight + bias: [T, K] -> [T, N]. The weight is read once, from its beginning to its end.
-void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
+void product_of_some(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < m.rows; row += ROWS) {
+        const float* block = m.blocks + row * m.columns;
         start_sums(out + row, m.bias ? m.bias + row : nullptr, tokens, ROWS, m.rows);
-        add_all_products<ROWS>(out + row, x, m.blocks + row * m.columns, tokens, m.columns, m.rows,
-                               m.columns);
+        if (tokens < MANY_TOKENS)
+            add_all_products<ROWS>(out + row, x, block, tokens, m.columns, m.rows, m.columns);
+        else
+            for (i64 r = 0; r < ROWS; r += STRIP)
+                add_all_products<STRIP, ROWS>(out + row + r, x, block + r, tokens, m.columns, m.rows,
+                                              m.columns);
     }
+}
+
+// out = x . weight + bias: [T, K] -> [T, N].
+void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
+    for (i64 t = 0; t < tokens; t += MOST_TOKENS)
+        product_of_some(out + t * m.rows, x + t * m.columns, m,
+                        tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS, threads);
 }
 
 // ---------------------------------------------------------------- products with weights of 4 bits
@@ -498,6 +513,95 @@ i64 decoder_layer(float* out, const float* x, float* stream, const Layer& layer,
     return -1;
 }
 
+// ---------------------------------------------------------------- a model
+// What a decoder of such layers is made of, and its cache; `native.py` has the same structures.
+struct Decoder {
+    const Layer* layers;
+    void *const *keys, *const *values;          // of each layer's cache
+    const float *embedding, *cos, *sin, *norm;  // [V, H]; of all positions [P, turning] each; [H]
+    Matrix head;                                // V rows
+    i64 num_layers, positions, turning, num_blocks, block_size;
+    float eps;
+};
+
+// The rows of a batch, see `worker/input_batch.py`.
+struct Batch {
+    const i64* token_ids;       // [num_rows, max_tokens]
+    const std::int32_t* table;  // [num_rows, max_blocks]
+    i64 num_rows, max_tokens, max_blocks;
+};
+
+// The tokens of one pass, and where they stand.
+struct Pass {
+    std::vector<float> stream, added, cos, sin;
+    std::vector<i64> slots;
+    std::vector<std::int32_t> rows, ends;
+
+    void clear() {
+        for (auto* floats : {&stream, &added, &cos, &sin}) floats->clear();
+        slots.clear(), rows.clear(), ends.clear();
+    }
+
+    // False if there is no such token, or no such position.
+    bool add(const Decoder& model, const Batch& batch, i64 row, i64 position, const i64* fed) {
+        const i64 page = position / model.block_size, hidden = model.head.columns;
+        if (row < 0 || row >= batch.num_rows || position < 0 || position >= model.positions ||
+            position >= batch.max_tokens || page >= batch.max_blocks)
+            return false;
+        const i64 id = fed ? *fed : batch.token_ids[row * batch.max_tokens + position];
+        if (id < 0 || id >= model.head.rows) return false;
+        auto append = [](std::vector<float>& to, const float* from, i64 row, i64 width) {
+            to.insert(to.end(), from + row * width, from + (row + 1) * width);
+        };
+        append(stream, model.embedding, id, hidden);
+        append(cos, model.cos, position, model.turning);
+        append(sin, model.sin, position, model.turning);
+        slots.push_back(batch.table[row * batch.max_blocks + page] * model.block_size +
+                        position % model.block_size);
+        rows.push_back(static_cast<std::int32_t>(row));
+        ends.push_back(static_cast<std::int32_t>(position + 1));
+        return true;
+    }
+};
+
+// What comes behind the tokens that R requests read: logits [R, V]. Request r reads `counts[r]` tokens of
+// row `rows[r]`, from position `starts[r]` on; or `fed[r]`, one token, in their place. Returns -1, or a
+// request that reads what is not there, or whose slots or pages are not.
+template <class C>
+i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i64* rows, const i64* starts,
+                const i64* counts, const i64* fed, i64 requests, int threads) {
+    static thread_local Pass pass;
+    pass.clear();
+    for (i64 r = 0; r < requests; ++r) {
+        if (counts[r] < 1 || (fed && counts[r] != 1)) return r;
+        for (i64 i = 0; i < counts[r]; ++i)
+            if (!pass.add(model, batch, rows[r], starts[r] + i, fed ? fed + r : nullptr)) return r;
+    }
+    const i64 tokens = static_cast<i64>(pass.slots.size()), hidden = model.head.columns;
+    pass.added.resize(pass.stream.size());
+    float *stream = pass.stream.data(), *added = pass.added.data();
+    const Places at{pass.cos.data(), pass.sin.data(), pass.slots.data(), batch.table, pass.rows.data(),
+                    pass.ends.data(), model.turning, batch.max_blocks};
+    for (i64 l = 0; l < model.num_layers; ++l) {
+        const i64 bad = decoder_layer(added, l ? added : nullptr, stream, model.layers[l], at,
+                                      static_cast<C*>(model.keys[l]), static_cast<C*>(model.values[l]),
+                                      model.num_blocks, model.block_size, tokens, threads);
+        if (bad < 0) continue;
+        i64 r = 0;
+        for (i64 token = bad % tokens; token >= counts[r]; ++r) token -= counts[r];
+        return r;
+    }
+    i64 last = -1;  // only each request's last token is asked
+    for (i64 r = 0; r < requests; ++r) {
+        last += counts[r];
+        for (float* x : {stream, added}) std::memmove(x + r * hidden, x + last * hidden, hidden * sizeof *x);
+    }
+    rms_norm(added, static_cast<const float*>(added), stream, model.norm, requests, 1, hidden, hidden,
+             model.eps, threads);
+    product(logits, added, model.head, requests, threads);
+    return -1;
+}
+
 }  // namespace
 
 // What `native.py` calls: each function for each kind of number.
@@ -543,12 +647,17 @@ FOR_CACHE(bf16, bf16, bf16_bf16)
                                         i64 num_blocks, i64 block_size, i64 tokens, int threads) {   \
         return decoder_layer(out, x, stream, *layer, *at, keys, values, num_blocks, block_size,      \
                              tokens, threads);                                                       \
+    }                                                                                                \
+    extern "C" i64 next_logits_##name(float* logits, const Decoder* model, const Batch* batch,       \
+                                      const i64* rows, const i64* starts, const i64* counts,         \
+                                      const i64* fed, i64 requests, int threads) {                   \
+        return next_logits<C>(logits, *model, *batch, rows, starts, counts, fed, requests, threads); \
     }
 
 FOR_LAYERS(float, f32)
 FOR_LAYERS(bf16, bf16)
 
-extern "C" void multiply_few(float* out, const float* x, const float* blocks, const float* bias,
+extern "C" void multiply(float* out, const float* x, const float* blocks, const float* bias,
                              i64 tokens, i64 rows, i64 columns, int threads) {
     product(out, x, Matrix{blocks, bias, rows, columns}, tokens, threads);
 }

@@ -41,7 +41,7 @@ LANES = 16
 ROWS = 32
 """Rows of a weight that lie together for `linear`; a weight has a multiple of them."""
 FEW_TOKENS = 32
-"""Tokens up to which `linear` is faster than PyTorch's product; beyond, that has more to reuse."""
+"""Tokens up to which `linear` is faster than PyTorch's product, if it has the weight as it is."""
 INT4_BLOCKS = (64, 32)
 """Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
 LEAST_PARALLEL = 1 << 15
@@ -126,7 +126,7 @@ def function(name: str, *dtypes: torch.dtype) -> Callable[..., int]:
     """The function for these kinds of numbers, with the types of its arguments."""
     found = getattr(library(), "_".join((name, *(NAMES[dtype] for dtype in dtypes))))
     found.argtypes = ARGUMENTS[name]
-    found.restype = SIZE if name in ("store", "paged_attention", "decoder_layer") else None
+    found.restype = SIZE if name in FINDS_ERRORS else None
     return found
 
 
@@ -134,7 +134,7 @@ POINTER, SIZE, REAL, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctyp
 
 
 class Matrix(ctypes.Structure):
-    """These three are the structures of `cpu.cpp`, field by field."""
+    """These are the structures of `cpu.cpp`, field by field."""
 
     _fields_ = [("blocks", POINTER), ("bias", POINTER), ("rows", SIZE), ("columns", SIZE)]
 
@@ -163,19 +163,50 @@ class Places(ctypes.Structure):
         self.rope, self.tensors = rope, tensors  # kept alive: the fields are addresses
 
 
+class Decoder(ctypes.Structure):
+    """Fields that end in s and are pointers have one entry a layer."""
+
+    _fields_ = [
+        ("layers", ctypes.POINTER(Layer)),
+        *((name, ctypes.POINTER(POINTER)) for name in ("keys", "values")),
+        *((name, POINTER) for name in ("embedding", "cos", "sin", "norm")),
+        ("head", Matrix),
+        *((name, SIZE) for name in ("num_layers", "positions", "turning")),
+        *((name, SIZE) for name in ("num_blocks", "block_size")),
+        ("eps", REAL),
+    ]
+
+
+class Batch(ctypes.Structure):
+    _fields_ = [
+        *((name, POINTER) for name in ("token_ids", "table")),
+        *((name, SIZE) for name in ("num_rows", "max_tokens", "max_blocks")),
+    ]
+
+
+FINDS_ERRORS = {"store", "paged_attention", "decoder_layer", "next_logits"}
+"""Functions that return where something is wrong, or -1."""
 ARGUMENTS: dict[str, Sequence[type]] = {
     "rms_norm": [*[POINTER] * 4, *[SIZE] * 4, REAL, INT],
     "rope": [*[POINTER] * 3, *[SIZE] * 5, INT],
     "silu_mul": [*[POINTER] * 2, *[SIZE] * 2, INT],
     "store": [*[POINTER] * 5, *[SIZE] * 5],
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
-    "multiply_few": [*[POINTER] * 4, *[SIZE] * 3, INT],
+    "multiply": [*[POINTER] * 4, *[SIZE] * 3, INT],
     "decoder_layer": [
         *[POINTER] * 3,
         ctypes.POINTER(Layer),
         ctypes.POINTER(Places),
         *[POINTER] * 2,
         *[SIZE] * 3,
+        INT,
+    ],
+    "next_logits": [
+        POINTER,
+        ctypes.POINTER(Decoder),
+        ctypes.POINTER(Batch),
+        *[POINTER] * 4,
+        SIZE,
         INT,
     ],
     "multiply_int4": [*[POINTER] * 4, *[SIZE] * 5, INT],
@@ -280,6 +311,11 @@ def pack(weight: Tensor) -> Tensor:
     return weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2).contiguous()
 
 
+def unpack(blocks: Tensor) -> Tensor:
+    """The weight `[N, K]` that was packed."""
+    return blocks.transpose(1, 2).reshape(-1, blocks.shape[1])
+
+
 def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     """x @ weight^T + bias: `[T, K]` -> `[T, N]` in float32; `blocks` is the packed weight.
 
@@ -288,7 +324,7 @@ def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     x = x.contiguous()
     num_rows = blocks.shape[0] * ROWS
     output = torch.empty(x.shape[0], num_rows)
-    function("multiply_few")(
+    function("multiply")(
         output.data_ptr(), x.data_ptr(), blocks.data_ptr(),
         None if bias is None else bias.data_ptr(),
         x.shape[0], num_rows, x.shape[1], threads(blocks.numel()),
@@ -316,6 +352,35 @@ def decoder_layer(
             raise no_such_slot(slots, bad, num_blocks * block_size)
         raise no_such_page(table, rows, bad - num_tokens, num_blocks)
     return output
+
+
+def next_logits(
+    model: Decoder, dtype: torch.dtype, batch: Batch, reads: Tensor, fed: Tensor | None
+) -> Tensor:
+    """What a decoder says after the tokens that R requests read: `[R, V]`.
+
+    Args:
+        dtype: of its cache.
+        reads: `[3, R]` int64, of each request its row in the batch, its first position, and how
+            many tokens it reads.
+        fed: `[R]` int64, the one token that each reads; None: those of the batch.
+
+    Raises IndexError for a token, a position, a slot or a page that there is not.
+    """
+    num_requests, row = reads.shape[1], reads.stride(0) * reads.itemsize
+    logits = torch.empty(num_requests, model.head.rows)
+    start = reads.data_ptr()
+    bad = function("next_logits", dtype)(
+        logits.data_ptr(), model, batch, start, start + row, start + 2 * row,
+        None if fed is None else fed.data_ptr(), num_requests, torch.get_num_threads(),
+    )  # fmt: skip
+    if bad >= 0:
+        row, first, count = reads[:, bad].tolist()
+        raise IndexError(
+            f"row {row} of the batch is to read {count} tokens from position {first} on; not all "
+            "of them have a token id of the vocabulary, a position, a slot and pages in the cache"
+        )
+    return logits
 
 
 def multiply_int4(x: Tensor, packed: Tensor, group: int, scales: Tensor, block_rows: int) -> Tensor:

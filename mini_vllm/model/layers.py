@@ -29,11 +29,11 @@ from mini_vllm.model.layout import (
     ParamSpec,
 )
 
-# Below this many elements a call of oneDNN costs more than the product, and plain calls cost less:
-# our own for few tokens, else torch's. In half precision they do not: a plain call packs the weight
-# anew each time.
+# Below this many elements a weight is kept as it is, too: for many tokens a plain product of torch
+# is then the fastest, and a call of oneDNN costs more than the product. In half precision a plain
+# call packs the weight anew each time, so there oneDNN has all of them.
 MIN_PACKED_ELEMENTS = 1 << 20
-# From this many tokens on, unpacking the weight costs nothing beside the product itself.
+# From this many tokens on, unpacking oneDNN's weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512
 
 
@@ -232,26 +232,29 @@ class UnquantizedLinearMethod:
             return
         weight = to_compute_dtype(layer.weight)
         is_small = weight.numel() < MIN_PACKED_ELEMENTS
+        is_float = weight.dtype == torch.float32
+        if is_float and native.can_run(weight) and len(weight) % native.ROWS == 0:
+            layer.blocks = native.pack(weight)
+        elif not (is_float and is_small) and can_pack(weight.dtype):
+            layer.packed = pack(weight)
+        is_twice = not is_small and (layer.blocks is not None or layer.packed is not None)
         # A new parameter, or none beside a packed one: a tied embedding keeps the old one.
-        layer.weight = nn.Parameter(weight, requires_grad=False)
-        if is_small and weight.dtype == torch.float32:
-            if native.can_run(weight) and len(weight) % native.ROWS == 0:
-                layer.blocks = native.pack(weight)
-            return
-        if not can_pack(weight.dtype):
-            return
-        layer.packed = pack(weight)
-        if not is_small:
-            layer.weight = None
+        layer.weight = None if is_twice else nn.Parameter(weight, requires_grad=False)
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
-        if layer.blocks is not None and native.can_run(x) and len(x) <= native.FEW_TOKENS:
+        weight: Tensor | None = layer.weight
+        is_ours = weight is None or len(x) <= native.FEW_TOKENS
+        if layer.blocks is not None and is_ours and native.can_run(x):
             return native.linear(x, layer.blocks, bias)
-        if layer.packed is None:
-            return F.linear(x, layer.weight, bias)
-        if len(x) >= MIN_UNPACKED_TOKENS and x.dtype == torch.float32:
-            return F.linear(x, layer.packed.to_dense(), bias)
-        return packed_linear(x, layer.packed, bias)
+        is_onednns = x.dtype != torch.float32 or len(x) < MIN_UNPACKED_TOKENS
+        if layer.packed is not None and is_onednns:
+            return packed_linear(x, layer.packed, bias)
+        return F.linear(x, unpacked(layer) if weight is None else weight, bias)
+
+
+def unpacked(layer: Linear) -> Tensor:
+    """The weight of a layer that keeps it packed."""
+    return native.unpack(layer.blocks) if layer.packed is None else layer.packed.to_dense()
 
 
 UNQUANTIZED = UnquantizedLinearMethod()

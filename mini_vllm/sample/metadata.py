@@ -91,6 +91,12 @@ class SamplingMetadata:
     stop_token_ban: StopTokenBan | None
     penalties: Penalties | None
 
+    @property
+    def only_argmax(self) -> bool:
+        """Whether every row's token is its largest logit: then no row has parameters of its own."""
+        changes = (self.allowed, self.logit_bias, self.stop_token_ban, self.penalties)
+        return self.all_greedy and all(change is None for change in changes)
+
     def advance(self, sampled_token_ids: Tensor) -> None:
         """Bring the batch forward by one token per row, in place.
 

@@ -15,6 +15,8 @@ Source: vllm/v1/worker/gpu_model_runner.py#L4320-L4588 (GPUModelRunner.sample_to
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -72,13 +74,12 @@ class Speculator:
         self._metadata = None
         if not drafts:
             return
-        row_is_sampled = np.zeros(len(self.batch.num_tokens), dtype=bool)
-        row_is_sampled[inputs.sample_rows] = True
-        is_sampled = row_is_sampled[self._rows_of(inputs)]
-        ends = np.cumsum(inputs.metadata.query_lens_cpu)[is_sampled]
-        request_ids = [inputs.req_ids[index] for index in np.flatnonzero(is_sampled)]
+        ends = dict(zip(inputs.req_ids, accumulate(inputs.metadata.query_lens_cpu), strict=True))
+        request_ids = [self._request_id(row) for row in inputs.sample_rows.tolist()]
         tokens = [drafts.get(request_id, []) for request_id in request_ids]
-        self._metadata = calc_spec_decode_metadata([len(ids) for ids in tokens], ends)
+        self._metadata = calc_spec_decode_metadata(
+            [len(ids) for ids in tokens], [ends[request_id] for request_id in request_ids]
+        )
         self._drafts = torch.tensor([t for ids in tokens for t in ids], device=self.device)
         inputs.logits_indices = torch.from_numpy(self._metadata.logits_indices).to(self.device)
 
@@ -86,6 +87,11 @@ class Speculator:
         """``[R]``, the batch row of each request of the step."""
         rows = [self.batch.req_id_to_row[request_id] for request_id in inputs.req_ids]
         return np.array(rows, dtype=np.int64)
+
+    def _request_id(self, row: int) -> str:
+        state = self.batch.rows[row]
+        assert state is not None
+        return state.req_id
 
     @property
     def has_drafts(self) -> bool:
@@ -117,7 +123,9 @@ class Speculator:
             self._drafts,
             self._draft_probs(states, num_drafts),
             logits,
-            expand_to_rows(metadata, num_drafts, self._drafts),
+            metadata
+            if metadata.only_argmax
+            else expand_to_rows(metadata, num_drafts, self._drafts),
         )
         advance_ragged(metadata, output.token_ids)
         entries = logprob_entries(output.logprobs) if output.logprobs else []

@@ -245,6 +245,8 @@ class RunnerFrame(ABC):
             return
         for column in token_ids.T:
             has_token = column >= 0
+            if not has_token.any():
+                return
             self.batch.append_tokens(rows[has_token], column[has_token])
 
     def _forward(self, inputs: StepInputs) -> Tensor | None:

@@ -276,6 +276,10 @@ def test_a_narrow_window_shows_the_source_on_demand(page: Browser) -> None:
     page.wait_for(
         "document.querySelector('.beside').getBoundingClientRect().top < innerHeight - 100"
     )
+    assert page.evaluate("document.querySelector('.beside #pane-upstream').offsetWidth > 400")
+    assert page.evaluate(
+        "document.querySelector('.open-beside svg').getBoundingClientRect().top < 90"
+    )
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.evaluate("document.querySelector('.close').click()")
     assert not page.evaluate("document.querySelector('.beside').classList.contains('up')")

@@ -42,8 +42,10 @@ TL = frozenset(
     "float64".split()
 )
 VALUE = frozenset(
-    "to dtype shape T element_ty abs argmax argmin broadcast_to cast cdiv exp expand_dims log max "
-    "min permute ravel reshape split sqrt sum trans view".split()
+    "to dtype shape T element_ty abs argmax argmin associative_scan broadcast_to cast cdiv ceil "
+    "cos cumprod cumsum erf exp exp2 expand_dims flip floor gather histogram log log2 max min "
+    "permute ravel reduce reshape rsqrt sigmoid sin softmax sort split sqrt sqrt_rn sum trans view "
+    "xor_sum".split()
 )
 ALLOWED = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.While, ast.Return,

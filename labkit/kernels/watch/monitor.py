@@ -62,7 +62,8 @@ def run_monitored(
     monitor = Monitor(Memory(problem, spec, rules), submission.filename, poison, rules)
     kernels.__dict__["range"] = monitor.counted_range
     shuffle = random.Random(seed).shuffle if order == "shuffled" else None
-    with interpreting(MonitoredBuilder) as builder:
+    loops = {"range": monitor.counted_range, "static_range": monitor.unrolled_range}
+    with interpreting(MonitoredBuilder, **loops) as builder:
         builder.monitor = monitor
         ended = all(
             monitor.launch(builder, launch, getattr(kernels, launch.kernel), shuffle)

@@ -13,6 +13,7 @@ from labkit.kernels.cases.rules import CaseRules
 from labkit.kernels.watch.findings import Finding, Findings
 from labkit.kernels.watch.memory import Memory, Region
 from labkit.kernels.watch.observation import Traffic
+from labkit.kernels.watch.shims import index
 
 PATIENCE = 10_000  # loads and stores of one program; the cases need some hundred
 LONG_PATIENCE = 200_000  # iterations, or operations, of one program; the cases need some thousand
@@ -63,14 +64,18 @@ class RunningProgram:
         if self.steps > LONG_PATIENCE:
             raise EndlessError(f"has gone on for {LONG_PATIENCE:,} steps")
 
-    def counted_range(self, *bounds: Any, **hints: Any) -> Iterator[int]:
-        """`range` in kernels: each iteration is a step."""
+    def unrolled_range(self, *bounds: Any, **hints: Any) -> Iterator[int]:
+        """`tl.static_range` in kernels: each iteration is a step."""
         for name in ("arg1", "arg2", "step"):
             if name in hints:
                 bounds = (*bounds, hints[name])
         for number in range(*bounds):
             self.step()
             yield number
+
+    def counted_range(self, *bounds: Any, **hints: Any) -> Iterator[Any]:
+        """`range` and `tl.range` in kernels: their numbers are tensors of one element."""
+        return (index(number, bounds) for number in self.unrolled_range(*bounds, **hints))
 
     def places(self, shape: tuple[int, ...], active: np.ndarray) -> np.ndarray:
         """Which thread, so to speak, each lane is: its number in a tile of this shape."""

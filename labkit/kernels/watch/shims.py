@@ -2,9 +2,10 @@
 
 The stock interpreter (3.6 and 3.7) keeps bfloat16 as its bits in a uint16 and then adds and
 multiplies those bits; rounds fp32 to bfloat16 towards zero; ignores that a `tl.dot` of fp32 uses
-TF32 unless told otherwise; calls a comparison of floats a float; and prepares the whole language
-anew at each call of `tl.sum`. In 3.6 with numpy 2.4 or later, `range` over a number known only at
-run time fails.
+TF32 unless told otherwise; calls a comparison of floats a float; prepares the whole language
+anew at each call of `tl.sum`; reduces and scans with a function of one's own element by element;
+counts loops in numbers that have no `.to`; and knows no `x.exp()`, only `tl.exp(x)`. In 3.6 with
+numpy 2.4 or later, `range` over a number known only at run time fails.
 
 Importing this module imports Triton, which reads TRITON_INTERPRET then.
 """
@@ -33,6 +34,16 @@ CONSTANT_FIRST = (
     "__add__ __sub__ __mul__ __truediv__ __floordiv__ __mod__ __lshift__ __rshift__ __and__ __or__"
     " __xor__ __lt__ __le__ __gt__ __ge__ __eq__ __ne__"
 ).split()
+METHODS = "ceil cos erf exp exp2 floor log log2 rsqrt sin sqrt sqrt_rn".split()
+KNOWN = (
+    tl.standard._argmin_combine_tie_break_left,
+    tl.standard._argmax_combine_tie_break_left,
+    tl.standard._elementwise_max,
+    tl.standard._elementwise_min,
+    tl.standard._sum_combine,
+    tl.standard._prod_combine,
+)
+"""What the stock interpreter does for a whole tile at once."""
 INTEGER_OPS = {"create_add": np.add, "create_sub": np.subtract, "create_mul": np.multiply}
 
 
@@ -185,6 +196,50 @@ def _narrowed(tensor: Any, dtype: Any) -> Any:
     return tl.core.tensor(TensorHandle(narrow(tensor.handle.data), tl.bfloat16), kind)
 
 
+def _combined(self: Any, left: Any, right: Any, kinds: Any) -> list[np.ndarray]:
+    """A function of the learner's on two halves of some tiles, given as arrays."""
+    words = [self.to_tensor(d, k) for half in (left, right)
+             for d, k in zip(half, kinds, strict=True)]  # fmt: skip
+    found = self.combine_fn.fn(*words)
+    found = found if isinstance(found, tuple) else (found,)
+    arrays = [getattr(value, "handle", SimpleNamespace(data=value)).data for value in found]
+    return [np.broadcast_to(a, d.shape).astype(d.dtype) for a, d in zip(arrays, left, strict=True)]
+
+
+def _reduced(self: Any, tiles: tuple[Any, ...]) -> list[Any]:
+    """`tl.reduce`: neighbours are joined, then pairs of them, as on a GPU. An axis has a power of
+    two of them."""
+    kinds, shape = [tile.dtype for tile in tiles], tiles[0].handle.data.shape
+    whole = self.axis is None
+    data = [t.handle.data.reshape(-1) if whole else t.handle.data for t in tiles]
+    axis = 0 if whole else int(self.axis) % len(shape)
+    every = (slice(None),) * axis
+    while data[0].shape[axis] > 1:
+        left, right = ([d[(*every, slice(i, None, 2))] for d in data] for i in (0, 1))
+        data = _combined(self, left, right, kinds)
+    if self.keep_dims:
+        data = [d.reshape((1,) * len(shape)) if whole else d for d in data]
+    else:
+        data = [d.squeeze(axis) for d in data]
+    return [self.to_tensor(d, kind) for d, kind in zip(data, kinds, strict=True)]
+
+
+def _scanned(self: Any, tiles: tuple[Any, ...]) -> list[Any]:
+    """`tl.associative_scan`: each element joins the one 1, 2, 4, … places before it."""
+    kinds, data = [tile.dtype for tile in tiles], [tile.handle.data for tile in tiles]
+    axis, distance = int(self.axis) % data[0].ndim, 1
+    size = data[0].shape[axis]
+    place = np.arange(size).reshape(-1, *(1,) * (data[0].ndim - axis - 1))
+    data = [np.flip(d, axis) if self.reverse else d for d in data]
+    while distance < size:
+        before = [np.roll(d, distance, axis) for d in data]
+        joined = _combined(self, before, data, kinds)
+        data = [np.where(place >= distance, j, d) for j, d in zip(joined, data, strict=True)]
+        distance *= 2
+    data = [np.flip(d, axis) if self.reverse else d for d in data]
+    return [self.to_tensor(d, kind) for d, kind in zip(data, kinds, strict=True)]
+
+
 def _reduction(stock: Any) -> Any:
     """`apply_impl` of reductions and scans: bfloat16 through float32, and NaN as on a GPU."""
 
@@ -195,17 +250,36 @@ def _reduction(stock: Any) -> Any:
             tl.standard._elementwise_min: (np.fmin, np.minimum),
         }
         pair = extremes.get(self.combine_fn)
-        if pair is not None and isinstance(self, interpreter.ReduceOps):
+        reduces = isinstance(self, interpreter.ReduceOps)
+        if pair is not None and reduces:
             ignore, spread = pair
             op = spread if interpreter.interpreter_builder.nan_spreads else ignore
             results = self.min_max(wide[0], val_reduce_op=op.reduce)
-        else:
+        elif self.combine_fn in KNOWN:
             results = stock(self, wide)
+        else:
+            results = _reduced(self, wide) if reduces else _scanned(self, wide)
         if not isinstance(results, (list, tuple)):
             return _narrowed(results, input[0].dtype)
         return [_narrowed(r, source.dtype) for r, source in zip(results, input, strict=True)]
 
     return apply_impl
+
+
+def index(number: int, bounds: tuple[Any, ...]) -> Any:
+    """A loop's number as a kernel has it: int64 if one of the bounds is, else int32."""
+    kinds = [bound.dtype for bound in bounds if isinstance(bound, tl.tensor)]
+    kind = tl.int64 if tl.int64 in kinds or not -(2**31) <= number < 2**31 else tl.int32
+    return tl.tensor(TensorHandle(np.array([number], numpy_type(kind)), kind), kind)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    """`x.exp()` for `tl.exp(x)`."""
+
+    def apply(self: Any, **words: Any) -> Any:
+        return getattr(tl.math, name)(self, **words)
+
+    return apply
 
 
 def _truth(tensor: Any) -> bool:
@@ -238,10 +312,13 @@ def _constant_first(name: str) -> Callable[[Any, Any], Any]:
 
 
 @contextmanager
-def interpreting(builder: type[TrueBuilder] = TrueBuilder) -> Iterator[Any]:
+def interpreting(
+    builder: type[TrueBuilder] = TrueBuilder, **loops: Callable[..., Iterator[Any]]
+) -> Iterator[Any]:
     """Let the interpreter use `builder`; gives the one instance that it has.
 
-    The language is prepared once, for all kernels and all that they call.
+    The language is prepared once, for all kernels and all that they call. `loops`: what `tl.range`
+    and `tl.static_range` are meanwhile, by these names.
     """
     instance = interpreter.interpreter_builder
     scope = interpreter._patch_lang(SimpleNamespace(__globals__={"tl": tl, "core": tl.core}))
@@ -249,6 +326,10 @@ def interpreting(builder: type[TrueBuilder] = TrueBuilder) -> Iterator[Any]:
     scope.set_attr(tl.core.tensor, "__bool__", _truth)
     for name in CONSTANT_FIRST:
         scope.set_attr(tl.constexpr, name, _constant_first(name))
+    for name in METHODS:
+        scope.set_attr(tl.core.tensor, name, _method(name))
+    for name, loop in loops.items():
+        scope.set_attr(tl, name, loop)
     scope.set_attr(interpreter, "_get_np_dtype", numpy_type)
     scope.set_attr(interpreter, "_patch_lang", lambda fn: interpreter._LangPatchScope())
     for kind in (interpreter.ReduceOps, interpreter.ScanOps):

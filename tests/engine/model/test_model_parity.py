@@ -216,18 +216,39 @@ def test_half_precision_is_near_float32(
         assert float((actual - wanted).std() / wanted.std()) < tolerance
 
 
-@pytest.mark.parametrize("tokens", [1, 16, 600])
+@pytest.mark.parametrize("native", [True, False])
+@pytest.mark.parametrize("rows", [1056, 1050])
+@pytest.mark.parametrize("tokens", [1, 16, 100, 600])
 @torch.inference_mode()
-def test_packed_linear_equals_plain(tokens: int) -> None:
-    """Large weights are packed, small ones are not; 600 tokens take the unpacked way."""
+def test_packed_linear_equals_plain(
+    tokens: int, rows: int, native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large weights are packed, for our own products where the rows fit into blocks, or for
+    oneDNN's; 600 tokens take the unpacked way."""
+    if not native:
+        monkeypatch.setattr(layers.native, "can_run", lambda x: False)
     torch.manual_seed(0)
-    linear = layers.Linear(1000, [700, 350], bias=True)
+    linear = layers.Linear(1000, [700, rows - 700], bias=True)
     for parameter in linear.parameters():
         parameter.data.normal_()
     x = torch.randn(tokens, 1000)
     expected = torch.nn.functional.linear(x, linear.weight, linear.bias)
     linear.process_weights_after_loading()
-    assert linear.packed is not None or not layers.can_pack(torch.float32)
+    is_ours = native and rows % layers.native.ROWS == 0 and layers.native.can_run(x)
+    assert (linear.blocks is not None) == is_ours
+    assert is_ours or linear.packed is not None or not layers.can_pack(torch.float32)
+    torch.testing.assert_close(linear(x), expected, rtol=1e-4, atol=1e-3)
+
+
+@torch.inference_mode()
+def test_a_weight_in_blocks_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While torch.compile traces, our products cannot run, and the weight is unpacked."""
+    linear = layers.Linear(1024, [1024], bias=False)
+    linear.weight.data.normal_()
+    x = torch.randn(3, 1024)
+    expected = torch.nn.functional.linear(x, linear.weight)
+    linear.process_weights_after_loading()
+    monkeypatch.setattr(layers.native, "can_run", lambda x: False)
     torch.testing.assert_close(linear(x), expected, rtol=1e-4, atol=1e-3)
 
 

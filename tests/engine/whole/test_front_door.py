@@ -331,6 +331,22 @@ def test_engine_args_refuse_what_llm_refuses() -> None:
     assert LLMEngine.from_engine_args(args).tokenizer is None
 
 
+def test_an_llm_is_made_of_engine_args() -> None:
+    llm = LLM.from_engine_args(EngineArgs("storyteller", num_gpu_blocks=20, seed=3))
+    assert (llm.config.model.seed, llm.get_world_size(), llm.get_world_size(False)) == (3, 1, 1)
+    assert llm.get_tokenizer() is not None
+    with pytest.raises(ValueError, match="block_size"):
+        LLM.from_engine_args(EngineArgs("storyteller", block_size=0))
+
+
+def test_none_is_the_default_of_optional_parameters() -> None:
+    params = SamplingParams.from_optional(n=None, temperature=None, top_p=0.5, max_tokens=None)
+    assert params == SamplingParams(top_p=0.5, max_tokens=None)
+    assert SamplingParams.from_optional(logit_bias={"7": 250}).logit_bias == {7: 100.0}
+    with pytest.raises(ValueError, match="temperature"):
+        SamplingParams.from_optional(temprature=1.0)
+
+
 def test_a_chat_takes_vllms_options(llm: LLM) -> None:
     """Positions and names as there, so that a script needs only its import changed."""
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Once"}]

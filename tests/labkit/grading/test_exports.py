@@ -6,6 +6,7 @@ import base64
 import csv
 import io
 import json
+import os
 import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 from pathlib import Path
@@ -239,6 +240,20 @@ def test_a_damaged_result_is_left_out_of_a_table_and_named(
     code, text = export("csv", str(tmp_path))
     assert code == 0 and "\nann," in text
     assert "left out" in text and "ben.json: not JSON" in text and "cleo.json: is a list" in text
+
+
+def test_half_a_character_and_a_control_character_stop_no_export(
+    result: GradeResult, tmp_path: Path
+) -> None:
+    """A folder's name may be in any encoding, and a problem may quote what a student wrote."""
+    odd = replace(result, problem="bad \ud800 \x00\x1b text")
+    odd.write(tmp_path / os.fsdecode(b"ren\xe9.json"))
+    result.write(tmp_path / "zoe.json")
+    code, text = export("csv", str(tmp_path))
+    assert code == 0 and "ren\\udce9," in text and "\nzoe," in text and "bad \\ud800" in text
+    tree = ElementTree.fromstring(exports.junit(odd).encode())
+    said = {p.get("value") for p in tree.iter("property") if p.get("name") == "problem"}
+    assert said == {"bad \ufffd \ufffd\ufffd text"}
 
 
 def test_the_command_reads_a_folder_for_a_table(result: GradeResult, tmp_path: Path) -> None:

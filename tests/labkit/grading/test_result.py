@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from labkit.grading import result
 from labkit.grading.result import Flag, GradeResult, GroupRecord, ResultError, Seed, TestRecord
+from labkit.sandbox import build as sandbox
 
 
 def make_result(**changes: Any) -> GradeResult:
@@ -84,6 +87,9 @@ def _set(*keys: Any) -> Callable[[Any], None]:
         (_set("tools", "python", None), "tools.python is None; it must be a text"),
         (_set("groups", 0, "pionts", 1), "groups[0].pionts is not a key here"),
         (_set("earned", 15), "earned is 15; its groups say 5"),
+        (_set("seconds", float("nan")), "seconds is nan; it must be a finite number"),
+        (_set("seconds", float("inf")), "seconds is inf; it must be a finite number"),
+        (_set("groups", 0, "points", 10**400), "groups[0].points is 1000"),
         (lambda document: document.pop("suite"), "suite is missing"),
     ],
 )
@@ -106,6 +112,36 @@ def test_a_file_that_is_no_json_is_named(tmp_path: Path) -> None:
     path.write_text('{"schema": 1', encoding="utf-8")
     with pytest.raises(ResultError, match=r"result\.json: not JSON"):
         result.load(path)
+
+
+def test_a_file_that_nobody_has_written_is_named_at_once(tmp_path: Path) -> None:
+    """A pipe would be waited for, 20 GB would be read, and a deep list ends the parser."""
+    pipe, huge, deep = (tmp_path / f"{name}.json" for name in ("pipe", "huge", "deep"))
+    os.mkfifo(pipe)
+    with open(huge, "wb") as file:
+        file.truncate(20 << 30)
+    deep.write_text("[" * 100_000, encoding="utf-8")
+    said = {pipe: "no plain file", huge: "21474836480 bytes", deep: "not JSON"}
+    for path, words in said.items():
+        with pytest.raises(ResultError, match=words):
+            result.load(path)
+
+
+def test_a_file_that_is_closed_to_the_grader_has_no_hash(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root opens everything, so the system's refusal is played."""
+    path = tmp_path / "request.py"
+    path.write_text("x = 1\n", encoding="utf-8")
+
+    def closed(*words: Any) -> Any:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("builtins.open", closed)
+    monkeypatch.setattr(Path, "read_bytes", closed)
+    assert result.hash_file(path) == ""
+    with pytest.raises(sandbox.SubmissionError, match=r"request\.py cannot be read: Permission"):
+        sandbox.declared({"m": path})
 
 
 def test_the_hash_of_a_suite_changes_with_its_tests_and_with_the_shared_fixtures(

@@ -144,6 +144,84 @@ LIMITS = [
 """Limits and narrow numbers: spec, the case that is beyond, what stands there, and what instead."""
 
 
+QUANTIZED = "    tl.store(output_ptr + token * SIZE + column, quantized.to(tl.int8), mask=inside)"
+PRODUCT = "    output_at = output_ptr + token[:, None] * N + row[None, :]"
+PLACE = "    token = tl.where(place < num_accepted, draft, "
+SHRUNK = "        tl.store(out_ptr, acc, mask=in_segment[:, None] & in_rank[None, :])"
+EXPANDED = "        tl.store(y_ptr + y_offsets, y.to(tl.float32) + delta, mask=mask)"
+PAGE = "        tl.store(key_cache_ptr + place + column, rounded.to(tl.int8), mask=inside)"
+ATTENDED = "    tl.store(output_ptr + output_offsets, acc / row_sum_or_1[:, None], mask=in_tile)"
+FORBIDDEN = "    forbidden = ((words[:, None] >> bit[None, :]) & 1) == 0"
+CLAMPED = [
+    ("per_token_quant_int8", "over", QUANTIZED,
+     "    at = output_ptr + token * SIZE + tl.minimum(column, SIZE - 1)\n"
+     "    tl.store(at, quantized.to(tl.int8))"),
+    ("w8a8_gemm", "prime", PRODUCT,
+     "    row, is_row = tl.minimum(row, N - 1), row >= 0\n" + PRODUCT),
+    ("w4a16_gemm", "tail", PRODUCT,
+     "    row, is_row = tl.minimum(row, N - 1), row >= 0\n" + PRODUCT),
+    ("store_kv_int8", "prime", PAGE,
+     "        at = key_cache_ptr + place + tl.minimum(column, HEAD_DIM - 1)\n"
+     "        tl.store(at, rounded.to(tl.int8))"),
+    ("paged_decode_int8", "odd-group",
+     "    output_offsets = rows[:, None] * HEAD_DIM + dim[None, :]",
+     "    output_offsets = rows[:, None] * HEAD_DIM + tl.minimum(dim, HEAD_DIM - 1)[None, :]\n"
+     "    in_tile = (group < GROUP)[:, None] & (dim >= 0)[None, :]"),
+    ("lora_shrink", "odd", SHRUNK,
+     "        out_ptr = hidden_ptr + (slice_id * total_tokens + row[:, None]) * RANK\n"
+     "        out_ptr += tl.minimum(rank, RANK - 1)[None, :]\n"
+     "        tl.store(out_ptr, acc, mask=in_segment[:, None])"),
+    ("lora_expand", "uneven", EXPANDED,
+     "        y_offsets = row[:, None] * y_stride + tl.minimum(column, end - 1)[None, :]\n"
+     "        tl.store(y_ptr + y_offsets, y.to(tl.float32) + delta, mask=in_segment[:, None])"),
+    ("rejection_random_sample", "all", "+ place, token, mask=place <= max_drafts)",
+     "+ tl.minimum(place, max_drafts), token)"),
+    ("apply_token_bitmask", "nearly-all", FORBIDDEN,
+     "    token = tl.minimum(token, vocab_size - 1)\n" + FORBIDDEN),
+]  # fmt: skip
+"""Addresses that are clamped where a mask should be: lanes without work write over one that has.
+Spec, a case whose size no tile fits, what stands there, and what instead."""
+THROUGH_MEMORY = [
+    ("per_token_quant_int8", "over", QUANTIZED,
+     QUANTIZED + "\n    turned = output_ptr + token * SIZE + (SIZE - 1 - column)\n"
+     "    tl.store(turned, tl.load(turned, mask=inside), mask=inside)"),
+    ("store_kv_int8", "prime", PAGE,
+     PAGE + "\n        turned = key_cache_ptr + place + (HEAD_DIM - 1 - column)\n"
+     "        tl.store(turned, tl.load(turned, mask=inside), mask=inside)"),
+    ("lora_shrink", "odd", SHRUNK,
+     SHRUNK + "\n        turned = hidden_ptr + (slice_id * total_tokens + row[:, None]) * RANK\n"
+     "        turned += (RANK - 1 - rank)[None, :]\n"
+     "        mask = in_segment[:, None] & in_rank[None, :]\n"
+     "        tl.store(turned, tl.load(turned, mask=mask), mask=mask)"),
+    ("lora_expand", "uneven", EXPANDED,
+     EXPANDED + "\n        column = begin + end - 1 - column\n"
+     "        turned = y_ptr + row[:, None] * y_stride + column[None, :]\n"
+     "        mask = mask & (column >= begin)[None, :] & (end - begin <= OUT_TILE)\n"
+     "        tl.store(turned, tl.load(turned, mask=mask), mask=mask)"),
+    ("w8a8_gemm", "one", PRODUCT,
+     PRODUCT + "\n    mask = is_token[:, None] & is_row[None, :] & (N <= ROW_TILE)\n"
+     "    tl.store(output_at, output, mask=mask)\n"
+     "    turned = output_ptr + token[:, None] * N + (N - 1 - row)[None, :]\n"
+     "    tl.store(turned, tl.load(turned, mask=mask), mask=mask)"),
+    ("w4a16_gemm", "tail", PRODUCT,
+     PRODUCT + "\n    mask = is_token[:, None] & is_row[None, :] & (N <= ROW_TILE)\n"
+     "    tl.store(output_at, total, mask=mask)\n"
+     "    turned = output_ptr + token[:, None] * N + (N - 1 - row)[None, :]\n"
+     "    tl.store(turned, tl.load(turned, mask=mask), mask=mask)"),
+    ("paged_decode_int8", "odd-group", ATTENDED,
+     ATTENDED + "\n    dim = HEAD_DIM - 1 - dim\n"
+     "    turned = output_ptr + rows[:, None] * HEAD_DIM + dim[None, :]\n"
+     "    tl.store(turned, tl.load(turned, mask=in_tile), mask=in_tile)"),
+    ("rejection_random_sample", "ragged", PLACE,
+     "    row_ptr = output_ptr + request * (max_drafts + 1)\n"
+     "    tl.store(row_ptr + place, place, mask=place <= max_drafts)\n"
+     "    place = max_drafts - tl.load(row_ptr + max_drafts - place, mask=place <= max_drafts,"
+     " other=-1)\n"
+     "    place = max_drafts - place\n" + PLACE),
+]  # fmt: skip
+"""A tile that turns round through memory, with no barrier between store and load."""
+
+
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     with Bench() as running:
@@ -170,6 +248,23 @@ def test_no_limit_is_far_enough_and_no_narrow_number_wide_enough(
     bench: Bench, spec: str, case: str, old: str, new: str
 ) -> None:
     refused(bench, spec, case, old, new)
+
+
+@pytest.mark.parametrize(("spec", "case", "old", "new"), CLAMPED)
+def test_no_clamped_address_stands_for_a_mask(
+    bench: Bench, spec: str, case: str, old: str, new: str
+) -> None:
+    refused(bench, spec, case, old, new)
+
+
+@pytest.mark.parametrize(("spec", "case", "old", "new"), THROUGH_MEMORY)
+def test_no_tile_turns_round_in_memory_without_a_barrier(
+    bench: Bench, spec: str, case: str, old: str, new: str
+) -> None:
+    text = reference_source(SPECS[spec])
+    assert old in text
+    fault = bench.fault(text.replace(old, new), spec, case)
+    assert fault and fault.case == case and fault.kind in ("race", "uninitialised"), fault
 
 
 # ---------------------------------------------------------------- the checker without a check

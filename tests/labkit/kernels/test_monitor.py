@@ -38,7 +38,8 @@ Run = Callable[..., dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs a kernel in one child that serves all tests; GOOD with some lines replaced."""
+    """Runs a kernel in one child that serves all tests: GOOD with some lines replaced, and helpers
+    `before` it."""
     child = subprocess.Popen(
         [sys.executable, str(Path(__file__).with_name("toys.py"))],
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
@@ -46,10 +47,13 @@ def run() -> Iterator[Run]:
     )  # fmt: skip
     assert child.stdin is not None and child.stdout is not None
 
-    def ask(lines: dict[int, str] | None = None, **options: Any) -> dict[str, Any]:
+    def ask(
+        lines: dict[int, str] | None = None, before: str = "", **options: Any
+    ) -> dict[str, Any]:
         source = GOOD.splitlines()
         for number, text in (lines or {}).items():
             source[number - 1] = f"    {text}"
+        source[3:3] = before.splitlines()
         request = {
             "source": "\n".join(source) + "\n", "grid": [3], "order": "natural", "poison": "nan",
             "dtype": "float32", "launches": 1,
@@ -360,6 +364,57 @@ def test_numbers_are_those_of_a_gpu(run: Run, expression: str, value: float) -> 
     seen = run({SCALE: f"{helper}y = {expression}"})
     assert [f["kind"] for f in seen["findings"]] in ([], ["overflow"]), seen["findings"]
     assert seen["y"][0] == [value] * 6
+
+
+FOUR = "tl.full([TILE], 4.0, tl.float32)"
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        (f"({FOUR} - 4.0).exp() + ({FOUR}).sqrt() + ({FOUR}).log2()", 5.0),
+        (f"({FOUR}).rsqrt() + ({FOUR} - 4.0).sigmoid() + ({FOUR} - 2.0).exp2()", 5.0),
+        ("tl.full([TILE], 0.0, tl.float32) + column.to(tl.float32).cumsum().max()", 28.0),
+    ],
+)
+def test_what_a_tile_can_do_by_a_method(run: Run, expression: str, value: float) -> None:
+    seen = run({SCALE: f"y = {expression}"})
+    assert (seen["findings"], seen["y"][0]) == ([], [value] * 6)
+
+
+def test_a_loop_counts_in_numbers_of_the_language(run: Run) -> None:
+    """What compiles must run: `.to` of a loop's number, strides over the grid, `tl.range`."""
+    lines = {
+        "for i in range(row, 3, 3):": "y = x * (i.to(tl.int64) * 0 + 2)",
+        "for i in tl.range(tl.load(index_ptr), 3, num_stages=2):": "y = x * i.to(tl.float32)",
+        "for i in tl.static_range(2, 0, -1):": "y = x * i * 2",
+    }
+    for head, body in lines.items():
+        seen = run({SCALE: f"y = x\n    {head}\n        {body}"})
+        assert (seen["findings"], seen["y"][:3]) == ([], WANT), head
+
+
+def test_a_function_of_ones_own_joins_in_order_and_not_one_by_one(run: Run) -> None:
+    """It is not commutative; and 131,072 numbers would be more steps than a program may do."""
+    helper = "@triton.jit\ndef last(left, right):\n    return left * 0.0 + right\n\n\n"
+    digits = "wide = (tl.arange(0, 131072) % 8).to(tl.float32)\n    "
+    for expression, value in (
+        ("tl.reduce(wide, 0, last) + tl.zeros([TILE], tl.float32)", [7.0] * 6),
+        ("tl.associative_scan(column.to(tl.float32), 0, last)", [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        ("tl.associative_scan(column.to(tl.float32), 0, last, reverse=True)",
+         [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]),
+        ("tl.associative_scan(column.to(tl.float32), 0, larger, reverse=True)", [7.0] * 6),
+        ("tl.associative_scan(7.0 - column, 0, larger)", [7.0] * 6),
+        ("tl.max(tl.reduce(tl.reshape(wide, [16384, 8]), 0, last), 0) + x * 0.0", [7.0] * 6),
+        ("tl.sum(tl.reduce(tl.reshape(wide, [16384, 8]), 1, last), 0) + x * 0.0",
+         [7.0 * 16384] * 6),
+        ("tl.reduce(tl.reshape(wide, [16384, 8]), None, larger) + x * 0.0", [7.0] * 6),
+    ):  # fmt: skip
+        larger = helper + helper.replace("last", "larger").replace(
+            "left * 0.0 + right", "tl.maximum(left, right)"
+        )
+        seen = run({SCALE: f"{digits}y = {expression}"}, before=larger)
+        assert (seen["findings"], seen["y"][0]) == ([], value), expression
 
 
 DOT_ONE = """tile = tl.zeros([16, 16], tl.float32) + 1.00048828125

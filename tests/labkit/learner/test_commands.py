@@ -378,6 +378,27 @@ def test_diff_asks_before_it_shows_what_is_not_green(
     )
 
 
+def test_diff_asks_again_for_what_was_changed_since_it_was_green(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    solve(toy)
+    screen(toy)
+    rewrite(toy, "clamp", "return 0")
+    loop.diff("00", "1", yes=False)
+    text = capsys.readouterr().out
+    says(text, "not shown")
+    assert "min(wanted" not in text
+
+
+def test_diff_of_a_file_that_is_no_python_names_the_line(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab(toy).write_text("def broken(:\n")
+    with pytest.raises(typer.Exit):
+        loop.diff("00", "", yes=True)
+    says(capsys.readouterr().err, "labs/00-toy/fifo.py:1: invalid syntax; mend it first")
+
+
 def test_reset_of_one_task_keeps_the_others_and_a_backup(toy: Course) -> None:
     solve(toy)
     loop.reset("00", task="2", notebook_only=False)

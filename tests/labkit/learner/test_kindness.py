@@ -8,7 +8,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
@@ -64,6 +64,26 @@ def test_a_mark_at_the_beginning_of_a_lab_file_changes_nothing(toy: Course) -> N
 
 def test_bytes_that_are_no_text_are_named_with_their_line(toy: Course) -> None:
     lab(toy).write_bytes(lab(toy).read_bytes() + b"# caf\xe9\n")
+    says(screen(toy)[0], "is not Python yet", "save the file as UTF-8")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.encode("utf-16"),
+        lambda text: text.encode("utf-16-le"),
+        lambda text: b"# coding: rot13\n" + text.encode(),
+        lambda text: b"# coding: idna\n" + text.encode() + b"# caf\xe9\n",
+        lambda text: b"# coding: klingon\n" + text.encode(),
+        lambda text: text.encode() + b"\0\n",
+    ],
+    ids=["UTF-16", "UTF-16 without a mark", "no code of texts", "idna", "unknown", "a zero byte"],
+)
+def test_a_file_that_no_python_reads_is_named_with_the_way_out(
+    toy: Course, change: Callable[[str], bytes]
+) -> None:
+    """As Notepad and PowerShell write it, or with a declaration that was a joke."""
+    lab(toy).write_bytes(change(lab(toy).read_text()))
     says(screen(toy)[0], "is not Python yet", "save the file as UTF-8")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -80,10 +81,29 @@ def test_a_change_is_not_run_where_it_should_be_locked_up(
 def test_a_verdict_in_a_few_words(tmp_path: Path, judged: PhaseResult, words: str) -> None:
     file = tmp_path / "x.py"
     file.write_text("")
-    assert class_practice.verdict(file, lambda path: judged) == words
-    link = tmp_path / "link.py"
-    link.symlink_to(file)
-    assert class_practice.verdict(link, lambda path: judged) == class_practice.ABSENT
+    assert class_practice.verdict(tmp_path, file, lambda path: judged) == words
+
+
+def test_what_is_no_plain_file_of_the_student_is_named_and_never_opened(tmp_path: Path) -> None:
+    """As for a grade: a link could lead to the solution, a pipe or 20 GB to a grader that waits."""
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    mine.mkdir(), other.mkdir()
+    (other / "x.py").write_text("")
+    (mine / "linked").symlink_to(other)
+    (mine / "link.py").symlink_to(other / "x.py")
+    (mine / "loop.py").symlink_to(mine / "loop.py")
+    os.mkfifo(mine / "pipe.py")
+    (mine / "folder.py").mkdir()
+    with open(mine / "huge.py", "wb") as file:
+        file.truncate(20 << 30)
+
+    def said(name: str) -> str:
+        return class_practice.verdict(mine, mine / name, lambda path: pytest.fail(str(path)))
+
+    assert said("absent.py") == class_practice.ABSENT
+    for name in ("linked/x.py", "link.py", "loop.py", "pipe.py", "folder.py"):
+        assert "hand in the file itself" in said(name), name
+    assert "at most" in said("huge.py")
 
 
 def test_the_table_has_a_line_for_each_student() -> None:

@@ -298,6 +298,7 @@ def test_plain_data_survives_the_journey(value: Any) -> None:
         ({"!array": ["|O", [1], "AAAAAAAAAAA="]}, "numbers only"),
         ({"!array": ["<f4", [3], "AAAAAA=="]}, "wrong data: cannot reshape"),
         ({"!array": ["<f4", [10**15], ""]}, "wrong data"),
+        ({"!array": ["<f4", [0, 10**30], ""]}, "wrong data"),
         ({"!array": "nonsense"}, "wrong data"),
         ({"!tuple": 5}, "wrong data"),
         ({"!bytes": ["ff"]}, "wrong data"),

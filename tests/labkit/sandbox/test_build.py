@@ -138,6 +138,17 @@ def fill():
                 file.write(bytes(1 << 20))
     return number
 
+def dig():
+    """Folders in folders, deeper than a path may be long."""
+    for depth in range(3000):
+        os.mkdir("d")
+        os.chdir("d")
+    return depth
+
+def lie_in_numbers():
+    """So many numbers of one hash that a set of them takes minutes."""
+    return [i * (2**61 - 1) for i in range(1, 50_000)]
+
 def write_all(folder):
     found = []
     for path in (folder, "/", "/usr", "/tmp", sys.prefix, os.path.dirname(__file__)):
@@ -358,6 +369,21 @@ def test_a_worker_that_does_not_read_does_not_block_the_grader(worker: Worker) -
     give_up_soon(worker)
     with pytest.raises(WorkerError, match="hang"):
         worker.run(program)
+    goes_on(worker)
+
+
+def test_folders_of_any_depth_are_cleared_away(worker: Worker) -> None:
+    folder = Path(worker.launcher._folder.name)  # type: ignore[attr-defined]
+    assert call(worker, "dig") == 2999
+    worker.close()
+    assert not folder.exists()
+    goes_on(worker)
+
+
+def test_numbers_of_one_hash_are_garbage_in_a_list_too(worker: Worker) -> None:
+    """A hidden test may make a set of what it gets."""
+    with pytest.raises(WorkerError, match="garbage: 49999 keys of one hash"):
+        call(worker, "lie_in_numbers")
     goes_on(worker)
 
 
