@@ -97,8 +97,9 @@ def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
 def weight_bytes(model: LlamaForCausalLM, device_type: str) -> tuple[int, int]:
     """What the weights take in memory, and what a decode step of one request reads of them.
 
-    A CPU without arithmetic in the model's dtype keeps some products' weights in float32. A tied head
-    is a second copy there, in the order that products read. Of experts a token reads only its own.
+    A CPU without arithmetic in the model's dtype keeps small products' weights in float32. A tied
+    head is a second copy there, in the order that products read. Of experts a token reads only its
+    own.
     """
     args, total, read = model.config, 0, 0
     for name, module in model.named_modules():
