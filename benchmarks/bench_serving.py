@@ -379,15 +379,13 @@ def report(path: Path = Path(__file__).parent / "results" / "serving.json") -> s
                 wanted = "all at once" if rate == "inf" else rate
                 lines.append(f"| {wanted} | {engine} {cells}")
         words = "{} {us_a_request:,.0f} µs a request, {us_a_token:.0f} µs a token"
-        costs = [words.format(engine, **cost) for engine, cost in results["cost"].items()]
+        costs = [words.format(engine, **cost) for engine, cost in results.get("cost", {}).items()]
         shares = [
             f"{engine} {results['load'][engine]['inf']['request_throughput'] / offline:.2f}"
             for engine, offline in results["offline_requests_per_s"].items()
         ]
-        lines += [
-            "",
-            f"What serving costs over the engine offline, in processor time: {'; '.join(costs)}.",
-        ]
+        told = "What serving costs over the engine offline, in processor time"
+        lines += ["", *([f"{told}: {'; '.join(costs)}."] if costs else [])]
         lines += [f"All at once, beside offline: {', '.join(shares)}."]
         parts.append("\n".join(lines))
     return "\n\n".join(parts)

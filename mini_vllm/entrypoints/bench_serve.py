@@ -410,8 +410,8 @@ def report(
         f"total          {figures['total_token_throughput']:.1f} tokens/s",
     ]
     lines.append(
-        f"fullest second {figures['max_output_tokens_per_s']:.0f} chunks, "
-        f"{figures['max_concurrent_requests']} requests at once"
+        f"in one second  at most {figures['max_output_tokens_per_s']:.0f} chunks, "
+        f"{figures['max_concurrent_requests']} requests that ran in it"
     )
     if figures["request_goodput"] is not None:
         lines.insert(2, f"goodput        {figures['request_goodput']:.2f} requests/s")
