@@ -44,17 +44,12 @@ from mini_vllm.spec_decode.proposer import ProposerInput
 
 PICTURE = ROOT / "docs" / "pictures" / "speculation.png"
 K = 4
-"""Drafts a step, where the method does not say another number."""
+"""Drafts a step, if --k does not say another number."""
 CONTEXT = 160
 BLOCK_SIZE = 16
 METHODS: dict[str, dict[str, Any]] = {
     "ngram": {"method": "ngram", "prompt_lookup_min": 2, "prompt_lookup_max": 4},
-    # A draft of this small pair costs a good part of a step, so few of them pay: see the formula.
-    "draft_model": {
-        "method": "draft_model",
-        "model": "storyteller-draft",
-        "num_speculative_tokens": 3,
-    },
+    "draft_model": {"method": "draft_model", "model": "storyteller-draft"},
     "medusa": {"method": "medusa", "model": "storyteller-medusa"},
     "eagle": {"method": "eagle", "model": "storyteller-eagle"},
 }
@@ -72,7 +67,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS))
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16, 64])
     parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--k", type=int, help="drafts a step; default: the method's own number")
+    parser.add_argument("--k", type=int, default=K, help=f"drafts a step; default: {K}")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--texts", nargs="+", choices=TEXTS, default=list(TEXTS))
     parser.add_argument("--save", action="store_true", help="write results/spec_decode.json")
@@ -196,8 +191,8 @@ class Bench:
                   "num_gpu_blocks": 2048, "enable_prefix_caching": False}  # fmt: skip
         self.method, self.options = method, options
         self.plain = LLM("storyteller", **limits)
-        config = {"num_speculative_tokens": K} | METHODS[method]
-        self.k = config["num_speculative_tokens"] = options.k or config["num_speculative_tokens"]
+        self.k = options.k
+        config = METHODS[method] | {"num_speculative_tokens": self.k}
         self.drafted = LLM("storyteller", speculative_config=config, **limits)
         self.costs: dict[int, tuple[float, float]] = {}
 

@@ -28,7 +28,7 @@ from mini_vllm.core.scheduler import Scheduler
 PATH = ROOT / "benchmarks" / "results" / "arena" / "budget.json"
 BUDGETS = (32, 64, 128, 256, 512, 2048)
 SPEEDS = (0.5, 1.0, 1.5, 2.0, 2.5, 3.0)
-"""Times the workload's own arrival rate, 10.5 requests a second."""
+"""Times the workload's own arrival rate, 18 requests a second."""
 NUM_REQUESTS = 400
 
 

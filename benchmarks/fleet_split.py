@@ -18,7 +18,7 @@ from labkit.course.root import ROOT
 from mini_vllm.policies.fleet import LeastLoaded
 
 PATH = ROOT / "benchmarks" / "results" / "arena" / "split.json"
-PROMISES = (0.012, 0.015, 0.02, 0.025, 0.03, 0.04)
+PROMISES = (0.003, 0.004, 0.005, 0.006, 0.008, 0.012)
 FLEETS = {"replicas": 0, "split": 3}
 SEEDS = (0, 1, 2)
 

@@ -244,8 +244,11 @@ def call(name: str, command: Command, rest: list[str]) -> int:
 
 
 def call_typer(name: str, function: Callable[..., Any], rest: list[str]) -> int:
-    """Give a Typer app, or a function with Typer annotations, its arguments."""
+    """Give a Typer app, or a function with Typer annotations, its arguments. What the system
+    refuses (a full disk, a file that is closed) is said in a sentence, whichever command it was."""
     import typer
+
+    from labkit.course.console import remedy
 
     app = function
     if not isinstance(app, typer.Typer):
@@ -255,6 +258,9 @@ def call_typer(name: str, function: Callable[..., Any], rest: list[str]) -> int:
         app(args=rest, prog_name=f"labkit {name}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    except OSError as error:
+        print(remedy(error), file=sys.stderr)
+        return 2
     return 0
 
 

@@ -438,7 +438,11 @@ class SamplingParams:
 
     def clone(self) -> SamplingParams:
         """A deep copy that shares nothing with this object."""
-        return copy.deepcopy(self)
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if value is not None and not isinstance(value, (int, float, str)):
+                setattr(twin, name, copy.deepcopy(value))
+        return twin
 
     def verify(self, vocab_size: int) -> None:
         """Refuse token ids that the model does not have.

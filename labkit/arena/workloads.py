@@ -2,7 +2,7 @@
 
 The rates and promises are cut to the bundled model on one CPU core, whose prices
 `benchmarks/results/arena/cost_model.json` holds: each workload brings that machine near its limit
-in a way of its own.
+in a way of its own. With other prices cut them anew: the same crowd would press nobody, or all.
 
 A prompt is a few pieces of text, and a piece is a `range` of token ids. Equal ranges are equal
 text, and a range costs no memory until its request arrives, so 100,000 prompts are cheap. No model
@@ -102,7 +102,7 @@ def steady(rng: random.Random) -> Iterator[Arrival]:
     """Independent short questions, at exponential distances (a Poisson process)."""
     text, now = Text(), 0.0
     while True:
-        now += rng.expovariate(23.0)
+        now += rng.expovariate(41.0)
         yield Arrival(now, (text(about(rng, 100, 16, 400)),), about(rng, 40, 8, 120))
 
 
@@ -115,7 +115,7 @@ def bursts(rng: random.Random) -> Iterator[Arrival]:
         for time in sorted(now + rng.uniform(0.0, 0.1) for _ in range(rng.randint(30, 60))):
             case = text(about(rng, 60, 16, 240))
             yield Arrival(time, (instructions, case), about(rng, 40, 8, 120))
-        now += 0.1 + rng.expovariate(1 / 5.0)
+        now += 0.1 + rng.expovariate(1 / 3.0)
 
 
 def chat(rng: random.Random) -> Iterator[Arrival]:
@@ -135,7 +135,7 @@ def conversations(
     """
     now = 0.0
     while True:
-        now += rng.expovariate(3.7)
+        now += rng.expovariate(7.0)
         turns: list[Arrival] = []
         time = now
         history: tuple[Sequence[int], ...] = (rng.choice(systems),)
@@ -164,7 +164,7 @@ def documents(rng: random.Random) -> Iterator[Arrival]:
     """Short questions, and now and then a document of 900 to 1,800 tokens with a short summary."""
     text, now = Text(), 0.0
     while True:
-        now += rng.expovariate(10.5)
+        now += rng.expovariate(18.0)
         if rng.random() < 0.1:
             yield Arrival(now, (text(rng.randint(900, 1800)),), about(rng, 24, 8, 48))
         else:
@@ -175,7 +175,7 @@ def pressure(rng: random.Random) -> Iterator[Arrival]:
     """Short prompts with long answers: sequences outgrow a cache that admitted them gladly."""
     text, now = Text(), 0.0
     while True:
-        now += rng.expovariate(7.0)
+        now += rng.expovariate(16.0)
         yield Arrival(now, (text(about(rng, 60, 16, 160)),), about(rng, 160, 64, 400))
 
 
@@ -193,13 +193,13 @@ def batch_jobs(rng: random.Random, text: Text) -> Iterator[Arrival]:
     while True:
         for _ in range(40):
             yield Arrival(now, (text(about(rng, 200, 64, 600)),), about(rng, 80, 32, 160), 1)
-        now += rng.uniform(5.0, 8.0)
+        now += rng.uniform(3.0, 4.5)
 
 
 def questions(rng: random.Random, text: Text) -> Iterator[Arrival]:
     now = 0.0
     while True:
-        now += rng.expovariate(4.5)
+        now += rng.expovariate(8.0)
         yield Arrival(now, (text(about(rng, 48, 8, 160)),), about(rng, 32, 8, 80), 0)
 
 
@@ -214,34 +214,34 @@ _WORLDS = (
     Workload(
         "steady",
         "short questions, one after the other",
-        LIMITS, ROOMY, {0: Slo(ttft=0.5, tpot=0.05)}, 400, steady,
+        LIMITS, ROOMY, {0: Slo(ttft=0.3, tpot=0.03)}, 400, steady,
     ),
     Workload(
         "bursts",
         "30 to 60 cases of one task at once, with the same instructions in front",
-        LIMITS, ROOMY, {0: Slo(ttft=1.5, tpot=0.07)}, 400, bursts,
+        LIMITS, ROOMY, {0: Slo(ttft=0.9, tpot=0.04)}, 400, bursts,
     ),
     Workload(
         "chat",
         "conversations that share system prompts and repeat their history",
-        LIMITS, ROOMY, {0: Slo(ttft=0.5, tpot=0.05)}, 400, chat,
+        LIMITS, ROOMY, {0: Slo(ttft=0.3, tpot=0.03)}, 400, chat,
     ),
     Workload(
         "documents",
         "long documents among short questions",
         replace(LIMITS, long_prefill_token_threshold=256),
-        ROOMY, {0: Slo(ttft=0.5, tpot=0.03)}, 400, documents,
+        ROOMY, {0: Slo(ttft=0.25, tpot=0.02)}, 400, documents,
     ),
     Workload(
         "pressure",
         "long answers in a small cache",
-        LIMITS, TIGHT, {0: Slo(ttft=2.0, tpot=0.05)}, 300, pressure,
+        LIMITS, TIGHT, {0: Slo(ttft=1.2, tpot=0.03)}, 300, pressure,
     ),
     Workload(
         "priorities",
         "urgent questions among the bulk of batch jobs",
         replace(LIMITS, policy="priority", max_num_seqs=32),
-        replace(ROOMY, num_gpu_blocks=513), {0: Slo(ttft=0.5, tpot=0.05), 1: Slo(30.0, 0.2)}, 400,
+        replace(ROOMY, num_gpu_blocks=513), {0: Slo(ttft=0.3, tpot=0.03), 1: Slo(18.0, 0.12)}, 400,
         priorities,
     ),
 )  # fmt: skip

@@ -15,6 +15,7 @@ practice only.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
@@ -32,6 +33,7 @@ from labkit.sandbox import namespaces
 AUTO = "auto"
 SCRATCH_MB = 256
 PROBE_SECONDS = 20.0
+ENDING_SECONDS = 5.0
 SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
 UIDS = range(61184, 65520)
 """Users that no system gives to people; systemd keeps them for services of a moment, too."""
@@ -190,6 +192,14 @@ class Namespaces(Rung):
         }
         launcher = [sys.executable, "-I", "-S", str(namespaces.__file__), json.dumps(spec), "--"]
         return child.spawn([*launcher, *words], {})
+
+    def end(self, process: subprocess.Popen[bytes]) -> None:
+        """Let the launcher kill the program, which is process 1 of its world: with it all that is
+        in there ends. Were the launcher killed, a program that gave up its parent would live on."""
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(ENDING_SECONDS)
+        super().end(process)
 
 
 class OtherUid(Rung):

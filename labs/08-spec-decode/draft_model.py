@@ -222,7 +222,7 @@ class DraftModelProposer:
         """
         if not len(rows):
             return torch.empty(0, 0, device=self.device)
-        if self.call is not None and self.call.takes(int(counts.sum())):
+        if self.call is not None and self.call.takes(sum(counts.tolist())):
             return self.call(batch, rows, starts, counts, tokens)
         layers = self.kv_cache.layers
         if tokens is None:

@@ -15,6 +15,7 @@ Source: vllm/v1/engine/core.py#L835-L948 (EngineCoreProc) @ v0.22.1
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import queue
@@ -291,6 +292,10 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
         output_queue.put((MessageKind.FAILED, f"{kind}{error}"))
         _say_last_words(output_queue, writer)
         os._exit(1)
+    # What was made until here lives as long as the process. A collection that looked at it, and
+    # torch brings some 200,000 objects, would hold up everybody's next token.
+    gc.collect()
+    gc.freeze()
     engine = EngineCoreProc(core, input_queue, output_queue)
     _shut_down_on_sigterm(input_queue)
     threading.Thread(target=_read, args=(input_path, input_queue), daemon=True).start()

@@ -104,8 +104,11 @@ class OutputCutter:
         live = self.live
         if self.kind == RequestOutputKind.FINAL_ONLY:
             return self._wrap(live.outputs) if live.finished else None
-        changed = [self._cut_completion(i, child) for i, child in enumerate(live.outputs)]
-        completions = [completion for completion in changed if completion is not None]
+        completions = []
+        for place, child in enumerate(live.outputs):
+            completion = self._cut_completion(place, child)
+            if completion is not None:
+                completions.append(completion)
         return self._wrap(completions) if completions else None
 
     def _cut_completion(self, place: int, child: CompletionOutput) -> CompletionOutput | None:

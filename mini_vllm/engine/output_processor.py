@@ -137,19 +137,22 @@ class OutputProcessor:
         while self.inbox:
             output = self.inbox[0]
             completion = self.completions.get(output.request_id)
-            if completion is not None:
-                parent, ended = completion.parent, completion.output
-                self._advance(completion, output, now)
+            if completion is None:
+                if output.finish_reason is None:
+                    unwatched_ids.append(output.request_id)
+                self.inbox.popleft()
+                continue
+            parent = completion.parent
+            self._advance(completion, output, now)
+            self.changed[parent.request_id] = parent
+            if completion.output.finished:
                 parent.finished = all(child.finished for child in parent.outputs)
-                self.changed[parent.request_id] = parent
                 if parent.finished:
                     finished.append(parent)
                     self.children.pop(parent.request_id, None)
-                if ended.finished:
-                    del self.completions[output.request_id]
-            if output.finish_reason is None and output.request_id not in self.completions:
-                ids = unwatched_ids if completion is None else stop_string_ids
-                ids.append(output.request_id)
+                del self.completions[output.request_id]
+                if output.finish_reason is None:
+                    stop_string_ids.append(output.request_id)
             self.inbox.popleft()
         return ProcessedOutputs(finished, stop_string_ids, unwatched_ids)
 

@@ -13,31 +13,65 @@ import asyncio
 import datetime
 import json
 import math
+import os
 import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
+from mini_vllm.entrypoints.bench_plots import plot_dataset, plot_latencies, write_timeline
+from mini_vllm.entrypoints.bench_requests import (
+    SAMPLING,
+    add_dataset_options,
+    make_bodies,
+    make_samples,
+)
 from mini_vllm.entrypoints.load import (
     METRICS,
+    RAMP_UPS,
     RequestResult,
     arrival_times,
     details,
+    ramp_up_times,
     send,
     summarize,
 )
 
 ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
-SAMPLING = {
-    "temperature": float, "top_p": float, "top_k": int, "min_p": float,
-    "frequency_penalty": float, "presence_penalty": float, "repetition_penalty": float,
+SWITCHES = ("disable-tqdm", "skip-tokenizer-init", "trust-remote-code")
+IGNORED = {
+    "tokenizer": "not needed, for prompts are token ids",
+    "tokenizer-mode": "not needed, for prompts are token ids",
+    "skip-tokenizer-init": "so anyway",
+    "trust-remote-code": "no code of a model is ever run",
+    "disable-tqdm": "there is no bar",
+}
+"""Options of vLLM's that are taken and dropped, and why."""
+REFUSED = {
+    "there is none; leave it out": ("use-beam-search",),
+    "the server takes no trace; `bench throughput --profile FILE` does": ("profile",),
+    "prompts are not fetched from a hub; write them to a file, for --dataset-name custom": (
+        "no-stream", "hf-subset", "hf-split", "hf-name", "hf-output-len", "sharegpt-output-len",
+        "sonnet-input-len", "sonnet-output-len", "sonnet-prefix-len", "spec-bench-output-len",
+        "spec-bench-category", "speed-bench-dataset-subset", "speed-bench-output-len",
+        "speed-bench-category", "blazedit-min-distance", "blazedit-max-distance",
+    ),
+    "a text is sent as it is; --backend openai-chat has the server format it": (
+        "skip-chat-template",
+    ),
+    "prompts are text here": (
+        "enable-multimodal-chat", "random-mm-base-items-per-request",
+        "random-mm-num-mm-items-range-ratio", "random-mm-limit-mm-per-prompt",
+        "random-mm-bucket-config", "asr-max-audio-len-sec", "asr-min-audio-len-sec",
+    ),
+    "models generate here, and neither embed nor rank": ("random-batch-size", "no-reranker"),
 }  # fmt: skip
-"""Options that go into every request as they are."""
+"""What to do instead, and the options of vLLM's that are refused by name."""
 
 
 # ---------------------------------------------------------------------- a run
@@ -45,40 +79,53 @@ SAMPLING = {
 
 @dataclass
 class Load:
-    """What is sent, and how fast."""
+    """What is sent, and when.
+
+    Attributes:
+        prompt_lens: in tokens; what the server's usage says counts instead, if it says anything.
+        times: in seconds from the start; None: all at once.
+        rates: requests a second that held for each, while the load ramps up.
+        headers: of every request.
+        request_ids: one a request, sent as X-Request-Id.
+        insecure: a server's certificate is taken as it is.
+    """
 
     url: str
     bodies: list[dict[str, Any]]
     prompt_lens: list[int]
-    rate: float = math.inf
-    burstiness: float = 1.0
+    times: list[float] | None = None
+    rates: list[float] | None = None
     max_concurrency: int | None = None
-    seed: int = 0
     headers: dict[str, str] = field(default_factory=dict)
+    request_ids: list[str] = field(default_factory=list)
+    insecure: bool = False
+
+    def cut(self, num_requests: int) -> Load:
+        """The first requests of it, all at once."""
+        bodies, lens = self.bodies[:num_requests], self.prompt_lens[:num_requests]
+        return replace(self, bodies=bodies, prompt_lens=lens, times=None, rates=None)
 
 
 async def run_load(load: Load) -> tuple[list[RequestResult], float]:
     """Send everything; the results in order, and the seconds until the last answer."""
     import aiohttp
 
-    times = arrival_times(
-        len(load.bodies), load.rate, load.burstiness, np.random.default_rng(load.seed)
-    )
     results = [RequestResult(length) for length in load.prompt_lens]
     gate = asyncio.Semaphore(load.max_concurrency or len(load.bodies))
-    connector = aiohttp.TCPConnector(limit=0, ssl=False)
+    connector = aiohttp.TCPConnector(limit=0, ssl=not load.insecure)
     timeout = aiohttp.ClientTimeout(total=6 * 3600)
 
     async def one(index: int) -> None:
+        name = {"X-Request-Id": load.request_ids[index]} if load.request_ids else None
         async with gate:
-            await send(session, load.url, load.bodies[index], results[index])
+            await send(session, load.url, load.bodies[index], results[index], name)
 
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=load.headers, trust_env=False
     ) as session:
         start = time.perf_counter()
         tasks = []
-        for index, when in enumerate(times):
+        for index, when in enumerate(load.times or [0.0] * len(load.bodies)):
             delay = start + when - time.perf_counter()
             if delay > 0:
                 await asyncio.sleep(delay)
@@ -87,14 +134,15 @@ async def run_load(load: Load) -> tuple[list[RequestResult], float]:
         return results, time.perf_counter() - start
 
 
-def random_prompts(
-    num_prompts: int, length: int, spread: float, vocab_size: int, rng: random.Random
-) -> list[list[int]]:
-    """Token ids that mean nothing; lengths between ``length * (1 - spread)`` and 1 + spread."""
-    lengths = [
-        max(1, round(length * rng.uniform(1 - spread, 1 + spread))) for _ in range(num_prompts)
-    ]
-    return [[rng.randrange(vocab_size) for _ in range(n)] for n in lengths]
+def drive(load: Load) -> tuple[list[RequestResult], float]:
+    """:func:`run_load` on uvloop's event loop, where it is installed: the client shares the
+    machine with the server, and what it uses is not there for serving."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(run_load(load))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(run_load(load))
 
 
 def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
@@ -105,26 +153,26 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--host", default="127.0.0.1")
     add("--port", type=int, default=8000)
     add("--endpoint", help="path; default: that of the backend")
+    add("--insecure", action="store_true", help="take the server's certificate as it is")
     add("--model", help="the model's name; default: the first that the server has")
     add("--served-model-name", help="what requests call the model, if not --model")
-    add("--tokenizer", help="vLLM's; not needed, for prompts are token ids")
-    add("--disable-tqdm", action="store_true", help="vLLM's; there is no bar")
-    add("--dataset-name", choices=("random",), default="random")
-    add("--num-prompts", type=int, default=1000)
-    add("--random-input-len", "--input-len", type=int, default=1024)
-    add("--random-output-len", "--output-len", type=int, default=128)
-    add("--random-range-ratio", type=float, default=0.0, help="spread of both lengths, 0 to 1")
-    add("--vocab-size", type=int, default=1000, help="prompts hold token ids below it")
+    add("--lora-modules", nargs="+", metavar="NAME", help="adapters that answer, one a request")
+    add("--lora-assignment", choices=("random", "round-robin"), default="random")
+    add_dataset_options(parser)
     add("--request-rate", type=float, default=math.inf, help="requests/s (default: all at once)")
     add("--burstiness", type=float, default=1.0)
+    add("--ramp-up-strategy", choices=RAMP_UPS, help="let the rate grow over the run")
+    add("--ramp-up-start-rps", type=float, metavar="RATE", help="of the first request")
+    add("--ramp-up-end-rps", type=float, metavar="RATE", help="of the last")
     add("--max-concurrency", type=int)
     add("--num-warmups", type=int, default=0)
-    add("--seed", type=int, default=0)
     add("--ignore-eos", action="store_true")
+    add("--logprobs", type=int, metavar="N", help="ask for those of each token and N others")
     for name, kind in SAMPLING.items():
         add("--" + name.replace("_", "-"), type=kind)
     add("--header", nargs="*", default=[], metavar="KEY=VALUE")
     add("--extra-body", type=json.loads, default={}, metavar="JSON")
+    add("--request-id-prefix", help="requests carry it and their number as X-Request-Id")
     add("--percentile-metrics", default=",".join(METRICS), help="of which, with commas")
     add("--metric-percentiles", default="99", help="with commas")
     add("--goodput", nargs="+", default=[], metavar="NAME:MS", help="such as ttft:200 tpot:50")
@@ -137,99 +185,152 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--label", help="a name for this run, kept in its result")
     add("--metadata", nargs="*", default=[], metavar="KEY=VALUE", help="kept in the result")
     add("--plot", type=Path, metavar="FILE.png", help="draw TTFT and ITL over the run")
+    add("--plot-timeline", action="store_true", help="a page that shows when each request ran")
+    add("--timeline-itl-thresholds", default="25,50", metavar="MS,MS", help="of its colors")
+    add("--plot-dataset-stats", action="store_true", help="draw how long prompts and answers were")
     add("--json", action="store_true", help="the figures as one JSON object")
+    for name, about in IGNORED.items():
+        add(
+            f"--{name}",
+            action="store_true" if name in SWITCHES else "store",
+            help="vLLM's; " + about,
+        )
+    for about, names in REFUSED.items():
+        for name in names:
+            add(f"--{name}", nargs="*", action=_Refused, about=about, help=argparse.SUPPRESS)
+
+
+class _Refused(argparse.Action):
+    """An option of vLLM's that is not here: its name is known, and so is what to do instead."""
+
+    def __init__(self, *args: Any, about: str, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self.about = about
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> NoReturn:
+        parser.error(f"{self.option_strings[0]} is not supported; {self.about}")
 
 
 def run_bench_serve(args: argparse.Namespace) -> int:
     """0 if every request succeeded."""
     shown = _metrics(args.percentile_metrics)
+    thresholds = _thresholds(args.timeline_itl_thresholds)
     load, model = _make_load(args)
     if args.num_warmups:
-        warm = Load(
-            load.url, load.bodies[: args.num_warmups], load.prompt_lens, headers=load.headers
-        )
-        warm.prompt_lens = warm.prompt_lens[: len(warm.bodies)]
-        asyncio.run(run_load(warm))
-    results, duration = asyncio.run(run_load(load))
+        drive(load.cut(args.num_warmups))
+    started = datetime.datetime.now()
+    results, duration = drive(load)
     percentiles = [float(word) for word in args.metric_percentiles.split(",")]
     figures: dict[str, Any] = {
-        "date": datetime.datetime.now().strftime("%Y%m%d-%H%M%S"),
+        "date": started.strftime("%Y%m%d-%H%M%S"),
+        "endpoint_type": args.backend,
         "backend": args.backend,
+        "label": args.label,
         "model_id": model,
-        "num_prompts": args.num_prompts,
+        "tokenizer_id": args.tokenizer,
+        "num_prompts": len(load.bodies),
+        **dict(pair.split("=", 1) for pair in args.metadata),
         "request_rate": "inf" if math.isinf(args.request_rate) else args.request_rate,
         "burstiness": args.burstiness,
         "max_concurrency": args.max_concurrency,
+        **_ramp_up(args, load, started),
         **summarize(results, duration, percentiles, _slos(args.goodput)),
-        **({} if args.label is None else {"label": args.label}),
-        **dict(pair.split("=", 1) for pair in args.metadata),
     }
     print(json.dumps(figures) if args.json else report(figures, percentiles, shown))
     for error in list(dict.fromkeys(r.error for r in results if r.error))[:10]:
         print(f"failed: {error}", file=sys.stderr)
-    if args.save_result or args.save_detailed:
-        _save(args, figures | (details(results) if args.save_detailed else {}))
+    path = _result_path(args, figures)
+    if args.save_result or args.save_detailed or args.append_result:
+        _save(args, path, figures | (details(results) if args.save_detailed else {}))
     if args.plot is not None:
-        plot(results, args.plot)
+        plot_latencies(results, args.plot)
+    if args.plot_timeline or args.plot_dataset_stats:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    if args.plot_timeline:
+        write_timeline(results, thresholds, path.with_suffix(".timeline.html"))
+    if args.plot_dataset_stats:
+        plot_dataset(results, path.with_suffix(".dataset_stats.png"))
     return 1 if figures["failed"] else 0
 
 
 def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
     """Raises ValueError for options that cannot be, and if the server does not answer."""
-    if args.num_prompts < 1:
-        raise ValueError(f"--num-prompts is {args.num_prompts}; it must be at least 1")
-    if not args.request_rate > 0 or not args.burstiness > 0:
-        raise ValueError("--request-rate and --burstiness must be above 0")
-    if not 0 <= args.random_range_ratio < 1:
-        raise ValueError("--random-range-ratio must be at least 0 and below 1")
+    rng = random.Random(args.seed)
+    samples = make_samples(args, rng)
+    times, rates = _times(args, len(samples))
     base = args.base_url or f"http://{args.host}:{args.port}"
     for option in ("header", "metadata"):
         for pair in getattr(args, option):
             if "=" not in pair:
                 raise ValueError(f"--{option} has {pair!r}; it must be KEY=VALUE")
-    headers = dict(pair.split("=", 1) for pair in args.header)
-    model = (
-        args.served_model_name
-        or args.model
-        or _first_model(base, headers, args.ready_check_timeout_sec)
-    )
-    rng = random.Random(args.seed)
-    spread = args.random_range_ratio
-    prompts = random_prompts(args.num_prompts, args.random_input_len, spread, args.vocab_size, rng)
-    bodies = []
-    for prompt in prompts:
-        tokens = max(1, round(args.random_output_len * rng.uniform(1 - spread, 1 + spread)))
-        body: dict[str, Any] = {"model": model, "max_tokens": tokens, "stream": True}
-        body["stream_options"] = {"include_usage": True}
-        if args.backend == "openai":
-            body["prompt"] = prompt
-        else:
-            text = " ".join(f"word{token}" for token in prompt)
-            body["messages"] = [{"role": "user", "content": text}]
-        if args.ignore_eos:
-            body["ignore_eos"] = True
-        given = {name: getattr(args, name) for name in SAMPLING}
-        body |= {name: value for name, value in given.items() if value is not None}
-        bodies.append(body | args.extra_body)
+    key = os.environ.get("OPENAI_API_KEY")
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    headers |= dict(pair.split("=", 1) for pair in args.header)
+    model = args.served_model_name or args.model or _first_model(args, base, headers)
+    prefix = args.request_id_prefix
     load = Load(
         base + (args.endpoint or ENDPOINTS[args.backend]),
-        bodies,
-        [len(prompt) for prompt in prompts],
-        args.request_rate,
-        args.burstiness,
+        make_bodies(args, samples, model, rng),
+        [sample.prompt_len for sample in samples],
+        times,
+        rates,
         args.max_concurrency,
-        args.seed,
         headers,
+        [] if prefix is None else [f"{prefix}{number}" for number in range(len(samples))],
+        args.insecure,
     )
     return load, model
 
 
-def _first_model(base: str, headers: Mapping[str, str], timeout: float) -> str:
-    from urllib.error import URLError
-    from urllib.request import ProxyHandler, Request, build_opener
+def _times(args: argparse.Namespace, num_requests: int) -> tuple[list[float], list[float] | None]:
+    """When each request is sent, and the rate that held for it, if that changes."""
+    if not args.request_rate > 0 or not args.burstiness > 0:
+        raise ValueError("--request-rate and --burstiness must be above 0")
+    draw = np.random.default_rng(args.seed)
+    bounds = (args.ramp_up_start_rps, args.ramp_up_end_rps)
+    if args.ramp_up_strategy is None:
+        if bounds != (None, None):
+            raise ValueError(
+                "--ramp-up-start-rps and --ramp-up-end-rps belong to a ramp-up; give "
+                f"--ramp-up-strategy, {' or '.join(RAMP_UPS)}"
+            )
+        return arrival_times(num_requests, args.request_rate, args.burstiness, draw), None
+    if not math.isinf(args.request_rate):
+        raise ValueError("--request-rate is fixed and a ramp-up is not; leave one of them out")
+    if None in bounds:
+        raise ValueError("--ramp-up-strategy needs --ramp-up-start-rps and --ramp-up-end-rps")
+    return ramp_up_times(num_requests, args.ramp_up_strategy, *bounds, args.burstiness, draw)
 
-    end = time.monotonic() + timeout
-    opener = build_opener(ProxyHandler({}))
+
+def _ramp_up(args: argparse.Namespace, load: Load, started: datetime.datetime) -> dict[str, Any]:
+    """How the rate grew: its bounds, and when it was first each whole number in between.
+
+    Source: vllm/benchmarks/serve.py#L806-L831 (benchmark) @ v0.22.1
+    """
+    if load.rates is None or load.times is None:
+        return {}
+    events: list[dict[str, Any]] = [{"rps": int(load.rates[0]), "timestamp": started.isoformat()}]
+    for rate, seconds in zip(load.rates, load.times, strict=True):
+        when = (started + datetime.timedelta(seconds=seconds)).isoformat()
+        first, last = events[-1]["rps"] + 1, int(rate + 1e-9)  # 10.0 may come out as 9.99...
+        events += [{"rps": whole, "timestamp": when} for whole in range(first, last + 1)]
+    return {
+        "ramp_up_strategy": args.ramp_up_strategy,
+        "ramp_up_start_rps": args.ramp_up_start_rps,
+        "ramp_up_end_rps": args.ramp_up_end_rps,
+        "rps_change_events": events,
+    }
+
+
+def _first_model(args: argparse.Namespace, base: str, headers: Mapping[str, str]) -> str:
+    """The first model that the server has; it is waited for as long as ``args`` say."""
+    import ssl
+    from urllib.error import URLError
+    from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+    end = time.monotonic() + args.ready_check_timeout_sec
+    unchecked = [HTTPSHandler(context=ssl._create_unverified_context())] if args.insecure else []
+    opener = build_opener(ProxyHandler({}), *unchecked)
     while True:
         try:
             with opener.open(Request(f"{base}/v1/models", headers=dict(headers)), timeout=10) as r:
@@ -238,6 +339,20 @@ def _first_model(base: str, headers: Mapping[str, str], timeout: float) -> str:
             if time.monotonic() > end:
                 raise ValueError(f"no server answers at {base}: {error}; is it running?") from error
             time.sleep(0.5)
+
+
+def _thresholds(words: str) -> tuple[float, float]:
+    """The two thresholds of the timeline's colors, in seconds."""
+    try:
+        low, high = (float(word) / 1000 for word in words.split(","))
+    except ValueError:
+        low, high = 0.0, 0.0
+    if not 0 < low < high:
+        raise ValueError(
+            f"--timeline-itl-thresholds is {words!r}; it must be two ascending times in ms, such "
+            "as 25,50"
+        )
+    return low, high
 
 
 def _metrics(words: str) -> list[str]:
@@ -260,10 +375,26 @@ def _slos(words: Sequence[str]) -> dict[str, float]:
     return slos
 
 
-def _save(args: argparse.Namespace, figures: Mapping[str, Any]) -> None:
-    name = args.result_filename or f"{args.backend}-{figures['date']}.json"
-    args.result_dir.mkdir(parents=True, exist_ok=True)
-    with open(args.result_dir / name, "a" if args.append_result else "w", encoding="utf-8") as file:
+def _result_path(args: argparse.Namespace, figures: Mapping[str, Any]) -> Path:
+    """Where results are kept; pictures lie beside them.
+
+    Source: vllm/benchmarks/serve.py#L1203-L1243 (compute_result_filename) @ v0.22.1
+    """
+    if args.result_filename:
+        return Path(args.result_dir, args.result_filename)
+    rate = f"{figures['request_rate']}qps"
+    if args.ramp_up_strategy is not None:
+        bounds = f"{args.ramp_up_start_rps:g}qps-{args.ramp_up_end_rps:g}qps"
+        rate = f"ramp-up-{args.ramp_up_strategy}-{bounds}"
+    limit = "" if args.max_concurrency is None else f"-concurrency{args.max_concurrency}"
+    model = figures["model_id"].rpartition("/")[2]
+    label = args.label or args.backend
+    return Path(args.result_dir, f"{label}-{rate}{limit}-{model}-{figures['date']}.json")
+
+
+def _save(args: argparse.Namespace, path: Path, figures: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "a" if args.append_result else "w", encoding="utf-8") as file:
         file.write(json.dumps(figures) + "\n")
 
 
@@ -278,6 +409,10 @@ def report(
         f"output         {figures['output_throughput']:.1f} tokens/s",
         f"total          {figures['total_token_throughput']:.1f} tokens/s",
     ]
+    lines.append(
+        f"in one second  at most {figures['max_output_tokens_per_s']:.0f} chunks, "
+        f"{figures['max_concurrent_requests']} requests that ran in it"
+    )
     if figures["request_goodput"] is not None:
         lines.insert(2, f"goodput        {figures['request_goodput']:.2f} requests/s")
     words = [str(int(p)) if p == int(p) else str(p) for p in percentiles]
@@ -290,21 +425,3 @@ def report(
             f"{name.upper():<4} in ms     " + "".join(f"{figures[k]:>10.2f}" for k in keys)
         )
     return "\n".join(lines)
-
-
-def plot(results: Sequence[RequestResult], file: Path) -> None:
-    """TTFT over the time of sending, and the distribution of inter-token latencies."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    good = [result for result in results if result.success]
-    begin = min((result.start_time for result in good), default=0.0)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
-    left.plot([r.start_time - begin for r in good], [r.ttft * 1000 for r in good], ".")
-    left.set(xlabel="sent after (s)", ylabel="time to first token (ms)")
-    right.hist([gap * 1000 for r in good for gap in r.itl], bins=50)
-    right.set(xlabel="inter-token latency (ms)", ylabel="chunks")
-    figure.tight_layout()
-    figure.savefig(file, dpi=120)

@@ -20,7 +20,7 @@ from mini_vllm.executor.worker import pick_device
 from mini_vllm.hub import in_units
 from mini_vllm.model.build import default_dtype, resolve_dtype
 from mini_vllm.model.config import load_config
-from mini_vllm.model.layers import Build, Linear, compute_dtype
+from mini_vllm.model.layers import Build, Linear, product_dtype
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.quantization.config import get_quantization_config
@@ -97,15 +97,16 @@ def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
 def weight_bytes(model: LlamaForCausalLM, device_type: str) -> tuple[int, int]:
     """What the weights take in memory, and what a decode step of one request reads of them.
 
-    A CPU without arithmetic in the model's dtype keeps products' weights in float32. A tied head
-    is a second copy there, in the order that products read. Of experts a token reads only its own.
+    A CPU without arithmetic in the model's dtype keeps small products' weights in float32. A tied
+    head is a second copy there, in the order that products read. Of experts a token reads only its
+    own.
     """
     args, total, read = model.config, 0, 0
     for name, module in model.named_modules():
         own = sum(weight.numel() * weight.itemsize for weight in module.parameters(recurse=False))
         is_plain = isinstance(module, Linear) and module.weight is not None
         if is_plain and module.weight.dtype in (torch.bfloat16, torch.float16):
-            own = own // 2 * compute_dtype(module.weight.dtype, device_type).itemsize
+            own = own // 2 * product_dtype(module.weight, device_type).itemsize
         if name == "lm_head" and args.tie_word_embeddings and device_type != "cpu":
             read += own  # the embedding itself, counted already
             continue

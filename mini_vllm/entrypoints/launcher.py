@@ -30,7 +30,11 @@ from mini_vllm.entrypoints.openai.state import ServerState, shutting_down
 
 logger = logging.getLogger(__name__)
 
-KEEP_ALIVE_SECONDS = 5
+KEEP_ALIVE_SECONDS = 75
+"""How long an idle connection stays open: longer than clients keep theirs (httpx, and with it the
+openai client, 5 s; proxies up to 60). Whoever closes first must be the client, or it may just then
+send a request into a connection that is being closed, and see it fail. Upstream closes at 5 s, too.
+"""
 WATCH_SECONDS = 0.1
 LAST_ANSWERS_SECONDS = 5.0
 """How long answers that are complete may take to reach their readers."""

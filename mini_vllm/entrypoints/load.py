@@ -12,16 +12,18 @@ Source: vllm/benchmarks/serve.py#L244-L344 (get_request) @ v0.22.1
 
 from __future__ import annotations
 
-import json
 import math
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import orjson
 
 METRICS = ("ttft", "tpot", "itl", "e2el")
+RAMP_UPS = ("linear", "exponential")
 
 
 # ---------------------------------------------------------------------- arrivals
@@ -51,6 +53,42 @@ def arrival_times(
         gaps = rng.gamma(burstiness, 1.0 / (rate * burstiness), num_requests)
     times = np.cumsum(gaps)
     return (times * (num_requests / rate / times[-1])).tolist()
+
+
+def ramp_up_times(
+    num_requests: int,
+    strategy: str,
+    start_rps: float,
+    end_rps: float,
+    burstiness: float,
+    rng: np.random.Generator,
+) -> tuple[list[float], list[float]]:
+    """When each request is sent if the rate grows on the way, and the rate that held for it.
+
+    The rate goes from ``start_rps`` for the first request to ``end_rps`` for the last, by equal
+    steps a request ("linear") or by equal factors ("exponential"); the gap before a request is
+    drawn as in :func:`arrival_times`, with its own mean. Nothing is stretched: how long the run
+    takes is not known beforehand.
+
+    Raises:
+        ValueError: for another strategy, or rates that are not above 0.
+
+    Source: vllm/benchmarks/serve.py#L222-L244 (_get_current_request_rate) @ v0.22.1
+    """
+    if strategy not in RAMP_UPS or not 0 < start_rps <= end_rps:
+        raise ValueError(
+            f"a {strategy!r} ramp-up from {start_rps} to {end_rps} requests/s: it must be "
+            f"{' or '.join(RAMP_UPS)}, from above 0 to at least as much"
+        )
+    progress = np.arange(num_requests) / max(num_requests - 1, 1)
+    if strategy == "linear":
+        rates = start_rps + (end_rps - start_rps) * progress
+    else:
+        rates = start_rps * (end_rps / start_rps) ** progress
+    gaps = 1.0 / rates
+    if not math.isinf(burstiness):
+        gaps = rng.gamma(burstiness, gaps / burstiness)
+    return np.cumsum(gaps).tolist(), rates.tolist()
 
 
 # ---------------------------------------------------------------------- one request
@@ -106,7 +144,7 @@ class StreamReader:
         if payload.strip() == b"[DONE]":
             self.done = True
             return
-        body = json.loads(payload)
+        body = orjson.loads(payload)
         if "error" in body:
             self.result.error = str(body["error"].get("message", body["error"]))
             return
@@ -143,16 +181,22 @@ class StreamReader:
         result.output_tokens = result.output_tokens or self._num_chunks
 
 
-async def send(session: Any, url: str, body: Mapping[str, Any], result: RequestResult) -> None:
+async def send(
+    session: Any,
+    url: str,
+    body: Mapping[str, Any],
+    result: RequestResult,
+    headers: Mapping[str, str] | None = None,
+) -> None:
     """Send one request and read its stream to the end; failures are kept in the result."""
     result.start_time = time.perf_counter()
     reader = StreamReader(result)
     try:
-        async with session.post(url, json=body) as answer:
+        async with session.post(url, json=body, headers=headers) as answer:
             if answer.status != 200:
                 result.error = f"{answer.status}: {(await answer.text())[:300]}"
                 return
-            async for data, _ in answer.content.iter_chunks():
+            async for data in answer.content.iter_any():
                 reader.feed(data, time.perf_counter())
         reader.end()
     except Exception as error:
@@ -202,6 +246,7 @@ def summarize(
         "request_goodput": goodput(good, slos, duration) if slos else None,
         "output_throughput": outputs / duration,
         "total_token_throughput": (inputs + outputs) / duration,
+        **peaks(good),
     }
     values = {
         "ttft": [result.ttft for result in good],
@@ -218,6 +263,27 @@ def summarize(
             word = str(int(p)) if p == int(p) else str(p)
             figures[f"p{word}_{name}_ms"] = float(np.percentile(milliseconds, p))
     return figures
+
+
+def peaks(good: Sequence[RequestResult]) -> dict[str, float]:
+    """Of the fullest second: chunks that arrived, and requests that were on their way.
+
+    Seconds are counted from the first request. As upstream's, a chunk counts as one token.
+
+    Source: vllm/benchmarks/serve.py#L486-L545 (calculate_metrics) @ v0.22.1
+    """
+    begin = min((result.start_time for result in good), default=0.0)
+    tokens: Counter[int] = Counter()
+    running: Counter[int] = Counter()
+    for result in good:
+        sent = result.start_time - begin
+        arrivals = np.cumsum([sent + result.ttft, *result.itl])
+        tokens.update(arrivals.astype(int).tolist())
+        running.update(range(int(sent), int(sent + result.latency) + 1))
+    return {
+        "max_output_tokens_per_s": float(max(tokens.values(), default=0)),
+        "max_concurrent_requests": max(running.values(), default=0),
+    }
 
 
 def details(results: Sequence[RequestResult]) -> dict[str, Any]:

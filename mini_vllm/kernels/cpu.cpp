@@ -1,5 +1,5 @@
 // What lies between a decoder's matrix products, for a CPU: one pass through memory for each function;
-// products that no library computes fast, of few tokens, and with weights of 4 bits; and a whole layer,
+// products with packed weights: floats, bfloat16, and numbers of 4 bits; and a whole layer,
 // or a whole model, as one call, where it is so narrow that calling takes longer than computing.
 //
 // Plain loops; the compiler turns them into vector instructions of whatever machine it runs on
@@ -338,9 +338,24 @@ constexpr i64 REGISTERS = 16;
 template <int R>
 constexpr int AT_ONCE = REGISTERS * 3 / 4 * LANES / R;  // tokens; the other registers hold x and tile
 
+constexpr i64 ROWS = 32;  // of a weight, that lie together
+
+// Some LANES numbers of a column. One of bf16 has ROWS of them: row i and row i + ROWS / 2 share a
+// word, so that one operation on a whole register unpacks each of the two.
+inline floats part(const float* column, int p) { return load(column + p * LANES); }
+inline floats part(const bf16* column, int p) {
+    typedef std::uint32_t pairs __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
+    constexpr int HALF = ROWS / 2 / LANES;
+    const pairs both = *reinterpret_cast<const pairs*>(column + p % HALF * 2 * LANES);
+    const pairs one = p < HALF ? both << 16 : both & 0xffff0000u;
+    floats values;
+    std::memcpy(&values, &one, sizeof values);
+    return values;
+}
+
 // out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
-template <int R, int N, int STRIDE>
-inline void add_products(float* out, const float* x, const float* tile, i64 columns, i64 out_stride,
+template <int R, int N, int STRIDE, class W>
+inline void add_products(float* out, const float* x, const W* tile, i64 columns, i64 out_stride,
                          i64 x_stride) {
     constexpr int PARTS = R / LANES;
     floats sums[N][PARTS];
@@ -349,7 +364,7 @@ inline void add_products(float* out, const float* x, const float* tile, i64 colu
     for (i64 c = 0; c < columns; ++c)
         for (int t = 0; t < N; ++t)
             for (int p = 0; p < PARTS; ++p)
-                sums[t][p] += x[t * x_stride + c] * load(tile + c * STRIDE + p * LANES);
+                sums[t][p] += x[t * x_stride + c] * part(tile + c * STRIDE, p);
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
@@ -357,8 +372,8 @@ inline void add_products(float* out, const float* x, const float* tile, i64 colu
 
 // The same for all tokens: N at a time, and what is left over at once. One token alone leaves the
 // processor waiting for its own sums, so N + 1 are not N and one.
-template <int R, int STRIDE = R, int N = AT_ONCE<R>>
-void add_all_products(float* out, const float* x, const float* tile, i64 tokens, i64 columns,
+template <int R, int STRIDE = R, int N = AT_ONCE<R>, class W>
+void add_all_products(float* out, const float* x, const W* tile, i64 tokens, i64 columns,
                       i64 out_stride, i64 x_stride) {
     for (; tokens >= N && (tokens != N + 1 || N <= 2); tokens -= N, out += N * out_stride, x += N * x_stride)
         add_products<R, N, STRIDE>(out, x, tile, columns, out_stride, x_stride);
@@ -372,36 +387,58 @@ inline void start_sums(float* out, const float* bias, i64 tokens, i64 width, i64
         for (i64 r = 0; r < width; ++r) out[t * out_stride + r] = bias ? bias[r] : 0.0f;
 }
 
-// A weight [N, K] in float: blocks of ROWS rows, [N / ROWS, K, ROWS].
-constexpr i64 ROWS = 32;
+// A weight [N, K] of floats or bf16: blocks [N / ROWS, K, ROWS]; `native.pack` makes them.
 struct Matrix {
-    const float *blocks, *bias;
-    i64 rows, columns;
+    const void* blocks;
+    const float* bias;
+    i64 rows, columns, is_bf16;
 };
-// Many tokens go through a block in narrow strips: each number of the strip then meets more of them
+// Many tokens go through a tile in narrow strips: each number of the strip then meets more of them
 // in registers. Few go through it once, from its beginning to its end, as memory likes it. And so
 // many that their own numbers outgrow the caches go one part after another.
 constexpr i64 STRIP = 2 * LANES, MANY_TOKENS = 32, MOST_TOKENS = 512;
 
+void add_tile(float* out, const float* x, const float* tile, i64 tokens, i64 columns, const Matrix& m) {
+    if (tokens < MANY_TOKENS)
+        return add_all_products<ROWS>(out, x, tile, tokens, columns, m.rows, m.columns);
+    for (i64 r = 0; r < ROWS; r += STRIP)
+        add_all_products<STRIP, ROWS>(out + r, x, tile + r, tokens, columns, m.rows, m.columns);
+}
+
+// out[t, :ROWS] += x[t] . block, for all tokens. Floats are used where they lie. Bf16 that many tokens
+// meet is unpacked into a tile, which stays in the fastest caches meanwhile; few unpack it in registers.
+inline void add_block(float* out, const float* x, const float* block, i64 tokens, const Matrix& m) {
+    add_tile(out, x, block, tokens, m.columns, m);
+}
+inline void add_block(float* out, const float* x, const bf16* block, i64 tokens, const Matrix& m) {
+    if (tokens <= 2 * AT_ONCE<ROWS>)
+        return add_all_products<ROWS>(out, x, block, tokens, m.columns, m.rows, m.columns);
+    constexpr i64 STEP = 256;  // columns; with ROWS rows they are 32 KB
+    float tile[STEP * ROWS];
+    for (i64 c = 0; c < m.columns; c += STEP) {
+        const i64 columns = m.columns - c < STEP ? m.columns - c : STEP;
+        for (i64 i = 0; i < columns; ++i)
+            for (int p = 0; p < ROWS / LANES; ++p)
+                *reinterpret_cast<floats*>(tile + i * ROWS + p * LANES) = part(block + (c + i) * ROWS, p);
+        add_tile(out, x + c, tile, tokens, columns, m);
+    }
+}
+
+template <class W>
 void product_of_some(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < m.rows; row += ROWS) {
-        const float* block = m.blocks + row * m.columns;
         start_sums(out + row, m.bias ? m.bias + row : nullptr, tokens, ROWS, m.rows);
-        if (tokens < MANY_TOKENS)
-            add_all_products<ROWS>(out + row, x, block, tokens, m.columns, m.rows, m.columns);
-        else
-            for (i64 r = 0; r < ROWS; r += STRIP)
-                add_all_products<STRIP, ROWS>(out + row + r, x, block + r, tokens, m.columns, m.rows,
-                                              m.columns);
+        add_block(out + row, x, static_cast<const W*>(m.blocks) + row * m.columns, tokens, m);
     }
 }
 
 // out = x . weight + bias: [T, K] -> [T, N].
 void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
+    auto run = m.is_bf16 ? product_of_some<bf16> : product_of_some<float>;
     for (i64 t = 0; t < tokens; t += MOST_TOKENS)
-        product_of_some(out + t * m.rows, x + t * m.columns, m,
-                        tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS, threads);
+        run(out + t * m.rows, x + t * m.columns, m,
+            tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS, threads);
 }
 
 // ---------------------------------------------------------------- products with weights of 4 bits
@@ -657,9 +694,8 @@ FOR_CACHE(bf16, bf16, bf16_bf16)
 FOR_LAYERS(float, f32)
 FOR_LAYERS(bf16, bf16)
 
-extern "C" void multiply(float* out, const float* x, const float* blocks, const float* bias,
-                             i64 tokens, i64 rows, i64 columns, int threads) {
-    product(out, x, Matrix{blocks, bias, rows, columns}, tokens, threads);
+extern "C" void multiply(float* out, const float* x, const Matrix* m, i64 tokens, int threads) {
+    product(out, x, *m, tokens, threads);
 }
 
 extern "C" void multiply_int4(float* out, const float* x, const std::uint8_t* packed,

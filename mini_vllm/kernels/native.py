@@ -50,12 +50,12 @@ LEAST_PARALLEL = 1 << 15
 
 def can_run(tensor: Tensor) -> bool:
     """Whether the functions here work on `tensor`. Not while `torch.compile` traces."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.dtype in NAMES
-        and not torch.compiler.is_compiling()
-        and library() is not None
-    )
+    return can_read(tensor.dtype, tensor.device.type) and not torch.compiler.is_compiling()
+
+
+def can_read(dtype: torch.dtype, device_type: str) -> bool:
+    """Whether there are functions here for such numbers."""
+    return device_type == "cpu" and dtype in NAMES and library() is not None
 
 
 @functools.cache
@@ -136,7 +136,16 @@ POINTER, SIZE, REAL, INT = ctypes.c_void_p, ctypes.c_int64, ctypes.c_float, ctyp
 class Matrix(ctypes.Structure):
     """These are the structures of `cpu.cpp`, field by field."""
 
-    _fields_ = [("blocks", POINTER), ("bias", POINTER), ("rows", SIZE), ("columns", SIZE)]
+    _fields_ = [
+        *((name, POINTER) for name in ("blocks", "bias")),
+        *((name, SIZE) for name in ("rows", "columns", "is_bf16")),
+    ]
+
+    def __init__(self, blocks: Tensor, bias: Tensor | None) -> None:
+        """`blocks` is a packed weight, see :func:`pack`; both must outlive this."""
+        rows, columns = len(blocks) * ROWS, blocks.shape[1]
+        at = None if bias is None else bias.data_ptr()
+        super().__init__(blocks.data_ptr(), at, rows, columns, blocks.dtype == torch.bfloat16)
 
 
 class Layer(ctypes.Structure):
@@ -192,7 +201,7 @@ ARGUMENTS: dict[str, Sequence[type]] = {
     "silu_mul": [*[POINTER] * 2, *[SIZE] * 2, INT],
     "store": [*[POINTER] * 5, *[SIZE] * 5],
     "paged_attention": [*[POINTER] * 7, *[SIZE] * 9, REAL, INT],
-    "multiply": [*[POINTER] * 4, *[SIZE] * 3, INT],
+    "multiply": [*[POINTER] * 2, ctypes.POINTER(Matrix), SIZE, INT],
     "decoder_layer": [
         *[POINTER] * 3,
         ctypes.POINTER(Layer),
@@ -307,12 +316,20 @@ def paged_attention(
 
 
 def pack(weight: Tensor) -> Tensor:
-    """A copy of `weight` `[N, K]` for `linear`: a column's numbers of `ROWS` rows lie together."""
-    return weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2).contiguous()
+    """A copy of `weight` `[N, K]` for `linear`: a column's numbers of `ROWS` rows lie together.
+
+    In bfloat16 row i of a block and row i + ROWS / 2 are neighbours: 32 bits, unpacked at once.
+    """
+    blocks = weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2)
+    if weight.dtype == torch.bfloat16:
+        blocks = blocks.unflatten(2, (2, ROWS // 2)).transpose(2, 3).flatten(2)
+    return blocks.contiguous()
 
 
 def unpack(blocks: Tensor) -> Tensor:
     """The weight `[N, K]` that was packed."""
+    if blocks.dtype == torch.bfloat16:
+        blocks = blocks.unflatten(2, (ROWS // 2, 2)).transpose(2, 3).flatten(2)
     return blocks.transpose(1, 2).reshape(-1, blocks.shape[1])
 
 
@@ -322,13 +339,11 @@ def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
     A token's numbers are the same, to the bit, whatever other tokens come with it.
     """
     x = x.contiguous()
-    num_rows = blocks.shape[0] * ROWS
-    output = torch.empty(x.shape[0], num_rows)
+    weight = Matrix(blocks, bias)
+    output = torch.empty(x.shape[0], weight.rows)
     function("multiply")(
-        output.data_ptr(), x.data_ptr(), blocks.data_ptr(),
-        None if bias is None else bias.data_ptr(),
-        x.shape[0], num_rows, x.shape[1], threads(blocks.numel()),
-    )  # fmt: skip
+        output.data_ptr(), x.data_ptr(), weight, x.shape[0], threads(blocks.numel())
+    )
     return output
 
 

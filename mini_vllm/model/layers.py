@@ -47,6 +47,15 @@ def compute_dtype(dtype: torch.dtype, device_type: str) -> torch.dtype:
     return dtype if detect and detect().get(needed) else torch.float32
 
 
+def product_dtype(weight: Tensor, device_type: str) -> torch.dtype:
+    """The dtype in which a product keeps `weight`: that of activations, or its own if our products
+    unpack it as they go. A small one is kept as it is multiplied."""
+    is_in_blocks = len(weight) % native.ROWS == 0 and native.can_read(weight.dtype, device_type)
+    if is_in_blocks and weight.numel() >= MIN_PACKED_ELEMENTS:
+        return weight.dtype
+    return compute_dtype(weight.dtype, device_type)
+
+
 def to_compute_dtype(tensor: Tensor) -> Tensor:
     return tensor.to(compute_dtype(tensor.dtype, tensor.device.type))
 
@@ -230,9 +239,9 @@ class UnquantizedLinearMethod:
     def process_weights_after_loading(self, layer: Linear) -> None:
         if layer.weight.device.type != "cpu":
             return
-        weight = to_compute_dtype(layer.weight)
+        weight = layer.weight.to(product_dtype(layer.weight, "cpu"))
         is_small = weight.numel() < MIN_PACKED_ELEMENTS
-        is_float = weight.dtype == torch.float32
+        is_float = compute_dtype(weight.dtype, "cpu") == torch.float32
         if is_float and native.can_run(weight) and len(weight) % native.ROWS == 0:
             layer.blocks = native.pack(weight)
         elif not (is_float and is_small) and can_pack(weight.dtype):
@@ -253,8 +262,10 @@ class UnquantizedLinearMethod:
 
 
 def unpacked(layer: Linear) -> Tensor:
-    """The weight of a layer that keeps it packed."""
-    return native.unpack(layer.blocks) if layer.packed is None else layer.packed.to_dense()
+    """The weight of a layer that keeps it packed, to multiply by."""
+    if layer.packed is not None:
+        return layer.packed.to_dense()
+    return to_compute_dtype(native.unpack(layer.blocks))
 
 
 UNQUANTIZED = UnquantizedLinearMethod()

@@ -109,11 +109,8 @@ def linears_of(layer: Any) -> tuple[Linear, ...]:
 
 
 def matrix(linear: Linear) -> native.Matrix:
-    bias = None if linear.bias is None else linear.bias.data_ptr()
     assert linear.blocks is not None
-    return native.Matrix(
-        linear.blocks.data_ptr(), bias, sum(linear.output_sizes), linear.input_size
-    )
+    return native.Matrix(linear.blocks, linear.bias)
 
 
 def places_of(rope: tuple[Tensor, Tensor], metadata: AttentionMetadata) -> native.Places:

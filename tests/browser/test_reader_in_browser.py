@@ -12,6 +12,7 @@ import pytest
 from labkit.citations.symbols import Upstream
 from labkit.course.manifest import Course
 from labkit.course.root import upstream_root
+from labkit.practice import portfolio
 from labkit.reader.book import OUTPUT, build_all, build_one
 from labkit.reader.browser import Browser
 from tests.labkit.reading_course import CLOSE, STEP_3, STEP_40, make_reading_course, make_upstream
@@ -384,6 +385,21 @@ def test_no_page_scrolls_sideways(
             wide[path.name] = found
     browser.resize(1440, 900)
     assert wide == {}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_portfolio_does_not_scroll_sideways(
+    browser: Browser, tmp_path: Path, width: int
+) -> None:
+    shown = portfolio.Shown(
+        runs=[("64 requests, tokens a second", "1,234.5", "1,250.1")], others=[("vLLM", "1,300")]
+    )
+    page = tmp_path / "portfolio.html"
+    page.write_text(portfolio.page(Course(PROJECT), shown), encoding="utf-8")
+    browser.resize(width, 844)
+    browser.open(page.as_uri())
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    browser.resize(1440, 900)
 
 
 @pytest.mark.parametrize("width", WIDTHS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import types
@@ -75,6 +76,19 @@ def test_typer_functions_get_their_arguments_and_give_their_exit_code(
     assert cli.main(["greet", "you", "--loud"]) == 3
     assert capsys.readouterr().out == "YOU\n"
     assert cli.main(["greet"]) == 2  # the name is missing
+
+
+def test_what_the_system_refuses_is_a_sentence_whichever_command_it_was(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Not every command has a guard of its own, and a full disk may meet any of them."""
+
+    def full() -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "a/page.html")
+
+    assert cli.call_typer("read", full, []) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("a/page.html: No space left on device; the disk is full: free some")
 
 
 def test_a_module_runs_as_python_m_would(

@@ -77,10 +77,10 @@ def documents(rng: random.Random, speed: float) -> Iterator[Arrival]:
     text, now = Text(), 0.0
     while True:
         now += rng.expovariate(DOCUMENT_RATE * speed)
-        if rng.random() < 0.3:
+        if rng.random() < 0.15:
             yield Arrival(now, (text(rng.randint(900, 1800)),), about(rng, 32, 8, 64))
         else:
-            yield Arrival(now, (text(about(rng, 60, 16, 200)),), about(rng, 80, 16, 200))
+            yield Arrival(now, (text(about(rng, 60, 16, 200)),), about(rng, 110, 16, 280))
 
 
 def bursts(rng: random.Random, speed: float) -> Iterator[Arrival]:
@@ -113,19 +113,19 @@ def strangers(rng: random.Random, speed: float) -> Iterator[Arrival]:
         yield Arrival(now, (text(about(rng, 250, 32, 900)),), about(rng, 60, 8, 160))
 
 
-CHAT_RATE, AGENT_RATE, DOCUMENT_RATE = 9.5, 47.0, 32.0
-BURST_PAUSE, HOT_RATE, STRANGER_RATE = 3.0, 35.0, 54.0
+CHAT_RATE, AGENT_RATE, DOCUMENT_RATE = 15.0, 76.0, 78.0
+BURST_PAUSE, HOT_RATE, STRANGER_RATE = 3.0, 50.0, 86.0
 """Arrivals a second (of conversations, for chat), and seconds between bursts."""
 
 _TRACES = (
-    Trace("chat", "conversations that repeat their history", Slo(0.5, 0.03), 400, chat),
+    Trace("chat", "conversations that repeat their history", Slo(0.5, 0.012), 400, chat),
     Trace("agents", "short tasks below long instructions of twelve kinds",
-          Slo(0.5, 0.03), 400, agents),
+          Slo(0.5, 0.012), 400, agents),
     Trace("documents", "long prompts that nobody has seen among short questions",
-          Slo(0.8, 0.03), 400, documents),
+          Slo(0.8, 0.012), 400, documents),
     Trace("bursts", "hundreds of short questions at once, and then a pause",
-          Slo(0.4, 0.06), 1000, bursts),
-    Trace("hot", "one text that nearly everybody asks about", Slo(0.5, 0.03), 400, hot),
-    Trace("strangers", "nobody comes twice", Slo(0.5, 0.03), 400, strangers),
+          Slo(0.25, 0.06), 1000, bursts),
+    Trace("hot", "one text that nearly everybody asks about", Slo(0.5, 0.012), 400, hot),
+    Trace("strangers", "nobody comes twice", Slo(0.5, 0.012), 400, strangers),
 )  # fmt: skip
 TRACES: dict[str, Trace] = {trace.name: trace for trace in _TRACES}

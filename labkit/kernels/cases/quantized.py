@@ -336,10 +336,12 @@ def decode(
     low: bool = False,
     falling: bool = False,
     even: bool = False,
+    steady: bool = False,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """One new token a request; a length of None is drawn. `low`: all scores are about -110;
-    `falling`: they fall by 4 from token to token, from 100 on; `even`: all are 0.
+    `falling`: they fall by 4 from token to token, from 100 on; `even`: all are 0. `steady`: values
+    are about 3 and scores differ little, so that what weights lose by rounding averages out.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -355,6 +357,10 @@ def decode(
             paged.key[paged.slots] = as_bytes(numbers)
         if even:
             query.zero_()
+        if steady:
+            numbers = 3 + draw.normal(int(paged.slots.sum()), kv_heads, dim) / 4
+            paged.value[paged.slots] = as_bytes(numbers)
+            query /= 16
         if falling:
             query.zero_()[..., 0] = 1.0
             for row, length in enumerate(lens):
@@ -398,6 +404,10 @@ PAGED_DECODE_INT8 = (
          decode([9, 14, 19], 2, 2, 32, 4, shared=2)),
     Case("falling", "scores that fall from tile to tile", "float32",
          decode([70, 33], 1, 1, 32, 16, falling=True)),
+    Case("steady", "values that differ little, over two tiles", "float16",
+         decode([128, 121, 150], 4, 2, 64, 16, steady=True), once=True),
+    Case("steady-bf16", "values that differ little, over two tiles", "bfloat16",
+         decode([128, 121, 150], 4, 2, 64, 16, steady=True), once=True),
     Case("thousands", "5,000 tokens of context", "float32",
          decode([5000], 1, 1, 16, 16, even=True)),
     Case("wide-head", "200 features", "float32", decode([9, None], 2, 1, 200, 16)),

@@ -24,14 +24,16 @@ COLOURS = dict(
     zip((32, 64, 128, 256, 512, 2048), (GREY, RED, ORANGE, GREEN, BLUE, PURPLE), strict=True)
 )
 WIDTH, TOP, BOTTOM = 310.0, 46.0, 270.0
+MOST_TOKENS = 1500
+"""A second, at the right edge."""
 
 
 def latency_throughput() -> Canvas:
     """Two panels: time to the first token, and time per token, over tokens a second."""
     points = json.loads(RESULTS.read_text("utf-8"))["results"]
     canvas = Canvas(800, 340, "Latency over throughput for six budgets and six loads")
-    _panel(canvas, 70, points, "ttft_p99_ms", "time to first token, p99", (100, 30_000))
-    _panel(canvas, 470, points, "tpot_p99_ms", "time per token, p99", (10, 300))
+    _panel(canvas, 70, points, "ttft_p99_ms", "time to first token, p99", (100, 10_000))
+    _panel(canvas, 470, points, "tpot_p99_ms", "time per token, p99", (1, 300))
     x = 70.0
     for budget, colour in COLOURS.items():
         canvas.line([(x, 324), (x + 22, 324)], colour=colour, width=2)
@@ -47,7 +49,7 @@ def _panel(
 ) -> None:  # fmt: skip
     def at(tokens: float, value: float) -> tuple[float, float]:
         up = math.log(value / limits[0]) / math.log(limits[1] / limits[0])
-        return left + WIDTH * tokens / 1000, BOTTOM - up * (BOTTOM - TOP)
+        return left + WIDTH * tokens / MOST_TOKENS, BOTTOM - up * (BOTTOM - TOP)
 
     canvas.text(left, 22, title, bold=True)
     canvas.line([(left, TOP), (left, BOTTOM), (left + WIDTH, BOTTOM)], colour=INK)
@@ -58,7 +60,7 @@ def _panel(
         words = f"{tick / 1000:g} s" if tick >= 1000 else f"{tick:g} ms"
         canvas.text(left - 6, y, words, anchor="end", size=11, colour=GREY)
         tick *= 10
-    for tokens in (0, 250, 500, 750, 1000):
+    for tokens in range(0, MOST_TOKENS + 1, 500):
         canvas.text(
             at(tokens, 1)[0], BOTTOM + 14, f"{tokens:,}", anchor="middle", size=11, colour=GREY
         )

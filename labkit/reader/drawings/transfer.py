@@ -47,12 +47,15 @@ def split_or_not() -> Canvas:
         words = f"{1e3 * row['tpot']:g}"
         canvas.text(x, TOP + HEIGHT + 16, words, anchor="middle", size=11, colour=GREY)
     canvas.text(LEFT + WIDTH, TOP + HEIGHT + 36, "promised ms per token", anchor="end", size=12)
-    for key, colour, words in (("replicas", ORANGE, "8 replicas"), ("split", BLUE, "3 + 5")):
+    for key, colour, words, down in (
+        ("replicas", ORANGE, "8 replicas", 8),
+        ("split", BLUE, "3 + 5", -8),
+    ):
         path = [_at((row["tpot"] - first) / (last - first), (row[key] - 0.7) / 0.3) for row in rows]
         canvas.line(path, colour=colour, width=2)
         for x, y in path:
             canvas.dot(x, y, colour, 3)
-        canvas.text(path[-1][0] + 10, path[-1][1], words, size=12, colour=colour)
+        canvas.text(path[-1][0] + 10, path[-1][1] + down, words, size=12, colour=colour)
     return canvas
 
 

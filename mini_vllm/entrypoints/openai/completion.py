@@ -50,6 +50,11 @@ class Answer:
         """``echo`` with ``max_tokens=0``: the engine makes one token, which nobody asked for."""
         return bool(self.request.echo) and self.request.max_tokens == 0
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether a choice is the new text and nothing else."""
+        return not (self.request.echo or self.request.logprobs is not None)
+
     def usage(self, outputs: dict[int, int], cached: int) -> dict[str, Any]:
         num_prompt = sum(len(stream.live.prompt_token_ids) for stream in self.streams)
         return usage_of(self.state, num_prompt, sum(outputs.values()), cached)
@@ -172,8 +177,11 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
     Source: vllm/entrypoints/openai/completion/serving.py#L278-L480
     (OpenAIServingCompletion.completion_stream_generator) @ v0.22.1
     """
-    state, request = answer.state, answer.request
+    state, request, tokenizer = answer.state, answer.request, answer.state.engine.tokenizer
     head, tail = _templates(answer)
+    # What is the same for every token is looked up once: this loop runs for each of them.
+    wants_ids, is_plain = request.return_token_ids, answer.is_plain
+    usage_each_time = request.continuous_usage
     counts: dict[int, int] = {}
     cached = [0] * len(answer.streams)
     sources = [state.engine.outputs(stream) for stream in answer.streams]
@@ -183,13 +191,15 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
         for completion in output.outputs:
             index = prompt_index * answer.n + completion.index
             first = index not in counts
-            text, logprobs = _choice(answer, output, completion, state.engine.tokenizer, first)
+            text, logprobs = completion.text, None
+            if not is_plain:
+                text, logprobs = _choice(answer, output, completion, tokenizer, first)
             counts[index] = counts.get(index, 0) + len(completion.token_ids)
-            has_ids = request.return_token_ids and completion.token_ids
+            has_ids = wants_ids and completion.token_ids
             if not (text or logprobs or has_ids or completion.finish_reason):
                 continue
             end = tail
-            if request.continuous_usage:
+            if usage_each_time:
                 usage = answer.usage({index: counts[index]}, sum(cached))
                 end = b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
             choice = {
@@ -199,7 +209,7 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
                 "finish_reason": completion.finish_reason,
                 "stop_reason": completion.stop_reason,
             }
-            if request.return_token_ids:
+            if wants_ids:
                 choice["token_ids"] = completion.token_ids
             yield head + orjson.dumps(choice) + end
     if request.includes_usage or state.enable_force_include_usage:

@@ -121,7 +121,7 @@ class ServerState:
 
     def check_output(self, output: RequestOutput) -> None:
         """Raises what a client must be told instead of an output that failed."""
-        reasons = {completion.finish_reason for completion in output.outputs}
+        reasons = [one.finish_reason for one in output.outputs if one.finish_reason is not None]
         if "error" in reasons:
             if self.engine.errored:
                 raise EngineDeadError(self.engine.client.dead or "")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime
 import json
 import math
 from pathlib import Path
@@ -12,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.entrypoints import bench_serve
+from mini_vllm.entrypoints import bench_plots, bench_serve
 from mini_vllm.entrypoints.bench_serve import Load, run_load
 from mini_vllm.entrypoints.load import (
     RequestResult,
     StreamReader,
     arrival_times,
     goodput,
+    ramp_up_times,
     summarize,
 )
 
@@ -38,6 +40,27 @@ def test_a_metronome_and_a_burst() -> None:
     rng = np.random.default_rng(0)
     assert arrival_times(4, 2.0, math.inf, rng) == pytest.approx([0.5, 1.0, 1.5, 2.0])
     assert arrival_times(3, math.inf, 1.0, rng) == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "rates"), [("linear", [2.0, 5.0, 8.0]), ("exponential", [2.0, 4.0, 8.0])]
+)
+def test_a_rate_that_grows(strategy: str, rates: list[float]) -> None:
+    """By equal steps, or by equal factors, a request; a metronome shows the gaps as they are."""
+    rng = np.random.default_rng(0)
+    times, found = ramp_up_times(3, strategy, 2, 8, math.inf, rng)
+    assert found == pytest.approx(rates)
+    assert times == pytest.approx(np.cumsum([1 / rate for rate in rates]))
+    many, _ = ramp_up_times(20_000, strategy, 5, 5, 4.0, rng)
+    gaps = np.diff([0.0, *many])
+    assert gaps.mean() == pytest.approx(0.2, rel=0.02)
+    assert gaps.std() / gaps.mean() == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("bounds", [("linear", 0, 4), ("linear", 4, 2), ("steps", 1, 2)])
+def test_what_is_no_ramp(bounds: tuple[str, float, float]) -> None:
+    with pytest.raises(ValueError, match="ramp-up from"):
+        ramp_up_times(3, *bounds, 1.0, np.random.default_rng(0))
 
 
 def events(*bodies: object, done: bool = True) -> bytes:
@@ -154,7 +177,7 @@ def test_only_the_metrics_asked_for_are_shown() -> None:
     shown = bench_serve._metrics(options("--percentile-metrics", "ttft,e2el").percentile_metrics)
     figures: dict[str, Any] = dict.fromkeys(
         ("completed", "failed", "duration", "request_throughput", "output_throughput",
-         "total_token_throughput"), 1,
+         "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests"), 1,
     )  # fmt: skip
     figures["request_goodput"] = None
     for name in shown:
@@ -168,7 +191,129 @@ def test_only_the_metrics_asked_for_are_shown() -> None:
 def test_results_are_appended_and_labelled(tmp_path: Path) -> None:
     args = options("--result-dir", str(tmp_path), "--result-filename", "r", "--append-result")
     for number in range(2):
-        bench_serve._save(args, {"number": number})
+        bench_serve._save(args, tmp_path / "r", {"number": number})
     assert (tmp_path / "r").read_text() == '{"number": 0}\n{"number": 1}\n'
     with pytest.raises(ValueError, match="--metadata has 'x'; it must be KEY=VALUE"):
         bench_serve._make_load(options("--metadata", "x"))
+
+
+UPSTREAM = """
+append-result asr-max-audio-len-sec asr-min-audio-len-sec backend base-url blazedit-max-distance
+blazedit-min-distance burstiness custom-output-len dataset-name dataset-path disable-shuffle
+disable-tqdm enable-multimodal-chat endpoint extra-body frequency-penalty goodput header hf-name
+hf-output-len hf-split hf-subset host ignore-eos input-len insecure label logprobs lora-assignment
+lora-modules max-concurrency metadata metric-percentiles min-p model no-oversample no-reranker
+no-stream num-prompts num-warmups output-len percentile-metrics plot-dataset-stats plot-timeline
+port prefix-repetition-num-prefixes prefix-repetition-output-len prefix-repetition-prefix-len
+prefix-repetition-suffix-len presence-penalty profile ramp-up-end-rps ramp-up-start-rps
+ramp-up-strategy random-batch-size random-input-len random-mm-base-items-per-request
+random-mm-bucket-config random-mm-limit-mm-per-prompt random-mm-num-mm-items-range-ratio
+random-output-len random-prefix-len random-range-ratio ready-check-timeout-sec repetition-penalty
+request-id-prefix request-rate result-dir result-filename save-detailed save-result seed
+served-model-name sharegpt-output-len skip-chat-template skip-tokenizer-init sonnet-input-len
+sonnet-output-len sonnet-prefix-len spec-bench-category spec-bench-output-len speed-bench-category
+speed-bench-dataset-subset speed-bench-output-len temperature timeline-itl-thresholds tokenizer
+tokenizer-mode top-k top-p trust-remote-code use-beam-search
+"""
+"""Options of `vllm bench serve` at the pin: benchmarks/serve.py and benchmarks/datasets."""
+
+
+def test_every_option_of_vllm_is_known() -> None:
+    """It does what it says, is dropped with a reason, or is refused by its name."""
+    parser = argparse.ArgumentParser()
+    bench_serve.add_bench_serve_options(parser)
+    known = {word for action in parser._actions for word in action.option_strings}
+    assert not {f"--{name}" for name in UPSTREAM.split()} - known
+
+
+def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--profile"], ["--sonnet-input-len", "3"], ["--use-beam-search"]):
+        with pytest.raises(SystemExit):
+            options(*words)
+        said = capsys.readouterr().err
+        assert f"{words[0]} is not supported; " in said
+
+
+def test_adapters_take_turns() -> None:
+    words = ["--num-prompts", "5", "--lora-modules", "a", "b"]
+    load, model = bench_serve._make_load(options(*words, "--lora-assignment", "round-robin"))
+    assert [body["model"] for body in load.bodies] == ["a", "b", "a", "b", "a"]
+    assert model == "m"
+    load, _ = bench_serve._make_load(options(*words, "--num-prompts", "64"))
+    assert {body["model"] for body in load.bodies} == {"a", "b"}
+
+
+def test_a_ramp_up_is_written_down() -> None:
+    words = ["--num-prompts", "9", "--burstiness", "inf"]
+    ramp = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "2", "--ramp-up-end-rps", "4"]
+    args = options(*words, *ramp)
+    load, _ = bench_serve._make_load(args)
+    assert load.rates is not None and (load.rates[0], load.rates[-1]) == (2.0, 4.0)
+    figures = bench_serve._ramp_up(args, load, datetime.datetime(2026, 1, 1))
+    assert [event["rps"] for event in figures["rps_change_events"]] == [2, 3, 4]
+    name = bench_serve._result_path(args, {"request_rate": "inf", "model_id": "a/m", "date": "d"})
+    assert str(name) == "openai-ramp-up-linear-2qps-4qps-m-d.json"
+    for less in (ramp[:2], ramp[2:], [*ramp, "--request-rate", "3"]):
+        with pytest.raises(ValueError, match=r"--ramp-up-strategy|--request-rate is fixed"):
+            bench_serve._make_load(options(*words, *less))
+
+
+def test_prompts_share_prefixes() -> None:
+    words = ["--dataset-name", "prefix_repetition", "--prefix-repetition-num-prefixes", "2"]
+    words += ["--prefix-repetition-prefix-len", "8", "--prefix-repetition-suffix-len", "3"]
+    load, _ = bench_serve._make_load(options(*words, "--num-prompts", "7", "--output-len", "5"))
+    prompts = [tuple(body["prompt"]) for body in load.bodies]
+    assert len(set(prompts)) == 6 and len({prompt[:8] for prompt in prompts}) == 2
+    assert load.prompt_lens == [11] * 6 and {body["max_tokens"] for body in load.bodies} == {5}
+    load, _ = bench_serve._make_load(options("--random-prefix-len", "4", "--input-len", "6"))
+    assert len({tuple(body["prompt"][:4]) for body in load.bodies}) == 1
+    assert load.prompt_lens == [10, 10]
+
+
+def test_prompts_from_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text('{"prompt": "One", "output_tokens": 3}\n\n{"prompt": "Two"}\n')
+    words = ["--dataset-name", "custom", "--dataset-path", str(file), "--disable-shuffle"]
+    load, _ = bench_serve._make_load(options(*words, "--num-prompts", "3", "--logprobs", "2"))
+    assert [body["prompt"] for body in load.bodies] == ["One", "Two", "One"]
+    assert {body["max_tokens"] for body in load.bodies} == {256}
+    assert {body["logprobs"] for body in load.bodies} == {2} and "ignore_eos" not in load.bodies[0]
+    load, _ = bench_serve._make_load(options(*words, "--num-prompts", "3", "--no-oversample"))
+    assert len(load.bodies) == 2
+    with pytest.raises(ValueError, match=r"p\.jsonl:3 is not"):
+        bench_serve._make_load(options(*words, "--custom-output-len", "-1"))
+
+
+def test_lengths_spread_apart() -> None:
+    spread = '{"input": 0.5, "output": 0}'
+    words = ["--num-prompts", "50", "--input-len", "100", "--output-len", "7"]
+    load, _ = bench_serve._make_load(options(*words, "--random-range-ratio", spread))
+    assert min(load.prompt_lens) < 70 and max(load.prompt_lens) > 130
+    assert {body["max_tokens"] for body in load.bodies} == {7}
+    for wrong in ("1", "-0.1", '{"input": 0.5}', "wide"):
+        with pytest.raises(ValueError, match="--random-range-ratio is"):
+            bench_serve._make_load(options("--random-range-ratio", wrong))
+
+
+def test_pictures_of_a_run(tmp_path: Path) -> None:
+    good = RequestResult(
+        4, start_time=5.0, ttft=0.5, latency=0.62, output_tokens=3, itl=[0.01, 0.1]
+    )
+    page = tmp_path / "t.html"
+    bench_plots.write_timeline([good, RequestResult(4, error="500")], (0.025, 0.05), page)
+    text = page.read_text()
+    assert text.count("<rect") == 3 and "request 0: 4 + 3 tokens; gap 100.0 ms" in text
+    colors = [text.count(f'fill="{color}"') for color in bench_plots.COLORS]
+    assert colors == [1, 1, 0, 1]
+    bench_plots.plot_dataset([good], tmp_path / "d.png")
+    bench_plots.plot_latencies([good], tmp_path / "l.png")
+    assert all((tmp_path / name).stat().st_size > 1000 for name in ("d.png", "l.png"))
+    with pytest.raises(ValueError, match="--timeline-itl-thresholds is '50,25'"):
+        bench_serve._thresholds("50,25")
+
+
+def test_the_fullest_second() -> None:
+    early = RequestResult(1, start_time=3.0, ttft=0.2, latency=0.4, itl=[0.1, 0.1])
+    late = RequestResult(1, start_time=3.9, ttft=0.2, latency=1.3, itl=[1.1])
+    figures = summarize([early, late], 2.0, [99.0], {})
+    assert figures["max_output_tokens_per_s"] == 3.0 and figures["max_concurrent_requests"] == 2

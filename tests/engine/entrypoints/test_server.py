@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import json
 import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -322,3 +324,16 @@ def test_many_streams_lose_nothing_and_the_metrics_agree(server: Server) -> None
     assert gained["prompt_tokens_total"] == sum(prompt for _, prompt, _ in answers)
     assert gained["generation_tokens_total"] == sum(tokens for _, _, tokens in answers)
     assert gained["time_to_first_token_seconds_count"] == len(answers)
+
+
+@pytest.mark.slow
+def test_the_client_closes_first(server: Server) -> None:
+    """httpx keeps an idle connection for 5 s: until then the server must not have closed it."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
+    for pause in (0.0, 7.0):
+        time.sleep(pause)
+        connection.request("GET", "/health")
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == 200 and connection.sock is not None
+    connection.close()

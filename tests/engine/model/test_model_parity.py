@@ -240,6 +240,25 @@ def test_packed_linear_equals_plain(
     torch.testing.assert_close(linear(x), expected, rtol=1e-4, atol=1e-3)
 
 
+@pytest.mark.parametrize("tokens", [1, 5, 40, 600])
+@torch.inference_mode()
+def test_a_bfloat16_weight_is_unpacked_on_the_way(tokens: int) -> None:
+    """To the bit what its values give in float32, in half the memory."""
+    if layers.compute_dtype(torch.bfloat16, "cpu") != torch.float32:
+        pytest.skip("this CPU multiplies bfloat16 itself")
+    torch.manual_seed(0)
+    half, whole = (layers.Linear(1030, [1024], bias=True) for _ in range(2))
+    half.weight.data = torch.randn(1024, 1030).bfloat16()
+    whole.weight.data = half.weight.data.float()
+    half.bias.data = whole.bias.data = torch.randn(1024)
+    x = torch.randn(tokens, 1030)
+    for linear in (half, whole):
+        linear.process_weights_after_loading()
+    if layers.native.can_run(x):
+        assert half.blocks.dtype == torch.bfloat16 and half.weight is None
+    assert torch.equal(half(x), whole(x))
+
+
 @torch.inference_mode()
 def test_a_weight_in_blocks_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """While torch.compile traces, our products cannot run, and the weight is unpacked."""

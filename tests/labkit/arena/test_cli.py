@@ -37,7 +37,7 @@ def test_a_race_shows_a_column_for_each_policy_and_out_goes_the_cheat(arena: Are
     )  # fmt: skip
     assert done.exit_code == 1
     assert "bursts: 30 to 60 cases" in done.output
-    assert "seed 0 · 40 requests · SLO: TTFT ≤ 1.5 s" in done.output
+    assert "seed 0 · 40 requests · SLO: TTFT ≤ 900 ms" in done.output
     header = next(line for line in done.output.splitlines() if "static" in line)
     assert header.split() == ["static", "vllm-v1"]
     for label in ("goodput", "TTFT p99", "TPOT p50", "E2E p90", "fairness (Jain)"):

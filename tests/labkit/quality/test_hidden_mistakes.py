@@ -267,6 +267,7 @@ NONE_YET = {
     ],
     WHOLE: [
         "test_16_6_a_real_model_says_the_same",
+        "test_16_6_more_requests_in_time_than_v1",
         "test_16_9_more_requests_in_time_on_fresh_traces",
         "test_16_9_no_trace_is_given_up",
         "test_16_9_two_in_a_hundred_more",

@@ -12,6 +12,7 @@ import os
 import resource
 import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import time
@@ -144,6 +145,18 @@ def dig():
         os.mkdir("d")
         os.chdir("d")
     return depth
+
+def another_image():
+    """Another program in the same process; a thread's has no parent whose end it would hear of."""
+    code = "import time; time.sleep(60)"
+    words = [sys.executable, "-I", "-S", "-c", code]
+    threading.Thread(target=os.execve, args=(words[0], words, os.environ)).start()
+    time.sleep(60)
+
+def give_up_the_parent():
+    import ctypes
+    ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
+    return "alone"
 
 def lie_in_numbers():
     """So many numbers of one hash that a set of them takes minutes."""
@@ -303,6 +316,55 @@ def test_no_process_outlives_its_worker(worker: Worker, rung: type[Rung]) -> Non
     while alive(variables["HOME"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(variables["HOME"]) == []
+
+
+@pytest.mark.parametrize("name", ["another_image", "give_up_the_parent"])
+def test_what_gives_up_its_parent_ends_with_its_worker(
+    worker: Worker, rung: type[Rung], name: str
+) -> None:
+    (variables, *_) = call(worker, "world")
+    give_up_soon(worker)
+    with contextlib.suppress(WorkerError):
+        assert call(worker, name) == "alone"
+    worker.close()
+    deadline = time.monotonic() + 5
+    while alive(variables["HOME"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert alive(variables["HOME"]) == []
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from labkit.sandbox.build import environment
+from labkit.sandbox.isolation import LADDER, View
+rung, python, folder = LADDER[sys.argv[1]](), sys.argv[2], Path(sys.argv[3])
+seen = View((Path(python).parents[1],), folder / "scratch", folder / "root")
+code = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); print(1, flush=True)"
+words = [python, "-I", "-S", "-c", f"{rung.prologue()}\\n{code}\\ntime.sleep(60)"]
+process = rung.start(words, environment(folder / "scratch"), seen)
+process.stdout.readline()
+print("up", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_gives_up_its_parent_ends_with_a_grader_that_is_killed(
+    rung: type[Rung], phase: Phase, open_folder: Path
+) -> None:
+    only(rung, "container", "namespaces", why="a world of its own ends with its first process")
+    for name in ("scratch", "root"):
+        (open_folder / name).mkdir()
+    words = [sys.executable, "-c", KILLED, rung.name, python_for(rung, phase), str(open_folder)]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, cwd=HOME.parent, **pipes) as grader:  # type: ignore[call-overload]
+        assert grader.stdout.readline() == b"up\n"
+        assert alive(str(open_folder / "scratch"))
+        grader.kill()
+    deadline = time.monotonic() + 5
+    while alive(str(open_folder / "scratch")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert alive(str(open_folder / "scratch")) == []
 
 
 def test_a_daemon_that_holds_the_pipes_does_not_stop_the_grader(worker: Worker) -> None:

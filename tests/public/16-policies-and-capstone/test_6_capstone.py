@@ -14,7 +14,7 @@ from mini_vllm.config import SchedulerConfig
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.policies.capstone import Capstone
 
-SEEDS = (2, 7)
+SEEDS = (4, 5)
 REQUESTS = 200
 NUMBERS = ("max_num_batched_tokens", "max_num_seqs", "max_model_len")
 

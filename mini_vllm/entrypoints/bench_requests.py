@@ -1,0 +1,215 @@
+"""What ``bench serve`` sends: prompts of a data set, and the bodies of requests made of them.
+
+Source: vllm/benchmarks/datasets/datasets.py#L1402-L1645 (add_dataset_parser) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import random
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+SAMPLING = {
+    "temperature": float, "top_p": float, "top_k": int, "min_p": float,
+    "frequency_penalty": float, "presence_penalty": float, "repetition_penalty": float,
+}  # fmt: skip
+"""Options that go into every request as they are."""
+
+
+@dataclass
+class Sample:
+    """One prompt, and how many tokens to ask for."""
+
+    prompt: list[int] | str
+    output_len: int
+
+    @property
+    def prompt_len(self) -> int:
+        """In tokens; 0 for a text, whose tokens the server's usage counts."""
+        return 0 if isinstance(self.prompt, str) else len(self.prompt)
+
+
+def add_dataset_options(parser: argparse.ArgumentParser) -> None:
+    """Source: vllm/benchmarks/datasets/datasets.py#L1402-L1645 (add_dataset_parser) @ v0.22.1"""
+    add = parser.add_argument
+    add("--dataset-name", choices=tuple(DATASETS), default="random")
+    add("--dataset-path", type=Path, metavar="FILE.jsonl",
+        help='of "custom": a line is {"prompt": TEXT, "output_tokens": N}')  # fmt: skip
+    add("--custom-output-len", type=int, default=256, help="-1: as the file says")
+    add("--no-oversample", action="store_true", help="a short file is not repeated")
+    add("--disable-shuffle", action="store_true", help="keep the order of the file")
+    add("--num-prompts", type=int, default=1000)
+    add("--input-len", type=int, help="for every data set that draws prompts")
+    add("--output-len", type=int, help="for every data set")
+    add("--random-input-len", type=int, default=1024)
+    add("--random-output-len", type=int, default=128)
+    add("--random-prefix-len", type=int, default=0, help="tokens that all prompts begin with")
+    add("--random-range-ratio", default="0.0", metavar="SPREAD",
+        help='of both lengths, 0 to 1, or \'{"input": 0.3, "output": 0.5}\'')  # fmt: skip
+    add("--prefix-repetition-prefix-len", type=int, default=256)
+    add("--prefix-repetition-suffix-len", type=int, default=256)
+    add("--prefix-repetition-num-prefixes", type=int, default=10)
+    add("--prefix-repetition-output-len", type=int, default=128)
+    add("--vocab-size", type=int, default=1000, help="prompts hold token ids below it")
+    add("--seed", type=int, default=0)
+
+
+def make_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
+    """``--num-prompts`` samples of the chosen data set.
+
+    Raises:
+        ValueError: for lengths that cannot be, or a file that does not hold prompts.
+    """
+    if args.num_prompts < 1:
+        raise ValueError(f"--num-prompts is {args.num_prompts}; it must be at least 1")
+    return DATASETS[args.dataset_name](args, rng)
+
+
+def random_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
+    """Token ids that mean nothing, behind a prefix that all share; lengths are drawn evenly.
+
+    Source: vllm/benchmarks/datasets/datasets.py#L532-L746 (RandomDataset) @ v0.22.1
+    """
+    input_spread, output_spread = range_ratios(args.random_range_ratio)
+    input_len = args.random_input_len if args.input_len is None else args.input_len
+    output_len = args.random_output_len if args.output_len is None else args.output_len
+    prefix = _token_ids(args.random_prefix_len, args, rng)
+    lengths = [_spread(input_len, input_spread, rng) for _ in range(args.num_prompts)]
+    prompts = [prefix + _token_ids(length, args, rng) for length in lengths]
+    return [Sample(prompt, _spread(output_len, output_spread, rng)) for prompt in prompts]
+
+
+def range_ratios(word: str) -> tuple[float, float]:
+    """Spreads of the lengths of input and output: one number for both, or a JSON object."""
+    try:
+        given = json.loads(word)
+        pair = given if isinstance(given, dict) else {"input": given, "output": given}
+        spreads = float(pair["input"]), float(pair["output"])
+    except (ValueError, TypeError, KeyError):
+        spreads = (-1.0, -1.0)
+    if not all(0 <= spread < 1 for spread in spreads):
+        raise ValueError(
+            f"--random-range-ratio is {word!r}; it must be at least 0 and below 1, or "
+            '\'{"input": 0.3, "output": 0.5}\''
+        )
+    return spreads
+
+
+def _spread(length: int, spread: float, rng: random.Random) -> int:
+    return max(1, round(length * rng.uniform(1 - spread, 1 + spread)))
+
+
+def _token_ids(length: int, args: argparse.Namespace, rng: random.Random) -> list[int]:
+    return [rng.randrange(args.vocab_size) for _ in range(length)]
+
+
+def prefix_repetition_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
+    """Some prefixes, each before equally many different ends: what a prefix cache is for.
+
+    As upstream's, prompts that the number of prefixes does not divide are left out.
+
+    Source: vllm/benchmarks/datasets/datasets.py#L3702-L3800 (PrefixRepetitionRandomDataset)
+    @ v0.22.1
+    """
+    num_prefixes = args.prefix_repetition_num_prefixes
+    if not 1 <= num_prefixes <= args.num_prompts:
+        raise ValueError(
+            f"--prefix-repetition-num-prefixes is {num_prefixes}; it must be between 1 and "
+            f"--num-prompts, {args.num_prompts}"
+        )
+    output_len = args.prefix_repetition_output_len if args.output_len is None else args.output_len
+    prefixes = [
+        _token_ids(args.prefix_repetition_prefix_len, args, rng) for _ in range(num_prefixes)
+    ]
+    samples = [
+        Sample(prefix + _token_ids(args.prefix_repetition_suffix_len, args, rng), output_len)
+        for prefix in prefixes
+        for _ in range(args.num_prompts // num_prefixes)
+    ]
+    rng.shuffle(samples)
+    return samples
+
+
+def custom_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
+    """Prompts of a JSONL file, over and over until there are enough.
+
+    Source: vllm/benchmarks/datasets/datasets.py#L2186-L2310 (CustomDataset) @ v0.22.1
+    """
+    if args.dataset_path is None:
+        raise ValueError("--dataset-name custom reads a file; give --dataset-path FILE.jsonl")
+    wanted = args.custom_output_len if args.output_len is None else args.output_len
+    samples = []
+    for number, line in enumerate(args.dataset_path.read_text("utf-8").splitlines(), start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+                output_len = row["output_tokens"] if wanted == -1 else wanted
+                samples.append(Sample(str(row["prompt"]), int(output_len)))
+            except (ValueError, TypeError, KeyError) as error:
+                what = '{"prompt": TEXT, "output_tokens": N}; the number may be left out unless '
+                where = f"{args.dataset_path}:{number}"
+                raise ValueError(f"{where} is not {what}--custom-output-len is -1") from error
+    if not samples:
+        raise ValueError(f"{args.dataset_path} holds no prompt")
+    if not args.disable_shuffle:
+        rng.shuffle(samples)
+    enough = samples if args.no_oversample else itertools.cycle(samples)
+    return list(itertools.islice(enough, args.num_prompts))
+
+
+DATASETS = {
+    "random": random_samples,
+    "prefix_repetition": prefix_repetition_samples,
+    "custom": custom_samples,
+}
+
+
+# ---------------------------------------------------------------------- bodies
+
+
+def make_bodies(
+    args: argparse.Namespace, samples: list[Sample], model: str, rng: random.Random
+) -> list[dict[str, Any]]:
+    """What is posted for each sample; ``model``, or one of ``--lora-modules``, answers it."""
+    common: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    if args.ignore_eos or args.dataset_name == "random":  # what means nothing may end anywhere
+        common["ignore_eos"] = True
+    if args.logprobs is not None and args.backend == "openai":
+        common["logprobs"] = args.logprobs
+    elif args.logprobs is not None:
+        common |= {"logprobs": True, "top_logprobs": args.logprobs}
+    given = {name: getattr(args, name) for name in SAMPLING}
+    common |= {name: value for name, value in given.items() if value is not None}
+    models = _models(args, len(samples), model, rng)
+    return [
+        {"model": name, "max_tokens": sample.output_len, **_prompt(args.backend, sample)}
+        | common
+        | args.extra_body
+        for sample, name in zip(samples, models, strict=True)
+    ]
+
+
+def _models(
+    args: argparse.Namespace, num_requests: int, model: str, rng: random.Random
+) -> list[str]:
+    """Who answers each request.
+
+    Source: vllm/benchmarks/serve.py#L741-L757 (benchmark) @ v0.22.1
+    """
+    if not args.lora_modules:
+        return [model] * num_requests
+    if args.lora_assignment == "round-robin":
+        return list(itertools.islice(itertools.cycle(args.lora_modules), num_requests))
+    return rng.choices(args.lora_modules, k=num_requests)
+
+
+def _prompt(backend: str, sample: Sample) -> dict[str, Any]:
+    if backend == "openai":
+        return {"prompt": sample.prompt}
+    is_text = isinstance(sample.prompt, str)
+    text = sample.prompt if is_text else " ".join(f"word{token}" for token in sample.prompt)
+    return {"messages": [{"role": "user", "content": text}]}
