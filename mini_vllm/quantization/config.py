@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from mini_vllm.errors import show
 from mini_vllm.model.checkpoint import FLOATS, read_header, weight_files
 from mini_vllm.model.config import read_json
 from mini_vllm.model.layers import Linear, LinearMethod
@@ -418,6 +419,46 @@ def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
     )
 
 
+NAMES_OF_LAYERS = ("ignore", "modules_to_not_convert", "ignored_layers")
+
+
+def check_kinds(config: Any) -> None:
+    """Raise ValueError, with its name, for what is of another kind than any format has there."""
+    _check("quantization_config", config, Mapping, "an object")
+    for key in NAMES_OF_LAYERS:
+        _check_names(key, config.get(key))
+    block = config.get("weight_block_size")
+    _check("weight_block_size", block, list, "two numbers, such as [128, 128]")
+    for size in block or []:
+        _check("weight_block_size", size, int, "two whole numbers")
+    _check("kv_cache_scheme", config.get("kv_cache_scheme"), Mapping, "an object")
+    groups = config.get("config_groups")
+    _check("config_groups", groups, Mapping, "an object with one entry for each group")
+    for name, group in (groups or {}).items():
+        _check(f"config_groups.{name}", group, Mapping, "an object", is_needed=True)
+        _check_names(f"config_groups.{name}.targets", group.get("targets"))
+        for part in ("weights", "input_activations", "output_activations"):
+            _check(f"config_groups.{name}.{part}", group.get(part), Mapping, "an object")
+
+
+def _check(key: str, value: Any, kind: type, wanted: str, is_needed: bool = False) -> None:
+    if (value is None and not is_needed) or (isinstance(value, kind) and value is not True):
+        return
+    raise ValueError(f"quantization_config: {key} is {show(value)}; it must be {wanted}")
+
+
+def _check_names(key: str, names: Any) -> None:
+    _check(key, names, list, 'a list of names of layers, or of patterns after "re:"')
+    for name in names or []:
+        _check(key, name, str, "a list of names", is_needed=True)
+        try:
+            re.compile(name.removeprefix("re:") if name.startswith("re:") else "")
+        except re.error as error:
+            raise ValueError(
+                f"quantization_config: {key} has {show(name)}, which is no pattern: {error}"
+            ) from None
+
+
 FORMATS: dict[str, type[QuantizationConfig]] = {
     config.name: config for config in (AWQConfig, CompressedTensorsConfig, Fp8Config, GPTQConfig)
 }
@@ -449,6 +490,7 @@ def get_quantization_config(
                 f"what can be done while loading is {', '.join(ONLINE)}; or leave it out"
             )
         return ONLINE[wanted] if wanted else None
+    check_kinds(found)
     method = str(found.get("quant_method", "")).lower()
     method = ALIASES.get(method, method)
     if method not in FORMATS:

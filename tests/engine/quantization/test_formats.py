@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -263,3 +265,32 @@ def test_a_quantised_file_needs_its_config(tmp_path: Path) -> None:
     folder = write(tmp_path, *FORMATS["gptq"])
     with pytest.raises(ValueError, match=r"has dtype I32.*quantization_config"):
         load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ("fp8", "quantization_config is 'fp8'"),
+        ({"quant_method": "awq", "modules_to_not_convert": 3}, "modules_to_not_convert is 3"),
+        ({"quant_method": "fp8", "ignored_layers": [3]}, "ignored_layers is 3"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "weight_block_size is 128"),
+        ({"quant_method": "fp8", "weight_block_size": ["a", 1]}, "weight_block_size is 'a'"),
+        ({"quant_method": "compressed-tensors", "ignore": ["re:("]}, "no pattern"),
+        ({"quant_method": "compressed-tensors", "ignore": "lm_head"}, "ignore is 'lm_head'"),
+        ({"quant_method": "compressed-tensors", "config_groups": []}, "config_groups is"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": None}}, "config_groups.g"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": "Linear"}}},
+            "config_groups.g.targets is 'Linear'",
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": 4}}},
+            "config_groups.g.weights is 4",
+        ),
+        ({"quant_method": "compressed-tensors", "kv_cache_scheme": "fp8"}, "kv_cache_scheme is"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(tmp_path: Path, wrong: Any, named: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": wrong}))
+    with pytest.raises(ValueError, match=re.escape(named)):
+        get_quantization_config(tmp_path)
