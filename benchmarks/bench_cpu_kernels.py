@@ -1,7 +1,8 @@
 """What `cpu.cpp` gains over PyTorch's operations, function by function, in turns in one process.
 
     python -m benchmarks.bench_cpu_kernels                 shapes of a tiny model and of Qwen3-0.6B
-                                                           in bfloat16, a layer in float32
+                                                           in bfloat16, a layer in float32,
+                                                           wide products in both
     python -m benchmarks.bench_cpu_kernels --threads 2
 
 Each figure is the shortest of many turns, in microseconds: neighbours come and go.
@@ -73,6 +74,16 @@ def layer_actions(tokens: int) -> dict[str, Action]:
     }
 
 
+def product_actions(tokens: int, dtype: torch.dtype) -> dict[str, Action]:
+    """Products with weights of 0.6B's size, more of them than the caches hold."""
+    linears = [layers.Linear(1024, [6144], bias=False) for _ in range(8)]
+    for linear in linears:
+        linear.weight.data = torch.randn(6144, 1024).to(dtype)
+        linear.process_weights_after_loading()
+    x = torch.randn(tokens, 1024, dtype=layers.compute_dtype(dtype, "cpu"))
+    return {"8 products": lambda: [linear(x) for linear in linears]}
+
+
 def best_us(action: Action) -> float:
     """The shortest of as many turns as fit into `SECONDS`."""
     action()
@@ -93,7 +104,12 @@ def main() -> None:
         raise SystemExit("cpu.cpp is not built here: there is no compiler, or MINI_VLLM_NATIVE=0")
     scenes = {shape: partial(actions, **sizes) for shape, sizes in SHAPES.items()}
     scenes |= {f"storyteller, {n}": partial(layer_actions, n) for n in (1, 4, 16)}
-    print(f"{'us':<28}{'PyTorch':>10}{'cpu.cpp':>10}{'gain':>8}")
+    scenes |= {
+        f"0.6B, {n}, {str(dtype).removeprefix('torch.')}": partial(product_actions, n, dtype)
+        for dtype in (torch.float32, torch.bfloat16)
+        for n in (1, 16, 64)
+    }
+    print(f"{'us':<32}{'PyTorch':>10}{'cpu.cpp':>10}{'gain':>8}")
     with torch.inference_mode():
         for shape, make in scenes.items():
             best: dict[str, dict[bool, float]] = {}
@@ -103,7 +119,7 @@ def main() -> None:
                     best.setdefault(name, {})[on] = best_us(action)
             for name, us in best.items():
                 gain = us[False] / us[True]
-                print(f"{shape + ': ' + name:<28}{us[False]:>10.1f}{us[True]:>10.1f}{gain:>7.1f}x")
+                print(f"{shape + ': ' + name:<32}{us[False]:>10.1f}{us[True]:>10.1f}{gain:>7.1f}x")
 
 
 if __name__ == "__main__":

@@ -46,14 +46,14 @@ def serve(worker: Worker, target: str, change: Change = lambda data: None, **opt
     def make(*limits: Any) -> Scheduler:
         return cast(Scheduler, Liar(change, worker, target, *limits, options))
 
-    return simulate(make, workload, workload.arrivals(3, 40), load_model(), 20)
+    return simulate(make, workload, workload.arrivals(3, 80), load_model(), 20)
 
 
 def test_a_race_through_a_pipe_is_the_race_itself(worker: Worker) -> None:
     """V0 that swaps, whose plans have everything in them that a plan can have."""
     workload = WORKLOADS["pressure"]
     cls = VllmV0.with_options(preemption_mode=PreemptionMode.SWAP)
-    here = simulate(cls, workload, workload.arrivals(3, 40), load_model(), 20)
+    here = simulate(cls, workload, workload.arrivals(3, 80), load_model(), 20)
     there = serve(worker, f"{V0}VllmV0", preemption_mode=f"{V0}PreemptionMode.SWAP")
     assert here.swapped_blocks > 0
     assert there == here
