@@ -13,6 +13,34 @@ class SourceError(ValueError):
     replaced."""
 
 
+class UnresolvedMerge(SyntaxError):
+    """Marks of a merge stand in the text; `lineno` is that of the first."""
+
+
+def unresolved_merge(text: str) -> int:
+    """The line of the first mark that a merge has left, also one that somebody has forgotten to
+    delete; 0 if there is none."""
+    lines = text.splitlines()
+    marks = ("<<<<<<< ", ">>>>>>> ")
+    return next((n for n, line in enumerate(lines, 1) if line.startswith(marks)), 0)
+
+
+def parse(text: str, filename: str = "<source>") -> ast.Module:
+    """As `ast.parse`, but what a merge has left is said to be that.
+
+    Raises:
+        SyntaxError: the text is not Python.
+    """
+    try:
+        return ast.parse(text, filename)
+    except SyntaxError:
+        line = unresolved_merge(text)
+        if not line:
+            raise
+        said = f"line {line} holds an unresolved merge"
+        raise UnresolvedMerge(said, (filename, line, 1, None)) from None
+
+
 @dataclass(frozen=True)
 class Function:
     """Where one function stands in its file; line numbers count from 1, as editors do.
@@ -67,7 +95,7 @@ def functions(text: str, filename: str = "<source>") -> dict[str, Function]:
                 name = prefix + node.name
                 found.setdefault(name, Function(name, node, start, node.end_lineno or start))
 
-    visit(ast.parse(text, filename).body, "")
+    visit(parse(text, filename).body, "")
     return found
 
 

@@ -31,6 +31,9 @@ def compare(phase: Phase, folder: Path) -> dict[str, Any]:
         name = phase.lab_file(module).name
         try:
             theirs = source.functions(read_python(folder / name), name)
+        except source.UnresolvedMerge as error:
+            broken[name] = error.msg
+            continue
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
             broken[name] = f"{type(error).__name__}{line}"

@@ -46,7 +46,7 @@ def before(phase: Phase) -> Problem | None:
             )
         try:
             text = read_python(path)
-            unmerged = _unresolved_merge(text)
+            unmerged = source.unresolved_merge(text)
             if unmerged:
                 return _merge_problem(unmerged, shown, phase)
             known = source.functions(text, shown)
@@ -67,14 +67,6 @@ def before(phase: Phase) -> Problem | None:
             f"make reset-{phase.number} puts the notebook back (your modules are backed up first)",
         )
     return None
-
-
-def _unresolved_merge(text: str) -> int:
-    """The line of the first mark that a merge has left, also one that somebody has forgotten to
-    delete; 0 if there is none."""
-    lines = text.splitlines()
-    marks = ("<<<<<<< ", ">>>>>>> ")
-    return next((n for n, line in enumerate(lines, 1) if line.startswith(marks)), 0)
 
 
 def _merge_problem(line: int, shown: str, phase: Phase) -> Problem:

@@ -182,7 +182,6 @@ def run_tests(
         report, elsewhere = Path(folder, "report.jsonl"), Path(folder, "entered")
         env = overlay.environment(phase.root, mapping, base) | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
             told.REPORT: str(report),
             told.SECONDS: str(phase.test_seconds),
             told.WATCH: json.dumps(_watch(phase, mapping)),
