@@ -7,6 +7,7 @@ a result is shown (`labkit.learner.screen`) or explained (`labkit.judge.diagnose
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ PHASE_SECONDS = 60.0
 NOTEBOOK_SECONDS = 60.0
 KERNEL_ERRORS = ("InterpreterError", "CompileTimeAssertionFailure", "CompilationError")
 """What the static_assert of a kernel's hole becomes, interpreted and compiled."""
+
+
+STEERING = ("PYTEST_", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT", "PYTHONVERBOSE")
+"""Variables of a shell that would change what the tests of a phase say."""
 
 
 @dataclass
@@ -175,11 +180,14 @@ def run_tests(
         mapping: the overlay, module -> file; {} = the reference.
         options: more words for pytest.
         extra: more variables for the child.
-        base: the environment that these are added to; default: this process's.
+        base: the environment that these are added to; default: this process's, without what a
+            shell may hold to steer other people's pytest or Python.
         seconds: wall time for all of it.
     """
     with tempfile.TemporaryDirectory() as folder:
         report, elsewhere = Path(folder, "report.jsonl"), Path(folder, "entered")
+        if base is None:
+            base = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
         env = overlay.environment(phase.root, mapping, base) | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
             told.REPORT: str(report),
