@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 class SourceError(ValueError):
@@ -72,9 +74,10 @@ class Function:
         return self.node.body[1:] if ast.get_docstring(self.node) is not None else self.node.body
 
 
-def functions(text: str, filename: str = "<source>") -> dict[str, Function]:
+@lru_cache(maxsize=64)
+def functions(text: str, filename: str = "<source>") -> Mapping[str, Function]:
     """Every function and method of a module by qualified name (functions inside functions left
-    out).
+    out). Kept, since one screen asks many times for functions of the same few files.
 
     Of several definitions with one name (a property and its setter) the first counts.
 
