@@ -28,6 +28,12 @@ UPSTREAM_IMPORT = (
 )
 
 
+KEYBOARD = (
+    "Your code waits for the keyboard (`input` or `breakpoint`), and nobody can type while tests"
+    " run. What it prints is shown here instead."
+)
+
+
 FUTURE_FIRST = (
     "A line of code stands above `from __future__ import annotations`, which must be the first:"
     " move it below."
@@ -193,6 +199,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(f"It was at {where}{code}" if where else "It was not in your file.")
     elif error == "ModuleNotFoundError" and "'vllm" in detail.get("message", ""):
         found.append(UPSTREAM_IMPORT)
+    elif error == "BdbQuit" or "reading from stdin" in detail.get("message", ""):
+        found.append(KEYBOARD)
     elif error == "RecursionError":
         calls = Counter(f for file, _, f in detail["frames"] if file.startswith(str(phase.labs)))
         name = calls.most_common(1)[0][0] if calls else "a function"

@@ -111,6 +111,14 @@ def test_upstreams_import_gets_a_hint(toy: Course) -> None:
 
 
 # ---------------------------------------------------------------- what is shown of a failure
+@pytest.mark.parametrize("line", ["input('limit? ')", "breakpoint()"])
+def test_code_that_waits_for_the_keyboard_is_told_that_nobody_types(toy: Course, line: str) -> None:
+    solve(toy)
+    text = lab(toy).read_text()
+    lab(toy).write_text(text.replace("    smallest =", f"    {line}\n    smallest ="))
+    says(screen(toy)[0], "nobody can type while tests run")
+
+
 def test_a_failure_is_shown_before_the_last_function_is_written(toy: Course) -> None:
     solve(toy, "clamp", "Fifo.head")
     rewrite(toy, "Fifo.head", "return 99")
