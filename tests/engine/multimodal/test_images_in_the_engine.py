@@ -390,7 +390,7 @@ def test_an_allowed_site_is_asked_and_sends_nobody_on(llm: LLM) -> None:
             MediaURL(f"{site}/moved").load(0, ["127.0.0.1"])
         with pytest.raises(ValueError, match="fetches nothing"):
             MediaURL(f"{site}/cat.png").load(0, ["example.com"])
-        for end in ("/a cat.png", "/\n", "/\u00e4.png", "/\ud800"):
+        for end in ("/a cat.png", "/\u00e4.png", "/\ud800"):
             with pytest.raises(ValueError, match="image 0 cannot be fetched"):
                 MediaURL(site + end).load(0, ["127.0.0.1"])
         for host in ("127.0.0.1:x", "127.0.0.1:99999", "127.0.0.1:1"):
