@@ -171,7 +171,7 @@ def _add_quantize(commands: Any) -> None:
     )
     command.add_argument("--algorithm", default="rtn", help="rtn (default), gptq, awq, smoothquant")
     command.add_argument("--dataset", type=Path, metavar="FILE", help="calibration texts, by lines")
-    command.add_argument("--group-size", type=int, metavar="INT", help="-1: a scale for a row")
+    command.add_argument("--group-size", type=int, metavar="INT", help="default 128; -1: a row")
     command.add_argument("--ignore", nargs="*", default=["lm_head"], metavar="LAYER")
     command.add_argument("--act-order", action="store_true", help="gptq: important columns first")
 

@@ -8,6 +8,7 @@ Named after llm-compressor's function, which does the same for models of any siz
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ from mini_vllm.quantization.oneshot.writer import PRESETS, Preset, packed_tensor
 from mini_vllm.quantization.packing import choose_qparams, dequantize, quantize
 
 ALGORITHMS = ("rtn", "gptq", "awq", "smoothquant")
+LEAST_GROUP = 16
+"""Smaller groups are not chosen unasked: their scales would take as much room as their numbers."""
 
 
 def oneshot(
@@ -51,7 +54,8 @@ def oneshot(
         algorithm: "rtn" rounds to nearest; "gptq" rounds column by column; "awq" (4 bits) and
             "smoothquant" (W8A8) move scales between layers first. All but rtn need a `dataset`.
         dataset: calibration texts, or token ids.
-        group_size: weights that share a scale, in place of the scheme's; -1: a whole row.
+        group_size: weights that share a scale; -1: a whole row. None: the scheme's 128, or as
+            large a part of it as divides the rows of all layers.
         ignore: layers to leave as they are: names, or patterns after "re:".
         act_order: GPTQ takes columns in the order of their importance.
 
@@ -70,6 +74,8 @@ def oneshot(
         inputs = watch_inputs(original, tokenize(source, dataset, args.vocab_size))
     fresh = load_original(source)
     ignore = [*ignore, *routers(fresh)]
+    if group_size is None:
+        preset = _fitting(preset, fresh, ignore)
     if algorithm in ("awq", "smoothquant"):
         _check_norms(fresh, algorithm)
     if algorithm == "smoothquant":
@@ -90,9 +96,26 @@ def _preset(scheme: str, group_size: int | None) -> Preset:
         return preset
     if preset.format != "pack-quantized":
         raise ValueError(f"group_size is {group_size}; scheme {scheme} has no groups; leave it out")
+    if not isinstance(group_size, int) or (group_size < 1 and group_size != -1):
+        raise ValueError(
+            f"group_size is {group_size!r}; it must be a whole number of at least 1, or -1 for one "
+            "scale a row"
+        )
     if group_size == -1:
         return replace(preset, strategy="channel", group_size=None)
     return replace(preset, strategy="group", group_size=group_size)
+
+
+def _fitting(preset: Preset, model: LlamaForCausalLM, ignore: Sequence[str]) -> Preset:
+    """The preset with a group size that divides all rows; as it is if only a tiny one does."""
+    from mini_vllm.quantization.config import is_ignored
+
+    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, Linear)]
+    columns = {each.input_size for name, each in layers if not is_ignored(name, ignore)}
+    shared = math.gcd(preset.group_size or 0, *columns)
+    if preset.group_size is None or shared < LEAST_GROUP:
+        return preset
+    return replace(preset, group_size=shared)
 
 
 def _check(

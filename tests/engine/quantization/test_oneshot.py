@@ -15,6 +15,7 @@ from torch import Tensor
 
 from mini_vllm import bundled
 from mini_vllm.model.build import load_model
+from mini_vllm.model.config import read_json
 from mini_vllm.quantization import get_quantization_config, oneshot
 from mini_vllm.quantization.metrics import kl_divergence, perplexity, top1_agreement
 from mini_vllm.quantization.oneshot.awq import search_scale
@@ -165,6 +166,14 @@ def test_metrics() -> None:
     assert perplexity(torch.zeros(4, 8), torch.tensor([1, 2, 3, 4])) == pytest.approx(8)
 
 
+def test_a_group_that_was_not_asked_for_divides_all_rows(tmp_path: Path) -> None:
+    """Of 128, the scheme's, 64 divides the 192, 256 and 576 columns of the bundled model."""
+    folder = oneshot("storyteller", tmp_path / "out")
+    config = read_json(folder / "config.json")["quantization_config"]
+    assert config["config_groups"]["group_0"]["weights"]["group_size"] == 64
+    assert logits(folder).isfinite().all()
+
+
 @pytest.mark.parametrize("scheme", ["W4A16", "W8A8"])
 def test_layers_ignored_by_a_pattern_stay_as_they_are(scheme: str, tmp_path: Path) -> None:
     """What is written in full precision is what the folder's own `ignore` says."""
@@ -190,6 +199,8 @@ def test_layers_ignored_by_a_pattern_stay_as_they_are(scheme: str, tmp_path: Pat
         (dict(algorithm="smoothquant", dataset=TEXTS), "'smoothquant' is for W8A8"),
         (dict(group_size=50), "group_size 50 does not divide the 192 columns"),
         (dict(scheme="W8A8", group_size=32), "scheme W8A8 has no groups"),
+        (dict(group_size=0), "group_size is 0; it must be a whole number of at least 1, or -1"),
+        (dict(group_size="32"), "group_size is '32'; it must be a whole number"),
     ],
 )
 def test_a_wrong_wish_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
