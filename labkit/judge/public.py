@@ -7,6 +7,7 @@ a result is shown (`labkit.learner.screen`) or explained (`labkit.judge.diagnose
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ PHASE_SECONDS = 60.0
 NOTEBOOK_SECONDS = 60.0
 KERNEL_ERRORS = ("InterpreterError", "CompileTimeAssertionFailure", "CompilationError")
 """What the static_assert of a kernel's hole becomes, interpreted and compiled."""
+
+
+STEERING = ("PYTEST_", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT", "PYTHONVERBOSE")
+"""Variables of a shell that would change what the tests of a phase say."""
 
 
 @dataclass
@@ -112,8 +117,7 @@ def judge(
     """Run the public tests with `mapping` in place, and the notebook's answers beside them; of one
     `task` its tests alone. What is `kept` does not run again."""
     if task:
-        words = ["-k", f"test_{task.id.replace('.', '_')}_"]
-        part = run_tests(phase, [phase.public_tests], mapping, words)
+        part = run_tests(phase, files_of(phase, [task]), mapping, ["-k", task.test_prefix])
         part.tests = part.of_task(task)
         return part
     kept = kept or Kept()
@@ -122,17 +126,25 @@ def judge(
         if notebook and phase.notebook and kept.notebook is None:
             choice = "labs" if mapping else "reference"
             answers = pool.submit(judge_notebook, phase, mapping, choice)
-        if set(kept.tasks) >= {exercise.id for exercise in phase.exercises}:
-            result = PhaseResult(phase, [], whole=True)
-        else:
+        left = [exercise for exercise in phase.exercises if exercise.id not in kept.tasks]
+        result = PhaseResult(phase, [], whole=True)
+        if left:
             extra = {told.KEPT: ",".join(kept.tasks)}
-            result = run_tests(phase, [phase.public_tests], mapping, extra=extra)
+            targets = files_of(phase, left) if kept.tasks else [phase.public_tests]
+            result = run_tests(phase, targets, mapping, extra=extra)
         result.notebook = kept.notebook
         if answers:
             result.notebook, result.notebook_entered = answers.result()
     if kept.tasks and not result.broken:
         _bring_back(result, kept)
     return result
+
+
+def files_of(phase: Phase, tasks: Sequence[Exercise]) -> list[Path]:
+    """The files that hold the tests of some tasks, such as test_4_decode.py of task 4; the whole
+    folder if one of them has no file of its own."""
+    found = [sorted(phase.public_tests.glob(f"test_{task.number}_*.py")) for task in tasks]
+    return [file for files in found for file in files] if all(found) else [phase.public_tests]
 
 
 def _bring_back(result: PhaseResult, kept: Kept) -> None:
@@ -175,14 +187,16 @@ def run_tests(
         mapping: the overlay, module -> file; {} = the reference.
         options: more words for pytest.
         extra: more variables for the child.
-        base: the environment that these are added to; default: this process's.
+        base: the environment that these are added to; default: this process's, without what a
+            shell may hold to steer other people's pytest or Python.
         seconds: wall time for all of it.
     """
     with tempfile.TemporaryDirectory() as folder:
         report, elsewhere = Path(folder, "report.jsonl"), Path(folder, "entered")
+        if base is None:
+            base = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
         env = overlay.environment(phase.root, mapping, base) | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
             told.REPORT: str(report),
             told.SECONDS: str(phase.test_seconds),
             told.WATCH: json.dumps(_watch(phase, mapping)),
