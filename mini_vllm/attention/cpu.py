@@ -90,7 +90,7 @@ def as_slice(rows: Tensor) -> slice | Tensor:
 
 
 class PagedTokens:
-    """The tokens of one step's queries of up to `longest`, for the kernel that reads pages in place."""
+    """Tokens of queries no longer than `longest`, for the kernel that reads pages in place."""
 
     def __init__(self, metadata: AttentionMetadata, longest: int = MAX_SHORT_QUERY) -> None:
         self.table = metadata.block_table
