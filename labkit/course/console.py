@@ -123,6 +123,13 @@ def polite(function: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def task_in(phase: str, task: str) -> tuple[str, str]:
+    """Phase and task, where both may be typed as one, as every screen writes them:
+    `make hint-03.2`."""
+    number, dot, rest = phase.partition(".")
+    return (number, rest) if dot and not task else (phase, task)
+
+
 def ready_phase(name: str) -> Phase:
     """The phase, or what is coming in it and exit code 1."""
     phase = course().phase(name)

@@ -5,12 +5,42 @@ from __future__ import annotations
 
 import ast
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 
 class SourceError(ValueError):
     """A source file does not hold the function that was asked for, or not in a shape that can be
     replaced."""
+
+
+class UnresolvedMerge(SyntaxError):
+    """Marks of a merge stand in the text; `lineno` is that of the first."""
+
+
+def unresolved_merge(text: str) -> int:
+    """The line of the first mark that a merge has left, also one that somebody has forgotten to
+    delete; 0 if there is none."""
+    lines = text.splitlines()
+    marks = ("<<<<<<< ", ">>>>>>> ")
+    return next((n for n, line in enumerate(lines, 1) if line.startswith(marks)), 0)
+
+
+def parse(text: str, filename: str = "<source>") -> ast.Module:
+    """As `ast.parse`, but what a merge has left is said to be that.
+
+    Raises:
+        SyntaxError: the text is not Python.
+    """
+    try:
+        return ast.parse(text, filename)
+    except SyntaxError:
+        line = unresolved_merge(text)
+        if not line:
+            raise
+        said = f"line {line} holds an unresolved merge"
+        raise UnresolvedMerge(said, (filename, line, 1, None)) from None
 
 
 @dataclass(frozen=True)
@@ -44,9 +74,10 @@ class Function:
         return self.node.body[1:] if ast.get_docstring(self.node) is not None else self.node.body
 
 
-def functions(text: str, filename: str = "<source>") -> dict[str, Function]:
+@lru_cache(maxsize=64)
+def functions(text: str, filename: str = "<source>") -> Mapping[str, Function]:
     """Every function and method of a module by qualified name (functions inside functions left
-    out).
+    out). Kept, since one screen asks many times for functions of the same few files.
 
     Of several definitions with one name (a property and its setter) the first counts.
 
@@ -67,7 +98,7 @@ def functions(text: str, filename: str = "<source>") -> dict[str, Function]:
                 name = prefix + node.name
                 found.setdefault(name, Function(name, node, start, node.end_lineno or start))
 
-    visit(ast.parse(text, filename).body, "")
+    visit(parse(text, filename).body, "")
     return found
 
 

@@ -27,7 +27,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from labkit.course.console import PHASE, polite, ready_phase
+from labkit.course.console import PHASE, polite, ready_phase, some
 from labkit.course.files import printable, write_text
 from labkit.course.manifest import Phase
 from labkit.grading import exports, submission
@@ -73,15 +73,29 @@ class Job:
 def find_jobs(
     phase: Phase, folder: Path, out: Path, seed: int, isolate: str = isolation.AUTO
 ) -> list[Job]:
-    """One for each folder in `folder`, by name; hidden ones are left out.
+    """One for each folder in `folder`, by name; hidden ones, and that of the results, are left out.
 
     Raises:
         ValueError: there is none.
     """
-    names = sorted(path for path in folder.iterdir() if path.is_dir() and path.name[0] != ".")
+    names = sorted(
+        path
+        for path in folder.iterdir()
+        if path.is_dir() and path.name[0] != "." and path.resolve() != out.resolve()
+    )
     if not names:
         raise ValueError(f"{folder} holds no folders; it must hold one for each student")
     return [Job(phase, path, out / f"{path.name}.json", seed, isolate) for path in names]
+
+
+def strays(folder: Path) -> list[str]:
+    """What lies beside the students' folders and is graded by nobody: an archive that was not
+    unpacked, a file without a folder."""
+    return sorted(
+        printable(path.name)
+        for path in folder.iterdir()
+        if not path.is_dir() and path.name[0] != "."
+    )
 
 
 def finished(job: Job) -> GradeResult | None:
@@ -244,6 +258,12 @@ def main(
     sandbox.choose_rung(chosen, isolate)  # say now, and once, that a rung does not work
     todo = find_jobs(chosen, folder, out, class_seed(out, seed), isolate)
     console = Console(highlight=False)
+    if left_out := strays(folder):
+        console.print(
+            f"left out, for each student needs a folder: {some(left_out)}",
+            markup=False,
+            soft_wrap=True,
+        )
     if practice:
         rows = {job.name: row for job, row in side_by_side(todo, jobs, grade_practice)}
         write_text(out / "practice.csv", practice_table(dict(sorted(rows.items()))))

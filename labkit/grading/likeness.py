@@ -30,7 +30,15 @@ def compare(phase: Phase, folder: Path) -> dict[str, Any]:
     for module in phase.modules:
         name = phase.lab_file(module).name
         try:
-            theirs = source.functions(read_python(folder / name), name)
+            text = read_python(folder / name)
+        except SyntaxError as error:  # of its encoding: our own words
+            broken[name] = error.msg
+            continue
+        try:
+            theirs = source.functions(text, name)
+        except source.UnresolvedMerge as error:
+            broken[name] = error.msg
+            continue
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
             line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
             broken[name] = f"{type(error).__name__}{line}"

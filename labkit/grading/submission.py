@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +38,10 @@ SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "__MACOSX", "mini_vll
 """Folders that are never searched: a whole checkout holds the reference under the same name."""
 
 
+MAX_DEPTH = 8
+"""Levels of folders that are searched: an archive packed in haste has three or four."""
+
+
 @dataclass(frozen=True)
 class Problem:
     """Why a submission cannot run at all: one of `result.KINDS`, and a sentence for the student."""
@@ -59,12 +63,25 @@ def _find(phase: Phase, folder: Path, name: str) -> Path:
     for path in usual:
         if path.is_symlink() or path.is_file():
             return path
-    others = [
-        path
-        for path in folder.rglob(name)
-        if not SKIPPED & set(path.relative_to(folder).parts[:-1])
-    ]
+    others = [path for path in _below(folder) if path.name == name]
     return others[0] if len(others) == 1 else folder / name
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """What lies in a folder, at most `MAX_DEPTH` levels down. No link is followed, and a folder
+    that cannot be opened is passed over: a hand-in must not end the search through a class."""
+    waiting = [(folder, 0)]
+    while waiting:
+        here, depth = waiting.pop()
+        try:
+            entries = list(os.scandir(here))
+        except OSError:
+            continue
+        for entry in entries:
+            yield Path(entry.path)
+            inner = entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED
+            if inner and depth < MAX_DEPTH:
+                waiting.append((Path(entry.path), depth + 1))
 
 
 def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:

@@ -28,6 +28,12 @@ UPSTREAM_IMPORT = (
 )
 
 
+KEYBOARD = (
+    "Your code waits for the keyboard (`input` or `breakpoint`), and nobody can type while tests"
+    " run. What it prints is shown here instead."
+)
+
+
 FUTURE_FIRST = (
     "A line of code stands above `from __future__ import annotations`, which must be the first:"
     " move it below."
@@ -46,7 +52,7 @@ def before(phase: Phase) -> Problem | None:
             )
         try:
             text = read_python(path)
-            unmerged = _unresolved_merge(text)
+            unmerged = source.unresolved_merge(text)
             if unmerged:
                 return _merge_problem(unmerged, shown, phase)
             known = source.functions(text, shown)
@@ -67,14 +73,6 @@ def before(phase: Phase) -> Problem | None:
             f"make reset-{phase.number} puts the notebook back (your modules are backed up first)",
         )
     return None
-
-
-def _unresolved_merge(text: str) -> int:
-    """The line of the first mark that a merge has left, also one that somebody has forgotten to
-    delete; 0 if there is none."""
-    lines = text.splitlines()
-    marks = ("<<<<<<< ", ">>>>>>> ")
-    return next((n for n, line in enumerate(lines, 1) if line.startswith(marks)), 0)
 
 
 def _merge_problem(line: int, shown: str, phase: Phase) -> Problem:
@@ -201,6 +199,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(f"It was at {where}{code}" if where else "It was not in your file.")
     elif error == "ModuleNotFoundError" and "'vllm" in detail.get("message", ""):
         found.append(UPSTREAM_IMPORT)
+    elif error == "BdbQuit" or "reading from stdin" in detail.get("message", ""):
+        found.append(KEYBOARD)
     elif error == "RecursionError":
         calls = Counter(f for file, _, f in detail["frames"] if file.startswith(str(phase.labs)))
         name = calls.most_common(1)[0][0] if calls else "a function"

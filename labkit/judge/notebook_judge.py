@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit import notebook
-from labkit.course import notebook_source
+from labkit.course import notebook_source, source
 from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import is_todo
 from labkit.inside import alarm
@@ -33,17 +33,23 @@ def answers(phase: Phase) -> dict[str, str]:
         FileNotFoundError: there is no lab.ipynb.
         ValueError: it is not a notebook.
     """
+    text = ""
     try:
-        document = json.loads((phase.labs / "lab.ipynb").read_text(encoding="utf-8-sig"))
+        text = (phase.labs / "lab.ipynb").read_text(encoding="utf-8-sig")
+        document = json.loads(text)
         found = {}
         for cell in document["cells"]:
             metadata = cell.get("metadata", {})
             if cell.get("cell_type") == "code" and "todo" in metadata.get("tags", []):
                 found[metadata.get("task", "")] = "".join(cell["source"])
     except (ValueError, TypeError, KeyError, AttributeError) as error:
+        line = source.unresolved_merge(text)
+        why = (
+            f"line {line} holds an unresolved merge" if line else f"{type(error).__name__}: {error}"
+        )
         raise ValueError(
-            f"labs/{phase.slug}/lab.ipynb cannot be read as a notebook ({type(error).__name__}:"
-            f" {error}); `python -m labkit reset {phase.number} --notebook` restores it and keeps"
+            f"labs/{phase.slug}/lab.ipynb cannot be read as a notebook ({why});"
+            f" `python -m labkit reset {phase.number} --notebook` restores it and keeps"
             " a backup"
         ) from None
     return found

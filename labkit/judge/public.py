@@ -7,6 +7,7 @@ a result is shown (`labkit.learner.screen`) or explained (`labkit.judge.diagnose
 from __future__ import annotations
 
 import json
+import os
 import re
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,10 @@ PHASE_SECONDS = 60.0
 NOTEBOOK_SECONDS = 60.0
 KERNEL_ERRORS = ("InterpreterError", "CompileTimeAssertionFailure", "CompilationError")
 """What the static_assert of a kernel's hole becomes, interpreted and compiled."""
+
+
+STEERING = ("PYTEST_", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT", "PYTHONVERBOSE")
+"""Variables of a shell that would change what the tests of a phase say."""
 
 
 @dataclass
@@ -63,6 +68,7 @@ class PhaseResult:
         notebook: records of `labkit.judge.notebook_judge`; None if the phase has none.
         broken: why the tests could not be loaded, or "".
         stack: where the child stood when its time was over, or "".
+        died: how the process ended before its tests did, "signal 9"; or "".
         whole: the run came to its own end: each of its tests did, too.
         shared: functions of the learner that were entered outside of any one test.
         notebook_entered: those that the notebook's cells entered; None if it was cut off.
@@ -73,6 +79,7 @@ class PhaseResult:
     notebook: list[dict[str, Any]] | None = None
     broken: str = ""
     stack: str = ""
+    died: str = ""
     seconds: float = 0.0
     whole: bool = False
     shared: set[str] = field(default_factory=set)
@@ -112,8 +119,8 @@ def judge(
     """Run the public tests with `mapping` in place, and the notebook's answers beside them; of one
     `task` its tests alone. What is `kept` does not run again."""
     if task:
-        words = ["-k", f"test_{task.id.replace('.', '_')}_"]
-        part = run_tests(phase, [phase.public_tests], mapping, words)
+        part = run_tests(phase, files_of(phase, [task]), mapping, ["-k", task.test_prefix])
+        _blame_end(part)
         part.tests = part.of_task(task)
         return part
     kept = kept or Kept()
@@ -122,17 +129,26 @@ def judge(
         if notebook and phase.notebook and kept.notebook is None:
             choice = "labs" if mapping else "reference"
             answers = pool.submit(judge_notebook, phase, mapping, choice)
-        if set(kept.tasks) >= {exercise.id for exercise in phase.exercises}:
-            result = PhaseResult(phase, [], whole=True)
-        else:
+        left = [exercise for exercise in phase.exercises if exercise.id not in kept.tasks]
+        result = PhaseResult(phase, [], whole=True)
+        if left:
             extra = {told.KEPT: ",".join(kept.tasks)}
-            result = run_tests(phase, [phase.public_tests], mapping, extra=extra)
+            targets = files_of(phase, left) if kept.tasks else [phase.public_tests]
+            result = run_tests(phase, targets, mapping, extra=extra)
+            _blame_end(result)
         result.notebook = kept.notebook
         if answers:
             result.notebook, result.notebook_entered = answers.result()
     if kept.tasks and not result.broken:
         _bring_back(result, kept)
     return result
+
+
+def files_of(phase: Phase, tasks: Sequence[Exercise]) -> list[Path]:
+    """The files that hold the tests of some tasks, such as test_4_decode.py of task 4; the whole
+    folder if one of them has no file of its own."""
+    found = [sorted(phase.public_tests.glob(f"test_{task.number}_*.py")) for task in tasks]
+    return [file for files in found for file in files] if all(found) else [phase.public_tests]
 
 
 def _bring_back(result: PhaseResult, kept: Kept) -> None:
@@ -175,14 +191,16 @@ def run_tests(
         mapping: the overlay, module -> file; {} = the reference.
         options: more words for pytest.
         extra: more variables for the child.
-        base: the environment that these are added to; default: this process's.
+        base: the environment that these are added to; default: this process's, without what a
+            shell may hold to steer other people's pytest or Python.
         seconds: wall time for all of it.
     """
     with tempfile.TemporaryDirectory() as folder:
         report, elsewhere = Path(folder, "report.jsonl"), Path(folder, "entered")
+        if base is None:
+            base = {k: v for k, v in os.environ.items() if not k.startswith(STEERING)}
         env = overlay.environment(phase.root, mapping, base) | {
             "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",
             told.REPORT: str(report),
             told.SECONDS: str(phase.test_seconds),
             told.WATCH: json.dumps(_watch(phase, mapping)),
@@ -236,19 +254,37 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
     stack = done.stderr[-4000:] if hung or (done.code or 0) < 0 else ""
     if hung:
         _blame(list(tests.values()), stack)
-    result = PhaseResult(phase, list(tests.values()), None, broken, stack, done.seconds)
+    result = PhaseResult(phase, list(tests.values()), broken=broken, stack=stack)
+    result.seconds = done.seconds
+    if not (ended or hung or broken):
+        signalled = done.code is not None and done.code < 0
+        result.died = f"signal {-(done.code or 0)}" if signalled else f"exit code {done.code}"
     cut_off = {"hang", "not run"} & {test.outcome for test in result.tests}
     result.whole, result.shared = ended and not hung and not cut_off, shared
     return result
+
+
+def _frames(stack: str) -> list[tuple[str, int, str]]:
+    """(file, line, function) of what faulthandler wrote, the innermost last."""
+    lines = re.findall(r'File "(.+)", line (\d+) in (.+)', stack)
+    return [(file, int(line), name) for file, line, name in reversed(lines)]
 
 
 def _blame(tests: list[Test], stack: str) -> None:
     """The test during which the time was over hangs, where faulthandler's stack says."""
     running = next((test for test in tests if test.outcome == "not run"), None)
     if running:
-        lines = re.findall(r'File "(.+)", line (\d+) in (.+)', stack)
-        frames = [(file, int(line), name) for file, line, name in reversed(lines)]
+        frames = _frames(stack)
         running.outcome, running.detail = "hang", {"error": "EndlessLoop", "frames": frames}
+
+
+def _blame_end(result: PhaseResult) -> None:
+    """If the process ended by itself, the test during which it did has failed."""
+    running = next((test for test in result.tests if test.outcome == "not run"), None)
+    if running and result.died:
+        frames = _frames(result.stack)
+        message = f"here the whole process ended ({result.died}): by os._exit, a signal or a crash?"
+        running.outcome, running.detail = "failed", {"message": message, "frames": frames}
 
 
 def _finish(test: Test, event: dict[str, Any]) -> None:

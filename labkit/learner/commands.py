@@ -25,6 +25,7 @@ from labkit.course.console import (
     polite,
     ready_phase,
     some,
+    task_in,
     where_to_edit,
 )
 from labkit.course.files import backup, read_as_utf8, read_python, write_all
@@ -49,6 +50,7 @@ def lab(
     A task that has passed runs again when you change something that its tests reach."""
     if not phase:
         raise ValueError("say which phase: make lab-03; `make progress` lists them")
+    phase, task = task_in(phase, task)
     raise typer.Exit(0 if judge_and_show(ready_phase(phase), labs, task, every) else 1)
 
 
@@ -226,6 +228,7 @@ def hint(
     function: str = typer.Option("", help="of a task with several functions: this one"),
 ) -> None:
     """Show the next hint of a task: concept, invariant, where, nearly the code."""
+    phase, task = task_in(phase, task)
     chosen = ready_phase(phase)
     exercise, state, out = current_task(chosen, task), State(chosen.root), Screen()
     shown = min(int(state.get("hints", exercise.id, 0)) + 1, len(HINT_LEVELS))
@@ -276,6 +279,7 @@ def diff(
     yes: bool = typer.Option(False, "--yes", help="do not ask, even if it is not green yet"),
 ) -> None:
     """Compare your functions with the solution's, one by one; asks first for what is not green."""
+    phase, task = task_in(phase, task)
     chosen, out = ready_phase(phase), Screen()
     verdicts = State(chosen.root).verdicts(chosen)
     for exercise in [chosen.exercise(task)] if task else chosen.exercises:
@@ -317,6 +321,7 @@ def reset(
     notebook_only: bool = typer.Option(False, "--notebook", help="only lab.ipynb"),
 ) -> None:
     """Restore the skeleton of a phase or of one task; your files are copied to .labkit/backups/."""
+    phase, task = task_in(phase, task)
     chosen = ready_phase(phase)
     if task:
         fresh = reset_task(chosen, chosen.exercise(task))

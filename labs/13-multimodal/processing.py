@@ -31,7 +31,7 @@ from mini_vllm.errors import show
 from mini_vllm.mm_features import MultiModalFeatureSpec, PlaceholderRange
 from mini_vllm.model.vision_config import VisionArgs
 from mini_vllm.multimodal.hasher import hash_image
-from mini_vllm.multimodal.media import MediaURL
+from mini_vllm.multimodal.media import MediaURL, on_white
 
 PLACEHOLDER = "<|image_pad|>"
 """How a caller writes a picture's place."""
@@ -214,9 +214,10 @@ class MultiModalProcessor:
         return [self._load(index, image) for index, image in enumerate(images)]
 
     def _load(self, index: int, image: Any) -> Image.Image:
-        if isinstance(image, MediaURL):
-            image = image.load(index, self.config.allowed_media_domains)
-        return check_image(index, image)
+        if not isinstance(image, MediaURL):
+            return check_image(index, image)
+        opened = image.load(index, self.config.allowed_media_domains)
+        return on_white(check_image(index, opened))
 
     def _patches_of(
         self, processor: Any, options: Mapping[str, Any], index: int, image: Image.Image

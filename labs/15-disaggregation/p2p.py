@@ -62,8 +62,6 @@ class Pull:
 class P2pMetadata(KVConnectorMetadata):
     pulls: dict[str, Pull] = field(default_factory=dict)
     """By request."""
-    unwanted: list[RemotePrefill] = field(default_factory=list)
-    """What others hold for us and nobody will fetch."""
     promised: dict[str, tuple[str, list[int]]] = field(default_factory=dict)
     """By request, that others may ask for once it has ended: its lease, and its blocks so far."""
     kept: set[str] = field(default_factory=set)
@@ -160,7 +158,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
             return
         params["do_remote_prefill"] = False
         if num_external_tokens == 0:  # all of it is here, and the other side waits to be told
-            self.meta.unwanted.append(source)
+            self._tell_done(source)
             return
         size = self.context.block_size
         local_ids = blocks.get_block_ids()
@@ -188,7 +186,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         Only of a request that others are to go on with (``do_remote_decode``), that has ended as it
         should (FINISHED_LENGTH_CAPPED or FINISHED_STOPPED) and has blocks. Anybody else's may go.
         A request that ends before it has fetched what another engine holds for it lets that engine
-        know (``self.meta.unwanted``).
+        know.
 
         Source: vllm/distributed/kv_transfer/kv_connector/v1/nixl/scheduler.py#L586-L674
         (NixlConnectorScheduler.request_finished) @ v0.22.1
@@ -198,7 +196,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         lease = self.lease_names.pop(request_id, None)
         source = self._source(request)
         if source is not None:
-            self.meta.unwanted.append(source)
+            self._tell_done(source)
         if lease is None:
             return False, None
         ended_well = (RequestStatus.FINISHED_LENGTH_CAPPED, RequestStatus.FINISHED_STOPPED)
@@ -222,6 +220,16 @@ class P2pTcpConnector(KVConnectorBase_V1):
             "tp_size": 1,
         }
 
+    def request_refused(self, kv_transfer_params: Mapping[str, Any]) -> None:
+        """Whoever holds KV for it must not wait until a lease ends.
+
+        Source: https://github.com/vllm-project/vllm/pull/41269, which adds such a request and
+        aborts it at once
+        """
+        source = read_remote_prefill(kv_transfer_params)
+        if source is not None:
+            self._tell_done(source)
+
     def _source(self, request: Request) -> RemotePrefill | None:
         """Where another engine holds this prompt's KV; None once it was fetched."""
         params = request.kv_transfer_params
@@ -229,6 +237,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
 
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
         self.address = metadata[0]
+        self.client = BlockClient()  # who does not fetch says at least that nobody need wait
 
     # ------------------------------------------------------------------ the worker's half
 
@@ -236,7 +245,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
         self.layers = list(kv_caches.values())
         if self.config.is_kv_producer:
             self.server = BlockServer(self.host, self.port, self._serve)
-        self.client = BlockClient()  # who does not fetch says at least that nobody need wait
+        self.client = BlockClient()
         self.pool = ThreadPoolExecutor(NUM_THREADS, "kv-fetch")
 
     def get_handshake_metadata(self) -> tuple[str, int] | None:
@@ -263,8 +272,6 @@ class P2pTcpConnector(KVConnectorBase_V1):
         meta = self.metadata
         assert isinstance(meta, P2pMetadata)
         self.leases.update(meta.promised, meta.kept, meta.dropped)
-        for source in meta.unwanted:
-            self._tell_done(source)
         for request_id, pull in meta.pulls.items():
             self.fetches[request_id] = self._start_fetch(pull)
 
@@ -292,9 +299,9 @@ class P2pTcpConnector(KVConnectorBase_V1):
         )
 
     def _tell_done(self, source: RemotePrefill) -> None:
-        if self.pool is not None and self.client is not None:
-            question = self._question("done", source, [])
-            self.pool.submit(self.client.tell, source.host, source.port, question)
+        """Nobody will fetch this (any more)."""
+        if self.client is not None:
+            self.client.tell(source.host, source.port, self._question("done", source, []))
 
     def get_finished(self, finished_req_ids: set[str]) -> tuple[set[str] | None, set[str] | None]:
         """Whose blocks nobody will fetch any more, and whose fetch is over.
@@ -351,7 +358,9 @@ class P2pTcpConnector(KVConnectorBase_V1):
         if self.server is not None:
             self.server.close()
             self.server = None
-        if self.pool is not None and self.client is not None:
+        if self.pool is not None:
             self.pool.shutdown(wait=False, cancel_futures=True)
+            self.pool = None
+        if self.client is not None:
             self.client.close()
-            self.pool = self.client = None
+            self.client = None

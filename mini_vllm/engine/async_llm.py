@@ -38,6 +38,7 @@ from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
 from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType, text_of
+from mini_vllm.kv_transfer.params import holder_of
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
@@ -221,12 +222,26 @@ class AsyncLLM:
 
         Source: vllm/v1/engine/async_llm.py#L524-L635 (AsyncLLM.generate) @ v0.22.1
         """
-        stream = await self.add_request(
-            request_id, prompt, sampling_params, lora_request=lora_request, priority=priority
-        )
+        try:
+            stream = await self.add_request(
+                request_id, prompt, sampling_params, lora_request=lora_request, priority=priority
+            )
+        except BaseException:
+            extra = getattr(sampling_params, "extra_args", None) or {}
+            self.request_refused(extra.get("kv_transfer_params"))
+            raise
         async with contextlib.aclosing(self.outputs(stream)) as outputs:
             async for output in outputs:
                 yield output
+
+    def request_refused(self, kv_transfer_params: Any) -> None:
+        """A request was refused: an engine that holds KV for it, if one does, need not wait.
+
+        Nobody waits for this either, and if the engine is gone, the other one's lease ends.
+        """
+        holder = holder_of(kv_transfer_params)
+        if holder is not None and self.config.kv_transfer is not None:
+            self.client.tell("request_refused", holder)
 
     async def outputs(self, stream: Stream) -> AsyncIterator[RequestOutput]:
         """The outputs of a request that was added, until one says that it is finished.

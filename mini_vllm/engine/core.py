@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -115,7 +116,11 @@ class EngineCore:
         self.batch_queue: deque[Batch] = deque()
         self.batch_queue_size = executor.max_concurrent_batches
         num_blocks = make_ready(executor)
-        self.kv = EngineKV(config, executor, num_blocks)
+        try:
+            self.kv = EngineKV(config, executor, num_blocks, replica)
+        except BaseException:
+            executor.shutdown()
+            raise
         cache = replace(config.cache, num_gpu_blocks=num_blocks)
         self.config = replace(config, cache=cache)
         self.structured_output_manager = StructuredOutputManager(
@@ -181,23 +186,37 @@ class EngineCore:
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
         """The engine's own request for what a front end has sent.
 
+        Raises:
+            ValueError: if it cannot be served: its KV, its adapter.
+
         Source: vllm/v1/engine/core.py#L794-L818 (EngineCore.preprocess_add_request) @ v0.22.1
         """
-        self.kv.check_params(
-            (request.sampling_params.extra_args or {}).get("kv_transfer_params"),
-            len(request.prompt_token_ids),
-        )
-        return Request(
-            request.request_id,
-            request.prompt_token_ids,
-            request.sampling_params,
-            priority=request.priority,
-            arrival_time=request.arrival_time,
-            eos_token_id=request.eos_token_id,
-            cache_salt=request.cache_salt,
-            lora_name=self._adapter_of(request),
-            mm_features=request.mm_features,
-        )
+        params = (request.sampling_params.extra_args or {}).get("kv_transfer_params")
+        with self._refusal_is_told(params):
+            self.kv.check_params(params, len(request.prompt_token_ids))
+            return Request(
+                request.request_id,
+                request.prompt_token_ids,
+                request.sampling_params,
+                priority=request.priority,
+                arrival_time=request.arrival_time,
+                eos_token_id=request.eos_token_id,
+                cache_salt=request.cache_salt,
+                lora_name=self._adapter_of(request),
+                mm_features=request.mm_features,
+            )
+
+    @contextmanager
+    def _refusal_is_told(self, kv_transfer_params: Any) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self.request_refused(kv_transfer_params)
+            raise
+
+    def request_refused(self, kv_transfer_params: Any) -> None:
+        """A request with these parameters was refused, here or in a front end."""
+        self.kv.request_refused(kv_transfer_params)
 
     def _adapter_of(self, request: EngineCoreRequest) -> str | None:
         """The key of the request's adapter, which is loaded now if it was not.
@@ -248,8 +267,9 @@ class EngineCore:
             ValueError: for an empty prompt, a token outside the vocabulary, a prompt that leaves
                 no room for a token of output, or an id that is in use.
         """
-        self.limits.check(request.prompt_token_ids)
-        self.scheduler.add_request(request)
+        with self._refusal_is_told(request.kv_transfer_params):
+            self.limits.check(request.prompt_token_ids)
+            self.scheduler.add_request(request)
         self.times[request.request_id] = RequestTimes(queued=time.monotonic())
 
     @whole_or_not_at_all

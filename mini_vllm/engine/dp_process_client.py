@@ -80,6 +80,10 @@ class DataParallelProcessClient:
             self.prefixes.clear()
         return all(answers) if isinstance(answers[0], bool) else answers[0]
 
+    def tell(self, method: str, *args: Any) -> None:
+        """Call a method of one engine whose answer nobody waits for."""
+        self.clients[0].tell(method, *args)
+
     async def get_outputs(self) -> EngineCoreOutputs:
         """What the next step of an engine brings, with the counts of all of them."""
         loop = asyncio.get_running_loop()

@@ -16,7 +16,7 @@ from mini_vllm.executor.base import Executor
 from mini_vllm.kv_transfer.base import KVConnectorBase_V1, KVConnectorRole
 from mini_vllm.kv_transfer.events import KVEventLog
 from mini_vllm.kv_transfer.factory import KVConnectorFactory
-from mini_vllm.kv_transfer.params import check_remote_blocks
+from mini_vllm.kv_transfer.params import check_remote_blocks, holder_of
 from mini_vllm.kv_transfer.publisher import ZmqEventPublisher
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 
@@ -35,12 +35,15 @@ class EngineKV:
     Args:
         executor: whose workers have their caches.
         num_blocks: of these caches.
+        replica: which of several engines side by side this is; each tells of its own cache.
 
     Raises:
         ValueError: for settings that do not fit the model, or an address that is taken.
     """
 
-    def __init__(self, config: EngineConfig, executor: Executor, num_blocks: int) -> None:
+    def __init__(
+        self, config: EngineConfig, executor: Executor, num_blocks: int, replica: int = 0
+    ) -> None:
         self.executor = executor
         self.connector: KVConnectorBase_V1 | None = None
         self.policy = "fail"
@@ -65,7 +68,7 @@ class EngineKV:
             assert events is not None
             self.events = KVEventLog()
             if events.publisher == "zmq":
-                self.publisher = ZmqEventPublisher(events)
+                self.publisher = ZmqEventPublisher(events, replica)
 
     def check_params(self, params: Mapping[str, Any] | None, num_prompt_tokens: int) -> None:
         """Refuse a request whose KV cannot be where it says.
@@ -83,6 +86,12 @@ class EngineKV:
                 "a request has kv_transfer_params, but the engine has no KV connector; it is "
                 "served without; set kv_transfer_config"
             )
+
+    def request_refused(self, params: Any) -> None:
+        """Let the engine that holds KV for a refused request know, if its parameters name one."""
+        holder = holder_of(params)
+        if self.connector is not None and holder is not None:
+            self.connector.request_refused(holder)
 
     def step_done(
         self, plan: SchedulerOutput, result: ModelRunnerOutput, timeout: float, scheduler: Scheduler

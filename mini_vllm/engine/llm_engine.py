@@ -108,6 +108,23 @@ class LLMEngine:
         Raises:
             ValueError: if the prompt or its parameters can never be served. Nothing is queued.
         """
+        try:
+            return self._add_request(request_id, prompt, params, priority, stream, lora_request)
+        except BaseException:
+            if self.config.kv_transfer is not None and isinstance(params, SamplingParams):
+                told = (params.extra_args or {}).get("kv_transfer_params")
+                self.client.call("request_refused", told)
+            raise
+
+    def _add_request(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        priority: int,
+        stream: bool,
+        lora_request: LoRARequest | None,
+    ) -> RequestOutput:
         arrival_time = time.monotonic()
         token_ids, images = self.input_processor.preprocess(prompt)
         self.core.limits.check(token_ids)

@@ -182,6 +182,12 @@ class ProcessClient:
         finally:
             self._calls.pop(call_id, None)
 
+    def tell(self, method: str, *args: Any) -> None:
+        """Call a method of the engine whose answer nobody waits for, if the engine lives."""
+        with contextlib.suppress(EngineDeadError):
+            call = UtilityCall(next(self._call_ids), method, list(args))
+            self._send(MessageKind.UTILITY, encode(call))
+
     async def get_outputs(self) -> EngineCoreOutputs:
         """What the next step brings. Answers to calls are handed to their callers on the way.
 

@@ -248,8 +248,11 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
     origins = [typing.get_origin(kind) for kind in kinds]
     if bool in kinds:
         return {"action": argparse.BooleanOptionalAction}
-    if list in origins:
-        return {"nargs": "+", "type": str if str in kinds else int, "metavar": "VALUE"}
+    for kind, origin in zip(kinds, origins, strict=True):
+        if origin in (list, Sequence):
+            (item,) = typing.get_args(kind)
+            is_plain = item in (int, float) and str not in kinds
+            return {"nargs": "+", "type": item if is_plain else str, "metavar": "VALUE"}
     if dict in origins or Mapping in origins or any(map(dataclasses.is_dataclass, kinds)):
         return {"type": json.loads, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)

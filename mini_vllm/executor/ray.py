@@ -60,11 +60,11 @@ class RayExecutor(Executor):
         group = None
         try:
             group = _reserve(ray, config)
-            self.actors = _start(ray, config, group)
+            self.actors, pids = _start(ray, config, group)
         except BaseException:
             _close(ray, [], group, is_ours)
             raise
-        self._pending.actors = self.actors
+        self._pending.actors, self._pending.pids = self.actors, pids
         self._finalizer = weakref.finalize(self, _close, ray, self.actors, group, is_ours)
 
     def collective_rpc(
@@ -120,6 +120,7 @@ class Pending:
         self.seconds = seconds
         self.dead: str | None = None
         self.actors: Sequence[Any] = ()
+        self.pids: Sequence[int] = ()
         self._lock = threading.Lock()
         self._waiting: set[Future[Any]] = set()
 
@@ -154,7 +155,7 @@ class Pending:
         ray = import_ray()
         with self._lock:
             if self.dead is None:
-                self.dead = f"{_who(ray, refs, error)}; start a new engine"
+                self.dead = f"{_who(ray, refs, error, self.pids)}; start a new engine"
             waiting, self._waiting = self._waiting, set()
         for actor in self.actors:
             ray.kill(actor)
@@ -163,8 +164,11 @@ class Pending:
         return self.dead
 
 
-def _who(ray: Any, refs: Sequence[Any], error: BaseException) -> str:
-    """Which worker it was: one that is gone rather than one that noticed."""
+def _who(ray: Any, refs: Sequence[Any], error: BaseException, pids: Sequence[int]) -> str:
+    """Which worker it was: one that is gone rather than one that noticed.
+
+    What a process died of, Ray knows only as far as its own account says.
+    """
     done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0.3)
     failed: dict[int, BaseException] = {}
     for rank, ref in enumerate(refs):
@@ -175,10 +179,11 @@ def _who(ray: Any, refs: Sequence[Any], error: BaseException) -> str:
                 failed[rank] = its_error
     gone = [r for r, e in failed.items() if isinstance(e, ray.exceptions.RayActorError)]
     if gone:
-        return f"worker {gone[0]} has died: {str(failed[gone[0]]).splitlines()[0]}"
+        account = " ".join(line.strip() for line in str(failed[gone[0]]).splitlines())
+        return f"worker {gone[0]} (pid {pids[gone[0]]}) has died: {account}"
     rank, cause = next(iter(failed.items()), (0, error))
     cause = getattr(cause, "cause", None) or cause
-    return f"worker {rank} failed in a step: {type(cause).__name__}: {cause}"
+    return f"worker {rank} (pid {pids[rank]}) failed in a step: {type(cause).__name__}: {cause}"
 
 
 def import_ray() -> Any:
@@ -248,8 +253,9 @@ def _has_gpu(ray: Any) -> bool:
     return torch.cuda.is_available() or ray.cluster_resources().get("GPU", 0) > 0
 
 
-def _start(ray: Any, config: EngineConfig, group: Any) -> list[Any]:
-    """An actor in each bundle. Ranks are neighbours on a machine, and begin on this one."""
+def _start(ray: Any, config: EngineConfig, group: Any) -> tuple[list[Any], list[int]]:
+    """An actor in each bundle, and its process. Ranks are neighbours on a machine, and begin on
+    this one."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     path = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
@@ -266,14 +272,16 @@ def _start(ray: Any, config: EngineConfig, group: Any) -> list[Any]:
             scheduling_strategy=place,
         )
         actors.append(options.remote(config))
-    nodes = ray.get([actor.node.remote() for actor in actors])
+    places = ray.get([actor.place.remote() for actor in actors])
     here = ray.get_runtime_context().get_node_id()
-    in_order = sorted(zip(nodes, actors, strict=True), key=lambda pair: (pair[0] != here, pair[0]))
+    in_order = sorted(
+        zip(places, actors, strict=True), key=lambda pair: (pair[0][0] != here, pair[0][0])
+    )
     actors = [actor for _, actor in in_order]
-    several = len(set(nodes)) > 1
+    several = len({node for node, _ in places}) > 1
     rendezvous = ray.get(actors[0].open_store.remote(several)) if len(actors) > 1 else None
     ray.get([actor.join.remote(rank, rendezvous) for rank, actor in enumerate(actors)])
-    return actors
+    return actors, [pid for (_, pid), _ in in_order]
 
 
 def _close(ray: Any, actors: Sequence[Any], group: Any, is_ours: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -20,11 +21,11 @@ class RayWorker:
     def __init__(self, config: EngineConfig) -> None:
         self.config = config
 
-    def node(self) -> str:
-        """The machine that this actor is on."""
+    def place(self) -> tuple[str, int]:
+        """The machine that this actor is on, and its process there."""
         import ray
 
-        return ray.get_runtime_context().get_node_id()
+        return ray.get_runtime_context().get_node_id(), os.getpid()
 
     def open_store(self, several_machines: bool) -> Rendezvous:
         """Open the store in which the ranks meet, on this machine; called on rank 0."""

@@ -147,6 +147,13 @@ class KVConnectorBase_V1:
         """
         return False, None
 
+    def request_refused(self, kv_transfer_params: Mapping[str, Any]) -> None:
+        """A request was refused before the scheduler knew of it: nobody will load its KV.
+
+        Args:
+            kv_transfer_params: who holds KV for it, as :func:`~.params.holder_of` reads it.
+        """
+
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
         """What the workers' halves said of themselves when they had started, by rank."""
 

@@ -139,6 +139,10 @@ class MultiConnector(KVConnectorBase_V1):
         self.chosen.pop(request.request_id, None)
         return num_keep > 0, told[0] if told else None
 
+    def request_refused(self, kv_transfer_params: Mapping[str, Any]) -> None:
+        for part in self.parts:
+            part.request_refused(kv_transfer_params)
+
     def set_xfer_handshake_metadata(self, metadata: Mapping[int, Any]) -> None:
         for index, part in enumerate(self.parts):
             part.set_xfer_handshake_metadata({rank: said[index] for rank, said in metadata.items()})

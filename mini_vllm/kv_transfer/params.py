@@ -74,6 +74,23 @@ def check_remote_blocks(params: Mapping[str, Any], num_prompt_tokens: int, block
         )
 
 
+def holder_of(params: Any) -> dict[str, Any] | None:
+    """Who holds KV for a request that was refused; None if its parameters name nobody.
+
+    They may be what is wrong with the request. So only what it takes to reach the other engine is
+    read, and no list of blocks: none will be fetched.
+    """
+    if not isinstance(params, Mapping):
+        return None
+    names = ("do_remote_prefill", "remote_lease", *REMOTE_KEYS)
+    holder = {name: params[name] for name in names if name in params}
+    holder |= {"remote_block_ids": [], "remote_num_tokens": 1}
+    try:
+        return None if read_remote_prefill(holder) is None else holder
+    except ValueError:
+        return None
+
+
 def read_remote_prefill(params: Mapping[str, Any]) -> RemotePrefill | None:
     """What the parameters say of KV to fetch; None if they say nothing.
 

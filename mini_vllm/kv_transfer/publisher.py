@@ -26,6 +26,10 @@ class ZmqEventPublisher:
 
     Sending is a thread's business: a step waits for no subscriber.
 
+    Args:
+        rank: of the engine, if several run side by side; each has an endpoint of its own, see
+            :func:`endpoint_of`.
+
     Raises:
         ValueError: if an endpoint cannot be used.
     """
@@ -39,16 +43,18 @@ class ZmqEventPublisher:
         self._publish = self._context.socket(self._zmq.PUB)
         self._publish.set_hwm(config.hwm)
         self._replay = None
+        endpoint = endpoint_of(config.endpoint, rank)
+        replay_endpoint = config.replay_endpoint and endpoint_of(config.replay_endpoint, rank)
         try:
-            binds = any(sign in config.endpoint for sign in ("*", "::", "ipc://", "inproc://"))
-            (self._publish.bind if binds else self._publish.connect)(config.endpoint)
-            if config.replay_endpoint is not None:
+            binds = any(sign in endpoint for sign in ("*", "::", "ipc://", "inproc://"))
+            (self._publish.bind if binds else self._publish.connect)(endpoint)
+            if replay_endpoint is not None:
                 self._replay = self._context.socket(self._zmq.ROUTER)
-                self._replay.bind(config.replay_endpoint)
+                self._replay.bind(replay_endpoint)
         except self._zmq.ZMQError as error:
             self._context.destroy(linger=0)
             raise ValueError(
-                f"endpoint is {config.endpoint!r} and replay_endpoint {config.replay_endpoint!r}; "
+                f"endpoint is {endpoint!r} and replay_endpoint {replay_endpoint!r}; "
                 f"they cannot be used: {error}; choose others"
             ) from None
         self._thread = threading.Thread(target=self._run, name="kv-events", daemon=True)
@@ -90,6 +96,20 @@ class ZmqEventPublisher:
             self._batches.put(None)
             self._thread.join(timeout=2.0)
         self._context.destroy(linger=200)
+
+
+def endpoint_of(endpoint: str, rank: int) -> str:
+    """Where engine number ``rank`` publishes: the port as many higher, or the name with a suffix.
+
+    Source: vllm/distributed/kv_events.py#L467-L498 (ZmqEventPublisher.offset_endpoint_port)
+    @ v0.22.1
+    """
+    address, _, port = endpoint.rpartition(":")
+    if rank == 0 or (endpoint.startswith("tcp:") and not port.isdigit()):
+        return endpoint
+    if endpoint.startswith("tcp:"):
+        return f"{address}:{int(port) + rank}"
+    return f"{endpoint}_dp{rank}"
 
 
 def _number(number: int) -> bytes:

@@ -13,6 +13,7 @@ with the extra ``serve``.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 import zlib
@@ -118,14 +119,14 @@ class BlockServer:
 
 
 class BlockClient:
-    """Asks. Its methods block, and may be called from several threads."""
+    """Asks, and tells. May be called from several threads."""
 
     def __init__(self) -> None:
         self._zmq, self._msgpack = load("zmq"), load("msgspec.msgpack")
         self._context = self._zmq.Context()
 
     def read(self, host: str, port: int, question: Question, timeout: float) -> bytes:
-        """The bytes of blocks.
+        """The bytes of blocks. Waits for them.
 
         Raises:
             ValueError: if they cannot be had: no answer within ``timeout`` seconds, a refusal, or
@@ -146,11 +147,17 @@ class BlockClient:
         return payload
 
     def tell(self, host: str, port: int, question: Question) -> None:
-        """Say something that has no answer."""
-        with self._context.socket(self._zmq.DEALER) as socket:
+        """Say something that has no answer, and do not wait: it leaves when somebody listens.
+
+        Whoever cannot be reached within ``LINGER_MS``, or at no such address, never hears it.
+        """
+        with (
+            contextlib.suppress(self._zmq.ZMQError),
+            self._context.socket(self._zmq.DEALER) as socket,
+        ):
             socket.linger = LINGER_MS
             socket.connect(f"tcp://{host}:{port}")
-            socket.send(self._msgpack.encode(asdict(question)))
+            socket.send(self._msgpack.encode(asdict(question)), self._zmq.NOBLOCK)
 
     def close(self) -> None:
         self._context.destroy(linger=0)

@@ -14,6 +14,7 @@ import io
 import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
+from http.client import HTTPException
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -54,6 +55,18 @@ class MediaURL:
             return Image.open(io.BytesIO(data))
         except Exception as error:  # a decoder may raise anything
             raise ValueError(f"image {index} cannot be decoded: {error}") from error
+
+
+def on_white(image: Image.Image) -> Image.Image:
+    """What shines through a transparent picture that was sent to us: white, as on paper.
+
+    Source: vllm/multimodal/image.py#L19-L27 (rgba_to_rgb) @ v0.22.1
+    """
+    if image.mode != "RGBA":
+        return image
+    paper = Image.new("RGB", image.size, (255, 255, 255))
+    paper.paste(image, mask=image.getchannel("A"))
+    return paper
 
 
 def _decode(index: int, url: str) -> bytes:
@@ -100,7 +113,7 @@ def _fetch(index: int, url: str, allowed_domains: Sequence[str]) -> bytes:
     try:
         with opener.open(url, timeout=FETCH_SECONDS) as answer:
             data: bytes = answer.read(MAX_BYTES + 1)
-    except OSError as error:
+    except (OSError, HTTPException, ValueError) as error:  # no answer, nonsense, no such address
         raise ValueError(f"image {index} cannot be fetched from {show(url)}: {error}") from error
     if len(data) > MAX_BYTES:
         raise ValueError(f"image {index} at {show(url)} has more than {MAX_BYTES} bytes")

@@ -107,12 +107,15 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
 
     def add(path: str, model: type[BaseModel], serve: Serve) -> None:
         async def route(request: Request) -> Response:
-            body = await read_body(request, model)
-            work = serve(state, body, request.headers)
+            body = await read_body(request)
             try:
+                work = serve(state, check_body(body, model), request.headers)
                 return await with_cancellation(request.receive, work)  # type: ignore[arg-type]
-            except ClientGoneError:
-                return Response(status_code=CLIENT_GONE)
+            except BaseException as error:
+                state.engine.request_refused(body.get("kv_transfer_params"))
+                if isinstance(error, ClientGoneError):
+                    return Response(status_code=CLIENT_GONE)
+                raise
 
         name = path.strip("/").replace("/", "_")
         app.add_api_route(
@@ -216,8 +219,8 @@ def _add_errors(app: FastAPI) -> None:
         app.add_exception_handler(kind, on_error)
 
 
-async def read_body(request: Request, model: type[R]) -> R:
-    """The body as ``model``, or a 400 or 413 that says what is wrong with it."""
+async def read_body(request: Request) -> dict[str, Any]:
+    """The JSON object that is the body, or a 400 or 413 that says why there is none."""
     kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
         raise APIError(f"content-type is {kind!r}; send application/json")
@@ -236,8 +239,13 @@ async def read_body(request: Request, model: type[R]) -> R:
         raise APIError(f"the body is not valid JSON: {error}") from error
     if not isinstance(value, dict):
         raise APIError(f"the body is a JSON {type(value).__name__}; it must be an object")
+    return value
+
+
+def check_body(body: dict[str, Any], model: type[R]) -> R:
+    """The body as ``model``, or a 400 that says what is wrong with it."""
     try:
-        return model.model_validate(value)
+        return model.model_validate(body)
     except ValidationError as error:
         raise _validation_error(error) from error
 

@@ -7,7 +7,11 @@ that requests are preempted.
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.engine.exceptions import EngineDeadError
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 GAP = 1e-4
@@ -140,11 +145,37 @@ def test_the_same_over_ray(tp: int, pp: int, answers: dict[str, Any]) -> None:
         llm.shutdown()
 
 
+@pytest.mark.parametrize(("tp", "pp", "rank"), [(2, 1, 0), (1, 2, 1)])
+def test_a_ray_worker_that_is_killed_ends_the_engine_and_is_named(
+    tp: int, pp: int, rank: int, answers: dict[str, Any]
+) -> None:
+    pytest.importorskip("ray")
+    folder, prompts, _ = answers["qwen3-8h-2kv-tied"]
+    llm = LLM(
+        folder,
+        tensor_parallel_size=tp,
+        pipeline_parallel_size=pp,
+        distributed_executor_backend="ray",
+        **OPTIONS,
+    )
+    pids = llm.collective_rpc("pid")
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    threading.Timer(0.5, os.kill, (pids[rank], signal.SIGKILL)).start()
+    start = time.monotonic()
+    with pytest.raises(EngineDeadError, match=rf"worker {rank} \(pid {pids[rank]}\) has died: "):
+        while time.monotonic() < start + 30:
+            llm.generate(prompts, params, use_tqdm=False)
+    assert time.monotonic() - start < 10.5
+    llm.shutdown()
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
 @pytest.mark.parametrize("again", range(5))
 def test_two_engines_that_start_at_once_do_not_meet(again: int) -> None:
     """Each has a port that the system gave it, and nobody could take in between."""
-    import threading
-
     engines: list[LLM] = []
 
     def start() -> None:
@@ -167,11 +198,6 @@ def test_two_engines_that_start_at_once_do_not_meet(again: int) -> None:
 
 def test_a_worker_that_hangs_is_named() -> None:
     """Stopped, not dead: the others' exchange runs into its time limit."""
-    import os
-    import signal
-
-    from mini_vllm.engine.exceptions import EngineDeadError
-
     llm = LLM(
         "storyteller",
         tensor_parallel_size=2,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm.entrypoints.cli import main
+from mini_vllm.entrypoints.cli import build_parser, main
 
 SMALL = ["--num-gpu-blocks", "64", "--max-model-len", "256", "--dtype", "float32"]
 SAMPLING = ["--temperature", "0", "--max-tokens", "6"]
@@ -229,3 +229,11 @@ def test_a_trace_that_cannot_be_written_is_refused(
     words = ["bench", "--num-prompts", "2", "--input-len", "8", "--output-len", "2"]
     assert main([*words, "--profile", str(tmp_path / name), *SMALL]) != 0
     assert "name a file in a folder that exists" in capsys.readouterr().err
+
+
+def test_options_that_take_several_values() -> None:
+    """Each of the kind that its field holds."""
+    sites = build_parser().parse_args(["serve", "--allowed-media-domains", "127.0.0.1", "a.org"])
+    assert sites.allowed_media_domains == ["127.0.0.1", "a.org"]
+    named = build_parser().parse_args(["serve", "--logits-processors", "a:B", "c:D"])
+    assert named.logits_processors == ["a:B", "c:D"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -365,7 +366,52 @@ def test_whoever_ends_before_fetching_says_so() -> None:
     params.extra_args = {"kv_transfer_params": told}
     decode.engine.add_request("r", LONG, params)
     decode.engine.abort_requests("r")
-    decode.engine.step()
+    assert let_go(prefill) == 63
+
+
+def with_bad_token(params: SamplingParams) -> list[int]:
+    params.stop_token_ids = [10**6]
+    return LONG
+
+
+def without_blocks(params: SamplingParams) -> list[int]:
+    assert params.extra_args is not None
+    del params.extra_args["kv_transfer_params"]["remote_block_ids"]
+    return LONG
+
+
+def with_both(params: SamplingParams) -> list[int]:
+    assert params.extra_args is not None
+    params.extra_args["kv_transfer_params"]["do_remote_decode"] = True
+    return LONG
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        lambda params: list(range(300, 500)),
+        lambda params: [-1, 5],
+        lambda params: LONG[:9],
+        lambda params: {"prompt_token_ids": LONG, "cache_salt": 7},
+        lambda params: {"prompt_token_ids": LONG, "multi_modal_data": {"image": "a.png"}},
+        with_bad_token,
+        without_blocks,
+        with_both,
+    ],
+    ids=["long", "no token", "other prompt", "salt", "image", "parameter", "no blocks", "both"],
+)
+def test_whoever_is_refused_says_so(mistake: Callable[[SamplingParams], Any]) -> None:
+    """Nobody will fetch for a request that is wrong, and its prompt's KV is held no longer."""
+    prefill, decode = pair()
+    asked = SamplingParams(
+        max_tokens=1, extra_args={"kv_transfer_params": {"do_remote_decode": True}}
+    )
+    told = prefill.generate([LONG], asked, use_tqdm=False)[0].kv_transfer_params
+    params = GREEDY.clone()
+    params.extra_args = {"kv_transfer_params": dict(told or {})}
+    with pytest.raises(ValueError):
+        decode.engine.add_request("r", mistake(params), params)
+    assert not decode.engine.has_unfinished_requests()
     assert let_go(prefill) == 63
 
 

@@ -20,7 +20,7 @@ from mini_vllm.kv_transfer.events import (
     KVEventLog,
     event_from_wire,
 )
-from mini_vllm.kv_transfer.publisher import ZmqEventPublisher
+from mini_vllm.kv_transfer.publisher import ZmqEventPublisher, endpoint_of
 from mini_vllm.kv_transfer.routing import ContentIndex, PrefixIndex, choose_worker, content_hashes
 from mini_vllm.request import Request
 
@@ -94,6 +94,13 @@ def test_batches_are_numbered_and_can_be_had_again(
     finally:
         context.destroy(linger=0)
         publisher.shutdown()
+
+
+def test_engines_side_by_side_publish_beside_each_other() -> None:
+    assert endpoint_of("tcp://*:5557", 0) == "tcp://*:5557"
+    assert endpoint_of("tcp://*:5557", 2) == "tcp://*:5559"
+    assert endpoint_of("ipc:///tmp/x:1", 1) == "ipc:///tmp/x:1_dp1"
+    assert endpoint_of("tcp://*:*", 1) == "tcp://*:*"
 
 
 def test_an_engine_publishes_what_a_router_can_use() -> None:

@@ -8,7 +8,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from tests.engine.entrypoints.server import ROOT, Server, free_port
 
 PROMPT = "Once upon a time there was a little girl who lived near the sea. " * 4
+PATH = "/v1/completions"
 BODY = {"prompt": PROMPT, "max_tokens": 8, "temperature": 0, "ignore_eos": True}
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 
@@ -30,8 +32,8 @@ def p2p(role: str, policy: str = "recompute", timeout: float = 2.0) -> str:
 
 
 @contextmanager
-def servers(*configs: str) -> Iterator[list[Server]]:
-    started = [Server("--kv-transfer-config", config) for config in configs]
+def servers(*configs: str, words: Sequence[str] = ()) -> Iterator[list[Server]]:
+    started = [Server("--kv-transfer-config", config, *words) for config in configs]
     try:
         for server in started:
             server.wait()
@@ -122,10 +124,54 @@ def test_a_decode_side_that_never_fetches_costs_the_lease(blow: int) -> None:
         while usage > 0 and time.monotonic() < end:
             time.sleep(0.5)
             text_of(prefill.client.post("/v1/completions", json=BODY | {"max_tokens": 1}))
-            metrics = prefill.client.get("/metrics").text
-            line = next(x for x in metrics.splitlines() if x.startswith("vllm:kv_cache_usage_perc"))
-            usage = float(line.split()[-1])
+            usage = usage_of(prefill)
         assert usage == 0, "the lease is over, and its blocks are free"
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"temperature": -1},
+    {"max_tokens": 0},
+    {"max_tokens": "many"},
+    {"model": "another"},
+    {"prompt": "Once upon a time there was another prompt."},
+    {"prompt": PROMPT * 40},
+    {"echo": True, "stream": True, "prompt_logprobs": 1},
+]
+
+
+def usage_of(server: Server) -> float:
+    metrics = server.client.get("/metrics").text
+    line = next(x for x in metrics.splitlines() if x.startswith("vllm:kv_cache_usage_perc"))
+    return float(line.split()[-1])
+
+
+def test_a_decode_side_that_refuses_says_so() -> None:
+    """However a request ends before it fetches, its prompt's KV is held no longer (vllm #41269)."""
+    long_lease = p2p("kv_producer").replace('"kv_lease_duration": 3.0', '"kv_lease_duration": 60.0')
+    one_at_a_time = ("--max-num-seqs", "1")
+    with servers(long_lease, p2p("kv_consumer"), words=one_at_a_time) as (prefill, decode):
+
+        def is_let_go() -> bool:
+            end = time.monotonic() + 5
+            while usage_of(prefill) > 0 and time.monotonic() < end:
+                time.sleep(0.05)
+            return usage_of(prefill) == 0
+
+        for mistake in REFUSED:
+            told = held_by(prefill)
+            assert usage_of(prefill) > 0
+            asked = BODY | {"kv_transfer_params": told} | mistake
+            assert decode.client.post("/v1/completions", json=asked).status_code in (400, 404, 500)
+            assert is_let_go(), mistake
+        asked = BODY | {"kv_transfer_params": held_by(prefill)}
+        with ThreadPoolExecutor(8) as others:
+            long = BODY | {"prompt": "Once", "max_tokens": 200}
+            busy = [others.submit(decode.client.post, PATH, json=long) for _ in range(8)]
+            time.sleep(0.5)
+            with pytest.raises(httpx.TimeoutException):
+                decode.client.post(PATH, json=asked, timeout=0.5)
+            assert is_let_go(), "it was given up while it waited"
+            assert not all(one.done() for one in busy)
 
 
 def children(pid: int) -> list[int]:

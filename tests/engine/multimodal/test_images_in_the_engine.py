@@ -347,6 +347,21 @@ def test_a_data_url_is_the_picture(llm: LLM) -> None:
     assert llm.engine.core.scheduler.encoder_cache_manager is not None
 
 
+def test_what_is_transparent_was_sent_on_white_paper(llm: LLM) -> None:
+    """As in vLLM's server. A picture that is passed as it is goes to the image processor so."""
+    sticker = picture(1).convert("RGBA")
+    sticker.putalpha(Image.linear_gradient("L").resize(sticker.size))
+    paper = Image.new("RGBA", sticker.size, "white")
+    paper.alpha_composite(sticker)
+    sent = MediaURL(data_url(sticker))
+    (seen,) = llm.engine.input_processor.images.check({"image": sent})
+    assert seen.mode == "RGB"
+    gap = np.abs(np.asarray(seen, int) - np.asarray(paper.convert("RGB"), int))
+    assert gap.max() <= 1, "rounded"
+    (plain,) = llm.engine.input_processor.images.check({"image": sticker})
+    assert plain is sticker
+
+
 def test_an_allowed_site_is_asked_and_sends_nobody_on(llm: LLM) -> None:
     from http.server import BaseHTTPRequestHandler, HTTPServer
     from threading import Thread
@@ -375,6 +390,12 @@ def test_an_allowed_site_is_asked_and_sends_nobody_on(llm: LLM) -> None:
             MediaURL(f"{site}/moved").load(0, ["127.0.0.1"])
         with pytest.raises(ValueError, match="fetches nothing"):
             MediaURL(f"{site}/cat.png").load(0, ["example.com"])
+        for end in ("/a cat.png", "/\u00e4.png", "/\ud800"):
+            with pytest.raises(ValueError, match="image 0 cannot be fetched"):
+                MediaURL(site + end).load(0, ["127.0.0.1"])
+        for host in ("127.0.0.1:x", "127.0.0.1:99999", "127.0.0.1:1"):
+            with pytest.raises(ValueError, match="image 0 cannot be fetched"):
+                MediaURL(f"http://{host}/").load(0, ["127.0.0.1"])
     finally:
         server.shutdown()
 

@@ -119,6 +119,9 @@ def test_every_folder_is_a_student(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("not a student", encoding="utf-8")
     names = [job.name for job in batch.find_jobs(PHASE, tmp_path, tmp_path, 7)]
     assert names == ["ada", "zoe"]
+    assert [j.name for j in batch.find_jobs(PHASE, tmp_path, tmp_path / "zoe", 7)] == ["ada"]
+    (tmp_path / "bob.zip").write_bytes(b"PK")
+    assert "bob.zip" in batch.strays(tmp_path) and ".git" not in batch.strays(tmp_path)
     with pytest.raises(ValueError, match="holds no folders; it must hold one for each student"):
         batch.find_jobs(PHASE, tmp_path / "ada", tmp_path, 7)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -64,6 +66,19 @@ def test_the_reference_in_a_whole_checkout_is_never_taken(phase: Phase, tmp_path
 def test_a_name_that_is_there_twice_is_not_guessed(phase: Phase, tmp_path: Path) -> None:
     hand_in(tmp_path, {"old/scheduler.py": "", "new/scheduler.py": "", "request_queue.py": ""})
     assert found(phase, tmp_path) == {"request_queue.py": "request_queue.py"}
+
+
+def test_folders_deeper_than_the_stack_do_not_end_the_search(phase: Phase, tmp_path: Path) -> None:
+    file, deep = phase.lab_file(phase.modules[0]).name, os.open(tmp_path, os.O_RDONLY)
+    try:
+        for _ in range(1100):
+            os.mkdir("d", dir_fd=deep)
+            deep, above = os.open("d", os.O_RDONLY, dir_fd=deep), deep
+            os.close(above)
+        assert submission.find_files(phase, tmp_path)[phase.modules[0]] == tmp_path / file
+    finally:
+        os.close(deep)
+        subprocess.run(["rm", "-rf", str(tmp_path / "d")], check=True)
 
 
 def test_a_link_is_refused(phase: Phase, tmp_path: Path) -> None:

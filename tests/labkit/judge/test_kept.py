@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 
 from labkit.course.manifest import Course
+from labkit.course.root import find_root
 from labkit.judge.kept import Kept, Verdicts
 from labkit.learner import commands as loop
 from labkit.process import overlay, reach
@@ -53,6 +55,15 @@ def test_nothing_runs_again_if_nothing_has_changed(toy: Course) -> None:
     assert "2 tasks: unchanged since" in text and WORDS in text
     assert 'ARGS="--all" runs everything' in text
     assert "✓ 00.1" in text and "✓ 00.2" in text and "public 5/5" in text
+
+
+def test_each_public_test_lies_in_the_file_of_its_task() -> None:
+    """A run of some tasks looks into their files alone (`public.files_of`)."""
+    for phase in Course(find_root()).ready:
+        for file in phase.public_tests.glob("test_*.py"):
+            task = phase.exercise(file.name.split("_")[1])
+            names = re.findall(r"^def (test_\w+)", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert names and all(name.startswith(task.test_prefix) for name in names), file
 
 
 def test_all_runs_everything(toy: Course) -> None:
@@ -149,7 +160,12 @@ def test_an_edit_while_the_tests_run_does_not_get_their_verdict(toy: Course) -> 
     assert "00.1" not in kept(toy).tasks
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"00.1": {}}', '{"00.1": 3}', "{"])
+ODD = '{"00.1": {"entered": %s, "digest": "a", "when": "b", "tests": []}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"00.1": {}}', '{"00.1": 3}', "{", ODD % "3", ODD % '[1, "f"]']
+)
 def test_a_damaged_store_is_an_empty_one(toy: Course, text: str) -> None:
     (toy.root / ".labkit/verdicts/00-toy.json").write_text(text)
     assert not kept(toy).tasks

@@ -15,12 +15,12 @@ from pathlib import Path
 import pytest
 import typer
 
-from labkit.course import files, sync
-from labkit.course.console import polite
+from labkit.course import files, source, sync
+from labkit.course.console import polite, task_in
 from labkit.course.manifest import Course, ManifestError
 from labkit.course.root import find_root
 from labkit.course.state import State
-from labkit.judge import diagnose
+from labkit.grading import likeness
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, predict
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
@@ -96,6 +96,11 @@ def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
     assert not green
     says(text, "labs/00-toy/fifo.py:10 holds an unresolved merge", "make undo")
     assert "SyntaxError" not in text
+    with pytest.raises(source.UnresolvedMerge, match="line 10 holds an unresolved merge"):
+        source.functions(lab(toy).read_text())
+    assert likeness.compare(toy.phase("0"), lab(toy).parent)["broken"] == {
+        "fifo.py": "line 10 holds an unresolved merge"
+    }
 
 
 def test_upstreams_import_gets_a_hint(toy: Course) -> None:
@@ -106,6 +111,36 @@ def test_upstreams_import_gets_a_hint(toy: Course) -> None:
 
 
 # ---------------------------------------------------------------- what is shown of a failure
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import os; os._exit(0)", "exit code 0"),
+        ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+        ("import ctypes; ctypes.string_at(0)", "signal 11"),
+    ],
+)
+def test_code_that_ends_the_process_is_named(toy: Course, line: str, said: str) -> None:
+    solve(toy)
+    text = lab(toy).read_text()
+    lab(toy).write_text(text.replace("    smallest =", f"    {line}\n    smallest ="))
+    says(screen(toy)[0], "✗ 00.1", f"here the whole process ended ({said})", "- 00.2")
+
+
+def test_a_terminal_of_another_encoding_shows_a_screen() -> None:
+    words = [sys.executable, "-m", "labkit", "progress"]
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "00 Orientation" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("line", ["input('limit? ')", "breakpoint()"])
+def test_code_that_waits_for_the_keyboard_is_told_that_nobody_types(toy: Course, line: str) -> None:
+    solve(toy)
+    text = lab(toy).read_text()
+    lab(toy).write_text(text.replace("    smallest =", f"    {line}\n    smallest ="))
+    says(screen(toy)[0], "nobody can type while tests run")
+
+
 def test_a_failure_is_shown_before_the_last_function_is_written(toy: Course) -> None:
     solve(toy, "clamp", "Fifo.head")
     rewrite(toy, "Fifo.head", "return 99")
@@ -362,6 +397,12 @@ def test_a_phase_is_found_as_one_types_it(toy: Course, name: str) -> None:
     assert toy.phase(name).slug == "00-toy"
 
 
+def test_a_task_is_found_as_the_screen_writes_it() -> None:
+    assert task_in("03.2", "") == ("03", "2")
+    assert task_in("03", "2") == ("03", "2")
+    assert task_in("03.2", "4") == ("03.2", "4")
+
+
 def test_a_phase_that_is_not_there_is_refused(toy: Course) -> None:
     with pytest.raises(ManifestError, match="00-toy"):
         toy.phase("lab_77")
@@ -390,9 +431,29 @@ def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(toy: Course) 
     )
 
 
+@pytest.mark.parametrize(
+    "text", ['{"phases": {"00-toy": "x"}}', '{"hints": {"00.1": "many"}}', '{"phases": [1]}']
+)
+def test_a_damaged_memory_costs_nothing_but_itself(toy: Course, text: str) -> None:
+    solve(toy)
+    (toy.root / ".labkit").mkdir(exist_ok=True)
+    (toy.root / ".labkit/state.json").write_text(text)
+    assert State(toy.root).passed("00-toy") == set()
+    assert State(toy.root).get("hints", "00.1", 0) == 0
+    assert "✓ 00.1" in screen(toy)[0]
+
+
+def test_a_notebook_that_a_merge_has_torn_is_named(toy: Course) -> None:
+    solve(toy)
+    notebook = toy.root / "labs/00-toy/lab.ipynb"
+    marked = notebook.read_text().replace("\n", "\n<<<<<<< HEAD\n", 1)
+    notebook.write_text(marked)
+    says(screen(toy)[0], "lab.ipynb cannot be read", "line 2 holds an unresolved merge")
+
+
 def test_the_first_marks_of_a_merge_are_found() -> None:
-    assert diagnose._unresolved_merge("a\n<<<<<<< yours\n") == 2
-    assert diagnose._unresolved_merge("shift = 1 << 2  # <<<<<<< no mark\n") == 0
+    assert source.unresolved_merge("a\n<<<<<<< yours\n") == 2
+    assert source.unresolved_merge("shift = 1 << 2  # <<<<<<< no mark\n") == 0
 
 
 @pytest.mark.parametrize("mapping", ["{}", '{"mini_vllm.request": "labs/x.py"}'])

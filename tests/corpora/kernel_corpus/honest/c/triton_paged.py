@@ -1,7 +1,8 @@
 """Another right way: page by page, through block pointers, so that no slot is ever computed.
 
 A page's table entry is one scalar load. A page of fewer than 16 tokens still fills a tile of 16,
-since `tl.dot` takes no smaller one; the block pointer's shape cuts it off.
+since `tl.dot` takes no smaller one, and a page of 24 one of 32; the block pointer's shape cuts it
+off.
 """
 
 import triton
@@ -85,7 +86,7 @@ def paged_decode_kernel(
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
     num_kv_heads = tl.num_programs(1)
-    PAGE_TILE: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE > 16 else 16
+    PAGE_TILE: tl.constexpr = triton.next_power_of_2(BLOCK_SIZE) if BLOCK_SIZE > 16 else 16
     query_block = tl.make_block_ptr(
         query_ptr + request * query_stride + kv_head * GROUP * HEAD_DIM,
         shape=(GROUP, HEAD_DIM),
@@ -181,7 +182,7 @@ def paged_prefill_kernel(
     head = tl.program_id(1)
     num_heads = tl.num_programs(1)
     num_kv_heads = num_heads // GROUP
-    PAGE_TILE: tl.constexpr = BLOCK_SIZE if BLOCK_SIZE > 16 else 16
+    PAGE_TILE: tl.constexpr = triton.next_power_of_2(BLOCK_SIZE) if BLOCK_SIZE > 16 else 16
     token_begin = tl.load(query_start_loc_ptr + request)
     query_len = tl.load(query_start_loc_ptr + request + 1) - token_begin
     row_begin = tl.program_id(0) * QUERY_TILE
