@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import io
 import runpy
 import sys
 from collections.abc import Callable
@@ -194,6 +195,9 @@ COMMANDS: dict[str, Command] = {
 
 def main(argv: list[str]) -> int:
     """Run one command and return its exit code. 2 means: asked for something that is not there."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no ✓ shows a question mark
+            stream.reconfigure(errors="replace")
     if not argv or argv[0] in ("-h", "--help"):
         print(usage("--all" in argv))
         return 0

@@ -16,9 +16,13 @@ from labkit.course import source
 from labkit.course.files import blob_id, read_python, write_text
 from labkit.course.manifest import Exercise, Phase
 
+ROWS: dict[str, type] = {"hints": int}
+"""What a row of a table is, where it is no table itself."""
+
 
 class State:
-    """Reads the file when made; each change writes it."""
+    """Reads the file when made; each change writes it. What somebody has damaged counts as not
+    there."""
 
     def __init__(self, root: Path) -> None:
         self.path = root / ".labkit" / "state.json"
@@ -27,7 +31,11 @@ class State:
         except (OSError, ValueError):
             data = {}
         tables = data.items() if isinstance(data, dict) else ()
-        self.data: dict[str, dict[str, Any]] = {k: v for k, v in tables if isinstance(v, dict)}
+        self.data: dict[str, dict[str, Any]] = {
+            table: {key: row for key, row in rows.items() if isinstance(row, ROWS.get(table, dict))}
+            for table, rows in tables
+            if isinstance(rows, dict)
+        }
 
     def get(self, table: str, key: str, default: Any = None) -> Any:
         return self.data.get(table, {}).get(key, default)

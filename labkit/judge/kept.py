@@ -103,10 +103,12 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         stored = json.loads(file.read_text(encoding="utf-8"))
         for name, verdict in stored.items():
-            needed = {"entered", "digest", "when", "answers" if name == NOTEBOOK else "tests"}
-            if not needed <= set(verdict):
+            found = "answers" if name == NOTEBOOK else "tests"
+            kinds = {"entered": list, "digest": str, "when": str, found: list}
+            whole = all(isinstance(verdict[key], kind) for key, kind in kinds.items())
+            if not whole or not all(isinstance(each, str) for each in verdict["entered"]):
                 return {}
-    except (OSError, ValueError, TypeError, AttributeError):
+    except (OSError, ValueError, TypeError, AttributeError, KeyError):
         return {}
     return stored
 

@@ -68,6 +68,7 @@ class PhaseResult:
         notebook: records of `labkit.judge.notebook_judge`; None if the phase has none.
         broken: why the tests could not be loaded, or "".
         stack: where the child stood when its time was over, or "".
+        died: how the process ended before its tests did, "signal 9"; or "".
         whole: the run came to its own end: each of its tests did, too.
         shared: functions of the learner that were entered outside of any one test.
         notebook_entered: those that the notebook's cells entered; None if it was cut off.
@@ -78,6 +79,7 @@ class PhaseResult:
     notebook: list[dict[str, Any]] | None = None
     broken: str = ""
     stack: str = ""
+    died: str = ""
     seconds: float = 0.0
     whole: bool = False
     shared: set[str] = field(default_factory=set)
@@ -118,6 +120,7 @@ def judge(
     `task` its tests alone. What is `kept` does not run again."""
     if task:
         part = run_tests(phase, files_of(phase, [task]), mapping, ["-k", task.test_prefix])
+        _blame_end(part)
         part.tests = part.of_task(task)
         return part
     kept = kept or Kept()
@@ -132,6 +135,7 @@ def judge(
             extra = {told.KEPT: ",".join(kept.tasks)}
             targets = files_of(phase, left) if kept.tasks else [phase.public_tests]
             result = run_tests(phase, targets, mapping, extra=extra)
+            _blame_end(result)
         result.notebook = kept.notebook
         if answers:
             result.notebook, result.notebook_entered = answers.result()
@@ -250,19 +254,37 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
     stack = done.stderr[-4000:] if hung or (done.code or 0) < 0 else ""
     if hung:
         _blame(list(tests.values()), stack)
-    result = PhaseResult(phase, list(tests.values()), None, broken, stack, done.seconds)
+    result = PhaseResult(phase, list(tests.values()), broken=broken, stack=stack)
+    result.seconds = done.seconds
+    if not (ended or hung or broken):
+        signalled = done.code is not None and done.code < 0
+        result.died = f"signal {-(done.code or 0)}" if signalled else f"exit code {done.code}"
     cut_off = {"hang", "not run"} & {test.outcome for test in result.tests}
     result.whole, result.shared = ended and not hung and not cut_off, shared
     return result
+
+
+def _frames(stack: str) -> list[tuple[str, int, str]]:
+    """(file, line, function) of what faulthandler wrote, the innermost last."""
+    lines = re.findall(r'File "(.+)", line (\d+) in (.+)', stack)
+    return [(file, int(line), name) for file, line, name in reversed(lines)]
 
 
 def _blame(tests: list[Test], stack: str) -> None:
     """The test during which the time was over hangs, where faulthandler's stack says."""
     running = next((test for test in tests if test.outcome == "not run"), None)
     if running:
-        lines = re.findall(r'File "(.+)", line (\d+) in (.+)', stack)
-        frames = [(file, int(line), name) for file, line, name in reversed(lines)]
+        frames = _frames(stack)
         running.outcome, running.detail = "hang", {"error": "EndlessLoop", "frames": frames}
+
+
+def _blame_end(result: PhaseResult) -> None:
+    """If the process ended by itself, the test during which it did has failed."""
+    running = next((test for test in result.tests if test.outcome == "not run"), None)
+    if running and result.died:
+        frames = _frames(result.stack)
+        message = f"here the whole process ended ({result.died}): by os._exit, a signal or a crash?"
+        running.outcome, running.detail = "failed", {"message": message, "frames": frames}
 
 
 def _finish(test: Test, event: dict[str, Any]) -> None:

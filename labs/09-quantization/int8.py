@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from mini_vllm.kernels import can_launch
+from mini_vllm.kernels import can_launch, native
 from mini_vllm.kernels.quantization import per_token_quant, w8a8_product
 from mini_vllm.model.layers import Linear
 from mini_vllm.model.layout import ParamSpec
@@ -134,8 +134,8 @@ def check_scales(layer: Linear, scale: Tensor) -> None:
 def hold_int8(layer: Linear, weight: Tensor, scale: Tensor) -> None:
     """Keep int8 `weight` `[N, K]` in the form that is fastest to multiply, and no other."""
     layer.weight, layer.row_scale = None, scale
-    layer.onednn = weight.device.type == "cpu" and cpu_products.can_multiply_int8()
-    layer.int8 = cpu_products.pack_int8(weight) if layer.onednn else weight
+    layer.form = cpu_products.int8_form(weight)
+    layer.int8 = cpu_products.pack_int8(weight, layer.form)
 
 
 def int8_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
@@ -146,12 +146,19 @@ def int8_linear(layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         quantized, x_scale = per_token_quant(x)
     else:
         quantized, x_scale = quantize_per_token(x)
-    if layer.onednn:
-        unsigned = quantized.view(torch.uint8) ^ 128  # + 128, as bits
-        y = cpu_products.int8_product(unsigned, layer.int8, layer.row_scale[:, 0]).mul_(x_scale)
-    elif can_launch(x):
-        y = w8a8_product(quantized, x_scale, layer.int8, layer.row_scale)
-    else:
-        y = scaled_product(quantized, x_scale, layer.int8, layer.row_scale)
-    y = y.to(x.dtype)
+    y = packed_product(layer, quantized, x_scale).to(x.dtype)
     return y if bias is None else y.add_(bias)
+
+
+def packed_product(layer: Linear, x: Tensor, x_scale: Tensor) -> Tensor:
+    """`scaled_product` by what the layer's weight was packed for."""
+    weight, scale = layer.int8, layer.row_scale
+    if layer.form == "onednn":
+        unsigned = x.view(torch.uint8) ^ 128  # + 128, as bits
+        return cpu_products.int8_product(unsigned, weight, scale[:, 0]).mul_(x_scale)
+    if layer.form == "native":
+        if not torch.compiler.is_compiling():
+            return native.multiply_int8(x, weight, scale[:, 0]).mul_(x_scale)
+        weight = native.unpack_int8(weight)
+    product = w8a8_product if can_launch(x) else scaled_product
+    return product(x, x_scale, weight, scale)

@@ -8,7 +8,7 @@
     fused.py       the fused kernels: norm with residual, rope, silu-mul
     bitmask.py     the mask of structured output
     rejection.py   the judge of drafts
-    cpu.cpp        norm, rope, silu-mul, cache store and decode attention for a CPU, in C++
+    cpu.cpp        what lies between products, and products of packed weights, for a CPU, in C++
     native.py      builds cpu.cpp where there is a compiler, and calls it
 
 A kernel module holds kernels and nothing else. All that surrounds one, the grid, the arguments, the

@@ -1,8 +1,8 @@
 // What lies between a decoder's matrix products, for a CPU: one pass through memory for each function;
-// products with packed weights: floats, bfloat16, and numbers of 4 bits; and a whole layer,
+// products with packed weights: floats, bfloat16, and numbers of 8 and 4 bits; and a whole layer,
 // or a whole model, as one call, where it is so narrow that calling takes longer than computing.
 //
-// Plain loops; the compiler turns them into vector instructions of whatever machine it runs on
+// Plain loops but for three operations; the compiler turns them into vector instructions of its machine
 // (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and all
 // arithmetic is in float. Where PyTorch rounds a result to bfloat16 in between, so does this, so
 // that both give the same numbers.
@@ -14,7 +14,11 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 #include <vector>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
 namespace {
 
@@ -156,6 +160,7 @@ constexpr i64 LANES = 4;
 typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef std::uint32_t words __attribute__((vector_size(LANES * 4)));
 typedef std::uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
+typedef std::uint32_t pairs __attribute__((vector_size(LANES * 4), aligned(2), may_alias));  // of bf16
 
 inline floats load(const float* p) { return *reinterpret_cast<const floats*>(p); }
 inline floats load(const bf16* p) {
@@ -344,7 +349,6 @@ constexpr i64 ROWS = 32;  // of a weight, that lie together
 // word, so that one operation on a whole register unpacks each of the two.
 inline floats part(const float* column, int p) { return load(column + p * LANES); }
 inline floats part(const bf16* column, int p) {
-    typedef std::uint32_t pairs __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
     constexpr int HALF = ROWS / 2 / LANES;
     const pairs both = *reinterpret_cast<const pairs*>(column + p % HALF * 2 * LANES);
     const pairs one = p < HALF ? both << 16 : both & 0xffff0000u;
@@ -370,15 +374,22 @@ inline void add_products(float* out, const float* x, const W* tile, i64 columns,
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
 }
 
-// The same for all tokens: N at a time, and what is left over at once. One token alone leaves the
-// processor waiting for its own sums, so N + 1 are not N and one.
-template <int R, int STRIDE = R, int N = AT_ONCE<R>, class W>
+// Calls run(N, t) for tokens t .. t + N - 1, until none are left: N at a time, and what is left over at
+// once. One token alone leaves the processor waiting for its own sums, so N + 1 are not N and one.
+template <int N, class Run>
+void in_parties(i64 tokens, const Run& run, i64 t = 0) {
+    for (; tokens - t >= N && (tokens - t != N + 1 || N <= 2); t += N)
+        run(std::integral_constant<int, N>(), t);
+    if constexpr (N > 1) in_parties<N - 1>(tokens, run, t);
+}
+
+template <int R, int STRIDE = R, class W>
 void add_all_products(float* out, const float* x, const W* tile, i64 tokens, i64 columns,
                       i64 out_stride, i64 x_stride) {
-    for (; tokens >= N && (tokens != N + 1 || N <= 2); tokens -= N, out += N * out_stride, x += N * x_stride)
-        add_products<R, N, STRIDE>(out, x, tile, columns, out_stride, x_stride);
-    if constexpr (N > 1)
-        add_all_products<R, STRIDE, N - 1>(out, x, tile, tokens, columns, out_stride, x_stride);
+    in_parties<AT_ONCE<R>>(tokens, [&](auto n, i64 t) {
+        add_products<R, n, STRIDE>(out + t * out_stride, x + t * x_stride, tile, columns, out_stride,
+                                   x_stride);
+    });
 }
 
 // Each token's sums begin with the bias, or with nothing.
@@ -442,52 +453,179 @@ void product(float* out, const float* x, const Matrix& m, i64 tokens, int thread
 }
 
 // ---------------------------------------------------------------- products with weights of 4 bits
-// A tile of the weight is unpacked into floats, which stay in the fastest cache while all tokens are
-// multiplied by them. So a batch pays for unpacking once.
-//
 //     packed           blocks of R rows; a column of a block has R / 2 bytes, and byte i holds
 //                      row i below and row i + R / 2 above
 //     scales [G, N, 2] of each group of columns and each row: (stored - 8) * scale + shift
-constexpr i64 TILE = 64;  // columns; with 64 rows they are 16 KB
 typedef std::int32_t ints __attribute__((vector_size(LANES * 4)));
-typedef std::uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+
+// LANES numbers, each widened into a word. By name where compilers would take it in several steps.
+inline ints widened(const std::uint8_t* p) {
+#if defined(__AVX512F__)
+    const auto stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return reinterpret_cast<ints>(_mm512_cvtepu8_epi32(stored));
+#elif defined(__AVX2__)
+    const auto stored = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+    return reinterpret_cast<ints>(_mm256_cvtepu8_epi32(stored));
+#else
+    typedef std::uint8_t bytes __attribute__((vector_size(LANES), aligned(1), may_alias));
+    return __builtin_convertvector(*reinterpret_cast<const bytes*>(p), ints);
+#endif
+}
+
+// What is stored in LANES bytes: of the rows below, and of those above.
+inline void unpack_bytes(const std::uint8_t* packed, floats& low, floats& high) {
+    const ints both = widened(packed);
+    low = __builtin_convertvector(both & 15, floats);
+    high = __builtin_convertvector(both >> 4, floats);
+}
+
+// How LANES rows of a group scale what is stored: stored * scale + shift.
+inline void scale_of(const bf16* scales, floats& scale, floats& shift) {
+    const words both = *reinterpret_cast<const pairs*>(scales);
+    const words low = both << 16, high = both & 0xffff0000u;
+    std::memcpy(&scale, &low, sizeof scale);
+    std::memcpy(&shift, &high, sizeof shift);
+    shift -= 8 * scale;
+}
+
+// Few tokens multiply the numbers as they are stored. A group's sums are scaled at its end; the shift,
+// which is the same for all of its columns, meets their sum: x_sum [T, G].
+template <int R, int N>
+void add_int4_products(float* out, const float* x, const float* x_sum, const std::uint8_t* packed,
+                       const bf16* scales, i64 rows, i64 columns, i64 group) {
+    constexpr int HALF = R / 2 / LANES;
+    for (i64 g = 0; g < columns / group; ++g, x += group, packed += group * R / 2) {
+        floats sums[N][2 * HALF] = {};
+        for (i64 c = 0; c < group; ++c)
+            for (int p = 0; p < HALF; ++p) {
+                floats low, high;
+                unpack_bytes(packed + c * R / 2 + p * LANES, low, high);
+                for (int t = 0; t < N; ++t) {
+                    sums[t][p] += x[t * columns + c] * low;
+                    sums[t][p + HALF] += x[t * columns + c] * high;
+                }
+            }
+        for (int p = 0; p < 2 * HALF; ++p) {
+            floats scale, shift;
+            scale_of(scales + 2 * (g * rows + p * LANES), scale, shift);
+            for (int t = 0; t < N; ++t) {
+                auto& to = *reinterpret_cast<floats*>(out + t * rows + p * LANES);
+                to += sums[t][p] * scale + x_sum[t * (columns / group) + g] * shift;
+            }
+        }
+    }
+}
+
+// For many tokens a tile of the weight is unpacked into floats, which stay in the fastest cache while
+// all tokens are multiplied by them. So a batch pays for unpacking once.
+constexpr i64 TILE = 64;  // columns; with 64 rows they are 16 KB
 
 // tile[c, r]: the numbers of some columns of one group.
 template <int R>
 inline void unpack_tile(float* tile, const std::uint8_t* packed, const bf16* scales, i64 columns) {
-    float scale[R], shift[R];
-    for (int r = 0; r < R; ++r) {
-        scale[r] = get(scales[2 * r]);
-        shift[r] = get(scales[2 * r + 1]) - 8 * scale[r];
-    }
-    auto unpacked = [&](ints stored, int r) {
-        return __builtin_convertvector(stored, floats) * load(scale + r) + load(shift + r);
-    };
-    for (i64 c = 0; c < columns; ++c)
-        for (int low = 0, high = R / 2; low < R / 2; low += LANES, high += LANES) {
-            const auto* pairs = reinterpret_cast<const bytes*>(packed + c * R / 2 + low);
-            // In two steps: compilers take a direct one number by number.
-            const ints both = __builtin_convertvector(__builtin_convertvector(*pairs, halves), ints);
-            *reinterpret_cast<floats*>(tile + c * R + low) = unpacked(both & 15, low);
-            *reinterpret_cast<floats*>(tile + c * R + high) = unpacked(both >> 4, high);
+    for (int low = 0, high = R / 2; low < R / 2; low += LANES, high += LANES) {
+        floats scale[2], shift[2], stored[2];
+        scale_of(scales + 2 * low, scale[0], shift[0]);
+        scale_of(scales + 2 * high, scale[1], shift[1]);
+        for (i64 c = 0; c < columns; ++c) {
+            unpack_bytes(packed + c * R / 2 + low, stored[0], stored[1]);
+            *reinterpret_cast<floats*>(tile + c * R + low) = stored[0] * scale[0] + shift[0];
+            *reinterpret_cast<floats*>(tile + c * R + high) = stored[1] * scale[1] + shift[1];
         }
+    }
 }
 
 // out = x . weight: [T, K] and [N, K] -> [T, N]. N is a multiple of R, and K one of `group`.
 template <int R>
 void int4_product(float* out, const float* x, const std::uint8_t* packed, const bf16* scales,
                   i64 tokens, i64 rows, i64 columns, i64 group, int threads) {
-    const i64 step = group < TILE ? group : TILE;
+    const i64 step = group < TILE ? group : TILE, groups = columns / group;
+    const bool are_few = tokens <= 2 * AT_ONCE<R>;
+    std::vector<float> x_sum(static_cast<std::size_t>(are_few ? tokens * groups : 0));
+    for (std::size_t i = 0; i < x_sum.size(); ++i)
+        for (i64 c = 0; c < group; ++c) x_sum[i] += x[static_cast<i64>(i) * group + c];
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < rows; row += R) {
-        alignas(64) float tile[TILE * R];
+        const std::uint8_t* block = packed + row * columns / 2;
         start_sums(out + row, nullptr, tokens, R, rows);
+        if (are_few) {
+            in_parties<AT_ONCE<R>>(tokens, [&](auto n, i64 t) {
+                add_int4_products<R, n>(out + t * rows + row, x + t * columns, x_sum.data() + t * groups,
+                                        block, scales + 2 * row, rows, columns, group);
+            });
+            continue;
+        }
+        alignas(64) float tile[TILE * R];
         for (i64 c = 0; c < columns; c += step) {
-            const i64 place = c / group * rows + row;
-            unpack_tile<R>(tile, packed + (row * columns + c * R) / 2, scales + 2 * place, step);
+            unpack_tile<R>(tile, block + c * R / 2, scales + 2 * (c / group * rows + row), step);
             add_all_products<R>(out + row, x + c, tile, tokens, step, rows, columns);
         }
     }
+}
+
+// ---------------------------------------------------------------- products of numbers of 8 bits
+// Whole numbers: every sum is exact. Two neighbours of 16 bits share a word, of a row and of x, and one
+// instruction multiplies both and adds the products.
+//
+//     packed  blocks [N / ROWS, K / 2, ROWS, 2] of 8 bits; `native.pack_int8` makes them
+//     x       [T, K] of 16 bits, which hold no more than 8
+inline ints pair_products(ints a, ints b) {
+#if defined(__AVX512BW__)
+    const auto x = reinterpret_cast<__m512i>(a), y = reinterpret_cast<__m512i>(b);
+    return reinterpret_cast<ints>(_mm512_madd_epi16(x, y));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    const auto x = reinterpret_cast<__m256i>(a), y = reinterpret_cast<__m256i>(b);
+    return reinterpret_cast<ints>(_mm256_madd_epi16(x, y));
+#else
+    return (a << 16 >> 16) * (b << 16 >> 16) + (a >> 16) * (b >> 16);
+#endif
+}
+
+// LANES pairs, each widened into a word.
+inline ints widened_pairs(const std::int8_t* p) {
+#if defined(__AVX512BW__)
+    const auto stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return reinterpret_cast<ints>(_mm512_cvtepi8_epi16(stored));
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+    const auto stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return reinterpret_cast<ints>(_mm256_cvtepi8_epi16(stored));
+#else
+    typedef std::int8_t small __attribute__((vector_size(LANES * 2), aligned(1), may_alias));
+    typedef std::int16_t shorts __attribute__((vector_size(LANES * 4)));
+    return reinterpret_cast<ints>(__builtin_convertvector(*reinterpret_cast<const small*>(p), shorts));
+#endif
+}
+
+// out[t, r] = x[t] . block[r] * scales[r], for N tokens whose sums fill the registers.
+template <int N>
+void int8_products(float* out, const std::int16_t* x, const std::int8_t* block, const float* scales,
+                   i64 rows, i64 columns) {
+    constexpr int PARTS = ROWS / LANES;
+    ints sums[N][PARTS] = {};
+    for (i64 c = 0; c < columns; c += 2) {
+        ints weight[PARTS];
+        for (int p = 0; p < PARTS; ++p) weight[p] = widened_pairs(block + c * ROWS + p * 2 * LANES);
+        for (int t = 0; t < N; ++t) {
+            std::int32_t pair;
+            std::memcpy(&pair, x + t * columns + c, sizeof pair);
+            for (int p = 0; p < PARTS; ++p) sums[t][p] += pair_products(pair - ints{}, weight[p]);
+        }
+    }
+    for (int t = 0; t < N; ++t)
+        for (int p = 0; p < PARTS; ++p)
+            *reinterpret_cast<floats*>(out + t * rows + p * LANES) =
+                __builtin_convertvector(sums[t][p], floats) * load(scales + p * LANES);
+}
+
+// out = x . weight * scales: [T, K] and [N, K] -> [T, N]. N is a multiple of ROWS, and K even.
+void int8_product(float* out, const std::int16_t* x, const std::int8_t* packed, const float* scales,
+                  i64 tokens, i64 rows, i64 columns, int threads) {
+#pragma omp parallel for num_threads(threads) if (threads > 1)
+    for (i64 row = 0; row < rows; row += ROWS)
+        in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) {
+            int8_products<n>(out + t * rows + row, x + t * columns, packed + row * columns, scales + row,
+                             rows, columns);
+        });
 }
 
 // ---------------------------------------------------------------- a layer
@@ -703,4 +841,9 @@ extern "C" void multiply_int4(float* out, const float* x, const std::uint8_t* pa
                               i64 block_rows, int threads) {
     auto run = block_rows == 64 ? int4_product<64> : int4_product<32>;
     run(out, x, packed, scales, tokens, rows, columns, group, threads);
+}
+
+extern "C" void multiply_int8(float* out, const std::int16_t* x, const std::int8_t* packed,
+                              const float* scales, i64 tokens, i64 rows, i64 columns, int threads) {
+    int8_product(out, x, packed, scales, tokens, rows, columns, threads);
 }

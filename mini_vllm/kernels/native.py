@@ -44,6 +44,8 @@ FEW_TOKENS = 32
 """Tokens up to which `linear` is faster than PyTorch's product, if it has the weight as it is."""
 INT4_BLOCKS = (64, 32)
 """Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
+MOST_INT8_COLUMNS = (1 << 17) - 2
+"""Of a weight for `multiply_int8`: so many products of -128 and -128 fit into 32 bits."""
 LEAST_PARALLEL = 1 << 15
 """Elements below which one thread is done before others have woken up."""
 
@@ -219,6 +221,7 @@ ARGUMENTS: dict[str, Sequence[type]] = {
         INT,
     ],
     "multiply_int4": [*[POINTER] * 4, *[SIZE] * 5, INT],
+    "multiply_int8": [*[POINTER] * 4, *[SIZE] * 3, INT],
 }
 
 
@@ -409,5 +412,39 @@ def multiply_int4(x: Tensor, packed: Tensor, group: int, scales: Tensor, block_r
     function("multiply_int4")(
         output.data_ptr(), x.data_ptr(), packed.data_ptr(), scales.data_ptr(),
         len(x), len(packed), x.shape[1], group, block_rows, threads(packed.numel()),
+    )  # fmt: skip
+    return output
+
+
+def can_multiply_int8(weight: Tensor) -> bool:
+    """Whether `multiply_int8` knows int8 `weight` `[N, K]`: whole blocks, and no sum too large."""
+    rows, columns = weight.shape
+    fits = rows % ROWS == 0 and columns % 2 == 0 and columns <= MOST_INT8_COLUMNS
+    return fits and library() is not None
+
+
+def pack_int8(weight: Tensor) -> Tensor:
+    """A copy of int8 `weight` `[N, K]` for `multiply_int8`: `[N / ROWS, K / 2, ROWS, 2]`.
+
+    Two neighbours of a row lie together, and so do a column's pairs of `ROWS` rows.
+    """
+    return weight.view(-1, ROWS, weight.shape[1] // 2, 2).transpose(1, 2).contiguous()
+
+
+def unpack_int8(packed: Tensor) -> Tensor:
+    """The weight `[N, K]` that was packed."""
+    return packed.transpose(1, 2).reshape(-1, packed.shape[1] * 2)
+
+
+def multiply_int8(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
+    """x @ weight^T * scale: int8 `[T, K]` -> `[T, N]` float32; `scale` is `[N]` float32.
+
+    `packed` is what `pack_int8` made of a weight. The sum is exact before it is scaled.
+    """
+    x, scale = x.to(torch.int16).contiguous(), scale.contiguous()
+    output = torch.empty(len(x), len(scale), dtype=torch.float32)
+    function("multiply_int8")(
+        output.data_ptr(), x.data_ptr(), packed.data_ptr(), scale.data_ptr(),
+        len(x), len(scale), x.shape[1], threads(packed.numel()),
     )  # fmt: skip
     return output

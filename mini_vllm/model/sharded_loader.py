@@ -35,12 +35,14 @@ class Target:
         cuts: for each dimension that is cut, the entries of the tensor that are here.
         shape: of the whole tensor.
         optional: the checkpoint may leave it out.
+        rows: all become what is in `view`, their first; None: there are no others.
     """
 
     view: Tensor
     cuts: dict[int, slice]
     shape: list[int]
     optional: bool = False
+    rows: Tensor | None = None
 
 
 def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
@@ -51,14 +53,28 @@ def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
         if name.endswith(KV_SCALES)
     }
     for name, parameter in model.named_parameters():
-        module = model.get_submodule(name.rpartition(".")[0])
-        in_file = model.checkpoint_prefix(name)
+        names = names_in_file(model, name)
         if _is_stacked_in_file(model, name):
-            targets[in_file] = Target(parameter.data, {}, list(parameter.shape))
+            targets[names[0]] = _stacked_target(parameter)
             continue
-        names = checkpoint_names(in_file)
+        module = model.get_submodule(name.rpartition(".")[0])
         targets.update(zip(names, projection_targets(module, parameter), strict=True))
     return targets
+
+
+def names_in_file(model: LlamaForCausalLM, name: str) -> list[str]:
+    """The checkpoint's names of what the parameter `name` holds."""
+    in_file = model.checkpoint_prefix(name)
+    return [in_file] if _is_stacked_in_file(model, name) else checkpoint_names(in_file)
+
+
+def _stacked_target(parameter: nn.Parameter) -> Target:
+    """A target for projections that are one tensor in the file; what each has, they share."""
+    spec: ParamSpec | None = getattr(parameter, "spec", None)
+    is_shared, optional = spec is not None and spec.per_part, spec is not None and spec.optional
+    view = parameter.data[0] if is_shared else parameter.data
+    rows = parameter.data if is_shared else None
+    return Target(view, {}, list(view.shape), optional, rows)
 
 
 def _is_stacked_in_file(model: LlamaForCausalLM, name: str) -> bool:
@@ -142,6 +158,8 @@ def _copy_part(target: Target, tensors: Any, info: TensorInfo, name: str, file: 
         copy_slice(target, tensors, name, file)
     else:
         copy_weight(target.view, tensors.get_tensor(name).reshape(shape), name, file)
+    if target.rows is not None:
+        target.rows.copy_(target.view.clone())
 
 
 def copy_slice(target: Target, tensors: Any, name: str, file: Path) -> None:

@@ -8,24 +8,42 @@ the largest numbers that may occur; what fails is not used.
 from __future__ import annotations
 
 import functools
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mini_vllm.kernels import native
+from mini_vllm.kernels import can_launch, native
 
+Int8Form = Literal["onednn", "native", "plain"]
 INT4_GROUPS = (256, 128, 64, 32)
-MIN_NATIVE_TOKENS = 8
-"""From so many tokens on our own int4 product is faster than torch's, which is made for few."""
+MIN_NATIVE_TOKENS = {64: 8, 32: 1}
+"""From so many tokens on our own int4 product is faster than torch's, by rows of a packed block:
+with AVX512 torch's is fast for few, without it for none."""
 MIN_UNPACKED_TOKENS = 512
 """From so many tokens on, unpacking the whole weight costs less than either loses."""
 
 
 # ---------------------------------------------------------------- int8 x int8
-def pack_int8(weight: Tensor) -> Tensor:
-    """A copy of int8 `weight` `[N, K]` in the order that oneDNN's products read."""
-    return torch.ops.onednn.qlinear_prepack(weight, None)
+def int8_form(weight: Tensor) -> Int8Form:
+    """The form in which int8 `weight` `[N, K]` is multiplied fastest here.
+
+    oneDNN's if its product is exact, else that of our own; neither on a GPU, or where Triton's
+    interpreter is to show its kernels.
+    """
+    if weight.device.type != "cpu":
+        return "plain"
+    if can_multiply_int8():
+        return "onednn"
+    return "native" if native.can_multiply_int8(weight) and not can_launch(weight) else "plain"
+
+
+def pack_int8(weight: Tensor, form: Int8Form) -> Tensor:
+    """A copy of int8 `weight` `[N, K]` in this form."""
+    if form == "onednn":
+        return torch.ops.onednn.qlinear_prepack(weight, None)
+    return native.pack_int8(weight) if form == "native" else weight
 
 
 def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
@@ -57,7 +75,7 @@ def can_multiply_int8() -> bool:
     x = torch.full((3, 256), 255, dtype=torch.uint8)
     x[1], x[2, ::3] = 1, 0
     try:
-        result = int8_product(x, pack_int8(weight), torch.ones(32, dtype=torch.float32))
+        result = int8_product(x, pack_int8(weight, "onednn"), torch.ones(32, dtype=torch.float32))
     except (AttributeError, RuntimeError, NotImplementedError):
         return False
     return torch.equal(result.double(), (x.double() - 128) @ weight.double().T)
@@ -88,7 +106,8 @@ def int4_linear(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor
     block_rows = int4_block_rows()
     if block_rows and len(x) >= MIN_UNPACKED_TOKENS:
         return F.linear(x, unpack_int4(packed, group, scales, block_rows).to(x.dtype))
-    if block_rows in native.INT4_BLOCKS and len(x) >= MIN_NATIVE_TOKENS and native.can_run(x):
+    is_enough = len(x) >= MIN_NATIVE_TOKENS.get(block_rows or 0, 0)
+    if block_rows in native.INT4_BLOCKS and is_enough and native.can_run(x):
         return native.multiply_int4(x, packed, group, scales, block_rows).to(x.dtype)
     return int4_product(x.bfloat16(), packed, group, scales).to(x.dtype)
 

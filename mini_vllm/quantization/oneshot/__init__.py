@@ -19,7 +19,8 @@ from mini_vllm import hub
 from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import load_config, read_json
 from mini_vllm.model.layers import Linear, RMSNorm
-from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM
+from mini_vllm.model.qwen3_moe import SparseMoE
 from mini_vllm.quantization.fp8 import quantize_block
 from mini_vllm.quantization.int8 import quantize_per_token
 from mini_vllm.quantization.oneshot.awq import search_scale
@@ -60,14 +61,17 @@ def oneshot(
     """
     source = hub.folder(model)
     target, preset = Path(output_dir), _preset(scheme, group_size)
-    _check(source, target, scheme, preset, algorithm, dataset, act_order)
+    _check(source, target, scheme, preset, algorithm, dataset, ignore, act_order)
     args = load_config(source)
     dtype = resolve_dtype("auto", args)
     original = load_model(source, dtype="float32")
     inputs: dict[str, LayerInputs] = {}
     if dataset is not None and algorithm != "rtn":
-        inputs = watch_inputs(original, tokenize(source, dataset))
+        inputs = watch_inputs(original, tokenize(source, dataset, args.vocab_size))
     fresh = load_original(source)
+    ignore = [*ignore, *routers(fresh)]
+    if algorithm in ("awq", "smoothquant"):
+        _check_norms(fresh, algorithm)
     if algorithm == "smoothquant":
         _smooth(fresh, inputs)
     if algorithm == "awq":
@@ -98,8 +102,12 @@ def _check(
     preset: Preset,
     algorithm: str,
     dataset: Sequence[str | Sequence[int]] | None,
+    ignore: Sequence[str],
     act_order: bool,
 ) -> None:
+    for name, value in (("dataset", dataset), ("ignore", ignore)):
+        if isinstance(value, str):
+            raise ValueError(f"{name} is the text {value!r}; it must be a list")
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
     if algorithm != "rtn" and not dataset:
@@ -121,14 +129,28 @@ def _check(
 def load_original(source: Path) -> LlamaForCausalLM:
     """The model with its weights as the file has them, not yet in a form for products."""
     from mini_vllm.model.build import Build, default_dtype
-    from mini_vllm.model.loader import load_weights
     from mini_vllm.model.registry import resolve_model_class
+    from mini_vllm.model.sharded_loader import load_parts
 
     args = load_config(source)
     with default_dtype(torch.float32):
         model = resolve_model_class(args.architectures)(args, Build()).requires_grad_(False)
-    load_weights(model, source)
+    load_parts(model, source)
     return model
+
+
+def routers(model: LlamaForCausalLM) -> list[str]:
+    """Layers that choose experts: every engine keeps them as they are."""
+    return [f"{name}.gate" for name, each in model.named_modules() if isinstance(each, SparseMoE)]
+
+
+def _check_norms(model: LlamaForCausalLM, algorithm: str) -> None:
+    """Raise ValueError unless each layer is what `readers` thinks it is."""
+    if type(model).decoder.layer is not DecoderLayer:
+        raise ValueError(
+            f"algorithm {algorithm!r} moves scales into the norms before attention and MLP, which "
+            f"{type(model).__name__} has elsewhere or not at all; take 'rtn' or 'gptq'"
+        )
 
 
 def readers(model: LlamaForCausalLM) -> list[tuple[str, RMSNorm, Linear]]:
@@ -169,12 +191,17 @@ def _scale_by_importance(
 
 def _parts(model: LlamaForCausalLM, name: str, dtype: torch.dtype) -> dict[str, Tensor]:
     """What a checkpoint holds of one parameter in full precision: a tensor a projection."""
-    from mini_vllm.model.loader import checkpoint_names
+    return {file: part.to(dtype) for file, part in _projections(model, name).items()}
 
-    parameter = model.get_parameter(name).data
+
+def _projections(model: LlamaForCausalLM, name: str) -> dict[str, Tensor]:
+    """The parts of a parameter that are tensors of their own in a checkpoint, by its names."""
+    from mini_vllm.model.sharded_loader import names_in_file
+
+    parameter, names = model.get_parameter(name).data, names_in_file(model, name)
     module = model.get_submodule(name.rpartition(".")[0])
-    parts = parameter.split(getattr(module, "output_sizes", [len(parameter)]))
-    return dict(zip(checkpoint_names(name), [part.to(dtype) for part in parts], strict=True))
+    sizes = module.output_sizes if len(names) > 1 else [len(parameter)]
+    return dict(zip(names, parameter.split(sizes), strict=True))
 
 
 def original_tensors(model: LlamaForCausalLM, dtype: torch.dtype) -> dict[str, Tensor]:
@@ -194,20 +221,19 @@ def _quantize_all(
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
     """All tensors of the new checkpoint, under the checkpoint's names."""
-    from mini_vllm.model.loader import checkpoint_names
     from mini_vllm.quantization.config import is_ignored
 
     tensors: dict[str, Tensor] = {}
-    for name, parameter in model.named_parameters():
+    for name, _ in model.named_parameters():
         prefix, _, kind = name.rpartition(".")
         module = model.get_submodule(prefix)
         if not isinstance(module, Linear) or kind == "bias" or is_ignored(prefix, ignore):
             tensors |= _parts(model, name, dtype)
             continue
-        names = [shard.rpartition(".")[0] for shard in checkpoint_names(name)]
-        for shard, weight in zip(names, parameter.data.split(module.output_sizes), strict=True):
+        for file, weight in _projections(model, name).items():
             made = _quantize_one(preset, weight, hessians.get(prefix), act_order, dtype)
-            tensors |= {f"{shard}.{suffix}": tensor for suffix, tensor in made.items()}
+            shard = file.removesuffix("weight")
+            tensors |= {f"{shard}{suffix}": tensor for suffix, tensor in made.items()}
     return tensors
 
 
@@ -237,5 +263,8 @@ def _quantize_one(
         scale, zero = choose_qparams(weight, preset.bits, group_size, preset.symmetric)
         scale = scale.to(dtype).float()
         stored = quantize(weight, scale, zero, preset.bits)
-    group = group if act_order else None
+    if not act_order:
+        group = None
+    elif group is None:  # an expert that no calibration token reached: columns in their order
+        group = torch.arange(weight.shape[1]) // (weight.shape[1] // scale.shape[1])
     return packed_tensors(preset, stored, scale.to(dtype), zero, group)

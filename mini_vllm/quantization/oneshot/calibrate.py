@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.errors import show
 from mini_vllm.model.layers import Linear
 from mini_vllm.model.llama import LlamaForCausalLM
 
@@ -35,14 +36,26 @@ class LayerInputs:
             self.sample.append(x[:: max(1, len(x) // 64)])
 
 
-def tokenize(folder: Path, dataset: Sequence[str | Sequence[int]]) -> list[list[int]]:
-    """Token ids of each text; lists of ids stay as they are."""
+def tokenize(
+    folder: Path, dataset: Sequence[str | Sequence[int]], vocab_size: int
+) -> list[list[int]]:
+    """Token ids of each text; lists of ids stay as they are.
+
+    Raises ValueError for a text without tokens, and for ids that the model does not have.
+    """
     texts = [text for text in dataset if isinstance(text, str)]
     if texts:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(folder)
-    return [tokenizer.encode(t) if isinstance(t, str) else list(t) for t in dataset]
+    prompts = [tokenizer.encode(t) if isinstance(t, str) else list(t) for t in dataset]
+    for index, prompt in enumerate(prompts):
+        if not prompt or not all(token in range(vocab_size) for token in prompt):
+            raise ValueError(
+                f"dataset[{index}] is {show(dataset[index])}; each must have tokens, with ids of "
+                f"0 to {vocab_size - 1}"
+            )
+    return prompts
 
 
 @torch.inference_mode()

@@ -10,7 +10,14 @@ import torch
 
 from mini_vllm.kernels import native
 from mini_vllm.model.build import default_dtype
+from mini_vllm.model.layers import Linear
 from mini_vllm.quantization import cpu_products
+from mini_vllm.quantization.int8 import (
+    hold_int8,
+    int8_linear,
+    quantize_per_token,
+    scaled_product,
+)
 from mini_vllm.quantization.packing import dequantize
 
 CHECK = """
@@ -76,7 +83,7 @@ def test_cpu_products_are_right_or_not_used() -> None:
         weight = torch.randint(-127, 128, (48, 200), dtype=torch.int8)
         x = torch.randint(0, 256, (5, 200), dtype=torch.uint8)
         scale = torch.rand(48)
-        y = cpu_products.int8_product(x, cpu_products.pack_int8(weight), scale)
+        y = cpu_products.int8_product(x, cpu_products.pack_int8(weight, "onednn"), scale)
         torch.testing.assert_close(y, ((x.float() - 128) @ weight.float().T) * scale)
     if cpu_products.can_multiply_int4():
         stored = torch.randint(0, 16, (128, 256)).int()
@@ -121,6 +128,58 @@ def test_our_int4_product_is_that_of_the_numbers(rows: int, columns: int, group:
         assert (y.float() - small.float() @ weight.T).std() / y.float().std() < 0.01
 
 
+needs_compiler = pytest.mark.skipif(native.library() is None, reason="there is no compiler")
+
+
+@needs_compiler
+@pytest.mark.parametrize(("rows", "columns"), [(32, 2), (64, 200), (96, 130)])
+def test_our_int8_product_is_that_of_the_numbers(rows: int, columns: int) -> None:
+    """Every number of tokens that registers are filled with; also of the largest numbers."""
+    torch.manual_seed(2)
+    weight = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
+    weight[0], weight[1] = -128, 127
+    packed, scale = native.pack_int8(weight), torch.rand(rows)
+    assert torch.equal(native.unpack_int8(packed), weight)
+    for num_tokens in (0, 1, 2, 3, 4, 5, 7, 12, 13, 17):
+        x = torch.randint(-128, 128, (num_tokens, columns), dtype=torch.int8)
+        x[:1] = -128
+        wanted = (x.double() @ weight.double().T).float() * scale
+        assert torch.equal(native.multiply_int8(x, packed, scale), wanted)
+
+
+@needs_compiler
+def test_no_sum_of_our_int8_product_leaves_32_bits() -> None:
+    columns = native.MOST_INT8_COLUMNS
+    weight = torch.full((32, columns), -128, dtype=torch.int8)
+    assert native.can_multiply_int8(weight)
+    y = native.multiply_int8(weight[:1], native.pack_int8(weight), torch.ones(32))
+    assert (y == 128 * 128 * columns).all()
+    for shape in ((32, columns + 2), (32, 3), (33, 2)):
+        assert not native.can_multiply_int8(torch.empty(shape, dtype=torch.int8))
+
+
+@needs_compiler
+@pytest.mark.parametrize("form", ["onednn", "native", "plain"])
+def test_a_layer_multiplies_in_the_form_that_its_weight_has(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if form == "onednn" and not cpu_products.can_multiply_int8():
+        pytest.skip("oneDNN's product is not exact here")
+    torch.manual_seed(3)
+    weight, x = torch.randn(64, 48), torch.randn(5, 48)
+    rounded, scale = quantize_per_token(weight)
+    wanted = scaled_product(*quantize_per_token(x), rounded, scale)
+    monkeypatch.setattr(cpu_products, "can_multiply_int8", lambda: form == "onednn")
+    monkeypatch.setattr(native, "can_multiply_int8", lambda weight: form == "native")
+    layer = Linear(48, 64, bias=False)
+    layer.input_scale = None
+    hold_int8(layer, rounded, scale)
+    assert layer.form == form
+    torch.testing.assert_close(int8_linear(layer, x, None), wanted)
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    torch.testing.assert_close(int8_linear(layer, x, None), wanted)
+
+
 def test_int4_takes_the_product_that_is_made_for_so_many_tokens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -138,7 +197,8 @@ def test_int4_takes_the_product_that_is_made_for_so_many_tokens(
 
     for name in ("int4_product", "multiply_int4", "unpack_int4"):
         noted(name)
-    sizes = (1, cpu_products.MIN_NATIVE_TOKENS, cpu_products.MIN_UNPACKED_TOKENS)
+    monkeypatch.setitem(cpu_products.MIN_NATIVE_TOKENS, cpu_products.int4_block_rows(), 8)
+    sizes = (1, 8, cpu_products.MIN_UNPACKED_TOKENS)
     for size in sizes:
         cpu_products.int4_linear(torch.ones(size, 64), packed, 64, scales)
     ours = "multiply_int4" if native.library() else "int4_product"

@@ -22,6 +22,7 @@ from mini_vllm.quantization.oneshot.calibrate import run_prompt
 from mini_vllm.quantization.oneshot.gptq import gptq_quantize
 from mini_vllm.quantization.oneshot.smoothquant import fold_into_norm, smooth_scales
 from mini_vllm.quantization.packing import choose_qparams, dequantize, quantize
+from tests.engine.whole.test_families import save_random
 
 TEXTS = ["Once upon a time there was a lion named Nina. She lived in a house by the sea. " * 3]
 PROMPT = list(range(300, 380))
@@ -195,6 +196,44 @@ def test_a_wrong_wish_is_named(options: dict[str, Any], message: str, tmp_path: 
     with pytest.raises(ValueError, match=message):
         oneshot("storyteller", tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (dict(dataset="One day"), "dataset is the text 'One day'; it must be a list"),
+        (dict(ignore="lm_head"), "ignore is the text 'lm_head'; it must be a list"),
+        (dict(dataset=[[1, 2], []]), r"dataset\[1\] is \[\]; each must have tokens"),
+        (dict(dataset=[[10**6]]), r"dataset\[0\] is \[1000000\]; .* ids of 0 to"),
+    ],
+)
+def test_calibration_texts_must_be_a_list_of_some(
+    options: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    wish = dict(dataset=TEXTS, algorithm="gptq", group_size=32) | options
+    with pytest.raises(ValueError, match=message):
+        oneshot("storyteller", tmp_path / "out", **wish)
+    assert not (tmp_path / "out").exists()
+
+
+FAMILIES = ["Phi3ForCausalLM", "Qwen3MoeForCausalLM", "Gemma3ForCausalLM", "Olmo2ForCausalLM"]
+
+
+@pytest.mark.parametrize("architecture", FAMILIES)
+def test_families_whose_layers_differ(architecture: str, tmp_path: Path) -> None:
+    """Projections that the file has stacked, experts and what chooses them, norms elsewhere."""
+    source, prompt = tmp_path / "source", [3, 1, 4, 1, 5, 9]
+    save_random(architecture, source)
+    options = dict(group_size=8, algorithm="gptq", dataset=[list(range(5, 60))])
+    folder = oneshot(source, tmp_path / "out", "W4A16", **options)  # type: ignore[arg-type]
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.inference_mode():
+        expected = theirs(torch.tensor([prompt])).logits[0]
+    model = load_model(folder, dtype="float32", quant=get_quantization_config(folder))
+    torch.testing.assert_close(run_prompt(model, prompt), expected, rtol=1e-3, atol=1e-3)
+    if architecture != "Phi3ForCausalLM":
+        with pytest.raises(ValueError, match=f"{architecture} has elsewhere or not at all"):
+            oneshot(source, tmp_path / "awq", algorithm="awq", group_size=8, dataset=[[1, 2]])
 
 
 def test_neither_a_second_time_nor_over_another(tmp_path: Path) -> None:

@@ -160,7 +160,12 @@ def test_an_edit_while_the_tests_run_does_not_get_their_verdict(toy: Course) -> 
     assert "00.1" not in kept(toy).tasks
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"00.1": {}}', '{"00.1": 3}', "{"])
+ODD = '{"00.1": {"entered": %s, "digest": "a", "when": "b", "tests": []}}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"00.1": {}}', '{"00.1": 3}', "{", ODD % "3", ODD % '[1, "f"]']
+)
 def test_a_damaged_store_is_an_empty_one(toy: Course, text: str) -> None:
     (toy.root / ".labkit/verdicts/00-toy.json").write_text(text)
     assert not kept(toy).tasks

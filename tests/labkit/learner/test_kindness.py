@@ -111,6 +111,28 @@ def test_upstreams_import_gets_a_hint(toy: Course) -> None:
 
 
 # ---------------------------------------------------------------- what is shown of a failure
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import os; os._exit(0)", "exit code 0"),
+        ("import os; os.kill(os.getpid(), 9)", "signal 9"),
+        ("import ctypes; ctypes.string_at(0)", "signal 11"),
+    ],
+)
+def test_code_that_ends_the_process_is_named(toy: Course, line: str, said: str) -> None:
+    solve(toy)
+    text = lab(toy).read_text()
+    lab(toy).write_text(text.replace("    smallest =", f"    {line}\n    smallest ="))
+    says(screen(toy)[0], "✗ 00.1", f"here the whole process ended ({said})", "- 00.2")
+
+
+def test_a_terminal_of_another_encoding_shows_a_screen() -> None:
+    words = [sys.executable, "-m", "labkit", "progress"]
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True)
+    assert done.returncode == 0 and "00 Orientation" in done.stdout, done.stderr
+
+
 @pytest.mark.parametrize("line", ["input('limit? ')", "breakpoint()"])
 def test_code_that_waits_for_the_keyboard_is_told_that_nobody_types(toy: Course, line: str) -> None:
     solve(toy)
@@ -407,6 +429,18 @@ def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(toy: Course) 
     says(
         screen(toy)[0], "labs/00-toy/lab.ipynb cannot be read as a notebook", "reset 00 --notebook"
     )
+
+
+@pytest.mark.parametrize(
+    "text", ['{"phases": {"00-toy": "x"}}', '{"hints": {"00.1": "many"}}', '{"phases": [1]}']
+)
+def test_a_damaged_memory_costs_nothing_but_itself(toy: Course, text: str) -> None:
+    solve(toy)
+    (toy.root / ".labkit").mkdir(exist_ok=True)
+    (toy.root / ".labkit/state.json").write_text(text)
+    assert State(toy.root).passed("00-toy") == set()
+    assert State(toy.root).get("hints", "00.1", 0) == 0
+    assert "✓ 00.1" in screen(toy)[0]
 
 
 def test_a_notebook_that_a_merge_has_torn_is_named(toy: Course) -> None:
