@@ -90,12 +90,10 @@ def as_slice(rows: Tensor) -> slice | Tensor:
 
 
 class PagedTokens:
-    """All short queries of one step, token by token, for the kernel that reads pages in place."""
+    """Tokens of queries no longer than `longest`, for the kernel that reads pages in place."""
 
-    def __init__(self, metadata: AttentionMetadata) -> None:
+    def __init__(self, metadata: AttentionMetadata, longest: int = MAX_SHORT_QUERY) -> None:
         self.table = metadata.block_table
-        self.places: native.Places | None = None
-        """For layers that are one call; see `model/narrow.py`."""
         num_reqs = metadata.num_reqs
         if metadata.max_query_len == 1:  # only decodes: a token is a request
             self.tokens: slice | Tensor = slice(0, num_reqs)
@@ -106,8 +104,8 @@ class PagedTokens:
         behind = seq_lens - lens.cumsum()  # how much further a request's text goes than the batch
         ends = np.arange(1, len(rows) + 1) + behind[rows]  # a token sees what is before, and itself
         self.tokens = slice(0, len(rows))
-        if metadata.max_query_len > MAX_SHORT_QUERY:
-            is_short = np.flatnonzero((lens <= MAX_SHORT_QUERY)[rows])
+        if metadata.max_query_len > longest:
+            is_short = np.flatnonzero((lens <= longest)[rows])
             rows, ends = rows[is_short], ends[is_short]
             self.tokens = as_slice(torch.from_numpy(is_short))
         self.rows, self.ends = torch.from_numpy(rows), torch.from_numpy(ends.astype(np.int32))

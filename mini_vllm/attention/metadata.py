@@ -37,6 +37,7 @@ class AttentionMetadata:
     query_lens_cpu: list[int]  # the same numbers as plain lists, so that no layer has to wait
     seq_lens_cpu: list[int]  # for a device to learn them
     plan: Any = None  # what a backend derives once and reuses in every layer of the step
+    places: Any = None  # and what layers do that are one call, see `model/narrow.py`
 
     @property
     def num_reqs(self) -> int:

@@ -49,7 +49,7 @@ class LoRAModelManager:
     ) -> None:
         self.config = lora_config
         self.max_cpu_loras = lora_config.max_cpu_loras or lora_config.max_loras
-        self.dtype = slot_dtype(lora_config.lora_dtype, model.dtype, device)
+        self.dtype = slot_dtype(lora_config.lora_dtype, model.loaded_dtype, device)
         self.targets: dict[str, LoRATarget] = {}
         self.layers: dict[str, LinearLoRA] = {}
         self.meta = LoRAKernelMeta(lora_config.max_loras, max_num_tokens, device)
@@ -275,6 +275,7 @@ class LoRAModelManager:
 
 
 def slot_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:
-    """The dtype of slots: that of the activations, which "auto" means."""
-    wanted = model_dtype if name == "auto" else getattr(torch, name)
+    """The dtype of slots: that of the activations, which "auto" means, and which CPUs need."""
+    is_free = name != "auto" and device.type != "cpu"
+    wanted = getattr(torch, name) if is_free else model_dtype
     return compute_dtype(wanted, device.type)

@@ -15,7 +15,7 @@ import torch
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.model.checkpoint import check_dtype, read_header, weight_files
 from mini_vllm.model.config import ModelArgs, load_config
-from mini_vllm.model.layers import PLAIN, Build, QuantConfig
+from mini_vllm.model.layers import PLAIN, Build, QuantConfig, weights_dtype
 from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import STACKED_PARAMS, load_weights
@@ -55,13 +55,17 @@ def load_model(
     except ValueError as error:
         raise ValueError(f"{config_file}: {error}") from error
     build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype)
+    wanted_dtype = loaded_dtype = resolve_dtype(dtype, args)
+    if quant is None:
+        loaded_dtype = weights_dtype(wanted_dtype, args.hidden_size, torch.device(device).type)
     try:
-        with torch.device(device), default_dtype(resolve_dtype(dtype, args)):
+        with torch.device(device), default_dtype(loaded_dtype):
             model = model_class(args, build).requires_grad_(False).eval()
     except RuntimeError as error:  # nothing else asks torch for memory here
         raise ValueError(
             f"{config_file} asks for a model that does not fit the memory: {error}"
         ) from error
+    model.dtype = wanted_dtype
     if load_format == "dummy":
         fill_with_random(model, seed)
     elif load_format == "auto" and build.is_plain and has_common_names(model):

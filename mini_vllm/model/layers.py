@@ -35,6 +35,8 @@ from mini_vllm.model.layout import (
 MIN_PACKED_ELEMENTS = 1 << 20
 # From this many tokens on, unpacking oneDNN's weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512
+NARROW = 512
+"""Hidden sizes below it are narrow: what takes a step's time is calling for its products."""
 
 
 @functools.cache
@@ -45,6 +47,17 @@ def compute_dtype(dtype: torch.dtype, device_type: str) -> torch.dtype:
     needed = {torch.bfloat16: "avx512_bf16", torch.float16: "avx512_fp16"}[dtype]
     detect = getattr(torch.cpu, "get_capabilities", None)  # older versions of torch lack it
     return dtype if detect and detect().get(needed) else torch.float32
+
+
+def weights_dtype(dtype: torch.dtype, hidden_size: int, device_type: str) -> torch.dtype:
+    """The dtype in which a model of `dtype` is loaded: its own, but for a narrow one on a CPU that
+    could compute in bfloat16.
+
+    What takes time there are calls, and `model/narrow.py` saves them in float32. So the weights,
+    which are few, get the same values in float32, and everything else follows them.
+    """
+    is_narrow = hidden_size < NARROW and native.can_read(dtype, device_type)
+    return torch.float32 if is_narrow and compute_dtype(dtype, device_type) == dtype else dtype
 
 
 def product_dtype(weight: Tensor, device_type: str) -> torch.dtype:

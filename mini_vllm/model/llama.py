@@ -206,8 +206,8 @@ class LlamaForCausalLM(nn.Module):
         super().__init__()
         self.config, self.kv_cache_dtype = args, build.kv_cache_dtype
         self.model = self.decoder(args, build, self.attention, "model")
-        self.dtype = torch.get_default_dtype()
-        """What unquantised weights and the KV cache are kept in."""
+        self.dtype = self.loaded_dtype = torch.get_default_dtype()
+        """What the KV cache is kept in; and unquantised weights, see `weights_dtype`."""
         self.lm_head = self._make_head(build) if self.model.stage.is_last else nn.Identity()
 
     def _make_head(self, build: Build) -> Linear:

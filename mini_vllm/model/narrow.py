@@ -21,6 +21,11 @@ from mini_vllm.kernels import native
 from mini_vllm.model.layers import UNQUANTIZED, GatedMLP, Linear, silu_mul
 from mini_vllm.model.layout import WHOLE
 
+MOST_TOKENS = 256
+"""Tokens of a step up to which calling takes a share of the time that is worth saving."""
+MOST_CONTEXT = 256
+"""Tokens that a prompt's chunk may see. Each of its own reads all pages before it, alone; where
+there are many, `scaled_dot_product_attention` is faster, which takes them together."""
 ANY_DISTANCE = 1 << 62
 """The window of a layer that has none."""
 
@@ -76,8 +81,8 @@ class LayerCall:
         Adapters have, and hooks: a KV connector that works layer by layer hears of each so.
         """
         return (
-            x.shape[0] <= native.FEW_TOKENS
-            and metadata.max_query_len <= MAX_SHORT_QUERY
+            x.shape[0] <= MOST_TOKENS
+            and (metadata.max_query_len <= MAX_SHORT_QUERY or metadata.max_seq_len <= MOST_CONTEXT)
             and kv_cache.dtype in native.NAMES
             and x.dtype == torch.float32
             and x.is_contiguous()
@@ -114,12 +119,10 @@ def matrix(linear: Linear) -> native.Matrix:
 
 
 def places_of(rope: tuple[Tensor, Tensor], metadata: AttentionMetadata) -> native.Places:
-    """Where a step's tokens stand: made by its first layer, and kept with the step's plan."""
-    if metadata.plan is None:
-        metadata.plan = [PagedTokens(metadata)]
-    [tokens] = metadata.plan
-    if tokens.places is None or tokens.places.rope is not rope:
-        tokens.places = native.Places(
-            rope, metadata.slot_mapping, tokens.table, tokens.rows, tokens.ends
-        )
-    return tokens.places
+    """Where a step's tokens stand: made by its first layer, and kept for the others."""
+    places: native.Places | None = metadata.places
+    if places is None or places.rope is not rope:
+        tokens = PagedTokens(metadata, longest=metadata.max_query_len)
+        placed = (metadata.slot_mapping, tokens.table, tokens.rows, tokens.ends)
+        metadata.places = places = native.Places(rope, *placed)
+    return places

@@ -24,7 +24,7 @@ from mini_vllm.attention import AttentionBackend, AttentionMetadata
 from mini_vllm.model.build import default_dtype, resolve_dtype
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.model.interface import KVCacheSpec
-from mini_vllm.model.layers import Build, Linear, to_compute_dtype
+from mini_vllm.model.layers import Build, Linear, to_compute_dtype, weights_dtype
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM
 from mini_vllm.model.loader import load_weights
 from mini_vllm.model.rope import RotaryEmbedding
@@ -66,7 +66,8 @@ class EagleHead(nn.Module):
                     "use a head that was trained for this model"
                 )
         device = target.model.norm.weight.device
-        with device, default_dtype(resolve_dtype(dtype, args)):
+        loaded_dtype = weights_dtype(resolve_dtype(dtype, args), args.hidden_size, device.type)
+        with device, default_dtype(loaded_dtype):
             head = cls(args, target, Build(backend)).requires_grad_(False).eval()
         load_weights(head, folder)  # type: ignore[arg-type]
         for module in head.modules():

@@ -147,6 +147,50 @@ def test_release_0_8_5_decides_so_itself() -> None:
 # ------------------------------------------------------------------ kept, with a reason
 
 
+def same(arrival: float = 0.0, **values: Any) -> dict[str, Any]:
+    """A request whose prompt is that of every other `same`: 12 tokens, three blocks."""
+    return {"op": "add", "prompt": {"len": 12, "seed": 7}, "arrival": arrival} | values
+
+
+CACHED = {"enable_prefix_caching": True, "num_gpu_blocks": 51}
+OTHER_THAN_V0 = {
+    "equal prompts of one step": (
+        trace(same(), same(0.1), STEP, **CACHED),
+        {"step": 0, "scheduled": {"r0": 12, "r1": 12}, "free_blocks": 44},
+        {"step": 0, "scheduled": {"r0": 12, "r1": 12}, "free_blocks": 47},
+    ),
+    "hits of who waited": (
+        trace(
+            same(max_tokens=2), same(0.1, max_tokens=1), STEP, STEP, STEP, max_num_seqs=1, **CACHED
+        ),
+        {"step": 2, "scheduled": {"r1": 4}},
+        {"step": 2, "scheduled": {"r1": 12}},
+    ),
+    "a prompt alone that fills the pool": (
+        trace(add_at(7), STEP, STEP, num_gpu_blocks=3, max_num_batched_tokens=6, **CHUNKED),
+        {"step": 1, "scheduled": {"r0": 1}, "preempted": []},
+        {"step": 1, "scheduled": {}, "preempted": ["r0"]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", OTHER_THAN_V0)
+def test_other_than_release_0_8_5(name: str) -> None:
+    example, expected, theirs = OTHER_THAN_V0[name]
+    line = list(replay_v0(example, PolicySubject(example.config)))[expected["step"]]
+    assert {key: line[key] for key in expected} == expected != theirs
+
+
+@pytest.mark.upstream
+@pytest.mark.skipif(not v0_oracle.fetched(), reason="V0's files: labkit conformance --policy")
+def test_release_0_8_5_decides_what_we_say_it_does() -> None:
+    with v0_conformance.V0Oracle() as oracle:
+        for name, (example, _, theirs) in OTHER_THAN_V0.items():
+            lines, error = oracle.replay(example)
+            line = lines[theirs["step"]]
+            assert error is None and {key: line[key] for key in theirs} == theirs, name
+
+
 def policy(name: str, blocks: int = 50, budget: int = 64, **values: Any) -> Scheduler:
     config = SchedulerConfig(max_num_batched_tokens=budget, max_model_len=64, **values)
     return POLICIES[name](config, CacheConfig(4, blocks + 1), (), b"root")
