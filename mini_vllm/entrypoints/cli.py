@@ -100,12 +100,7 @@ def build_parser() -> argparse.ArgumentParser:
     bench.add_argument("--input-len", type=_positive, default=128)
     bench.add_argument("--output-len", type=_positive, default=64)
     bench.add_argument("--json", action="store_true", help="figures as one JSON object")
-    bench.add_argument(
-        "--profile",
-        type=Path,
-        metavar="FILE",
-        help="write a trace of the run that opens in Perfetto",
-    )
+    bench.add_argument("--profile", type=Path, metavar="FILE", help="write a trace for Perfetto")
     bench_serve = commands.add_parser(
         "bench-serve", help="`bench serve`: latencies and throughput of a running server"
     )
@@ -327,9 +322,7 @@ def run_generate(args: argparse.Namespace) -> int:
     """Complete prompts; a single one is printed while it grows."""
     from mini_vllm.observability.timeline import check_timeline_path, record_timeline
 
-    _sampling_params(
-        args, max_tokens=128
-    )  # what is wrong with them is known before a model is loaded
+    _sampling_params(args, max_tokens=128)  # what is wrong is known before a model is loaded
     prompts = args.prompts or [line.rstrip("\n") for line in sys.stdin if line.strip()]
     if not prompts:
         raise ValueError("there is no prompt: none is given, and stdin is empty; give PROMPT")
