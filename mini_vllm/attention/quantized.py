@@ -17,6 +17,7 @@ A scale inside the page is copied, shared and evicted with it: nothing else has 
 
 from __future__ import annotations
 
+import functools
 import logging
 from dataclasses import dataclass, replace
 
@@ -147,10 +148,7 @@ class QuantizedKV(nn.Module):
             if not 0.0 <= number < float("inf"):
                 raise ValueError(f"{name} is {number}; it must be a finite number above 0")
         if not key and not value:
-            logger.warning(
-                "kv_cache_dtype is fp8 and the checkpoint has no k_scale or v_scale: both are 1; "
-                "keys and values above 448 are cut off. 'fp8_per_token_head' needs no scales"
-            )
+            warn_once()
         self.scales = (key or value or 1.0, value or key or 1.0)
 
     def store(self, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
@@ -223,3 +221,11 @@ def renumber_pages(metadata: AttentionMetadata) -> tuple[Tensor, AttentionMetada
     pages, numbers = torch.cat((null, table.flatten())).unique(return_inverse=True)
     renumbered = numbers[1:].view(table.shape).to(table.dtype)
     return pages.long(), replace(metadata, block_table=renumbered, plan=None)
+
+
+@functools.cache
+def warn_once() -> None:
+    logger.warning(
+        "kv_cache_dtype is fp8 and the checkpoint has no k_scale or v_scale: both are 1; "
+        "keys and values above 448 are cut off. 'fp8_per_token_head' needs no scales"
+    )

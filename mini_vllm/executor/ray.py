@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import textwrap
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,10 @@ from mini_vllm.executor.ray_worker import RayWorker
 ROOT = Path(__file__).parents[2]
 PLACEMENT_SECONDS = 60
 """How long the cluster may take to find room for the workers."""
+FELLOW_SECONDS = 2.0
+"""How long to wait, after a rank has failed, for word of the one that it failed because of."""
+ACCOUNT_CHARS = 500
+"""Most that is repeated of what Ray says about a death; it goes on with general advice."""
 PASSED_ON = ("LABKIT_OVERLAY", "HF_HOME", "OMP_NUM_THREADS", "GLOO_SOCKET_IFNAME", "NCCL_DEBUG")
 """Variables of this process that the workers get before their Python starts."""
 
@@ -155,7 +160,8 @@ class Pending:
         ray = import_ray()
         with self._lock:
             if self.dead is None:
-                self.dead = f"{_who(ray, refs, error, self.pids)}; start a new engine"
+                who = _who(ray, self.actors, self.pids, refs, error)
+                self.dead = f"{who}; start a new engine"
             waiting, self._waiting = self._waiting, set()
         for actor in self.actors:
             ray.kill(actor)
@@ -164,26 +170,36 @@ class Pending:
         return self.dead
 
 
-def _who(ray: Any, refs: Sequence[Any], error: BaseException, pids: Sequence[int]) -> str:
+def _who(
+    ray: Any, actors: Sequence[Any], pids: Sequence[int], refs: Sequence[Any], error: BaseException
+) -> str:
     """Which worker it was: one that is gone rather than one that noticed.
 
-    What a process died of, Ray knows only as far as its own account says.
+    So all are asked for a sign of life, which Ray answers for the dead. What a process died of, Ray
+    knows only as far as its own account says.
     """
-    done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0.3)
+    signs = [actor.place.remote() for actor in actors]
+    ray.wait(signs, num_returns=len(signs), timeout=FELLOW_SECONDS)
+    for rank, death in _failures(ray, signs).items():
+        if isinstance(death, ray.exceptions.RayActorError):
+            account = textwrap.shorten(str(death), ACCOUNT_CHARS, placeholder=" ...")
+            return f"worker {rank} (pid {pids[rank]}) has died: {account}"
+    rank, cause = next(iter(_failures(ray, refs).items()), (0, error))
+    cause = getattr(cause, "cause", None) or cause
+    return f"worker {rank} (pid {pids[rank]}) failed in a step: {type(cause).__name__}: {cause}"
+
+
+def _failures(ray: Any, refs: Sequence[Any]) -> dict[int, BaseException]:
+    """What has failed of these calls by now, by rank."""
+    done, _ = ray.wait(list(refs), num_returns=len(refs), timeout=0)
     failed: dict[int, BaseException] = {}
     for rank, ref in enumerate(refs):
         if ref in done:
             try:
                 ray.get(ref)
-            except Exception as its_error:
-                failed[rank] = its_error
-    gone = [r for r, e in failed.items() if isinstance(e, ray.exceptions.RayActorError)]
-    if gone:
-        account = " ".join(line.strip() for line in str(failed[gone[0]]).splitlines())
-        return f"worker {gone[0]} (pid {pids[gone[0]]}) has died: {account}"
-    rank, cause = next(iter(failed.items()), (0, error))
-    cause = getattr(cause, "cause", None) or cause
-    return f"worker {rank} (pid {pids[rank]}) failed in a step: {type(cause).__name__}: {cause}"
+            except Exception as error:
+                failed[rank] = error
+    return failed
 
 
 def import_ray() -> Any:
