@@ -374,8 +374,8 @@ class DeltaWriter:
         self._logprobs: list[dict[str, Any]] = []
 
     def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
-        """The choices to send for an output: usually one, and none while a call is held back, unless
-        the caller wants token ids."""
+        """The choices to send for an output: usually one, and none while a tool's call is held back,
+        unless the caller wants token ids."""
         delta = self._delta(completion.text)
         reason = completion.finish_reason
         if reason is not None:
