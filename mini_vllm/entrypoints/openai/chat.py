@@ -374,7 +374,7 @@ class DeltaWriter:
         self._logprobs: list[dict[str, Any]] = []
 
     def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
-        """The choices to send for an output: usually one, and none while a tool's call is held back,
+        """The choices to send for an output: usually one; none while a tool's call is held back,
         unless the caller wants token ids."""
         delta = self._delta(completion.text)
         reason = completion.finish_reason
