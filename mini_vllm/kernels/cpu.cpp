@@ -488,29 +488,36 @@ inline void scale_of(const bf16* scales, floats& scale, floats& shift) {
     shift -= 8 * scale;
 }
 
-// Few tokens multiply the numbers as they are stored. A group's sums are scaled at its end; the shift,
-// which is the same for all of its columns, meets their sum: x_sum [T, G].
+// Few tokens multiply the low numbers as they are stored, and whole bytes, low + 16 * high, instead of the
+// high ones: that spares taking them out, for their sum is (bytes - low) / 16. A group's sums are scaled at
+// its end; the shift, which is the same for all of its columns, meets the sum of x: x_sum [T, G]. A lone
+// token has so few sums that each would wait for itself: its even and odd columns are added apart.
 template <int R, int N>
 void add_int4_products(float* out, const float* x, const float* x_sum, const std::uint8_t* packed,
                        const bf16* scales, i64 rows, i64 columns, i64 group) {
-    constexpr int HALF = R / 2 / LANES;
+    constexpr int HALF = R / 2 / LANES, WAYS = N == 1 ? 2 : 1;
     for (i64 g = 0; g < columns / group; ++g, x += group, packed += group * R / 2) {
-        floats sums[N][2 * HALF] = {};
-        for (i64 c = 0; c < group; ++c)
-            for (int p = 0; p < HALF; ++p) {
-                floats low, high;
-                unpack_bytes(packed + c * R / 2 + p * LANES, low, high);
-                for (int t = 0; t < N; ++t) {
-                    sums[t][p] += x[t * columns + c] * low;
-                    sums[t][p + HALF] += x[t * columns + c] * high;
+        floats low[N * WAYS][HALF] = {}, bytes[N * WAYS][HALF] = {};
+        for (i64 c = 0; c < group; c += WAYS)
+            for (int way = 0; way < WAYS; ++way)
+                for (int p = 0; p < HALF; ++p) {
+                    const ints both = widened(packed + (c + way) * R / 2 + p * LANES);
+                    const floats stored = __builtin_convertvector(both & 15, floats);
+                    const floats byte = __builtin_convertvector(both, floats);
+                    for (int t = 0; t < N; ++t) {
+                        low[t + way][p] += x[t * columns + c + way] * stored;
+                        bytes[t + way][p] += x[t * columns + c + way] * byte;
+                    }
                 }
-            }
+        for (int way = 1; way < WAYS; ++way)
+            for (int p = 0; p < HALF; ++p) low[0][p] += low[way][p], bytes[0][p] += bytes[way][p];
         for (int p = 0; p < 2 * HALF; ++p) {
             floats scale, shift;
             scale_of(scales + 2 * (g * rows + p * LANES), scale, shift);
             for (int t = 0; t < N; ++t) {
-                auto& to = *reinterpret_cast<floats*>(out + t * rows + p * LANES);
-                to += sums[t][p] * scale + x_sum[t * (columns / group) + g] * shift;
+                const floats sum = p < HALF ? low[t][p] : (bytes[t][p - HALF] - low[t][p - HALF]) * 0.0625f;
+                floats& to = *reinterpret_cast<floats*>(out + t * rows + p * LANES);
+                to += sum * scale + x_sum[t * (columns / group) + g] * shift;
             }
         }
     }
@@ -561,6 +568,19 @@ void int4_product(float* out, const float* x, const std::uint8_t* packed, const 
             add_all_products<R>(out + row, x + c, tile, tokens, step, rows, columns);
         }
     }
+}
+
+// Calls run(sums, numbers) for `x` widened, and rounds the sums to `out`: PyTorch would take as long for
+// the two as a small product does.
+template <class T, class Run>
+void in_floats(T* out, const T* x, i64 size, i64 x_size, const Run& run) {
+    if constexpr (std::is_same_v<T, float>) return run(out, x);
+    std::vector<float> sums(static_cast<std::size_t>(size)), numbers(static_cast<std::size_t>(x_size));
+#pragma omp simd
+    for (i64 i = 0; i < x_size; ++i) numbers[i] = get(x[i]);
+    run(sums.data(), numbers.data());
+#pragma omp simd
+    for (i64 i = 0; i < size; ++i) put(out[i], sums[i]);
 }
 
 // ---------------------------------------------------------------- products of numbers of 8 bits
@@ -791,6 +811,14 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     }                                                                                                \
     extern "C" void silu_mul_##name(T* out, const T* gate_up, i64 tokens, i64 size, int threads) {   \
         silu_mul(out, gate_up, tokens, size, threads);                                               \
+    }                                                                                                \
+    extern "C" void multiply_int4_##name(T* out, const T* x, const std::uint8_t* packed,             \
+                                         const bf16* scales, i64 tokens, i64 rows, i64 columns,      \
+                                         i64 group, i64 block_rows, int threads) {                   \
+        auto run = block_rows == 64 ? int4_product<64> : int4_product<32>;                           \
+        in_floats(out, x, tokens * rows, tokens * columns, [&](float* sums, const float* numbers) {  \
+            run(sums, numbers, packed, scales, tokens, rows, columns, group, threads);               \
+        });                                                                                          \
     }
 
 #define FOR_CACHE(T, C, name)                                                                        \
@@ -834,13 +862,6 @@ FOR_LAYERS(bf16, bf16)
 
 extern "C" void multiply(float* out, const float* x, const Matrix* m, i64 tokens, int threads) {
     product(out, x, *m, tokens, threads);
-}
-
-extern "C" void multiply_int4(float* out, const float* x, const std::uint8_t* packed,
-                              const bf16* scales, i64 tokens, i64 rows, i64 columns, i64 group,
-                              i64 block_rows, int threads) {
-    auto run = block_rows == 64 ? int4_product<64> : int4_product<32>;
-    run(out, x, packed, scales, tokens, rows, columns, group, threads);
 }
 
 extern "C" void multiply_int8(float* out, const std::int16_t* x, const std::int8_t* packed,

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import orjson
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers, MutableHeaders
@@ -205,6 +206,12 @@ def _add_errors(app: FastAPI) -> None:
             text = str(error.detail)
         return APIError(text, status).response()
 
+    async def on_query(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        return APIError(f"{name} is {first.get('input')!r}: {first['msg']}", param=name).response()
+
     async def on_error(request: Request, error: Exception) -> Response:
         problem = as_api_error(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -212,6 +219,7 @@ def _add_errors(app: FastAPI) -> None:
         return problem.response()
 
     app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_query)
     # Those that are foreseen; what is not is logged with its traceback, and is a 500, too.
     foreseen = (APIError, EngineDeadError, EngineGenerateError, QueueFullError)
     mistakes = (ValueError, TypeError, OverflowError, NotImplementedError)

@@ -55,12 +55,12 @@ class ServerState:
         return self.served_model_names[0]
 
     def check_model(self, name: str | None) -> LoRARequest | None:
-        """The adapter that a model name selects, None for the model itself.
+        """The adapter that a model name selects; None for the model itself, also without a name.
 
         Raises:
             APIError: 404 that lists what there is.
         """
-        if name is None or name in self.served_model_names:
+        if not name or name in self.served_model_names:
             return None
         if name in self.loras:
             return self.loras[name]
@@ -70,6 +70,10 @@ class ServerState:
             HTTPStatus.NOT_FOUND,
             "model",
         )
+
+    def name_of(self, lora: LoRARequest | None) -> str:
+        """What answers call the model, whichever of its names was asked for, or an adapter."""
+        return self.model_name if lora is None else lora.lora_name
 
     def check_alive(self) -> None:
         """Raises EngineDeadError, or APIError (503) during a shutdown."""

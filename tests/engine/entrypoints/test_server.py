@@ -101,6 +101,38 @@ def test_several_prompts_and_several_answers(server: Server) -> None:
     assert texts == {choice["index"]: choice["text"] for choice in whole["choices"]}
 
 
+@pytest.mark.parametrize("echo", [False, True])
+def test_a_stream_has_the_logprobs_of_the_whole_answer(server: Server, echo: bool) -> None:
+    """Offsets go on from event to event."""
+    body = {"prompt": PROMPT, "logprobs": 1, "echo": echo, **GREEDY}
+    whole = server.post("/v1/completions", **body).json()["choices"][0]["logprobs"]
+    streamed = events(server.post("/v1/completions", stream=True, **body).text)
+    pieces = [event["choices"][0]["logprobs"] for event in streamed]
+    for name in ("text_offset", "tokens"):
+        assert [value for piece in pieces for value in piece[name]] == whole[name]
+    assert len(pieces) > 1 and pieces[-1]["text_offset"][0] > 0
+
+
+def test_each_prompt_of_a_stream_has_its_own_ids_and_usage(server: Server) -> None:
+    prompts = [PROMPT, "The sun"]
+    ids = [server.post("/tokenize", prompt=prompt).json()["tokens"] for prompt in prompts]
+    body = {"prompt": prompts, "stream": True, "return_token_ids": True, **GREEDY}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    *chunks, last = events(server.post("/v1/completions", stream_options=options, **body).text)
+    for index, prompt_ids in enumerate(ids):
+        mine = [chunk for chunk in chunks if chunk["choices"][0]["index"] == index]
+        assert {chunk["usage"]["prompt_tokens"] for chunk in mine} == {len(prompt_ids)}
+        told = [chunk["choices"][0]["prompt_token_ids"] for chunk in mine]
+        assert told == [prompt_ids] + [None] * (len(mine) - 1)
+    assert last["usage"]["prompt_tokens"] == sum(map(len, ids))
+    messages = [{"role": "user", "content": "Hello"}]
+    body = {"messages": messages, "return_token_ids": True, **GREEDY}
+    whole = server.post("/v1/chat/completions", **body).json()
+    chunks = events(server.post("/v1/chat/completions", stream=True, **body).text)
+    assert chunks[0]["prompt_token_ids"] == whole["prompt_token_ids"]
+    assert all("prompt_token_ids" not in chunk for chunk in chunks[1:])
+
+
 def test_echo_and_logprobs(server: Server) -> None:
     body = {"prompt": PROMPT, "echo": True, "logprobs": 2, "temperature": 0}
     choice = server.post("/v1/completions", max_tokens=3, **body).json()["choices"][0]
