@@ -39,7 +39,7 @@ from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.kv_transfer.params import holder_of
-from mini_vllm.lora.request import LoRARequest
+from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
@@ -330,6 +330,7 @@ class AsyncLLM(EngineControls):
         self.input_processor.check(stream.external_id, params, priority, salt)
         token_ids = stream.live.prompt_token_ids
         stream.live.lora_request = lora_request
+        children = child_requests(stream.live.request_id, params)
         return [
             self.input_processor.process(
                 child_id,
@@ -338,10 +339,12 @@ class AsyncLLM(EngineControls):
                 priority,
                 arrival_time,
                 salt,
-                lora_request,
+                lora,
                 images,
             )
-            for child_id, child_params in child_requests(stream.live.request_id, params)
+            for (child_id, child_params), lora in zip(
+                children, per_completion(lora_request), strict=False
+            )
         ]
 
     def _watch(

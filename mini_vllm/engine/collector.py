@@ -142,6 +142,6 @@ class OutputCutter:
             live.num_cached_tokens,
             live.error,
             live.metrics,
-            lora_request=live.lora_request,
-            kv_transfer_params=live.kv_transfer_params,
+            live.lora_request,
+            live.kv_transfer_params,
         )

@@ -39,7 +39,7 @@ from mini_vllm.executor.base import Executor
 from mini_vllm.executor.choose import make_executor
 from mini_vllm.executor.uniproc import UniProcExecutor
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
-from mini_vllm.lora.request import LoRARequest
+from mini_vllm.lora.request import LoRARequest, check_lora_id
 from mini_vllm.model.checkpoint_files import load_vocabulary
 from mini_vllm.model.config import load_config
 from mini_vllm.model.registry import resolve_model_class
@@ -252,8 +252,12 @@ class EngineCore:
         return self._adapters(lora_request).add(lora_request)
 
     def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter and free its slot; False if there is none of that number."""
-        return self._adapters().remove(lora_id)
+        """Forget an adapter and free its slot; False if there is none of that number.
+
+        Raises:
+            ValueError: for what is no number.
+        """
+        return self._adapters().remove(check_lora_id(lora_id))
 
     def list_loras(self) -> set[int]:
         """Numbers of the adapters that are loaded."""
@@ -265,7 +269,7 @@ class EngineCore:
         Raises:
             ValueError: if there is none of that number, or every slot is pinned.
         """
-        return self._adapters().pin(lora_id)
+        return self._adapters().pin(check_lora_id(lora_id))
 
     def add_request(self, request: Request) -> None:
         """Queue a request, unless the model or the cache can never serve it.

@@ -565,9 +565,8 @@ def _loras_per_prompt(
 ) -> list[LoRARequest | None]:
     if lora_request is None or isinstance(lora_request, LoRARequest):
         return [lora_request] * len(prompts)
-    if isinstance(lora_request, str) or not all(
-        isinstance(one, LoRARequest | None) for one in lora_request
-    ):
+    is_list = isinstance(lora_request, Sequence) and not isinstance(lora_request, str)
+    if not is_list or not all(isinstance(one, LoRARequest | None) for one in lora_request):
         raise ValueError(
             f"lora_request is {show(lora_request)}; pass a LoRARequest, or a list with one (or "
             "None) for each prompt"

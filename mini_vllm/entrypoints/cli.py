@@ -184,7 +184,10 @@ def run_quantize(args: argparse.Namespace) -> int:
     """Quantise once, offline; see :func:`mini_vllm.quantization.oneshot`."""
     from mini_vllm.quantization import oneshot
 
-    texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
+    try:
+        texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--dataset {args.dataset} is no text in UTF-8: {error}") from error
     folder = oneshot(
         args.model,
         args.output_dir,

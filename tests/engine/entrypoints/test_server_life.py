@@ -119,7 +119,7 @@ def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(12)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 4)
-        server.process.send_signal(signal.SIGTERM)
+        os.killpg(server.process.pid, signal.SIGTERM)  # as `timeout` and shells do
         time.sleep(0.3)
         late = server.post("/v1/completions", prompt="late")
         assert late.status_code == 503 and late.json()["error"]["code"] == 503
@@ -136,7 +136,7 @@ def test_sigterm_without_time_tells_everybody() -> None:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 6)
-        server.process.send_signal(signal.SIGTERM)
+        os.killpg(server.process.pid, signal.SIGTERM)
         thread.join()
         for status, text in answers:
             assert '"code":503' in text and status in (200, 503)
