@@ -50,7 +50,8 @@ def test_the_same_tokens_pass_with_both_sides_figures(phase: Phase) -> None:
 def test_columns_are_as_wide_as_what_they_hold(phase: Phase) -> None:
     yours = side([[1]]) | {"rows": [["a scheme with a long name", "4.42  0.00000  100.0%"]]}
     lines = shown(phase, yours, yours)[1].splitlines()
-    head, row = next((a, b) for a, b in zip(lines, lines[1:], strict=False) if "scheme" in b)
+    at = next(i for i, line in enumerate(lines) if "scheme" in line)
+    head, row = lines[at - 1], lines[at]
     assert head.index("yours") + len("yours") == row.index("100.0%") + len("100.0%")
     assert row.count("4.42  0.00000  100.0%") == 2 and len(head) == len(row)
 
