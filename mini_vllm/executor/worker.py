@@ -197,7 +197,7 @@ class Worker:
             self.device,
         )
         if self.pp_group.world_size > 1:
-            dtype = compute_dtype(self.model.loaded_dtype, self.device.type)
+            dtype = compute_dtype(self.model.dtype, self.device.type)
             self.model_runner.pipeline = PipelineStage(
                 self.pp_group, self.model.config.hidden_size, dtype, self.device
             )

@@ -49,7 +49,7 @@ class LoRAModelManager:
     ) -> None:
         self.config = lora_config
         self.max_cpu_loras = lora_config.max_cpu_loras or lora_config.max_loras
-        self.dtype = slot_dtype(lora_config.lora_dtype, model.loaded_dtype, device)
+        self.dtype = slot_dtype(lora_config.lora_dtype, model.dtype, device)
         self.targets: dict[str, LoRATarget] = {}
         self.layers: dict[str, LinearLoRA] = {}
         self.meta = LoRAKernelMeta(lora_config.max_loras, max_num_tokens, device)

@@ -55,17 +55,17 @@ def load_model(
     except ValueError as error:
         raise ValueError(f"{config_file}: {error}") from error
     build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype)
-    wanted_dtype = loaded_dtype = resolve_dtype(dtype, args)
+    own_dtype = cache_dtype = resolve_dtype(dtype, args)
     if quant is None:
-        loaded_dtype = weights_dtype(wanted_dtype, args.hidden_size, torch.device(device).type)
+        own_dtype = weights_dtype(own_dtype, args.hidden_size, torch.device(device).type)
     try:
-        with torch.device(device), default_dtype(loaded_dtype):
+        with torch.device(device), default_dtype(own_dtype):
             model = model_class(args, build).requires_grad_(False).eval()
     except RuntimeError as error:  # nothing else asks torch for memory here
         raise ValueError(
             f"{config_file} asks for a model that does not fit the memory: {error}"
         ) from error
-    model.dtype = wanted_dtype
+    model.cache_dtype = cache_dtype
     if load_format == "dummy":
         fill_with_random(model, seed)
     elif load_format == "auto" and build.is_plain and has_common_names(model):

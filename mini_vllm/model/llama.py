@@ -206,8 +206,8 @@ class LlamaForCausalLM(nn.Module):
         super().__init__()
         self.config, self.kv_cache_dtype = args, build.kv_cache_dtype
         self.model = self.decoder(args, build, self.attention, "model")
-        self.dtype = self.loaded_dtype = torch.get_default_dtype()
-        """What the KV cache is kept in; and unquantised weights, see `weights_dtype`."""
+        self.dtype = self.cache_dtype = torch.get_default_dtype()
+        """What unquantised weights are kept in, see `weights_dtype`; and the KV cache."""
         self.lm_head = self._make_head(build) if self.model.stage.is_last else nn.Identity()
 
     def _make_head(self, build: Build) -> Linear:
@@ -236,7 +236,7 @@ class LlamaForCausalLM(nn.Module):
     def kv_cache_spec(self) -> KVCacheSpec:
         stage, wanted = self.model.stage, self.kv_cache_dtype
         first = self.model.layers[stage.start].self_attn
-        dtype, pad_bytes = self.dtype, 0
+        dtype, pad_bytes = self.cache_dtype, 0
         if wanted in FORMATS:
             dtype, pad_bytes = torch.int8, FORMATS[wanted].pad_bytes
         elif wanted != "auto":

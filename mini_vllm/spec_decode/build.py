@@ -59,14 +59,14 @@ def load_drafter(
     wanted = config.model
     folder = hub.folder(speculative.model, None, wanted.download_dir, wanted.hf_token)
     if speculative.method == "medusa":
-        dtype = to_compute_dtype(torch.empty(0, dtype=target.loaded_dtype, device=device)).dtype
+        dtype = to_compute_dtype(torch.empty(0, dtype=target.dtype, device=device)).dtype
         heads = MedusaHeads.load(folder, target.config.hidden_size, dtype, device)
         _check_num_heads(speculative, len(heads.blocks))
         return Drafter(heads)
     if speculative.method == "eagle":
         backend = get_backend(device, config.model.attention_backend)
         head = EagleHead.load(folder, target, backend, config.model.dtype)
-        return Drafter(head, head.kv_cache_spec(target.dtype))
+        return Drafter(head, head.kv_cache_spec(target.cache_dtype))
     return _load_draft_model(config, folder, target, device)
 
 

@@ -66,8 +66,8 @@ class EagleHead(nn.Module):
                     "use a head that was trained for this model"
                 )
         device = target.model.norm.weight.device
-        loaded_dtype = weights_dtype(resolve_dtype(dtype, args), args.hidden_size, device.type)
-        with device, default_dtype(loaded_dtype):
+        own_dtype = weights_dtype(resolve_dtype(dtype, args), args.hidden_size, device.type)
+        with device, default_dtype(own_dtype):
             head = cls(args, target, Build(backend)).requires_grad_(False).eval()
         load_weights(head, folder)  # type: ignore[arg-type]
         for module in head.modules():

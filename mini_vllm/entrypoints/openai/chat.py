@@ -374,8 +374,8 @@ class DeltaWriter:
         self._logprobs: list[dict[str, Any]] = []
 
     def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
-        """The choices to send for an output: usually one, none while text is held back, unless the
-        caller wants token ids."""
+        """The choices to send for an output: usually one; none while a tool's call is held back,
+        unless the caller wants token ids."""
         delta = self._delta(completion.text)
         reason = completion.finish_reason
         if reason is not None:
@@ -408,7 +408,7 @@ class DeltaWriter:
     def _delta(self, text: str) -> dict[str, Any]:
         choice = self.answer.tool_choice
         if choice is None:
-            return {"content": text} if text else {}
+            return {"content": text}
         if choice == "auto":
             assert self.parser is not None
             delta = self.parser.extract_streaming(text)

@@ -195,9 +195,8 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
             if not is_plain:
                 text, logprobs = _choice(answer, output, completion, tokenizer, first)
             counts[index] = counts.get(index, 0) + len(completion.token_ids)
-            has_ids = wants_ids and completion.token_ids
-            if not (text or logprobs or has_ids or completion.finish_reason):
-                continue
+            if not (text or completion.token_ids or completion.finish_reason):
+                continue  # nothing new; a token whose text is held back counts for those who time
             end = tail
             if usage_each_time:
                 usage = answer.usage({index: counts[index]}, sum(cached))

@@ -212,9 +212,9 @@ def test_a_full_disk_leaves_no_half_timeline(
 def test_bench_writes_a_trace_that_a_profiler_reads(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Prompts of so many tokens are not computed by calls that hold a whole layer."""
+    """A step of so many tokens is not computed by calls that hold a whole layer."""
     trace = tmp_path / "trace.json"
-    words = ["bench", "--num-prompts", "2", "--input-len", "40", "--output-len", "3"]
+    words = ["bench", "--num-prompts", "2", "--input-len", "140", "--output-len", "3"]
     assert main([*words, "--profile", str(trace), *SMALL]) == 0
     assert "output tokens/s" in capsys.readouterr().out
     events = json.loads(trace.read_text("utf-8"))["traceEvents"]

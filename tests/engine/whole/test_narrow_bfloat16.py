@@ -49,8 +49,8 @@ SEEN: dict[str, list[int]] = {}
 def test_every_cpu_gives_the_same_tokens(kind: str, arithmetic: bool) -> None:
     llm = LLM("storyteller", dtype="bfloat16", num_gpu_blocks=64, max_model_len=128, **KINDS[kind])
     model = llm.engine.core.model
-    assert model.dtype == model.kv_cache_spec().dtype == torch.bfloat16
-    assert model.loaded_dtype == (torch.float32 if arithmetic else torch.bfloat16)
+    assert model.kv_cache_spec().dtype == torch.bfloat16
+    assert model.dtype == (torch.float32 if arithmetic else torch.bfloat16)
     assert all(layer.call for layer in model.model.layers), "each layer is one call"
     name = bundled.ADAPTERS[0]
     adapter = LoRARequest(name, 1, str(bundled.adapter_path(name)))
