@@ -41,6 +41,7 @@ class ServerState:
     response_role: str = "assistant"
     enable_auto_tool_choice: bool = False
     tool_call_parser: str | None = None
+    exclude_tools_when_tool_choice_none: bool = False
     enable_request_id_headers: bool = False
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False

@@ -21,8 +21,8 @@ from mini_vllm.quantization.int8 import (
 from mini_vllm.quantization.packing import dequantize
 
 CHECK = """
-import pytest
 import torch
+torch.set_num_threads(1)  # the interpreter's small tensors: more threads would wait for each other
 from mini_vllm.attention.quantized import FORMATS, QuantizedKV, quantize_kv
 from mini_vllm.kernels.quantization import per_token_quant, w4a16_product, w8a8_product
 from mini_vllm.quantization.int8 import quantize_per_token, scaled_product
