@@ -14,9 +14,12 @@ from __future__ import annotations
 import json
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from mini_vllm.errors import show
 
 PREFIX = "base_model.model."
 
@@ -36,29 +39,41 @@ UNSUPPORTED = {
 }
 
 
+# Ways to begin a training that move a part of the base's weights into the adapter. Such an adapter
+# belongs to what was left of them; PEFT saves it as one of the base only if it is asked to.
+SPLIT_OFF = ("pissa", "olora", "corda", "loftq", "lora_ga")
+
+
 def _is_number(value: Any, kind: Any = (int, float)) -> bool:
-    return isinstance(value, kind) and not isinstance(value, bool)
+    is_kind = isinstance(value, kind) and not isinstance(value, bool)
+    return is_kind and abs(value) <= sys.float_info.max  # neither NaN nor infinite
 
 
 def check_alpha_pattern(patterns: Any) -> None:
     """Refuse an ``alpha_pattern`` that is not regular expressions with a finite number each."""
     if not isinstance(patterns, dict):
         raise ValueError(
-            f"adapter_config.json: alpha_pattern is {patterns!r}; it must be an object of numbers"
+            f"adapter_config.json: alpha_pattern is {show(patterns)}; it must be an object of "
+            "numbers"
         )
     for pattern, alpha in patterns.items():
-        if not _is_number(alpha) or not math.isfinite(alpha):
+        if not _is_number(alpha):
             raise ValueError(
-                f"adapter_config.json: alpha_pattern has {alpha!r} for {pattern!r}; it must be a "
-                "finite number"
+                f"adapter_config.json: alpha_pattern has {show(alpha)} for {pattern!r}; it must "
+                "be a finite number"
             )
         try:
-            re.compile(pattern)
+            re.compile(whole_name(pattern))
         except re.error as error:
             raise ValueError(
                 f"adapter_config.json: {pattern!r} in alpha_pattern is no regular expression: "
                 f"{error}"
             ) from error
+
+
+def whole_name(pattern: str) -> str:
+    """A regular expression for a module's whole name, from one for its end behind a dot."""
+    return rf"(.*\.)?({pattern})$"
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,7 @@ class PEFTHelper:
     alpha_pattern: Mapping[str, float] = field(default_factory=dict)
     bias: str = "none"
     peft_type: str = "LORA"
+    init_lora_weights: Any = True
     unsupported: Mapping[str, Any] = field(default_factory=dict)
     """Keys of :data:`UNSUPPORTED` that are set, with their values."""
 
@@ -83,22 +99,27 @@ class PEFTHelper:
 
         Raises:
             ValueError: if it is no JSON object, or ``r`` or ``lora_alpha`` is missing or no
-                number above 0.
+                number above 0, or a switch is neither true nor false.
         """
         try:
             config = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"adapter_config.json is not JSON: {error}") from error
         if not isinstance(config, dict):
             raise ValueError("adapter_config.json must hold a JSON object")
         for name, kind in (("r", int), ("lora_alpha", (int, float))):
             value: Any = config.get(name)
-            if not _is_number(value, kind) or not 0 < value < math.inf:
-                shown = repr(value) if name in config else "missing"
+            if not _is_number(value, kind) or value <= 0:
+                shown = show(value) if name in config else "missing"
                 wanted = "whole number" if name == "r" else "number"
                 raise ValueError(
                     f"adapter_config.json: {name} is {shown}; it must be a {wanted} > 0"
                 )
+        if not isinstance(config.get("use_rslora"), bool | None):
+            raise ValueError(
+                f"adapter_config.json: use_rslora is {show(config['use_rslora'])}; it must be true "
+                "or false"
+            )
         check_alpha_pattern(config.get("alpha_pattern") or {})
         return cls(
             r=config["r"],
@@ -107,6 +128,7 @@ class PEFTHelper:
             alpha_pattern=config.get("alpha_pattern") or {},
             bias=config.get("bias", "none"),
             peft_type=config.get("peft_type", "LORA"),
+            init_lora_weights=config.get("init_lora_weights"),
             unsupported={key: config[key] for key in UNSUPPORTED if config.get(key)},
         )
 
@@ -117,7 +139,8 @@ class PEFTHelper:
         config says.
 
         Raises:
-            ValueError: for another ``peft_type``, a bias, or any of :data:`UNSUPPORTED`.
+            ValueError: for another ``peft_type``, a bias, an adapter that was split off the
+                base's weights, or any of :data:`UNSUPPORTED`.
 
         Source: vllm/lora/peft_helper.py#L111-L128 (PEFTHelper.validate_legal) @ v0.22.1
         """
@@ -126,6 +149,11 @@ class PEFTHelper:
             reasons.append(f"peft_type is {self.peft_type!r}; only LORA is supported")
         if self.bias != "none":
             reasons.append(f"bias is {self.bias!r}; only 'none' is supported")
+        if str(self.init_lora_weights).lower().startswith(SPLIT_OFF):
+            reasons.append(
+                f"init_lora_weights is {show(self.init_lora_weights)}: its base is not the one "
+                "that it was saved for; let PEFT convert it to a plain LoRA"
+            )
         if reasons:
             raise ValueError("; ".join(reasons))
 

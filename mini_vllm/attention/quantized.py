@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 FP8 = torch.float8_e4m3fn
 SCALE_BYTES = 4
 MIN_SCALE = 1e-6
+MISSING = float("-inf")  # a scale that the checkpoint does not have
 LARGE = 1e30  # in place of infinity
 
 
@@ -127,7 +128,7 @@ class QuantizedKV(nn.Module):
         self.scales = (1.0, 1.0)
         if not form.per_token_head:
             for name in ("k_scale", "v_scale"):
-                value = torch.tensor(0.0, dtype=torch.float32)  # 0: not in the checkpoint
+                value = torch.tensor(MISSING, dtype=torch.float32)
                 self.register_buffer(name, value, persistent=False)
 
     @property
@@ -145,11 +146,12 @@ class QuantizedKV(nn.Module):
             return
         key, value = float(self.k_scale), float(self.v_scale)
         for name, number in (("k_scale", key), ("v_scale", value)):
-            if not 0.0 <= number < float("inf"):
+            if number != MISSING and not 0.0 < number < float("inf"):
                 raise ValueError(f"{name} is {number}; it must be a finite number above 0")
-        if not key and not value:
+        if key == value == MISSING:
             warn_once()
-        self.scales = (key or value or 1.0, value or key or 1.0)
+            key = value = 1.0
+        self.scales = (value if key == MISSING else key, key if value == MISSING else value)
 
     def store(self, key: Tensor, value: Tensor, kv_cache: Tensor, slot_mapping: Tensor) -> None:
         """See `AttentionBackend`."""

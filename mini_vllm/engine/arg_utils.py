@@ -5,9 +5,11 @@ Source: vllm/engine/arg_utils.py#L412-L1715 (EngineArgs) @ v0.22.1
 
 from __future__ import annotations
 
+import argparse
 from typing import Any
 
 from mini_vllm.config import EngineConfig
+from mini_vllm.config.options import add_engine_options, given_options
 from mini_vllm.engine.async_llm import AsyncEngineArgs
 
 __all__ = ["AsyncEngineArgs", "EngineArgs"]
@@ -28,3 +30,19 @@ class EngineArgs:
     def create_engine_config(self) -> EngineConfig:
         """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
         return EngineConfig.from_kwargs(self.model, **self.options)
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Give a script's own command line all options of the engine. Those that are not given stay
+        out of what is parsed, so ``LLM(**vars(parser.parse_args()))`` is good, too."""
+        parser.add_argument("--model", default="storyteller")
+        skip = "--skip-tokenizer-init"
+        parser.add_argument(skip, action="store_true", default=argparse.SUPPRESS)
+        add_engine_options(parser)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> EngineArgs:
+        """What :meth:`add_cli_args` has read."""
+        skips = getattr(args, "skip_tokenizer_init", False)
+        return cls(args.model, skip_tokenizer_init=skips, **given_options(args))

@@ -142,5 +142,6 @@ class OutputCutter:
             live.num_cached_tokens,
             live.error,
             live.metrics,
-            kv_transfer_params=live.kv_transfer_params,
+            live.lora_request,
+            live.kv_transfer_params,
         )

@@ -294,8 +294,9 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
 
     Source: vllm/v1/engine/core.py#L1092-L1178 (EngineCoreProc.run_engine_core) @ v0.22.1
     """
-    # Ctrl-C in a terminal reaches every process of it; only the front end decides what it means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C, `timeout` and a shell's kill reach every process of a group. Only the front end
+    # decides what they mean, which may be to let everybody end: the engine leaves its group.
+    os.setsid()
     _die_with_parent()
     input_queue: queue.Queue[Message] = queue.Queue()
     output_queue: queue.Queue[Message | None] = queue.Queue()

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import EngineConfig
@@ -21,7 +20,7 @@ from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
-from mini_vllm.lora.request import LoRARequest
+from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
@@ -133,8 +132,6 @@ class LLMEngine:
         output = RequestOutput(
             request_id, text_of(prompt), token_ids, outputs=[], lora_request=lora_request
         )
-        # One completion reads an adapter again, if that is asked for; the others find it.
-        loaded = lora_request and replace(lora_request, load_inplace=False)
         num_requests = self.input_processor.num_requests
         try:
             requests = [
@@ -145,10 +142,12 @@ class LLMEngine:
                     priority,
                     arrival_time,
                     salt,
-                    loaded if index else lora_request,
+                    lora,
                     images,
                 )
-                for index, (child_id, child_params) in enumerate(child_requests(request_id, params))
+                for (child_id, child_params), lora in zip(
+                    child_requests(request_id, params), per_completion(lora_request), strict=False
+                )
             ]
             self.output_processor.add_requests(requests, output, stream)
             for request in requests:

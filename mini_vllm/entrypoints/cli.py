@@ -8,13 +8,18 @@ import json
 import logging
 import sys
 import time
-import types
-import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, read_object
+from mini_vllm.config.engine import read_object
+from mini_vllm.config.options import (
+    add_engine_options,
+    add_field_options,
+    complaint,
+    given_options,
+    with_dashes,
+)
 from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
 from mini_vllm.entrypoints.break_even import add_break_even_options
 from mini_vllm.entrypoints.serve import add_serve_options
@@ -41,7 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; errors become one line on stderr and exit code 2, Ctrl-C gives 130."""
     from mini_vllm.core.interface import NoProgressError
 
-    args = build_parser().parse_args(_one_word(list(sys.argv[1:] if argv is None else argv)))
+    parser = build_parser()
+    words = with_dashes(_one_word(list(sys.argv[1:] if argv is None else argv)))
+    args, unknown = parser.parse_known_args(words)
+    if unknown:
+        parser.error(complaint(unknown))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     try:
         return args.run(args)
@@ -75,7 +84,7 @@ def build_parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         _add_engine_options(command)
         if samples:
-            _add_options(command, SamplingParams, "sampling", skip=("seed", "output_kind"))
+            add_field_options(command, SamplingParams, "sampling", skip=("seed", "output_kind"))
         return command
 
     generate = add_command(run_generate, "complete one or more prompts", samples=True)
@@ -175,7 +184,10 @@ def run_quantize(args: argparse.Namespace) -> int:
     """Quantise once, offline; see :func:`mini_vllm.quantization.oneshot`."""
     from mini_vllm.quantization import oneshot
 
-    texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
+    try:
+        texts = args.dataset.read_text(encoding="utf-8").splitlines() if args.dataset else None
+    except UnicodeDecodeError as error:
+        raise ValueError(f"--dataset {args.dataset} is no text in UTF-8: {error}") from error
     folder = oneshot(
         args.model,
         args.output_dir,
@@ -202,12 +214,8 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help=f"{', '.join(POLICIES)} (default), or your own as path/to/file.py:ClassName",
     )
-    for section in FLAT_SECTIONS.values():
-        _add_options(parser, section, "engine", skip=("model",))
-    features = parser.add_argument_group("engine options (features)")
-    features.add_argument(
-        "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
-    )
+    add_engine_options(parser)
+    features = parser.add_argument_group("engine options (short)")
     features.add_argument(
         "--lora-modules",
         nargs="+",
@@ -215,43 +223,11 @@ def _add_engine_options(parser: argparse.ArgumentParser) -> None:
         metavar="NAME=PATH",
         help="adapters to load; they switch --enable-lora on",
     )
-    for name in WHOLE_SECTIONS:
-        option = "--" + name.replace("_", "-")
-        features.add_argument(option, default=argparse.SUPPRESS, metavar="JSON")
     for name, key in SPECULATIVE_OPTIONS.items():
         option = "--" + name.replace("_", "-")
         kind = int if name == "spec_tokens" else str
         about = f"the key {key!r} of --speculative-config"
         features.add_argument(option, default=argparse.SUPPRESS, type=kind, help=about)
-
-
-def _add_options(
-    parser: argparse.ArgumentParser, section: type, title: str, skip: Sequence[str]
-) -> None:
-    """One option per field of a configuration class; those not given stay out of the result."""
-    group = parser.add_argument_group(f"{title} options ({section.__name__})")
-    for name, hint in typing.get_type_hints(section).items():
-        if name not in skip:
-            option = "--" + name.replace("_", "-")
-            group.add_argument(option, default=argparse.SUPPRESS, **_how_to_read(hint))
-
-
-def _how_to_read(hint: Any) -> dict[str, Any]:
-    """What argparse must be told to read a field of this type, such as ``list[int] | None``."""
-    is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
-    kinds = typing.get_args(hint) if is_union else (hint,)
-    origins = [typing.get_origin(kind) for kind in kinds]
-    if bool in kinds:
-        return {"action": argparse.BooleanOptionalAction}
-    for kind, origin in zip(kinds, origins, strict=True):
-        if origin in (list, Sequence):
-            (item,) = typing.get_args(kind)
-            is_plain = item in (int, float) and str not in kinds
-            return {"nargs": "+", "type": item if is_plain else str, "metavar": "VALUE"}
-    if dict in origins or Mapping in origins or any(map(dataclasses.is_dataclass, kinds)):
-        return {"type": json.loads, "metavar": "JSON"}
-    kind = next((kind for kind in (int, float) if kind in kinds), str)
-    return {"type": kind, "metavar": kind.__name__.upper()}
 
 
 def _options_of(args: argparse.Namespace, *sections: type) -> dict[str, Any]:
@@ -268,11 +244,8 @@ def _load(args: argparse.Namespace, **defaults: Any) -> LLM:
 
 def _engine_options(args: argparse.Namespace) -> dict[str, Any]:
     """The engine's options that were given, and the class that ``--scheduler`` names."""
-    options = _options_of(args, *FLAT_SECTIONS.values())
-    whole = ("enable_lora", *WHOLE_SECTIONS)
-    if args.lora_modules:
-        options["enable_lora"] = True
-    options |= {name: getattr(args, name) for name in whole if hasattr(args, name)}
+    options: dict[str, Any] = {"enable_lora": True} if args.lora_modules else {}
+    options |= given_options(args)
     if (speculative := _speculative_config(args)) is not None:
         options["speculative_config"] = speculative
     if args.scheduler is not None:

@@ -33,6 +33,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--response-role", default="assistant")
     add("--enable-auto-tool-choice", action="store_true", help="let the model decide on tool calls")
     add("--tool-call-parser", choices=PARSERS)
+    add("--exclude-tools-when-tool-choice-none", action="store_true",
+        help="then the prompt does not name them either")  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
         add(f"--allowed-{name}", type=json.loads, default=default, metavar="JSON", help="for CORS")
     add("--allow-credentials", action="store_true")
@@ -49,6 +51,9 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="how long unfinished requests may run on after SIGTERM (default 0)")  # fmt: skip
     add("--max-num-queued-reqs", type=int, help="unfinished requests beyond which 503 is answered")
     add("--max-num-queued-tokens", type=int, help="the same for the tokens of their prompts")
+    add("--profiler-config", type=json.loads, metavar="JSON",
+        help='{"torch_profiler_dir": FOLDER}, for POST /start_profile')  # fmt: skip
+    add("--skip-tokenizer-init", action="store_true", help="take and return token ids only")
     add("--stream-interval", type=int, default=1, metavar="TOKENS")
     add("--h11-max-incomplete-event-size", type=int, default=4 * 2**20, metavar="BYTES")
 
@@ -57,6 +62,7 @@ def check(args: argparse.Namespace) -> None:
     """Raises ValueError for options that contradict each other: before anything is loaded."""
     if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
         raise ValueError("--ssl-keyfile and --ssl-certfile belong together; give both or neither")
+    _check_certificate(args)
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
     if any(not key.strip() for key in api_keys(args)):
@@ -69,6 +75,25 @@ def check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise ValueError(f"--{name.replace('_', '-')} must be a JSON list, such as '[\"*\"]'")
+
+
+def _check_certificate(args: argparse.Namespace) -> None:
+    """Raises ValueError for files that are not there, or are no certificate and its key."""
+    for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
+        file = getattr(args, name)
+        if file and not Path(file).is_file():
+            raise ValueError(f"--{name.replace('_', '-')}: there is no file {file}")
+    if args.ssl_certfile:
+        import ssl
+
+        try:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile)
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"{args.ssl_certfile} and {args.ssl_keyfile} are no certificate and its key in "
+                f"PEM format: {error}"
+            ) from error
 
 
 def api_keys(args: argparse.Namespace) -> list[str]:
@@ -91,16 +116,25 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             args.model,
+            skip_tokenizer_init=args.skip_tokenizer_init,
             stream_interval=args.stream_interval,
             max_num_queued_reqs=args.max_num_queued_reqs,
             max_num_queued_tokens=args.max_num_queued_tokens,
+            profiler_config=args.profiler_config,
             **options,
         )
     )
     names = args.served_model_name or [args.model]
     cache = dataclasses.asdict(engine.config.cache)
     cache |= {"num_gpu_blocks": engine.limits.num_usable_blocks + 1}
-    metrics = PrometheusRecorder(names[0], engine.limits.max_model_len, cache)
+    config = engine.config
+    metrics = PrometheusRecorder(
+        names[0],
+        engine.limits.max_model_len,
+        cache,
+        config.speculative.num_speculative_tokens if config.speculative is not None else 0,
+        config.lora.max_loras if config.lora is not None else 0,
+    )
     engine.stats.recorders.append(metrics)
     return ServerState(
         engine,
@@ -113,6 +147,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         response_role=args.response_role,
         enable_auto_tool_choice=args.enable_auto_tool_choice,
         tool_call_parser=args.tool_call_parser,
+        exclude_tools_when_tool_choice_none=args.exclude_tools_when_tool_choice_none,
         enable_request_id_headers=args.enable_request_id_headers,
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         enable_force_include_usage=args.enable_force_include_usage,

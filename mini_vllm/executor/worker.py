@@ -35,7 +35,7 @@ from mini_vllm.model.qwen3_vl import Qwen3VLForConditionalGeneration
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.sample.custom import load_classes
 from mini_vllm.spec_decode.build import Drafter, load_drafter, make_speculator
-from mini_vllm.worker.adapters import RunnerAdapters
+from mini_vllm.worker.adapters import RunnerAdapters, check_slots
 from mini_vllm.worker.cuda_graphs import CudaRecorder
 from mini_vllm.worker.images import RunnerImages, encoder_cache_bytes, profile_encoder
 from mini_vllm.worker.kv_cache import (
@@ -138,6 +138,7 @@ class Worker:
             self.threads = StepThreads(wanted.num_threads, hidden_size, most)
         if self.config.lora is not None:  # before memory is counted: slots take some of it
             max_num_tokens = self.config.scheduler.max_num_batched_tokens
+            check_slots(self.model, self.config.lora, self.device)
             self.lora = LoRAModelManager(self.model, self.config.lora, max_num_tokens, self.device)
 
     def num_blocks_that_fit(self) -> int:

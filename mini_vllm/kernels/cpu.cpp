@@ -149,14 +149,18 @@ i64 store(C* keys, C* values, const T* key, const T* value, const i64* slots, i6
 }
 
 // ---------------------------------------------------------------- attention
-// Floats in one register. Of a wider type compilers keep the parts in memory, which is several times slower.
+// Floats in one register. Of a wider type compilers keep the parts in memory, which is several times slower
+// and as right: -DWIDTH=16 tries what other processors will run.
+#if !defined(WIDTH)
 #if defined(__AVX512F__)
-constexpr i64 LANES = 16;
+#define WIDTH 16
 #elif defined(__AVX__)
-constexpr i64 LANES = 8;
+#define WIDTH 8
 #else
-constexpr i64 LANES = 4;
+#define WIDTH 4
 #endif
+#endif
+constexpr i64 LANES = WIDTH;
 typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef std::uint32_t words __attribute__((vector_size(LANES * 4)));
 typedef std::uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
@@ -335,13 +339,14 @@ i64 attention(T* out, const T* query, const C* keys, const C* values, const std:
 // ---------------------------------------------------------------- products
 // Of a tile of the weight, the numbers of a column lie together: each number of x meets whole registers,
 // and what a sum adds in which order does not depend on how many tokens there are.
-#if defined(__AVX512F__) || defined(__aarch64__)
+#if WIDTH == 16 || defined(__aarch64__)
 constexpr i64 REGISTERS = 32;
 #else
 constexpr i64 REGISTERS = 16;
 #endif
+constexpr i64 SUMS = REGISTERS * 3 / 4 * LANES;  // the other registers hold x and tile
 template <int R>
-constexpr int AT_ONCE = REGISTERS * 3 / 4 * LANES / R;  // tokens; the other registers hold x and tile
+constexpr int AT_ONCE = R < SUMS ? SUMS / R : 1;  // tokens
 
 constexpr i64 ROWS = 32;  // of a weight, that lie together
 
@@ -460,10 +465,10 @@ typedef std::int32_t ints __attribute__((vector_size(LANES * 4)));
 
 // LANES numbers, each widened into a word. By name where compilers would take it in several steps.
 inline ints widened(const std::uint8_t* p) {
-#if defined(__AVX512F__)
+#if WIDTH == 16 && defined(__AVX512F__)
     const auto stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return reinterpret_cast<ints>(_mm512_cvtepu8_epi32(stored));
-#elif defined(__AVX2__)
+#elif WIDTH == 8 && defined(__AVX2__)
     const auto stored = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
     return reinterpret_cast<ints>(_mm256_cvtepu8_epi32(stored));
 #else
@@ -488,29 +493,36 @@ inline void scale_of(const bf16* scales, floats& scale, floats& shift) {
     shift -= 8 * scale;
 }
 
-// Few tokens multiply the numbers as they are stored. A group's sums are scaled at its end; the shift,
-// which is the same for all of its columns, meets their sum: x_sum [T, G].
+// Few tokens multiply the low numbers as they are stored, and whole bytes, low + 16 * high, instead of the
+// high ones: that spares taking them out, for their sum is (bytes - low) / 16. A group's sums are scaled at
+// its end; the shift, which is the same for all of its columns, meets the sum of x: x_sum [T, G]. A lone
+// token has so few sums that each would wait for itself: its even and odd columns are added apart.
 template <int R, int N>
 void add_int4_products(float* out, const float* x, const float* x_sum, const std::uint8_t* packed,
                        const bf16* scales, i64 rows, i64 columns, i64 group) {
-    constexpr int HALF = R / 2 / LANES;
+    constexpr int HALF = R / 2 / LANES, WAYS = N == 1 ? 2 : 1;
     for (i64 g = 0; g < columns / group; ++g, x += group, packed += group * R / 2) {
-        floats sums[N][2 * HALF] = {};
-        for (i64 c = 0; c < group; ++c)
-            for (int p = 0; p < HALF; ++p) {
-                floats low, high;
-                unpack_bytes(packed + c * R / 2 + p * LANES, low, high);
-                for (int t = 0; t < N; ++t) {
-                    sums[t][p] += x[t * columns + c] * low;
-                    sums[t][p + HALF] += x[t * columns + c] * high;
+        floats low[N * WAYS][HALF] = {}, bytes[N * WAYS][HALF] = {};
+        for (i64 c = 0; c < group; c += WAYS)
+            for (int way = 0; way < WAYS; ++way)
+                for (int p = 0; p < HALF; ++p) {
+                    const ints both = widened(packed + (c + way) * R / 2 + p * LANES);
+                    const floats stored = __builtin_convertvector(both & 15, floats);
+                    const floats byte = __builtin_convertvector(both, floats);
+                    for (int t = 0; t < N; ++t) {
+                        low[t + way][p] += x[t * columns + c + way] * stored;
+                        bytes[t + way][p] += x[t * columns + c + way] * byte;
+                    }
                 }
-            }
+        for (int way = 1; way < WAYS; ++way)
+            for (int p = 0; p < HALF; ++p) low[0][p] += low[way][p], bytes[0][p] += bytes[way][p];
         for (int p = 0; p < 2 * HALF; ++p) {
             floats scale, shift;
             scale_of(scales + 2 * (g * rows + p * LANES), scale, shift);
             for (int t = 0; t < N; ++t) {
-                auto& to = *reinterpret_cast<floats*>(out + t * rows + p * LANES);
-                to += sums[t][p] * scale + x_sum[t * (columns / group) + g] * shift;
+                const floats sum = p < HALF ? low[t][p] : (bytes[t][p - HALF] - low[t][p - HALF]) * 0.0625f;
+                floats& to = *reinterpret_cast<floats*>(out + t * rows + p * LANES);
+                to += sum * scale + x_sum[t * (columns / group) + g] * shift;
             }
         }
     }
@@ -563,6 +575,19 @@ void int4_product(float* out, const float* x, const std::uint8_t* packed, const 
     }
 }
 
+// Calls run(sums, numbers) for `x` widened, and rounds the sums to `out`: PyTorch would take as long for
+// the two as a small product does.
+template <class T, class Run>
+void in_floats(T* out, const T* x, i64 size, i64 x_size, const Run& run) {
+    if constexpr (std::is_same_v<T, float>) return run(out, x);
+    std::vector<float> sums(static_cast<std::size_t>(size)), numbers(static_cast<std::size_t>(x_size));
+#pragma omp simd
+    for (i64 i = 0; i < x_size; ++i) numbers[i] = get(x[i]);
+    run(sums.data(), numbers.data());
+#pragma omp simd
+    for (i64 i = 0; i < size; ++i) put(out[i], sums[i]);
+}
+
 // ---------------------------------------------------------------- products of numbers of 8 bits
 // Whole numbers: every sum is exact. Two neighbours of 16 bits share a word, of a row and of x, and one
 // instruction multiplies both and adds the products.
@@ -570,10 +595,10 @@ void int4_product(float* out, const float* x, const std::uint8_t* packed, const 
 //     packed  blocks [N / ROWS, K / 2, ROWS, 2] of 8 bits; `native.pack_int8` makes them
 //     x       [T, K] of 16 bits, which hold no more than 8
 inline ints pair_products(ints a, ints b) {
-#if defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512BW__)
     const auto x = reinterpret_cast<__m512i>(a), y = reinterpret_cast<__m512i>(b);
     return reinterpret_cast<ints>(_mm512_madd_epi16(x, y));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif WIDTH == 8 && defined(__AVX2__)
     const auto x = reinterpret_cast<__m256i>(a), y = reinterpret_cast<__m256i>(b);
     return reinterpret_cast<ints>(_mm256_madd_epi16(x, y));
 #else
@@ -583,10 +608,10 @@ inline ints pair_products(ints a, ints b) {
 
 // LANES pairs, each widened into a word.
 inline ints widened_pairs(const std::int8_t* p) {
-#if defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512BW__)
     const auto stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return reinterpret_cast<ints>(_mm512_cvtepi8_epi16(stored));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif WIDTH == 8 && defined(__AVX2__)
     const auto stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return reinterpret_cast<ints>(_mm256_cvtepi8_epi16(stored));
 #else
@@ -791,6 +816,14 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     }                                                                                                \
     extern "C" void silu_mul_##name(T* out, const T* gate_up, i64 tokens, i64 size, int threads) {   \
         silu_mul(out, gate_up, tokens, size, threads);                                               \
+    }                                                                                                \
+    extern "C" void multiply_int4_##name(T* out, const T* x, const std::uint8_t* packed,             \
+                                         const bf16* scales, i64 tokens, i64 rows, i64 columns,      \
+                                         i64 group, i64 block_rows, int threads) {                   \
+        auto run = block_rows == 64 ? int4_product<64> : int4_product<32>;                           \
+        in_floats(out, x, tokens * rows, tokens * columns, [&](float* sums, const float* numbers) {  \
+            run(sums, numbers, packed, scales, tokens, rows, columns, group, threads);               \
+        });                                                                                          \
     }
 
 #define FOR_CACHE(T, C, name)                                                                        \
@@ -834,13 +867,6 @@ FOR_LAYERS(bf16, bf16)
 
 extern "C" void multiply(float* out, const float* x, const Matrix* m, i64 tokens, int threads) {
     product(out, x, *m, tokens, threads);
-}
-
-extern "C" void multiply_int4(float* out, const float* x, const std::uint8_t* packed,
-                              const bf16* scales, i64 tokens, i64 rows, i64 columns, i64 group,
-                              i64 block_rows, int threads) {
-    auto run = block_rows == 64 ? int4_product<64> : int4_product<32>;
-    run(out, x, packed, scales, tokens, rows, columns, group, threads);
 }
 
 extern "C" void multiply_int8(float* out, const std::int16_t* x, const std::int8_t* packed,

@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -94,7 +95,7 @@ def build(compiler: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         made = Path(temporary) / "cpu.so"
-        command = [compiler, *FLAGS, "-o", str(made), str(SOURCE), *openmp()]
+        command = [*shlex.split(compiler), *FLAGS, "-o", str(made), str(SOURCE), *openmp()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
         if done.returncode:
             raise OSError((done.stderr.strip() or f"{compiler} failed").splitlines()[-1])
@@ -402,14 +403,14 @@ def next_logits(
 
 
 def multiply_int4(x: Tensor, packed: Tensor, group: int, scales: Tensor, block_rows: int) -> Tensor:
-    """x @ weight^T: `[T, K]` -> `[T, N]` float32.
+    """x @ weight^T: `[T, K]` -> `[T, N]`.
 
     `packed` `[N, K / 2]` has blocks of `block_rows` rows, one of `INT4_BLOCKS`; a multiple of
     them are N rows. `scales` is `[K / group, N, 2]` bfloat16; all of them are contiguous.
     """
-    x = x.float().contiguous()
-    output = torch.empty(len(x), len(packed), dtype=torch.float32)
-    function("multiply_int4")(
+    x = x.contiguous()
+    output = torch.empty(len(x), len(packed), dtype=x.dtype)
+    function("multiply_int4", x.dtype)(
         output.data_ptr(), x.data_ptr(), packed.data_ptr(), scales.data_ptr(),
         len(x), len(packed), x.shape[1], group, block_rows, threads(packed.numel()),
     )  # fmt: skip

@@ -23,9 +23,9 @@ from safetensors.torch import load
 from torch import Tensor
 
 from mini_vllm.config import LoRAConfig
-from mini_vllm.lora.peft import PEFTHelper, parse_fine_tuned_lora_name
+from mini_vllm.lora.peft import PREFIX, PEFTHelper, parse_fine_tuned_lora_name
 from mini_vllm.lora.registry import WEIGHTS_FILE, AdapterFiles, read_adapter
-from mini_vllm.model.checkpoint import read_shapes
+from mini_vllm.model.checkpoint import FLOATS, read_shapes
 from mini_vllm.model.layout import Part
 
 
@@ -138,13 +138,14 @@ class LoRAModel:
                 if not parse_fine_tuned_lora_name(name)[0].startswith(elsewhere)
             }
             check_pairs(tensors, targets, lora_config.max_lora_rank)
+            adapter = cls.from_tensors(key, tensors, config, targets)
+            for module, target in targets.items():
+                if slices := adapter.weights.get(target.module):
+                    pair = slices[target.index]
+                    slices[target.index] = pair and shard_lora(pair, target.part, dtype)
+                    check_finite(module, slices[target.index])
         except ValueError as error:
             raise ValueError(f"adapter {name!r} ({path}) cannot be used: {error}") from error
-        adapter = cls.from_tensors(key, tensors, config, targets)
-        for target in targets.values():
-            if slices := adapter.weights.get(target.module):
-                pair = slices[target.index]
-                slices[target.index] = pair and shard_lora(pair, target.part, dtype)
         return adapter
 
 
@@ -160,6 +161,16 @@ def shard_lora(pair: LoRAPair, part: Part, dtype: torch.dtype) -> LoRAPair:
     """
     a, b = pair.a[:, part.in_], pair.b[part.out]
     return LoRAPair(a.to(dtype).contiguous(), b.to(dtype).contiguous())
+
+
+def check_finite(module: str, pair: LoRAPair | None) -> None:
+    """Raise ValueError if a pair became too large for its dtype, as B may by a large scale."""
+    for part, tensor in zip("AB", pair or (), strict=False):
+        if not tensor.isfinite().all():
+            raise ValueError(
+                f"{module}.lora_{part}.weight has numbers beyond what {tensor.dtype} holds, once "
+                "its scale is in it; is lora_alpha right?"
+            )
 
 
 def pair_tensors(tensors: Mapping[str, Tensor]) -> dict[str, LoRAPair]:
@@ -186,7 +197,7 @@ def read_tensors(files: AdapterFiles, file: Path) -> dict[str, Tensor]:
         ValueError: if it is cut off (with the bytes expected and found), damaged or empty.
     """
     try:
-        tensors = load(files.weights)
+        tensors = dict(sorted(load(files.weights).items()))  # it has them in any order
     except safetensors.SafetensorError as error:
         read_shapes(file)  # says it better, if the file is too short
         raise ValueError(f"{file} is damaged: {error}") from error
@@ -199,9 +210,12 @@ def check_pairs(tensors: Mapping[str, Tensor], targets: Targets, max_lora_rank: 
     """Refuse an adapter that does not fit the base.
 
     Raises:
-        ValueError: for a module that the base lacks or that cannot be adapted, half a pair, a
-            wrong shape, a rank above ``max_lora_rank``, or numbers that are not finite.
+        ValueError: for a module that the base lacks or that cannot be adapted, half a pair, two of
+            one name, a wrong shape, a rank above ``max_lora_rank``, or numbers that are not finite.
     """
+    for name in tensors:
+        if name.startswith(PREFIX) and name.removeprefix(PREFIX) in tensors:
+            raise ValueError(f"{name} is there twice, with and without {PREFIX!r}")
     for module, pair in pair_tensors(tensors).items():
         if module not in targets:
             raise ValueError(unknown_module(module, targets))
@@ -214,8 +228,11 @@ def check_pairs(tensors: Mapping[str, Tensor], targets: Targets, max_lora_rank: 
             strict=True,
         ):
             name = f"{module}.lora_{part}.weight"
-            if not tensor.is_floating_point():
-                raise ValueError(f"{name} is {tensor.dtype}; it must hold floating-point numbers")
+            if tensor.dtype not in FLOATS.values():
+                raise ValueError(
+                    f"{name} is {tensor.dtype}; it must hold floating-point numbers of 16 bits or "
+                    "more"
+                )
             if tuple(tensor.shape) != shape or rank < 1:
                 raise ValueError(
                     f"{name} is {list(tensor.shape)}, the base asks for {list(shape)}; was it "

@@ -43,7 +43,7 @@ def read_adapter(path: str | Path) -> AdapterFiles:
     Raises:
         ValueError: if folder or file is not there or cannot be read; the message has the full path.
     """
-    folder = Path(path)
+    folder = Path(path).expanduser()
     if not folder.is_dir():
         raise ValueError(
             f"there is no adapter folder {str(folder.absolute())!r}; lora_path must be a local "

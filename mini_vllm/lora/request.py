@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 from pathlib import PurePath
 from typing import Any
 
 from mini_vllm import bundled
+from mini_vllm.errors import show
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,7 @@ class LoRARequest:
 
     lora_name: str
     lora_int_id: int = field(compare=False)
-    lora_path: str = field(compare=False)
+    lora_path: str = field(default="", compare=False)
     load_inplace: bool = field(default=False, compare=False)
 
     @classmethod
@@ -41,25 +43,58 @@ class LoRARequest:
         """
         if isinstance(value, LoRARequest):
             return value
-        if not isinstance(value, Mapping):
-            raise ValueError(f"lora_request is {value!r}; it must be a LoRARequest")
+        if not isinstance(value, Mapping) or not value.keys() == cls.__dataclass_fields__.keys():
+            raise ValueError(f"lora_request is {show(value)}; it must be a LoRARequest")
         return cls(**value)
 
+    @property
+    def name(self) -> str:
+        return self.lora_name
+
+    @property
+    def adapter_id(self) -> int:
+        return self.lora_int_id
+
+    @property
+    def path(self) -> str:
+        return self.lora_path
+
     def __post_init__(self) -> None:
-        if type(self.lora_int_id) is not int or self.lora_int_id < 1:
+        if type(self.lora_int_id) is not int or not 1 <= self.lora_int_id < 2**63:
             raise ValueError(
-                f"lora_int_id is {self.lora_int_id!r}; it must be a whole number of at least 1 "
-                "(0 means the base model)"
+                f"lora_int_id is {show(self.lora_int_id)}; it must be a whole number of at least 1 "
+                "(0 means the base model) that fits int64"
             )
         for name, value in (("lora_name", self.lora_name), ("lora_path", self.lora_path)):
             kind = str | PurePath if name == "lora_path" else str
             if not isinstance(value, kind):
-                raise ValueError(f"{name} is {value!r}; it must be a string")
+                raise ValueError(f"{name} is {show(value)}; it must be a string")
         if not self.lora_name:
             raise ValueError("lora_name is empty; give the adapter a name")
         if not self.lora_path:
             raise ValueError(f"lora_path of {self.lora_name!r} is empty; name the adapter's folder")
         object.__setattr__(self, "lora_path", str(self.lora_path))
+
+
+def check_lora_id(lora_id: Any) -> int:
+    """Raises ValueError for what is no whole number; whether there is such an adapter is not
+    asked."""
+    if type(lora_id) is not int:
+        raise ValueError(f"lora_id is {show(lora_id)}; it must be the whole number of an adapter")
+    return lora_id
+
+
+def per_completion(request: LoRARequest | None) -> Iterator[LoRARequest | None]:
+    """The adapter of each completion of a prompt, without end.
+
+    The first reads the folder again, if that is asked for; the others find what it has loaded.
+
+    Raises:
+        ValueError: if it is no LoRARequest.
+    """
+    if request is not None and not isinstance(request, LoRARequest):
+        raise ValueError(f"lora_request is {show(request)}; it must be a LoRARequest")
+    return chain([request], repeat(request and replace(request, load_inplace=False)))
 
 
 def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:

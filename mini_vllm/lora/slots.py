@@ -65,9 +65,7 @@ class LoRAModelManager:
 
     def _wrap(self, model: nn.Module, device: torch.device) -> None:
         """Give every Linear of the decoder its slots, and note which projections it holds."""
-        for name, module in model.named_modules():
-            if not isinstance(module, Linear) or not name.startswith("model.layers."):
-                continue
+        for name, module in linears(model):
             layer = LinearLoRA(
                 module.input_size,
                 module.output_sizes,
@@ -272,6 +270,25 @@ class LoRAModelManager:
                 "raise max_loras"
             )
         return slot
+
+
+def linears(model: nn.Module) -> list[tuple[str, Linear]]:
+    """The layers that adapters may change, by name: every Linear of the decoder."""
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, Linear) and name.startswith("model.layers.")
+    ]
+
+
+def bytes_of_slots(model: nn.Module, lora_config: LoRAConfig, device: torch.device) -> int:
+    """What all slots of a rank will take up."""
+    per_rank = sum(
+        len(layer.output_sizes) * layer.input_size + sum(layer.output_sizes)
+        for _, layer in linears(model)
+    )
+    dtype = slot_dtype(lora_config.lora_dtype, model.dtype, device)
+    return lora_config.max_loras * lora_config.max_lora_rank * per_rank * dtype.itemsize
 
 
 def slot_dtype(name: str, model_dtype: torch.dtype, device: torch.device) -> torch.dtype:

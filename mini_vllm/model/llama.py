@@ -205,7 +205,8 @@ class LlamaForCausalLM(nn.Module):
     def __init__(self, args: ModelArgs, build: Build = PLAIN) -> None:
         super().__init__()
         self.config, self.kv_cache_dtype = args, build.kv_cache_dtype
-        self.model = self.decoder(args, build, self.attention, "model")
+        prefix = self.checkpoint_prefix("model.").removesuffix(".")  # files name layers so
+        self.model = self.decoder(args, build, self.attention, prefix)
         self.dtype = self.cache_dtype = torch.get_default_dtype()
         """What unquantised weights are kept in, see `weights_dtype`; and the KV cache."""
         self.lm_head = self._make_head(build) if self.model.stage.is_last else nn.Identity()

@@ -48,7 +48,7 @@ class Target:
 def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
     """For each name in the checkpoint, where its part goes."""
     targets = {
-        name.replace(".backend.", "."): Target(buffer, {}, [], optional=True)
+        model.checkpoint_prefix(name.replace(".backend.", ".")): Target(buffer, {}, [], True)
         for name, buffer in model.named_buffers()
         if name.endswith(KV_SCALES)
     }
@@ -121,17 +121,19 @@ def load_parts(
 ) -> None:
     """Copy this model's part of every tensor of the folder's safetensors files.
 
-    `rename` gives our names of a tensor in the file. Raises ValueError for a missing or unexpected
-    tensor, a wrong shape or dtype, or a damaged file.
+    `rename` gives our names of a tensor in the file. Scales of a KV cache are not needed by one
+    that keeps numbers as they are. Raises ValueError for a missing or unexpected tensor, a wrong
+    shape or dtype, or a damaged file.
     """
     targets = part_targets(model)
+    needless = () if any(name.endswith(KV_SCALES) for name in targets) else KV_SCALES
     elsewhere = tuple(f"{model.checkpoint_prefix(name)}." for name in model.absent)  # not layer 11
     infos = {file: read_header(file) for file in weight_files(folder)}
     ours = {
         name: [
             our
             for our in (rename(name) if rename else [name])
-            if our in targets or not (our.endswith(KV_SCALES) or our.startswith(elsewhere))
+            if our in targets or not (our.endswith(needless) or our.startswith(elsewhere))
         ]
         for header in infos.values()
         for name in header

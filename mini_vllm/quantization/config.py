@@ -160,7 +160,7 @@ def get_from_keys(config: Mapping[str, Any], keys: Sequence[str]) -> Any:
 def one_of(config: Mapping[str, Any], key: str, allowed: Sequence[Any], default: Any = None) -> Any:
     """The value of `key`. Raises ValueError unless it is one of `allowed`."""
     value = config.get(key, default)
-    if value not in allowed:
+    if not any(type(value) is type(one) and value == one for one in allowed):
         raise ValueError(
             f"quantization_config: {key} is {value!r}; supported: {', '.join(map(repr, allowed))}"
         )
@@ -361,6 +361,11 @@ def kv_cache_dtype_of(scheme: Mapping[str, Any] | None) -> str | None:
     return "fp8"
 
 
+BY_G_IDX = ("group", "dynamic", True)
+"""What `actorder` is if columns belong to groups by `weight_g_idx`; "weight" and "static" only say
+in which order they were rounded."""
+
+
 def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
     """The method for one of compressed-tensors' `config_groups`.
 
@@ -376,19 +381,20 @@ def get_scheme(group: Mapping[str, Any]) -> LinearMethod:
     """  # noqa: E501
     weights: Mapping[str, Any] = group.get("weights") or {}
     inputs: Mapping[str, Any] = group.get("input_activations") or {}
-    kind, bits, strategy = (weights.get(key) for key in ("type", "num_bits", "strategy"))
-    bits = weights.get("num_bits", 0)
+    kind, bits = weights.get("type", "int"), weights.get("num_bits", 8)
+    strategy, group_size = weights.get("strategy"), weights.get("group_size", -1)
     if strategy is None:
-        strategy = "tensor" if weights.get("group_size") is None else "group"
+        is_row, is_all = group_size == -1, weights.get("group_size") is None
+        strategy = "tensor" if is_all else "channel" if is_row else "group"
     form, static = group.get("format"), bool(inputs) and not inputs.get("dynamic")
     packed = kind == "int" and not inputs and form == "pack-quantized" and bits in (4, 8)
     if packed and strategy in ("group", "channel"):
         scheme = Scheme(
             format="compressed-tensors",
             bits=bits,
-            group_size=weights["group_size"] if strategy == "group" else -1,
+            group_size=group_size if strategy == "group" else -1,
             symmetric=bool(weights.get("symmetric", True)),
-            act_order=weights.get("actorder") in ("group", True) and strategy == "group",
+            act_order=weights.get("actorder") in BY_G_IDX and strategy == "group",
         )
         return WNA16LinearMethod(scheme)
     per_row_or_tensor = strategy in ("channel", "tensor") and bits == 8
@@ -426,7 +432,7 @@ def check_kinds(config: Any) -> None:
     """Raise ValueError, with its name, for what is of another kind than any format has there."""
     _check("quantization_config", config, Mapping, "an object")
     for key in NAMES_OF_LAYERS:
-        _check_names(key, config.get(key))
+        check_names(key, config.get(key))
     block = config.get("weight_block_size")
     _check("weight_block_size", block, list, "two numbers, such as [128, 128]")
     for size in block or []:
@@ -436,7 +442,7 @@ def check_kinds(config: Any) -> None:
     _check("config_groups", groups, Mapping, "an object with one entry for each group")
     for name, group in (groups or {}).items():
         _check(f"config_groups.{name}", group, Mapping, "an object", is_needed=True)
-        _check_names(f"config_groups.{name}.targets", group.get("targets"))
+        check_names(f"config_groups.{name}.targets", group.get("targets"))
         for part in ("weights", "input_activations", "output_activations"):
             _check(f"config_groups.{name}.{part}", group.get(part), Mapping, "an object")
 
@@ -447,7 +453,8 @@ def _check(key: str, value: Any, kind: type, wanted: str, is_needed: bool = Fals
     raise ValueError(f"quantization_config: {key} is {show(value)}; it must be {wanted}")
 
 
-def _check_names(key: str, names: Any) -> None:
+def check_names(key: str, names: Any) -> None:
+    """Raise ValueError unless `names` is a list of layers, or of patterns after "re:"."""
     _check(key, names, list, 'a list of names of layers, or of patterns after "re:"')
     for name in names or []:
         _check(key, name, str, "a list of names", is_needed=True)
@@ -471,6 +478,12 @@ ONLINE: dict[str, QuantizationConfig] = {
 """What `quantization=` may ask of a checkpoint in full precision."""
 
 
+def read_quantization(folder: Path) -> Any:
+    """What the checkpoint's config says about its numbers, also by compressed-tensors' old name."""
+    config = read_json(folder / "config.json")
+    return config.get("quantization_config") or config.get("compression_config")
+
+
 def get_quantization_config(
     folder: str | Path, quantization: str | None = None
 ) -> QuantizationConfig | None:
@@ -481,8 +494,9 @@ def get_quantization_config(
     Source: vllm/config/model.py#L1002-L1103 (ModelConfig._verify_quantization) @ v0.22.1.
     """
     folder = Path(folder)
-    found = read_json(folder / "config.json").get("quantization_config")
-    wanted = ALIASES.get(quantization or "", quantization and quantization.lower())
+    found = read_quantization(folder)
+    wanted = quantization and quantization.lower()
+    wanted = ALIASES.get(wanted or "", wanted)
     if not found:
         if wanted is not None and wanted not in ONLINE:
             raise ValueError(

@@ -108,7 +108,7 @@ def int4_linear(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor
         return F.linear(x, unpack_int4(packed, group, scales, block_rows).to(x.dtype))
     is_enough = len(x) >= MIN_NATIVE_TOKENS.get(block_rows or 0, 0)
     if block_rows in native.INT4_BLOCKS and is_enough and native.can_run(x):
-        return native.multiply_int4(x, packed, group, scales, block_rows).to(x.dtype)
+        return native.multiply_int4(x, packed, group, scales, block_rows)
     return int4_product(x.bfloat16(), packed, group, scales).to(x.dtype)
 
 

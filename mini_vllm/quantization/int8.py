@@ -81,9 +81,22 @@ class W8A8LinearMethod:
     def process_weights_after_loading(self, layer: Linear) -> None:
         scale = rows_of_scales(layer, layer.weight_scale.data)
         check_scales(layer, scale)
-        layer.weight_scale = None
-        layer.input_scale = layer.input_scale.data.max() if self.static else None
+        input_scale = self._input_scale(layer) if self.static else None
+        for name in ("weight_scale", "input_scale"):
+            layer._parameters.pop(name, None)
+        layer.input_scale = input_scale
         hold_int8(layer, layer.weight.data, scale)
+
+    def _input_scale(self, layer: Linear) -> Tensor:
+        """The scale of all activations: the largest of the stacked projections' own."""
+        scales = layer.input_scale.data
+        bad = scales[~(torch.isfinite(scales) & (scales > 0))]
+        if len(bad):
+            raise ValueError(
+                f"{layer.prefix!r} has an input_scale of {bad[0].item()}; it must be a finite "
+                "number above 0"
+            )
+        return scales.max()
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         return int8_linear(layer, x, bias)

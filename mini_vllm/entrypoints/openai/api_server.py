@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 import orjson
 from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -107,7 +108,10 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
 
     def add(path: str, model: type[BaseModel], serve: Serve) -> None:
         async def route(request: Request) -> Response:
-            body = await read_body(request)
+            try:
+                body = await read_body(request)
+            except ClientDisconnect:  # in the middle of its own request
+                return Response(status_code=CLIENT_GONE)
             try:
                 work = serve(state, check_body(body, model), request.headers)
                 return await with_cancellation(request.receive, work)  # type: ignore[arg-type]
@@ -162,6 +166,8 @@ def _add_answers(app: FastAPI, state: ServerState) -> None:
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
+        if not name:
+            return await models()
         state.check_model(name)
         return _model_card(state, name)
 
@@ -205,6 +211,12 @@ def _add_errors(app: FastAPI) -> None:
             text = str(error.detail)
         return APIError(text, status).response()
 
+    async def on_query(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        name = str(first["loc"][-1])
+        return APIError(f"{name} is {first.get('input')!r}: {first['msg']}", param=name).response()
+
     async def on_error(request: Request, error: Exception) -> Response:
         problem = as_api_error(error)
         if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
@@ -212,6 +224,7 @@ def _add_errors(app: FastAPI) -> None:
         return problem.response()
 
     app.add_exception_handler(HTTPException, on_http)
+    app.add_exception_handler(RequestValidationError, on_query)
     # Those that are foreseen; what is not is logged with its traceback, and is a 500, too.
     foreseen = (APIError, EngineDeadError, EngineGenerateError, QueueFullError)
     mistakes = (ValueError, TypeError, OverflowError, NotImplementedError)

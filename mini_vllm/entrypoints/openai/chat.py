@@ -55,6 +55,7 @@ class ChatAnswer:
     state: ServerState
     request: ChatCompletionRequest
     id: str
+    model: str
     stream: Stream
     role: str
     created: int = field(default_factory=lambda: int(time.time()))
@@ -79,7 +80,7 @@ class ChatAnswer:
             "id": self.id,
             "object": kind,
             "created": self.created,
-            "model": self.request.model or self.state.model_name,
+            "model": self.model,
         }
 
     def usage(self, num_completion: int) -> dict[str, Any]:
@@ -103,7 +104,7 @@ async def create_chat_completion(
     role = state.response_role
     if not request.add_generation_prompt and request.messages:
         role = str(request.messages[-1].get("role", role))
-    answer = ChatAnswer(state, request, answer_id, stream, role)
+    answer = ChatAnswer(state, request, answer_id, state.name_of(lora), stream, role)
     if request.stream:
         return EventStream(chat_stream(answer), lambda: state.close([stream]))
     try:
@@ -195,7 +196,8 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
             param="chat_template",
         )
     tools = getattr(request, "tools", None)
-    use_tools = tools if getattr(request, "tool_choice", None) != "none" else None
+    if state.exclude_tools_when_tool_choice_none and getattr(request, "tool_choice", 0) == "none":
+        tools = None  # else the model sees them, and its answer is text all the same
     more = dict(getattr(request, "chat_template_kwargs", None) or {})
     for name in more.keys() & RENDER_ARGUMENTS:
         raise APIError(
@@ -211,11 +213,13 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         state.engine.tokenizer,
         request.messages,
         template=template or state.chat_template,
-        tools=use_tools,
+        tools=tools,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=getattr(request, "continue_final_message", False),
         **more,
     )
+    if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
+        state.engine.input_processor.check_length(text)
     # The template has written the special tokens that the model wants.
     special = bool(getattr(request, "add_special_tokens", False))
     return await asyncio.to_thread(state.engine.tokenizer.encode, text, add_special_tokens=special)
@@ -334,6 +338,7 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
     state, request = answer.state, answer.request
     frame = answer.frame("chat.completion.chunk")
     head = b"data: " + orjson.dumps(frame)[:-1] + b',"choices":['
+    wants_ids = request.return_token_ids
     counts: dict[int, int] = {}
     writers: dict[int, DeltaWriter] = {}
     async for output in state.engine.outputs(answer.stream):
@@ -344,7 +349,8 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
                 writers[index], counts[index] = DeltaWriter(answer), 0
                 delta = {"role": answer.role, "content": ""}
                 first = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
-                yield head + orjson.dumps(first) + _tail(answer, 0)
+                ids = {"prompt_token_ids": output.prompt_token_ids} if wants_ids else {}
+                yield head + orjson.dumps(first) + _tail(answer, 0, ids)
                 if answer.echoed:
                     echo = first | {"delta": {"content": answer.echoed}}
                     yield head + orjson.dumps(echo) + _tail(answer, 0)
@@ -356,11 +362,11 @@ async def chat_stream(answer: ChatAnswer) -> AsyncIterator[bytes]:
         yield sse_event(frame | {"choices": [], "usage": answer.usage(sum(counts.values()))})
 
 
-def _tail(answer: ChatAnswer, num_tokens: int) -> bytes:
-    """What stands behind a choice in its event."""
-    if not answer.request.continuous_usage:
-        return b"]}\n\n"
-    return b'],"usage":' + orjson.dumps(answer.usage(num_tokens)) + b"}\n\n"
+def _tail(answer: ChatAnswer, num_tokens: int, more: dict[str, Any] | None = None) -> bytes:
+    """What stands behind a choice in its event: nothing, usage, or ``more``."""
+    if answer.request.continuous_usage:
+        more = {**(more or {}), "usage": answer.usage(num_tokens)}
+    return b"]," + orjson.dumps(more)[1:] + b"\n\n" if more else b"]}\n\n"
 
 
 class DeltaWriter:

@@ -41,6 +41,7 @@ class Answer:
     state: ServerState
     request: CompletionRequest
     id: str
+    model: str
     streams: list[Stream]
     n: int
     created: int = field(default_factory=lambda: int(time.time()))
@@ -76,7 +77,7 @@ async def create_completion(
         params.append(_params(state, request, len(token_ids)))
     answer_id = request_id("cmpl", headers, request.request_id)
     streams = await state.submit(answer_id, prompts, params, lora, request.priority)
-    answer = Answer(state, request, answer_id, streams, params[0].n)
+    answer = Answer(state, request, answer_id, state.name_of(lora), streams, params[0].n)
     if request.stream:
         return EventStream(completion_stream(answer), lambda: state.close(streams))
     try:
@@ -98,10 +99,13 @@ async def _token_ids(
     state: ServerState, prompt: PromptType, request: CompletionRequest
 ) -> list[int]:
     """The prompt's tokens; ``add_special_tokens=False`` is for text that has its own already."""
-    tokenizer = state.engine.tokenizer
-    if request.add_special_tokens or tokenizer is None or not isinstance(prompt, str):
+    tokenizer, special = state.engine.tokenizer, request.add_special_tokens
+    is_cut = request.truncate_prompt_tokens is not None
+    if tokenizer is None or not isinstance(prompt, str) or (special and not is_cut):
         return await state.engine.tokenize(prompt)
-    return await asyncio.to_thread(tokenizer.encode, prompt, add_special_tokens=False)
+    if not is_cut:
+        state.engine.input_processor.check_length(prompt)
+    return await asyncio.to_thread(tokenizer.encode, prompt, add_special_tokens=special)
 
 
 def _with_salt(token_ids: list[int], salt: str | None) -> PromptType:
@@ -149,7 +153,7 @@ async def _whole(answer: Answer) -> Response:
         "id": answer.id,
         "object": "text_completion",
         "created": answer.created,
-        "model": request.model or answer.state.model_name,
+        "model": answer.model,
         "choices": choices,
         "service_tier": None,
         "system_fingerprint": None,
@@ -183,6 +187,8 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
     wants_ids, is_plain = request.return_token_ids, answer.is_plain
     usage_each_time = request.continuous_usage
     counts: dict[int, int] = {}
+    offsets: dict[int, int] = {}  # by choice: characters of the tokens whose logprobs were sent
+    told: set[int] = set()  # choices that were given their prompt's token ids
     cached = [0] * len(answer.streams)
     sources = [state.engine.outputs(stream) for stream in answer.streams]
     async for prompt_index, output in merge(sources):
@@ -193,13 +199,17 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
             first = index not in counts
             text, logprobs = completion.text, None
             if not is_plain:
-                text, logprobs = _choice(answer, output, completion, tokenizer, first)
+                offset = offsets.get(index, 0)
+                text, logprobs = _choice(answer, output, completion, tokenizer, first, offset)
+                if logprobs is not None:
+                    offsets[index] = offset + sum(map(len, logprobs["tokens"]))
             counts[index] = counts.get(index, 0) + len(completion.token_ids)
             if not (text or completion.token_ids or completion.finish_reason):
                 continue  # nothing new; a token whose text is held back counts for those who time
             end = tail
             if usage_each_time:
-                usage = answer.usage({index: counts[index]}, sum(cached))
+                num_prompt = len(output.prompt_token_ids)
+                usage = usage_of(state, num_prompt, counts[index], output.num_cached_tokens)
                 end = b'],"usage":' + orjson.dumps(usage) + b"}\n\n"
             choice = {
                 "index": index,
@@ -210,6 +220,8 @@ async def completion_stream(answer: Answer) -> AsyncIterator[bytes]:
             }
             if wants_ids:
                 choice["token_ids"] = completion.token_ids
+                choice["prompt_token_ids"] = None if index in told else output.prompt_token_ids
+                told.add(index)
             yield head + orjson.dumps(choice) + end
     if request.includes_usage or state.enable_force_include_usage:
         body = _frame(answer) | {"choices": [], "usage": answer.usage(counts, sum(cached))}
@@ -221,7 +233,7 @@ def _frame(answer: Answer) -> dict[str, Any]:
         "id": answer.id,
         "object": "text_completion",
         "created": answer.created,
-        "model": answer.request.model or answer.state.model_name,
+        "model": answer.model,
     }
 
 
@@ -237,8 +249,12 @@ def _choice(
     completion: CompletionOutput,
     tokenizer: Any,
     first: bool,
+    offset: int = 0,
 ) -> tuple[str, dict[str, Any] | None]:
-    """Text and logprobs of a completion's news, with the prompt's before them if it is echoed."""
+    """Text and logprobs of a completion's news, with the prompt's before them if it is echoed.
+
+    ``offset``: characters of the tokens before.
+    """
     text = "" if answer.hides_token else completion.text
     token_ids = [] if answer.hides_token else completion.token_ids
     entries: list[dict[int, Logprob] | None] = [*(completion.logprobs or [])[: len(token_ids)]]
@@ -248,7 +264,7 @@ def _choice(
         entries = [*(output.prompt_logprobs or []), *entries]
     if answer.request.logprobs is None:
         return text, None
-    return text, completion_logprobs(token_ids, entries, answer.request, tokenizer)
+    return text, completion_logprobs(token_ids, entries, answer.request, tokenizer, offset)
 
 
 def _prompt_text(output: RequestOutput, tokenizer: Any) -> str:
@@ -262,8 +278,9 @@ def completion_logprobs(
     entries: list[dict[int, Logprob] | None],
     request: CompletionRequest,
     tokenizer: Any,
+    offset: int = 0,
 ) -> dict[str, Any]:
-    """OpenAI's four parallel lists.
+    """OpenAI's four parallel lists; text offsets begin at ``offset``.
 
     Source: vllm/entrypoints/openai/completion/serving.py#L605-L690
     (OpenAIServingCompletion._create_completion_logprobs) @ v0.22.1
@@ -273,7 +290,7 @@ def completion_logprobs(
     tops: list[dict[str, float] | None] = []
     most = (request.logprobs or 0) + 1  # the token itself may not be among the best
     offsets: list[int] = []
-    position = 0
+    position = offset
     for token_id, candidates in zip(token_ids, entries, strict=False):
         if candidates is None:  # the first token of a prompt follows nothing
             token = "" if tokenizer is None else tokenizer.decode([token_id])

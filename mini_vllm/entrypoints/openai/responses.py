@@ -34,7 +34,7 @@ async def create_response(
     prompt, params = await prepare_chat(state, chat)
     answer_id = request_id("resp", headers, request.request_id)
     (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority)
-    answer = _Answer(state, request, chat, params, answer_id, stream)
+    answer = _Answer(state, request, chat, params, answer_id, state.name_of(lora), stream)
     if request.stream:
         return EventStream(_stream(answer), lambda: state.close([stream]), done=b"")
     try:
@@ -56,9 +56,11 @@ class _Answer:
         chat: ChatCompletionRequest,
         params: SamplingParams,
         id: str,
+        model: str,
         stream: Stream,
     ) -> None:
-        self.state, self.request, self.id, self.stream = state, request, id, stream
+        self.state, self.request, self.stream = state, request, stream
+        self.id, self.model = id, model
         self.chat, self.params = chat, params
         self.logprobs: list[dict[str, Any]] = []
         self.message_id = f"msg_{uuid.uuid4().hex}"
@@ -109,7 +111,7 @@ class _Answer:
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "error": None,
             "instructions": self.request.instructions,
-            "model": self.request.model or self.state.model_name,
+            "model": self.model,
             "output": [self.item("incomplete" if cut else "completed")] if done else [],
             "parallel_tool_calls": True,
             "temperature": self.params.temperature,

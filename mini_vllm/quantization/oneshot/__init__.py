@@ -18,10 +18,11 @@ from torch import Tensor
 
 from mini_vllm import hub
 from mini_vllm.model.build import load_model, resolve_dtype
-from mini_vllm.model.config import load_config, read_json
+from mini_vllm.model.config import load_config
 from mini_vllm.model.layers import Linear, RMSNorm
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM
 from mini_vllm.model.qwen3_moe import SparseMoE
+from mini_vllm.quantization.config import check_names, is_ignored, read_quantization
 from mini_vllm.quantization.fp8 import quantize_block
 from mini_vllm.quantization.int8 import quantize_per_token
 from mini_vllm.quantization.oneshot.awq import search_scale
@@ -73,7 +74,7 @@ def oneshot(
     if dataset is not None and algorithm != "rtn":
         inputs = watch_inputs(original, tokenize(source, dataset, args.vocab_size))
     fresh = load_original(source)
-    ignore = [*ignore, *routers(fresh)]
+    ignore = [*ignore, *always_kept(fresh)]
     if group_size is None:
         preset = _fitting(preset, fresh, ignore)
     if algorithm in ("awq", "smoothquant"):
@@ -108,10 +109,9 @@ def _preset(scheme: str, group_size: int | None) -> Preset:
 
 def _fitting(preset: Preset, model: LlamaForCausalLM, ignore: Sequence[str]) -> Preset:
     """The preset with a group size that divides all rows; as it is if only a tiny one does."""
-    from mini_vllm.quantization.config import is_ignored
-
     layers = [(name, each) for name, each in model.named_modules() if isinstance(each, Linear)]
-    columns = {each.input_size for name, each in layers if not is_ignored(name, ignore)}
+    names = {name: model.checkpoint_prefix(name) for name, _ in layers}
+    columns = {each.input_size for name, each in layers if not is_ignored(names[name], ignore)}
     shared = math.gcd(preset.group_size or 0, *columns)
     if preset.group_size is None or shared < LEAST_GROUP:
         return preset
@@ -131,6 +131,7 @@ def _check(
     for name, value in (("dataset", dataset), ("ignore", ignore)):
         if isinstance(value, str):
             raise ValueError(f"{name} is the text {value!r}; it must be a list")
+    check_names("ignore", list(ignore))
     if algorithm not in ALGORITHMS:
         raise ValueError(f"algorithm is {algorithm!r}; choose one of {', '.join(ALGORITHMS)}")
     if algorithm != "rtn" and not dataset:
@@ -145,7 +146,7 @@ def _check(
         raise FileExistsError(f"{str(target)!r} exists; choose another output_dir or remove it")
     if not source.is_dir():
         raise FileNotFoundError(f"model folder {str(source)!r} does not exist")
-    if read_json(source / "config.json").get("quantization_config"):
+    if read_quantization(source):
         raise ValueError(f"{str(source)!r} is quantised already; give the original")
 
 
@@ -162,9 +163,12 @@ def load_original(source: Path) -> LlamaForCausalLM:
     return model
 
 
-def routers(model: LlamaForCausalLM) -> list[str]:
-    """Layers that choose experts: every engine keeps them as they are."""
-    return [f"{name}.gate" for name, each in model.named_modules() if isinstance(each, SparseMoE)]
+def always_kept(model: LlamaForCausalLM) -> list[str]:
+    """What every engine keeps as it is: layers that choose experts, and what looks at pictures."""
+    routers = [
+        f"{name}.gate" for name, each in model.named_modules() if isinstance(each, SparseMoE)
+    ]
+    return [*routers, "re:.*visual.*"] if "images" in model.supports else routers
 
 
 def _check_norms(model: LlamaForCausalLM, algorithm: str) -> None:
@@ -244,13 +248,12 @@ def _quantize_all(
     dtype: torch.dtype,
 ) -> dict[str, Tensor]:
     """All tensors of the new checkpoint, under the checkpoint's names."""
-    from mini_vllm.quantization.config import is_ignored
-
     tensors: dict[str, Tensor] = {}
     for name, _ in model.named_parameters():
         prefix, _, kind = name.rpartition(".")
         module = model.get_submodule(prefix)
-        if not isinstance(module, Linear) or kind == "bias" or is_ignored(prefix, ignore):
+        in_file = model.checkpoint_prefix(prefix)
+        if not isinstance(module, Linear) or kind == "bias" or is_ignored(in_file, ignore):
             tensors |= _parts(model, name, dtype)
             continue
         for file, weight in _projections(model, name).items():

@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from mini_vllm.model.config import read_json
 from mini_vllm.quantization.packing import pack_int32
+
+NOT_COPIED = ("*.safetensors", "*.index.json", "*.bin", "*.pt", "*.pth", "training_report.json")
+"""The weights of the original, in whatever form, and what was measured with them."""
 
 
 @dataclass(frozen=True)
@@ -100,16 +104,23 @@ def write_folder(
 ) -> None:
     """`target` becomes a copy of `source` with other tensors and a `quantization_config`, if any.
 
-    Written beside it first and then renamed: a folder with the name is a whole one.
+    Written beside it first and then renamed: a folder with the name is a whole one. What cannot be
+    finished, for a disk is full, is removed.
+
+    Raises OSError if it cannot be written.
     """
     partial = target.with_name(target.name + ".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    skip = shutil.ignore_patterns("*.safetensors", "*.index.json", "training_report.json")
-    shutil.copytree(source, partial, ignore=skip)
-    config = read_json(source / "config.json")
-    if quantization:
-        config["quantization_config"] = dict(quantization)
-    (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-    whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    save_file(whole, partial / "model.safetensors", metadata={"format": "pt"})
-    partial.rename(target)
+    try:
+        shutil.copytree(source, partial, ignore=shutil.ignore_patterns(*NOT_COPIED))
+        config = read_json(source / "config.json")
+        if quantization:
+            config["quantization_config"] = dict(quantization)
+        (partial / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        whole = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(whole, partial / "model.safetensors", metadata={"format": "pt"})
+        partial.rename(target)
+    except SafetensorError as error:
+        raise OSError(f"{str(target)!r} cannot be written: {error}") from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -170,12 +170,25 @@ def test_scales_come_from_the_checkpoint(
 
 @pytest.mark.parametrize(
     ("scale", "message"),
-    [(torch.tensor(-1.0), "k_scale is -1.0"), (torch.ones(2), r"has shape \[2\].* asks for \[\]")],
+    [
+        (torch.tensor(-1.0), "k_scale is -1.0"),
+        (torch.tensor(0.0), "k_scale is 0.0; it must be a finite number above 0"),
+        (torch.ones(2), r"has shape \[2\].* asks for \[\]"),
+    ],
 )
 def test_a_wrong_scale_is_refused(scale: Tensor, message: str, tmp_path: Path) -> None:
     folder = with_scales(tmp_path / "m", k_scale=scale)
     with pytest.raises(ValueError, match=message):
         load_model(folder, quant=get_quantization_config(folder), kv_cache_dtype="fp8")
+
+
+def test_a_scale_that_nobody_reads_is_refused(tmp_path: Path) -> None:
+    """Left out in silence, the cache would run at scale 1 (vLLM's issue 25047)."""
+    folder = with_scales(tmp_path / "m", attention__k_scale=torch.tensor(0.5))
+    quant = get_quantization_config(folder)
+    with pytest.raises(ValueError, match=r"does not have, first .*self_attn\.attention\.k_scale"):
+        load_model(folder, quant=quant, kv_cache_dtype="fp8")
+    load_model(folder, quant=quant)
 
 
 def test_an_unknown_name_lists_the_known() -> None:

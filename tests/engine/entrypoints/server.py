@@ -43,6 +43,7 @@ class Server:
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],
             cwd=ROOT, env=os.environ | (env or {}), stdout=subprocess.DEVNULL, stderr=self.log,
+            start_new_session=True,
         )  # fmt: skip
         transport = httpx.HTTPTransport(uds=uds, verify=False)
         self.client = httpx.Client(base_url=self.url, timeout=60, transport=transport)

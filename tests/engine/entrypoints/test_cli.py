@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm.entrypoints.cli import build_parser, main
+from mini_vllm.config.options import with_dashes
+from mini_vllm.entrypoints.cli import _engine_options, build_parser, main
 
 SMALL = ["--num-gpu-blocks", "64", "--max-model-len", "256", "--dtype", "float32"]
 SAMPLING = ["--temperature", "0", "--max-tokens", "6"]
@@ -237,3 +238,32 @@ def test_options_that_take_several_values() -> None:
     assert sites.allowed_media_domains == ["127.0.0.1", "a.org"]
     named = build_parser().parse_args(["serve", "--logits-processors", "a:B", "c:D"])
     assert named.logits_processors == ["a:B", "c:D"]
+
+
+def test_a_command_that_was_written_for_vllm() -> None:
+    """What changes nothing is taken and dropped; underscores and vLLM's other names are known."""
+    words = "serve --trust-remote-code storyteller --swap-space 4 --disable-log-requests"
+    words += " --no-enable-log-requests --max_num_seqs=4 --num-gpu-blocks-override 64"
+    words += " --ignore-patterns a b --scheduling-policy priority"
+    args = build_parser().parse_args(with_dashes(words.split()))
+    assert (args.model, args.max_num_seqs, args.num_gpu_blocks) == ("storyteller", 4, 64)
+    assert args.policy == "priority"
+    assert with_dashes(["generate", "--", "--a_b"]) == ["generate", "--", "--a_b"]
+    given = {"max_num_seqs": 4, "num_gpu_blocks": 64, "policy": "priority"}
+    assert _engine_options(args) == given and not hasattr(args, "no_effect")
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        ("--enable-expert-parallel", "is vLLM's, and not supported: experts of a layer stay"),
+        ("--api-server-count=2", "--api-server-count is vLLM's, and not supported: one front end"),
+        ("--max-lora-rangs", "unrecognized arguments: --max-lora-rangs"),
+    ],
+)
+def test_an_option_of_vllms_is_refused_by_its_name(
+    option: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["info", option])
+    assert says in capsys.readouterr().err

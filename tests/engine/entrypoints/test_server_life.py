@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -55,22 +56,26 @@ def test_keys_and_a_full_queue() -> None:
         assert server.client.get("/health").status_code == 200
         server.client.headers["authorization"] = "Bearer secret"
         assert server.post("/pause").status_code == 404, "not without VLLM_SERVER_DEV_MODE"
-        answer = server.post("/v1/completions", prompt="a", model="n", max_tokens=2)
-        assert answer.status_code == 200 and answer.json()["model"] == "n"
+        for name in ("n", "m", "", None):  # answers call it by its first name, as vLLM's do
+            answer = server.post("/v1/completions", prompt="a", model=name, max_tokens=2)
+            assert answer.status_code == 200 and answer.json()["model"] == "m"
         refused = server.post("/v1/completions", prompt="a", n=4)
         assert refused.status_code == 503 and "max_num_queued_reqs=3" in refused.text
         refused = server.post("/v1/completions", prompt="a", n=4, stream=True)
         assert refused.status_code == 503
 
 
-def test_a_server_is_paused_and_goes_on() -> None:
+def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
     """Held requests go on where they were; while some run to their end, nobody new begins."""
-    words = ("--api-key", "k", "--max-num-seqs", "2")
+    profile = ("--profiler-config", json.dumps({"torch_profiler_dir": str(tmp_path)}))
+    words = ("--api-key", "k", "--max-num-seqs", "2", *profile)
     with running(*words, env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
         assert server.post("/pause").status_code == 401
         server.client.headers["authorization"] = "Bearer k"
         refused = server.client.post("/pause?mode=now").json()["error"]
         assert "mode is 'now'; it must be one of abort, wait, keep" in refused["message"]
+        refused = server.client.post("/pause?clear_cache=perhaps").json()["error"]
+        assert (refused["code"], refused["param"]) == (400, "clear_cache")
 
         answers, thread = ask_all(server, [LONG] * 3)
         server.until("num_requests_running", 2)
@@ -96,6 +101,17 @@ def test_a_server_is_paused_and_goes_on() -> None:
         assert server.client.get("/is_paused").json() == {"is_paused": False}
         assert server.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200
 
+        assert server.client.post("/sleep?mode=keep").json()["error"]["param"] == "mode"
+        assert server.client.post("/sleep?level=1").status_code == 200
+        assert server.client.get("/is_sleeping").json() == {"is_sleeping": True}
+        assert server.metric("engine_sleep_state", 'sleep_state="awake"') == 0
+        assert "call wake_up" in server.client.post("/resume").json()["error"]["message"]
+        assert server.client.post("/wake_up").status_code == 200
+        assert server.client.post("/start_profile").status_code == 200
+        assert server.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200
+        assert server.client.post("/stop_profile").status_code == 200
+        assert len(list(tmp_path.iterdir())) == 1
+
 
 @pytest.mark.serial
 def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
@@ -103,7 +119,7 @@ def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(12)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 4)
-        server.process.send_signal(signal.SIGTERM)
+        os.killpg(server.process.pid, signal.SIGTERM)  # as `timeout` and shells do
         time.sleep(0.3)
         late = server.post("/v1/completions", prompt="late")
         assert late.status_code == 503 and late.json()["error"]["code"] == 503
@@ -120,7 +136,7 @@ def test_sigterm_without_time_tells_everybody() -> None:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 6)
-        server.process.send_signal(signal.SIGTERM)
+        os.killpg(server.process.pid, signal.SIGTERM)
         thread.join()
         for status, text in answers:
             assert '"code":503' in text and status in (200, 503)
@@ -160,6 +176,9 @@ def test_a_taken_port_is_known_before_the_model_is_loaded() -> None:
     ("words", "part"),
     [
         (["--ssl-keyfile", "x"], "--ssl-certfile"),
+        (["--ssl-keyfile", "x", "--ssl-certfile", "y"], "--ssl-keyfile: there is no file x"),
+        (["--ssl-keyfile", "Makefile", "--ssl-certfile", "Makefile"], "no certificate and its key"),
+        (["--middleware", "m"], "--middleware is vLLM's, and not supported: put a proxy in front"),
         (["--api-key", ""], "--api-key is empty"),
         (["--enable-auto-tool-choice"], "--tool-call-parser"),
         (["--chat-template", "/no/such/file"], "/no/such/file"),

@@ -106,9 +106,15 @@ CONFIGS = {
     "r-half": (dict(r=8.5), "r is 8.5"),
     "alpha": (dict(lora_alpha="16"), "lora_alpha is '16'"),
     "alpha-nan": (dict(lora_alpha=float("nan")), "lora_alpha is nan; it must be a number > 0"),
+    "alpha-huge": (dict(lora_alpha=10**400), "lora_alpha is an integer of 1329 bits; it must be"),
+    "alpha-too-large": (dict(lora_alpha=1e300), "beyond what torch.float32 holds, once its scale"),
+    "rslora-word": (dict(use_rslora="false"), "use_rslora is 'false'; it must be true or false"),
     "alpha-list": (dict(alpha_pattern=[8]), "alpha_pattern is [8]; it must be an object"),
     "alpha-word": (dict(alpha_pattern={"q_proj": "8"}), "alpha_pattern has '8' for 'q_proj'"),
     "alpha-regex": (dict(alpha_pattern={"(": 8}), "'(' in alpha_pattern is no regular expression"),
+    "alpha-flags": (dict(alpha_pattern={"(?i)Q_PROJ": 8}), "in alpha_pattern is no regular expre"),
+    "alpha-pattern-huge": (dict(alpha_pattern={"q_proj": 10**400}), "1329 bits for 'q_proj'"),
+    "split-off": (dict(init_lora_weights="pissa_niter_4"), "init_lora_weights is 'pissa_niter_4'"),
 }
 
 
@@ -149,6 +155,14 @@ TENSORS = {
     "nan": (change(f"{PREFIX}.lora_B.weight", torch.full((256, 8), math.nan)), "NaN or infinite"),
     "inf": (change(f"{PREFIX}.lora_A.weight", torch.full((8, 192), math.inf)), "NaN or infinite"),
     "int": (change(f"{PREFIX}.lora_A.weight", torch.zeros(8, 192).int()), "floating-point"),
+    "eight-bits": (
+        change(f"{PREFIX}.lora_A.weight", torch.zeros(8, 192).to(torch.float8_e4m3fn)),
+        "is torch.float8_e4m3fn; it must hold floating-point numbers of 16 bits",
+    ),
+    "twice": (
+        change(f"{Q}.lora_A.weight", torch.zeros(8, 192)),
+        f"{PREFIX}.lora_A.weight is there twice, with and without 'base_model.model.'",
+    ),
     "layer": (random_tensors(0, layers=5), ": the base has 4 layers"),
     "head": (
         random_tensors(0) | change("base_model.model.lm_head.lora_A.weight", torch.zeros(8, 192))
@@ -199,6 +213,9 @@ def test_bad_files(tmp_path: Path):
     (tmp_path / "a" / "adapter_config.json").write_text("{")
     with pytest.raises(ValueError, match="not JSON"):
         load(path)
+    (tmp_path / "a" / "adapter_config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="not JSON"):
+        load(path)
     (tmp_path / "a" / "adapter_config.json").write_text("[]")
     with pytest.raises(ValueError, match="JSON object"):
         load(path)
@@ -247,6 +264,7 @@ def test_registry(tmp_path: Path):
         (("a", -3, "p"), "lora_int_id is -3"),
         (("a", True, "p"), "lora_int_id is True"),
         (("a", 1, ""), "lora_path of 'a' is empty"),
+        (("a", 1), "lora_path of 'a' is empty"),
         (("", 1, "p"), "lora_name is empty"),
         ((3, 1, "p"), "lora_name is 3; it must be a string"),
         (("a", 1, None), "lora_path is None; it must be a string"),

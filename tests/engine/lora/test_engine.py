@@ -361,6 +361,20 @@ def test_words_that_are_no_adapters() -> None:
     llm = LLM("storyteller", dtype="float32", enable_lora=True)
     with pytest.raises(ValueError, match="lora_request is 'pirate'; it must be a LoRARequest"):
         llm.llm_engine.add_lora("pirate")
+    with pytest.raises(ValueError, match="lora_request is 'pirate'; it must be a LoRARequest"):
+        llm.llm_engine.add_request("a", "Hello", SamplingParams(), lora_request="pirate")
+    for wrong in (5, "pirate", {"lora_name": "pirate"}, [5]):
+        with pytest.raises(ValueError, match="pass a LoRARequest, or a list"):
+            llm.generate("Hello", lora_request=wrong, use_tqdm=False)
+    for call in (llm.llm_engine.remove_lora, llm.llm_engine.pin_lora):
+        with pytest.raises(ValueError, match=r"lora_id is \[1\]; it must be the whole number"):
+            call([1])
+
+
+@pytest.mark.parametrize("limits", [dict(max_loras=10**9), dict(max_lora_rank=10**9)])
+def test_more_slots_than_memory_holds(limits: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"such slots take \d+ MiB, cpu has \d+ MiB free; lower"):
+        LLM("storyteller", dtype="float32", enable_lora=True, **limits)
 
 
 def test_without_enable_lora() -> None:

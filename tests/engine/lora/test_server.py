@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from mini_vllm import bundled
+from mini_vllm import RequestOutput, SamplingParams, bundled
+from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.sampling_params import RequestOutputKind
 from tests.engine.entrypoints.server import Server, running
 from tests.engine.lora.adapters import random_tensors, write_adapter
 
@@ -21,6 +26,26 @@ QUESTION = [{"role": "user", "content": "What is the capital of Italy?"}]
 def server() -> Iterator[Server]:
     with running("--lora-modules", "pirate", "--max-loras", "2", "--max-cpu-loras", "4") as server:
         yield server
+
+
+def test_an_output_says_which_adapter_it_had(tmp_path: Path) -> None:
+    """And with several completions the folder is read for the first of them only."""
+    path = shutil.copytree(bundled.adapter_path("pirate"), tmp_path / "pirate")
+    request = LoRARequest("pirate", 1, str(path), load_inplace=True)
+    params = SamplingParams(max_tokens=4, n=3, output_kind=RequestOutputKind.FINAL_ONLY)
+    options = dict(dtype="float32", enable_lora=True, max_model_len=64, num_gpu_blocks=40)
+
+    async def run() -> RequestOutput:
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model="storyteller", **options))
+        try:
+            with pytest.raises(ValueError, match="lora_request is 'pirate'; it must be a LoRARe"):
+                await anext(engine.generate("Hello", params, "a", lora_request="pirate"))
+            return await anext(engine.generate("Hello", params, "b", lora_request=request))
+        finally:
+            engine.shutdown()
+
+    output = asyncio.run(run())
+    assert output.lora_request is request and len(output.outputs) == 3
 
 
 def ask(server: Server, model: str) -> Any:

@@ -60,6 +60,14 @@ FORMATS: dict[str, tuple[dict[str, Any], Make]] = {
         ct_config(4, 32, True, actorder="group"),
         packed(compressed_tensors, 4, 32, True, act_order=True),
     ),
+    "ct dynamic order": (  # another word for "group"
+        ct_config(4, 32, True, actorder="dynamic"),
+        packed(compressed_tensors, 4, 32, True, act_order=True),
+    ),
+    "ct static order": (  # of rounding only
+        ct_config(4, 32, True, actorder="static"),
+        packed(compressed_tensors, 4, 32, True),
+    ),
     "ct 8 bits": (ct_config(8, 32, True), packed(compressed_tensors, 8, 32, True)),
     "ct 8 asym": (ct_config(8, -1, False), packed(compressed_tensors, 8, -1, False)),
     "gptq": (GPTQ, packed(gptq, 4, 32, True)),
@@ -71,7 +79,7 @@ FORMATS: dict[str, tuple[dict[str, Any], Make]] = {
     "gptq order": ({**GPTQ, "desc_act": True}, packed(gptq, 4, 32, True, act_order=True)),
     "gptq row": ({**GPTQ, "group_size": -1, "desc_act": True}, packed(gptq, 4, -1, True)),
     "gptq 8 bits": ({**GPTQ, "bits": 8}, packed(gptq, 8, 32, True)),
-    "gptq marlin": ({**GPTQ, "quant_method": "gptq_marlin"}, packed(gptq, 4, 32, True)),
+    "gptq marlin": ({**GPTQ, "quant_method": "GPTQ_Marlin"}, packed(gptq, 4, 32, True)),
     "awq": (AWQ, packed(awq, 4, 32, False)),
 }
 
@@ -180,6 +188,48 @@ def test_int8_rounds_activations_token_by_token(tmp_path: Path) -> None:
     assert (actual - expected).std() / expected.std() < 0.01
 
 
+STATIC = {"num_bits": 8, "type": "int", "symmetric": True, "strategy": "tensor", "dynamic": False}
+
+
+def static_int8(scale: float) -> tuple[dict[str, Any], Make]:
+    """A scale for all weights of a projection, and one for its inputs; v_proj's is `scale`."""
+
+    def make(name: str, rows: int, columns: int, seed: int) -> tuple[dict[str, Tensor], Tensor]:
+        generator = torch.Generator().manual_seed(seed)
+        numbers = torch.randint(-127, 128, (rows, columns), generator=generator).to(torch.int8)
+        inputs = torch.tensor(scale if "v_proj" in name else 0.02)
+        tensors = {
+            "weight": numbers,
+            "weight_scale": torch.tensor([0.002]),
+            "input_scale": inputs,
+        }
+        return tensors, numbers.float() * 0.002
+
+    group = {"targets": ["Linear"], "weights": STATIC, "input_activations": STATIC}
+    config = dict(
+        quant_method="compressed-tensors",
+        format="int-quantized",
+        config_groups={"group_0": group},
+        ignore=["lm_head"],
+    )
+    return config, make
+
+
+def test_int8_rounds_activations_with_the_scale_of_the_file(tmp_path: Path) -> None:
+    """Projections that read the same input share the largest of their scales."""
+    folder = write(tmp_path, *static_int8(0.03))
+    plain = load_model(folder / "plain")
+
+    def round_input(module: Any, args: tuple[Tensor]) -> tuple[Tensor]:
+        scale = 0.03 if module.prefix.endswith("qkv_proj") else 0.02
+        return ((args[0] / scale).round().clamp(-128, 127) * scale,)
+
+    for module in plain.modules():
+        if type(module).__name__ == "Linear" and module.prefix != "lm_head":
+            module.register_forward_pre_hook(round_input)
+    torch.testing.assert_close(logits(folder), run_prompt(plain, PROMPT), rtol=1e-3, atol=1e-3)
+
+
 def fake_int8(x: Tensor) -> Tensor:
     scale = x.abs().amax(-1, keepdim=True) / 127
     return (x / scale).round() * scale
@@ -219,6 +269,7 @@ def test_a_wrong_tensor_is_named(
     ("changes", "message"),
     [
         ({"bits": 3}, "bits is 3; supported: 4, 8"),
+        ({"bits": 4.0}, "bits is 4.0; supported: 4, 8"),
         ({"group_size": 48}, "qkv_proj': group_size 48 does not divide the 64 columns"),
         ({"quant_method": "bitsandbytes"}, "quant_method is 'bitsandbytes'; supported are"),
         ({"checkpoint_format": "marlin"}, "checkpoint_format is 'marlin'"),
@@ -233,11 +284,27 @@ def test_a_wrong_config_is_named(changes: dict[str, Any], message: str, tmp_path
 
 def test_the_argument_and_the_checkpoint_must_agree(tmp_path: Path) -> None:
     folder = write(tmp_path, *FORMATS["awq"])
-    assert get_quantization_config(folder, "awq_marlin") is not None
+    for same in ("awq", "awq_marlin", "AWQ_Marlin"):
+        assert get_quantization_config(folder, same) is not None
     with pytest.raises(ValueError, match=r"quantization is 'gptq', but config.json says 'awq'"):
         get_quantization_config(folder, "gptq")
     with pytest.raises(ValueError, match="quantization is 'awq', but the checkpoint is not quant"):
         get_quantization_config(folder / "plain", "awq")
+
+
+def test_the_old_name_of_the_entry_is_read(tmp_path: Path) -> None:
+    """compressed-tensors wrote "compression_config" once."""
+    folder = write(tmp_path, *FORMATS["ct sym"])
+    config = json.loads((folder / "config.json").read_text())
+    config["compression_config"] = config.pop("quantization_config")
+    (folder / "config.json").write_text(json.dumps(config))
+    torch.testing.assert_close(logits(folder), logits(folder / "plain"), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.0, -0.5, float("nan")])
+def test_a_wrong_scale_of_activations_is_named(scale: float, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=rf"qkv_proj' has an input_scale of {scale}; it must be"):
+        logits(write(tmp_path, *static_int8(scale)))
 
 
 def test_what_the_file_leaves_in_full_precision_stays(tmp_path: Path) -> None:

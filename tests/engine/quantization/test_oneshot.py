@@ -10,6 +10,7 @@ import torch
 import transformers
 from compressed_tensors.compressors import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -18,11 +19,13 @@ from mini_vllm.model.build import load_model
 from mini_vllm.model.config import read_json
 from mini_vllm.quantization import get_quantization_config, oneshot
 from mini_vllm.quantization.metrics import kl_divergence, perplexity, top1_agreement
+from mini_vllm.quantization.oneshot import writer
 from mini_vllm.quantization.oneshot.awq import search_scale
 from mini_vllm.quantization.oneshot.calibrate import run_prompt
 from mini_vllm.quantization.oneshot.gptq import gptq_quantize
 from mini_vllm.quantization.oneshot.smoothquant import fold_into_norm, smooth_scales
 from mini_vllm.quantization.packing import choose_qparams, dequantize, quantize
+from tests.engine.multimodal import seeing
 from tests.engine.whole.test_families import save_random
 
 TEXTS = ["Once upon a time there was a lion named Nina. She lived in a house by the sea. " * 3]
@@ -201,6 +204,7 @@ def test_layers_ignored_by_a_pattern_stay_as_they_are(scheme: str, tmp_path: Pat
         (dict(scheme="W8A8", group_size=32), "scheme W8A8 has no groups"),
         (dict(group_size=0), "group_size is 0; it must be a whole number of at least 1, or -1"),
         (dict(group_size="32"), "group_size is '32'; it must be a whole number"),
+        (dict(ignore=["re:("]), r"ignore has 're:\(', which is no pattern"),
     ],
 )
 def test_a_wrong_wish_is_named(options: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -245,6 +249,31 @@ def test_families_whose_layers_differ(architecture: str, tmp_path: Path) -> None
     if architecture != "Phi3ForCausalLM":
         with pytest.raises(ValueError, match=f"{architecture} has elsewhere or not at all"):
             oneshot(source, tmp_path / "awq", algorithm="awq", group_size=8, dataset=[[1, 2]])
+
+
+def test_what_looks_at_pictures_stays_as_it_is(tmp_path: Path) -> None:
+    """A model's layers are called as the file calls them, also in `ignore`."""
+    source, ids = seeing.save(tmp_path / "model"), list(range(5, 40))
+    first = "model.language_model.layers.0."
+    ignore = ["lm_head", rf"re:{first}.*"]
+    folder = oneshot(source, tmp_path / "out", "W8A16", ignore=ignore)
+    tensors = load_file(folder / "model.safetensors")
+    assert f"{first}mlp.down_proj.weight" in tensors
+    assert first.replace("0", "1") + "mlp.down_proj.weight_packed" in tensors
+    expected = run_prompt(load_model(source, dtype="float32"), ids)
+    quantised = load_model(folder, dtype="float32", quant=get_quantization_config(folder))
+    assert kl_divergence(expected, run_prompt(quantised, ids)).mean() < 0.01
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: Any) -> None:
+    def write_half(tensors: Any, file: Path, **options: Any) -> None:
+        file.write_bytes(b"half")
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(writer, "save_file", write_half)
+    with pytest.raises(OSError, match=r"out' cannot be written: .*No space left on device"):
+        oneshot("storyteller", tmp_path / "out")
+    assert not list(tmp_path.iterdir())
 
 
 def test_neither_a_second_time_nor_over_another(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -329,6 +330,19 @@ def test_engine_args_refuse_what_llm_refuses() -> None:
         EngineArgs("storyteller", block_size=0).create_engine_config()
     args = EngineArgs("storyteller", skip_tokenizer_init=True, num_gpu_blocks=20)
     assert LLMEngine.from_engine_args(args).tokenizer is None
+
+
+def test_a_script_has_the_engines_options() -> None:
+    parser = EngineArgs.add_cli_args(argparse.ArgumentParser())
+    parser.add_argument("--max-tokens", type=int)
+    words = "--num-gpu-blocks 20 --seed 3 --trust-remote-code --swap-space 0"
+    args = parser.parse_args(words.split())
+    engine_args = EngineArgs.from_cli_args(args)
+    assert engine_args.model == "storyteller" and not engine_args.skip_tokenizer_init
+    assert engine_args.options == {"num_gpu_blocks": 20, "seed": 3}
+    left = vars(args)
+    assert left.pop("max_tokens") is None
+    assert left == {"model": "storyteller", "num_gpu_blocks": 20, "seed": 3}
 
 
 def test_an_llm_is_made_of_engine_args() -> None:
