@@ -218,6 +218,8 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         continue_final_message=getattr(request, "continue_final_message", False),
         **more,
     )
+    if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
+        state.engine.input_processor.check_length(text)
     # The template has written the special tokens that the model wants.
     special = bool(getattr(request, "add_special_tokens", False))
     return await asyncio.to_thread(state.engine.tokenizer.encode, text, add_special_tokens=special)

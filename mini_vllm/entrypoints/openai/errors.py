@@ -19,6 +19,7 @@ from starlette.responses import Response
 
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.structured_output.backend_types import StructuredOutputOptions
 
 _TYPES = {
     400: "BadRequestError",
@@ -36,6 +37,7 @@ _FIELDS = {field.name for field in dataclasses.fields(SamplingParams)} | {
     "mode",
     "level",
 }
+_CONSTRAINTS = tuple(f"{option.value} " for option in StructuredOutputOptions)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -82,6 +84,14 @@ def as_api_error(error: BaseException) -> APIError:
         return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
     if isinstance(error, (ValueError, TypeError, OverflowError)) or _is_template_error(error):
         return APIError(message, HTTPStatus.BAD_REQUEST, _param_in(message))
+    return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def of_output(message: str) -> APIError:
+    """What a client is told of a request that the engine has given up: its own constraint may be
+    to blame, as is found out only when that is compiled."""
+    if message.startswith(_CONSTRAINTS):
+        return APIError(message, HTTPStatus.BAD_REQUEST, "structured_outputs")
     return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -99,6 +99,28 @@ def test_cpu_products_are_right_or_not_used() -> None:
             assert (x.float() @ weight.T - wanted).std() / wanted.std() < 0.02
 
 
+@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("block_rows", native.INT4_BLOCKS)
+def test_our_int4_product_knows_both_orders(block_rows: int, dtype: torch.dtype) -> None:
+    """That of processors with AVX512, and that of the others; packed by hand."""
+    torch.manual_seed(1)
+    rows, columns, group = 192, 256, 128
+    stored = torch.randint(0, 16, (rows, columns)).int()
+    scale, zero = torch.rand(rows, 2), torch.randint(0, 16, (rows, 2))
+    scales = cpu_products.int4_scales(scale, zero, 1)
+    blocks = stored.view(-1, block_rows, columns).transpose(1, 2)
+    low, high = blocks.split(block_rows // 2, -1)
+    packed = (low | high << 4).to(torch.uint8).reshape(rows, columns // 2).contiguous()
+    weight = cpu_products.unpack_int4(packed, group, scales, block_rows).float()
+    for num_tokens in range(1, 14):
+        x = torch.randn(num_tokens, columns).to(dtype)
+        y = native.multiply_int4(x, packed, group, scales, block_rows)
+        wanted = x.float() @ weight.T
+        assert y.dtype == dtype
+        assert (y.float() - wanted).std() / wanted.std() < 0.005
+
+
 @pytest.mark.skipif(
     cpu_products.int4_block_rows() not in native.INT4_BLOCKS or native.library() is None,
     reason="our int4 product knows another order of the packed numbers, or there is no compiler",
