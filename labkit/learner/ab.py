@@ -6,6 +6,7 @@ two: they show where time and memory go, they are no benchmark.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -189,9 +190,14 @@ def measure_adapters() -> dict[str, Any]:
     ]
     params = SamplingParams(temperature=0.0, max_tokens=ADAPTER_TOKENS)
     result: dict[str, Any] = {"tokens": [], "names": [], "errors": [], "said": [], "rows": []}
+    result["notes"] = []
     begin = time.perf_counter()
     for slots in (len(adapters), 1):
         llm = LLM("storyteller", dtype="float32", enable_lora=True, max_loras=slots)
+        manager, held = llm.engine.core.executor.worker.lora, list[list[str | None]]()
+        llm.engine.client.observers.append(
+            lambda *_, manager=manager, held=held: held.append(list(manager.slots))
+        )
         asked = [(question, lora) for question in QUESTIONS for lora in (None, *adapters)]
         prompts = [llm.apply_chat_template([{"role": "user", "content": q}]) for q, _ in asked]
         loras = [lora for _, lora in asked]
@@ -203,13 +209,25 @@ def measure_adapters() -> dict[str, Any]:
         if slots > 1:
             texts = [output.outputs[0].text.strip() for output in outputs]
             result["said"] = [f"{n:8}{text}" for n, text in zip(names, texts, strict=True)]
-        manager, stats = llm.engine.core.executor.worker.lora, llm.engine.stats.summary()
+        stats = llm.engine.stats.summary()
         title = f"{slots} slot" + "s" * (slots > 1)
+        result["notes"] += [f"{title:8}{line}" for line in who_sat_where(held)]
         result["rows"] += [
             [f"{title}: steps", f"{stats['steps']:.0f}"],
             [f"{title}: copies", f"{manager.num_activations}"],
         ]
     return result | {"seconds": time.perf_counter() - begin}
+
+
+def who_sat_where(held: list[list[str | None]]) -> list[str]:
+    """What the slots held, a line for each stretch of steps: "steps 1-20: pirate | json"."""
+    lines, first = [], 1
+    for slots, steps in itertools.groupby(held):
+        last = first + len(list(steps)) - 1
+        names = [key.rpartition("@")[0] if key else "nobody" for key in slots]
+        lines.append(f"steps {first}-{last}: {' | '.join(names)}")
+        first = last + 1
+    return lines
 
 
 def measure_structured() -> dict[str, Any]:
@@ -358,9 +376,14 @@ def show_results(
     idle = [phase.lab_path(module) for module in phase.modules if module not in yours["used"]]
     same = yours["tokens"] == reference["tokens"] and not yours["errors"]
     out.line()
-    out.line(f"{'':20}{'yours':>14}{'reference':>14}", "dim")
-    for (title, mine), (_, theirs) in zip(yours["rows"], reference["rows"], strict=True):
-        out.line(f"{title:<20}{mine:>14}{theirs:>14}")
+    rows = [("", "yours", "reference")] + [
+        (title, mine, theirs)
+        for (title, mine), (_, theirs) in zip(yours["rows"], reference["rows"], strict=True)
+    ]
+    first = max(20, *(len(title) + 1 for title, _, _ in rows))
+    width = max(14, *(len(cell) + 2 for row in rows for cell in row[1:]))
+    for title, mine, theirs in rows:
+        out.line(f"{title:<{first}}{mine:>{width}}{theirs:>{width}}", "" if title else "dim")
     for note in yours.get("notes", ()):
         out.line(note, "dim")
     out.line()

@@ -17,9 +17,14 @@ MAX_TOKENS = 32
 SCHEMES: dict[str, tuple[dict[str, Any] | None, dict[str, Any]]] = {
     "original": (None, {}),
     "int8 cache": (None, {"kv_cache_dtype": "int8_per_token_head"}),
+    "fp8 cache": (None, {"kv_cache_dtype": "fp8_per_token_head"}),
+    "W8A16": ({"scheme": "W8A16"}, {}),
     "W8A8": ({"scheme": "W8A8"}, {}),
-    "fp8": ({"scheme": "FP8_DYNAMIC"}, {}),
+    "W8A8, Smooth": ({"scheme": "W8A8", "algorithm": "smoothquant"}, {}),
+    "FP8_DYNAMIC": ({"scheme": "FP8_DYNAMIC"}, {}),
+    "FP8_BLOCK": ({"scheme": "FP8_BLOCK"}, {}),
     "W4A16": ({"scheme": "W4A16", "group_size": 32}, {}),
+    "W4A16_ASYM": ({"scheme": "W4A16_ASYM", "group_size": 32}, {}),
     "W4A16, AWQ": ({"scheme": "W4A16", "group_size": 32, "algorithm": "awq"}, {}),
     "W4A16, GPTQ": ({"scheme": "W4A16", "group_size": 32, "algorithm": "gptq"}, {}),
 }
@@ -41,7 +46,7 @@ def measure_schemes() -> dict[str, Any]:
     llm = LLM("storyteller", dtype="float32", max_model_len=256, num_gpu_blocks=512)
     stories = llm.generate(["Once upon a time"], told, use_tqdm=False)[0].outputs
     calibration = [list(story.token_ids) for story in stories]  # not the text that is measured
-    rows: list[list[str]] = []
+    rows: list[list[str]] = [["scheme", "  MiB       KL    same  tok/s"]]
     tokens: list[list[int]] = []
     notes: list[str] = []
     original, seconds = None, 0.0
@@ -61,11 +66,9 @@ def measure_schemes() -> dict[str, Any]:
             original = logits if original is None else original
             divergence = kl_divergence(original, logits).mean().item()
             size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
-            rows.append([f"{name}, MiB", f"{size / 2**20:.2f}"])
-            rows.append([f"{name}, KL", f"{divergence:.5f}"])
-            agreement = top1_agreement(original, logits)
-            rows.append([f"{name}, same greedy token", f"{agreement:.1%}"])
-            rows.append([f"{name}, tok/s", f"{MAX_TOKENS / took:.0f}"])
+            agreement, speed = top1_agreement(original, logits), MAX_TOKENS / took
+            figures = f"{size / 2**20:5.2f}  {divergence:7.5f}  {agreement:6.1%}  {speed:5.0f}"
+            rows.append([name, figures])
             notes.append(f"{name:12} {output.text!r}")
             tokens.append([int(token) for token in output.token_ids])
             seconds += took

@@ -21,6 +21,7 @@ SOURCES = {
     "LLM": ("entrypoints/llm.py", "LLM"),
     "LLM, its bases": ("entrypoints/pooling/offline.py", "PoolingOfflineMixin"),
     "LLM, beams": ("entrypoints/generate/beam_search/offline.py", "BeamSearchOfflineMixin"),
+    "AsyncLLM": ("v1/engine/async_llm.py", "AsyncLLM"),
     "SamplingParams": ("sampling_params.py", "SamplingParams"),
     "arguments": ("engine/arg_utils.py", "EngineArgs"),
     "serve": ("entrypoints/openai/cli_args.py", "BaseFrontendArgs"),
@@ -29,6 +30,7 @@ SOURCES = {
 """Part of the door: the file and class of vLLM that holds its names."""
 TITLES = {
     "LLM": "Methods of `LLM`",
+    "AsyncLLM": "Methods of `AsyncLLM`",
     "SamplingParams": "Fields of `SamplingParams`",
     "arguments": "Arguments of `LLM` and of the engine, on the command line with dashes",
     "serve": "Options of `serve`",
@@ -42,8 +44,9 @@ def read_names(source: Path) -> dict[str, list[str]]:
     for part, (file, name) in SOURCES.items():
         tree = ast.parse((source / "vllm" / file).read_text(encoding="utf-8"))
         node = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name)
-        if part.startswith("LLM"):
-            names = [n.name for n in node.body if isinstance(n, ast.FunctionDef)]
+        if part.startswith(("LLM", "AsyncLLM")):
+            methods = (ast.FunctionDef, ast.AsyncFunctionDef)
+            names = [n.name for n in node.body if isinstance(n, methods)]
         else:
             targets = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
             names = [target.id for target in targets if isinstance(target, ast.Name)]
@@ -61,6 +64,7 @@ def our_names() -> dict[str, set[str]]:
     """What there is here, of each part."""
     from mini_vllm.config.engine import WHOLE_SECTIONS, arguments
     from mini_vllm.config.vllm_names import ALIASES
+    from mini_vllm.engine.async_llm import AsyncLLM
     from mini_vllm.engine.llm import LLM
     from mini_vllm.entrypoints.cli import SPECULATIVE_OPTIONS, build_parser
     from mini_vllm.sampling_params import SamplingParams
@@ -71,6 +75,7 @@ def our_names() -> dict[str, set[str]]:
     own = {"model", "skip_tokenizer_init", "enable_lora", "scheduler_cls", *SPECULATIVE_OPTIONS}
     return {
         "LLM": {name for name in dir(LLM) if not name.startswith("_")},
+        "AsyncLLM": {name for name in dir(AsyncLLM) if not name.startswith("_")} | {"tokenizer"},
         "SamplingParams": {field.name for field in dataclasses.fields(SamplingParams)},
         "arguments": {*arguments(), *WHOLE_SECTIONS, *own, *ALIASES, *options, "profiler_config"},
         "serve": options,

@@ -199,8 +199,7 @@ def compile_rules(
         TooLarge: if a rule, or all together, need more than `max_states` states.
         ValueError: if no text matches, or a rule calls itself before it has read anything.
     """
-    if sum(map(check_size, rules.values())) > MAX_NFA_STATES:
-        raise TooLarge(f"has {len(rules):,} rules of more than {MAX_NFA_STATES:,} states together")
+    check_total_size(rules)
     dfas: dict[str, Dfa] = {}
     room = max_states
     for name, pattern in rules.items():
@@ -226,6 +225,12 @@ def compile_rules(
     }
     check_left_recursion(dfas)
     return Machine(dfas, root)
+
+
+def check_total_size(rules: Rules) -> None:
+    """Raises TooLarge for rules that need not even be compiled to know that they are too many."""
+    if sum(map(check_size, rules.values())) > MAX_NFA_STATES:
+        raise TooLarge(f"has {len(rules):,} rules of more than {MAX_NFA_STATES:,} states together")
 
 
 def empty_rules(dfas: Mapping[str, Dfa]) -> frozenset[str]:

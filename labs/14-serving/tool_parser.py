@@ -52,9 +52,12 @@ def parse_tool_calls(text: str) -> tuple[str | None, list[ToolCall]]:
         try:
             value = json.loads(part.split(END)[0])
             arguments = json.dumps(value.get("arguments", {}), ensure_ascii=False)
-            calls.append(ToolCall(value["name"], arguments))
+            name = value["name"]
         except (ValueError, KeyError, TypeError, AttributeError):
             return text, []
+        if not isinstance(name, str):
+            return text, []
+        calls.append(ToolCall(name, arguments))
     return text[:place].strip() or None, calls
 
 
@@ -155,9 +158,13 @@ class HermesToolParser:
         return news
 
     def finish(self) -> dict[str, Any]:
-        """What was held back, now that nothing more will come."""
-        held = self.text.split(START)[0][self.num_content_sent :]
-        return {"content": held} if held and START not in self.text else {}
+        """What was held back, now that nothing more will come: the beginning of a tag that never
+        was one, and calls that never got a name. Broken as they are, they are text."""
+        content, *calls = self.text.split(START)
+        named = {index for index, sent in enumerate(self.calls) if sent.id is not None}
+        nameless = [START + call for index, call in enumerate(calls) if index not in named]
+        held = content[self.num_content_sent :] + "".join(nameless)
+        return {"content": held} if held else {}
 
 
 # ---------------------------------------------------------------------- what a request asks for

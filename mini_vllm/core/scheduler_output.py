@@ -236,6 +236,13 @@ class SchedulerStats:
     drafts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Of this step, by request: drafts that were verified, and how many of them were accepted. A
     stop rule may have cut accepted ones from the output."""
+    num_drafts: int = 0
+    """Drafts that were verified since the start, their tokens, and those that were accepted."""
+    num_draft_tokens: int = 0
+    num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+    running_lora_adapters: dict[str, int] = field(default_factory=dict)
+    """Requests by the name of their adapter: those that run, and those that wait."""
+    waiting_lora_adapters: dict[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -6,11 +6,15 @@ adapter that cannot be served is refused at the door, and nobody else notices.
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.executor.base import Executor
 from mini_vllm.lora.registry import Adapter, AdapterRegistry
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.lora.scheduling import LoRASchedulerExtension
+from mini_vllm.request import Request
 
 
 class EngineAdapters:
@@ -59,6 +63,12 @@ class EngineAdapters:
     def in_use(self) -> set[str]:
         """Keys of the adapters of unfinished requests."""
         return set(self.gate.names.values())
+
+    def count(self, running: Iterable[Request]) -> tuple[dict[str, int], dict[str, int]]:
+        """Requests by the name of their adapter: those that run, and those that wait."""
+        runs = Counter(_name(one.lora_name) for one in running if one.lora_name is not None)
+        everybody = Counter(map(_name, self.gate.names.values()))
+        return dict(runs), dict(everybody - runs)
 
     def add(self, request: LoRARequest) -> bool:
         """Load an adapter before anybody asks for it; True."""
@@ -118,3 +128,8 @@ class EngineAdapters:
     def _forget(self, adapter: Adapter) -> None:
         self.pinned.discard(adapter.key)
         self.executor.call("remove_lora", adapter.key)
+
+
+def _name(key: str) -> str:
+    """What callers call the adapter of this key."""
+    return key.rpartition("@")[0]

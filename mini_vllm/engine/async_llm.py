@@ -18,7 +18,7 @@ import contextlib
 import copy
 import time
 import uuid
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
+from mini_vllm.engine.controls import EngineControls
 from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.images import make_image_processor
@@ -36,14 +37,13 @@ from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
-from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.kv_transfer.params import holder_of
 from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
-from mini_vllm.observability.metrics import ServiceStats
+from mini_vllm.observability.metrics import RequestStats, ServiceStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -63,6 +63,7 @@ class AsyncEngineArgs:
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
         stream_interval: tokens between two outputs of a stream.
         max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
+        profiler_config: where a recording goes: {"torch_profiler_dir": FOLDER}.
         options: every other argument that ``LLM`` takes.
 
     Source: vllm/engine/arg_utils.py#L2567-L2593 (AsyncEngineArgs) @ v0.22.1
@@ -74,6 +75,7 @@ class AsyncEngineArgs:
     stream_interval: int = 1
     max_num_queued_reqs: int | None = None
     max_num_queued_tokens: int | None = None
+    profiler_config: Mapping[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
     def __init__(
@@ -85,6 +87,7 @@ class AsyncEngineArgs:
         stream_interval: int = 1,
         max_num_queued_reqs: int | None = None,
         max_num_queued_tokens: int | None = None,
+        profiler_config: Mapping[str, Any] | None = None,
         **options: Any,
     ) -> None:
         for name, value in (
@@ -98,6 +101,7 @@ class AsyncEngineArgs:
         self.skip_tokenizer_init, self.stream_interval = skip_tokenizer_init, stream_interval
         self.max_num_queued_reqs = max_num_queued_reqs
         self.max_num_queued_tokens = max_num_queued_tokens
+        self.profiler_config = profiler_config
         self.options = options
 
     def create_engine_config(self) -> EngineConfig:
@@ -124,7 +128,7 @@ class Stream:
     child_ids: list[str]
 
 
-class AsyncLLM:
+class AsyncLLM(EngineControls):
     """Serves many requests at once; each is an async iterator of its outputs.
 
     Args:
@@ -134,6 +138,7 @@ class AsyncLLM:
         stream_interval: tokens between two outputs of a stream.
         max_num_queued_reqs, max_num_queued_tokens: see :class:`~.admission.Admission`.
         client: of an engine that runs already; None: start one, in a process of its own.
+        profiler_config: where a recording goes: {"torch_profiler_dir": FOLDER}.
 
     Raises:
         ValueError: for settings that contradict each other, the model or the memory.
@@ -155,8 +160,10 @@ class AsyncLLM:
         max_num_queued_reqs: int | None = None,
         max_num_queued_tokens: int | None = None,
         client: ProcessClient | DataParallelProcessClient | None = None,
+        profiler_config: Mapping[str, Any] | None = None,
     ) -> None:
         self.config = config
+        self.profiler_config = dict(profiler_config or {})
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
         self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)
@@ -193,6 +200,7 @@ class AsyncLLM:
             args.stream_interval,
             args.max_num_queued_reqs,
             args.max_num_queued_tokens,
+            profiler_config=args.profiler_config,
         )
 
     # ------------------------------------------------------------------ one request
@@ -358,8 +366,9 @@ class AsyncLLM:
         """Register a request and its completions with everyone who will hear of them."""
         reads_text = kind != RequestOutputKind.FINAL_ONLY
         self.output_processor.add_requests(requests, stream.live, reads_text)
+        siblings: list[RequestStats] = []
         for request in requests:
-            self.stats.request_added(request, len(requests))
+            self.stats.request_added(request, len(requests), siblings)
             stream.child_ids.append(request.request_id)
         stream.cutter.expect(len(requests))
         self._streams[stream.live.request_id] = stream
@@ -411,9 +420,12 @@ class AsyncLLM:
     # ------------------------------------------------------------------ the output handler
 
     def start(self) -> None:
-        """Start the one task that serves all, once; it needs a running loop."""
-        if self._handler is None:
-            loop = asyncio.get_running_loop()
+        """Start the one task that serves all, once for each loop: it needs one that runs.
+
+        A second ``asyncio.run`` has a loop of its own, and the task of the first ended with it.
+        """
+        loop = asyncio.get_running_loop()
+        if self._handler is None or (self._handler.done() and self._handler.get_loop() != loop):
             self._handler = asyncio.create_task(self._handle_outputs())
             self.client.on_death(
                 lambda reason: loop.call_soon_threadsafe(self._fail, EngineDeadError(reason))
@@ -511,30 +523,6 @@ class AsyncLLM:
         """Call a method of the engine by name."""
         self.start()
         return await self.client.call(method, *args)
-
-    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
-        """See :meth:`~mini_vllm.engine.core_proc.EngineCoreProc.pause_generation`.
-
-        Raises:
-            ValueError: for another mode.
-
-        Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
-        """
-        if mode not in ("abort", "wait", "keep"):
-            raise ValueError(f"mode is {show(mode)}; it must be 'abort', 'wait' or 'keep'")
-        await self.call("pause_generation", mode, clear_cache)
-
-    async def resume_generation(self) -> None:
-        """Go on after a pause."""
-        await self.call("resume_generation")
-
-    async def is_paused(self) -> bool:
-        """Whether tokens are handed out to nobody, or only to those who run already."""
-        return bool(await self.call("is_paused"))
-
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached KV; False, with nothing done, while requests hold blocks."""
-        return bool(await self.call("reset_prefix_cache"))
 
     def shutdown(self, timeout: float = 0.0) -> None:
         """End the engine, after ``timeout`` seconds at most for requests that still run."""

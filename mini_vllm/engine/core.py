@@ -8,9 +8,10 @@ from __future__ import annotations
 import functools
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from mini_vllm.config import EngineConfig, combinations
@@ -42,7 +43,9 @@ from mini_vllm.lora.request import LoRARequest, check_lora_id
 from mini_vllm.model.checkpoint_files import load_vocabulary
 from mini_vllm.model.config import load_config
 from mini_vllm.model.registry import resolve_model_class
+from mini_vllm.observability.profile import profiled
 from mini_vllm.request import Request, RequestStatus
+from mini_vllm.spec_decode.metrics import SpecDecodingStats
 from mini_vllm.structured_output.manager import StructuredOutputManager
 from mini_vllm.structured_output.token_index import TokenTable, token_bytes
 
@@ -146,6 +149,9 @@ class EngineCore:
         self.scheduler = self._new_scheduler()
         self.adapters = EngineAdapters(executor, self.scheduler) if config.lora else None
         self.checkpoint = Checkpoint({})
+        k = config.speculative.num_speculative_tokens if config.speculative is not None else 0
+        self.spec_decoding = SpecDecodingStats.new(k)
+        """Of all steps; nothing is drafted without speculation."""
         self.limits = PromptLimits(
             self.model_args.vocab_size,
             config.scheduler.max_model_len,
@@ -153,6 +159,7 @@ class EngineCore:
             cache.block_size,
         )
         self.observers: list[StepObserver] = []
+        self._replica, self._recording = replica, ExitStack()
         self.times: dict[str, RequestTimes] = {}
         """Of unfinished requests."""
 
@@ -346,6 +353,8 @@ class EngineCore:
             if (request := self.scheduler.requests.get(request_id)) is not None
         }
         drafts = accepted_drafts(plan, result)  # before the stop rules cut
+        for counts in drafts.values():
+            self.spec_decoding.observe_draft(*counts)
         outputs = batch.hopeless + finish_step(self.scheduler, plan, result)
         if not plan.num_scheduled_tokens:
             self.structured_output_manager.wait(IDLE_SECONDS)
@@ -387,15 +396,22 @@ class EngineCore:
 
     def make_stats(self) -> SchedulerStats:
         """Gauges of this moment."""
-        scheduler = self.scheduler
+        scheduler, drafts = self.scheduler, self.spec_decoding
         manager = scheduler.kv_cache_manager
-        return SchedulerStats(
+        stats = SchedulerStats(
             num_running_reqs=len(scheduler.running),
             num_waiting_reqs=len(scheduler.requests) - len(scheduler.running),
             kv_cache_usage=manager.usage,
             prefix_cache_queries=manager.prefix_cache_stats.queries,
             prefix_cache_hits=manager.prefix_cache_stats.hits,
+            num_drafts=drafts.num_drafts,
+            num_draft_tokens=drafts.num_draft_tokens,
+            num_accepted_tokens_per_pos=list(drafts.num_accepted_tokens_per_pos),
         )
+        if self.adapters is not None:
+            counts = self.adapters.count(scheduler.running)
+            stats.running_lora_adapters, stats.waiting_lora_adapters = counts
+        return stats
 
     @whole_or_not_at_all
     def reset_prefix_cache(self) -> bool:
@@ -428,12 +444,35 @@ class EngineCore:
         """Take the memory again; what the cache held is forgotten."""
         self.executor.call("wake_up")
 
+    def start_profile(self, path: str) -> None:
+        """Write every operation of this process into a file, from now until :meth:`stop_profile`.
+
+        Raises:
+            ValueError: if there can be no such file.
+        """
+        self.stop_profile()
+        file = Path(path)
+        if self.config.parallel.data_parallel_size > 1:
+            file = file.with_stem(f"{file.stem}-{self._replica}")
+        self._recording.enter_context(profiled(file))
+
+    def stop_profile(self) -> None:
+        """End the recording, if there is one."""
+        self._recording.close()
+
+    def collective_rpc(
+        self, method: str, timeout: float | None, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> list[Any]:
+        """See :meth:`~mini_vllm.executor.base.Executor.collective_rpc`."""
+        return self.executor.collective_rpc(method, timeout, args, kwargs)
+
     def reset_stats(self) -> None:
         """Count prefix cache hits afresh."""
         self.scheduler.kv_cache_manager.prefix_cache_stats = PrefixCacheStats()
 
     def shutdown(self) -> None:
         """Let go of the workers and of the threads that compile grammars."""
+        self.stop_profile()
         self.structured_output_manager.clear_backend()
         self.kv.shutdown()
         self.executor.shutdown()

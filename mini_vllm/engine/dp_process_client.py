@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from mini_vllm.config import EngineConfig
@@ -78,6 +79,8 @@ class DataParallelProcessClient:
         answers = await asyncio.gather(*(client.call(method, *args) for client in self.clients))
         if method == "reset_prefix_cache" and self.prefixes is not None and all(answers):
             self.prefixes.clear()
+        if method == "collective_rpc":
+            return [answer for answers_of_one in answers for answer in answers_of_one]
         return all(answers) if isinstance(answers[0], bool) else answers[0]
 
     def tell(self, method: str, *args: Any) -> None:
@@ -87,6 +90,7 @@ class DataParallelProcessClient:
     async def get_outputs(self) -> EngineCoreOutputs:
         """What the next step of an engine brings, with the counts of all of them."""
         loop = asyncio.get_running_loop()
+        self._forget_cancelled()
         for engine, client in enumerate(self.clients):
             if engine not in self._reading.values():
                 self._reading[loop.create_task(client.get_outputs())] = engine
@@ -103,6 +107,11 @@ class DataParallelProcessClient:
             known = [stats for stats in self._stats if stats is not None]
             outputs.stats = together(known, len(self.clients))
         return outputs
+
+    def _forget_cancelled(self) -> None:
+        """Those who read for a loop that has ended were cancelled with it."""
+        for task in [task for task in self._reading if task.cancelled()]:
+            del self._reading[task]
 
     def fail_calls(self, error: Exception) -> None:
         for client in self.clients:
@@ -126,6 +135,7 @@ def together(stats: Sequence[SchedulerStats], num_engines: int) -> SchedulerStat
     def total(name: str) -> int:
         return sum(getattr(one, name) for one in stats)
 
+    by_place = [one.num_accepted_tokens_per_pos for one in stats]
     return dataclasses.replace(
         stats[-1],
         num_running_reqs=total("num_running_reqs"),
@@ -133,4 +143,13 @@ def together(stats: Sequence[SchedulerStats], num_engines: int) -> SchedulerStat
         kv_cache_usage=sum(one.kv_cache_usage for one in stats) / num_engines,
         prefix_cache_queries=total("prefix_cache_queries"),
         prefix_cache_hits=total("prefix_cache_hits"),
+        num_drafts=total("num_drafts"),
+        num_draft_tokens=total("num_draft_tokens"),
+        num_accepted_tokens_per_pos=[sum(counts) for counts in zip(*by_place, strict=True)],
+        running_lora_adapters=added_up(one.running_lora_adapters for one in stats),
+        waiting_lora_adapters=added_up(one.waiting_lora_adapters for one in stats),
     )
+
+
+def added_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    return dict(sum(map(Counter, counts), Counter()))

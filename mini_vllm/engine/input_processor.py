@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from mini_vllm.config import StructuredOutputsConfig
@@ -90,6 +91,7 @@ class InputProcessor:
                     f"the prompt {show(prompt)} has half of a surrogate pair, which is no "
                     "character; was it cut inside an emoji?"
                 )
+            self.check_length(prompt)
             return self.tokenizer.encode(prompt)
         is_ids = isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)
         if not is_ids:
@@ -98,6 +100,29 @@ class InputProcessor:
                 "with 'prompt' or 'prompt_token_ids'"
             )
         return list(prompt)
+
+    def check_length(self, text: str) -> None:
+        """Refuse a text that cannot fit however it is cut into tokens: to cut it may take minutes.
+
+        Raises:
+            ValueError: with its length and the limit.
+
+        Source: vllm/renderers/params.py#L324-L349 (TokenizeParams._text_len_check) @ v0.22.1
+        """
+        if len(text) <= self.max_model_len:
+            return  # as almost all are
+        longest = self._longest_token
+        if len(text) > self.max_model_len * longest:
+            raise ValueError(
+                f"the prompt has {len(text)} characters; the maximum context length is "
+                f"{self.max_model_len} tokens of at most {longest} characters each; shorten it or "
+                "raise max_model_len"
+            )
+
+    @cached_property
+    def _longest_token(self) -> int:
+        """Characters of the longest word of the vocabulary; those of bytes have one a byte."""
+        return max(map(len, self.tokenizer.get_vocab()))
 
     def check(self, request_id: Any, params: Any, priority: Any, cache_salt: Any) -> None:
         """Refuse what is not of the kind that it must be.

@@ -29,7 +29,7 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
 from mini_vllm.multimodal.chat import take_images
-from mini_vllm.observability.profile import profiled
+from mini_vllm.observability.profile import profiled, trace_file
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metrics import Counter, Vector
@@ -345,6 +345,7 @@ class LLM:
                 progress.update(sum(output.finished for output in outputs))
                 for num_finished in self._run(outputs):
                     progress.update(num_finished)
+            self.engine.flush_kv()
             return outputs
         finally:
             self.engine.abort_requests([output.request_id for output in outputs])
@@ -375,17 +376,10 @@ class LLM:
         Raises:
             ValueError: without a ``profiler_config``, or while another recording goes on.
         """
-        folder = self.profiler_config.get("torch_profiler_dir")
-        if not folder:
-            raise ValueError(
-                "start_profile needs to know where to write; pass "
-                'LLM(profiler_config={"torch_profiler_dir": FOLDER})'
-            )
+        file = trace_file(self.profiler_config, profile_prefix, self._num_profiles + 1)
         self.stop_profile()
-        Path(folder).mkdir(parents=True, exist_ok=True)
         self._num_profiles += 1
-        name = f"{profile_prefix or 'trace'}-{self._num_profiles}.json"
-        self._profiles.enter_context(profiled(Path(folder) / name))
+        self._profiles.enter_context(profiled(file))
 
     def stop_profile(self) -> None:
         """Write the recording, if there is one."""

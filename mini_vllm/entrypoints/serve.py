@@ -33,6 +33,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--response-role", default="assistant")
     add("--enable-auto-tool-choice", action="store_true", help="let the model decide on tool calls")
     add("--tool-call-parser", choices=PARSERS)
+    add("--exclude-tools-when-tool-choice-none", action="store_true",
+        help="then the prompt does not name them either")  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
         add(f"--allowed-{name}", type=json.loads, default=default, metavar="JSON", help="for CORS")
     add("--allow-credentials", action="store_true")
@@ -49,6 +51,8 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
         help="how long unfinished requests may run on after SIGTERM (default 0)")  # fmt: skip
     add("--max-num-queued-reqs", type=int, help="unfinished requests beyond which 503 is answered")
     add("--max-num-queued-tokens", type=int, help="the same for the tokens of their prompts")
+    add("--profiler-config", type=json.loads, metavar="JSON",
+        help='{"torch_profiler_dir": FOLDER}, for POST /start_profile')  # fmt: skip
     add("--skip-tokenizer-init", action="store_true", help="take and return token ids only")
     add("--stream-interval", type=int, default=1, metavar="TOKENS")
     add("--h11-max-incomplete-event-size", type=int, default=4 * 2**20, metavar="BYTES")
@@ -116,13 +120,21 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
             stream_interval=args.stream_interval,
             max_num_queued_reqs=args.max_num_queued_reqs,
             max_num_queued_tokens=args.max_num_queued_tokens,
+            profiler_config=args.profiler_config,
             **options,
         )
     )
     names = args.served_model_name or [args.model]
     cache = dataclasses.asdict(engine.config.cache)
     cache |= {"num_gpu_blocks": engine.limits.num_usable_blocks + 1}
-    metrics = PrometheusRecorder(names[0], engine.limits.max_model_len, cache)
+    config = engine.config
+    metrics = PrometheusRecorder(
+        names[0],
+        engine.limits.max_model_len,
+        cache,
+        config.speculative.num_speculative_tokens if config.speculative is not None else 0,
+        config.lora.max_loras if config.lora is not None else 0,
+    )
     engine.stats.recorders.append(metrics)
     return ServerState(
         engine,
@@ -135,6 +147,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         response_role=args.response_role,
         enable_auto_tool_choice=args.enable_auto_tool_choice,
         tool_call_parser=args.tool_call_parser,
+        exclude_tools_when_tool_choice_none=args.exclude_tools_when_tool_choice_none,
         enable_request_id_headers=args.enable_request_id_headers,
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         enable_force_include_usage=args.enable_force_include_usage,

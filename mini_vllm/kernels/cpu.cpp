@@ -149,14 +149,18 @@ i64 store(C* keys, C* values, const T* key, const T* value, const i64* slots, i6
 }
 
 // ---------------------------------------------------------------- attention
-// Floats in one register. Of a wider type compilers keep the parts in memory, which is several times slower.
+// Floats in one register. Of a wider type compilers keep the parts in memory, which is several times slower
+// and as right: -DWIDTH=16 tries what other processors will run.
+#if !defined(WIDTH)
 #if defined(__AVX512F__)
-constexpr i64 LANES = 16;
+#define WIDTH 16
 #elif defined(__AVX__)
-constexpr i64 LANES = 8;
+#define WIDTH 8
 #else
-constexpr i64 LANES = 4;
+#define WIDTH 4
 #endif
+#endif
+constexpr i64 LANES = WIDTH;
 typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef std::uint32_t words __attribute__((vector_size(LANES * 4)));
 typedef std::uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
@@ -335,13 +339,14 @@ i64 attention(T* out, const T* query, const C* keys, const C* values, const std:
 // ---------------------------------------------------------------- products
 // Of a tile of the weight, the numbers of a column lie together: each number of x meets whole registers,
 // and what a sum adds in which order does not depend on how many tokens there are.
-#if defined(__AVX512F__) || defined(__aarch64__)
+#if WIDTH == 16 || defined(__aarch64__)
 constexpr i64 REGISTERS = 32;
 #else
 constexpr i64 REGISTERS = 16;
 #endif
+constexpr i64 SUMS = REGISTERS * 3 / 4 * LANES;  // the other registers hold x and tile
 template <int R>
-constexpr int AT_ONCE = REGISTERS * 3 / 4 * LANES / R;  // tokens; the other registers hold x and tile
+constexpr int AT_ONCE = R < SUMS ? SUMS / R : 1;  // tokens
 
 constexpr i64 ROWS = 32;  // of a weight, that lie together
 
@@ -460,10 +465,10 @@ typedef std::int32_t ints __attribute__((vector_size(LANES * 4)));
 
 // LANES numbers, each widened into a word. By name where compilers would take it in several steps.
 inline ints widened(const std::uint8_t* p) {
-#if defined(__AVX512F__)
+#if WIDTH == 16 && defined(__AVX512F__)
     const auto stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return reinterpret_cast<ints>(_mm512_cvtepu8_epi32(stored));
-#elif defined(__AVX2__)
+#elif WIDTH == 8 && defined(__AVX2__)
     const auto stored = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
     return reinterpret_cast<ints>(_mm256_cvtepu8_epi32(stored));
 #else
@@ -590,10 +595,10 @@ void in_floats(T* out, const T* x, i64 size, i64 x_size, const Run& run) {
 //     packed  blocks [N / ROWS, K / 2, ROWS, 2] of 8 bits; `native.pack_int8` makes them
 //     x       [T, K] of 16 bits, which hold no more than 8
 inline ints pair_products(ints a, ints b) {
-#if defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512BW__)
     const auto x = reinterpret_cast<__m512i>(a), y = reinterpret_cast<__m512i>(b);
     return reinterpret_cast<ints>(_mm512_madd_epi16(x, y));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif WIDTH == 8 && defined(__AVX2__)
     const auto x = reinterpret_cast<__m256i>(a), y = reinterpret_cast<__m256i>(b);
     return reinterpret_cast<ints>(_mm256_madd_epi16(x, y));
 #else
@@ -603,10 +608,10 @@ inline ints pair_products(ints a, ints b) {
 
 // LANES pairs, each widened into a word.
 inline ints widened_pairs(const std::int8_t* p) {
-#if defined(__AVX512BW__)
+#if WIDTH == 16 && defined(__AVX512BW__)
     const auto stored = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
     return reinterpret_cast<ints>(_mm512_cvtepi8_epi16(stored));
-#elif defined(__AVX2__) && !defined(__AVX512F__)
+#elif WIDTH == 8 && defined(__AVX2__)
     const auto stored = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
     return reinterpret_cast<ints>(_mm256_cvtepi8_epi16(stored));
 #else

@@ -16,6 +16,7 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -94,7 +95,7 @@ def build(compiler: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         made = Path(temporary) / "cpu.so"
-        command = [compiler, *FLAGS, "-o", str(made), str(SOURCE), *openmp()]
+        command = [*shlex.split(compiler), *FLAGS, "-o", str(made), str(SOURCE), *openmp()]
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
         if done.returncode:
             raise OSError((done.stderr.strip() or f"{compiler} failed").splitlines()[-1])

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, RequestTimes, SchedulerStats
+from mini_vllm.observability.feature_metrics import LoRAProm, SleepProm, SpecDecodingProm
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
@@ -39,6 +40,11 @@ class RequestStats:
     times: RequestTimes | None = None
     first_token: float = 0.0
     last_token: float = 0.0
+    num_cached_tokens: int = 0
+    """Of the prompt, when it was first scheduled."""
+    siblings: list[RequestStats] = field(default_factory=list, repr=False, compare=False)
+    """The completions of its prompt, itself included."""
+    has_ended: bool = False
 
 
 @dataclass(slots=True)
@@ -76,6 +82,10 @@ class IterationStats:
     ttfts: list[float] = field(default_factory=list)
     itls: list[float] = field(default_factory=list)
     finished: list[FinishedStats] = field(default_factory=list)
+    num_cached_tokens: int = 0
+    """Of ``num_prompt_tokens``."""
+    finished_prompts: list[list[RequestStats]] = field(default_factory=list)
+    """Of prompts whose last completion has ended: all of them."""
 
     def update_from_output(
         self, output: EngineCoreOutput, request: RequestStats, timestamp: float, now: float
@@ -145,19 +155,28 @@ class ServiceStats:
         """Gauges of the engine after its last step."""
         self._iteration = IterationStats()
 
-    def request_added(self, request: EngineCoreRequest, n: int) -> None:
-        self.requests[request.request_id] = RequestStats(
+    def request_added(
+        self, request: EngineCoreRequest, n: int, siblings: list[RequestStats] | None = None
+    ) -> None:
+        """``siblings``: a list that the ``n`` completions of one prompt share."""
+        added = RequestStats(
             request.arrival_time,
             len(request.prompt_token_ids),
             n,
             request.sampling_params.max_tokens,
+            siblings=[] if siblings is None else siblings,
         )
+        added.siblings.append(added)
+        self.requests[request.request_id] = added
 
     def output_arrived(self, output: EngineCoreOutput, timestamp: float) -> None:
         request = self.requests.get(output.request_id)
         if request is None:
             return  # ended here while the step ran
         now = time.monotonic()
+        if output.new_token_ids and not request.num_generation_tokens:
+            request.num_cached_tokens = output.num_cached_tokens
+            self._iteration.num_cached_tokens += output.num_cached_tokens
         self._iteration.update_from_output(output, request, timestamp, now)
         if output.finish_reason is not None:
             self._finish([output.request_id], output.finish_reason)
@@ -172,8 +191,12 @@ class ServiceStats:
     def _finish(self, request_ids: Iterable[str], reason: str) -> None:
         for request_id in request_ids:
             request = self.requests.pop(request_id, None)
-            if request is not None:
-                self._iteration.update_from_finished(request, reason, time.monotonic())
+            if request is None:
+                continue
+            self._iteration.update_from_finished(request, reason, time.monotonic())
+            request.has_ended = True
+            if len(request.siblings) == request.n and all(r.has_ended for r in request.siblings):
+                self._iteration.finished_prompts.append(request.siblings)
 
     def step_done(self, stats: SchedulerStats | None) -> None:
         """All outputs of a step have arrived: hand the figures on, and begin anew."""
@@ -181,6 +204,11 @@ class ServiceStats:
         self.latest = stats or self.latest
         for recorder in self.recorders:
             recorder.record(stats, iteration)
+
+    def sleep_changed(self, is_asleep: bool) -> None:
+        for recorder in self.recorders:
+            if isinstance(recorder, PrometheusRecorder):
+                recorder.sleep.record(is_asleep)
 
 
 # ---------------------------------------------------------------------- histograms
@@ -243,12 +271,19 @@ class PrometheusRecorder:
         model_name: value of the label; upstream's dashboards select by it.
         max_model_len: ends the buckets of token counts.
         config: shown by the info gauge ``vllm:cache_config_info``.
+        num_spec_tokens: drafts a step; 0: without speculation.
+        max_loras: adapters side by side; 0: without any.
 
     Source: vllm/v1/metrics/loggers.py#L404-L1180 (PrometheusStatLogger) @ v0.22.1
     """
 
     def __init__(
-        self, model_name: str, max_model_len: int, config: Mapping[str, Any] | None = None
+        self,
+        model_name: str,
+        max_model_len: int,
+        config: Mapping[str, Any] | None = None,
+        num_spec_tokens: int = 0,
+        max_loras: int = 0,
     ) -> None:
         import prometheus_client as prometheus
 
@@ -276,6 +311,7 @@ class PrometheusRecorder:
         self.hits = counter("prefix_cache_hits", "Tokens found in the prefix cache.")
         self.preemptions = counter("num_preemptions", "Requests that lost their blocks.")
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.")
+        self.cached = counter("prompt_tokens_cached", "Those whose KV was there already.")
         self.generation_tokens = counter("generation_tokens", "Tokens generated.")
         success = prometheus.Counter(
             "vllm:request_success", "Requests that have ended.", [*labels, "finished_reason"],
@@ -286,6 +322,12 @@ class PrometheusRecorder:
         self.request_prompt = histogram("request_prompt_tokens", "Tokens of a prompt.", tokens)
         self.request_generation = histogram(
             "request_generation_tokens", "Tokens generated for a request.", tokens
+        )
+        self.request_computed = histogram(
+            "request_prefill_kv_computed_tokens", "Prompt tokens without cached ones.", tokens
+        )
+        self.request_most = histogram(
+            "request_max_num_generation_tokens", "Tokens of the longest completion.", tokens
         )
         self.iteration = histogram("iteration_tokens_total", "Tokens of a step.", _ITERATION)
         self.params_n = histogram("request_params_n", "Completions asked for.", (1, 2, 5, 10, 20))
@@ -316,6 +358,12 @@ class PrometheusRecorder:
             )  # fmt: skip
             info.labels(**words, engine="0").set(1)
         self._seen = (0, 0)
+        self.sleep = SleepProm(self.registry, labels)
+        self.features: list[SpecDecodingProm | LoRAProm] = []
+        if num_spec_tokens:
+            self.features.append(SpecDecodingProm(self.registry, labels, num_spec_tokens))
+        if max_loras:
+            self.features.append(LoRAProm(self.registry, max_loras))
 
     def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
         """Add one step's figures."""
@@ -324,8 +372,11 @@ class PrometheusRecorder:
             self.waiting.set(stats.num_waiting_reqs)
             self.kv_usage.set(stats.kv_cache_usage)
             self._count_prefix_cache(stats)
+            for feature in self.features:
+                feature.record(stats)
         self.preemptions.inc(iteration.num_preempted)
         self.prompt_tokens.inc(iteration.num_prompt_tokens)
+        self.cached.inc(iteration.num_cached_tokens)
         self.generation_tokens.inc(iteration.num_generation_tokens)
         num_tokens = iteration.num_prompt_tokens + iteration.num_generation_tokens
         if num_tokens:
@@ -336,6 +387,9 @@ class PrometheusRecorder:
             self.itl.observe(seconds)
         for done in iteration.finished:
             self._count_finished(done)
+        for completions in iteration.finished_prompts:
+            self.params_n.observe(len(completions))
+            self.request_most.observe(max(one.num_generation_tokens for one in completions))
 
     def _count_prefix_cache(self, stats: SchedulerStats) -> None:
         """The engine's counts only grow, unless it has reset them: a counter never goes back."""
@@ -351,7 +405,7 @@ class PrometheusRecorder:
         self.e2e.observe(done.e2e_latency)
         self.request_prompt.observe(request.num_prompt_tokens)
         self.request_generation.observe(request.num_generation_tokens)
-        self.params_n.observe(request.n)
+        self.request_computed.observe(request.num_prompt_tokens - request.num_cached_tokens)
         if request.max_tokens is not None:
             self.params_max_tokens.observe(request.max_tokens)
         for name, histogram in self.phases.items():

@@ -8,9 +8,10 @@ Source: vllm/profiler/wrapper.py#L159-L222 (TorchProfilerWrapper) @ v0.22.1
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -34,3 +35,19 @@ def profiled(path: Path | None) -> Iterator[None]:
     with profile(activities=activities) as recording:
         yield
     recording.export_chrome_trace(str(path))
+
+
+def trace_file(profiler_config: Mapping[str, Any], prefix: str | None, number: int) -> Path:
+    """Where the ``number``-th recording goes; its folder is made.
+
+    Raises:
+        ValueError: if the configuration names no folder.
+    """
+    folder = profiler_config.get("torch_profiler_dir")
+    if not folder:
+        raise ValueError(
+            "start_profile needs to know where to write; pass "
+            'profiler_config={"torch_profiler_dir": FOLDER}'
+        )
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    return Path(folder) / f"{prefix or 'trace'}-{number}.json"

@@ -14,6 +14,8 @@ from mini_vllm.structured_output.backend_types import (
     StructuredOutputOptions,
 )
 from mini_vllm.structured_output.native import NativeBackend, read_constraint
+from mini_vllm.structured_output.pushdown import check_total_size
+from mini_vllm.structured_output.regex_automaton import TooLarge
 from mini_vllm.structured_output.request import get_structured_output_key
 from mini_vllm.structured_output.token_index import TokenTable
 from mini_vllm.structured_output.xgrammar import XgrammarBackend, check_supported, import_xgrammar
@@ -34,7 +36,11 @@ def _check(config: StructuredOutputsConfig, key: StructuredOutputKey) -> None:
         import_xgrammar()
         check_supported(*key, close_objects=config.disable_additional_properties)
     else:
-        read_constraint(*key, close_objects=config.disable_additional_properties)
+        rules = read_constraint(*key, close_objects=config.disable_additional_properties)
+        try:
+            check_total_size(rules)
+        except TooLarge as error:
+            raise ValueError(f"{key[0].value} {error}") from None
 
 
 def backends_for(config: StructuredOutputsConfig, kind: StructuredOutputOptions) -> list[str]:

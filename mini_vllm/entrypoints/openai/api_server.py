@@ -21,7 +21,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -108,7 +108,10 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
 
     def add(path: str, model: type[BaseModel], serve: Serve) -> None:
         async def route(request: Request) -> Response:
-            body = await read_body(request)
+            try:
+                body = await read_body(request)
+            except ClientDisconnect:  # in the middle of its own request
+                return Response(status_code=CLIENT_GONE)
             try:
                 work = serve(state, check_body(body, model), request.headers)
                 return await with_cancellation(request.receive, work)  # type: ignore[arg-type]
@@ -163,6 +166,8 @@ def _add_answers(app: FastAPI, state: ServerState) -> None:
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> dict[str, Any]:
+        if not name:
+            return await models()
         state.check_model(name)
         return _model_card(state, name)
 

@@ -196,7 +196,8 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
             param="chat_template",
         )
     tools = getattr(request, "tools", None)
-    use_tools = tools if getattr(request, "tool_choice", None) != "none" else None
+    if state.exclude_tools_when_tool_choice_none and getattr(request, "tool_choice", 0) == "none":
+        tools = None  # else the model sees them, and its answer is text all the same
     more = dict(getattr(request, "chat_template_kwargs", None) or {})
     for name in more.keys() & RENDER_ARGUMENTS:
         raise APIError(
@@ -212,11 +213,13 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         state.engine.tokenizer,
         request.messages,
         template=template or state.chat_template,
-        tools=use_tools,
+        tools=tools,
         add_generation_prompt=request.add_generation_prompt,
         continue_final_message=getattr(request, "continue_final_message", False),
         **more,
     )
+    if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
+        state.engine.input_processor.check_length(text)
     # The template has written the special tokens that the model wants.
     special = bool(getattr(request, "add_special_tokens", False))
     return await asyncio.to_thread(state.engine.tokenizer.encode, text, add_special_tokens=special)

@@ -99,10 +99,13 @@ async def _token_ids(
     state: ServerState, prompt: PromptType, request: CompletionRequest
 ) -> list[int]:
     """The prompt's tokens; ``add_special_tokens=False`` is for text that has its own already."""
-    tokenizer = state.engine.tokenizer
-    if request.add_special_tokens or tokenizer is None or not isinstance(prompt, str):
+    tokenizer, special = state.engine.tokenizer, request.add_special_tokens
+    is_cut = request.truncate_prompt_tokens is not None
+    if tokenizer is None or not isinstance(prompt, str) or (special and not is_cut):
         return await state.engine.tokenize(prompt)
-    return await asyncio.to_thread(tokenizer.encode, prompt, add_special_tokens=False)
+    if not is_cut:
+        state.engine.input_processor.check_length(prompt)
+    return await asyncio.to_thread(tokenizer.encode, prompt, add_special_tokens=special)
 
 
 def _with_salt(token_ids: list[int], salt: str | None) -> PromptType:

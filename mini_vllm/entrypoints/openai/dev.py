@@ -17,7 +17,10 @@ from starlette.responses import Response
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.entrypoints.openai.state import ServerState
 
-PATHS = ("/pause", "/resume", "/is_paused", "/reset_prefix_cache")
+PATHS = (
+    "/pause", "/resume", "/is_paused", "/reset_prefix_cache", "/sleep", "/wake_up", "/is_sleeping",
+    "/start_profile", "/stop_profile",
+)  # fmt: skip
 MODES = ("abort", "wait", "keep")
 
 
@@ -30,9 +33,48 @@ def is_enabled() -> bool:
 
 
 def add_dev_routes(app: FastAPI, state: ServerState) -> None:
-    """Add them, if the environment asks for them."""
-    if not is_enabled():
-        return
+    """Add them, if the environment asks for them; those of recordings, if a folder is named."""
+    if state.engine.profiler_config:
+        _add_profile(app, state)
+    if is_enabled():
+        _add_pause(app, state)
+        _add_sleep(app, state)
+
+
+def _add_profile(app: FastAPI, state: ServerState) -> None:
+    """Source: vllm/entrypoints/serve/profile/api_router.py#L21-L26 (start_profile) @ v0.22.1"""
+
+    @app.post("/start_profile")
+    async def start_profile() -> Response:
+        await state.engine.start_profile()
+        return Response(status_code=HTTPStatus.OK)
+
+    @app.post("/stop_profile")
+    async def stop_profile() -> Response:
+        await state.engine.stop_profile()
+        return Response(status_code=HTTPStatus.OK)
+
+
+def _add_sleep(app: FastAPI, state: ServerState) -> None:
+    """Source: vllm/entrypoints/serve/sleep/api_router.py#L21-L56 (sleep) @ v0.22.1"""
+    engine = state.engine
+
+    @app.post("/sleep")
+    async def sleep(level: int = 1, mode: str = "abort") -> Response:
+        await engine.sleep(level, mode)
+        return Response(status_code=HTTPStatus.OK)
+
+    @app.post("/wake_up")
+    async def wake_up() -> Response:
+        await engine.wake_up()
+        return Response(status_code=HTTPStatus.OK)
+
+    @app.get("/is_sleeping")
+    async def is_sleeping() -> dict[str, bool]:
+        return {"is_sleeping": await engine.is_sleeping()}
+
+
+def _add_pause(app: FastAPI, state: ServerState) -> None:
     engine = state.engine
 
     @app.post("/pause")

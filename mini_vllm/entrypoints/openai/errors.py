@@ -9,6 +9,7 @@ Source: vllm/entrypoints/openai/engine/protocol.py#L59-L67 (ErrorInfo) @ v0.22.1
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from http import HTTPStatus
 from typing import Any
@@ -17,6 +18,8 @@ import orjson
 from starlette.responses import Response
 
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.structured_output.backend_types import StructuredOutputOptions
 
 _TYPES = {
     400: "BadRequestError",
@@ -28,6 +31,13 @@ _TYPES = {
     501: "NotImplementedError",
     503: "ServiceUnavailableError",
 }
+_FIELDS = {field.name for field in dataclasses.fields(SamplingParams)} | {
+    "prompt",
+    "messages",
+    "mode",
+    "level",
+}
+_CONSTRAINTS = tuple(f"{option.value} " for option in StructuredOutputOptions)
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -77,14 +87,22 @@ def as_api_error(error: BaseException) -> APIError:
     return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
+def of_output(message: str) -> APIError:
+    """What a client is told of a request that the engine has given up: its own constraint may be
+    to blame, as is found out only when that is compiled."""
+    if message.startswith(_CONSTRAINTS):
+        return APIError(message, HTTPStatus.BAD_REQUEST, "structured_outputs")
+    return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
 def _is_template_error(error: BaseException) -> bool:
     return any(cls.__name__ == "TemplateError" for cls in type(error).__mro__)
 
 
 def _param_in(message: str) -> str | None:
     """Our own messages begin with the field that they are about: "temperature is -1; ..."."""
-    match = re.match(r"([a-z_]+) (?:is|has|holds) ", message)
-    return match.group(1) if match and "_" in match.group(1) + "_" else None
+    match = re.match(r"([a-z_]+)(?:\[\d+\]\S*)? (?:is|has|holds) ", message)
+    return match.group(1) if match and match.group(1) in _FIELDS else None
 
 
 def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -13,7 +13,7 @@ from starlette.datastructures import Headers
 
 from mini_vllm.engine.async_llm import AsyncLLM, Stream
 from mini_vllm.engine.exceptions import EngineDeadError
-from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.entrypoints.openai.errors import APIError, of_output
 from mini_vllm.inputs import PromptType
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
@@ -41,6 +41,7 @@ class ServerState:
     response_role: str = "assistant"
     enable_auto_tool_choice: bool = False
     tool_call_parser: str | None = None
+    exclude_tools_when_tool_choice_none: bool = False
     enable_request_id_headers: bool = False
     enable_prompt_tokens_details: bool = False
     enable_force_include_usage: bool = False
@@ -129,7 +130,7 @@ class ServerState:
         if "error" in reasons:
             if self.engine.errored:
                 raise EngineDeadError(self.engine.client.dead or "")
-            raise APIError(output.error or "the engine failed", HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise of_output(output.error or "the engine failed")
         if "abort" in reasons and self.draining:
             raise shutting_down()
 

@@ -104,7 +104,7 @@ def test_several_prompts_and_several_answers(server: Server) -> None:
 @pytest.mark.parametrize("echo", [False, True])
 def test_a_stream_has_the_logprobs_of_the_whole_answer(server: Server, echo: bool) -> None:
     """Offsets go on from event to event."""
-    body = {"prompt": PROMPT, "logprobs": 1, "echo": echo, **GREEDY}
+    body = {"prompt": PROMPT, "logprobs": 1, "echo": echo, "temperature": 0, "max_tokens": 150}
     whole = server.post("/v1/completions", **body).json()["choices"][0]["logprobs"]
     streamed = events(server.post("/v1/completions", stream=True, **body).text)
     pieces = [event["choices"][0]["logprobs"] for event in streamed]
@@ -220,6 +220,17 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "empty messages": ("/v1/chat/completions", {"messages": []}, 400, "messages is empty"),
     "no role": ("/v1/chat/completions", {"messages": [{"content": "a"}]}, 400, "role"),
     "too long": ("/v1/completions", {"prompt": [1] * 300}, 400, "maximum context length"),
+    "too long to look at": (
+        "/v1/completions", {"prompt": "so " * 10**6}, 400, "the maximum context length is 256",
+    ),
+    "too long a chat": (
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "so " * 10**6}]}, 400,
+        "maximum context length",
+    ),
+    "too large": (
+        "/v1/completions", {"prompt": "a", "structured_outputs": {"regex": "[a-z]{999999}"}}, 400,
+        "regex needs more than",
+    ),
     "token": ("/v1/completions", {"prompt": [99999]}, 400, "99999"),
     "max_tokens": ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
     "temperature": ("/v1/completions", {"prompt": "a", "temperature": -1}, 400, "temperature"),
@@ -282,6 +293,37 @@ def test_one_error_object_everywhere(server: Server) -> None:
         "/v1/completions", content=b" " * (33 * 2**20), headers={"content-type": "application/json"}
     )
     assert big.status_code == 413 and big.json()["error"]["code"] == 413
+
+
+def test_a_form_that_no_text_has_is_the_callers_mistake(server: Server) -> None:
+    """It is found out when the grammar is compiled: a stream has begun by then."""
+    body = {"prompt": "a", "structured_outputs": {"json": {"$ref": "#"}}}
+    answer = server.post("/v1/completions", **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (400, "structured_outputs")
+    assert "cannot be satisfied" in error["message"]
+    (event,) = events(server.post("/v1/completions", stream=True, **body).text)
+    assert event["error"] == error
+
+
+def test_what_is_cut_may_be_as_long_as_it_likes(server: Server) -> None:
+    body = {"prompt": "so " * 10**5, "max_tokens": 1, "truncate_prompt_tokens": 8}
+    assert server.post("/v1/completions", **body).json()["usage"]["prompt_tokens"] == 8
+    assert server.post("/tokenize", prompt="so " * 10**5).json()["count"] > 10**5
+    assert server.client.get("/v1/models/").json() == server.client.get("/v1/models").json()
+
+
+def test_who_leaves_in_the_middle_of_asking_is_no_fault_of_ours(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port)) as sock:
+        head = b"POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 99\r\n\r\n"
+        sock.sendall(head + b'{"prompt":')
+        time.sleep(0.2)
+    end = time.monotonic() + 5
+    while server.client.get("/load").json()["server_load"]:
+        assert time.monotonic() < end
+    server.log.seek(0)
+    said = server.log.read().decode()
+    assert "Traceback" not in said and "ClientDisconnect" not in said
 
 
 def test_errors_are_classes_of_the_client(client: openai.OpenAI) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -64,9 +65,10 @@ def test_keys_and_a_full_queue() -> None:
         assert refused.status_code == 503
 
 
-def test_a_server_is_paused_and_goes_on() -> None:
+def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
     """Held requests go on where they were; while some run to their end, nobody new begins."""
-    words = ("--api-key", "k", "--max-num-seqs", "2")
+    profile = ("--profiler-config", json.dumps({"torch_profiler_dir": str(tmp_path)}))
+    words = ("--api-key", "k", "--max-num-seqs", "2", *profile)
     with running(*words, env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
         assert server.post("/pause").status_code == 401
         server.client.headers["authorization"] = "Bearer k"
@@ -98,6 +100,17 @@ def test_a_server_is_paused_and_goes_on() -> None:
         server.client.post("/resume")
         assert server.client.get("/is_paused").json() == {"is_paused": False}
         assert server.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200
+
+        assert server.client.post("/sleep?mode=keep").json()["error"]["param"] == "mode"
+        assert server.client.post("/sleep?level=1").status_code == 200
+        assert server.client.get("/is_sleeping").json() == {"is_sleeping": True}
+        assert server.metric("engine_sleep_state", 'sleep_state="awake"') == 0
+        assert "call wake_up" in server.client.post("/resume").json()["error"]["message"]
+        assert server.client.post("/wake_up").status_code == 200
+        assert server.client.post("/start_profile").status_code == 200
+        assert server.post("/v1/completions", prompt="a", max_tokens=2).status_code == 200
+        assert server.client.post("/stop_profile").status_code == 200
+        assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.serial

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -216,6 +217,33 @@ def test_it_is_built_once(tmp_path: Path) -> None:
     assert native.build(compiler, tmp_path) == first
     assert first.stat().st_mtime_ns == changed
     assert list(tmp_path.iterdir()) == [first]
+
+
+WIDE_TESTS = (
+    "tests/engine/kernels/test_native.py",
+    "tests/engine/quantization/test_kernels.py",
+    "tests/engine/whole/test_narrow_bfloat16.py",
+)
+
+
+@needs_compiler
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [4, 16])
+def test_registers_of_other_processors(width: int, tmp_path: Path) -> None:
+    """All of it once more, as a processor without AVX or one with AVX512 would have it built.
+
+    The compiler makes of each wide register some that this processor has: the same code, but for
+    three instructions that have names of their own.
+    """
+    compiler = f"{os.environ.get('CXX') or 'g++'} -DWIDTH={width}"
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "CXX": compiler}
+    run = partial(subprocess.run, capture_output=True, text=True, env=environment)
+    done = run([sys.executable, "-c", ASK])
+    assert str(tmp_path) in done.stdout, done.stderr
+    words = ("-q", "-p", "no:xdist", "-m", "not slow", "-k", "not torch_gives", *WIDE_TESTS)
+    done = run([sys.executable, "-m", "pytest", *words])
+    assert done.returncode == 0, done.stdout
+    assert "no C++ compiler" not in done.stdout
 
 
 @needs_compiler

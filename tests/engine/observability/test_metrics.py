@@ -16,6 +16,7 @@ from mini_vllm.observability.metrics import (
     FINISH_REASONS,
     IterationStats,
     PrometheusRecorder,
+    RequestStats,
     ServiceStats,
     build_1_2_5_buckets,
     percentile_from_buckets,
@@ -101,6 +102,46 @@ def test_a_stamp_that_goes_back_takes_nothing_away() -> None:
         output = EngineCoreOutput("a", [1], num_preemptions=preemptions)
         iteration.update_from_output(output, request, 1.0, 1.0)
     assert iteration.num_preempted == 3
+
+
+def test_tokens_that_were_there_already_are_told_apart() -> None:
+    stats, recorder = service()
+    add(stats, "a", 10)
+    stats.output_arrived(EngineCoreOutput("a", [1], num_cached_tokens=8), 1.0)
+    stats.output_arrived(EngineCoreOutput("a", [2], "length", num_cached_tokens=10), 2.0)
+    stats.step_done(None)
+    found = values(recorder)
+    assert found["vllm:prompt_tokens_total"] == 10 and found["vllm:prompt_tokens_cached_total"] == 8
+    assert found["vllm:request_prefill_kv_computed_tokens_sum"] == 2
+
+
+def test_several_completions_are_one_prompt() -> None:
+    """Its ``n`` and its longest completion are told once, when the last of them has ended."""
+    stats, recorder = service()
+    siblings: list[RequestStats] = []
+    for name in ("0_a", "1_a"):
+        request = EngineCoreRequest(name, [1, 2], SamplingParams(max_tokens=8), None, 0.0)
+        stats.request_added(request, 2, siblings)
+    stats.output_arrived(EngineCoreOutput("0_a", [1, 2, 3], "stop"), 1.0)
+    stats.step_done(None)
+    assert values(recorder)["vllm:request_params_n_count"] == 0
+    stats.output_arrived(EngineCoreOutput("1_a", [1], "length"), 2.0)
+    stats.step_done(None)
+    found = values(recorder)
+    assert (found["vllm:request_params_n_count"], found["vllm:request_params_n_sum"]) == (1, 2)
+    assert found["vllm:request_max_num_generation_tokens_sum"] == 3
+
+
+def test_totals_of_drafts_become_counters() -> None:
+    recorder = PrometheusRecorder("m", 64, num_spec_tokens=2)
+    totals = SchedulerStats(0, 0, 0.0, 0, 0, {}, 3, 6, [2, 1])
+    for _ in range(2):  # told twice, counted once
+        recorder.record(totals, IterationStats())
+    found = values(recorder)
+    assert found["vllm:spec_decode_num_drafts_total"] == 3
+    assert found["vllm:spec_decode_num_draft_tokens_total"] == 6
+    assert found["vllm:spec_decode_num_accepted_tokens_total"] == 3
+    assert not [name for name in names_that_are_told() if "spec_decode" in name]
 
 
 def test_bounds_of_histograms() -> None:

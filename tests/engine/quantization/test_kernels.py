@@ -21,8 +21,8 @@ from mini_vllm.quantization.int8 import (
 from mini_vllm.quantization.packing import dequantize
 
 CHECK = """
-import pytest
 import torch
+torch.set_num_threads(1)  # the interpreter's small tensors: more threads would wait for each other
 from mini_vllm.attention.quantized import FORMATS, QuantizedKV, quantize_kv
 from mini_vllm.kernels.quantization import per_token_quant, w4a16_product, w8a8_product
 from mini_vllm.quantization.int8 import quantize_per_token, scaled_product
@@ -97,6 +97,28 @@ def test_cpu_products_are_right_or_not_used() -> None:
         if rows:
             weight = cpu_products.unpack_int4(packed, 32, scales, rows).float()
             assert (x.float() @ weight.T - wanted).std() / wanted.std() < 0.02
+
+
+@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("block_rows", native.INT4_BLOCKS)
+def test_our_int4_product_knows_both_orders(block_rows: int, dtype: torch.dtype) -> None:
+    """That of processors with AVX512, and that of the others; packed by hand."""
+    torch.manual_seed(1)
+    rows, columns, group = 192, 256, 128
+    stored = torch.randint(0, 16, (rows, columns)).int()
+    scale, zero = torch.rand(rows, 2), torch.randint(0, 16, (rows, 2))
+    scales = cpu_products.int4_scales(scale, zero, 1)
+    blocks = stored.view(-1, block_rows, columns).transpose(1, 2)
+    low, high = blocks.split(block_rows // 2, -1)
+    packed = (low | high << 4).to(torch.uint8).reshape(rows, columns // 2).contiguous()
+    weight = cpu_products.unpack_int4(packed, group, scales, block_rows).float()
+    for num_tokens in range(1, 14):
+        x = torch.randn(num_tokens, columns).to(dtype)
+        y = native.multiply_int4(x, packed, group, scales, block_rows)
+        wanted = x.float() @ weight.T
+        assert y.dtype == dtype
+        assert (y.float() - wanted).std() / wanted.std() < 0.005
 
 
 @pytest.mark.skipif(

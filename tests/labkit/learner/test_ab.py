@@ -47,6 +47,21 @@ def test_the_same_tokens_pass_with_both_sides_figures(phase: Phase) -> None:
     assert (text.count("12.5 ms"), text.count("100.0")) == (2, 2)
 
 
+def test_columns_are_as_wide_as_what_they_hold(phase: Phase) -> None:
+    yours = side([[1]]) | {"rows": [["a scheme with a long name", "4.42  0.00000  100.0%"]]}
+    lines = shown(phase, yours, yours)[1].splitlines()
+    at = next(i for i, line in enumerate(lines) if "scheme" in line)
+    head, row = lines[at - 1], lines[at]
+    assert head.index("yours") + len("yours") == row.index("100.0%") + len("100.0%")
+    assert row.count("4.42  0.00000  100.0%") == 2 and len(head) == len(row)
+
+
+def test_who_sat_in_which_slot() -> None:
+    held = [["pirate@1", None]] * 3 + [["pirate@1", "a@b@2"]]
+    lines = ["steps 1-3: pirate | nobody", "steps 4-4: pirate | a@b"]
+    assert ab.who_sat_where(held) == lines
+
+
 def test_a_run_without_the_learners_modules_proves_nothing(phase: Phase) -> None:
     code, text = shown(phase, side([[1]], used=0), side([[1]]))
     assert (code, "✓" in text) == (1, False)

@@ -1,0 +1,222 @@
+"""What operators ask of a running engine: pause it, put it to sleep, give it adapters, look inside.
+
+Source: vllm/v1/engine/async_llm.py#L750-L1059 (AsyncLLM) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mini_vllm.errors import show
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.observability.log_line import LogLine
+from mini_vllm.observability.metrics import ServiceStats
+from mini_vllm.observability.profile import trace_file
+
+DRAIN_SECONDS = 0.05
+"""Between two looks at whether everybody has come to an end."""
+
+
+class EngineControls(ABC):
+    """The part of :class:`~mini_vllm.engine.async_llm.AsyncLLM` that is about no request.
+
+    Attributes:
+        profiler_config: where :meth:`start_profile` writes: {"torch_profiler_dir": FOLDER}.
+    """
+
+    tokenizer: Any
+    stats: ServiceStats
+    profiler_config: Mapping[str, Any]
+    _is_asleep = False
+    _num_profiles = 0
+
+    @abstractmethod
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the engine by name. Raises RuntimeError with what the engine says."""
+
+    @property
+    @abstractmethod
+    def errored(self) -> bool:
+        """Whether the engine is gone."""
+
+    @property
+    @abstractmethod
+    def num_unfinished_requests(self) -> int:
+        """Completions that were asked for and have not ended."""
+
+    # ------------------------------------------------------------------ who it is
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer, of the ``transformers`` kind; None with ``skip_tokenizer_init``."""
+        return self.tokenizer
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        return ("generate",)
+
+    async def is_tracing_enabled(self) -> bool:
+        return False
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.errored
+
+    @property
+    def is_running(self) -> bool:
+        return not self.errored
+
+    # ------------------------------------------------------------------ pausing
+
+    async def pause_generation(self, *, mode: str = "abort", clear_cache: bool = True) -> None:
+        """See :meth:`~mini_vllm.engine.core_proc.EngineCoreProc.pause_generation`.
+
+        Raises:
+            ValueError: for another mode.
+
+        Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
+        """
+        if mode not in ("abort", "wait", "keep"):
+            raise ValueError(f"mode is {show(mode)}; it must be 'abort', 'wait' or 'keep'")
+        await self.call("pause_generation", mode, clear_cache)
+
+    async def resume_generation(self) -> None:
+        """Go on after a pause. Raises ValueError while the engine sleeps."""
+        if self._is_asleep:
+            raise ValueError("the engine sleeps; call wake_up() instead")
+        await self.call("resume_generation")
+
+    async def is_paused(self) -> bool:
+        """Whether tokens are handed out to nobody, or only to those who run already."""
+        return bool(await self.call("is_paused"))
+
+    async def wait_for_requests_to_drain(self, drain_timeout: int = 300) -> None:
+        """Return when nobody is unfinished. Raises TimeoutError after so many seconds."""
+        end = time.monotonic() + drain_timeout
+        while self.num_unfinished_requests:
+            if time.monotonic() > end:
+                left = self.num_unfinished_requests
+                raise TimeoutError(f"{left} requests are unfinished after {drain_timeout} seconds")
+            await asyncio.sleep(DRAIN_SECONDS)
+
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached KV; False, with nothing done, while requests hold blocks.
+
+        Args:
+            reset_running_requests, reset_connector: vLLM's; only False is supported.
+        """
+        for name, value in (
+            ("reset_running_requests", reset_running_requests),
+            ("reset_connector", reset_connector),
+        ):
+            if value:
+                raise ValueError(f"{name} is {show(value)}; only False is supported")
+        return bool(await self.call("reset_prefix_cache"))
+
+    async def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.
+
+        Who asks for something meanwhile waits.
+
+        Args:
+            level: only 1; see vLLM for the others.
+            mode: of unfinished requests: "abort" them, or "wait" until they have finished.
+
+        Raises:
+            ValueError: for another level or mode.
+
+        Source: vllm/v1/engine/async_llm.py#L931-L937 (AsyncLLM.sleep) @ v0.22.1
+        """
+        if level != 1:
+            raise ValueError(f"level is {show(level)}; only level 1 is supported")
+        if mode not in ("abort", "wait"):
+            raise ValueError(f"mode is {show(mode)}; it must be 'abort' or 'wait'")
+        if self._is_asleep:
+            return
+        self._is_asleep = True
+        try:
+            await self.pause_generation(mode=mode)
+            await self.call("sleep")
+        except BaseException:
+            self._is_asleep = False
+            raise
+        self.stats.sleep_changed(is_asleep=True)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """End :meth:`sleep`. The cache is empty; `tags` are vLLM's, and all is woken at once."""
+        if not self._is_asleep:
+            return
+        await self.call("wake_up")
+        self._is_asleep = False
+        self.stats.sleep_changed(is_asleep=False)
+        await self.resume_generation()
+
+    async def is_sleeping(self) -> bool:
+        return self._is_asleep
+
+    # ------------------------------------------------------------------ adapters
+
+    async def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True. RuntimeError if it cannot be served."""
+        return bool(await self.call("add_lora", lora_request))
+
+    async def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return bool(await self.call("remove_lora", lora_id))
+
+    async def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return set(await self.call("list_loras"))
+
+    async def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True. RuntimeError for an unknown number,
+        or if every slot is pinned."""
+        return bool(await self.call("pin_lora", lora_id))
+
+    # ------------------------------------------------------------------ looking inside
+
+    async def collective_rpc(
+        self,
+        method: str,
+        timeout: float | None = None,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method on every worker by name; the answers, in order of rank.
+
+        Args and answers must be plain data, for they travel between processes.
+
+        Source: vllm/v1/engine/async_llm.py#L964-L976 (AsyncLLM.collective_rpc) @ v0.22.1
+        """
+        if not isinstance(method, str):
+            raise ValueError(f"method is {show(method)}; name a method of the workers")
+        return list(
+            await self.call("collective_rpc", method, timeout, list(args), dict(kwargs or {}))
+        )
+
+    async def start_profile(self, profile_prefix: str | None = None) -> None:
+        """Record every operation of the engine's process until :meth:`stop_profile`.
+
+        Raises:
+            ValueError: without a ``profiler_config``.
+        """
+        self._num_profiles += 1
+        file = trace_file(self.profiler_config, profile_prefix, self._num_profiles)
+        await self.call("start_profile", str(file.absolute()))
+
+    async def stop_profile(self) -> None:
+        """Write the recording, if there is one."""
+        await self.call("stop_profile")
+
+    async def do_log_stats(self) -> None:
+        """One line in the log, at the level INFO: throughput since the last one, and gauges."""
+        loggers = [one for one in self.stats.recorders if isinstance(one, LogLine)]
+        if not loggers:  # it counts from now on
+            loggers = [LogLine()]
+            self.stats.recorders += loggers
+        for logger in loggers:
+            logger.log()
