@@ -26,7 +26,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mini_vllm.core.interface import PauseState
 from mini_vllm.core.scheduler_output import EngineCoreOutput
@@ -301,14 +301,20 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
     _shut_down_on_sigterm(input_queue)
     threading.Thread(target=_read, args=(input_path, input_queue), daemon=True).start()
     output_queue.put((MessageKind.READY, _info(core)))
+    dying = threading.Lock()
+
+    def die(text: str) -> NoReturn:
+        dying.acquire()  # the loop and who watches the workers may both get here; one is enough
+        output_queue.put((MessageKind.DEAD, f"the engine has died: {text}"))
+        _say_last_words(output_queue, writer)
+        os._exit(1)
+
+    core.executor.register_failure_callback(die)  # an idle loop waits for messages, not for workers
     try:
         engine.run_busy_loop()
     except BaseException as error:
         logger.exception("the engine has died")
-        text = traceback.format_exception_only(error)[-1].strip()
-        output_queue.put((MessageKind.DEAD, f"the engine has died: {text}"))
-        _say_last_words(output_queue, writer)
-        os._exit(1)
+        die(traceback.format_exception_only(error)[-1].strip())
     core.shutdown()
     _say_last_words(output_queue, writer)
     os._exit(0)  # the input thread sits in its socket for ever

@@ -12,7 +12,7 @@ from typing import Any
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import SchedulerStats
-from mini_vllm.distributed.dp_router import DPRouter
+from mini_vllm.distributed.dp_router import DPRouter, one_answer
 from mini_vllm.distributed.dp_stats import together
 from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo
 from mini_vllm.engine.prefix_routing import PrefixRouting
@@ -80,7 +80,7 @@ class DataParallelProcessClient:
             self.prefixes.clear()
         if method == "collective_rpc":
             return [answer for answers_of_one in answers for answer in answers_of_one]
-        return all(answers) if isinstance(answers[0], bool) else answers[0]
+        return one_answer(method, answers)
 
     def tell(self, method: str, *args: Any) -> None:
         """Call a method of one engine whose answer nobody waits for."""

@@ -23,7 +23,8 @@ import contextlib
 import json
 import logging
 import math
-from collections.abc import AsyncIterator, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from typing import Any
 import aiohttp
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from mini_vllm.kv_transfer.events import event_from_wire
 from mini_vllm.kv_transfer.routing import ContentIndex, choose_worker
@@ -40,7 +42,12 @@ from mini_vllm.policies.fleet import FleetPolicy, Job, Prices, View
 logger = logging.getLogger(__name__)
 
 PATHS = ("/v1/completions", "/v1/chat/completions")
-FAILURES = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
+FAILURES = (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError)
+"""What a server may do to us; the last: it answers what is not JSON."""
+ASIDE = aiohttp.ClientTimeout(total=5)
+"""Of questions beside a request, such as how long its prompt is."""
+DOWN_SECONDS = 10.0
+"""For which a server that has failed is asked only if all others have, too."""
 
 
 @dataclass(slots=True)
@@ -53,6 +60,7 @@ class Worker:
         queued_tokens: of prompts that it was sent and has not answered.
         computing_tokens: of those, tokens that it must compute before it can answer.
         running: requests that it answers, or will.
+        down_until: on the monotonic clock; it has failed lately.
     """
 
     url: str
@@ -60,6 +68,10 @@ class Worker:
     queued_tokens: int = 0
     computing_tokens: int = 0
     running: int = 0
+    down_until: float = 0.0
+
+    def has_failed(self) -> None:
+        self.down_until = time.monotonic() + DOWN_SECONDS
 
 
 @dataclass
@@ -117,6 +129,8 @@ class Router:
         return self._choose(self.decode, token_ids)
 
     def _choose(self, workers: list[Worker], token_ids: Sequence[int]) -> Worker:
+        now = time.monotonic()
+        workers = [worker for worker in workers if worker.down_until <= now] or workers
         scores = [self.index.score(worker.url, token_ids, self.block_size) for worker in workers]
         queued = [worker.queued_tokens for worker in workers]
         return workers[choose_worker(scores, queued, len(token_ids), self.block_size)]
@@ -149,7 +163,8 @@ class Proxy:
     @contextlib.asynccontextmanager
     async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         endless = aiohttp.ClientTimeout(total=None, sock_connect=10)
-        async with aiohttp.ClientSession(timeout=endless) as self.session:
+        unlimited = aiohttp.TCPConnector(limit=0)  # a stream that is open holds up no other
+        async with aiohttp.ClientSession(connector=unlimited, timeout=endless) as self.session:
             listeners = [
                 asyncio.create_task(self._listen(worker))
                 for worker in (*self.router.prefill, *self.router.decode)
@@ -170,20 +185,27 @@ class Proxy:
             socket.subscribe(b"")
             expected: int | None = None
             while True:
-                _, number, content = await socket.recv_multipart()
+                frames = await socket.recv_multipart()
+                try:
+                    _, number, content = frames
+                    _, batch, *_ = msgspec.msgpack.decode(content)
+                    events = [event_from_wire(event) for event in batch]
+                except Exception as error:  # of what it meant, nothing is known
+                    logger.warning("%s sends events that cannot be read: %s", worker.events, error)
+                    self.router.index.forget(worker.url)
+                    continue
                 sequence = int.from_bytes(number, "big")
                 if expected is not None and sequence != expected:
                     self.router.index.forget(worker.url)
                 expected = sequence + 1
-                _, events, *_ = msgspec.msgpack.decode(content)
-                self.router.index.apply(worker.url, [event_from_wire(event) for event in events])
+                self.router.index.apply(worker.url, events)
 
     async def serve(self, path: str, request: Request) -> Response:
         """One request of a client, from door to door."""
         assert self.session is not None
         try:
             body = await request.json()
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _refused(400, f"the body is not JSON: {error}")
         if not isinstance(body, dict):
             return _refused(400, f"the body is a {type(body).__name__}; it must be an object")
@@ -203,7 +225,14 @@ class Proxy:
                 return answer
             body = body | {"kv_transfer_params": answer} if answer else body
         second = second or self.router.choose_decode(token_ids)
-        return await self._decode(second, path, body, headers, token_ids)
+        for _ in self.router.decode:
+            try:
+                return await self._decode(second, path, body, headers, token_ids)
+            except aiohttp.ClientConnectorError as error:  # it has heard nothing: ask another
+                refusal = _refused(502, f"{second.url} cannot be reached: {error}")
+                second.has_failed()
+                second = self.router.choose_decode(token_ids)
+        return refusal
 
     async def _prefill(
         self, worker: Worker, path: str, body: dict[str, Any], headers: dict[str, str]
@@ -217,8 +246,9 @@ class Proxy:
                 if 400 <= answer.status < 500:
                     return Response(await answer.read(), answer.status, media_type=JSON)
                 answer.raise_for_status()
-                return (await answer.json()).get("kv_transfer_params")
+                return _object(await answer.json()).get("kv_transfer_params")
         except FAILURES as error:
+            worker.has_failed()
             logger.warning("%s has failed (%s); the decode server computes all", worker.url, error)
             return None
 
@@ -230,7 +260,11 @@ class Proxy:
         headers: dict[str, str],
         token_ids: Sequence[int],
     ) -> Response:
-        """The decode server's answer, passed through as it comes."""
+        """The decode server's answer, passed through as it comes.
+
+        Raises:
+            aiohttp.ClientConnectorError: if it is not there.
+        """
         assert self.session is not None
         computes = 0 if body.get("kv_transfer_params") else len(token_ids)
         worker.queued_tokens += len(token_ids)
@@ -243,22 +277,14 @@ class Proxy:
 
         try:
             answer = await self.session.post(worker.url + path, json=body, headers=headers)
-        except FAILURES as error:
+        except BaseException as error:
             done()
-            return _refused(502, f"{worker.url} cannot be reached: {error}")
+            if not isinstance(error, FAILURES) or isinstance(error, aiohttp.ClientConnectorError):
+                raise
+            return _refused(502, f"{worker.url} has failed: {error or type(error).__name__}")
         finally:
             worker.computing_tokens -= computes
-
-        async def chunks() -> AsyncIterator[bytes]:
-            try:
-                async for chunk in answer.content.iter_any():
-                    yield chunk
-            finally:
-                done()
-                answer.close()  # a client that has gone ends its request
-
-        kind = answer.headers.get("Content-Type", JSON)
-        return StreamingResponse(chunks(), answer.status, media_type=kind)
+        return PassedOn(answer, done)
 
     async def _tokenize(self, body: dict[str, Any], headers: dict[str, str]) -> list[int]:
         """A prompt's tokens, to know its length and where its beginning is; none if nobody says."""
@@ -269,13 +295,36 @@ class Proxy:
         asked = {key: body[key] for key in ("model", "prompt", "messages") if key in body}
         try:
             url = self.router.decode[0].url + "/tokenize"
-            async with self.session.post(url, json=asked, headers=headers) as answer:
-                return (await answer.json()).get("tokens", []) if answer.status == 200 else []
+            async with self.session.post(url, json=asked, headers=headers, timeout=ASIDE) as answer:
+                return _object(await answer.json()).get("tokens", [])
         except FAILURES:
             return []
 
 
+class PassedOn(StreamingResponse):
+    """A server's answer, piece by piece; ``done`` is called however it ends.
+
+    Also if it never begins: a client may be gone before the first piece is asked for.
+    """
+
+    def __init__(self, answer: aiohttp.ClientResponse, done: Callable[[], None]) -> None:
+        kind = answer.headers.get("Content-Type", JSON)
+        super().__init__(answer.content.iter_any(), answer.status, media_type=kind)
+        self.answer, self.done = answer, done
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self.done()
+            self.answer.close()  # a client that has gone ends its request
+
+
 JSON = "application/json"
+
+
+def _object(answer: Any) -> dict[str, Any]:
+    return answer if isinstance(answer, dict) else {}
 
 
 def _refused(status: int, message: str) -> Response:
@@ -312,7 +361,7 @@ def make_app(proxy: Proxy) -> FastAPI:
         assert proxy.session is not None
         url = proxy.router.decode[0].url
         try:
-            async with proxy.session.get(f"{url}/v1/models") as answer:
+            async with proxy.session.get(f"{url}/v1/models", timeout=ASIDE) as answer:
                 return Response(await answer.read(), answer.status, media_type=JSON)
         except FAILURES as error:
             return _refused(502, f"{url} cannot be reached: {error}")
@@ -326,6 +375,10 @@ def parse_worker(text: str) -> Worker:
     if not url.startswith(("http://", "https://")):
         raise argparse.ArgumentTypeError(
             f"{text!r} is no server; write http://HOST:PORT, or http://...,tcp://..."
+        )
+    if events and not events.startswith(("tcp://", "ipc://")):
+        raise argparse.ArgumentTypeError(
+            f"{events!r} is no place of events; write tcp://HOST:PORT or ipc://PATH"
         )
     return Worker(url.rstrip("/"), events or None)
 
@@ -366,6 +419,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     add("--promise", type=float, nargs=2, default=(0.5, 0.05), metavar=("TTFT", "TPOT"))
     add("--kv-tokens", type=int, default=16_384, help="for --policy: tokens whose KV fits a server")
     args = parser.parse_args(arguments)
+    if not 0 < args.port < 65536:
+        parser.error(f"--port is {args.port}; it must be above 0 and below 65536")
     for name, least in (("block_size", 1), ("local_tokens", 0), ("kv_tokens", 1)):
         if (number := getattr(args, name)) < least:
             option = "--" + name.replace("_", "-")

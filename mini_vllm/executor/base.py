@@ -20,6 +20,9 @@ from typing import Any
 
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 
+GRACE_SECONDS = 5.0
+"""A step may last this much longer than an exchange in it, whose own error says more."""
+
 Method = str | Callable[..., Any]
 """A method of the worker by name, or a function whose first argument is the worker."""
 
@@ -62,6 +65,16 @@ class Executor(ABC):
 
         Args:
             masks: which tokens grammars let through; None if nobody has one.
+        """
+
+    def register_failure_callback(self, callback: Callable[[str], None]) -> None:  # noqa: B027
+        """Have ``callback(reason)`` called, in any thread, when a worker is gone; at once if it is.
+
+        Also between two steps, when nobody waits for it. A worker in this process goes with it,
+        and nobody is called.
+
+        Source: vllm/v1/executor/abstract.py#L37-L306 (Executor.register_failure_callback)
+        @ v0.22.1
         """
 
     @abstractmethod

@@ -16,7 +16,7 @@ import signal
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass
@@ -31,12 +31,10 @@ from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, Sc
 from mini_vllm.distributed.parallel_state import STEP_SECONDS, Rendezvous, open_store
 from mini_vllm.distributed.shm_broadcast import MessageQueue
 from mini_vllm.errors import EngineDeadError
-from mini_vllm.executor.base import Executor, Method
+from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method
 from mini_vllm.executor.functions import pack_function
 from mini_vllm.executor.worker_process import Answer, Call, run_worker
 
-GRACE_SECONDS = 5.0
-"""A step may last this much longer than an exchange in it, whose own error says more."""
 FELLOW_SECONDS = 0.3
 """How long to wait, after a rank has failed, for the one that it failed because of."""
 LEAVE_SECONDS = 4.0
@@ -59,7 +57,7 @@ class WorkerHandle:
         self.process.join(1.0)
         code = self.process.exitcode
         if code is not None and code < 0:
-            return f"{self} was killed by signal {-code} ({signal.Signals(-code).name})"
+            return f"{self} was killed by signal {-code} ({_signal_name(-code)})"
         return f"{self} ended with exit code {code}"
 
 
@@ -77,6 +75,7 @@ class Answers:
         self.workers = workers
         self.dead: str | None = None
         self.closing = False
+        self.tell: Callable[[str], None] = lambda reason: None
         self._lock = threading.Lock()
         self._expected: dict[tuple[int, int], Future[Any]] = {}
         """By number of the call, and rank."""
@@ -121,9 +120,14 @@ class Answers:
 
     def _read(self, worker: WorkerHandle) -> bool:
         try:
-            answer: Answer = pickle.loads(worker.answers.recv_bytes())
+            message = worker.answers.recv_bytes()
         except (EOFError, OSError):
             return False
+        try:
+            answer: Answer = pickle.loads(message)
+        except Exception as error:  # whose it is, nobody can tell, and somebody waits for it
+            self.die(f"{worker} has answered what cannot be read: {error!r}; start a new engine")
+            return True
         if answer.is_fatal:
             self._step_failed(worker, answer)
             return True
@@ -182,6 +186,16 @@ class Answers:
             waiting, self._expected, self._deadlines = list(self._expected.values()), {}, {}
         for future in waiting:
             future.set_exception(EngineDeadError(reason))
+        if not self.closing:
+            self.tell(reason)
+
+
+def _signal_name(number: int) -> str:
+    """Real-time signals have a number only."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return "real-time"
 
 
 def stop(workers: Sequence[WorkerHandle], seconds: float) -> None:
@@ -269,6 +283,11 @@ class MultiprocExecutor(Executor):
         call = Call(number, "sample_tokens", (masks,), output_rank=self.output_rank)
         self._queue.enqueue(call, self._step_seconds)
         return futures[self.output_rank]
+
+    def register_failure_callback(self, callback: Callable[[str], None]) -> None:
+        self._answers.tell = callback
+        if self._answers.dead is not None:
+            callback(self._answers.dead)
 
     def shutdown(self) -> None:
         self._finalizer()

@@ -12,13 +12,16 @@ Source: vllm/v1/executor/ray_executor_v2.py#L205-L428 (RayExecutorV2) @ v0.22.1
 
 from __future__ import annotations
 
+import functools
 import logging
+import math
 import os
 import sys
 import textwrap
 import threading
+import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -29,13 +32,15 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.scheduler_output import GrammarOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import STEP_SECONDS
 from mini_vllm.errors import EngineDeadError
-from mini_vllm.executor.base import Executor, Method
+from mini_vllm.executor.base import GRACE_SECONDS, Executor, Method
 from mini_vllm.executor.functions import pack_function
 from mini_vllm.executor.ray_worker import RayWorker
 
 ROOT = Path(__file__).parents[2]
 PLACEMENT_SECONDS = 60
 """How long the cluster may take to find room for the workers."""
+LOOK_SECONDS = 1.0
+"""Between two looks at the clock, and at actors that nobody has asked for anything."""
 FELLOW_SECONDS = 2.0
 """How long to wait, after a rank has failed, for word of the one that it failed because of."""
 ACCOUNT_CHARS = 500
@@ -61,16 +66,18 @@ class RayExecutor(Executor):
         self.output_rank = parallel.world_size - parallel.tensor_parallel_size
         step_seconds = parallel.distributed_timeout_seconds or STEP_SECONDS
         is_ours = _connect(ray, parallel.num_workers)
-        self._pending = Pending(step_seconds)
+        self._pending = Pending(step_seconds + GRACE_SECONDS)
         group = None
         try:
             group = _reserve(ray, config)
             self.actors, pids = _start(ray, config, group)
         except BaseException:
-            _close(ray, [], group, is_ours)
+            _close(ray, self._pending, [], group, is_ours)
             raise
         self._pending.actors, self._pending.pids = self.actors, pids
-        self._finalizer = weakref.finalize(self, _close, ray, self.actors, group, is_ours)
+        self._finalizer = weakref.finalize(
+            self, _close, ray, self._pending, self.actors, group, is_ours
+        )
 
     def collective_rpc(
         self,
@@ -95,7 +102,7 @@ class RayExecutor(Executor):
         except ray.exceptions.RayTaskError as error:
             raise error.cause from None
         except ray.exceptions.RayError as error:
-            raise EngineDeadError(self._pending.die(refs, error)) from error
+            raise EngineDeadError(self._pending.die_of(refs, error)) from error
 
     def execute_model(self, plan: SchedulerOutput) -> None:
         self._pending.check()
@@ -109,13 +116,25 @@ class RayExecutor(Executor):
         ]
         return self._pending.watch(refs)[self.output_rank]
 
+    def register_failure_callback(self, callback: Callable[[str], None]) -> None:
+        self._pending.tell = callback
+        if self._pending.dead is not None:
+            callback(self._pending.dead)
+
     def shutdown(self) -> None:
+        self._pending.close()
         self._pending.dead = self._pending.dead or "the engine was shut down"
         self._finalizer()
 
 
 class Pending:
     """Steps on their way. What fails in one of them, on any rank, fails all that wait.
+
+    A rank that is stopped fails in nothing, and one that dies between two steps in none of them: a
+    thread of its own looks at the clock, and asks who is idle for a sign of life.
+
+    Args:
+        seconds: how long the engine can live without the answers to a step.
 
     Attributes:
         dead: why the engine is gone; None while it lives.
@@ -126,18 +145,23 @@ class Pending:
         self.dead: str | None = None
         self.actors: Sequence[Any] = ()
         self.pids: Sequence[int] = ()
+        self.tell: Callable[[str], None] = lambda reason: None
         self._lock = threading.Lock()
-        self._waiting: set[Future[Any]] = set()
+        self._waiting: dict[Future[Any], tuple[int, float]] = {}
+        """Each with its rank and its deadline."""
+        self._closing = threading.Event()
+        threading.Thread(target=self._look_at_the_clock, daemon=True).start()
 
     def check(self) -> None:
         if self.dead is not None:
             raise EngineDeadError(self.dead)
 
-    def watch(self, refs: Sequence[Any]) -> list[Future[Any]]:
+    def watch(self, refs: Sequence[Any], seconds: float | None = None) -> list[Future[Any]]:
         """A future for each reference, that is done at the latest when the engine is dead."""
         answers: list[Future[Any]] = [Future() for _ in refs]
+        deadline = time.monotonic() + (self.seconds if seconds is None else seconds)
         with self._lock:
-            self._waiting.update(answers)
+            self._waiting |= {answer: (rank, deadline) for rank, answer in enumerate(answers)}
         for ref, answer in zip(refs, answers, strict=True):
             ref.future().add_done_callback(
                 lambda done, answer=answer: self._take(done, answer, refs)
@@ -147,27 +171,46 @@ class Pending:
     def _take(self, done: Future[Any], answer: Future[Any], refs: Sequence[Any]) -> None:
         error = done.exception()
         if error is not None:  # in another thread: Ray's own must not wait for Ray
-            threading.Thread(target=self.die, args=(refs, error), daemon=True).start()
+            threading.Thread(target=self.die_of, args=(refs, error), daemon=True).start()
             return
         with self._lock:
-            is_wanted = answer in self._waiting
-            self._waiting.discard(answer)
+            is_wanted = self._waiting.pop(answer, None) is not None
         if is_wanted:
             answer.set_result(done.result())
 
-    def die(self, refs: Sequence[Any], error: BaseException) -> str:
-        """End everything; why."""
+    def _look_at_the_clock(self) -> None:
+        while self.dead is None and not self._closing.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            with self._lock:
+                late = {rank for rank, deadline in self._waiting.values() if now > deadline}
+                is_idle = not self._waiting
+            if is_idle:  # behind a call that loads for an hour, the answer may take as long
+                self.watch([actor.place.remote() for actor in self.actors], math.inf)
+            if late:
+                who = ", ".join(f"worker {rank} (pid {self.pids[rank]})" for rank in sorted(late))
+                self.die(functools.partial("{} did not answer a step in time".format, who))
+
+    def die_of(self, refs: Sequence[Any], error: BaseException) -> str:
+        """End everything because of what one of these calls has raised; why."""
+        return self.die(lambda: _who(import_ray(), self.actors, self.pids, refs, error))
+
+    def die(self, why: Callable[[], str]) -> str:
+        """End everything; ``why``, or what it has died of before."""
         ray = import_ray()
         with self._lock:
             if self.dead is None:
-                who = _who(ray, self.actors, self.pids, refs, error)
-                self.dead = f"{who}; start a new engine"
-            waiting, self._waiting = self._waiting, set()
+                self.dead = f"{why()}; start a new engine"
+            waiting, self._waiting = self._waiting, {}
         for actor in self.actors:
             ray.kill(actor)
         for answer in waiting:
             answer.set_exception(EngineDeadError(self.dead))
+        if not self._closing.is_set():
+            self.tell(self.dead)
         return self.dead
+
+    def close(self) -> None:
+        self._closing.set()
 
 
 def _who(
@@ -179,14 +222,18 @@ def _who(
     knows only as far as its own account says.
     """
     signs = [actor.place.remote() for actor in actors]
-    ray.wait(signs, num_returns=len(signs), timeout=FELLOW_SECONDS)
+    heard, _ = ray.wait(signs, num_returns=len(signs), timeout=FELLOW_SECONDS)
     for rank, death in _failures(ray, signs).items():
         if isinstance(death, ray.exceptions.RayActorError):
             account = textwrap.shorten(str(death), ACCOUNT_CHARS, placeholder=" ...")
             return f"worker {rank} (pid {pids[rank]}) has died: {account}"
     rank, cause = next(iter(_failures(ray, refs).items()), (0, error))
     cause = getattr(cause, "cause", None) or cause
-    return f"worker {rank} (pid {pids[rank]}) failed in a step: {type(cause).__name__}: {cause}"
+    silent = [r for r, sign in enumerate(signs) if sign not in heard and r != rank]
+    others = ", ".join(f"worker {r} (pid {pids[r]})" for r in silent)
+    return f"worker {rank} (pid {pids[rank]}) failed in a step: {type(cause).__name__}: {cause}" + (
+        f"; no answer yet from {others}" if others else ""
+    )
 
 
 def _failures(ray: Any, refs: Sequence[Any]) -> dict[int, BaseException]:
@@ -300,7 +347,8 @@ def _start(ray: Any, config: EngineConfig, group: Any) -> tuple[list[Any], list[
     return actors, [pid for (_, pid), _ in in_order]
 
 
-def _close(ray: Any, actors: Sequence[Any], group: Any, is_ours: bool) -> None:
+def _close(ray: Any, pending: Pending, actors: Sequence[Any], group: Any, is_ours: bool) -> None:
+    pending.close()
     if sys.is_finalizing() or not ray.is_initialized():
         return
     for actor in actors:

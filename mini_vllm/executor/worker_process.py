@@ -90,7 +90,7 @@ def run_worker(
             os._exit(0)
         answer = _serve(steps if call.method in STEP_METHODS else worker, call, rank)
         if call.has_answer or answer.error is not None:
-            _send(answers, answer)
+            _send(answers, answer, must_be_read=call.method not in STEP_METHODS)
         if call.method == "shutdown":
             return
 
@@ -105,12 +105,12 @@ def _serve(worker: Any, call: Call, rank: int) -> Answer:
     return Answer(call.number, value if call.output_rank in (None, rank) else None)
 
 
-def _send(answers: Connection, answer: Answer) -> None:
+def _send(answers: Connection, answer: Answer, must_be_read: bool) -> None:
     """Send what can be sent: of a value or error that cannot be pickled, its description."""
     try:
         message = pickle.dumps(answer)
-        if answer.error is not None:
-            pickle.loads(message)  # some exceptions can be written, and not read
+        if must_be_read or answer.error is not None:
+            pickle.loads(message)  # some objects, exceptions above all, can be written and not read
     except Exception as problem:
         if answer.error is not None:
             error: Exception = RuntimeError(f"{type(answer.error).__name__}: {answer.error}")

@@ -182,6 +182,7 @@ class WNA16LinearMethod:
         scheme, rows = self.scheme, sum(layer.output_sizes)
         middle = 2 ** (scheme.bits - 1)
         if scheme.format == "compressed-tensors":
+            self._check_shape(layer)
             stored = unpack_int32(layer.weight_packed, scheme.bits, 1, layer.input_size)
             scale = layer.weight_scale.data
             zero = torch.full_like(scale, middle, dtype=torch.int32)
@@ -196,6 +197,16 @@ class WNA16LinearMethod:
             return stored, scale, torch.full_like(scale, middle, dtype=torch.int32)
         is_v2 = scheme.format == "gptq_v2"
         return stored, scale, unpack_gptq_zeros(layer.qzeros, scheme.bits, is_v2).T
+
+    def _check_shape(self, layer: Linear) -> None:
+        """Raise ValueError if the file gives a projection, or all in one, another shape."""
+        parts = [[part.output_size, part.input_size] for part in layer.whole_parts]
+        stacked = [sum(rows for rows, _ in parts), parts[0][1]]
+        for found, wanted in zip(layer.weight_shape.tolist(), parts, strict=True):
+            if any(found) and found not in (wanted, stacked):  # zeros: the file does not say
+                raise ValueError(
+                    f"{layer.prefix!r} has a weight_shape of {found}; config.json asks for {wanted}"
+                )
 
     def _column_order(self, layer: Linear) -> Tensor | None:
         """Columns sorted by their group, or None if they are. All groups must be equally large."""

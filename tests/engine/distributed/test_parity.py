@@ -10,17 +10,20 @@ from __future__ import annotations
 import os
 import random
 import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config, Qwen3Config
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.engine.exceptions import EngineDeadError
+from tests.engine.entrypoints.server import Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.serial]
 GAP = 1e-4
@@ -173,6 +176,31 @@ def test_a_ray_worker_that_is_killed_ends_the_engine_and_is_named(
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
+@pytest.mark.parametrize("pp", [1, 2])
+def test_a_ray_worker_that_hangs_is_named(pp: int, answers: dict[str, Any]) -> None:
+    """The last stage is stopped, also one that nobody waits for in an exchange."""
+    pytest.importorskip("ray")
+    folder, prompts, _ = answers["qwen3-8h-2kv-tied"]
+    llm = LLM(
+        folder,
+        pipeline_parallel_size=pp,
+        distributed_executor_backend="ray",
+        distributed_timeout_seconds=2,
+        **OPTIONS,
+    )
+    pids = llm.collective_rpc("pid")
+    os.kill(pids[-1], signal.SIGSTOP)
+    try:
+        with pytest.raises(EngineDeadError, match=rf"worker {pp - 1} \(pid {pids[-1]}\)"):
+            llm.generate(prompts, SamplingParams(temperature=0, max_tokens=4), use_tqdm=False)
+    finally:
+        llm.shutdown()
+    end = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
 @pytest.mark.parametrize("again", range(5))
 def test_two_engines_that_start_at_once_do_not_meet(again: int) -> None:
     """Each has a port that the system gave it, and nobody could take in between."""
@@ -210,3 +238,38 @@ def test_a_worker_that_hangs_is_named() -> None:
     with pytest.raises(EngineDeadError, match=rf"worker 1 \(pid {pids[1]}\)"):
         llm.generate(["Once"], SamplingParams(max_tokens=4), use_tqdm=False)
     llm.shutdown()
+
+
+@pytest.mark.parametrize("words", [("--tensor-parallel-size", "2"), ("--data-parallel-size", "2")])
+def test_a_server_notices_a_death_while_nobody_asks(words: tuple[str, str]) -> None:
+    """Whoever looks after the server sees it in /health, before a client does in an error."""
+    server = Server(*words)
+    try:
+        server.wait()
+        family = children(server.process.pid)
+        os.kill(family[-1], signal.SIGKILL)
+        end = time.monotonic() + 10
+        while is_healthy(server) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not is_healthy(server)
+        left = [pid for pid in family if Path(f"/proc/{pid}").exists()]
+        assert len(left) < len(family)
+    finally:
+        server.process.terminate()
+        server.process.wait(30)
+
+
+def is_healthy(server: Server) -> bool:
+    try:
+        return server.client.get("/health").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+def children(pid: int) -> list[int]:
+    """Processes started by this one that run our code, and those started by them."""
+    text = subprocess.run(
+        ["pgrep", "-P", str(pid), "-f", "spawn_main"], capture_output=True, text=True
+    )
+    found = [int(word) for word in text.stdout.split()]
+    return found + [grand for child in found for grand in children(child)]

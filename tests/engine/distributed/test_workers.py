@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
 from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError
+from mini_vllm.executor.multiproc import WorkerHandle
 from mini_vllm.lora.request import LoRARequest
 
 SMALL: dict[str, Any] = dict(num_gpu_blocks=64, max_model_len=256, dtype="float32", block_size=8)
@@ -103,6 +105,23 @@ def test_what_a_worker_raises_comes_back_and_the_engine_lives(
         square.collective_rpc(nap, timeout=0.05, args=(0.5,))
     assert square.collective_rpc("check_health") == [None] * 4, "no late answer of another call"
     assert tokens(square) == plain
+
+
+class Unreadable:
+    """What pickle writes, and cannot read."""
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return int, ("no number",)
+
+
+def test_an_answer_that_cannot_be_read_is_said_to_be_one(square: LLM) -> None:
+    with pytest.raises(TypeError, match="the answer, a Unreadable, "):
+        square.collective_rpc(say_something)
+    assert square.collective_rpc("check_health") == [None] * 4
+
+
+def say_something(worker: Any) -> Unreadable:
+    return Unreadable()
 
 
 def nap(worker: Any, seconds: float) -> str:
@@ -216,6 +235,21 @@ def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
 def test_what_is_wrong_at_the_start_is_said_and_nobody_is_left(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"num_gpu_blocks is 1000000000, which takes \d+ MiB"):
         LLM("storyteller", distributed_executor_backend="mp", num_gpu_blocks=10**9)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-9, "was killed by signal 9 (SIGKILL)"),
+        (-40, "was killed by signal 40 (real-time)"),
+        (3, "ended with exit code 3"),
+    ],
+)
+def test_how_a_worker_ended(code: int, words: str) -> None:
+    """Signals that have no name are signals, too."""
+    process: Any = SimpleNamespace(pid=42, exitcode=code, join=lambda seconds: None)
+    worker = WorkerHandle(1, process, answers=None)  # type: ignore[arg-type]
+    assert worker.last_words() == f"worker 1 (pid 42) {words}"
 
 
 @pytest.mark.parametrize(

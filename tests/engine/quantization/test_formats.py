@@ -265,6 +265,15 @@ def test_a_wrong_tensor_is_named(
         logits(folder)
 
 
+def test_a_wrong_weight_shape_is_named(tmp_path: Path) -> None:
+    folder = write(tmp_path, *FORMATS["ct sym"])
+    change(folder, K + "weight_shape", torch.tensor([32, 72]))
+    with pytest.raises(
+        ValueError, match=r"qkv_proj' has a weight_shape of \[32, 72\]; .*\[32, 64\]"
+    ):
+        logits(folder)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

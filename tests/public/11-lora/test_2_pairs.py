@@ -30,6 +30,7 @@ def test_11_2_pairs_in_any_order(lab: Any, order: str) -> None:
     found = pair_tensors(lab.file_of(pairs, order))
     expect(sorted(found), sorted(pairs), at=f"all {order[0]} come first")
     for module, pair in pairs.items():
+        expect(type(found[module]).__name__, "LoRAPair", at=f"the pair of {module}")
         expect(found[module].a.tolist(), pair.a.tolist(), at=f"A of {module}")
         expect(found[module].b.tolist(), pair.b.tolist(), at=f"B of {module}")
 
