@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mini_vllm import bundled
+from mini_vllm.entrypoints import info
 from mini_vllm.model.build import load_model
 from mini_vllm.model.config import read_json
 from mini_vllm.quantization import get_quantization_config, oneshot
@@ -267,6 +268,19 @@ def test_blocks_of_what_the_file_has_stacked(tmp_path: Path) -> None:
     expected = run_prompt(load_model(tmp_path / "meant", dtype="float32"), prompt)
     model = load_model(folder, dtype="float32", quant=get_quantization_config(folder))
     torch.testing.assert_close(run_prompt(model, prompt), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", ["W4A16", "W8A8", "FP8_DYNAMIC", "int8", "fp8"])
+def test_information_counts_numbers_and_not_words(scheme: str, tmp_path: Path) -> None:
+    plain = info.describe("storyteller", max_model_len=64)
+    if scheme in writer.PRESETS:
+        found = info.describe(str(oneshot("storyteller", tmp_path / "out", scheme)))
+    else:
+        found = info.describe("storyteller", quantization=scheme)
+    assert found["parameters"] == plain["parameters"]
+    is_widened = scheme.lower().startswith("fp8")  # a CPU has no product for it
+    smaller = found["weight_bytes"] < 0.6 * plain["weight_bytes"]
+    assert smaller != is_widened and found["fits"]
 
 
 def test_what_looks_at_pictures_stays_as_it_is(tmp_path: Path) -> None:
