@@ -40,7 +40,8 @@ def servers(*configs: str, words: Sequence[str] = ()) -> Iterator[list[Server]]:
         yield started
     finally:
         for server in started:
-            server.process.send_signal(signal.SIGCONT)
+            for pid in children(server.process.pid):  # one that is stopped notices nobody's end
+                os.kill(pid, signal.SIGKILL)
             server.process.kill()
             server.process.wait()
 
