@@ -171,7 +171,7 @@ PAGED_DECODE = (
     ),
     Case("all-heads", "131 key/value heads", "float32", decode([5], 1, 131, 16, 4)),
     Case(
-        "deep-logits", "logits around -30,000", "float32",
+        "deep-logits", "logits around -12,000", "bfloat16",
         decode([40, 9], 2, 1, 16, 16, change=deep_logits),
     ),
     Case(
@@ -244,7 +244,7 @@ SPLIT_DECODE = (
         decode([5000, 40], 1, 1, 16, 16, 4900, splits=3),
     ),
     Case(
-        "deep-logits", "logits around -30,000", "float32",
+        "deep-logits", "logits around -12,000", "bfloat16",
         decode([100, 9], 2, 1, 16, 16, splits=2, change=deep_logits),
     ),
     Case(
