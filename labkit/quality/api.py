@@ -73,6 +73,7 @@ def our_names() -> dict[str, set[str]]:
     assert isinstance(commands.choices, dict)
     options = {action.dest for action in commands.choices["serve"]._actions}
     own = {"model", "skip_tokenizer_init", "enable_lora", "scheduler_cls", *SPECULATIVE_OPTIONS}
+    own.add("disable_log_stats")  # LLM's; the command line drops it
     return {
         "LLM": {name for name in dir(LLM) if not name.startswith("_")},
         "AsyncLLM": {name for name in dir(AsyncLLM) if not name.startswith("_")} | {"tokenizer"},

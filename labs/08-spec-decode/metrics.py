@@ -76,6 +76,7 @@ class Counter:
 
     name: str
     value: int
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,7 @@ class Vector:
 
     name: str
     values: list[int]
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 def metrics_of(stats: SpecDecodingStats) -> list[Counter | Vector]:

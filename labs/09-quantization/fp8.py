@@ -129,16 +129,19 @@ class Fp8LinearMethod:
     def _full_scale(self, layer: Linear, scale: Tensor) -> Tensor:
         """Scales `[N, 1]` for each row, or `[N, ceil(K / columns)]` for each row's blocks.
 
-        Every projection has its own blocks; the last of each may be smaller.
+        Every tensor of the file has its own blocks; the last of each may be smaller.
         """
         if not self.block:
             return rows_of_scales(layer, scale)
-        rows = self.block[0]
-        parts = scale.split([-(-size // rows) for size in layer.output_sizes])
+        rows, sizes = self.block[0], layer.output_sizes
+        if layer.is_stacked_in_file:
+            sizes = [sum(sizes)]
+        counts = [-(-size // rows) for size in sizes]
+        parts = scale[: sum(counts)].split(counts)
         return torch.cat(
             [
                 part.repeat_interleave(rows, 0)[:size]
-                for part, size in zip(parts, layer.output_sizes, strict=True)
+                for part, size in zip(parts, sizes, strict=True)
             ]
         )
 

@@ -7,6 +7,7 @@ Source: vllm/v1/engine/core_client.py#L1382-L1410 (DPLBAsyncMPClient.get_core_en
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 WAITING_WEIGHT = 4
 """A request that waits says more than one that runs: the engine is full already."""
@@ -77,3 +78,15 @@ class DPRouter:
             if request_id in self.engines:
                 by_engine.setdefault(self.engines[request_id], []).append(request_id)
         return by_engine
+
+
+def one_answer(method: str, answers: Sequence[Any]) -> Any:
+    """What several engines say together: all agree, or the answer of the first.
+
+    Adapters come with requests, so each engine may have others.
+    """
+    if method == "list_loras":
+        return set[int]().union(*answers)
+    if method in ("has_requests", "remove_lora"):
+        return any(answers)
+    return all(answers) if isinstance(answers[0], bool) else answers[0]

@@ -181,6 +181,7 @@ class AsyncLLM(EngineControls):
             make_image_processor(config, self.model_args),
         )
         self.input_processor.has_drafts = config.speculative is not None
+        self.input_processor.use_processors(config.model.logits_processors)
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
         self.admission = Admission(self.stats.requests, max_num_queued_reqs, max_num_queued_tokens)

@@ -13,12 +13,14 @@ Source: vllm/v1/metrics/stats.py#L319-L480 (IterationStats) @ v0.22.1
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, RequestTimes, SchedulerStats
 from mini_vllm.observability.feature_metrics import LoRAProm, SleepProm, SpecDecodingProm
@@ -183,7 +185,10 @@ class ServiceStats:
                 continue
             self._iteration.update_from_finished(request, reason, time.monotonic())
             request.has_ended = True
-            if len(request.siblings) == request.n and all(r.has_ended for r in request.siblings):
+            if len(request.siblings) == request.n and all(
+                r.has_ended
+                for r in reversed(request.siblings)  # the last usually ends last
+            ):
                 self._iteration.finished_prompts.append(request.siblings)
 
     def step_done(self, stats: SchedulerStats | None) -> None:
@@ -345,6 +350,18 @@ class PrometheusRecorder:
             self.features.append(SpecDecodingProm(self.registry, labels, num_spec_tokens))
         if max_loras:
             self.features.append(LoRAProm(self.registry, max_loras))
+
+    @classmethod
+    def of(
+        cls, config: EngineConfig, model_name: str, num_gpu_blocks: int | None = None
+    ) -> PrometheusRecorder:
+        """One for an engine of this configuration, and so many KV blocks."""
+        cache = dataclasses.asdict(config.cache)
+        if num_gpu_blocks is not None:
+            cache["num_gpu_blocks"] = num_gpu_blocks
+        k = config.speculative.num_speculative_tokens if config.speculative is not None else 0
+        max_loras = config.lora.max_loras if config.lora is not None else 0
+        return cls(model_name, config.scheduler.max_model_len, cache, k, max_loras)
 
     def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
         """Add one step's figures."""

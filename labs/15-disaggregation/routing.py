@@ -119,8 +119,12 @@ class ContentIndex:
                 names.clear()
                 self.index.apply(worker, [event])
             elif isinstance(event, BlockRemoved):
-                ours = [names[h] for h in event.block_hashes if h in names]
-                self.index.apply(worker, [BlockRemoved(ours)])
+                gone = [h for h in event.block_hashes if h in names]
+                self.index.apply(worker, [BlockRemoved([names[h] for h in gone])])
+                left = self.index.copies[worker]
+                for block_hash in gone:  # of another copy, the name is still needed
+                    if names.get(block_hash) not in left:
+                        names.pop(block_hash, None)
             else:
                 self.index.apply(worker, [self._renamed(names, event)])
 

@@ -349,6 +349,9 @@ class RemoteKVScheduler(Scheduler):
         Source: vllm/v1/core/sched/scheduler.py#L2268-L2337 (Scheduler._handle_invalid_blocks)
         @ v0.22.1
         """
+        self.last_rewinds = {}
+        if not invalid:
+            return set()
         waiting = [r for r in self.skipped_waiting if r.request_id in self.transfers.loading]
         late = self._rewinds(waiting, invalid, {})
         lost = self._rewinds(self.running, invalid, output.num_scheduled_tokens)
@@ -420,7 +423,7 @@ class RemoteKVScheduler(Scheduler):
         """Take in which transfers are over."""
         self.connector.update_connector_output(report)
         for kind, ids in (("recv", report.finished_recving), ("send", report.finished_sending)):
-            for request in transfers_over(self.transfers, ids or (), kind):
+            for request in transfers_over(self.transfers, ids, kind) if ids else ():
                 self.kv_cache_manager.free(request)
 
     def check_integrity(self) -> None:

@@ -95,5 +95,10 @@ class ModelConfig:
             )
         if not isinstance(self.hf_overrides, Mapping | None):
             raise ValueError(f"hf_overrides is {show(self.hf_overrides)}; it must be a dict")
+        if not isinstance(self.quantization, str | None):
+            raise ValueError(
+                f"quantization is {show(self.quantization)}; it must be a name, such as 'int8', or "
+                "left out"
+            )
         if self.load_format not in ("auto", "dummy"):
             raise ValueError(f"load_format is {self.load_format!r}; it must be 'auto' or 'dummy'")

@@ -18,7 +18,7 @@ ALIASES: dict[str, str] = {
 IGNORED: dict[str, str] = {
     "trust_remote_code": "no code of a model is ever run",
     "allowed_local_media_path": "images are passed as objects",
-    "disable_log_stats": "nothing is logged without being asked for",
+    "disable_log_stats": "a server counts always, and logs nothing without being asked for",
     "use_tqdm_on_load": "a download shows its progress, loading is quick",
     "safetensors_load_strategy": "files are mapped",
     "ignore_patterns": "only what is needed is downloaded",
@@ -192,7 +192,7 @@ DIFFERS: dict[str, str] = {
     "generate": "mm_processor_kwargs belong to a prompt; no tokenization_kwargs",
     "enqueue": "mm_processor_kwargs belong to a prompt; no tokenization_kwargs",
     "chat": "templates are given text, not parts; no tokenization_kwargs",
-    "get_metrics": "counters of speculation only; a server has the others at /metrics",
+    "disable_log_stats": "False: LLM.get_metrics() tells all; no line is logged unasked",
     "collective_rpc": "AsyncLLM's takes names of methods, and plain data",
     "do_log_stats": "the line is written when it is asked for, not each ten seconds",
     "wake_up": "tags are taken, and all is woken at once",

@@ -19,7 +19,7 @@ from typing import Any
 
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
-from mini_vllm.distributed.dp_router import DPRouter
+from mini_vllm.distributed.dp_router import DPRouter, one_answer
 from mini_vllm.engine.client import EngineClient, call_utility
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.prefix_routing import PrefixRouting
@@ -83,11 +83,9 @@ class DataParallelClient(EngineClient):
         answers = [call_utility(core, method, *args) for core in self.cores]
         if method == "reset_prefix_cache" and self.prefixes is not None and all(answers):
             self.prefixes.clear()
-        if method == "has_requests":
-            return any(answers)
         if method == "keep_only":  # gone are those that no engine has
             return [i for i in args[0] if all(i in gone for gone in answers)]
-        return all(answers) if isinstance(answers[0], bool) else answers[0]
+        return one_answer(method, answers)
 
     def shutdown(self) -> None:
         for core in self.cores:

@@ -6,15 +6,14 @@ Source: vllm/v1/engine/core_client.py#L1349-L1520 (DPLBAsyncMPClient) @ v0.22.1
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import SchedulerStats
-from mini_vllm.distributed.dp_router import DPRouter
+from mini_vllm.distributed.dp_router import DPRouter, one_answer
+from mini_vllm.distributed.dp_stats import together
 from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo
 from mini_vllm.engine.prefix_routing import PrefixRouting
 from mini_vllm.engine.process_client import ProcessClient
@@ -81,7 +80,7 @@ class DataParallelProcessClient:
             self.prefixes.clear()
         if method == "collective_rpc":
             return [answer for answers_of_one in answers for answer in answers_of_one]
-        return all(answers) if isinstance(answers[0], bool) else answers[0]
+        return one_answer(method, answers)
 
     def tell(self, method: str, *args: Any) -> None:
         """Call a method of one engine whose answer nobody waits for."""
@@ -127,29 +126,3 @@ class DataParallelProcessClient:
     def close(self) -> None:
         for client in self.clients:
             client.close()
-
-
-def together(stats: Sequence[SchedulerStats], num_engines: int) -> SchedulerStats:
-    """Gauges of all engines as one: requests are added, cache usage is the mean."""
-
-    def total(name: str) -> int:
-        return sum(getattr(one, name) for one in stats)
-
-    by_place = [one.num_accepted_tokens_per_pos for one in stats]
-    return dataclasses.replace(
-        stats[-1],
-        num_running_reqs=total("num_running_reqs"),
-        num_waiting_reqs=total("num_waiting_reqs"),
-        kv_cache_usage=sum(one.kv_cache_usage for one in stats) / num_engines,
-        prefix_cache_queries=total("prefix_cache_queries"),
-        prefix_cache_hits=total("prefix_cache_hits"),
-        num_drafts=total("num_drafts"),
-        num_draft_tokens=total("num_draft_tokens"),
-        num_accepted_tokens_per_pos=[sum(counts) for counts in zip(*by_place, strict=True)],
-        running_lora_adapters=added_up(one.running_lora_adapters for one in stats),
-        waiting_lora_adapters=added_up(one.waiting_lora_adapters for one in stats),
-    )
-
-
-def added_up(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    return dict(sum(map(Counter, counts), Counter()))

@@ -6,7 +6,7 @@ Source: vllm/v1/engine/input_processor.py#L300-L430 (InputProcessor) @ v0.22.1
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -52,8 +52,17 @@ class InputProcessor:
         self.images = images
         self.has_drafts = False
         """Whether the engine guesses tokens; set by who makes it."""
+        self._validators: list[Callable[[SamplingParams], None]] = []
         self.num_requests = 0
         """How many there were so far: what the seeds of those without one depend on."""
+
+    def use_processors(self, given: Sequence[str | type] | None) -> None:
+        """Have logits processors of a user's own look at every request's parameters first."""
+        if given:
+            from mini_vllm.sample.custom import load_classes  # takes torch to import
+
+            checks = (getattr(cls, "validate_params", None) for cls in load_classes(given))
+            self._validators = [check for check in checks if check is not None]
 
     def preprocess(self, prompt: PromptType) -> tuple[list[int], list[MultiModalFeatureSpec]]:
         """The prompt's token ids, with all placeholders of its images, and the images.
@@ -170,6 +179,8 @@ class InputProcessor:
         params.verify(self.model.vocab_size)
         self._check_bad_words(params)
         self._check_constraint(params)
+        for validate in self._validators:
+            validate(params)
         check_params((params.extra_args or {}).get("kv_transfer_params"))
         if params.max_tokens is None:
             params.max_tokens = max(self.max_model_len - len(token_ids), 1)

@@ -30,9 +30,9 @@ from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.observability.profile import profiled, trace_file
+from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.spec_decode.metrics import Counter, Vector
 
 Prompts = PromptType | Sequence[PromptType]
 """One prompt or several."""
@@ -62,6 +62,7 @@ class LLM:
         scheduler_cls: another scheduler with the interface of
             :class:`~mini_vllm.core.scheduler.Scheduler`.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
+        disable_log_stats: False has :meth:`get_metrics` tell all there is.
         config: see :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
             sections by name, and ``speculative_config``, ``structured_outputs_config``,
             ``kv_transfer_config`` and ``kv_events_config`` as dicts.
@@ -86,12 +87,14 @@ class LLM:
         profiler_config: Mapping[str, Any] | None = None,
         scheduler_cls: type[Scheduler] = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
+        disable_log_stats: bool = True,
         **config: Any,
     ) -> None:
         self.config = make_engine_config(model, **config)
         folder = self.config.model.tokenizer or self.config.model.model
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
-        self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls)
+        log_stats = not disable_log_stats
+        self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls, log_stats)
         self.profiler_config = dict(profiler_config or {})
         self._profiles = contextlib.ExitStack()
         self._num_profiles = 0
@@ -245,14 +248,12 @@ class LLM:
     ) -> PromptType:
         """A conversation as a prompt, with the pictures that it holds."""
         plain, images = take_images(messages)
-        token_ids = self.apply_chat_template(plain, **options)
+        text = self._render(plain, **options)
+        prompt = {"prompt": text, "prompt_token_ids": self._encode(text)}
         if not images:
-            return token_ids
-        return {
-            "prompt_token_ids": token_ids,
-            "multi_modal_data": {"image": images},
-            "mm_processor_kwargs": mm_processor_kwargs,
-        }
+            return prompt
+        about = {"multi_modal_data": {"image": images}, "mm_processor_kwargs": mm_processor_kwargs}
+        return prompt | about
 
     def __getattr__(self, name: str) -> Any:
         """Only for names that are not here: those of vLLM's are refused with what to do instead."""
@@ -416,8 +417,9 @@ class LLM:
             self.engine.client.call("wake_up")
             self._is_asleep = False
 
-    def get_metrics(self) -> list[Counter | Vector]:
-        """Counters of this engine, such as ``vllm:spec_decode_num_accepted_tokens``.
+    def get_metrics(self) -> list[Metric]:
+        """Figures of this engine, such as ``vllm:spec_decode_num_accepted_tokens``: of speculation
+        always, and with ``disable_log_stats=False`` all that a server has at ``/metrics``.
 
         Source: vllm/entrypoints/llm.py#L846-L857 (LLM.get_metrics) @ v0.22.1
         """
@@ -431,12 +433,18 @@ class LLM:
         Args:
             options: of :func:`~mini_vllm.engine.chat_template.render_chat`.
         """
+        return self._encode(self._render(messages, **options))
+
+    def _render(self, messages: Sequence[Mapping[str, Any]], **options: Any) -> str:
         has_template = options.get("template") or getattr(self.tokenizer, "chat_template", None)
         if not has_template:
             raise ValueError(
                 f"the tokenizer of {self.config.model.model} has no chat template; use generate()"
             )
-        text = render_chat(self.tokenizer, messages, **options)
+        return render_chat(self.tokenizer, messages, **options)
+
+    def _encode(self, text: str) -> list[int]:
+        """Tokens of a text that has its special tokens already."""
         return self.tokenizer.encode(text, add_special_tokens=False)
 
     def _add_all(

@@ -12,20 +12,24 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.core.scheduler_output import SchedulerStats
+from mini_vllm.distributed.dp_stats import together
 from mini_vllm.engine.client import EngineClient, InprocClient
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.dp_client import DataParallelClient
 from mini_vllm.engine.input_processor import InputProcessor
+from mini_vllm.engine.log_stats import LogStats
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.model.checkpoint_files import load_tokenizer
+from mini_vllm.observability.reader import Metric
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.spec_decode.metrics import Counter, SpecDecodingStats, Vector, metrics_of
+from mini_vllm.spec_decode.metrics import SpecDecodingStats, metrics_of
 
 if TYPE_CHECKING:
     from mini_vllm.engine.arg_utils import EngineArgs
@@ -38,6 +42,7 @@ class LLMEngine:
         config: see :class:`~mini_vllm.engine.core.EngineCore`.
         tokenizer: of the ``transformers`` kind, or None to work on token ids only.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
+        log_stats: whether :meth:`get_metrics` is to tell all that a server would.
     """
 
     def __init__(
@@ -46,6 +51,7 @@ class LLMEngine:
         tokenizer: Any = None,
         extensions: Sequence[SchedulerExtension] = (),
         scheduler_cls: type[Scheduler] = Scheduler,
+        log_stats: bool = False,
     ) -> None:
         self.cores = _make_cores(config, extensions, scheduler_cls)
         self.core = self.cores[0]
@@ -64,8 +70,10 @@ class LLMEngine:
             self.core.image_processor,
         )
         self.input_processor.has_drafts = config.speculative is not None
+        self.input_processor.use_processors(config.model.logits_processors)
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = self._new_stats()
+        self.log_stats = LogStats(config) if log_stats else None
         self.client.observers.append(lambda *step: self.stats.record_step(*step))
 
     @classmethod
@@ -84,7 +92,8 @@ class LLMEngine:
         """
         config = args.create_engine_config()
         folder = config.model.tokenizer or config.model.model
-        return cls(config, None if args.skip_tokenizer_init else load_tokenizer(folder))
+        tokenizer = None if args.skip_tokenizer_init else load_tokenizer(folder)
+        return cls(config, tokenizer, log_stats=args.options.get("disable_log_stats") is False)
 
     def add_request(
         self,
@@ -150,12 +159,16 @@ class LLMEngine:
                 )
             ]
             self.output_processor.add_requests(requests, output, stream)
+            if self.log_stats is not None:
+                self.log_stats.requests_added(requests)
             for request in requests:
                 self.client.add_request(request)
             return output
         except BaseException:  # refused, or Ctrl-C: all or nothing
             self.input_processor.num_requests = num_requests
             if forgotten := self.output_processor.forget(output):
+                if self.log_stats is not None:
+                    self.log_stats.requests_forgotten(forgotten)
                 self.client.abort_requests(forgotten)
             raise
 
@@ -169,9 +182,13 @@ class LLMEngine:
         try:
             if not processor.inbox:
                 processor.inbox.extend(self.client.get_outputs())
+                if self.log_stats is not None:
+                    self.log_stats.step_done(processor.inbox, self._scheduler_stats())
                 if not processor.inbox and not self.client.call("has_requests"):
                     self._agree()  # somebody has aborted requests behind our back
             processed = processor.process()
+            if self.log_stats is not None:
+                self.log_stats.service.requests_stopped(processed.stop_string_ids)
             if over := processed.stop_string_ids + processed.unwatched_ids:
                 self.client.abort_requests(over)
             for output in processed.finished:
@@ -198,6 +215,8 @@ class LLMEngine:
             if unfinished:
                 self.client.abort_requests(unfinished)
                 self.output_processor.abort(unfinished)
+                if self.log_stats is not None:
+                    self.log_stats.service.requests_aborted(unfinished)
         except BaseException:
             self._agree()
             raise
@@ -240,13 +259,19 @@ class LLMEngine:
         k = self.config.speculative.num_speculative_tokens
         return EngineStats(spec_decode=SpecDecodingStats.new(k))
 
-    def get_metrics(self) -> list[Counter | Vector]:
-        """Counters under vLLM's names; those of speculation if it is on.
+    def _scheduler_stats(self) -> SchedulerStats:
+        return together([core.make_stats() for core in self.cores], len(self.cores))
+
+    def get_metrics(self) -> list[Metric]:
+        """Figures under vLLM's names: with ``log_stats`` all that a server has at ``/metrics``,
+        without them only those of speculation, if it is on.
 
         Source: vllm/v1/metrics/reader.py#L70-L145 (get_metrics_snapshot) @ v0.22.1
         """
+        if self.log_stats is not None:
+            return self.log_stats.snapshot(self._scheduler_stats())
         drafts = self.stats.spec_decode
-        return [] if drafts is None else metrics_of(drafts)
+        return [] if drafts is None else list(metrics_of(drafts))
 
     def reset_stats(self) -> None:
         """Start counting afresh, for the run that comes next."""

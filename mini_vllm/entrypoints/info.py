@@ -24,6 +24,8 @@ from mini_vllm.model.layers import Build, Linear, product_dtype
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.quantization.fp8 import Fp8LinearMethod
+from mini_vllm.quantization.int8 import Int8OnlineLinearMethod
 from mini_vllm.worker.kv_cache import (
     available_memory,
     bytes_per_block,
@@ -62,7 +64,7 @@ def describe(model: str, **options: Any) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "model": config.model.model,
         "architecture": args.architectures[0],
-        "parameters": sum(weight.numel() for weight in skeleton.parameters()),
+        "parameters": num_parameters(skeleton),
         "dtype": str(skeleton.dtype).removeprefix("torch."),
         "layers": args.num_hidden_layers,
         "max_model_len": config.scheduler.max_model_len,
@@ -104,9 +106,10 @@ def weight_bytes(model: LlamaForCausalLM, device_type: str) -> tuple[int, int]:
     args, total, read = model.config, 0, 0
     for name, module in model.named_modules():
         own = sum(weight.numel() * weight.itemsize for weight in module.parameters(recurse=False))
-        is_plain = isinstance(module, Linear) and module.weight is not None
-        if is_plain and module.weight.dtype in (torch.bfloat16, torch.float16):
-            own = own // 2 * product_dtype(module.weight, device_type).itemsize
+        if isinstance(module, Linear) and getattr(module, "weight", None) is not None:
+            weight = module.weight
+            each = bytes_a_number(module, model.dtype, device_type)
+            own += weight.numel() * (each - weight.itemsize)
         if name == "lm_head" and args.tie_word_embeddings and device_type != "cpu":
             read += own  # the embedding itself, counted already
             continue
@@ -116,6 +119,33 @@ def weight_bytes(model: LlamaForCausalLM, device_type: str) -> tuple[int, int]:
         elif name != "model.embed_tokens":  # of which a token reads one row
             read += own
     return total, read
+
+
+def bytes_a_number(linear: Linear, dtype: torch.dtype, device_type: str) -> int:
+    """What each number of a layer takes in the form that products read. One that a file has packed
+    has no `weight`, and stays as it is."""
+    method, weight = linear.quant_method, linear.weight
+    if isinstance(method, Int8OnlineLinearMethod):
+        return 1
+    if isinstance(method, Fp8LinearMethod):  # a CPU widens it
+        weight = torch.empty_like(weight, dtype=dtype)
+        return 1 if device_type != "cpu" else product_dtype(weight, device_type).itemsize
+    if weight.dtype in (torch.bfloat16, torch.float16):
+        return product_dtype(weight, device_type).itemsize
+    return weight.itemsize
+
+
+def num_parameters(model: LlamaForCausalLM) -> int:
+    """Numbers that the model learned, however many of them share a word; a tied head has none."""
+    total = 0
+    for name, module in model.named_modules():
+        if isinstance(module, Linear):
+            if name != "lm_head" or not model.config.tie_word_embeddings:
+                total += module.input_size * sum(module.output_sizes)
+                total += 0 if module.bias is None else module.bias.numel()
+        else:
+            total += sum(weight.numel() for weight in module.parameters(recurse=False))
+    return total
 
 
 def cache_blocks(

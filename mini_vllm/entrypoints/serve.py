@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 from pathlib import Path
@@ -125,16 +124,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         )
     )
     names = args.served_model_name or [args.model]
-    cache = dataclasses.asdict(engine.config.cache)
-    cache |= {"num_gpu_blocks": engine.limits.num_usable_blocks + 1}
-    config = engine.config
-    metrics = PrometheusRecorder(
-        names[0],
-        engine.limits.max_model_len,
-        cache,
-        config.speculative.num_speculative_tokens if config.speculative is not None else 0,
-        config.lora.max_loras if config.lora is not None else 0,
-    )
+    metrics = PrometheusRecorder.of(engine.config, names[0], engine.limits.num_usable_blocks + 1)
     engine.stats.recorders.append(metrics)
     return ServerState(
         engine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
@@ -101,14 +102,17 @@ def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:
     """Adapters by name, numbered from 1, from the words of ``--lora-modules``.
 
     Args:
-        modules: ``NAME=PATH`` each, or the name of a bundled adapter.
+        modules: ``NAME=PATH`` each, or ``{"name": NAME, "path": PATH}``, or the name of a bundled
+            adapter.
 
     Raises:
         ValueError: for a name without a path that is not bundled, or a name that comes twice.
+
+    Source: vllm/entrypoints/openai/cli_args.py#L35-L66 (LoRAParserAction) @ v0.22.1
     """
     found: dict[str, LoRARequest] = {}
     for number, module in enumerate(modules, 1):
-        name, _, path = module.partition("=")
+        name, path = _name_and_path(module)
         if name in found:
             raise ValueError(f"--lora-modules has {name!r} twice; give each adapter its own name")
         if not path and name not in bundled.ADAPTERS:
@@ -118,3 +122,18 @@ def parse_lora_modules(modules: Sequence[str]) -> dict[str, LoRARequest]:
             )
         found[name] = LoRARequest(name, number, path or str(bundled.adapter_path(name)))
     return found
+
+
+def _name_and_path(module: str) -> tuple[str, str]:
+    """The two halves of one word of ``--lora-modules``; the path of a bundled one is empty."""
+    if not module.lstrip().startswith("{"):
+        name, _, path = module.partition("=")
+        return name, path
+    try:
+        entries = json.loads(module)
+        return entries["name"], entries["path"]
+    except (ValueError, KeyError) as error:
+        raise ValueError(
+            f"--lora-modules has {show(module)}, which is not of the form "
+            '{"name": "...", "path": "..."}'
+        ) from error

@@ -342,6 +342,7 @@ class Linear(nn.Module):
         self.output_sizes = [part.output_size for part in self.parts]
         self.adapters: Adapters | None = None
         self.blocks: Tensor | None = None
+        self.is_stacked_in_file = False  # its projections are one tensor in the checkpoint, too
         self.quant_method = build.method(self, prefix)
         self.quant_method.create_weights(self)
         self.bias = nn.Parameter(torch.empty(sum(self.output_sizes))) if bias else None

@@ -54,10 +54,11 @@ def part_targets(model: LlamaForCausalLM) -> dict[str, Target]:
     }
     for name, parameter in model.named_parameters():
         names = names_in_file(model, name)
-        if _is_stacked_in_file(model, name):
-            targets[names[0]] = _stacked_target(parameter)
-            continue
         module = model.get_submodule(name.rpartition(".")[0])
+        if _is_stacked_in_file(model, name):
+            module.is_stacked_in_file = True
+            targets[names[0]] = _stacked_target(parameter, sum(module.output_sizes))
+            continue
         targets.update(zip(names, projection_targets(module, parameter), strict=True))
     return targets
 
@@ -68,13 +69,18 @@ def names_in_file(model: LlamaForCausalLM, name: str) -> list[str]:
     return [in_file] if _is_stacked_in_file(model, name) else checkpoint_names(in_file)
 
 
-def _stacked_target(parameter: nn.Parameter) -> Target:
-    """A target for projections that are one tensor in the file; what each has, they share."""
-    spec: ParamSpec | None = getattr(parameter, "spec", None)
-    is_shared, optional = spec is not None and spec.per_part, spec is not None and spec.optional
-    view = parameter.data[0] if is_shared else parameter.data
-    rows = parameter.data if is_shared else None
-    return Target(view, {}, list(view.shape), optional, rows)
+def _stacked_target(parameter: nn.Parameter, num_rows: int) -> Target:
+    """A target for projections that are one tensor in the file, of `num_rows` rows; what each has,
+    they share. Blocks of rows are those of the whole: fewer than if each projection had its own.
+    """
+    spec: ParamSpec = getattr(parameter, "spec", ParamSpec(out_dim=None))
+    if spec.per_part:
+        view = parameter.data[0]
+        return Target(view, {}, list(view.shape), spec.optional, parameter.data)
+    view = parameter.data
+    if spec.out_dim is not None:
+        view = view.narrow(spec.out_dim, 0, -(-num_rows // spec.out_pack))
+    return Target(view, {}, list(view.shape), spec.optional)
 
 
 def _is_stacked_in_file(model: LlamaForCausalLM, name: str) -> bool:

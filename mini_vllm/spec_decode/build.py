@@ -19,6 +19,7 @@ from mini_vllm.model.build import load_model
 from mini_vllm.model.interface import KVCacheSpec
 from mini_vllm.model.layers import to_compute_dtype
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.spec_decode.draft_model import DraftModelProposer
 from mini_vllm.spec_decode.eagle import EagleHead, EagleProposer
@@ -74,7 +75,8 @@ def _load_draft_model(
     config: EngineConfig, folder: Path, target: LlamaForCausalLM, device: torch.device
 ) -> Drafter:
     backend = get_backend(device, config.model.attention_backend)
-    model = load_model(folder, config.model.dtype, device, backend)
+    quant = get_quantization_config(folder)  # of its own: it need not be held as the model is
+    model = load_model(folder, config.model.dtype, device, backend, quant=quant)
     ours, wanted = model.config.vocab_size, target.config.vocab_size
     if ours != wanted:
         raise ValueError(

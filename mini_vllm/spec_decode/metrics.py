@@ -74,6 +74,7 @@ class Counter:
 
     name: str
     value: int
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ class Vector:
 
     name: str
     values: list[int]
+    labels: dict[str, str] = field(default_factory=dict)
 
 
 def metrics_of(stats: SpecDecodingStats) -> list[Counter | Vector]:

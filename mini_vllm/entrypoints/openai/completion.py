@@ -20,6 +20,7 @@ from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest, GenerationRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, merge, sse_event
 from mini_vllm.entrypoints.openai.state import (
+    BREATH,
     ServerState,
     cut_prompt,
     request_id,
@@ -28,7 +29,7 @@ from mini_vllm.entrypoints.openai.state import (
 )
 from mini_vllm.inputs import PromptType
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import MAX_N, SamplingParams
 
 NO_LOGPROB = -9999.0
 """What minus infinity is in JSON, which has none."""
@@ -70,8 +71,11 @@ async def create_completion(
     request.check_fields()
     if request.suffix is not None:
         raise APIError("suffix is not supported; leave it out", param="suffix")
-    prompts, params = [], []
-    for prompt in split_prompts(request.prompt):
+    prompts: list[PromptType] = []
+    params: list[SamplingParams] = []
+    for prompt in split_prompts(request.prompt, request.n or 1):
+        if len(prompts) % BREATH == 0:
+            await asyncio.sleep(0)  # others have their turn
         token_ids = cut_prompt(state, await _token_ids(state, prompt, request), request)
         prompts.append(_with_salt(token_ids, request.cache_salt))
         params.append(_params(state, request, len(token_ids)))
@@ -86,12 +90,22 @@ async def create_completion(
         state.close(streams)
 
 
-def split_prompts(prompt: Any) -> list[PromptType]:
-    """A text, ids, a list of texts or a list of lists of ids, always as a list of prompts."""
+def split_prompts(prompt: Any, n: int = 1) -> list[PromptType]:
+    """A text, ids, a list of texts or a list of lists of ids, always as a list of prompts.
+
+    Raises:
+        APIError: for none, or more than one request may bring.
+    """
     if prompt is None or prompt == [] or prompt == "":
         raise APIError("prompt is empty; it must have at least 1 token", param="prompt")
     if isinstance(prompt, str) or isinstance(prompt[0], int):
         return [prompt]
+    if len(prompt) * n > MAX_N:
+        raise APIError(
+            f"prompt holds {len(prompt)} prompts of {n} completions; one request may ask for "
+            f"{MAX_N} completions; send several",
+            param="prompt",
+        )
     return list(prompt)
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -35,6 +35,17 @@ REFUSED = {
 }
 """Fields of vLLM's that would change the answer, and that this server has nothing for."""
 INT64 = 2**63
+T = TypeVar("T")
+
+
+class _FirstMistake(FailFast):
+    """In unions with ``|`` a type must be hashable, which pydantic's own is not."""
+
+    __hash__ = object.__hash__
+
+
+Many = Annotated[list[T], _FirstMistake()]
+"""A list that is looked at up to its first mistake: millions of complaints would take minutes."""
 
 
 class Lenient(BaseModel):
@@ -61,17 +72,17 @@ class GenerationRequest(Lenient):
     top_k: int | None = None
     min_p: float | None = None
     seed: int | None = Field(default=None, ge=-INT64, le=INT64 - 1)
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: str | Many[str] | None = None
+    stop_token_ids: Many[int] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     prompt_logprobs: int | None = None
     skip_special_tokens: bool | None = None
     logit_bias: dict[str, float] | None = None
-    allowed_token_ids: list[int] | None = None
-    bad_words: list[str] | None = None
-    logprob_token_ids: list[int] | None = None
+    allowed_token_ids: Many[int] | None = None
+    bad_words: Many[str] | None = None
+    logprob_token_ids: Many[int] | None = None
     skip_reading_prefix_cache: bool | None = None
     thinking_token_budget: int | None = None
     repetition_detection: dict[str, Any] | None = None
@@ -180,7 +191,7 @@ class GenerationRequest(Lenient):
 
 
 class CompletionRequest(GenerationRequest):
-    prompt: str | list[int] | list[str] | list[list[int]] | None = None
+    prompt: str | Many[int] | Many[str] | Many[Many[int]] | None = None
     echo: bool | None = False
     logprobs: int | None = None
     max_tokens: int | None = 16
@@ -189,19 +200,19 @@ class CompletionRequest(GenerationRequest):
 
 
 class ChatCompletionRequest(GenerationRequest):
-    messages: list[dict[str, Any]]
+    messages: Many[dict[str, Any]]
     logprobs: bool | None = False
     top_logprobs: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = True
     echo: bool | None = False
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
-    documents: list[dict[str, str]] | None = None
+    documents: Many[dict[str, str]] | None = None
     reasoning_effort: str | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
@@ -211,12 +222,12 @@ class ChatCompletionRequest(GenerationRequest):
 class ResponsesRequest(GenerationRequest):
     """The text part of OpenAI's newer interface."""
 
-    input: str | list[dict[str, Any]]
+    input: str | Many[dict[str, Any]]
     instructions: str | None = None
     max_output_tokens: int | None = Field(default=None, ge=1)
     text: dict[str, Any] | None = None
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    include: list[str] | None = None
+    include: Many[str] | None = None
     truncation: Literal["auto", "disabled"] | None = "disabled"
     metadata: dict[str, Any] | None = None
     user: str | None = None
@@ -225,7 +236,7 @@ class ResponsesRequest(GenerationRequest):
     previous_response_id: str | None = None
     background: bool | None = False
     prompt: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
 
     @property
     def wants_logprobs(self) -> bool:
@@ -290,7 +301,7 @@ class ResponsesRequest(GenerationRequest):
 class TokenizeRequest(Lenient):
     model: str | None = None
     prompt: str | None = None
-    messages: list[dict[str, Any]] | None = None
+    messages: Many[dict[str, Any]] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool = True
     continue_final_message: bool = False
@@ -298,12 +309,12 @@ class TokenizeRequest(Lenient):
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: Many[dict[str, Any]] | None = None
 
 
 class DetokenizeRequest(Lenient):
     model: str | None = None
-    tokens: list[int]
+    tokens: Many[int]
 
 
 class LoadLoRARequest(Lenient):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import uuid
 from collections.abc import Sequence
@@ -19,6 +20,9 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+
+BREATH = 64
+"""Prompts of one request that are taken in before the requests of others have their turn."""
 
 
 @dataclass
@@ -108,6 +112,8 @@ class ServerState:
         streams: list[Stream] = []
         try:
             for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
+                if index % BREATH == BREATH - 1:
+                    await asyncio.sleep(0)  # others have their turn
                 name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
                 streams.append(
                     await self.engine.add_request(

@@ -13,8 +13,8 @@ import pytest
 
 from mini_vllm import bundled
 from mini_vllm.core.scheduler_output import SchedulerStats
+from mini_vllm.distributed.dp_stats import together
 from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
-from mini_vllm.engine.dp_process_client import together
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.outputs import RequestOutput
@@ -125,8 +125,8 @@ def test_drafts_are_counted_where_the_service_looks(engine: AsyncLLM) -> None:
 def test_an_engine_that_sleeps_lets_everybody_wait(engine: AsyncLLM) -> None:
     async def work() -> None:
         long = asyncio.create_task(ask(engine, 200))
-        while not engine.num_unfinished_requests:
-            await asyncio.sleep(0.005)
+        while not any(told(engine, "num_requests_running").values()):
+            await asyncio.sleep(0.005)  # who waits when the engine falls asleep waits on
         await engine.sleep(mode="wait")
         assert (await long).outputs[0].finish_reason == "length"
         assert await engine.is_sleeping()

@@ -122,7 +122,8 @@ def test_text_may_have_its_special_tokens_already() -> None:
     async def tokenize(prompt: Any) -> list[int]:
         return engine.tokenizer.encode(prompt)
 
-    engine = SimpleNamespace(tokenizer=Tokenizer(), tokenize=tokenize)
+    fits = SimpleNamespace(check_length=lambda text: None)
+    engine = SimpleNamespace(tokenizer=Tokenizer(), tokenize=tokenize, input_processor=fits)
     state: Any = SimpleNamespace(engine=engine)
     for says, want in ((True, [1, 7]), (False, [7])):
         request = CompletionRequest(prompt="x", add_special_tokens=says)

@@ -231,6 +231,7 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
         "/v1/completions", {"prompt": "a", "structured_outputs": {"regex": "[a-z]{999999}"}}, 400,
         "regex needs more than",
     ),
+    "too many": ("/v1/completions", {"prompt": ["a"] * 9000, "n": 2}, 400, "one request may ask"),
     "token": ("/v1/completions", {"prompt": [99999]}, 400, "99999"),
     "max_tokens": ("/v1/completions", {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
     "temperature": ("/v1/completions", {"prompt": "a", "temperature": -1}, 400, "temperature"),
@@ -304,6 +305,26 @@ def test_a_form_that_no_text_has_is_the_callers_mistake(server: Server) -> None:
     assert "cannot be satisfied" in error["message"]
     (event,) = events(server.post("/v1/completions", stream=True, **body).text)
     assert event["error"] == error
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "part"),
+    [
+        ("/v1/completions", {"prompt": [1] * 10**6}, "maximum context length"),
+        ("/v1/completions", {"prompt": ["a"] * 10**6}, "one request may ask"),
+        ("/v1/completions", {"prompt": "a", "bad_words": [1] * 10**6}, "bad_words.0 is 1"),
+        ("/v1/chat/completions", {"messages": [1] * 10**6}, "messages.0 is 1"),
+    ],
+)
+def test_long_lists_are_refused_at_once(
+    server: Server, path: str, body: dict[str, Any], part: str
+) -> None:
+    """A complaint for each item, or a look at each prompt, would hold up everybody."""
+    data = json.dumps(body).encode()
+    start = time.monotonic()
+    answer = server.client.post(path, content=data, headers={"content-type": "application/json"})
+    assert answer.status_code == 400 and part in answer.json()["error"]["message"]
+    assert time.monotonic() - start < 3
 
 
 def test_what_is_cut_may_be_as_long_as_it_likes(server: Server) -> None:

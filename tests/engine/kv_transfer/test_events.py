@@ -151,6 +151,11 @@ def test_names_by_content_are_the_same_everywhere() -> None:
     assert len(content_hashes(list(range(13)), 4)) == 3
     index.apply("w", [BlockRemoved([b"2"])])
     assert index.score("w", list(range(13)), 4) == 1
+    index.apply("w", [BlockStored([b"1"], None, list(range(4)), 4), BlockRemoved([b"1"])])
+    index.apply("w", [BlockStored([b"2"], b"1", list(range(4, 8)), 4)])
+    assert index.score("w", list(range(13)), 4) == 3, "of two copies of the first, one is left"
+    index.apply("w", [BlockRemoved([b"3", b"2", b"1"]), BlockRemoved([b"1"])])
+    assert not index.names["w"], "what is gone takes no room"
     salted = BlockStored([b"s"], None, [5, 5, 5, 5], 4, extra_keys=[("salt", "x")])
     index.apply("w", [salted])
     assert index.score("w", [5, 5, 5, 5], 4) == 0, "other KV for the same tokens"

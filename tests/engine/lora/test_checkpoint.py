@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from mini_vllm import bundled
 from mini_vllm.config import LoRAConfig
 from mini_vllm.lora.checkpoint import LoRAModel, LoRAPair, shard_lora
 from mini_vllm.lora.peft import PEFTHelper, parse_fine_tuned_lora_name
 from mini_vllm.lora.registry import AdapterRegistry, read_adapter
-from mini_vllm.lora.request import LoRARequest
+from mini_vllm.lora.request import LoRARequest, parse_lora_modules
 from mini_vllm.model.layout import Part
 from tests.engine.lora.adapters import make_targets, random_tensors, write_adapter
 
@@ -281,3 +282,30 @@ def test_a_folder_may_be_a_path(tmp_path: Path):
 
 def test_requests_are_equal_by_name():
     assert LoRARequest("a", 1, "x") == LoRARequest("a", 2, "y") != LoRARequest("b", 1, "x")
+
+
+def test_words_of_the_command_line():
+    """As vLLM's --lora-modules takes them, and the name of a bundled adapter."""
+    words = ["a=x/y=z", '{"name": "b", "path": "p", "base_model_name": "m"}', "pirate"]
+    found = parse_lora_modules(words)
+    assert [(r.lora_name, r.lora_int_id) for r in found.values()] == [
+        ("a", 1), ("b", 2), ("pirate", 3),
+    ]  # fmt: skip
+    assert [found[name].lora_path for name in "ab"] == ["x/y=z", "p"]
+    assert found["pirate"].lora_path == str(bundled.adapter_path("pirate"))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["parrot"], "has 'parrot'; write NAME=PATH, or a bundled adapter: "),
+        (["a=x", "a=y"], "has 'a' twice"),
+        (['{"name": "a"}'], "which is not of the form"),
+        (["{a=x"], "which is not of the form"),
+        (['{"name": 3, "path": "x"}'], "lora_name is 3; it must be a string"),
+        (["=x"], "lora_name is empty"),
+    ],
+)
+def test_wrong_words_of_the_command_line(words: list[str], message: str):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        parse_lora_modules(words)

@@ -291,6 +291,16 @@ def test_calls_of_the_engine() -> None:
     engine.abort_requests()
 
 
+def test_calls_reach_all_engines() -> None:
+    """Each has the adapters of its own requests; together they answer as one."""
+    llm = make_llm(data_parallel_size=2)
+    engine, prompt = llm.llm_engine, prompts_of(llm)[0]
+    greedy(llm, [prompt] * 2, BUNDLED[:2])  # one each
+    assert engine.list_loras() == {1, 2}
+    assert engine.remove_lora(1) is True and engine.remove_lora(1) is False
+    assert engine.list_loras() == {2}
+
+
 def test_pinned_adapters() -> None:
     """They keep their slots; if all are pinned, others end with an error."""
     llm = make_llm(max_loras=2, max_cpu_loras=4)

@@ -297,7 +297,12 @@ def test_tokenize_counts_the_tokens_of_pictures() -> None:
         input_processor=processor, tokenizer=processor.tokenizer, preprocess=preprocess,
         limits=SimpleNamespace(max_model_len=128),
     )  # fmt: skip
-    state: Any = SimpleNamespace(engine=engine, check_model=lambda name: None, chat_template=None)
+    state: Any = SimpleNamespace(
+        engine=engine,
+        check_model=lambda name: None,
+        chat_template=None,
+        exclude_tools_when_tool_choice_none=False,
+    )
     part = {"type": "image_url", "image_url": {"url": data_url(Image.new("RGB", (32, 32)))}}
     request = TokenizeRequest(messages=[{"role": "user", "content": [part]}])
     answer = asyncio.run(create_tokenize(state, request, Headers()))

@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from mini_vllm.config import ModelConfig
 from mini_vllm.model.build import load_model
 from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.quantization.fp8 import quantize_block
@@ -299,6 +300,9 @@ def test_the_argument_and_the_checkpoint_must_agree(tmp_path: Path) -> None:
         get_quantization_config(folder, "gptq")
     with pytest.raises(ValueError, match="quantization is 'awq', but the checkpoint is not quant"):
         get_quantization_config(folder / "plain", "awq")
+    for wrong in (5, True, ["int8"]):
+        with pytest.raises(ValueError, match="it must be a name, such as 'int8', or left out"):
+            ModelConfig("storyteller", quantization=wrong)  # type: ignore[arg-type]
 
 
 def test_the_old_name_of_the_entry_is_read(tmp_path: Path) -> None:

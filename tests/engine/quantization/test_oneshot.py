@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,15 @@ import transformers
 from compressed_tensors.compressors import PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from mini_vllm import bundled
+from mini_vllm.entrypoints import info
 from mini_vllm.model.build import load_model
 from mini_vllm.model.config import read_json
 from mini_vllm.quantization import get_quantization_config, oneshot
+from mini_vllm.quantization.fp8 import dequantize_block
 from mini_vllm.quantization.metrics import kl_divergence, perplexity, top1_agreement
 from mini_vllm.quantization.oneshot import writer
 from mini_vllm.quantization.oneshot.awq import search_scale
@@ -249,6 +252,35 @@ def test_families_whose_layers_differ(architecture: str, tmp_path: Path) -> None
     if architecture != "Phi3ForCausalLM":
         with pytest.raises(ValueError, match=f"{architecture} has elsewhere or not at all"):
             oneshot(source, tmp_path / "awq", algorithm="awq", group_size=8, dataset=[[1, 2]])
+
+
+def test_blocks_of_what_the_file_has_stacked(tmp_path: Path) -> None:
+    """Phi-3's q, k and v are one tensor; its blocks end where no projection does."""
+    source, prompt = tmp_path / "source", [3, 1, 4, 1, 5, 9]
+    save_random("Phi3ForCausalLM", source)
+    folder = oneshot(source, tmp_path / "out", "FP8_BLOCK")
+    tensors = load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("weight_scale")]:
+        scale, weight = tensors.pop(name), name.removesuffix("_scale")
+        tensors[weight] = dequantize_block(tensors[weight], scale, (128, 128))
+    shutil.copytree(source, tmp_path / "meant")
+    save_file(tensors, tmp_path / "meant" / "model.safetensors")
+    expected = run_prompt(load_model(tmp_path / "meant", dtype="float32"), prompt)
+    model = load_model(folder, dtype="float32", quant=get_quantization_config(folder))
+    torch.testing.assert_close(run_prompt(model, prompt), expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("scheme", ["W4A16", "W8A8", "FP8_DYNAMIC", "int8", "fp8"])
+def test_information_counts_numbers_and_not_words(scheme: str, tmp_path: Path) -> None:
+    plain = info.describe("storyteller", max_model_len=64)
+    if scheme in writer.PRESETS:
+        found = info.describe(str(oneshot("storyteller", tmp_path / "out", scheme)))
+    else:
+        found = info.describe("storyteller", quantization=scheme)
+    assert found["parameters"] == plain["parameters"]
+    is_widened = scheme.lower().startswith("fp8")  # a CPU has no product for it
+    smaller = found["weight_bytes"] < 0.6 * plain["weight_bytes"]
+    assert smaller != is_widened and found["fits"]
 
 
 def test_what_looks_at_pictures_stays_as_it_is(tmp_path: Path) -> None:

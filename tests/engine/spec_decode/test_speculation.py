@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.config import SpeculativeConfig
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.quantization import oneshot
 
 QUESTIONS = (
     "Tell me a story about a fox named Pip.",
@@ -110,6 +111,19 @@ def test_every_number_of_drafts(method: str, k: int) -> None:
     llm = make(METHODS[method] | {"num_speculative_tokens": k})
     outputs = llm.generate(prompts(), params("greedy"), use_tqdm=False)
     assert told(outputs) == expected("greedy")
+
+
+@pytest.mark.parametrize(
+    "how", [dict(scheme="W4A16", group_size=16), dict(scheme="W8A8")], ids=lambda how: how["scheme"]
+)
+def test_a_quantised_draft_model(how: dict[str, Any], tmp_path: Path) -> None:
+    """Its checkpoint says how it is held; the model beside it is not asked."""
+    folder = oneshot("storyteller-draft", tmp_path / "draft", **how)
+    llm = make({"method": "draft_model", "model": str(folder), "num_speculative_tokens": 3})
+    outputs = llm.generate(prompts(), params("greedy"), use_tqdm=False)
+    assert told(outputs) == expected("greedy")
+    stats = llm.engine.stats.spec_decode
+    assert stats is not None and stats.num_accepted_tokens > 0
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -25,7 +25,9 @@ from mini_vllm import (
     TokensPrompt,
 )
 from mini_vllm.core.repetition import is_repeating
-from mini_vllm.sample.custom import BatchUpdate, LogitsProcessor
+from mini_vllm.distributed import cleanup_dist_env_and_memory
+from mini_vllm.observability.reader import Counter, Gauge, Histogram
+from mini_vllm.sample.custom import AdapterLogitsProcessor, BatchUpdate, LogitsProcessor
 from mini_vllm.worker.sample_step import tokens_to_avoid
 
 PROMPTS = ["Once upon a time", "The little dog", "She said"]
@@ -218,6 +220,81 @@ def test_a_processor_of_ones_own() -> None:
     assert all(token % 2 == 0 for token in mixed[1].outputs[0].token_ids)
     processor = llm.engine.core.model_runner.logits_processors[0]
     assert processor.lengths == [[index] for index in range(24)]  # it sees the output grow
+
+
+class OneToken(AdapterLogitsProcessor):
+    """As in vLLM's documentation: a function for each request that asks for it."""
+
+    @classmethod
+    def validate_params(cls, params: SamplingParams) -> None:
+        target = (params.extra_args or {}).get("target_token")
+        if target is not None and not isinstance(target, int):
+            raise ValueError(f"target_token is {target!r}; it must be an integer")
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def new_req_logits_processor(self, params: SamplingParams) -> Any:
+        target = (params.extra_args or {}).get("target_token")
+        if target is None:
+            return None
+        seen: list[int] = []  # what it remembers, whichever row it is in
+
+        def only(prompt_ids: Any, output_ids: Any, logits: Tensor) -> Tensor:
+            seen.append(len(output_ids))
+            assert seen == list(range(len(seen))) and list(prompt_ids)
+            logits[torch.arange(len(logits)) != target] = -float("inf")
+            return logits
+
+        return only
+
+
+def test_functions_for_single_requests() -> None:
+    llm = LLM("storyteller-draft", **SIZES, logits_processors=[OneToken])
+    plain = SamplingParams(**GREEDY | {"max_tokens": 3})
+    forced = SamplingParams(**GREEDY, extra_args={"target_token": 77})
+    outputs = llm.generate(PROMPTS, [plain, forced, plain], use_tqdm=False)
+    assert outputs[1].outputs[0].token_ids == [77] * 24
+    before = texts(LLM("storyteller-draft", **SIZES), plain)
+    assert [outputs[0].outputs[0].text, outputs[2].outputs[0].text] == [before[0], before[2]]
+    wrong = SamplingParams(extra_args={"target_token": "a"})
+    with pytest.raises(ValueError, match="target_token is 'a'; it must be an integer"):
+        llm.generate(PROMPTS[0], wrong, use_tqdm=False)
+
+
+def test_all_figures_on_demand() -> None:
+    """As vLLM's example reads them; without being asked for, only speculation is counted."""
+    llm = LLM("storyteller-draft", **SIZES, disable_log_stats=False)
+    params = SamplingParams(n=2, max_tokens=6, ignore_eos=True, seed=0)
+    llm.generate(PROMPTS[:2], params, use_tqdm=False)
+    llm.enqueue(PROMPTS[2], SamplingParams(max_tokens=20, ignore_eos=True))
+    llm.engine.step()
+    found = {metric.name: metric for metric in llm.get_metrics() if not hasattr(metric, "labels")
+             or metric.labels.get("finished_reason", "length") == "length"}  # fmt: skip
+    running, tokens = found["vllm:num_requests_running"], found["vllm:generation_tokens"]
+    assert isinstance(running, Gauge) and running.value == 1
+    assert isinstance(tokens, Counter) and tokens.value == 2 * 2 * 6 + 1
+    ended, ttft = found["vllm:request_success"], found["vllm:time_to_first_token_seconds"]
+    assert isinstance(ended, Counter) and ended.value == 4
+    assert isinstance(ttft, Histogram) and ttft.count == ttft.buckets["+Inf"] == 5 and ttft.sum > 0
+    llm.engine.abort_requests()
+    gauges = {
+        metric.name: metric.value for metric in llm.get_metrics() if isinstance(metric, Gauge)
+    }
+    assert gauges["vllm:num_requests_running"] == gauges["vllm:kv_cache_usage_perc"] == 0
+    assert LLM("storyteller-draft", **SIZES).get_metrics() == []
+    engine_args = EngineArgs("storyteller-draft", **SIZES, disable_log_stats=False)
+    assert LLMEngine.from_engine_args(engine_args).get_metrics()
+
+
+def test_a_script_makes_a_second_engine() -> None:
+    llm = LLM("storyteller-draft", **SIZES)
+    del llm
+    cleanup_dist_env_and_memory()
+    messages = [{"role": "user", "content": "Hello"}]
+    params = SamplingParams(max_tokens=2)
+    (output,) = LLM("storyteller-draft", **SIZES).chat(messages, params, use_tqdm=False)
+    assert output.prompt is not None and "Hello" in output.prompt, "what the template made of it"
 
 
 @pytest.mark.parametrize(

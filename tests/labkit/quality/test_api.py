@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from labkit.course import blocks
@@ -22,11 +24,43 @@ def test_the_page_is_what_the_engine_says() -> None:
     assert not wrong, "run `python -m labkit docs figures`:\n" + "\n".join(wrong)
 
 
+def imports_of_the_page() -> list[tuple[str, str]]:
+    """Pairs of an import of vLLM's and ours."""
+    return re.findall(
+        r"^\| `(from vllm[^`]*)` \| `([^`]*)` \|$", api.PAGE.read_text(), re.MULTILINE
+    )
+
+
+def test_what_the_page_imports_is_there() -> None:
+    pairs = imports_of_the_page()
+    assert len(pairs) > 5
+    for theirs, ours in pairs:
+        exec(ours, {})
+        assert theirs.partition(" import ")[2] == ours.partition(" import ")[2]
+
+
+@pytest.mark.upstream
+def test_what_the_page_imports_is_there_upstream() -> None:
+    source = upstream_root(ROOT)
+    if source is None:
+        pytest.skip("vLLM's source is not unpacked; `make upstream` does it")
+    for theirs, _ in imports_of_the_page():
+        module, _, names = theirs.removeprefix("from ").partition(" import ")
+        folder = source / module.replace(".", "/")
+        files = [
+            file for file in (folder.with_suffix(".py"), folder / "__init__.py") if file.is_file()
+        ]
+        text = "".join(file.read_text(encoding="utf-8") for file in files)
+        star = "from .parallel_state import *" if module == "vllm.distributed" else None
+        assert files and all(name in text or (star and star in text) for name in names.split(", "))
+
+
 def test_no_reason_is_left_over() -> None:
     """What is there has no reason to be refused, and what differs is there."""
     ours, theirs = api.our_names(), api.saved_names()
     everything = set().union(*ours.values())
-    assert not {*IGNORED, *REFUSED} & {name for name in ours["arguments"] if name not in ALIASES}
+    both = {*ALIASES, "disable_log_stats"}  # of LLM; the command line drops the latter
+    assert not {*IGNORED, *REFUSED} & (ours["arguments"] - both)
     assert set(DIFFERS) <= everything
     assert set(ALIASES.values()) <= everything
     names = {name for part in theirs.values() for name in part}

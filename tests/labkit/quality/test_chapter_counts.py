@@ -18,6 +18,9 @@ from labkit.course.manifest import Course, Phase
 from labkit.course.root import ROOT
 
 COURSE = Course(ROOT)
+WORDS = (
+    "no one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen"
+).split()
 each_phase = pytest.mark.parametrize("phase", COURSE.ready, ids=lambda phase: phase.number)
 
 
@@ -62,6 +65,17 @@ def test_the_whole_is_the_sum_of_the_tasks(phase: Phase) -> None:
     said = re.findall(r"public (?:0|\d+)/(\d+)", text)
     said += re.findall(r"\b(\d+) tests (?:in \d+ tasks|on your file)", text)
     assert {int(count) for count in said} <= {sum(counts(phase).values())}
+
+
+@each_phase
+def test_files_and_tasks_are_counted_right(phase: Phase) -> None:
+    build = (phase.folder / "02-mini-build.md").read_text("utf-8")
+    guide = (phase.folder / "00-guide.md").read_text("utf-8")
+    files = re.findall(r"(?m)^(\w+) files?, \w+ tasks", build)
+    files += re.findall(r"lines in (\w+) files of", guide)
+    tasks = re.findall(r"(?m)^(?:\w+ files?, )?(\w+) tasks", build)
+    assert {WORDS.index(word.lower()) for word in files} <= {len(phase.modules)}
+    assert {WORDS.index(word.lower()) for word in tasks} == {len(phase.exercises)}
 
 
 def test_every_phase_but_those_without_a_count_was_looked_at() -> None:

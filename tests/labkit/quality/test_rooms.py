@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -64,3 +65,13 @@ def test_this_house_has_no_circle_and_labkit_five_floors() -> None:
 def test_a_commit_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no-such-commit: .*; give a commit"):
         rooms.at("no-such-commit", tmp_path)
+
+
+def test_contributing_names_every_room_and_counts_them() -> None:
+    labkit, _ = rooms.look(ROOT)
+    names = [name.rpartition(".")[2] for name in rooms.between_rooms(labkit.modules)]
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    section = text.partition("## Labkit's rooms")[2].partition("\n## ")[0]
+    missing = {name for name in names if not re.search(rf"`{name}(\.py)?`", section)}
+    assert missing <= {"__main__"}
+    assert f"Now there are {len(names)}, on" in section

@@ -165,6 +165,7 @@ class South(P2pTcpConnector):
     def __init__(self) -> None:
         config = KVTransferConfig("P2pTcpConnector", "kv_consumer", engine_id="south")
         super().__init__(config, KVConnectorRole.WORKER, ConnectorContext(NORTH, SIZE, 16, 64))
+        self.leases: Any = ended_leases()
         self.placed: list[str] = []
         self.told: list[str] = []
 
@@ -180,6 +181,11 @@ class South(P2pTcpConnector):
         answer: Future[bytes] = Future()
         self.fetches[request_id] = Fetch(Pull(source, [5], list(blocks)), deadline, answer)
         return answer
+
+
+def ended_leases(*request_ids: str) -> SimpleNamespace:
+    """A table of leases that has never heard of you: the leases of these requests are over."""
+    return SimpleNamespace(take_ended=lambda now: set(request_ids))
 
 
 def leases(**held: tuple[str, list[int], float | None]) -> Leases:
@@ -204,7 +210,7 @@ def lab() -> SimpleNamespace:
     """All builders of this file."""
     builders = (
         key, shelf, names, tier, request, host, hashed, is_loading, Engine, loaded, store, South,
-        leases, question,
+        ended_leases, leases, question,
     )  # fmt: skip
     return SimpleNamespace(
         SIZE=SIZE, WAITS=WAITS, NORTH=NORTH, SOUTH=SOUTH, **{b.__name__: b for b in builders}

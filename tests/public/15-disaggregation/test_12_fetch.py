@@ -51,6 +51,6 @@ def test_15_12_an_answer_counts_even_at_the_deadline(lab: Any) -> None:
 def test_15_12_what_is_sent_is_reported_too(lab: Any) -> None:
     """The first set names those whose lease is over."""
     south = lab.South()
-    south.leases = lab.leases(cyd=("lease", [7], 0.0))
+    south.leases = lab.ended_leases("cyd")
     sent, received = south.get_finished(set())
     expect((sent, received), ({"cyd"}, set()), at="cyd's lease is over")
