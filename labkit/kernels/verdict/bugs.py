@@ -180,7 +180,8 @@ LAYER_BUGS = (
     ),
     Bug(
         "paged_prefill", "block numbers have 16 bits",
-        "other=0).to(tl.int64)\n        slot = block * BLOCK_SIZE + position % BLOCK_SIZE\n        cache",
+        "other=0).to(tl.int64)\n"
+        "        slot = block * BLOCK_SIZE + position % BLOCK_SIZE\n        cache",
         "other=0).to(tl.int16).to(tl.int64)\n"
         "        slot = block * BLOCK_SIZE + position % BLOCK_SIZE\n        cache",
         "stale_read", "big-cache",
