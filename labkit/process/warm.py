@@ -191,9 +191,9 @@ def _become(fds: list[int], address: str, words: list[str], env: dict[str, str],
     except BaseException:
         traceback.print_exc()
         code = 1
-    for thread in threading.enumerate():
-        if thread is not threading.current_thread() and not thread.daemon:
-            thread.join()
+    # What an interpreter does at its end, and multiprocessing in its forks: idle threads of pools
+    # are told to go, and all that are no daemons are waited for.
+    threading._shutdown()  # type: ignore[attr-defined]
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code if isinstance(code, int) else int(code is not None))

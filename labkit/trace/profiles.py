@@ -39,8 +39,11 @@ def image_of(number: int) -> tuple[int] | tuple[int, int]:
     return (length, max(1, length - number % 4)) if number % 3 == 2 else (length,)
 
 
+MAX_BLOCK_SIZE = 16
+
+
 def _block_size(rng: Random) -> int:
-    return rng.choice((1, 2, 3, 4, 4, 8, 16))
+    return rng.choice((1, 2, 3, 4, 4, 8, MAX_BLOCK_SIZE))
 
 
 def _config(rng: Random, blocks: tuple[int, int], **given: object) -> TraceConfig:
@@ -255,7 +258,7 @@ def _external(rng: Random) -> Shape:
     """A connector has parts of prompts: at once or later, whole or not, kept after the end or not.
 
     What does not arrive of a synchronous load stays in vLLM's prefix cache (DIFFERENCES.md), so
-    there no two prompts are alike.
+    there no two prompts are alike, and nobody is preempted, for who comes back would find it.
     """
     lost = rng.choice((0.0, 0.4))
     connector = rng.choice(("sync", "async"))
@@ -270,6 +273,9 @@ def _external(rng: Random) -> Shape:
         long_prefill_token_threshold=rng.choice((0, 0, 5)),
         max_model_len=rng.choice((33, 64, 128)),
     )
+    if alone:  # as many tokens, however small the blocks are: room for everybody
+        num_gpu_blocks = config.num_gpu_blocks * MAX_BLOCK_SIZE // config.block_size
+        config = replace(config, num_gpu_blocks=num_gpu_blocks)
     return Shape(
         config,
         prompt=(1, 40),

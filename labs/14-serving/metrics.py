@@ -185,7 +185,10 @@ class ServiceStats:
                 continue
             self._iteration.update_from_finished(request, reason, time.monotonic())
             request.has_ended = True
-            if len(request.siblings) == request.n and all(r.has_ended for r in request.siblings):
+            if len(request.siblings) == request.n and all(
+                r.has_ended
+                for r in reversed(request.siblings)  # the last usually ends last
+            ):
                 self._iteration.finished_prompts.append(request.siblings)
 
     def step_done(self, stats: SchedulerStats | None) -> None:

@@ -36,6 +36,14 @@ def _option(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+SHORT = {
+    "tensor_parallel_size": "-tp",
+    "pipeline_parallel_size": "-pp",
+    "data_parallel_size": "-dp",
+}
+"""What vLLM calls these for short."""
+
+
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
     """An option for every argument of the engine but its model, and for those without effect."""
     for section in FLAT_SECTIONS.values():
@@ -63,6 +71,7 @@ def add_field_options(
     for name, hint in typing.get_type_hints(section).items():
         if name not in skip:
             also = [_option(alias) for alias, meant in ALIASES.items() if meant == name]
+            also += [SHORT[name]] if name in SHORT else []
             how = _how_to_read(hint)
             group.add_argument(_option(name), *also, default=argparse.SUPPRESS, **how)
 

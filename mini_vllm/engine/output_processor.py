@@ -146,7 +146,8 @@ class OutputProcessor:
             self._advance(completion, output, now)
             self.changed[parent.request_id] = parent
             if completion.output.finished:
-                parent.finished = all(child.finished for child in parent.outputs)
+                # The last usually ends last: of thousands only one is looked at.
+                parent.finished = all(child.finished for child in reversed(parent.outputs))
                 if parent.finished:
                     finished.append(parent)
                     self.children.pop(parent.request_id, None)
@@ -243,7 +244,7 @@ class OutputProcessor:
             child.text = detokenizer.append(child.token_ids) + detokenizer.flush()
             child.finish_reason = "abort"
             completion.metrics.finished_time = time.monotonic()
-            parent.finished = all(other.finished for other in parent.outputs)
+            parent.finished = all(other.finished for other in reversed(parent.outputs))
             if parent.finished:
                 self.children.pop(parent.request_id, None)
             del self.completions[request_id]

@@ -240,6 +240,13 @@ def test_options_that_take_several_values() -> None:
     assert named.logits_processors == ["a:B", "c:D"]
 
 
+def test_short_names_of_parallel_sizes() -> None:
+    args = build_parser().parse_args(["serve", "storyteller", "-tp", "2", "-pp=3", "-dp", "4"])
+    options = _engine_options(args)
+    sizes = [options[f"{kind}_parallel_size"] for kind in ("tensor", "pipeline", "data")]
+    assert sizes == [2, 3, 4]
+
+
 def test_a_command_that_was_written_for_vllm() -> None:
     """What changes nothing is taken and dropped; underscores and vLLM's other names are known."""
     words = "serve --trust-remote-code storyteller --swap-space 4 --disable-log-requests"

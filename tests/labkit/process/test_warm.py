@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,18 @@ def test_an_endless_loop_is_asked_where_it_stands_and_ended() -> None:
     done = run("def stuck():\n    while True: pass\nstuck()", seconds=1)
     assert done.timed_out
     assert "in stuck" in done.stderr
+
+
+def test_threads_are_waited_for_and_idle_pools_end() -> None:
+    """An idle thread of a pool that somebody still holds waits for ever unless it is told to go."""
+    code = """
+        import concurrent.futures, threading, time
+        threading.held = concurrent.futures.ThreadPoolExecutor()
+        threading.held.submit(time.sleep, 0).result()
+        threading.Thread(target=lambda: (time.sleep(0.2), print("last words"))).start()
+    """
+    done = run(textwrap.dedent(code))
+    assert (done.code, done.stdout) == (0, "last words\n"), done
 
 
 def test_limits_bind() -> None:
