@@ -53,7 +53,9 @@ LEAST_PARALLEL = 1 << 15
 
 def can_run(tensor: Tensor) -> bool:
     """Whether the functions here work on `tensor`. Not while `torch.compile` traces."""
-    return can_read(tensor.dtype, tensor.device.type) and not torch.compiler.is_compiling()
+    if torch.compiler.is_compiling():  # asked first: it cannot trace how a library is looked for
+        return False
+    return can_read(tensor.dtype, tensor.device.type)
 
 
 def can_read(dtype: torch.dtype, device_type: str) -> bool:

@@ -11,6 +11,8 @@ from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, lazy_zero
 from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
+    creeping,
+    deep_logits,
     far_logits,
     far_queries,
     far_table,
@@ -20,6 +22,7 @@ from labkit.kernels.cases.pages import (
     loud_key,
     low_logits,
     steady,
+    uneven,
     zero_queries,
 )
 from labkit.kernels.cases.rules import CaseRules, TensorRule
@@ -163,6 +166,19 @@ PAGED_DECODE = (
         decode([None, 35], 2, 1, 32, 16, change=zero_queries),
     ),
     Case(
+        "wide-window", "a window of 4,900 tokens", "float32",
+        decode([5000, 40], 1, 1, 16, 16, 4900),
+    ),
+    Case("all-heads", "131 key/value heads", "float32", decode([5], 1, 131, 16, 4)),
+    Case(
+        "deep-logits", "logits around -12,000", "bfloat16",
+        decode([40, 9], 2, 1, 16, 16, change=deep_logits),
+    ),
+    Case(
+        "creeping", "scores that rise by less than a millionth a token", "float32",
+        decode([3000], 1, 1, 16, 16, change=creeping),
+    ),
+    Case(
         "big-cache", "blocks behind the 2^32nd element", "float16",
         decode([18, 3], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
     ),
@@ -218,6 +234,18 @@ SPLIT_DECODE = (
     Case(
         "steady", "values that differ little, over many tiles", "float16",
         decode([900, 700], 4, 1, 64, 16, splits=2, change=steady), once=True,
+    ),
+    Case(
+        "uneven", "one key in one split weighs as much as 32 in the other", "float32",
+        decode([64], 2, 1, 16, 16, splits=2, change=uneven),
+    ),
+    Case(
+        "wide-window", "a window of 4,900 tokens", "float32",
+        decode([5000, 40], 1, 1, 16, 16, 4900, splits=3),
+    ),
+    Case(
+        "deep-logits", "logits around -12,000", "bfloat16",
+        decode([100, 9], 2, 1, 16, 16, splits=2, change=deep_logits),
     ),
     Case(
         "traffic", "512 tokens of context in two splits, 4 heads share one", "bfloat16",

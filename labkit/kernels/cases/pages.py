@@ -134,7 +134,8 @@ def far_logits(paged: Pages, problem: dict[str, Any]) -> None:
 
 def logits_around(level: float) -> Callable[[Pages, dict[str, Any]], None]:
     """Logits around a number that float32's exp does not survive: around -110 it gives 0, around
-    110 infinity. Only a true maximum can be subtracted.
+    110 infinity. Only a true maximum can be subtracted, and -12,000 lies below what many take for
+    one to begin with.
 
     Every query is the same vector, and every visible key is moved along it. Keys are multiples of
     1/64, so that float32 sums them without rounding.
@@ -151,6 +152,36 @@ def logits_around(level: float) -> Callable[[Pages, dict[str, Any]], None]:
 
 
 low_logits, high_logits = logits_around(-110.0), logits_around(110.0)
+deep_logits = logits_around(-12_000.0)  # float32 holds them to 1e-3: enough for bfloat16
+
+
+def creeping(paged: Pages, problem: dict[str, Any]) -> None:
+    """Scores that rise by less than a millionth a token, and values that rise with them.
+
+    No tile's maximum is much above that of the tile before it, yet who does not rescale for so
+    little has given the first tokens too much weight in the end.
+    """
+    problem["query"].zero_()[..., 0] = 1 / problem["scale"]
+    for row, length in enumerate(paged.seq_lens):
+        for position in range(length):
+            place = paged.place(row, position)
+            paged.key[place][:, 0] = 2e-3 * position / length
+            paged.value[place] += 2 * position / length
+
+
+def uneven(paged: Pages, problem: dict[str, Any]) -> None:
+    """One key of the first 32 has as much weight as all others together, which are alike.
+
+    A split over the former adds up to 1, one over the latter to 32: whatever is added to such a
+    sum moves weight from one to the other. Their values have opposite signs.
+    """
+    problem["query"].zero_()[..., 0] = 1 / problem["scale"]
+    for row, length in enumerate(paged.seq_lens):
+        for position in range(length):
+            place = paged.place(row, position)
+            is_loud = position == 5
+            paged.key[place][:, 0] = 3.5 if is_loud else -40.0 if position < 32 else 0.0
+            paged.value[place] += 3 if is_loud else -3
 
 
 def leaning(paged: Pages, problem: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, unfilled
 from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
+    creeping,
+    deep_logits,
     far_logits,
     far_queries,
     far_table,
@@ -178,6 +180,19 @@ PAGED_PREFILL = (
     Case(
         "even", "queries of zeros: averages", "float32",
         prefill([(None, 4)], 2, 1, 32, 16, change=zero_queries),
+    ),
+    Case(
+        "wide-window", "a window of 4,900 tokens", "float32",
+        prefill([(20, 4990)], 1, 1, 16, 16, 4900),
+    ),
+    Case("all-heads", "131 key/value heads", "float32", prefill([(2, 3)], 1, 131, 16, 4)),
+    Case(
+        "deep-logits", "logits around -12,000", "bfloat16",
+        prefill([(40, 30)], 1, 1, 16, 16, change=deep_logits),
+    ),
+    Case(
+        "creeping", "scores that rise by less than a millionth a token", "float32",
+        prefill([(3, 3000)], 1, 1, 16, 16, change=creeping),
     ),
     Case(
         "big-cache", "blocks behind the 2^32nd element", "float16",

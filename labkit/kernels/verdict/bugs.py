@@ -94,6 +94,24 @@ LAYER_BUGS = (
         "values", "tiles",
     ),
     Bug(
+        "paged_decode", "a long window is none", "first = tl.maximum(seq_len - window, 0)",
+        "first = tl.maximum(seq_len - tl.where(window < 2048, window, seq_len), 0)",
+        "stale_read", "wide-window",
+    ),
+    Bug(
+        "paged_decode", "there are 12 key/value heads at most", "kv_head = tl.program_id(1)",
+        "kv_head = tl.minimum(tl.program_id(1), 11)", "coverage", "all-heads",
+    ),
+    Bug(
+        "paged_decode", "the maximum begins at -1000",
+        'row_max = tl.full([GROUP_TILE], float("-inf"), tl.float32)',
+        "row_max = tl.full([GROUP_TILE], -1000.0, tl.float32)", "values", "deep-logits",
+    ),
+    Bug(
+        "paged_decode", "a small rescaling is spared", "acc = acc * rescale[:, None]",
+        "acc = acc * tl.where(rescale > 0.999, 1.0, rescale)[:, None]", "values", "creeping",
+    ),
+    Bug(
         "paged_decode", "the scale is taken for granted",
         "* scale\n        scores = tl.where(visible",
         "* (HEAD_DIM**-0.5)\n        scores = tl.where(visible",
@@ -140,6 +158,10 @@ LAYER_BUGS = (
         " mask=(group < GROUP) & (row_sum > 0.0))",
         "coverage", "empty",
     ),
+    Bug(
+        "split_decode", "a sum is kept away from zero before its logarithm",
+        "tl.log(row_sum_or_1)", "tl.log(row_sum_or_1 + 1e-4)", "values", "uneven",
+    ),
     # ------------------------------------------------------------ paged_prefill
     Bug(
         "paged_prefill", "a token sees the one behind it", "(distance >= 0)", "(distance >= -1)",
@@ -150,6 +172,28 @@ LAYER_BUGS = (
         "end = num_computed + tl.minimum(row_begin + QUERY_TILE, query_len)",
         "end = num_computed + query_len",
         "flops", "traffic",
+    ),
+    Bug(
+        "paged_prefill", "a long window is none", "row_position = num_computed + row\n",
+        "row_position = num_computed + row\n    window = tl.where(window > 100, 1 << 30, window)\n",
+        "stale_read", "wide-window",
+    ),
+    Bug(
+        "paged_prefill", "block numbers have 16 bits",
+        "other=0).to(tl.int64)\n"
+        "        slot = block * BLOCK_SIZE + position % BLOCK_SIZE\n        cache",
+        "other=0).to(tl.int16).to(tl.int64)\n"
+        "        slot = block * BLOCK_SIZE + position % BLOCK_SIZE\n        cache",
+        "stale_read", "big-cache",
+    ),
+    Bug(
+        "paged_prefill", "a small rescaling is spared", "acc = acc * rescale[:, None]",
+        "acc = acc * tl.where(rescale > 0.999, 1.0, rescale)[:, None]", "values", "creeping",
+    ),
+    Bug(
+        "paged_prefill", "the maximum begins at -1000",
+        'row_max = tl.full([QUERY_TILE], float("-inf"), tl.float32)',
+        "row_max = tl.full([QUERY_TILE], -1000.0, tl.float32)", "values", "deep-logits",
     ),
     # ------------------------------------------------------------ rms_norm
     Bug(

@@ -247,6 +247,8 @@ def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int)
         # Compact: white space is legal in JSON, and where small models lose their way.
         request.structured_outputs = {"json": schema, "disable_any_whitespace": True}
         request.response_format = None
+    if request.tools and request.tool_choice in (None, "auto"):
+        request.skip_special_tokens = False  # some models have tags of calls among these
     max_tokens = room_for_output(state, num_tokens, wanted)
     return request.sampling_params(state.default_params, max_tokens, num_logprobs)
 

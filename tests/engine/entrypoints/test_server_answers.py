@@ -257,6 +257,15 @@ def test_one_of_several_tools(client: openai.OpenAI) -> None:
         json.loads(call.function.arguments)
 
 
+def test_tags_of_calls_may_be_special_tokens(server: Server) -> None:
+    """They are text where calls are looked for, as in vLLM, and nowhere else."""
+    (start,) = server.post("/tokenize", prompt="<|im_start|>").json()["tokens"]
+    body = {"messages": HELLO, "max_tokens": 2, "logit_bias": {str(start): 100}}
+    for tools, text in (({}, ""), ({"tools": [WEATHER]}, "<|im_start|><|im_start|>")):
+        answer = server.post("/v1/chat/completions", **body, **tools).json()
+        assert answer["choices"][0]["message"]["content"] == text
+
+
 def test_a_model_that_need_not_call_may_just_talk(client: openai.OpenAI) -> None:
     for choice in ("auto", "none"):
         answer = client.chat.completions.create(tool_choice=choice, temperature=0, **ASK)

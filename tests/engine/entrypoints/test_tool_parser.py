@@ -70,11 +70,12 @@ def test_a_broken_call_harms_no_good_one() -> None:
 def test_tools_that_may_not_be_used_are_shown_all_the_same(excludes: bool) -> None:
     """As in vLLM, unless the server is told otherwise."""
     tokenizer = load_tokenizer(bundled.path("storyteller"))
+    fits = SimpleNamespace(check_length=lambda text: None)
     state: Any = SimpleNamespace(
         chat_template="{% if tools %}{{ tools[0].function.name }}{% else %}none{% endif %}",
         trust_request_chat_template=False,
         exclude_tools_when_tool_choice_none=excludes,
-        engine=SimpleNamespace(tokenizer=tokenizer),
+        engine=SimpleNamespace(tokenizer=tokenizer, input_processor=fits),
     )
 
     def shown(**more: Any) -> str:
