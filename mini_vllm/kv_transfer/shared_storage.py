@@ -27,6 +27,7 @@ from mini_vllm.kv_transfer.base import (
     KVConnectorRole,
 )
 from mini_vllm.kv_transfer.progress import RequestTracker
+from mini_vllm.kv_transfer.redis_store import RedisStore, check_address, is_address
 from mini_vllm.kv_transfer.store import HEADER, BlockStore, Store
 from mini_vllm.request import Request
 
@@ -59,7 +60,8 @@ class StorageMetadata(KVConnectorMetadata):
 class SharedStorageConnector(KVConnectorBase_V1):
     """Settings: ``shared_storage_path``, and ``max_bytes`` of all files together (None: no limit).
 
-    Several machines share a folder that all of them mount.
+    Several machines share a folder that all of them mount, or a Redis or Valkey server, whose
+    address then is the path: ``redis://host:6379``.
     """
 
     extra_keys: ClassVar[Mapping[str, Any]] = {"shared_storage_path": None, "max_bytes": None}
@@ -83,13 +85,15 @@ class SharedStorageConnector(KVConnectorBase_V1):
 
     def _open_store(self) -> Store:
         extra = self.config.kv_connector_extra_config
-        max_bytes = extra.get("max_bytes")
+        path, max_bytes = extra["shared_storage_path"], extra.get("max_bytes")
+        if is_address(path):
+            return RedisStore(path, self.context.namespace)
         entry = HEADER.size + self.context.bytes_per_block
         if max_bytes is not None and max_bytes < entry:
             raise ValueError(
                 f"max_bytes is {max_bytes}; the file of one block takes {entry}; raise it"
             )
-        return BlockStore(extra["shared_storage_path"], self.context.namespace, max_bytes)
+        return BlockStore(path, self.context.namespace, max_bytes)
 
     @classmethod
     def check_config(cls, config: KVTransferConfig) -> None:
@@ -104,6 +108,13 @@ class SharedStorageConnector(KVConnectorBase_V1):
             isinstance(max_bytes, bool) or not isinstance(max_bytes, int)
         ):
             raise ValueError(f"max_bytes is {max_bytes!r}; it must be a whole number, or left out")
+        if is_address(path):
+            check_address(path)
+            if max_bytes is not None:
+                raise ValueError(
+                    f"max_bytes is {max_bytes}, which bounds a folder; a server bounds itself: "
+                    "leave it out, and set the server's maxmemory and maxmemory-policy allkeys-lru"
+                )
 
     # ------------------------------------------------------------------ the scheduler's half
 
