@@ -8,6 +8,7 @@ time; what it sees of the others is nothing.
 from __future__ import annotations
 
 import _thread
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -41,6 +42,10 @@ def start() -> Callable[..., Any]:
         return desk.pop()
 
     _thread.start_new_thread(work, ())
+    # A request to show the stack shall reach that thread: only the one that runs can walk its own
+    # without finding frames half made.
+    if hasattr(signal, "SIGUSR1"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
     return apart
 
 

@@ -32,6 +32,7 @@ SHAPE = dict(intermediate_size=128, head_dim=32)
 """Two ranks have 64 columns each of o_proj and down_proj, and 32 rows each of k and v."""
 REFUSED = {
     "ct order": "o_proj' has its columns in groups by g_idx",
+    "ct dynamic order": "o_proj' has its columns in groups by g_idx",
     "gptq order": "o_proj' has its columns in groups by g_idx",
     "fp8 block": "o_proj.weight_scale_inv: a part begins at 64, inside a group of 48",
     "fp8 odd block": "qkv_proj.weight_scale_inv: a part begins at 64, inside a group of 40",
