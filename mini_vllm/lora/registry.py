@@ -3,7 +3,7 @@
 A key names an adapter everywhere inside the engine: in the scheduler's gate, in the hash of every
 KV block, in the slots. It is the name and a digest of the files::
 
-    LoRARequest("pirate", 1, "adapters/pirate")  ->  "pirate@92910ad653b6f15e..."
+    LoRARequest("pirate", 1, "adapters/pirate")  ->  "pirate@61eeebfa48009a99..."
 
 New weights under an old name are another adapter, so they never meet KV of the old ones. And an
 adapter that was thrown out and comes back unchanged finds its cached prefixes again.
