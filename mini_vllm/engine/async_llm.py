@@ -43,6 +43,7 @@ from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.observability.log_line import LogLine
 from mini_vllm.observability.metrics import RequestStats, ServiceStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -184,6 +185,8 @@ class AsyncLLM(EngineControls):
         self.input_processor.use_processors(config.model.logits_processors)
         self.output_processor = OutputProcessor(tokenizer)
         self.stats = ServiceStats()
+        self.log_line = LogLine()
+        self.stats.recorders.append(self.log_line)
         self.admission = Admission(self.stats.requests, max_num_queued_reqs, max_num_queued_tokens)
         self._streams: dict[str, Stream] = {}
         """By internal id: unique, whatever ids callers choose."""

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mini_vllm.engine.control_checks import check_reset, check_sleep
 from mini_vllm.errors import show
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.log_line import LogLine
@@ -30,6 +31,7 @@ class EngineControls(ABC):
 
     tokenizer: Any
     stats: ServiceStats
+    log_line: LogLine
     profiler_config: Mapping[str, Any]
     _is_asleep = False
     _num_profiles = 0
@@ -109,12 +111,7 @@ class EngineControls(ABC):
         Args:
             reset_running_requests, reset_connector: vLLM's; only False is supported.
         """
-        for name, value in (
-            ("reset_running_requests", reset_running_requests),
-            ("reset_connector", reset_connector),
-        ):
-            if value:
-                raise ValueError(f"{name} is {show(value)}; only False is supported")
+        check_reset(reset_running_requests=reset_running_requests, reset_connector=reset_connector)
         return bool(await self.call("reset_prefix_cache"))
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
@@ -131,10 +128,7 @@ class EngineControls(ABC):
 
         Source: vllm/v1/engine/async_llm.py#L931-L937 (AsyncLLM.sleep) @ v0.22.1
         """
-        if level != 1:
-            raise ValueError(f"level is {show(level)}; only level 1 is supported")
-        if mode not in ("abort", "wait"):
-            raise ValueError(f"mode is {show(mode)}; it must be 'abort' or 'wait'")
+        check_sleep(level, mode)
         if self._is_asleep:
             return
         self._is_asleep = True
@@ -214,9 +208,4 @@ class EngineControls(ABC):
 
     async def do_log_stats(self) -> None:
         """One line in the log, at the level INFO: throughput since the last one, and gauges."""
-        loggers = [one for one in self.stats.recorders if isinstance(one, LogLine)]
-        if not loggers:  # it counts from now on
-            loggers = [LogLine()]
-            self.stats.recorders += loggers
-        for logger in loggers:
-            logger.log()
+        self.log_line.log()

@@ -20,6 +20,7 @@ from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.chat_template import render_chat
+from mini_vllm.engine.control_checks import check_reset, check_sleep
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
 from mini_vllm.executor.base import Method
@@ -363,12 +364,7 @@ class LLM:
         Args:
             reset_running_requests, reset_connector: vLLM's; only False is supported.
         """
-        for name, value in (
-            ("reset_running_requests", reset_running_requests),
-            ("reset_connector", reset_connector),
-        ):
-            if value:
-                raise ValueError(f"{name} is {show(value)}; only False is supported")
+        check_reset(reset_running_requests=reset_running_requests, reset_connector=reset_connector)
         return bool(self.engine.client.call("reset_prefix_cache"))
 
     def start_profile(self, profile_prefix: str | None = None) -> None:
@@ -398,10 +394,7 @@ class LLM:
 
         Source: vllm/entrypoints/llm.py#L806-L829 (LLM.sleep) @ v0.22.1
         """
-        if level != 1:
-            raise ValueError(f"level is {show(level)}; only level 1 is supported")
-        if mode not in ("abort", "wait"):
-            raise ValueError(f"mode is {show(mode)}; it must be 'abort' or 'wait'")
+        check_sleep(level, mode)
         if self._is_asleep:
             return
         if mode == "abort":

@@ -16,7 +16,7 @@ from mini_vllm.kv_transfer.store import pack_entry, unpack_entry
 
 SCHEMES = ("redis", "rediss", "valkey", "valkeys", "unix")
 ANSWER_SECONDS = 1.0
-"""What takes longer is computed sooner."""
+"""Longer no step waits for an answer; what is not there by then is computed."""
 PAUSE_SECONDS = 5.0
 """After a failure nobody is asked for so long: a step must not wait again and again."""
 
@@ -84,7 +84,7 @@ class RedisStore:
             ) from None
 
     def contains(self, block_hash: bytes) -> bool:
-        """Whether there is an entry; only reading it tells whether it is sound."""
+        """Whether there is an entry: one round trip. Only reading tells whether it is sound."""
         return bool(self._ask("exists", self.prefix + block_hash.hex().encode()))
 
     def put(self, block_hash: bytes, payload: bytes | memoryview) -> bool:

@@ -34,6 +34,7 @@ class Seen:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     answers: int = 0
+    vanished: int = 0
 
 
 def body_of(max_tokens: int, **more: Any) -> dict[str, Any]:
@@ -71,7 +72,11 @@ def note(seen: Seen, text: str, usage: dict[str, int]) -> None:
 
 
 async def vanish(http: httpx.AsyncClient, seen: Seen, rng: random.Random) -> None:
-    """A client that leaves: before it has sent all, before the first byte, or in the middle."""
+    """A client that leaves: before it has sent all, before the first byte, or in the middle.
+
+    On a slow machine it may come to that only when its answer is complete.
+    """
+    seen.vanished += 1
     body = json.dumps(body_of(200, stream=rng.random() < 0.5)).encode()
     lines = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json")
     head = "\r\n".join((*lines, f"content-length: {len(body)}", "", "")).encode()
@@ -145,7 +150,7 @@ def crowd(server: Server, kinds: list[Any], at_once: int, seed: int = 0) -> Seen
 
     asyncio.run(go())
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
-        server.until(name, 0, seconds=20)
+        server.until(name, 0, seconds=60)
     return seen
 
 
@@ -161,7 +166,8 @@ def check(server: Server, before: dict[str, float], seen: Seen, polite: int) -> 
     assert seen.answers == polite, "an answer was lost"
     assert len(seen.texts) == 1, "greedy answers to one prompt differ"
     gained = {name: value - before[name] for name, value in figures(server).items()}
-    assert gained["length"] == polite and gained["error"] == gained["stop"] == 0
+    assert gained["error"] == gained["stop"] == 0
+    assert 0 <= gained["length"] - polite <= seen.vanished - gained["abort"], gained
 
 
 def test_two_hundred_streams_and_the_figures_agree(server: Server) -> None:
@@ -183,8 +189,8 @@ def test_the_rude_harm_nobody(server: Server) -> None:
     gained = {name: value - before[name] for name, value in figures(server).items()}
     # What the vanished had got before they left is counted, too, and never less than the answers.
     assert gained["generation_tokens_total"] >= seen.completion_tokens
-    assert gained["time_to_first_token_seconds_count"] <= 60 + gained["abort"]
-    assert 0 < gained["abort"] < 60 and seen.statuses[400] > 0
+    assert gained["time_to_first_token_seconds_count"] <= gained["length"] + gained["abort"]
+    assert 0 < gained["abort"] <= seen.vanished < 60 and seen.statuses[400] > 0
 
 
 @pytest.mark.slow
