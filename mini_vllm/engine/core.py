@@ -200,8 +200,7 @@ class EngineCore:
         """
         params = (request.sampling_params.extra_args or {}).get("kv_transfer_params")
         with self._refusal_is_told(params):
-            self.kv.check_params(params, len(request.prompt_token_ids))
-            return Request(
+            known = Request(
                 request.request_id,
                 request.prompt_token_ids,
                 request.sampling_params,
@@ -212,6 +211,8 @@ class EngineCore:
                 lora_name=self._adapter_of(request),
                 mm_features=request.mm_features,
             )
+            self.kv.check_params(known)
+            return known
 
     @contextmanager
     def _refusal_is_told(self, kv_transfer_params: Any) -> Iterator[None]:

@@ -6,7 +6,6 @@ Source: vllm/v1/core/sched/scheduler.py#L117-L165 (Scheduler.__init__) @ v0.22.1
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 from mini_vllm.config import EngineConfig, KVTransferConfig
@@ -19,6 +18,7 @@ from mini_vllm.kv_transfer.factory import KVConnectorFactory
 from mini_vllm.kv_transfer.params import check_remote_blocks, holder_of
 from mini_vllm.kv_transfer.publisher import ZmqEventPublisher
 from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
+from mini_vllm.request import Request
 
 logger = logging.getLogger(__name__)
 
@@ -70,16 +70,17 @@ class EngineKV:
             if events.publisher == "zmq":
                 self.publisher = ZmqEventPublisher(events, replica)
 
-    def check_params(self, params: Mapping[str, Any] | None, num_prompt_tokens: int) -> None:
+    def check_params(self, request: Request) -> None:
         """Refuse a request whose KV cannot be where it says.
 
         Raises:
             ValueError: naming what does not fit.
         """
+        params = request.kv_transfer_params
         if not params:
             return
         if self.connector is not None:
-            check_remote_blocks(params, num_prompt_tokens, self.block_size)
+            check_remote_blocks(params, request, self.block_size)
         elif not self._warned:
             self._warned = True
             logger.warning(

@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import EngineConfig
+from mini_vllm.core.block_hash import extra_hash_keys, hash_block
+from mini_vllm.request import Request
 
 if TYPE_CHECKING:
     from mini_vllm.model.interface import KVCacheSpec
@@ -46,6 +48,16 @@ def kv_namespace(config: EngineConfig, spec: KVCacheSpec) -> bytes:
         "layout": "block, layer, [key, value], token, head, dim",
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).digest()
+
+
+def prompt_identity(request: Request) -> str:
+    """64 hex digits, equal for two requests of one namespace only if their prompts' KV is.
+
+    Blocks that are fetched by where they lie have no hash to be found by. This is theirs: over all
+    tokens of the prompt, with the adapter, the salt and the pictures.
+    """
+    token_ids = request.prompt_token_ids
+    return hash_block(bytes(32), token_ids, extra_hash_keys(request, 0, len(token_ids))).hex()
 
 
 def _model_identity(folder: Path, load_format: str, seed: int) -> list[str]:

@@ -36,6 +36,7 @@ from mini_vllm.kv_transfer.base import (
     KVConnectorMetadata,
     KVConnectorRole,
 )
+from mini_vllm.kv_transfer.identity import prompt_identity
 from mini_vllm.kv_transfer.leases import Leases
 from mini_vllm.kv_transfer.params import RemotePrefill, read_remote_prefill
 from mini_vllm.kv_transfer.progress import RequestTracker
@@ -217,6 +218,7 @@ class P2pTcpConnector(KVConnectorBase_V1):
             "remote_host": host,
             "remote_port": port,
             "remote_num_tokens": request.num_prompt_tokens,
+            "remote_prompt": prompt_identity(request),
             "tp_size": 1,
         }
 

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm.errors import show
+from mini_vllm.kv_transfer.identity import prompt_identity
+from mini_vllm.request import Request
 
 REMOTE_KEYS: dict[str, type] = {
     "remote_engine_id": str,
@@ -55,15 +57,17 @@ def check_params(params: Any) -> None:
     read_remote_prefill(params)
 
 
-def check_remote_blocks(params: Mapping[str, Any], num_prompt_tokens: int, block_size: int) -> None:
+def check_remote_blocks(params: Mapping[str, Any], request: Request, block_size: int) -> None:
     """Refuse KV of another prompt.
 
     Raises:
-        ValueError: if there are not as many tokens and blocks as the prompt has.
+        ValueError: if there are not as many tokens and blocks as the prompt has, or they were
+            computed from other tokens, with another adapter or salt, or over other pictures.
     """
     source = read_remote_prefill(params)
     if source is None:
         return
+    num_prompt_tokens = request.num_prompt_tokens
     num_blocks = -(-min(source.num_tokens, num_prompt_tokens) // block_size)
     if source.num_tokens != num_prompt_tokens or len(source.block_ids) < num_blocks:
         raise ValueError(
@@ -71,6 +75,12 @@ def check_remote_blocks(params: Mapping[str, Any], num_prompt_tokens: int, block
             f"{source.num_tokens} tokens; the prompt has {num_prompt_tokens} tokens, which are "
             f"{-(-num_prompt_tokens // block_size)} blocks of {block_size}; hand on what the "
             "prefill engine has answered for this very prompt"
+        )
+    if params.get("remote_prompt") != prompt_identity(request):
+        raise ValueError(
+            f"kv_transfer_params has remote_prompt {show(params.get('remote_prompt'))}; that is KV "
+            "of other tokens, or with another adapter, salt or picture, than this request has; "
+            "hand on what the prefill engine has answered for this very prompt"
         )
 
 

@@ -482,49 +482,73 @@ check(rows_of("k", 4, 2, 8), range(32, 48), "2 key heads of 8 follow")
 check(rows_of("v", 4, 2, 8), range(48, 64), "then the values")
 
 # %% [markdown]
-# The bundled model tells a story four times: as it is, and with one mistake of loading each. No
+# The bundled model tells a story four times: as it is, and with one mistake of loading each. The mistake
+# is made in a copy of the model's file, so that what is loaded is what a wrong loader would have made. No
 # mistake raises an error. All shapes fit.
 
 # %% tags=["predict"] task="P4" title="One tensor is missing"
 guess = predict("P4", 1, "One of 46 tensors is missing: how many of 24 tokens are the right model's, at the same place?")  # SOLUTION: guess = predict("P4", ..., "One of 46 tensors is missing: how many of 24 tokens are the right model's, at the same place?")
 
 # %%
-from mini_vllm import LLM
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+
+from mini_vllm import LLM, bundled
+
+SHAPE = json.loads((Path(bundled.path("storyteller")) / "config.json").read_text())
+HEADS = SHAPE["num_attention_heads"], SHAPE["num_key_value_heads"], SHAPE["head_dim"]
+LAYERS = [f"model.layers.{n}" for n in range(SHAPE["num_hidden_layers"])]
 
 
-def as_it_is(model) -> None:
+def as_it_is(tensors) -> None:
     """The right model."""
 
 
-def swap_gate_and_up(model) -> None:
-    for layer in model.model.layers:
-        weight = layer.mlp.gate_up_proj.weight.data
-        gate, up = weight.clone().chunk(2)
-        weight.copy_(torch.cat([up, gate]))
+def swap_gate_and_up(tensors) -> None:
+    for layer in LAYERS:
+        gate, up = f"{layer}.mlp.gate_proj.weight", f"{layer}.mlp.up_proj.weight"
+        tensors[gate], tensors[up] = tensors[up], tensors[gate]
 
 
-def swap_keys_and_values(model) -> None:
-    args = model.config
-    k, v = (list(rows_of(part, args.num_attention_heads, args.num_key_value_heads, args.head_dim)) for part in "kv")
-    for layer in model.model.layers:
-        weight = layer.self_attn.qkv_proj.weight.data
-        weight[k + v] = weight[v + k].clone()
+def swap_keys_and_values(tensors) -> None:
+    k, v = list(rows_of("k", *HEADS)), list(rows_of("v", *HEADS))
+    for layer in LAYERS:
+        names = [f"{layer}.self_attn.{part}_proj.weight" for part in "qkv"]
+        stacked = torch.cat([tensors[name] for name in names])
+        stacked[k + v] = stacked[v + k]
+        for part, name in zip("qkv", names, strict=True):
+            tensors[name] = stacked[list(rows_of(part, *HEADS))]
 
 
-def lose_one_matrix(model) -> None:
+def lose_one_matrix(tensors) -> None:
     """One tensor of 46 is missing and nobody looks: the parameter stays empty."""
-    model.model.layers[1].mlp.down_proj.weight.data.zero_()
+    tensors["model.layers.1.mlp.down_proj.weight"].zero_()
+
+
+def loaded_with(mistake) -> LLM:
+    """The bundled model, from a copy of its folder with that mistake in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(bundled.path("storyteller"), folder, dirs_exist_ok=True)
+        file = Path(folder, "model.safetensors")
+        tensors = {name: tensor.clone() for name, tensor in load_file(file).items()}
+        mistake(tensors)
+        save_file(tensors, file)
+        return LLM(folder, block_size=16, num_gpu_blocks=16, max_num_seqs=1, max_model_len=128, dtype="float32")
 
 
 texts, tokens = {}, {}
 for mistake in (as_it_is, swap_gate_and_up, swap_keys_and_values, lose_one_matrix):
-    llm = LLM("storyteller", block_size=16, num_gpu_blocks=16, max_num_seqs=1, max_model_len=128, dtype="float32")
-    mistake(llm.engine.core.model)
+    llm = loaded_with(mistake)
     params = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
     (answer,) = llm.generate(["Once upon a time there was a small fox"], params, use_tqdm=False)
     tokens[mistake], texts[mistake] = answer.outputs[0].token_ids, answer.outputs[0].text
     equal = sum(a == b for a, b in zip(tokens[as_it_is], tokens[mistake], strict=True))
     print(f"{mistake.__name__.replace('_', ' '):21} {equal:2} of 24 tokens: …{texts[mistake]!r}")
+assert len({tuple(ids) for ids in tokens.values()}) == 4, "a mistake has changed nothing"
 score("P4", equal)
 
 # %% [markdown]

@@ -75,6 +75,9 @@ for p, ranks in runs.items():
     print(f"{p} ranks: {exchanged['all_reduce']:6} numbers reduced, {exchanged['all_gather']:6} gathered, {weights:8} weights and {kv_heads} KV heads a rank")
 
 # %% [markdown]
+# One rank alone hands its sums over, too, and gets them back; its embedding is whole, so that one is missing. On
+# four ranks a KV head is held twice, for the model has only two: that is why the weights do not shrink to a quarter.
+#
 # ## 2. The same answer?
 #
 # Sums in another order are not the same to the bit. Is the best token?
@@ -90,6 +93,9 @@ top = whole.topk(2).values
 print(f"smallest distance between best and second best: {float((top[:, 0] - top[:, 1]).min()):.2f}")
 
 # %% [markdown]
+# The differences are tens of thousands of times smaller than the distance between the two best tokens. Where that
+# distance is nearly nothing, two numbers of ranks may choose differently, and neither is wrong.
+#
 # ## 3. What an exchange costs
 #
 # 5 µs a message and 300 GB/s. Short messages want few rounds, long ones want short messages.
@@ -116,7 +122,7 @@ for name, cost, colour in (("ring", ring_time, BLUE), ("one shot", one_shot_time
     plt.loglog(sizes, [1e6 * cost(n, 8, alpha, beta) for n in sizes], color=colour, label=name)
 for n, name in ((8192, "1 token"), (32 * 8192, "32 tokens"), (4096 * 8192, "prompt")):
     plt.axvline(n, color=GREY, zorder=0)
-    plt.text(n, 3, name, rotation=90, ha="right", va="bottom")
+    plt.text(n, 0.97, name, rotation=90, ha="right", va="top", transform=plt.gca().get_xaxis_transform())
 plt.xlabel("bytes")
 plt.ylabel("microseconds")
 plt.title("8 ranks, hidden size 4096, bfloat16")
@@ -124,7 +130,7 @@ plt.legend()
 plt.show()
 weights, bandwidth, layers = 16e9, 4.8e12, 32
 for p in (1, 2, 4, 8):
-    step = weights / p / bandwidth + 2 * layers * one_shot_time(8192, p, alpha, beta)
+    step = weights / p / bandwidth + (2 * layers + 1) * one_shot_time(8192, p, alpha, beta)
     print(f"p = {p}: {1e3 * step:.2f} ms a step, {weights / bandwidth / step:.1f} x")
 
 # %% [markdown]
@@ -168,7 +174,7 @@ for batches in (1, 2, 4):
 # %% [markdown]
 # ## 5. Routing by old news
 #
-# Four engines, short and long requests. An engine tells its counts now and then; a router that counts what it
+# Four engines with two places each, short and long requests. An engine tells its counts now and then; a router that counts what it
 # has sent itself is not fooled in between.
 
 # %% tags=["predict"] task="P3" title="A burst, and no news" why="The router counts what it has sent itself, so it needs no news to spread a burst: each engine gets a quarter."
@@ -208,6 +214,9 @@ for policy, every in (("random", 0), ("in turn", 0), ("router", 1), ("router", 1
     print(f"{policy}{news}: 95 of 100 find less than {waits(policy, every):.0f} ticks of work before them")
 
 # %% [markdown]
+# Every request costs as much under each policy: only who waits behind whom differs. News of the last tick more than
+# halve the long waits of taking turns. A thousand ticks old, they are worth hardly anything.
+#
 # ## 6. Cut by experts
 #
 # A mixture of experts has many MLPs, of which a token uses two. Put whole experts on ranks: tokens travel to their
@@ -250,6 +259,9 @@ loads = [work for _, work in ranks]
 print(f"tokens a rank: {loads}; the slowest has {max(loads) / (sum(loads) / 4):.2f} times the mean, and all wait for it")
 
 # %% [markdown]
+# Popular experts lie on the last rank here. An engine may move experts, or hold popular ones twice; a router may be
+# trained to spread.
+#
 # ## 7. Cut along the sequence
 #
 # After an all-reduce every rank computes the same norm of the same tokens. An all-reduce is a reduce-scatter and an

@@ -146,7 +146,7 @@ check(cost("gather", 1, 1, 1, 2, 3), (5, 5), "one row: as much copied as multipl
 check(cost("grouped", 10, 4, 1, 2, 3), (50, 0), "each row meets one adapter")
 check(cost("dense", 10, 4, 1, 2, 3), (200, 0), "each row meets all four")
 
-# %% tags=["predict"] task="P1" title="The detour beside the road"
+# %% tags=["predict"] task="P1" title="The detour beside the road" why="The detour has 16 x 192 weights on the way in and 512 x 16 on the way out: 11,264 multiplications a row beside 192 x 512 = 98,304, a share of 0.115."
 guess = predict("P1", 0.1, "Rank 16 from 192 to 512: multiplications of one detour over those of W itself?")  # SOLUTION: guess = predict("P1", ..., "Rank 16 from 192 to 512: multiplications of one detour over those of W itself?")
 
 # %%
@@ -154,12 +154,13 @@ score("P1", cost("grouped", 1, 1, 16, 192, 512)[0] / (192 * 512))
 rows = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 3.4))
 for way, style, colour in (("gather", "s--", PINK), ("grouped", "o-", BLUE), ("dense", "^:", ORANGE)):
-    left.plot(rows, [cost(way, n, min(n, 8), 16, 192, 512)[0] for n in rows], style, color=colour, label=way)
+    hollow = {"markersize": 11, "markerfacecolor": "none"} if way == "gather" else {}  # it lies under another
+    left.plot(rows, [cost(way, n, min(n, 8), 16, 192, 512)[0] for n in rows], style, color=colour, label=way, **hollow)
     products = {"gather": 2, "grouped": None, "dense": 2}[way]
-    right.plot(rows, [products or 2 * min(n, 8) for n in rows], style, color=colour, label=way)
+    right.plot(rows, [products or 2 * min(n, 8) for n in rows], style, color=colour, label=way, **hollow)
 left.axhline(192 * 512, color=GREY, label="W, one row")
-left.set(xscale="log", yscale="log", xlabel="rows", ylabel="multiplications", title="up to 8 adapters")
-right.set(xscale="log", xlabel="rows", ylabel="products (calls)", title="calls of a matrix product")
+left.set(xscale="log", yscale="log", xlabel="rows", ylabel="multiplications", title="arithmetic, up to 8 adapters")
+right.set(xscale="log", xlabel="rows", ylabel="calls", title="calls of a matrix product")
 left.legend(fontsize=8)
 plt.show()
 
@@ -184,7 +185,7 @@ def steps_one_slot(requests_per_adapter: int, adapters: int, tokens: int) -> int
 check(steps_one_slot(1, 1, 8), 8, "one adapter")
 check(steps_one_slot(2, 3, 8), 24, "three adapters, one after another, two requests each side by side")
 
-# %% tags=["predict"] task="P2" title="Steps with two slots"
+# %% tags=["predict"] task="P2" title="Steps with two slots" why="Two adapters with their requests run side by side for 8 steps. The third waits until one of them has finished, and takes 8 more."
 guess = predict("P2", 16, "3 adapters with 2 requests each, 8 tokens a request, 2 slots: how many steps in all?")  # SOLUTION: guess = predict("P2", ..., "3 adapters with 2 requests each, 8 tokens a request, 2 slots: how many steps in all?")
 
 # %%
@@ -232,7 +233,7 @@ def second_customer() -> tuple[str, int]:
     return output.outputs[0].text, output.num_cached_tokens
 
 
-# %% tags=["predict"] task="P3" title="Cached tokens that are another's"
+# %% tags=["predict"] task="P3" title="Cached tokens that are another's" why="Only full blocks are cached: 69 tokens are 8 blocks of 8 and 5 tokens over. The name is the same, so are the hashes, and all 64 are found: computed with the weights of customer one."
 guess = predict("P3", 64, "The prompt has 69 tokens in blocks of 8. How many of them does customer two find in the cache, if the name is all?")  # SOLUTION: guess = predict("P3", ..., "The prompt has 69 tokens in blocks of 8. How many of them does customer two find in the cache, if the name is all?")
 
 # %%
@@ -283,12 +284,12 @@ delta = torch.linalg.svdvals(2.0 * pair[1] @ pair[0])
 whole = torch.linalg.svdvals(base["model.layers.2.self_attn.q_proj.weight"].float())
 figure, axis = plt.subplots()
 axis.plot(range(1, 193), whole, color=BLUE, label="W, 256 x 192")
-axis.plot(range(1, 9), delta[:8], "o-", color=ORANGE, label="2 B A, rank 8")
+axis.plot(range(1, 9), delta[:8], "o-", color=ORANGE, label="scale B A, rank 8")
 axis.set(xlabel="direction", ylabel="singular value", title="q_proj of layer 2", xscale="log")
 axis.legend()
 plt.show()
 
-# %% tags=["predict"] task="P4" title="The smallest rank that still speaks like a pirate"
+# %% tags=["predict"] task="P4" title="The smallest rank that still speaks like a pirate" why="The largest directions carry most of the product, and the plot shows how fast the rest falls. Three of eight are enough for this answer; the third one brings the Arr!"
 guess = predict("P4", 2, "Down to which rank does the answer to the first question stay the same?")  # SOLUTION: guess = predict("P4", ..., "Down to which rank does the answer to the first question stay the same?")
 
 # %%

@@ -18,7 +18,7 @@ import matplotlib.pyplot as plt
 from PIL import Image, ImageDraw
 
 warnings.filterwarnings("ignore", message="IProgress")  # no progress bars needed here
-plt.rcParams |= {"figure.figsize": (7.5, 3.0), "axes.grid": True, "grid.alpha": 0.3}
+plt.rcParams |= {"figure.figsize": (7.5, 3.0), "axes.grid": True, "grid.alpha": 0.3, "axes.axisbelow": True}
 
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.multimodal.hasher import hash_image
@@ -70,11 +70,12 @@ plt.plot(sizes, [tokens_of(size // 32 * 32, size // 32 * 32) for size in sizes],
 plt.xlabel("side of a square picture, pixels")
 plt.ylabel("tokens")
 plt.title("A picture costs by its area")
+plt.show()
 
 # %% [markdown]
 # ## 2. Five questions about one picture
 
-# %% tags=["predict"] task="P1" title="Encodings" why="The encoder runs once for a picture, not for a question: its output is kept under the picture's hash, and the blocks of the common beginning are found in the prefix cache, so later questions need not even that."
+# %% tags=["predict"] task="P1" title="Encodings" why="The encoder runs once for a picture, not for a question: its rows are kept under the picture's hash. The prefix cache supplies two full blocks, the first 16 tokens; the picture's last tokens lie behind them, and their rows come from the encoder's cache."
 guess = predict("P1", 5, "Five questions about one picture: how often does the encoder run?")  # SOLUTION: guess = predict("P1", ..., "Five questions about one picture: how often does the encoder run?")
 
 # %%
@@ -208,5 +209,5 @@ fig, axes = plt.subplots(1, 3)
 for axis, image, answer in zip(axes, (SUN, BOX, BOTH), answers, strict=True):
     axis.imshow(image)
     axis.set_title(answer, fontsize=7)
-    axis.axis("off")
+    axis.set(xticks=[], yticks=[])
 print(answers, looks(answers))

@@ -3,7 +3,8 @@
 # # Phase 14: from a loop to a service
 #
 # You watch unread tokens merge, see what a blocked loop does to strangers, send loads that wait and loads that do not, and compare a percentile with
-# what is left of it in a histogram. Nothing here needs a network. Before each experiment you write down a guess.
+# what is left of it in a histogram. Nothing here needs a network. The first two experiments run by the clock, so your
+# numbers differ from those printed here; the others repeat. Before each experiment you write down a guess.
 #
 # | word | meaning |
 # |---|---|
@@ -21,7 +22,8 @@ import time
 import matplotlib.pyplot as plt
 import numpy as np
 
-plt.rcParams |= {"figure.figsize": (7.5, 3.4), "axes.grid": True, "grid.alpha": 0.3}
+BLUE, ORANGE, GREEN = "#0072B2", "#E69F00", "#009E73"  # safe for colour-blind eyes
+plt.rcParams |= {"figure.figsize": (7.5, 3.4), "axes.grid": True, "grid.alpha": 0.3, "axes.axisbelow": True}
 
 from mini_vllm.engine.collector import RequestOutputCollector
 from mini_vllm.entrypoints.load import arrival_times
@@ -56,7 +58,7 @@ def outputs_read(tokens, gap, pause):
 check(outputs_read(200, 0.001, 0.0), 200, "who reads at once gets each token alone")
 check(outputs_read(200, 0.005, 0.050), 20, "one second, every 50 ms")
 
-# %% tags=["predict"] task="P1" title="Outputs at 20 ms"
+# %% tags=["predict"] task="P1" title="Outputs at 20 ms" why="The first token is read at once. The others take 200 ms, and a reader who sleeps 20 ms comes about ten times for them: about 11 outputs, fewer if a sleep lasts longer than it was asked to."
 guess = predict("P1", 8, "200 tokens, one a millisecond; the reader sleeps 20 ms. How many outputs?")  # SOLUTION: guess = predict("P1", ..., "200 tokens, one a millisecond; the reader sleeps 20 ms. How many outputs?")
 
 # %%
@@ -118,9 +120,11 @@ async def ten_streams(hold):
 
 
 fine, held = run(ten_streams(0)), run(ten_streams(0.1))
-plt.hist([fine, held], bins=np.arange(0, 130, 5), label=["nobody holds the loop", "somebody does"])
+plt.hist([fine, held], bins=np.arange(0, 130, 5), color=[BLUE, ORANGE], label=["nobody holds the loop", "somebody does"])
 plt.yscale("log")
+plt.ylim(bottom=0.7)
 plt.xlabel("gap between two outputs (ms)")
+plt.ylabel("number of gaps")
 plt.legend()
 plt.title("One handler that sleeps makes all streams stutter")
 score("P2", round(max(held)))
@@ -144,7 +148,7 @@ def latencies(arrivals, service):
 # %% tags=["check"] task="N2"
 check([round(x, 6) for x in latencies([0.0, 0.0, 1.0], 0.1)], [0.1, 0.2, 0.1], "the second waits for the first, the third for nobody")
 
-# %% tags=["predict"] task="P3" title="Overload"
+# %% tags=["predict"] task="P3" title="Overload" why="11 come in a second and 10 are served, so the line grows by one a second, a tenth of a second of waiting. The last of 400 comes after 36 s and finds about 36 before it, 3.6 s; arrivals that come in clumps add the rest."
 guess = predict("P3", 4.7, "At 11 requests a second, 400 requests: the p99 of the latency in seconds?")  # SOLUTION: guess = predict("P3", ..., "At 11 requests a second, 400 requests: the p99 of the latency in seconds?")
 
 # %%
@@ -160,16 +164,17 @@ def closed_loop(clients, requests, service):
 
 
 open_p99 = {}
-for rate in (5, 9, 11):
+for rate, colour in ((5, BLUE), (9, ORANGE), (11, GREEN)):
     seen = latencies(arrival_times(400, rate, 1.0, np.random.default_rng(1)), 0.1)
     open_p99[rate] = float(np.percentile(seen, 99))
     print(f"open loop, {rate:2d} a second: p50 {np.percentile(seen, 50):6.2f} s, p99 {open_p99[rate]:6.2f} s")
-    plt.plot(seen, label=f"{rate} a second")
+    plt.plot(seen, color=colour, label=f"{rate} a second")
 seen = closed_loop(4, 400, 0.1)
 print(f"closed loop, 4 clients:  p50 {np.percentile(seen, 50):6.2f} s, p99 {np.percentile(seen, 99):6.2f} s")
 plt.plot(seen, "k--", label="closed loop, 4 clients")
 plt.xlabel("request")
 plt.ylabel("latency (s)")
+plt.title("One more than it can serve, and the line never ends")
 plt.legend()
 score("P3", round(open_p99[11], 2))
 
@@ -177,6 +182,9 @@ score("P3", round(open_p99[11], 2))
 # The closed loop never shows an overload: its clients wait, and the load shrinks just when it hurts.
 #
 # ## 4. Bursts
+#
+# The same number of requests a second can come in clumps or in step. `burstiness` 1 is pure chance (a Poisson
+# process), below 1 they come in clumps, above 1 more evenly, and at infinity like a clock.
 
 # %% tags=["todo"] task="N3" title="Goodput"
 def share_in_time(seen, limit):
@@ -197,6 +205,9 @@ for burstiness in (0.25, 1.0, 4.0, math.inf):
 # The rate is 7 a second each time, and so is the throughput. What differs is who waits.
 #
 # ## 5. What is left of a percentile
+#
+# A server does not keep every latency. It counts how many lie below each of a few bounds, and a dashboard guesses the
+# percentile from the counts: on a straight line between two bounds.
 
 # %% tags=["todo"] task="N4" title="Count for a histogram"
 def count_below(values, bounds):

@@ -12,6 +12,7 @@
 
 # %% tags=["setup"]
 import tempfile
+import warnings
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -21,8 +22,9 @@ import torch
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.kv_transfer.economics import LINKS, SHAPES, kv_bytes_per_token
 
+warnings.filterwarnings("ignore", message="IProgress")  # no progress bars needed here
 torch.set_num_threads(1)
-BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#DDDDDD"  # safe for colour-blind eyes
+BLUE, ORANGE, GREEN, PINK, GREY = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#777777"  # safe for colour-blind eyes
 plt.rcParams |= {"figure.figsize": (7.5, 3.4), "axes.grid": True, "grid.alpha": 0.3}
 GREEDY = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
 
@@ -112,7 +114,7 @@ print("the same text:", texts["as it was"] == texts["heads swapped"])
 # %% [markdown]
 # ## 3. A second tier
 #
-# Six conversations take turns. The device holds one of them. How many tokens are computed again?
+# Six conversations of 8 blocks take turns. The device holds one of them, with room to work. How many tokens are computed again?
 
 # %% tags=["todo"] task="N3" title="Tokens that had to be computed"
 def computed_tokens(outputs) -> int:
@@ -143,7 +145,7 @@ def play(connector, rounds=3):
     return computed_tokens(outputs)
 
 
-# %% tags=["predict"] task="P2" title="With a tier that holds all"
+# %% tags=["predict"] task="P2" title="With a tier that holds all" why="Each of the six conversations is computed once, in the first round: 6 x 64 = 384 tokens. In the two rounds behind it all of them come back from the host."
 guess = predict("P2", 384, "6 conversations of 64 tokens, 3 rounds: 1152 prompt tokens. With a host that holds everything, how many are computed?")  # SOLUTION: guess = predict("P2", ..., "6 conversations of 64 tokens, 3 rounds: 1152 prompt tokens. With a host that holds everything, how many are computed?")
 
 # %%
@@ -151,15 +153,15 @@ room = {"cpu_bytes_to_use": 80 * block}
 results = {
     "no tier": play(None),
     "room for all": play(("OffloadingConnector", room)),
-    "half, LRU": play(("OffloadingConnector", {"cpu_bytes_to_use": 30 * block})),
-    "half, ARC": play(("OffloadingConnector", {"cpu_bytes_to_use": 30 * block, "eviction_policy": "arc"})),
+    "30 blocks, LRU": play(("OffloadingConnector", {"cpu_bytes_to_use": 30 * block})),
+    "30 blocks, ARC": play(("OffloadingConnector", {"cpu_bytes_to_use": 30 * block, "eviction_policy": "arc"})),
 }
 for name, count in results.items():
     print(f"{name:14} {count:5} of 1152 tokens computed")
 score("P2", results["room for all"])
 
 # %% [markdown]
-# A tier that holds half of what goes round always holds the wrong half: what comes next is what was thrown
+# A tier with 30 of the 48 blocks that go round always holds the wrong ones: what comes next is what was thrown
 # out first. ARC cannot know better, for nobody comes twice before being thrown out. The surprise is how
 # little a tier helps just below the size that it needs.
 
@@ -233,3 +235,8 @@ routes = {
 for name, route in routes.items():
     total, longest = simulate(route)
     print(f"{name:12} {total:5} tokens computed, longest wait {longest:5} tokens")
+
+# %% [markdown]
+# By prefix alone everybody ends at the first worker: it has the popular prompt, and who shares nothing is sent there, too.
+# That computes least and waits longest. With the queue counted in, a worker computes the prompt again where waiting for it
+# would take longer.

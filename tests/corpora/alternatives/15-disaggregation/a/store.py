@@ -53,7 +53,7 @@ class BlockStore:
                     path.unlink(missing_ok=True)
                 continue
             files.append((path, status))
-        files.sort(key=lambda entry: (entry[1].st_mtime_ns, entry[0]), reverse=True)
+        files.sort(key=lambda entry: entry[1].st_mtime_ns, reverse=True)
         left = sum(status.st_size for _, status in files)
         while files and self.max_bytes is not None and left > self.max_bytes:
             path, status = files.pop()
