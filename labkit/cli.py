@@ -23,9 +23,8 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from labkit import slips
 from labkit.course.root import ROOT
-from labkit.setup import bootstrap
+from labkit.setup import bootstrap, slips
 from labkit.setup.requirements import DEFAULT_GROUPS, SetupError
 
 ENGINE = ("engine",)

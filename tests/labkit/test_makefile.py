@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from labkit import slips
 from labkit.cli import COMMANDS
 from labkit.course.root import ROOT
+from labkit.setup import slips
 
 PROMISED = """setup demo test lint test-full lab-% trace-diff-% watch-% hint-% diff-% reset-% read-%
     notebook-% run-% grade-% progress doctor check-kernel upstream cite-check conformance arena
