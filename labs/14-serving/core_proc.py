@@ -214,7 +214,8 @@ class EngineCoreProc:
         Args:
             mode: "abort" ends all requests now; "wait" lets those that run come to their end;
                 "keep" holds everybody where they are. New requests queue in each case.
-            clear_cache: forget cached KV when the engine is idle.
+            clear_cache: forget cached KV when the engine is idle; with "keep" at once, and those
+                who are held compute theirs anew when they go on.
 
         Returns:
             Done when nothing runs any more; with "keep", at once.
@@ -225,6 +226,8 @@ class EngineCoreProc:
         done: Future[None] = Future()
         if mode == "keep":
             scheduler.pause_state = PauseState.PAUSED_ALL
+            if clear_cache:
+                self.core.reset_prefix_cache(reset_running_requests=True)
             done.set_result(None)
             return done
         if mode not in ("abort", "wait"):

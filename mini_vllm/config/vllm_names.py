@@ -188,7 +188,7 @@ DIFFERS: dict[str, str] = {
     "cpu_offload_gb": "only 0",
     "logits_processors": "applied after penalties; not beside speculative_config",
     "sleep": "level 1, modes 'abort' and 'wait'",
-    "reset_prefix_cache": "its two options must be False",
+    "reset_prefix_cache": "reset_connector must be False",
     "generate": "mm_processor_kwargs belong to a prompt; no tokenization_kwargs",
     "enqueue": "mm_processor_kwargs belong to a prompt; no tokenization_kwargs",
     "chat": "templates are given text, not parts; no tokenization_kwargs",

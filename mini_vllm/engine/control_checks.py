@@ -13,8 +13,7 @@ def check_sleep(level: int, mode: str) -> None:
         raise ValueError(f"mode is {show(mode)}; it must be 'abort' or 'wait'")
 
 
-def check_reset(**options: bool) -> None:
-    """Raises ValueError for an option of ``reset_prefix_cache`` that is not False."""
-    for name, value in options.items():
-        if value:
-            raise ValueError(f"{name} is {show(value)}; only False is supported")
+def check_reset(reset_connector: bool) -> None:
+    """Raises ValueError: what a connector keeps elsewhere is not forgotten from here."""
+    if reset_connector:
+        raise ValueError(f"reset_connector is {show(reset_connector)}; only False is supported")

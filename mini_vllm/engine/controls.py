@@ -109,10 +109,12 @@ class EngineControls(ABC):
         """Forget all cached KV; False, with nothing done, while requests hold blocks.
 
         Args:
-            reset_running_requests, reset_connector: vLLM's; only False is supported.
+            reset_running_requests: take the blocks of running requests, too, and compute them
+                anew: what follows comes from the weights as they are then. The answer is True.
+            reset_connector: vLLM's; only False is supported.
         """
-        check_reset(reset_running_requests=reset_running_requests, reset_connector=reset_connector)
-        return bool(await self.call("reset_prefix_cache"))
+        check_reset(reset_connector)
+        return bool(await self.call("reset_prefix_cache", reset_running_requests))
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:
         """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.

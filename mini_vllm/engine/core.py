@@ -415,8 +415,15 @@ class EngineCore:
         return stats
 
     @whole_or_not_at_all
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached KV; False, with nothing done, while requests hold blocks."""
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached KV; False, with nothing done, while requests hold blocks.
+
+        Args:
+            reset_running_requests: let them wait, with the output they have, and compute all of
+                it anew. What other engines were to fetch from here is given up.
+        """
+        if reset_running_requests:
+            self.undo()  # to the state of this moment: only what was computed is lost
         return self.scheduler.reset_prefix_cache()
 
     def flush_kv(self) -> None:

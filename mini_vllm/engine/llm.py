@@ -5,8 +5,6 @@ Source: vllm/entrypoints/llm.py#L120-L600 (LLM) @ v0.22.1
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,7 +18,6 @@ from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.chat_template import render_chat
-from mini_vllm.engine.control_checks import check_reset, check_sleep
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
 from mini_vllm.executor.base import Method
@@ -30,7 +27,6 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
 from mini_vllm.multimodal.chat import take_images
-from mini_vllm.observability.profile import profiled, trace_file
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -94,13 +90,15 @@ class LLM:
         self.config = make_engine_config(model, **config)
         folder = self.config.model.tokenizer or self.config.model.model
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
-        log_stats = not disable_log_stats
-        self.engine = LLMEngine(self.config, tokenizer, extensions, scheduler_cls, log_stats)
-        self.profiler_config = dict(profiler_config or {})
-        self._profiles = contextlib.ExitStack()
-        self._num_profiles = 0
+        self.engine = LLMEngine(
+            self.config,
+            tokenizer,
+            extensions,
+            scheduler_cls,
+            log_stats=not disable_log_stats,
+            profiler_config=profiler_config,
+        )
         self._enqueued: list[RequestOutput] = []
-        self._is_asleep = False
         self._ids = itertools.count()
         self.default_sampling_params = recommended_params(self.config.model)
 
@@ -294,12 +292,7 @@ class LLM:
 
         Source: vllm/entrypoints/llm.py#L602-L613 (LLM.apply_model) @ v0.22.1
         """
-
-        @functools.wraps(func)
-        def on_model(worker: Any) -> Any:
-            return func(worker.model)
-
-        return self.collective_rpc(on_model)
+        return self.engine.apply_model(func)
 
     def get_world_size(self, include_dp: bool = True) -> int:
         """How many workers there are: tensor × pipeline, and × data parallel if it counts.
@@ -359,13 +352,9 @@ class LLM:
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
-        """Forget all cached KV; False, with nothing done, while requests hold blocks.
-
-        Args:
-            reset_running_requests, reset_connector: vLLM's; only False is supported.
-        """
-        check_reset(reset_running_requests=reset_running_requests, reset_connector=reset_connector)
-        return bool(self.engine.client.call("reset_prefix_cache"))
+        """Forget all cached KV; see
+        :meth:`~mini_vllm.engine.offline_controls.OfflineControls.reset_prefix_cache`."""
+        return self.engine.reset_prefix_cache(reset_running_requests, reset_connector)
 
     def start_profile(self, profile_prefix: str | None = None) -> None:
         """Record every operation until :meth:`stop_profile`, for https://ui.perfetto.dev.
@@ -373,42 +362,20 @@ class LLM:
         Raises:
             ValueError: without a ``profiler_config``, or while another recording goes on.
         """
-        file = trace_file(self.profiler_config, profile_prefix, self._num_profiles + 1)
-        self.stop_profile()
-        self._num_profiles += 1
-        self._profiles.enter_context(profiled(file))
+        self.engine.start_profile(profile_prefix)
 
     def stop_profile(self) -> None:
         """Write the recording, if there is one."""
-        self._profiles.close()
+        self.engine.stop_profile()
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:
-        """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.
-
-        Args:
-            level: only 1; see vLLM for the others.
-            mode: of unfinished requests: "abort" them, or "wait" until they have finished.
-
-        Raises:
-            ValueError: for another level or mode.
-
-        Source: vllm/entrypoints/llm.py#L806-L829 (LLM.sleep) @ v0.22.1
-        """
-        check_sleep(level, mode)
-        if self._is_asleep:
-            return
-        if mode == "abort":
-            self.engine.abort_requests()
-        while self.engine.has_unfinished_requests():
-            self.engine.step()
-        self.engine.client.call("sleep")
-        self._is_asleep = True
+        """Give back the KV cache's memory until :meth:`wake_up`; see
+        :meth:`~mini_vllm.engine.offline_controls.OfflineControls.sleep`."""
+        self.engine.sleep(level, mode)
 
     def wake_up(self, tags: Sequence[str] | None = None) -> None:
         """End :meth:`sleep`. The cache is empty; `tags` are vLLM's, and all is woken at once."""
-        if self._is_asleep:
-            self.engine.client.call("wake_up")
-            self._is_asleep = False
+        self.engine.wake_up(tags)
 
     def get_metrics(self) -> list[Metric]:
         """Figures of this engine, such as ``vllm:spec_decode_num_accepted_tokens``: of speculation
@@ -450,7 +417,7 @@ class LLM:
         stream: bool,
     ) -> list[RequestOutput]:
         """Queue every prompt that can be served. Each id is in ``ids`` before it is queued."""
-        if self._is_asleep:
+        if self.engine.is_sleeping():
             raise ValueError("the engine sleeps; call wake_up() first")
         prompts = _as_list(prompts)
         all_params = _per_prompt(

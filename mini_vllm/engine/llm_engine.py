@@ -5,8 +5,9 @@ Source: vllm/v1/engine/llm_engine.py#L48-L425 (LLMEngine) @ v0.22.1
 
 from __future__ import annotations
 
+import functools
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config import EngineConfig
@@ -19,6 +20,7 @@ from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.dp_client import DataParallelClient
 from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.log_stats import LogStats
+from mini_vllm.engine.offline_controls import OfflineControls
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.executor.base import Method
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from mini_vllm.engine.arg_utils import EngineArgs
 
 
-class LLMEngine:
+class LLMEngine(OfflineControls):
     """Takes prompts, steps, and hands back outputs as they grow.
 
     Args:
@@ -43,6 +45,7 @@ class LLMEngine:
         tokenizer: of the ``transformers`` kind, or None to work on token ids only.
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
         log_stats: whether :meth:`get_metrics` is to tell all that a server would.
+        profiler_config: see :class:`~mini_vllm.engine.offline_controls.OfflineControls`.
     """
 
     def __init__(
@@ -52,7 +55,9 @@ class LLMEngine:
         extensions: Sequence[SchedulerExtension] = (),
         scheduler_cls: type[Scheduler] = Scheduler,
         log_stats: bool = False,
+        profiler_config: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__(profiler_config)
         self.cores = _make_cores(config, extensions, scheduler_cls)
         self.core = self.cores[0]
         """The engine; with data parallelism the first of them, all being alike."""
@@ -221,32 +226,16 @@ class LLMEngine:
             self._agree()
             raise
 
+    def abort_request(self, request_ids: list[str]) -> None:
+        """vLLM's name of :meth:`abort_requests`."""
+        self.abort_requests(request_ids)
+
     def _agree(self) -> None:
         """Let front end and engine agree on who is unfinished, wherever an interrupt struck."""
         processor = self.output_processor
         gone = self.client.call("keep_only", list(processor.completions))
         told = {output.request_id for output in processor.inbox}
         processor.abort([request_id for request_id in gone if request_id not in told])
-
-    def add_lora(self, lora_request: LoRARequest) -> bool:
-        """Load an adapter for requests to come; True. ValueError if it cannot be served.
-
-        Source: vllm/v1/engine/llm_engine.py#L394-L396 (LLMEngine.add_lora) @ v0.22.1
-        """
-        return self.client.call("add_lora", lora_request)
-
-    def remove_lora(self, lora_id: int) -> bool:
-        """Forget an adapter and free its slot; False if there is none of that number."""
-        return self.client.call("remove_lora", lora_id)
-
-    def list_loras(self) -> set[int]:
-        """Numbers of the adapters that are loaded."""
-        return set(self.client.call("list_loras"))
-
-    def pin_lora(self, lora_id: int) -> bool:
-        """Keep an adapter in a slot until it is removed; True. ValueError for an unknown number,
-        or if every slot is pinned."""
-        return self.client.call("pin_lora", lora_id)
 
     def flush_kv(self) -> None:
         """Return when all KV that is to be saved is where other engines find it."""
@@ -281,6 +270,14 @@ class LLMEngine:
     def has_unfinished_requests(self) -> bool:
         return bool(self.output_processor.completions)
 
+    def get_num_unfinished_requests(self) -> int:
+        """A prompt with ``n`` completions counts ``n`` times."""
+        return len(self.output_processor.completions)
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer, of the ``transformers`` kind; None if there is none."""
+        return self.tokenizer
+
     def collective_rpc(
         self,
         method: Method,
@@ -294,6 +291,15 @@ class LLMEngine:
             for core in self.cores
             for answer in core.executor.collective_rpc(method, timeout, args, kwargs)
         ]
+
+    def apply_model(self, func: Callable[[Any], Any]) -> list[Any]:
+        """Call ``func(model)`` on every worker, with its part of the model."""
+
+        @functools.wraps(func)
+        def on_model(worker: Any) -> Any:
+            return func(worker.model)
+
+        return self.collective_rpc(on_model)
 
     def shutdown(self) -> None:
         """End the engine and its workers."""

@@ -76,11 +76,12 @@ def check_remote_blocks(params: Mapping[str, Any], request: Request, block_size:
             f"{-(-num_prompt_tokens // block_size)} blocks of {block_size}; hand on what the "
             "prefill engine has answered for this very prompt"
         )
-    if params.get("remote_prompt") != prompt_identity(request):
+    prompt = params.get("remote_prompt")  # vLLM's have none: then nobody can know
+    if prompt is not None and prompt != prompt_identity(request):
         raise ValueError(
-            f"kv_transfer_params has remote_prompt {show(params.get('remote_prompt'))}; that is KV "
-            "of other tokens, or with another adapter, salt or picture, than this request has; "
-            "hand on what the prefill engine has answered for this very prompt"
+            f"kv_transfer_params has remote_prompt {show(prompt)}; that is KV of other tokens, or "
+            "with another adapter, salt or picture, than this request has; hand on what the "
+            "prefill engine has answered for this very prompt"
         )
 
 

@@ -94,8 +94,10 @@ def _add_pause(app: FastAPI, state: ServerState) -> None:
         return {"is_paused": await engine.is_paused()}
 
     @app.post("/reset_prefix_cache")
-    async def reset_prefix_cache() -> Response:
-        if not await engine.reset_prefix_cache():
+    async def reset_prefix_cache(
+        reset_running_requests: bool = False, reset_external: bool = False
+    ) -> Response:
+        if not await engine.reset_prefix_cache(reset_running_requests, reset_external):
             raise APIError(
                 "requests hold blocks of the cache; pause with mode=abort or mode=wait first",
                 HTTPStatus.CONFLICT,

@@ -38,6 +38,7 @@ _FIELDS = {field.name for field in dataclasses.fields(SamplingParams)} | {
     "level",
 }
 _CONSTRAINTS = tuple(f"{option.value} " for option in StructuredOutputOptions)
+_BLAMED = ((_CONSTRAINTS, "structured_outputs"), ("kv_transfer_params ", "kv_transfer_params"))
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -89,9 +90,10 @@ def as_api_error(error: BaseException) -> APIError:
 
 def of_output(message: str) -> APIError:
     """What a client is told of a request that the engine has given up: its own constraint may be
-    to blame, as is found out only when that is compiled."""
-    if message.startswith(_CONSTRAINTS):
-        return APIError(message, HTTPStatus.BAD_REQUEST, "structured_outputs")
+    to blame, as is found out only when that is compiled, or KV of another prompt."""
+    for beginnings, param in _BLAMED:
+        if message.startswith(beginnings):
+            return APIError(message, HTTPStatus.BAD_REQUEST, param)
     return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 

@@ -79,9 +79,12 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
 
         answers, thread = ask_all(server, [LONG] * 3)
         server.until("num_requests_running", 2)
-        assert server.client.post("/pause?mode=keep").json() == {"status": "paused"}
+        held = server.client.post("/pause?mode=keep&clear_cache=false").json()
+        assert held == {"status": "paused"}
         assert server.client.get("/is_paused").json() == {"is_paused": True}
-        assert server.client.post("/reset_prefix_cache").status_code == 409
+        assert server.client.post("/reset_prefix_cache").status_code == 409, "it is in use"
+        started_anew = server.client.post("/reset_prefix_cache?reset_running_requests=true")
+        assert started_anew.status_code == 200
         time.sleep(0.3)
         assert answers == [], "nobody gets a token"
         assert server.client.post("/resume").json() == {"status": "resumed"}

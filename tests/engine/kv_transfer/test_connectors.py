@@ -641,7 +641,7 @@ REMOTE = {
         (REMOTE | {"remote_block_ids": ["a"]}, "remote_block_ids is"),
         (REMOTE, "has 1 remote_block_ids for 40 tokens"),
         (REMOTE | {"remote_num_tokens": 8}, "the prompt has 40 tokens"),
-        (REMOTE | {"remote_block_ids": [1, 2, 3, 4, 5]}, "remote_prompt None"),
+        (REMOTE | {"remote_block_ids": [1, 2, 3, 4, 5], "remote_prompt": "x"}, "remote_prompt 'x'"),
     ],
 )
 def test_bad_params_are_named_and_hurt_nobody_else(params: Any, message: str) -> None:

@@ -162,7 +162,7 @@ def test_a_decode_side_that_refuses_says_so() -> None:
             told = held_by(prefill)
             assert usage_of(prefill) > 0
             asked = BODY | {"kv_transfer_params": told} | mistake
-            assert decode.client.post("/v1/completions", json=asked).status_code in (400, 404, 500)
+            assert decode.client.post("/v1/completions", json=asked).status_code in (400, 404)
             assert is_let_go(), mistake
         asked = BODY | {"kv_transfer_params": held_by(prefill)}
         with ThreadPoolExecutor(8) as others:

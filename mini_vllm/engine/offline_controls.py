@@ -1,0 +1,132 @@
+"""What scripts ask of an engine beside answers: forget the cache, sleep, record, load adapters.
+
+Source: vllm/v1/engine/llm_engine.py#L327-L420 (LLMEngine) @ v0.22.1
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from mini_vllm.engine.client import EngineClient
+from mini_vllm.engine.control_checks import check_reset, check_sleep
+from mini_vllm.lora.request import LoRARequest
+from mini_vllm.observability.profile import profiled, trace_file
+
+
+class OfflineControls(ABC):
+    """The part of :class:`~mini_vllm.engine.llm_engine.LLMEngine` that is about no request.
+
+    Args:
+        profiler_config: where :meth:`start_profile` writes: {"torch_profiler_dir": FOLDER}.
+    """
+
+    client: EngineClient
+
+    def __init__(self, profiler_config: Mapping[str, Any] | None = None) -> None:
+        self.profiler_config = dict(profiler_config or {})
+        self._profiles = contextlib.ExitStack()
+        self._num_profiles = 0
+        self._is_asleep = False
+
+    @abstractmethod
+    def step(self) -> Any:
+        """One step of the engine."""
+
+    @abstractmethod
+    def has_unfinished_requests(self) -> bool:
+        """Whether there is anything to step for."""
+
+    @abstractmethod
+    def abort_requests(self, request_ids: str | Iterable[str] | None = None) -> None:
+        """End requests early, all of them by default."""
+
+    # ------------------------------------------------------------------ memory
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached KV; False, with nothing done, while requests hold blocks.
+
+        Args:
+            reset_running_requests: take the blocks of running requests, too, and compute them
+                anew: what follows comes from the weights as they are then. The answer is True.
+            reset_connector: vLLM's; only False is supported.
+
+        Source: vllm/v1/core/sched/scheduler.py#L1896-L1944 (Scheduler.reset_prefix_cache)
+        @ v0.22.1
+        """
+        check_reset(reset_connector)
+        return bool(self.client.call("reset_prefix_cache", reset_running_requests))
+
+    def sleep(self, level: int = 1, mode: str = "abort") -> None:
+        """Give back the KV cache's memory, and on a GPU the weights', until :meth:`wake_up`.
+
+        Args:
+            level: only 1; see vLLM for the others.
+            mode: of unfinished requests: "abort" them, or "wait" until they have finished.
+
+        Raises:
+            ValueError: for another level or mode.
+
+        Source: vllm/entrypoints/llm.py#L806-L829 (LLM.sleep) @ v0.22.1
+        """
+        check_sleep(level, mode)
+        if self._is_asleep:
+            return
+        if mode == "abort":
+            self.abort_requests()
+        while self.has_unfinished_requests():
+            self.step()
+        self.client.call("sleep")
+        self._is_asleep = True
+
+    def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """End :meth:`sleep`. The cache is empty; `tags` are vLLM's, and all is woken at once."""
+        if self._is_asleep:
+            self.client.call("wake_up")
+            self._is_asleep = False
+
+    def is_sleeping(self) -> bool:
+        return self._is_asleep
+
+    # ------------------------------------------------------------------ recordings
+
+    def start_profile(self, profile_prefix: str | None = None) -> None:
+        """Record every operation until :meth:`stop_profile`, for https://ui.perfetto.dev.
+
+        Raises:
+            ValueError: without a ``profiler_config``, or while another recording goes on.
+        """
+        file = trace_file(self.profiler_config, profile_prefix, self._num_profiles + 1)
+        self.stop_profile()
+        self._num_profiles += 1
+        self._profiles.enter_context(profiled(file))
+
+    def stop_profile(self) -> None:
+        """Write the recording, if there is one."""
+        self._profiles.close()
+
+    # ------------------------------------------------------------------ adapters
+
+    def add_lora(self, lora_request: LoRARequest) -> bool:
+        """Load an adapter for requests to come; True. ValueError if it cannot be served.
+
+        Source: vllm/v1/engine/llm_engine.py#L394-L396 (LLMEngine.add_lora) @ v0.22.1
+        """
+        return bool(self.client.call("add_lora", lora_request))
+
+    def remove_lora(self, lora_id: int) -> bool:
+        """Forget an adapter and free its slot; False if there is none of that number."""
+        return bool(self.client.call("remove_lora", lora_id))
+
+    def list_loras(self) -> set[int]:
+        """Numbers of the adapters that are loaded."""
+        return set(self.client.call("list_loras"))
+
+    def pin_lora(self, lora_id: int) -> bool:
+        """Keep an adapter in a slot until it is removed; True. ValueError for an unknown number,
+        or if every slot is pinned."""
+        return bool(self.client.call("pin_lora", lora_id))
