@@ -11,6 +11,7 @@ from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, lazy_zero
 from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
+    abyss,
     creeping,
     deep_logits,
     far_logits,
@@ -37,12 +38,13 @@ def decode(
     window: int | None = None,
     splits: int = 0,
     scale: float | None = None,
+    key_tile: int | None = None,
     change: Callable[[Pages, dict[str, Any]], None] | None = None,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """One new token a request; a length of None is drawn. With `splits` the split-KV problem.
 
-    `scale`: None = what models have, 1 / sqrt(dim).
+    `scale`: None = what models have, 1 / sqrt(dim). `key_tile` is used instead of the launcher's.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -71,10 +73,14 @@ def decode(
             rules |= {"partial": TensorRule(axes=parts), "lse": TensorRule(axes=parts[:3])}
         if change:
             change(paged, problem)
-        return problem, CaseRules(rules)
+        constants = {"KEY_TILE": key_tile} if key_tile else {}
+        return problem, CaseRules(rules, constants=constants)
 
     return make
 
+
+FAR_ALONG = 2**25
+"""A position that neither 16 bits nor float32 tell from its neighbours."""
 
 PAGED_DECODE = (
     Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16)),
@@ -121,10 +127,25 @@ PAGED_DECODE = (
         decode([30, None], 3, 7, 96, 12),
     ),
     Case(
-        "one-for-all", "20 heads share one", "float32",
-        decode([17, None], 20, 1, 32, 16),
+        "one-for-all", "71 heads share one", "float32",
+        decode([17, None], 71, 1, 16, 16),
     ),
-    Case("thousands", "a context of 5,000 tokens", "float32", decode([5000], 1, 1, 16, 16)),
+    Case(
+        "thousands", "a context of 40,000 tokens", "float32",
+        decode([40_000], 1, 1, 16, 16, key_tile=256),
+    ),
+    Case(
+        "distant", "the last 40 of 33 million tokens", "float32",
+        decode([FAR_ALONG + 5, 70], 2, 1, 16, 12, 40),
+    ),
+    Case("block-100", "blocks of 100 tokens", "float32", decode([250, None], 2, 2, 32, 100)),
+    Case("block-100-half", "blocks of 100 tokens", "float16", decode([201, 99], 2, 1, 32, 100)),
+    Case("block-0", "block 0, a block like any other", "float16",
+         decode([50, 3], 2, 1, 32, 16, zero=True)),
+    Case("abyss", "logits around -3,000,000", "float32",
+         decode([40, 9], 2, 1, 16, 16, change=abyss)),
+    Case("uneven", "one key, the first or the last, weighs as much as thousands", "float32",
+         decode([3000, 2900], 2, 1, 16, 16, change=uneven)),
     Case(
         "long", "a context of 1,300 tokens beside a short one", "float32",
         decode([1300, 3], 1, 1, 32, 24),
@@ -166,8 +187,8 @@ PAGED_DECODE = (
         decode([None, 35], 2, 1, 32, 16, change=zero_queries),
     ),
     Case(
-        "wide-window", "a window of 4,900 tokens", "float32",
-        decode([5000, 40], 1, 1, 16, 16, 4900),
+        "wide-window", "a window of 33,500 tokens", "float32",
+        decode([35_000, 40], 1, 1, 16, 16, 33_500, key_tile=256),
     ),
     Case("all-heads", "131 key/value heads", "float32", decode([5], 1, 131, 16, 4)),
     Case(
@@ -210,11 +231,19 @@ SPLIT_DECODE = (
         decode([100, None], 2, 5, 96, 12, splits=3),
     ),
     Case(
-        "one-for-all", "20 heads share one", "bfloat16",
-        decode([70, None], 20, 1, 32, 16, splits=2),
+        "one-for-all", "71 heads share one", "bfloat16",
+        decode([70, None], 71, 1, 16, 16, splits=2),
     ),
-    Case("thousands", "5,000 tokens for 2 splits", "float32",
-         decode([5000], 1, 1, 16, 16, splits=2)),
+    Case("thousands", "70,000 tokens for 2 splits", "float32",
+         decode([70_000], 1, 1, 16, 16, splits=2, key_tile=256)),
+    Case("distant", "the last 100 of 33 million tokens", "float32",
+         decode([FAR_ALONG + 5, 70], 2, 1, 16, 12, 100, splits=2)),
+    Case("block-100", "blocks of 100 tokens", "float32",
+         decode([350, None], 2, 2, 32, 100, splits=3)),
+    Case("block-0", "block 0, a block like any other", "float16",
+         decode([150, 3], 2, 1, 32, 16, splits=2, zero=True)),
+    Case("abyss", "logits around -3,000,000", "float32",
+         decode([100, 9], 2, 1, 16, 16, splits=2, change=abyss)),
     Case(
         "long", "1,500 tokens for 16 splits", "float32",
         decode([1500, 40], 1, 1, 32, 24, splits=16),
@@ -256,16 +285,23 @@ SPLIT_DECODE = (
 
 # ---------------------------------------------------------------- reduce_splits
 def reduce(
-    requests: int, heads: int, splits: int, dim: int, empty: Sequence[int] = (), spread: float = 1.0
+    requests: int,
+    heads: int,
+    splits: int,
+    dim: int,
+    empty: Sequence[int] = (),
+    spread: float = 1.0,
+    level: float = 0.0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Partial results whose splits `empty` are empty: their share is exp(-inf).
 
     Request 0 has no context at all if there are more requests than one and any split is empty.
+    `level` is added to every lse.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         partial = draw.normal(requests, heads, splits, dim)
-        lse = draw.normal(requests, heads, splits) * spread
+        lse = draw.normal(requests, heads, splits) * spread + level
         for split in empty:
             partial[:, :, split], lse[:, :, split] = 0.0, float("-inf")
         if empty and requests > 1:
@@ -319,6 +355,8 @@ REDUCE_SPLITS = (
     Case("empty", "empty splits, and a request without context", "float32",
          reduce(3, 2, 8, 32, empty=(2, 6, 7))),
     Case("far", "splits whose masses differ by e^1000", "float32", reduce(2, 2, 4, 64, spread=1e3)),
+    Case("abyss", "masses around e^-3,000,000", "float32",
+         reduce(2, 2, 3, 16, empty=(1,), spread=50.0, level=-3e6)),
     Case("wide", "128 features", "float16", reduce(2, 4, 4, 128)),
     Case("long", "more than 2^32 numbers", "float16", long_reduce(32, 128)),
     Case("traffic", "16 heads, 8 splits", "float32", reduce(2, 8, 8, 64), graded=True),

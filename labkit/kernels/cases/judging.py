@@ -41,7 +41,7 @@ def judge(
         impossible: some drafts have q = 0, and some p = 0 beside u = 0.
         margin: how far u is from the border between accepted and rejected, as a share.
         strided: probabilities are slices of wider matrices.
-        far: rows of probabilities lie 2^30 elements apart.
+        far: rows of probabilities, of both kinds, lie 2^30 elements apart.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -65,6 +65,7 @@ def judge(
             drafted = None if drafted is None else inside_wider(drafted, 1, 6)
         if far:
             target = far_apart(target)
+            drafted = None if drafted is None else far_apart(drafted)
         problem = dict(
             output=torch.full((len(numbers), width), -7),
             draft_ends=torch.tensor(numbers).cumsum(0).int(),
@@ -102,10 +103,14 @@ REJECTION_RANDOM_SAMPLE = (
     Case("chosen-impossible", "not drawn, and p = 0 beside u = 0", "float32",
          judge([4, 5], 30, accept=1.0, drawn=False, impossible=True)),
     Case("close", "u near the border", "float32", judge([6] * 9, 30, accept=0.8, margin=2e-4)),
+    Case("close-half", "u near the border, probabilities in half precision", "float16",
+         judge([6] * 9, 30, accept=0.8, margin=2e-4)),
+    Case("chosen-close", "the same for drafts that were not drawn", "bfloat16",
+         judge([6] * 9, 30, accept=0.8, drawn=False, margin=2e-4)),
     Case("chosen-ragged", "the same, ragged", "float32", judge(None, 64, drawn=False)),
     Case("power", "7 drafts: the tile has no place to spare", "float16", judge([7, 2, 7], 40)),
     Case("over", "8 drafts: one more than a tile of 8", "bfloat16", judge([8, 1], 40, accept=0.9)),
-    Case("long", "40 drafts", "float32", judge([40, 3], 20, accept=0.97)),
+    Case("long", "70 drafts", "float32", judge([70, 3], 20, accept=0.98)),
     Case("wide-vocab", "70,000 tokens", "float16", judge([3, 2], 70_000, accept=1.0)),
     Case("room", "more places than the longest needs", "float32", judge([2, 3], 20, room=4)),
     Case("impossible", "q = 0, and p = 0 beside u = 0", "float32",
@@ -113,6 +118,8 @@ REJECTION_RANDOM_SAMPLE = (
     Case("sliced", "probabilities are slices", "float32", judge([2, 4], 25, strided=True)),
     Case("far", "rows of p 2^30 elements apart", "float16",
          judge([4, 1], 64, accept=1.0, drawn=False, far=True)),
+    Case("far-drafts", "rows of p and of q 2^30 elements apart", "float16",
+         judge([4, 2], 64, accept=1.0, far=True)),
     Case("many", "hundreds of requests", "float32", judge([1, 0, 2] * 100, 8)),
     Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128), graded=True),
 )  # fmt: skip

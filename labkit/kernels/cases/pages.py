@@ -6,6 +6,7 @@ block: a kernel that looks there and "masks it later" is found out twice.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,10 +26,12 @@ class Pages:
 
     Args:
         seq_lens: tokens of each request.
-        first_visible: the first position of each that its queries see; None = 0.
+        first_visible: the first position of each that its queries see; None = 0. Blocks in which
+            no position is visible are nobody's.
         shared: how many leading blocks all requests have in common.
         num_blocks: None = a few more than are needed. More than 2^31 elements are allocated lazily,
             and the blocks in use lie at the end.
+        zero: block 0 is in use, like any other.
     """
 
     def __init__(
@@ -42,21 +45,28 @@ class Pages:
         first_visible: Sequence[int] | None = None,
         shared: int = 0,
         num_blocks: int | None = None,
+        zero: bool = False,
     ) -> None:
         self.seq_lens, self.block_size, self.draw = list(seq_lens), block_size, draw
-        needs = [-(-length // block_size) for length in seq_lens]
+        first_visible = first_visible or [0] * len(seq_lens)
+        self.first = list(map(min, first_visible, seq_lens))
+        ends = [-(-length // block_size) for length in seq_lens]
+        begins = [first // block_size for first in self.first]
+        needs = [end - begin for begin, end in zip(begins, ends, strict=True)]
         total = num_blocks or sum(needs) + 4
         free = draw.order(range(max(total - sum(needs) - 3, 1), total))
-        common, self.width = [free.pop() for _ in range(shared)], max(*needs, 1)
+        free += [0] if zero else []  # the next to be taken
+        common, self.width = [free.pop() for _ in range(shared)], max(*ends, 1)
         self.table = torch.full((len(needs), self.width + 2), IMPOSSIBLE_BLOCK, dtype=torch.int32)
         for row, need in enumerate(needs):
             blocks = (common + [free.pop() for _ in range(max(need - shared, 0))])[:need]
-            self.table[row, :need] = torch.tensor(blocks, dtype=torch.int32)
+            self.table[row, begins[row] : ends[row]] = torch.tensor(blocks, dtype=torch.int32)
         self.table = self.table[:, : self.width]
         self.slots = torch.zeros(total, block_size, dtype=torch.bool)
         for row, length in enumerate(seq_lens):
-            for position in range(first_visible[row] if first_visible else 0, length):
-                self.slots[self.place(row, position)] = True
+            position = torch.arange(self.first[row], length)
+            blocks_of = self.table[row, position // block_size].long()
+            self.slots[blocks_of, position % block_size] = True
         self.key = self._cache(draw, dtype, total, num_kv_heads, head_dim)
         self.value = self._cache(draw, dtype, total, num_kv_heads, head_dim)
 
@@ -155,6 +165,19 @@ low_logits, high_logits = logits_around(-110.0), logits_around(110.0)
 deep_logits = logits_around(-12_000.0)  # float32 holds them to 1e-3: enough for bfloat16
 
 
+def abyss(paged: Pages, problem: dict[str, Any]) -> None:
+    """Logits around -3 million, tens apart: far below any finite number that one takes for -inf.
+
+    They are whole numbers and exact, if `scale` is a power of two and the dtype float32; the
+    largest has all the weight.
+    """
+    problem["query"].zero_()[..., 0] = 1 / problem["scale"]
+    for row, length in enumerate(paged.seq_lens):
+        for position in range(length):
+            level = -3_000_000 - 32 * ((7 * position + 2) % length)
+            paged.key[paged.place(row, position)][:, 0] = level
+
+
 def creeping(paged: Pages, problem: dict[str, Any]) -> None:
     """Scores that rise by less than a millionth a token, and values that rise with them.
 
@@ -170,17 +193,20 @@ def creeping(paged: Pages, problem: dict[str, Any]) -> None:
 
 
 def uneven(paged: Pages, problem: dict[str, Any]) -> None:
-    """One key of the first 32 has as much weight as all others together, which are alike.
+    """One key has as much weight as all behind the first 32 together, which are alike. It is one of
+    the first in every second request, and in the others the last.
 
-    A split over the former adds up to 1, one over the latter to 32: whatever is added to such a
-    sum moves weight from one to the other. Their values have opposite signs.
+    A split over the former adds up to 1, one over the latter to their number: whatever is added to
+    such a sum moves weight from one to the other, and so does an exponential to another base. Their
+    values have opposite signs.
     """
     problem["query"].zero_()[..., 0] = 1 / problem["scale"]
     for row, length in enumerate(paged.seq_lens):
         for position in range(length):
             place = paged.place(row, position)
-            is_loud = position == 5
-            paged.key[place][:, 0] = 3.5 if is_loud else -40.0 if position < 32 else 0.0
+            is_loud = position == (length - 1 if row % 2 else 5)
+            loud = math.log(max(length - 32, 1))
+            paged.key[place][:, 0] = loud if is_loud else -40.0 if position < 32 else 0.0
             paged.value[place] += 3 if is_loud else -3
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -70,6 +70,36 @@ def norm(
     return make
 
 
+def long_norm(size: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many rows that the last begins behind the 2^32nd number; the first and the last run."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = 2**32 // size + 2
+        programs = [0, count - 1]
+        x, residual, output = (lazy_zeros(count, size, dtype=dtype) for _ in range(3))
+        for tensor in (x, residual):
+            tensor[programs] = draw.normal(2, size, dtype=dtype)
+        weight = (1 + draw.normal(size) / 4).to(dtype)
+        rows = _only(programs, count, 2)
+        axes, why = ROW_AXES[2], "its program does not run here"
+        rules = {
+            "x": TensorRule(readable=rows, axes=axes, why=why),
+            "residual": TensorRule(rows, rows, rows, axes, why),
+            "output": TensorRule(writable=rows, required=rows, axes=axes),
+        }
+        problem = dict(x=x, weight=weight, output=output, eps=1e-5, residual=residual)
+        return problem, CaseRules(rules, tuple(programs))
+
+    return make
+
+
+def _only(programs: Sequence[int], count: int, dims: int) -> torch.Tensor:
+    """`[count, 1, ...]`: True in the rows of the programs that run."""
+    rows = torch.zeros(count, *[1] * (dims - 1), dtype=torch.bool)
+    rows[list(programs)] = True
+    return rows
+
+
 RMS_NORM = (
     Case("one", "one token of one feature", "float32", norm(1, 1)),
     Case("row", "a row of 64", "float32", norm(3, 64)),
@@ -87,6 +117,9 @@ RMS_NORM = (
     Case("eps", "an eps as large as the numbers' squares", "float32", norm(None, 90, eps=0.5)),
     Case("eps-tiny", "numbers that an eps of 1e-6 would drown", "float32",
          norm(3, 64, scale=1e-4, eps=1e-12)),
+    Case("heads-residual", "3 heads with a residual, and an eps of 0.3", "float32",
+         norm(None, 48, heads=3, residual=True, sliced=True, eps=0.3)),
+    Case("long", "more than 2^32 numbers", "float16", long_norm(2048)),
     Case("wide-row", "rows of 9,000", "float32", norm(2, 9000)),
     Case("hundreds", "300 rows of 24", "float16", norm(300, 24)),
     Case("wide-heads", "9 heads of 96", "bfloat16", norm(4, 96, heads=9)),

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from labkit.kernels.cases.decode import FAR_ALONG
 from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, unfilled
 from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
+    abyss,
     creeping,
     deep_logits,
     far_logits,
@@ -22,6 +24,7 @@ from labkit.kernels.cases.pages import (
     loud_key,
     low_logits,
     steady,
+    uneven,
     zero_queries,
 )
 from labkit.kernels.cases.rules import CaseRules, TensorRule
@@ -92,7 +95,22 @@ PAGED_PREFILL = (
         "tiles", "31, 32 and 33 tokens", "float32",
         prefill([(31, 0), (32, 1), (33, 31)], 1, 1, 32, 16),
     ),
-    Case("thousands", "5,000 tokens before 3", "float32", prefill([(3, 5000)], 1, 1, 16, 16)),
+    Case("thousands", "40,000 tokens before 3", "float32",
+         prefill([(3, 40_000)], 1, 1, 16, 16, key_tile=256)),
+    Case("distant", "33 million tokens before 5, and a window of 40", "float32",
+         prefill([(5, FAR_ALONG), (3, 60)], 2, 1, 16, 12, 40)),
+    Case("block-100", "blocks of 100 tokens", "float32",
+         prefill([(40, 180), (None, 0)], 2, 2, 32, 100)),
+    Case("block-100-half", "blocks of 100 tokens", "float16",
+         prefill([(40, 180), (7, 0)], 2, 1, 32, 100)),
+    Case("block-0", "block 0, a block like any other", "float16",
+         prefill([(20, 30), (2, 0)], 2, 1, 32, 16, zero=True)),
+    Case("one-for-all", "71 heads share one", "float32",
+         prefill([(3, 9), (1, 0)], 71, 1, 16, 16)),
+    Case("abyss", "logits around -3,000,000", "float32",
+         prefill([(20, 30), (9, 0)], 2, 1, 16, 16, change=abyss)),
+    Case("uneven", "one key weighs as much as thousands", "float32",
+         prefill([(3, 2997)], 2, 1, 16, 16, change=uneven)),
     Case("wide-head", "200 features", "float32", prefill([(5, 0), (3, 4)], 1, 1, 200, 16)),
     Case("block-1", "blocks of one token", "float16", prefill([(5, 0), (None, 3)], 2, 2, 64, 1)),
     Case(
@@ -182,8 +200,8 @@ PAGED_PREFILL = (
         prefill([(None, 4)], 2, 1, 32, 16, change=zero_queries),
     ),
     Case(
-        "wide-window", "a window of 4,900 tokens", "float32",
-        prefill([(20, 4990)], 1, 1, 16, 16, 4900),
+        "wide-window", "a window of 33,500 tokens", "float32",
+        prefill([(20, 35_000)], 1, 1, 16, 16, 33_500, key_tile=256),
     ),
     Case("all-heads", "131 key/value heads", "float32", prefill([(2, 3)], 1, 131, 16, 4)),
     Case(

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.kernels.cases.decode import FAR_ALONG
 from labkit.kernels.cases.draw import (
     Case,
     Draw,
@@ -112,11 +113,14 @@ def w8a8(
     rows: int,
     columns: int,
     extreme: bool = False,
+    cancel: bool = False,
     strided: bool = False,
     far: bool = False,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """`[tokens, columns]` times `[rows, columns]`; `extreme`: all numbers are 127 or -127."""
+    """`[tokens, columns]` times `[rows, columns]`; `extreme`: all numbers are 127 or -127;
+    `cancel`: the second half of a sum takes back what the first has added, but for a little.
+    """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
@@ -124,6 +128,12 @@ def w8a8(
         if extreme:
             x, weight = (torch.where(t >= 0, 127, -127).to(torch.int8) for t in (x, weight))
             weight[0], x[0] = 127, 127  # a sum of columns * 16129
+        if cancel:
+            x, half = x.abs(), columns // 2
+            x[:, :half] = x[:, half : 2 * half]
+            weight[:, :half] = 127
+            weight[:, half:] = -127
+            weight[:, -1] += torch.arange(rows).to(torch.int8) % 5 + 1
         problem = dict(
             x=spread_rows(x, strided, far),
             weight=weight,
@@ -149,6 +159,8 @@ W8A8_GEMM = (
     Case("narrow", "tiles of 32 columns", "bfloat16", w8a8(9, 50, 100, COLUMN_TILE=32)),
     Case("extreme", "sums of 127 x 127, which float16 cannot hold", "float32",
          w8a8(3, 20, 300, extreme=True)),
+    Case("cancel", "sums that pass 2^24 and come back", "float32",
+         w8a8(3, 5, 10_000, cancel=True)),
     Case("long", "1,100 columns", "bfloat16", w8a8(4, 33, 1100)),
     Case("longer", "5,000 columns", "float32", w8a8(2, 3, 5000)),
     Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70, strided=True)),
@@ -217,7 +229,7 @@ W4A16_GEMM = (
     Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
     Case("rows", "300 rows", "bfloat16", w4a16(2, 300, 40)),
     Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
-    Case("longer", "5,120 columns", "float32", w4a16(2, 3, 5120, 40)),
+    Case("longer", "5,120 columns", "float32", w4a16(2, 3, 5120, 160)),
     Case("narrow", "tiles of 32 columns", "bfloat16", w4a16(9, 50, 96, 2, COLUMN_TILE=32)),
     Case("symmetric", "zero is 8 everywhere", "float16", w4a16(None, 33, 96, 3, symmetric=True)),
     Case("sliced", "x is a slice of a wider matrix", "bfloat16",
@@ -246,17 +258,22 @@ def store(
     odd: bool = False,
     strided: bool = False,
     far: bool = False,
+    num_blocks: int | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
 
-    `odd`: among them are zeros only, infinity and NaN.
+    `odd`: among them are zeros only, infinity and NaN. With `num_blocks` a cache whose last blocks
+    are in use.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         stored = draw.prime() if tokens is None else tokens
         count = stored + padding
-        blocks = -(-stored // block_size) + 2
-        slots = draw.order(range(blocks * block_size))[:stored]
+        blocks = num_blocks or -(-stored // block_size) + 2
+        last = blocks * block_size
+        slots = draw.order(range(last - stored - block_size, last))[:stored]
+        if slots and not num_blocks:
+            slots[draw.integer(0, stored - 1)] = 0  # a slot like any other
         mapping = torch.full((count,), -1, dtype=torch.int64)
         mapping[draw.order(range(count))[:stored]] = torch.tensor(slots, dtype=torch.int64)
         loud = torch.tensor([1.0, 50.0, 0.02])[torch.arange(count) % 3, None, None]
@@ -276,12 +293,13 @@ def store(
         if far:
             key, value = far_apart(key), far_apart(value)
         shape = (blocks, block_size, heads, dim)
+        if num_blocks:
+            bytes_of = (*shape[:3], dim + SCALE_BYTES)
+            caches = [lazy_zeros(*bytes_of, dtype=torch.int8) for _ in range(2)]
+        else:
+            caches = [as_bytes(draw.normal(*shape)) for _ in range(2)]
         problem = dict(
-            key=key,
-            value=value,
-            key_cache=as_bytes(draw.normal(*shape)),
-            value_cache=as_bytes(draw.normal(*shape)),
-            slot_mapping=mapping,
+            key=key, value=value, key_cache=caches[0], value_cache=caches[1], slot_mapping=mapping
         )
         return problem, stored_rules(slots, mapping, blocks, block_size, "byte")
 
@@ -306,6 +324,8 @@ STORE_KV_INT8 = (
     Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
     Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
     Case("many", "200 tokens", "float32", store(200, 2, 16, 16)),
+    Case("big-cache", "more than 2^32 bytes a cache, and 2^25 slots", "float16",
+         store(5, 1, 124, 16, num_blocks=BIG_CACHE // (16 * 128))),
     Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16), graded=True),
 )  # fmt: skip
 
@@ -337,11 +357,15 @@ def decode(
     falling: bool = False,
     even: bool = False,
     steady: bool = False,
+    abyss: bool = False,
+    key_tile: int | None = None,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """One new token a request; a length of None is drawn. `low`: all scores are about -110;
     `falling`: they fall by 4 from token to token, from 100 on; `even`: all are 0. `steady`: values
     are about 3 and scores differ little, so that what weights lose by rounding averages out.
+    `abyss`: scores are about -2 million, exact and thousands apart. `key_tile` is used instead of
+    the launcher's.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -361,6 +385,12 @@ def decode(
             numbers = 3 + draw.normal(int(paged.slots.sum()), kv_heads, dim) / 4
             paged.value[paged.slots] = as_bytes(numbers)
             query /= 16
+        if abyss:
+            query.zero_()[..., 0] = 1.0
+            numbers = draw.normal(int(paged.slots.sum()), kv_heads, dim)
+            levels = torch.tensor(draw.order(range(len(numbers))))
+            numbers[..., 0] = -127 * 2**14 * (1 + levels[:, None] / 512)
+            paged.key[paged.slots] = as_bytes(numbers)
         if falling:
             query.zero_()[..., 0] = 1.0
             for row, length in enumerate(lens):
@@ -376,13 +406,14 @@ def decode(
             block_table=far_apart(paged.table) if far else paged.table,
             seq_lens=int32(lens),
             output=unfilled(len(lens), heads, dim, dtype=dtype),
-            scale=1.0 if low or falling else dim**-0.5,
+            scale=1.0 if low or falling or abyss else dim**-0.5,
             window=window,
         )
         axes = ("request", "head", "dim")
         rules = paged.rules() | {"query": TensorRule(axes=axes), "output": TensorRule(axes=axes)}
         rules["seq_lens"] = TensorRule(axes=("request",))
-        return problem, CaseRules(rules)
+        constants = {"KEY_TILE": key_tile} if key_tile else {}
+        return problem, CaseRules(rules, constants=constants)
 
     return make
 
@@ -408,20 +439,28 @@ PAGED_DECODE_INT8 = (
          decode([128, 121, 150], 4, 2, 64, 16, steady=True), once=True),
     Case("steady-bf16", "values that differ little, over two tiles", "bfloat16",
          decode([128, 121, 150], 4, 2, 64, 16, steady=True), once=True),
-    Case("thousands", "5,000 tokens of context", "float32",
-         decode([5000], 1, 1, 16, 16, even=True)),
+    Case("thousands", "40,000 tokens of context", "float32",
+         decode([40_000], 1, 1, 16, 16, even=True, key_tile=256)),
+    Case("distant", "the last 40 of 33 million tokens", "float32",
+         decode([FAR_ALONG + 5, 70], 2, 1, 16, 12, 40)),
+    Case("block-100", "blocks of 100 tokens", "float32", decode([250, None], 2, 2, 32, 100)),
+    Case("block-100-half", "blocks of 100 tokens", "float16", decode([201, 99], 2, 1, 32, 100)),
+    Case("block-0", "block 0, a block like any other", "float16",
+         decode([50, 3], 2, 1, 32, 16, zero=True)),
+    Case("abyss", "scores around -2,000,000", "float32",
+         decode([40, 9], 2, 1, 16, 16, abyss=True)),
     Case("wide-head", "200 features", "float32", decode([9, None], 2, 1, 200, 16)),
     Case("long", "1,100 tokens of context", "float32", decode([1100], 1, 1, 16, 16, even=True)),
     Case("block-12", "blocks of 12, six heads", "float32", decode([30, None], 1, 6, 32, 12)),
     Case("many", "120 requests", "float32", decode([5, 17, 2] * 40, 1, 2, 16, 4)),
-    Case("large-group", "20 heads share one", "float32", decode([9, None], 20, 1, 32, 16)),
-    Case("wide-window", "a window of 4,900 tokens", "float32",
-         decode([5000, 40], 2, 1, 16, 16, 4900, even=True)),
+    Case("large-group", "71 heads share one", "float32", decode([9, None], 71, 1, 16, 16)),
+    Case("wide-window", "a window of 33,500 tokens", "float32",
+         decode([35_000, 40], 2, 1, 16, 16, 33_500, even=True, key_tile=256)),
     Case("all-heads", "131 key/value heads", "float32", decode([5], 2, 131, 16, 4)),
     Case("low", "scores of about -110", "float32", decode([40, 7], 2, 1, 64, 16, low=True)),
     Case("far", "rows of queries and block table 2^30 elements apart", "float16",
          decode([7, 3, 20, 1, 9, 18], 2, 1, 32, 16, far=True)),
-    Case("big-cache", "blocks behind the 2^31st byte", "float16",
+    Case("big-cache", "blocks behind the 2^32nd byte", "float16",
          decode([18, 3], 2, 2, 124, 16, num_blocks=BIG_CACHE // (16 * 2 * 128))),
     Case("traffic", "256 tokens of context, 4 heads share one", "bfloat16",
          decode([256], 4, 1, 64, 16), graded=True),

@@ -70,6 +70,10 @@ STORE_KV = (
     Case("block-32", "blocks of 32 tokens, 8 heads", "float32", store(33, 8, 32, 32)),
     Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
     Case(
+        "many-slots", "more than 2^25 slots", "bfloat16",
+        store(7, 2, 64, 16, num_blocks=BIG_CACHE // (16 * 2 * 64)),
+    ),
+    Case(
         "big-cache", "more than 2^32 elements a cache", "float16",
         store(5, 8, 128, 16, num_blocks=BIG_CACHE // (16 * 8 * 128)),
     ),

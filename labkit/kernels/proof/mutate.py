@@ -3,9 +3,10 @@
 The rules are the mistakes that kernels are prone to: a mask that is missing, a bound that is off by
 one, a stride or a tile that belongs to another axis, a cast that is forgotten, a sum in half
 precision, a softmax without its maximum, a store or a rescaling left out, work done twice; and what
-holds for the shapes that one has in mind only: an argument that is ignored, a length that has a
-limit, few heads, offsets of 32 bits, a number that is rounded early. Nobody chose the places, so
-the survivors say what a checker misses without anybody having thought of it.
+holds for the shapes that one has in mind only: an argument that is ignored, be it in one branch, a
+length or a size that has a limit, few heads, offsets of 32 bits, positions and slots that float32
+or 16 bits do not tell apart, a finite number for infinity, a number that is rounded early. Nobody
+chose the places, so the survivors say what a checker misses without anybody having thought of it.
 """
 
 from __future__ import annotations
@@ -36,6 +37,10 @@ NARROW = ".to(tl.float16).to(tl.float32)"
 FORMULAS = {"scale": ("HEAD_DIM", "HEAD_DIM ** -0.5")}
 """What a parameter usually is, if another one is known."""
 CAPS = (256, 1024)  # lengths behind which one may forget that there is more
+LARGE_SIZE = 64  # no head, block, group or rank is larger, one may think
+FLAGS = ("HAS_", "NO_")  # how constants begin that choose a branch
+LONG = ("slot_mapping_ptr", "recovered_token_ids_ptr", "bonus_token_ids_ptr")
+"""What holds numbers beyond 2^24."""
 FEW = (4, 64)  # programs; along the first axis there may be many
 ROUNDED = frozenset({"acc", "row_sum"})  # sums that go through a loop
 DATA = ("output_ptr", "x_ptr", "y_ptr")
@@ -146,6 +151,19 @@ class _Changes:
                 values.append(FORMULAS[name][1])
             for value in values:
                 yield body[0], "ignored", f"{name} = {value}; {self._source(body[0])}"
+            for new in self._limited(name):
+                yield body[0], "limited", f"{new}; {self._source(body[0])}"
+
+    def _limited(self, name: str) -> Iterator[str]:
+        """A size that has a limit; a parameter that counts in one branch only."""
+        [value, *_] = self.usual.get(name, [0.5])
+        is_flag = name.startswith(FLAGS)
+        if name.isupper() and isinstance(value, int) and not is_flag:
+            yield f"{name} = {name} if {name} < {LARGE_SIZE} else {LARGE_SIZE}"
+        if name.islower() and name in self.usual:
+            for flag in (parameter for parameter in self.parameters if parameter.startswith(FLAGS)):
+                yield f"{name} = {value!r} if {flag} else {name}"
+                yield f"{name} = {name} if {flag} else {value!r}"
 
     def _operand(self, node: ast.expr) -> str:
         """As it may stand beside any operator; the source of a node has no parentheses around."""
@@ -216,6 +234,9 @@ class _Changes:
         yield "operator", f"({left} {OPERATOR[symbol]} {right})"
         if symbol in ("//", "%") and right.isupper():
             yield "power of two", f"({left} {symbol} triton.next_power_of_2({right}))"
+        if symbol in ("//", "%") and "position" in left:
+            for kind in ("tl.int16", "tl.float32"):
+                yield "narrow cast", f"({left}.to({kind}).to(tl.int32) {symbol} {right})"
         if symbol in ("*", "/") and self._has_numbers(node):
             yield "early rounding", self._rounded(node)
         yield "left out", left
@@ -293,6 +314,8 @@ class _Changes:
         given = {keyword.arg: self._source(keyword.value) for keyword in node.keywords}
         if "mask" in given:
             yield "no mask", self._without(node, "mask", "other")
+        if any(name in arguments[0] for name in LONG):
+            yield "narrow cast", f"{self._source(node)}.to(tl.float32).to(tl.int64)"
         if "other" in given:
             yield "no other", self._without(node, "other")
 
@@ -349,6 +372,7 @@ class _Changes:
 
     def _float(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
         yield "constant", "0.0"
+        yield "finite", "-1e6" if "-" in arguments[0] else "1e6"
 
     def _range(self, node: ast.Call, arguments: list[str]) -> Iterator[tuple[str, str]]:
         begin, end, step = arguments

@@ -108,7 +108,7 @@ class Judge:
 
     def differences(self, outputs: Mapping[str, Tensor]) -> dict[str, Difference]:
         """Each judged output beside the oracle's."""
-        judged = oracles.judged(self.spec.name, outputs)
+        judged = oracles.judged(self.spec.name, outputs, self.problem)
         return {
             name: differ(judged[name], want, self._bound(name))
             for name, want in self.expected.items()
@@ -136,7 +136,7 @@ class Judge:
         """The shares of misrounded elements, of outputs where that means something."""
         if tolerances.misrounded_limit(self.spec.name, self.case.once) is None:
             return {}
-        judged = oracles.judged(self.spec.name, outputs)
+        judged = oracles.judged(self.spec.name, outputs, self.problem)
         return {
             name: misrounded(judged[name], [want, *(other[name] for other in self.others)])
             for name, want in self.expected.items()

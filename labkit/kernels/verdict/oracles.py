@@ -178,14 +178,19 @@ def w4a16_gemm(problem: Problem) -> dict[str, Tensor]:
 
 
 def store_kv_int8(problem: Problem) -> dict[str, Tensor]:
-    """Row t, made finite, goes to slot_mapping[t]: numbers and scales apart."""
+    """Row t, made finite, goes to slot_mapping[t]: numbers and scales apart. A big cache is given
+    as its new rows only, by slot."""
     tokens = (problem["slot_mapping"] >= 0).nonzero().flatten()
-    slots = problem["slot_mapping"][tokens]
+    slots, order = problem["slot_mapping"][tokens].sort()
     result: dict[str, Tensor] = {}
     for name in ("key", "value"):
-        numbers, scales = meaning(problem[f"{name}_cache"])
-        x = problem[name][tokens].double().nan_to_num(0.0, 1e30, -1e30)
-        numbers.flatten(0, 1)[slots], scales.flatten(0, 1)[slots] = to_int8(x, 1e-6)
+        cache = problem[f"{name}_cache"]
+        new = to_int8(problem[name][tokens][order].double().nan_to_num(0.0, 1e30, -1e30), 1e-6)
+        if cache.numel() > COMPACT_ABOVE:
+            numbers, scales = new
+        else:
+            numbers, scales = meaning(cache)
+            numbers.flatten(0, 1)[slots], scales.flatten(0, 1)[slots] = new
         result |= {f"{name}_cache": numbers, f"{name}_scale": scales}
     return result
 
@@ -291,25 +296,34 @@ def expected(
 ) -> dict[str, Tensor]:
     """The judged outputs of a problem that no kernel has touched yet, by name.
 
-    With `rows` only these rows of every tensor, their elements in order, with one axis. `choice`
-    is one of the spec's `CHOICES`.
+    With `rows` only these rows of every tensor that has them, their elements in order, with one
+    axis. `choice` is one of the spec's `CHOICES`.
     """
     if rows is None:
         return ORACLES[spec](problem, **choice)
-    few = {k: v[list(rows)] if isinstance(v, Tensor) else v for k, v in problem.items()}
+    few = {
+        k: v[list(rows)] if isinstance(v, Tensor) and len(v) > max(rows) else v
+        for k, v in problem.items()
+    }
     return {name: tensor.flatten() for name, tensor in ORACLES[spec](few, **choice).items()}
 
 
-def judged(spec: str, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def judged(
+    spec: str, outputs: Mapping[str, Tensor], problem: Problem | None = None
+) -> dict[str, Tensor]:
     """What of a run's outputs is held against `expected`.
 
     The parts of a split decode are judged by what they amount to, not by where they are cut.
-    A cache of bytes is judged by what they mean: a scale's last bit may be rounded either way.
+    A cache of bytes is judged by what they mean: a scale's last bit may be rounded either way. Of
+    one that is too big only the written bytes come back; `problem` says how they form heads.
     """
     if spec == "store_kv_int8":
         parts: dict[str, Tensor] = {}
         for name in ("key", "value"):
-            numbers, scales = meaning(outputs[f"{name}_cache"])
+            found = outputs[f"{name}_cache"]
+            if problem is not None and found.dim() == 1:
+                found = found.view(-1, *problem[f"{name}_cache"].shape[2:])
+            numbers, scales = meaning(found)
             parts |= {f"{name}_cache": numbers, f"{name}_scale": scales}
         return parts
     if spec != "split_decode":

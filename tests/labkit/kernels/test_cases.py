@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +45,8 @@ def drawn(spec: str, case: str, seed: int) -> dict[str, torch.Tensor]:
     tensors = {k: v for k, v in problem.items() if isinstance(v, torch.Tensor)}
     if rules.programs is None:
         return tensors
-    return {name: tensor[list(rules.programs)] for name, tensor in tensors.items()}
+    few = list(rules.programs)
+    return {k: tensor[few] if len(tensor) > max(few) else tensor for k, tensor in tensors.items()}
 
 
 @pytest.mark.parametrize(("spec", "case"), ALL)
@@ -137,6 +139,37 @@ def test_every_argument_of_a_kernel_differs_in_two_cases(spec: str) -> None:
         print(f"{spec}: {name}: {', '.join(map(str, sorted(values)[:8]))}")
         excused = name in ALWAYS or f"{name} of {spec}" in ALWAYS
         assert excused or len(values) > 1, f"{name} is always {values}"
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_argument_of_a_branch_differs_in_two_cases(spec: str) -> None:
+    """A kernel may ignore an argument where a constant chooses another way, too."""
+    values: dict[tuple[str, bool, str], set[Any]] = {}
+    for case in cases_of(spec):
+        for launch in SPECS[spec].plan(**build(spec, case.name, 3)[0]):
+            flags = {k: v for k, v in launch.constexprs.items() if isinstance(v, bool)}
+            for (flag, value), (name, passed) in product(flags.items(), launch.args.items()):
+                if isinstance(passed, (int, float)):
+                    values.setdefault((flag, value, name), set()).add(passed)
+    assert all(len(found) > 1 for found in values.values()), values
+
+
+@pytest.mark.parametrize("spec", [*ATTENTION, "paged_decode_int8"])
+def test_attention_goes_beyond_what_a_tile_a_number_or_a_constant_holds(spec: str) -> None:
+    found = problems(spec)
+    assert any(p["key_cache"].shape[1] > 64 for p in found), "a block longer than a tile"
+    assert any(p["query"].shape[1] // p["key_cache"].shape[2] > 64 for p in found), "a large group"
+    assert any((p["block_table"] == 0).any() for p in found), "block 0 is in use"
+    lengths = [int(p["seq_lens"].max()) for p in found]
+    assert max(lengths) > 2**25, "a position that float32 does not tell from the next"
+    assert any(n > 2**15 and p["window"] is None for n, p in zip(lengths, found, strict=True))
+    assert "abyss" in {case.name for case in cases_of(spec)}
+
+
+@pytest.mark.parametrize("spec", ["store_kv", "store_kv_int8"])
+def test_slots_are_more_than_float32_counts(spec: str) -> None:
+    slots = [p["slot_mapping"] for p in problems(spec) if len(p["slot_mapping"])]
+    assert max(int(found.max()) for found in slots) > 2**25
 
 
 @pytest.mark.parametrize("spec", ATTENTION)

@@ -126,15 +126,67 @@ CONSTANTS = [
     ("rope", "wide-head", "    pair = tl.arange(0, HALF_TILE)", "    HALF_TILE", 64),
     ("lora_shrink", "rank-130", "        rank = tl.arange(0, RANK_TILE)", "        RANK_TILE", 128),
     ("lora_expand", "rank-130", "        rank = tl.arange(0, RANK_TILE)", "        RANK_TILE", 128),
-    ("rejection_random_sample", "long", "    place = tl.arange(0, PLACES)", "    PLACES", 32),
+    ("rejection_random_sample", "long", "    place = tl.arange(0, PLACES)", "    PLACES", 64),
+    ("paged_decode", "one-for-all", "    group = tl.arange(0, GROUP_TILE)", "    GROUP_TILE", 32),
+    ("paged_decode_int8", "large-group", "    group = tl.arange(0, GROUP_TILE)", "    GROUP_TILE",
+     32),
 ]  # fmt: skip
 """Tiles of a size that once seemed large enough: spec, the case that is larger, and the tile."""
 RECOVERED = "tl.load(recovered_token_ids_ptr + start + num_accepted)"
 DRAFT = "tl.load(draft_token_ids_ptr + row, mask=is_draft)"
 LIMITS = [
-    ("paged_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 4096),"),
-    ("split_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 4096),"),
-    ("paged_decode_int8", "thousands", "0), end, KEY_TILE", "0), tl.minimum(end, 4096), KEY_TILE"),
+    ("paged_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 32768),"),
+    ("split_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 65536),"),
+    ("paged_decode_int8", "thousands", "0), end, KEY_TILE", "0), tl.minimum(end, 32768), KEY_TILE"),
+    ("paged_decode", "wide-window", "seq_len - window", "seq_len - tl.minimum(window, 8192)"),
+    ("paged_prefill", "wide-window", "distance < window", "distance < tl.minimum(window, 8192)"),
+    ("paged_decode", "distant", "position //", "position.to(tl.float32).to(tl.int32) //"),
+    ("paged_prefill", "distant", "position //", "position.to(tl.int16).to(tl.int32) //"),
+    (
+        "paged_decode_int8",
+        "distant",
+        "position % BLOCK_SIZE",
+        "(position - (position.to(tl.float32) / BLOCK_SIZE).to(tl.int32) * BLOCK_SIZE)",
+    ),
+    (
+        "store_kv",
+        "many-slots",
+        "tl.load(slot_mapping_ptr + token)",
+        "tl.load(slot_mapping_ptr + token).to(tl.float32).to(tl.int64)",
+    ),
+    ("store_kv_int8", "big-cache", "(slot * tl.num", "(slot.to(tl.int32) * tl.num"),
+    (
+        "rejection_random_sample",
+        "far-drafts",
+        "row * draft_stride",
+        "row.to(tl.int32) * draft_stride.to(tl.int32)",
+    ),
+    ("rejection_random_sample", "close-half", "u * q < p", "u.to(q.dtype) * q < p"),
+    ("rejection_random_sample", "chosen-close", "accepted = u < p", "accepted = u.to(p.dtype) < p"),
+    ("rms_norm", "long", "output_ptr + row * SIZE", "output_ptr + row.to(tl.int32) * SIZE"),
+    ("rms_norm", "heads-residual", "residual_ptr + row *", "residual_ptr + token *"),
+    ("rms_norm", "heads-residual", "SIZE + eps", "SIZE + (1e-6 if HAS_RESIDUAL else eps)"),
+    ("paged_decode", "block-0", "in_page = visible", "in_page = (visible & (block > 0))"),
+    ("store_kv_int8", "one", "if slot >= 0:", "if slot > 0:"),
+    (
+        "paged_decode",
+        "uneven",
+        "weights = tl.exp(scores - shift[:, None])",
+        "weights = tl.exp2((scores - shift[:, None]) * 1.4427)",
+    ),
+    (
+        "paged_decode",
+        "uneven",
+        "rescale = tl.exp(row_max - shift)",
+        "rescale = tl.exp2((row_max - shift) * 1.4427)",
+    ),
+    (
+        "w8a8_gemm",
+        "cancel",
+        "total = tl.dot(x, tl.trans(weight), acc=total, out_dtype=tl.int32)",
+        "total += tl.dot(x, tl.trans(weight), out_dtype=tl.int32).to(tl.float32).to(tl.int32)\n"
+        "        total = total.to(tl.float32).to(tl.int32)",
+    ),
     ("w8a8_gemm", "longer", "range(0, K,", "range(0, K if K < 4096 else 4096,"),
     ("w4a16_gemm", "longer", "range(0, K,", "range(0, K if K < 4096 else 4096,"),
     ("rejection_random_sample", "none", RECOVERED, f"{RECOVERED}.to(tl.int16).to(tl.int64)"),
@@ -142,6 +194,22 @@ LIMITS = [
     ("rejection_random_sample", "wide-vocab", DRAFT, f"{DRAFT}.to(tl.int16).to(tl.int64)"),
 ]
 """Limits and narrow numbers: spec, the case that is beyond, what stands there, and what instead."""
+
+
+HIDDEN = 'float("-inf"))'  # behind `where`: what a score is that nobody may see
+FINITE = [
+    ("paged_decode", "abyss", -1e5),
+    ("split_decode", "abyss", -1e6),
+    ("paged_prefill", "abyss", -1e6),
+    ("paged_decode_int8", "abyss", -1e6),
+]
+"""Numbers that seem small enough to stand for -inf."""
+BLOCKS = """\
+    TILE: tl.constexpr = 16 if BLOCK_SIZE <= 16 else 32
+    for start in range(begin // BLOCK_SIZE * BLOCK_SIZE, end, BLOCK_SIZE):
+        position = start + tl.arange(0, TILE)
+        visible = (position >= begin) & (position < end) & (tl.arange(0, TILE) < BLOCK_SIZE)
+"""
 
 
 QUANTIZED = "    tl.store(output_ptr + token * SIZE + column, quantized.to(tl.int8), mask=inside)"
@@ -248,6 +316,23 @@ def test_no_limit_is_far_enough_and_no_narrow_number_wide_enough(
     bench: Bench, spec: str, case: str, old: str, new: str
 ) -> None:
     refused(bench, spec, case, old, new)
+
+
+@pytest.mark.parametrize(("spec", "case", "number"), FINITE)
+def test_no_finite_number_is_far_enough_from_all_scores(
+    bench: Bench, spec: str, case: str, number: float
+) -> None:
+    refused(bench, spec, case, HIDDEN, f"{number})")
+
+
+def test_a_block_may_be_longer_than_a_tile(bench: Bench) -> None:
+    """A tile that begins with each block, and misses the rest of a long one."""
+    old = """\
+    for start in range(begin, end, KEY_TILE):
+        position = start + tl.arange(0, KEY_TILE)
+        visible = position < end
+"""
+    refused(bench, "paged_decode", "block-100", old, BLOCKS)
 
 
 @pytest.mark.parametrize(("spec", "case", "old", "new"), CLAMPED)
