@@ -93,6 +93,7 @@ REMEDIES = {
     errno.ENAMETOOLONG: "the path is too long for this system: move the course to a shorter one",
     errno.EISDIR: "a folder stands where a file belongs: rename it or take it away",
     errno.ENOTDIR: "a file stands where a folder belongs: rename it or take it away",
+    errno.EEXIST: "a file stands where a folder belongs: rename it or take it away",
     errno.ELOOP: "a link leads back to itself: take it away",
     errno.EIO: "the disk reports a fault: copy your labs to another one",
 }

@@ -153,12 +153,18 @@ def import_problem(phase: Phase, text: str) -> Problem:
         (line for line in reversed(lines) if re.search(r"\w+(Error|Exception)\b", line)), ""
     )
     last = re.sub(r"^E\s+", "", last).strip() or (lines[-1].strip() if lines else "no message")
-    place = ""
+    place, code, endless = "", "", "EndlessLoop" in text
     for module in phase.modules:
         shown = phase.lab_path(module)
         hits = re.findall(rf"{re.escape(shown)}\D{{1,8}}(\d+)", text)
         if hits:
             place = f"{shown}:{hits[-1]}"
+            code = _source_line(phase.lab_file(module), int(hits[-1]))
+    if endless:
+        what = f"{place or f'labs/{phase.slug}'} does not end while it is imported (endless loop?)."
+        why = ["A file's top level runs at each import; only functions and names belong there."]
+        why[:0] = [f"It was stopped at: {code}"] if code else []
+        return Problem(what, tuple(why), f"mend {place or 'that'}, then make lab-{phase.number}")
     what = f"{place or f'labs/{phase.slug}'} fails while it is imported, so no test could run."
     said = [last, UPSTREAM_IMPORT] if "No module named 'vllm" in last else [last]
     if "from __future__ imports must" in last:

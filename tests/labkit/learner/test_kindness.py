@@ -21,6 +21,7 @@ from labkit.course.manifest import Course, ManifestError
 from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.grading import likeness
+from labkit.judge import public
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, predict
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
@@ -196,6 +197,26 @@ def test_one_task_can_be_judged_alone(toy: Course) -> None:
     says(text, "✓ 00.2", "public 2/2")
     assert "00.1" not in text.split("next:")[0] and "notebook" not in text.split("next:")[0]
     assert State(toy.root).passed("00-toy") == set(), "a part of a phase is no record of it"
+
+
+@pytest.mark.parametrize("line", ["while True:\n    pass", "for _ in iter(int, 1):\n    pass"])
+def test_a_loop_at_the_top_of_a_file_is_named(toy: Course, line: str) -> None:
+    solve(toy)
+    there = "from collections import deque\n"
+    lab(toy).write_text(lab(toy).read_text().replace(there, f"{there}\n{line}\n"))
+    text, _ = screen(toy)
+    says(
+        text, "does not end while it is imported", "It was stopped at: ", "next: mend labs/00-toy/"
+    )
+    assert "site-packages" not in text and "importlib" not in text
+
+
+def test_a_result_that_is_cut_off_is_a_full_disk(tmp_path: Path) -> None:
+    report = tmp_path / "report.jsonl"
+    report.write_text('{"event": "collected"}\n{"event": "do')
+    with pytest.raises(OSError, match="what the tests found out is cut off") as refused:
+        public._events(report)
+    assert refused.value.errno == errno.ENOSPC
 
 
 def test_a_long_exception_is_cut(toy: Course) -> None:
