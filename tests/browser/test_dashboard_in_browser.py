@@ -10,6 +10,13 @@ from tests.engine.entrypoints.server import running
 VALUES = """Object.fromEntries([...document.querySelectorAll('section')].map(
   (card) => [card.querySelector('h2').textContent, card.querySelector('b').textContent]))"""
 
+TOUCHING = """[...document.querySelectorAll('section')].filter((card) => {
+  const [value, peak] = ['b', 'i'].map((name) => card.querySelector(name).getBoundingClientRect());
+  const beside = peak.top < value.bottom && peak.bottom > value.top;
+  return beside && peak.left < value.right + 4 || peak.height > 1.5 * 15;
+}).map((card) => card.textContent)"""
+"""Cards in which a number and its peak run into each other, or the peak breaks in two."""
+
 
 def test_the_page_shows_what_runs(browser: Browser) -> None:
     with running() as server:
@@ -33,4 +40,8 @@ def test_the_page_shows_what_runs(browser: Browser) -> None:
             assert values["Running requests"] == "0" and values["Preemptions"] == "0"
             assert len(values) == 10
             assert browser.page.evaluate("document.documentElement.scrollWidth") <= width
+            browser.page.evaluate("""document.querySelectorAll('section').forEach((card) => {
+              card.querySelector('b').textContent = '100.0 %';
+              card.querySelector('i').textContent = 'peak 100.0 %'; })""")
+            assert browser.page.evaluate(TOUCHING) == []
     browser.page.wait_for_function("document.querySelector('#about').className === 'lost'")

@@ -315,6 +315,8 @@ def test_nothing_is_wider_than_the_window_or_squeezed(two: Browser, width: int) 
     stacked = two.evaluate("""(() => { const [a, b] = inspector.panels.map(({ root }) =>
       root.getBoundingClientRect()); return b.top >= a.bottom - 1; })()""")
     assert stacked == (width < 900)
+    bottom = "Math.round(document.querySelector('.player').getBoundingClientRect().bottom)"
+    assert two.evaluate(f"{bottom} === innerHeight"), "the buttons lie at the window's lower edge"
 
 
 def small_run(requests: int = 2) -> Run:

@@ -387,6 +387,20 @@ def test_no_page_scrolls_sideways(
     assert wide == {}
 
 
+def test_a_telephone_shows_the_title_of_every_phase_in_full(
+    browser: Browser, book: tuple[Path, Upstream]
+) -> None:
+    browser.resize(390, 844)
+    cut = []
+    for path in sorted(book[0].glob("[0-9][0-9]-*.html")):
+        browser.open(path.as_uri())
+        if browser.evaluate("(({scrollWidth: w, clientWidth: c}) => w > c)"
+                            "(document.querySelector('.bar .title'))"):  # fmt: skip
+            cut.append(path.name)
+    browser.resize(1440, 900)
+    assert cut == []
+
+
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_portfolio_does_not_scroll_sideways(
     browser: Browser, tmp_path: Path, width: int
