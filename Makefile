@@ -2,6 +2,7 @@
 #
 #   PYTHON=path                the interpreter to use, or to make .venv from
 #   LAB=labs|reference         judge your files (the default) or the reference; read by labkit itself
+#   TASK=2                     of a phase, this task alone: for lab-NN, hint-NN, diff-NN and reset-NN
 #   KERNEL=name  FILE=path  MODE=word  TRACE=path  AGAINST=path      what a target works on
 #   ARGS="..."                 further words for the command
 
@@ -12,10 +13,12 @@ else
 CHOSEN := --python $(PYTHON)
 endif
 LABKIT = @$(PYTHON) -m labkit
+SLIP = $(LABKIT)
 # On a terminal the screen of these has said what is wrong; "make: *** Error 1" below it adds nothing.
 ifneq ($(MAKE_TERMOUT),)
 MAKEFLAGS += --silent
 lab lab% hunt-% change-% quiz-% grade-% doctor: LABKIT = -@$(PYTHON) -m labkit
+SLIP = -$(LABKIT)
 endif
 
 .DEFAULT_GOAL := help
@@ -34,23 +37,19 @@ demo: ## watch a real, small model answer through the whole engine
 
 ##@ Learn
 lab-%: ## judge your answers of phase NN: what has changed; ARGS="--all" runs all of it
-	$(LABKIT) lab $* $(ARGS)
+	$(LABKIT) lab $* $(if $(TASK),--task $(TASK)) $(ARGS)
 lab:
 	$(LABKIT) lab $(ARGS)
-lab_%:
-	$(LABKIT) lab $* $(ARGS)
-lab%:
-	$(LABKIT) lab $* $(ARGS)
 watch-%: ## judge phase NN again at every save
 	$(LABKIT) watch $* $(ARGS)
 hint-%: ## the next hint of phase NN
-	$(LABKIT) hint $* $(ARGS)
+	$(LABKIT) hint $* $(TASK) $(ARGS)
 trace-diff-%: ## the first step where your module and the reference differ
 	$(LABKIT) trace-diff $* $(TRACE) $(ARGS)
 diff-%: ## compare with the solution of phase NN, function by function
-	$(LABKIT) diff $* $(ARGS)
+	$(LABKIT) diff $* $(TASK) $(ARGS)
 reset-%: ## restore the skeleton of phase NN, keeping a backup
-	$(LABKIT) reset $* $(ARGS)
+	$(LABKIT) reset $* $(if $(TASK),--task $(TASK)) $(ARGS)
 undo: ## bring back what the last reset or update replaced
 	$(LABKIT) undo $(ARGS)
 hunt-%: ## find a bug that an engine really had: hunt-03, hunt-03.2
@@ -125,3 +124,9 @@ clean: ## remove caches and built files; your labs and .venv stay
 	$(LABKIT) clean $(ARGS)
 help: ## list the targets
 	$(LABKIT) help
+
+# Any other word is a slip of the fingers (lab_03, Lab-03, hints-3): labkit runs what it surely means,
+# or says what is near. FORCE, because a file of that name (labs) is no result of it.
+Makefile FORCE: ;
+%: FORCE
+	$(SLIP) meant $@ $(ARGS)

@@ -24,7 +24,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from labkit.course.root import ROOT
-from labkit.setup import bootstrap
+from labkit.setup import bootstrap, slips
 from labkit.setup.requirements import DEFAULT_GROUPS, SetupError
 
 ENGINE = ("engine",)
@@ -189,6 +189,7 @@ COMMANDS: dict[str, Command] = {
     "clean": Command(
         "labkit.quality.checks:clean", "remove caches and built files", (), "Maintain", True
     ),
+    "meant": Command("labkit.cli:meant", "run or name what a slip means", (), "Maintain", True),
     "help": Command("labkit.cli:make_help", "list the make targets", (), "Maintain", True),
 }
 
@@ -203,6 +204,9 @@ def main(argv: list[str]) -> int:
         return 0
     name, rest = argv[0], argv[1:]
     command = COMMANDS.get(name)
+    words = slips.meant(name)[0] if command is None else []
+    if words and words[0] in COMMANDS:  # "lab-03", as it is typed for make
+        return main([*words, *rest])
     if command is None:
         near = get_close_matches(name, COMMANDS, n=1)
         meant = f"did you mean `{near[0]}`? " if near else ""
@@ -221,6 +225,16 @@ def main(argv: list[str]) -> int:
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return 130
+
+
+def meant(argv: list[str]) -> int:
+    """What `make` does with a word that no target is called: run what it spells, or say what is
+    near and exit with 2."""
+    words, says = slips.meant(argv[0] if argv else "")
+    if words:
+        return main([*words, *argv[1:]])
+    print(says, file=sys.stderr)
+    return 2
 
 
 def is_built(command: Command) -> bool:

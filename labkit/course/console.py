@@ -88,6 +88,14 @@ REMEDIES = {
     errno.EPERM: "the system does not allow it: copy the course to a folder of your own",
     errno.EFBIG: "this system lets no file become so large: `ulimit -f` shows the limit",
     errno.EMFILE: "too many files are open: close other programs, and try again",
+    errno.ENFILE: "too many files are open: close other programs, and try again",
+    errno.ENOMEM: "no memory is left: close other programs, and try again",
+    errno.ENAMETOOLONG: "the path is too long for this system: move the course to a shorter one",
+    errno.EISDIR: "a folder stands where a file belongs: rename it or take it away",
+    errno.ENOTDIR: "a file stands where a folder belongs: rename it or take it away",
+    errno.EEXIST: "a file stands where a folder belongs: rename it or take it away",
+    errno.ELOOP: "a link leads back to itself: take it away",
+    errno.EIO: "the disk reports a fault: copy your labs to another one",
 }
 
 

@@ -198,17 +198,21 @@ class Course:
         return tuple(phase for phase in self.phases if phase.ready)
 
     def phase(self, name: str) -> Phase:
-        """Find a phase by "3", "03", "03-scheduler", or as one types it in haste: "lab_03". Only
-        its own manifest is read: to read all takes a tenth of a second, at each `make lab-NN`.
+        """Find a phase by "3", "03", "03-scheduler", or as one types it in haste: "lab_03", "003",
+        "scheduler". Only its own manifest is read: to read all takes a tenth of a second, at each
+        `make lab-NN`.
 
         Raises:
             ManifestError: there is no such phase; the message lists those that exist.
         """
-        typed = re.fullmatch(r"(?:labs?|phase)[-_ /]*(\d.*?)/?", name.strip())
-        name = typed[1] if typed else name.strip()
-        for slug, file in self.manifests.items():
-            if name in (slug, slug[:2], slug[:2].lstrip("0") or "0"):
-                return load_phase(self.root, file)
+        typed = re.fullmatch(r"(?:labs?|phases?|s)?[-_ /]*(\d.*?)/?", name.strip().lower())
+        wanted = typed[1] if typed else name.strip().lower()
+        number = f"{int(wanted):02d}" if wanted.isdecimal() else wanted
+        named = [slug for slug in self.manifests if number in (slug, slug[:2])]
+        if not named and len(number) > 2:  # a word of its name that no other phase has
+            named = [slug for slug in self.manifests if number in slug]
+        if len(named) == 1:
+            return load_phase(self.root, self.manifests[named[0]])
         known = ", ".join(self.manifests) or "none"
         raise ManifestError(f"there is no phase {name!r}; the phases are: {known}")
 

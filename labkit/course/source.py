@@ -19,12 +19,19 @@ class UnresolvedMerge(SyntaxError):
     """Marks of a merge stand in the text; `lineno` is that of the first."""
 
 
-def unresolved_merge(text: str) -> int:
+def unresolved_merge(text: str, broken: bool = False) -> int:
     """The line of the first mark that a merge has left, also one that somebody has forgotten to
-    delete; 0 if there is none."""
-    lines = text.splitlines()
-    marks = ("<<<<<<< ", ">>>>>>> ")
-    return next((n for n, line in enumerate(lines, 1) if line.startswith(marks)), 0)
+    delete; 0 if there is none.
+
+    Args:
+        broken: the text is not Python, so that the marks between the two sides count as well. In a
+            docstring they may underline a title.
+    """
+    marks = ("<<<<<<< ", ">>>>>>> ", *(("||||||| ",) if broken else ()))
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(marks) or (broken and line.rstrip() in ("=======", "|||||||")):
+            return number
+    return 0
 
 
 def parse(text: str, filename: str = "<source>") -> ast.Module:
@@ -36,7 +43,7 @@ def parse(text: str, filename: str = "<source>") -> ast.Module:
     try:
         return ast.parse(text, filename)
     except SyntaxError:
-        line = unresolved_merge(text)
+        line = unresolved_merge(text, broken=True)
         if not line:
             raise
         said = f"line {line} holds an unresolved merge"

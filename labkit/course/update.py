@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from labkit.course import source
+from labkit.course.console import some
 from labkit.course.files import backup, blob_id, git, run_git, write_all
 from labkit.course.manifest import Course
 from labkit.course.skeleton import is_hole
@@ -43,11 +44,32 @@ def update(course: Course, pull: bool = True) -> list[Change]:
             mine[name] = text
     folder = backup(root, [root / name for name in mine])
     changes = [Change("backup", folder.relative_to(root).as_posix())] if folder else []
+    try:
+        return changes + _update(course, pull, before, mine)
+    except UpdateRefused as refused:
+        return [*changes, Change("wrong", ".", str(refused))]
+    except OSError as error:
+        if folder:
+            where = folder.relative_to(root).as_posix()
+            error.add_note(f"your files are in {where}; `make undo` brings them back")
+        raise
+
+
+def _update(
+    course: Course, pull: bool, before: Mapping[str, str], mine: dict[str, str]
+) -> list[Change]:
+    """The same, with the files backed up.
+
+    Args:
+        before: lab file -> git's name of the skeleton that it was made from.
+        mine: lab file that the learner has changed -> its text.
+    """
+    root, changes = course.root, list[Change]()
     if pull:
-        try:
-            _bring(root, {*before, RECORD}, mine)
-        except UpdateRefused as refused:
-            return [*changes, Change("wrong", ".", str(refused))]
+        _refuse_unready(root)
+        commits = _bring(root, {*before, RECORD}, mine)
+        if commits:
+            changes.append(Change("course", f"{commits} newer commit{'s' * (commits > 1)} fetched"))
     record, texts, fresh = read_record(root), dict[Path, str](), Course(root)
     for phase in fresh.ready:
         for path, new in generated(phase).items():
@@ -58,20 +80,61 @@ def update(course: Course, pull: bool = True) -> list[Change]:
                 texts |= merged
                 if change.kind != "kept":
                     record[name] = blob_id(new)
-    try:
-        write_all(texts | {root / RECORD: record_text(record)})
-    except OSError as error:
-        if folder:
-            where = folder.relative_to(root).as_posix()
-            error.add_note(f"your files are in {where}; `make undo` brings them back")
-        raise
+    write_all(texts | {root / RECORD: record_text(record)})
     changes += [change for change in sync(fresh) if change.kind == "written"]
     return changes + (_conclude(root, before) if pull else [])
 
 
 # ---------------------------------------------------------------- git's part
-def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> None:
+AGAIN = "then `make update` again"
+
+
+def _refuse_unready(root: Path) -> None:
+    """Look at git's state before anything changes: a merge of the learner's own is not ours to end.
+
+    Raises:
+        UpdateRefused: it must be put in order first.
+    """
+
+    def inside(name: str) -> bool:
+        """Whether git keeps a file or folder of that name now."""
+        return root.joinpath((git(root, "rev-parse", "--git-path", name) or "").strip()).exists()
+
+    if git(root, "rev-parse", "--git-dir") is None:
+        raise UpdateRefused(
+            "this folder is not a git clone, so it knows no newer course; clone the course, copy"
+            " your labs/ over the clone's, and work there"
+        )
+    if inside("index.lock"):
+        raise UpdateRefused(
+            "another git command is at work here, or one was stopped in its middle; if none runs,"
+            f" `rm .git/index.lock`, {AGAIN}"
+        )
+    if any(map(inside, ("rebase-merge", "rebase-apply"))):
+        raise UpdateRefused(f"a rebase is not finished; `git status` says how to end it, {AGAIN}")
+    unmerged = (git(root, "diff", "--name-only", "--diff-filter=U") or "").splitlines()
+    if unmerged or inside("MERGE_HEAD"):
+        where = f" in {some(unmerged)}" if unmerged else ""
+        raise UpdateRefused(
+            f"an earlier merge is not finished{where}; mend it, then `git add -u` and `git commit`,"
+            f" {AGAIN}"
+        )
+    if not (git(root, "remote") or "").strip():
+        raise UpdateRefused(
+            "this clone has no remote; `git remote add origin ADDRESS`, with the address of your"
+            f" course, `git fetch`, `git branch -u origin/main`, {AGAIN}"
+        )
+    if git(root, "symbolic-ref", "-q", "HEAD") is None:
+        raise UpdateRefused(
+            "you are on no branch (a detached HEAD, in git's words); `git switch -c mine` and"
+            f" `git branch -u origin/main` make one of what you have, {AGAIN}"
+        )
+
+
+def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> int:
     """Fetch, and begin the merge; edits of lab files that are not committed are set aside.
+
+    Returns the number of commits that the newer course brings.
 
     Args:
         ours: the files whose merge is not git's.
@@ -82,13 +145,14 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> None:
     """
     fetched = run_git(root, "fetch")
     if fetched.returncode:
-        raise UpdateRefused(_says(fetched, "look at `git remote -v`, then `make update` again"))
+        raise UpdateRefused(_says(fetched, f"look at `git remote -v`, {AGAIN}"))
     target = (git(root, "rev-parse", "--verify", "-q", "@{upstream}") or "").strip()
     if not target:
         raise UpdateRefused(
             "this branch follows no other; say which one: `git branch -u origin/main`, then"
             " `make update` again"
         )
+    commits = int(git(root, "rev-list", "--count", f"HEAD..{target}") or 0)
     aside = [
         name for name in mine if run_git(root, "diff", "--quiet", "HEAD", "--", name).returncode
     ]
@@ -101,7 +165,10 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> None:
         git(root, "merge", "--abort")
         write_all({root / name: mine[name] for name in aside})
         if not others:
-            raise UpdateRefused(_says(merged, "do what git says, then `make update` again"))
+            todo = "do what git says"
+            if "local changes" in merged.stderr:
+                todo = "`git commit -am 'my work'`, or set them aside with `git stash`"
+            raise UpdateRefused(_says(merged, f"{todo}, {AGAIN}"))
         raise UpdateRefused(
             f"you and the newer course both changed {', '.join(others[:3])}; take the course's"
             f" with `git checkout {target[:12]} -- {others[0]}` and `git commit`, or merge by hand"
@@ -110,6 +177,7 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> None:
     for name in left:  # of both sides; the learner's text comes back with our own merge
         run_git(root, "checkout", "--theirs", "--", name)
         run_git(root, "add", "--", name)
+    return commits
 
 
 def _says(done: subprocess.CompletedProcess[str], todo: str) -> str:

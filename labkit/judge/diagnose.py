@@ -54,8 +54,10 @@ def before(phase: Phase) -> Problem | None:
             text = read_python(path)
             unmerged = source.unresolved_merge(text)
             if unmerged:
-                return _merge_problem(unmerged, shown, phase)
+                return _merge_problem(text, unmerged, shown, phase)
             known = source.functions(text, shown)
+        except source.UnresolvedMerge as error:
+            return _merge_problem(text, error.lineno or 1, shown, phase)
         except SyntaxError as error:
             return _syntax_problem(error, shown, phase)
         for name, exercise in phase.holes(module).items():
@@ -75,15 +77,37 @@ def before(phase: Phase) -> Problem | None:
     return None
 
 
-def _merge_problem(line: int, shown: str, phase: Phase) -> Problem:
-    return Problem(
-        f"{shown}:{line} holds an unresolved merge.",
-        (
-            "Between <<<<<<< and ======= stands your version, from there to >>>>>>> the course's.",
-            "Keep one of the two sides, or both, and delete the three lines with the marks.",
-        ),
-        f"mend {shown}:{line}, then make lab-{phase.number}; `make undo` takes the update back",
-    )
+def _merge_problem(text: str, line: int, shown: str, phase: Phase) -> Problem:
+    """Of the first place in the text, with the names that its marks give the two sides: an update
+    writes others than `git merge`, and `git stash pop` has them the other way round."""
+    place = [part.rstrip() for part in text.splitlines()[line - 1 :]]
+    end = next((n for n, part in enumerate(place) if part.startswith(">>>>>>> ")), 0)
+    first, last = place[0][8:], place[end][8:]
+    if not place[0].startswith("<<<<<<< ") or not end:
+        lines = ["It is one of the marks that a merge has left, alone: delete this line."]
+    else:
+        lines = [
+            f"Between <<<<<<< and ======= stands {_side(first)}, from there to >>>>>>>"
+            f" {_side(last)}.",
+            "Keep one of the two sides, or both, and delete the lines with the marks.",
+        ]
+        if any(part.startswith("|||||||") for part in place[:end]):
+            lines[1:1] = ["From ||||||| to ======= stands what both began with: delete it."]
+    undo = "; `make undo` takes the update back" if first == "yours" else ""
+    again = f"mend {shown}:{line}, then make lab-{phase.number}{undo}"
+    return Problem(f"{shown}:{line} holds an unresolved merge.", tuple(lines), again)
+
+
+def _side(label: str) -> str:
+    """What a mark's label says, in words."""
+    known = {
+        "yours": "your version",
+        "new-skeleton": "the course's",
+        "HEAD": "what was committed here",
+        "Updated upstream": "what was committed here",
+        "Stashed changes": "what you had stashed",
+    }
+    return known.get(label, f"the version that git calls {label!r}")
 
 
 def _syntax_problem(error: SyntaxError, shown: str, phase: Phase) -> Problem:
@@ -129,12 +153,18 @@ def import_problem(phase: Phase, text: str) -> Problem:
         (line for line in reversed(lines) if re.search(r"\w+(Error|Exception)\b", line)), ""
     )
     last = re.sub(r"^E\s+", "", last).strip() or (lines[-1].strip() if lines else "no message")
-    place = ""
+    place, code, endless = "", "", "EndlessLoop" in text
     for module in phase.modules:
         shown = phase.lab_path(module)
         hits = re.findall(rf"{re.escape(shown)}\D{{1,8}}(\d+)", text)
         if hits:
             place = f"{shown}:{hits[-1]}"
+            code = _source_line(phase.lab_file(module), int(hits[-1]))
+    if endless:
+        what = f"{place or f'labs/{phase.slug}'} does not end while it is imported (endless loop?)."
+        why = ["A file's top level runs at each import; only functions and names belong there."]
+        why[:0] = [f"It was stopped at: {code}"] if code else []
+        return Problem(what, tuple(why), f"mend {place or 'that'}, then make lab-{phase.number}")
     what = f"{place or f'labs/{phase.slug}'} fails while it is imported, so no test could run."
     said = [last, UPSTREAM_IMPORT] if "No module named 'vllm" in last else [last]
     if "from __future__ imports must" in last:

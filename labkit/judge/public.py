@@ -6,6 +6,7 @@ a result is shown (`labkit.learner.screen`) or explained (`labkit.judge.diagnose
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -217,7 +218,7 @@ def run_tests(
         ]  # fmt: skip
         limits = child.Limits(seconds, phase.memory_mb)
         done = child.run(words, env, limits, phase.root)
-        events = [json.loads(line) for line in _lines(report)]
+        events = _events(report)
         result = _collect(phase, events, done)
         result.shared |= set(_lines(elsewhere))
     return result
@@ -225,6 +226,19 @@ def run_tests(
 
 def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def _events(report: Path) -> list[dict[str, Any]]:
+    """What the reporter wrote.
+
+    Raises:
+        OSError: it is cut off, as on a disk that is full.
+    """
+    try:
+        return [json.loads(line) for line in _lines(report)]
+    except ValueError:
+        where = str(report.parent.parent)
+        raise OSError(errno.ENOSPC, "what the tests found out is cut off", where) from None
 
 
 def _watch(phase: Phase, mapping: Mapping[str, str]) -> dict[str, dict[str, str]]:
@@ -251,6 +265,8 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
     if not events and not done.timed_out:
         broken = (done.stderr or done.stdout)[-4000:] or f"pytest ended with code {done.code}"
     hung = done.timed_out or done.code == alarm.STUCK
+    if hung and not tests and not broken:
+        broken = f"EndlessLoop\n{done.stderr[-4000:]}"
     stack = done.stderr[-4000:] if hung or (done.code or 0) < 0 else ""
     if hung:
         _blame(list(tests.values()), stack)

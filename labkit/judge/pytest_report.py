@@ -27,6 +27,10 @@ from labkit.process import reach
 from labkit.testing import Divergence
 
 MAX_HANGS = 3
+IMPORT_SECONDS = 20.0
+"""Computing time for all that is imported before the first test: torch takes three of them."""
+NEXT_SECONDS = 1.0
+"""For further tests of a task of which one did not end: it is red already."""
 MAX_TEXT = 4000
 
 
@@ -39,6 +43,8 @@ class Reporter:
         self.watched: dict[str, dict[str, str]] = json.loads(os.environ.get(WATCH, "{}"))
         self.extra: dict[str, dict[str, Any]] = {}
         self.looked_at: set[str] = set()
+        self.endless: set[str] = set()
+        """Tasks of which a test did not end."""
         self.shared: set[str] = set()
         """Functions entered between tests: each test may depend on them."""
 
@@ -66,7 +72,8 @@ class Reporter:
     def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
         begin = time.perf_counter()
         self.shared |= reach.taken()
-        alarm.arm(self.seconds)
+        known = _task(item) in self.endless
+        alarm.arm(min(self.seconds, NEXT_SECONDS) if known else self.seconds)
         try:
             return (yield)
         except BaseException as error:
@@ -75,6 +82,7 @@ class Reporter:
             self.extra[item.nodeid] = _describe(error, frames)
             if isinstance(error, EndlessLoop):
                 self.hangs += 1
+                self.endless.add(_task(item))
             elif self._worth_a_second_run(item, error):
                 alarm.arm(self.seconds)
                 self.extra[item.nodeid]["returned"] = wrong_return(item, self.watched)
@@ -87,7 +95,7 @@ class Reporter:
 
     def _worth_a_second_run(self, item: pytest.Item, error: BaseException) -> bool:
         """Once a task: the first failure is the one that the screen explains."""
-        task = "_".join(item.name.split("_")[:3])
+        task = _task(item)
         silent = NotImplementedError | MemoryError | RecursionError
         if not self.watched or isinstance(error, silent) or task in self.looked_at:
             return False
@@ -117,6 +125,11 @@ class Reporter:
 
     def pytest_sessionfinish(self) -> None:
         self.write({"event": "end", "entered": sorted(self.shared | reach.taken())})
+
+
+def _task(item: pytest.Item) -> str:
+    """ "test_03_2" of "test_03_2_budget"."""
+    return "_".join(item.name.split("_")[:3])
 
 
 def _frames(error: BaseException) -> list[tuple[str, int, str]]:
@@ -149,11 +162,17 @@ def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[
 def pytest_load_initial_conftests() -> None:
     """Until the tests are loaded, look for no garbage: torch makes a million objects when it is
     imported, all of them stay, and to go through them again and again takes a tenth of the time.
+
+    A loop at the top of the learner's file would keep everybody waiting, so the alarm is set.
     """
     gc.disable()
+    if REPORT in os.environ:
+        alarm.install()
+        alarm.arm(IMPORT_SECONDS)
 
 
 def pytest_collection_finish() -> None:
+    alarm.arm(0)
     gc.freeze()
     gc.enable()
 
@@ -162,7 +181,6 @@ def pytest_configure(config: pytest.Config) -> None:
     path = os.environ.get(REPORT)
     if path is None:
         return
-    alarm.install()
     reach.asking()
     sys.path.insert(0, str(Path.cwd()))
     config.pluginmanager.register(

@@ -167,6 +167,8 @@ def next_step(
     if not all(test.passed for test in result.tests):
         return f"{command(phase, 'lab')} again; some tests did not run"
     done, total = result.answers
+    if any(record["task"] == "notebook" for record in result.notebook or []):
+        return f"restore the notebook, then {command(phase, 'lab')}"  # its own line says how
     if done < total:
         return f"{command(phase, 'notebook')} and answer the rest, then {command(phase, 'lab')}"
     return (

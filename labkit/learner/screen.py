@@ -3,6 +3,7 @@ next."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
@@ -230,8 +231,10 @@ def _moment(when: str) -> str:
 
 def show_end(screen: Screen, result: PhaseResult, next_step: str) -> None:
     screen.line()
-    if result.stack:
+    stood = [line for line in result.stack.splitlines() if str(result.phase.root) in line]
+    stood = [line.strip() for line in stood if not re.search("site-packages|/labkit/", line)]
+    if stood:
         screen.line("The run was stopped as a whole; it stood here:", "yellow")
-        screen.line("\n".join(result.stack.splitlines()[:12]), "dim", 2)
+        screen.line("\n".join(stood[:6]), "dim", 2)
     screen.line(tiers(result), "bold green" if result.green else "bold")
     screen.line(f"next: {next_step}", "bold")

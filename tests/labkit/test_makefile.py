@@ -12,13 +12,14 @@ import pytest
 
 from labkit.cli import COMMANDS
 from labkit.course.root import ROOT
+from labkit.setup import slips
 
 PROMISED = """setup demo test lint test-full lab-% trace-diff-% watch-% hint-% diff-% reset-% read-%
     notebook-% run-% grade-% progress doctor check-kernel upstream cite-check conformance arena
     inspect bench bench-scheduler serve gpu-report grade-class export student-dist suite-quality
     prove-% docs update undo book clean help hunt-% change-% quiz-% portfolio review""".split()
-HASTE = ["lab", "lab%", "lab_%"]
-"""What one types in haste for lab-%; not listed."""
+HASTE = ["lab", "%"]
+"""What one types in haste; not listed."""
 
 
 def rules() -> dict[str, list[str]]:
@@ -48,7 +49,7 @@ def test_every_promised_target_exists_and_no_other() -> None:
 def test_a_target_is_one_line_that_calls_a_known_command(target: str) -> None:
     lines = rules()[target]
     assert len(lines) == 1
-    called = re.match(r"\$\(LABKIT\) ([\w-]+)", lines[0])
+    called = re.match(r"\$\((?:LABKIT|SLIP)\) ([\w-]+)", lines[0])
     assert called, lines[0]
     assert called.group(1) in COMMANDS
 
@@ -73,6 +74,9 @@ def test_make_alone_lists_every_target_with_a_line_of_help() -> None:
         (["lab-03"], "lab 03"),
         (["trace-diff-03", "TRACE=a.json"], "trace-diff 03 a.json"),
         (["diff-02"], "diff 02"),
+        (["lab-03", "TASK=2"], "lab 03 --task 2"),
+        (["hint-03", "TASK=2"], "hint 03 2"),
+        (["reset-03", "TASK=03.2"], "reset 03 --task 03.2"),
         (["check-kernel", "KERNEL=paged", "MODE=gpu"], "check-kernel paged --mode gpu"),
         (["arena", "FILE=mine.py:Mine"], "arena --scheduler mine.py:Mine"),
         (["test", "ARGS=-k name"], "test -k name"),
@@ -82,6 +86,54 @@ def test_make_alone_lists_every_target_with_a_line_of_help() -> None:
 def test_variables_reach_the_command(words: list[str], command: str) -> None:
     done = make("-n", *words)
     assert " ".join(done.stdout.split()).endswith(f"-m labkit {command}")
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("lab_3", "lab 3"),
+        ("Lab-03", "lab 03"),
+        ("LAB03", "lab 03"),
+        ("labs-03", "lab 03"),
+        ("hints_3", "hint 3"),
+        ("read03", "read 03"),
+        ("hunt03.2", "hunt 03.2"),
+        ("trace_diff_03", "trace-diff 03"),
+        ("grade-class", "grade-class"),
+    ],
+)
+def test_what_spells_one_target_is_run(typed: str, words: str) -> None:
+    assert slips.meant(typed) == (words.split(), "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("lbs-03", "there is no `make lbs-03`; did you mean `make lab-03`?"),
+        ("test-03", "did you mean `make lab-03`?"),  # `make test` judges the course
+        ("restore-03", "did you mean `make undo`?"),
+        ("rest-03", "did you mean `make reset-03`?"),
+        ("progres", "did you mean `make progress`?"),
+        ("03", "did you mean `make lab-03`?"),
+        ("hint", "say which phase: `make hint-03`"),
+        ("undo-03", "takes no phase: `make undo`"),
+        ("xyzzy", "there is no `make xyzzy`; `make` alone lists what there is"),
+        ("../03", "there is no `make ../03`"),
+    ],
+)
+def test_what_is_merely_near_is_said_and_not_run(typed: str, says: str) -> None:
+    words, said = slips.meant(typed)
+    assert words == []
+    assert says in said
+
+
+def test_a_slip_reaches_labkit_even_where_a_file_has_its_name(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$*"\n')
+    python.chmod(0o755)
+    done = make("labs", "Lab_03", "ARGS=--all", f"PYTHON={python}")
+    assert done.stdout == "-m labkit meant labs --all\n-m labkit meant Lab_03 --all\n"
+    assert make("lbs-03").returncode != 0
 
 
 def test_python_can_be_chosen_for_any_target() -> None:

@@ -15,9 +15,31 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import torch
+
+from mini_vllm.sample.custom import BatchUpdate, LogitsProcessor
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("--dtype", "float32", "--max-model-len", "256", "--num-gpu-blocks", "256")
+SLOW = ("--logits-processors", "tests.engine.entrypoints.server.Slow")
+"""For requests that must still run when a test looks: a fast model answers before it does."""
+
+
+class Slow(LogitsProcessor):
+    """Changes nothing, and takes 10 ms a step for it."""
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        pass
+
+    def is_argmax_invariant(self) -> bool:
+        return False  # greedy batches ask it, too
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        pass
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.01)
+        return logits
 
 
 def free_port() -> int:

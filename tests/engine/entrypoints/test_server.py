@@ -359,29 +359,7 @@ def test_errors_are_classes_of_the_client(client: openai.OpenAI) -> None:
         )  # fmt: skip
 
 
-# ---------------------------------------------------------------------- clients that leave
-
-
-def num_aborted(server: Server) -> float:
-    """Requests that ended because their client had left."""
-    return server.metric("request_success_total", 'finished_reason="abort"')
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_who_leaves_is_aborted_down_to_the_blocks(server: Server, stream: bool) -> None:
-    server.until("num_requests_running", 0)
-    before = num_aborted(server)
-    body = {"prompt": PROMPT, "max_tokens": 250, "ignore_eos": True, "stream": stream}
-    payload = json.dumps(body).encode()
-    lines = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json")
-    head = "\r\n".join((*lines, f"content-length: {len(payload)}", "", ""))
-    sock = socket.create_connection(("127.0.0.1", server.port))
-    sock.sendall(head.encode() + payload)
-    server.until("num_requests_running", 1)
-    sock.close()
-    server.until("num_requests_running", 0)
-    server.until("kv_cache_usage_perc", 0)
-    assert num_aborted(server) > before
+# ---------------------------------------------------------------------- many clients
 
 
 def test_many_streams_lose_nothing_and_the_metrics_agree(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""A server's life: keys, a full queue, SIGTERM, and an engine that dies."""
+"""A server's life: keys, a full queue, clients that leave, SIGTERM, and an engine that dies."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engine.entrypoints.server import ROOT, SMALL, Server, running
+from tests.engine.entrypoints.server import ROOT, SLOW, SMALL, Server, running
 
 LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
 
@@ -68,7 +69,7 @@ def test_keys_and_a_full_queue() -> None:
 def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
     """Held requests go on where they were; while some run to their end, nobody new begins."""
     profile = ("--profiler-config", json.dumps({"torch_profiler_dir": str(tmp_path)}))
-    words = ("--api-key", "k", "--max-num-seqs", "2", *profile)
+    words = ("--api-key", "k", "--max-num-seqs", "2", *profile, *SLOW)
     with running(*words, env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
         assert server.post("/pause").status_code == 401
         server.client.headers["authorization"] = "Bearer k"
@@ -116,9 +117,23 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
         assert len(list(tmp_path.iterdir())) == 1
 
 
+def test_who_leaves_is_aborted_down_to_the_blocks() -> None:
+    with running(*SLOW) as server:
+        for number, stream in enumerate((True, False), start=1):
+            payload = json.dumps(LONG | {"stream": stream}).encode()
+            lines = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json")
+            head = "\r\n".join((*lines, f"content-length: {len(payload)}", "", ""))
+            with socket.create_connection(("127.0.0.1", server.port)) as sock:
+                sock.sendall(head.encode() + payload)
+                server.until("num_requests_running", 1)
+            server.until("num_requests_running", 0)
+            server.until("kv_cache_usage_perc", 0)
+            assert server.metric("request_success_total", 'finished_reason="abort"') == number
+
+
 @pytest.mark.serial
 def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
-    with running("--shutdown-timeout", "60", "--max-num-seqs", "4") as server:
+    with running("--shutdown-timeout", "60", "--max-num-seqs", "4", *SLOW) as server:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(12)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 4)
@@ -135,7 +150,7 @@ def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
 
 @pytest.mark.serial
 def test_sigterm_without_time_tells_everybody() -> None:
-    with running() as server:
+    with running(*SLOW) as server:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 6)
@@ -149,7 +164,7 @@ def test_sigterm_without_time_tells_everybody() -> None:
 
 @pytest.mark.serial
 def test_a_dead_engine_ends_every_request_and_the_server() -> None:
-    with running() as server:
+    with running(*SLOW) as server:
         children = subprocess.run(
             ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True
         ).stdout.split()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,3 +145,106 @@ def test_a_file_of_ones_own_in_the_way_is_git_s_reason(clone: Clone) -> None:
     assert last.kind == "wrong" and "toy/extra.py" in last.why
     assert "return 42" in lab(clone.mine).read_text()
     assert (clone.mine.root / "toy/extra.py").read_text() == "MINE = 1\n"
+
+
+# ---------------------------------------------------------------- git in a state of its own
+def refusal(clone: Clone) -> str:
+    """Why an update is refused; nothing of the learner's has changed then."""
+    before = lab(clone.mine).read_text()
+    status = asked(clone.mine.root, "status", "--porcelain")
+    *_, last = update(clone.mine)
+    assert last.kind == "wrong"
+    assert lab(clone.mine).read_text() == before
+    assert asked(clone.mine.root, "status", "--porcelain") == status
+    return last.why
+
+
+def conflict_of_ones_own(clone: Clone, how: str) -> None:
+    """Two edits of one line, met by `git merge`, `rebase`, `cherry-pick` or `stash pop`."""
+    root, engine = clone.mine.root, clone.mine.root / "toy/fifo.py"
+    if how == "stash":
+        engine.write_text("A = 1\n")
+        git(root, "stash")
+    else:
+        git(root, "switch", "-qc", "other")
+        engine.write_text("A = 1\n")
+        clone.commit()
+        git(root, "switch", "-q", "main")
+    engine.write_text("A = 2\n")
+    clone.commit()
+    words = ["stash", "pop"] if how == "stash" else [how, "other"]
+    assert subprocess.run(["git", "-C", str(root), *words], capture_output=True).returncode
+
+
+@pytest.mark.parametrize("how", ["merge", "rebase", "cherry-pick", "stash"])
+def test_a_merge_of_ones_own_is_not_ended_for_one(clone: Clone, how: str) -> None:
+    rewrite(clone.mine, "clamp", "return 42")
+    clone.commit()
+    clone.publish(NEWER)
+    conflict_of_ones_own(clone, how)
+    why = refusal(clone)
+    assert ("rebase" if how == "rebase" else "toy/fifo.py") in why and "make update" in why
+    assert "<<<<<<<" in (clone.mine.root / "toy/fifo.py").read_text()
+
+
+def test_on_no_branch_one_is_told_how_to_make_one(clone: Clone) -> None:
+    git(clone.mine.root, "checkout", "-q", "--detach")
+    rewrite(clone.mine, "clamp", "return 42")
+    clone.publish(NEWER)
+    assert "git switch -c mine" in refusal(clone)
+    git(clone.mine.root, "switch", "-qc", "mine")
+    git(clone.mine.root, "branch", "-qu", "origin/main")
+    assert "wrong" not in {change.kind for change in update(clone.mine)}, "the advice works"
+
+
+def test_without_a_remote_one_is_told_how_to_name_one(clone: Clone) -> None:
+    git(clone.mine.root, "remote", "remove", "origin")
+    rewrite(clone.mine, "clamp", "return 42")
+    assert "git remote add origin ADDRESS" in refusal(clone)
+    git(clone.mine.root, "remote", "add", "origin", str(clone.origin))
+    git(clone.mine.root, "fetch", "-q")
+    git(clone.mine.root, "branch", "-qu", "origin/main")
+    assert "wrong" not in {change.kind for change in update(clone.mine)}
+
+
+def test_a_copy_without_git_is_told_to_clone(clone: Clone) -> None:
+    shutil.rmtree(clone.mine.root / ".git")
+    assert "not a git clone" in refusal(clone)
+
+
+def test_a_git_that_was_stopped_leaves_a_lock_that_is_named(clone: Clone) -> None:
+    write(clone.mine.root, ".git/index.lock", "")
+    assert "rm .git/index.lock" in refusal(clone)
+
+
+def test_what_is_staged_is_to_be_committed_first(clone: Clone) -> None:
+    """Git merges nothing over it; with our `git add -A` behind it, the advice must work."""
+    rewrite(clone.mine, "clamp", "return 42")
+    clone.commit()
+    write(clone.mine.root, "toy/other.py", "MINE = 1\n")
+    git(clone.mine.root, "add", "-A")
+    clone.publish(NEWER)
+    assert "git commit -am" in refusal(clone)
+    clone.commit()
+    assert "wrong" not in {change.kind for change in update(clone.mine)}
+    assert "return 42" in lab(clone.mine).read_text()
+
+
+def test_a_newer_engine_alone_is_said_too(clone: Clone) -> None:
+    clone.publish("NEW = 1\n", "toy/extra.py")
+    assert "1 newer commit fetched" in "\n".join(map(str, update(clone.mine)))
+
+
+def test_a_refusal_of_the_disk_says_where_the_files_are(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrite(clone.mine, "clamp", "return 42")
+    clone.publish(NEWER)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("labkit.course.update._merge", full)
+    with pytest.raises(OSError) as refused:
+        update(clone.mine)
+    assert ".labkit/backups/" in refused.value.__notes__[0]

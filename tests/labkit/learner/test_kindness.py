@@ -21,6 +21,7 @@ from labkit.course.manifest import Course, ManifestError
 from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.grading import likeness
+from labkit.judge import public
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, predict
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
@@ -103,6 +104,38 @@ def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("marks", "said"),
+    [
+        (
+            "<<<<<<< Updated upstream\nA = 1\n=======\nA = 2\n>>>>>>> Stashed changes\n",
+            "stands what was committed here, from there to >>>>>>> what you had stashed.",
+        ),
+        (
+            "<<<<<<< HEAD\nA = 1\n||||||| 1a2b\nA = 0\n=======\nA = 2\n>>>>>>> main~1\n",
+            "From ||||||| to ======= stands what both began with: delete it.",
+        ),
+        ("<<<<<<< HEAD\r\nA = 1\r\n=======\r\n>>>>>>> x\r\n", "git calls 'x'"),
+        (">>>>>>> x\n", "alone: delete this line"),
+        ("=======\n", "alone: delete this line"),
+        ("||||||| 1a2b\n", "alone: delete this line"),
+        ("<<<<<<< HEAD\n", "alone: delete this line"),
+    ],
+)
+def test_marks_of_any_merge_are_said_by_their_names(toy: Course, marks: str, said: str) -> None:
+    solve(toy)
+    lab(toy).write_text(marks + lab(toy).read_text(), newline="")
+    text, _ = screen(toy)
+    says(text, "labs/00-toy/fifo.py:1 holds an unresolved merge", said)
+    assert "make undo" not in text, "no update has written these"
+
+
+def test_a_line_below_a_title_is_no_mark(toy: Course) -> None:
+    solve(toy)
+    lab(toy).write_text(lab(toy).read_text() + '\nNOTE = """My code\n=======\n"""\n')
+    assert "✓ 00.1" in screen(toy)[0]
+
+
 def test_upstreams_import_gets_a_hint(toy: Course) -> None:
     text = lab(toy).read_text()
     there = "from collections import deque\n"
@@ -164,6 +197,26 @@ def test_one_task_can_be_judged_alone(toy: Course) -> None:
     says(text, "✓ 00.2", "public 2/2")
     assert "00.1" not in text.split("next:")[0] and "notebook" not in text.split("next:")[0]
     assert State(toy.root).passed("00-toy") == set(), "a part of a phase is no record of it"
+
+
+@pytest.mark.parametrize("line", ["while True:\n    pass", "for _ in iter(int, 1):\n    pass"])
+def test_a_loop_at_the_top_of_a_file_is_named(toy: Course, line: str) -> None:
+    solve(toy)
+    there = "from collections import deque\n"
+    lab(toy).write_text(lab(toy).read_text().replace(there, f"{there}\n{line}\n"))
+    text, _ = screen(toy)
+    says(
+        text, "does not end while it is imported", "It was stopped at: ", "next: mend labs/00-toy/"
+    )
+    assert "site-packages" not in text and "importlib" not in text
+
+
+def test_a_result_that_is_cut_off_is_a_full_disk(tmp_path: Path) -> None:
+    report = tmp_path / "report.jsonl"
+    report.write_text('{"event": "collected"}\n{"event": "do')
+    with pytest.raises(OSError, match="what the tests found out is cut off") as refused:
+        public._events(report)
+    assert refused.value.errno == errno.ENOSPC
 
 
 def test_a_long_exception_is_cut(toy: Course) -> None:
@@ -448,7 +501,9 @@ def test_a_notebook_that_a_merge_has_torn_is_named(toy: Course) -> None:
     notebook = toy.root / "labs/00-toy/lab.ipynb"
     marked = notebook.read_text().replace("\n", "\n<<<<<<< HEAD\n", 1)
     notebook.write_text(marked)
-    says(screen(toy)[0], "lab.ipynb cannot be read", "line 2 holds an unresolved merge")
+    text, _ = screen(toy)
+    says(text, "lab.ipynb cannot be read", "line 2 holds an unresolved merge")
+    says(text, "--notebook` restores it", "next: restore the notebook, then make lab-00")
 
 
 def test_the_first_marks_of_a_merge_are_found() -> None:
