@@ -111,6 +111,7 @@ RMS_NORM = (
     Case("zero", "a row of zeros", "float32", norm(5, 128, residual=True, zero_row=True)),
     Case("large", "numbers whose squares do not fit into float16", "float16",
          norm(4, 96, scale=1000.0)),
+    Case("huge", "numbers that do not fit into float16", "bfloat16", norm(4, 64, scale=1e6)),
     Case("small", "numbers whose squares are near eps", "bfloat16", norm(4, 96, scale=1e-3)),
     Case("loud", "one large number in each row", "float32", norm(None, 300, loud=3000.0)),
     Case("far", "rows 2^30 elements apart", "float16", norm(6, 512, residual=True, far=True)),

@@ -139,6 +139,10 @@ PAGED_PREFILL = (
         prefill([(None, 0), (0, 0)], 8, 1, 32, 16, longer=40),
     ),
     Case(
+        "idle", "requests without new tokens between others", "float32",
+        prefill([(0, 7), (5, 0), (0, 0), (0, 20), (3, 2)], 2, 1, 32, 16),
+    ),
+    Case(
         "far-logits", "logits of +-1e4", "float32",
         prefill([(24, 0)], 2, 1, 64, 16, change=far_logits),
     ),

@@ -45,8 +45,12 @@ VALUE = frozenset(
     "to dtype shape T element_ty abs argmax argmin associative_scan broadcast_to cast cdiv ceil "
     "cos cumprod cumsum erf exp exp2 expand_dims flip floor gather histogram log log2 max min "
     "permute ravel reduce reshape rsqrt sigmoid sin softmax sort split sqrt sqrt_rn sum trans view "
-    "xor_sum".split()
+    "xor_sum logical_and logical_or "
+    # what upstream's kernels ask of a type
+    "type scalar primitive_bitwidth is_floating is_fp8 is_fp16 is_bf16 is_fp32 is_int "
+    "is_int8".split()
 )
+ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 ALLOWED = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.While, ast.Return,
     ast.Pass, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Call, ast.keyword,
@@ -168,13 +172,25 @@ def _name_of(node: ast.stmt) -> str:
 
 
 def _is_constant(node: ast.stmt) -> bool:
-    """`NAME = tl.constexpr(<a number, a string, or float("-inf")>)`."""
+    """`NAME = tl.constexpr(<a number, a string, float("-inf"), or arithmetic of numbers>)`."""
     if not isinstance(node, ast.Assign) or not _name_of(node):
         return False
     call = node.value
     if not isinstance(call, ast.Call) or ast.unparse(call.func) != "tl.constexpr":
         return False
-    return len(call.args) == 1 and not call.keywords and _is_literal(call.args[0])
+    if len(call.args) != 1 or call.keywords:
+        return False
+    return _is_literal(call.args[0]) or _is_number(call.args[0])
+
+
+def _is_number(node: ast.expr) -> bool:
+    """Sums, products and quotients of numbers; a power could take for ever."""
+    if isinstance(node, ast.BinOp):
+        parts = (node.left, node.right)
+        return isinstance(node.op, ARITHMETIC) and all(map(_is_number, parts))
+    if isinstance(node, ast.UnaryOp):
+        return _is_number(node.operand)
+    return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
 
 
 def _is_literal(node: ast.expr) -> bool:

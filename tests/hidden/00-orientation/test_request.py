@@ -148,15 +148,22 @@ def test_00_3_lists_and_hashes_match(
 def test_00_3_lists_that_are_handed_over_stay_the_callers(
     subject: Any, handed: list[list[int]]
 ) -> None:
-    """Later tokens grow none of the lists that earlier ones came in, nor the prompt's."""
+    """Later tokens grow none of the lists that earlier ones came in, nor the prompt's; and what the
+    caller does with its lists afterwards is nothing to the request."""
     program = Program()
     lists = [program.call("builtins:list", tokens) for tokens in handed]
     prompt = program.call("builtins:list", [7, 8])
     request = program.new(f"{MODULE}:Request", "r0", prompt, arrival_time=0.0)
-    for tokens in lists:
+    expected = []
+    for tokens, given_ids in zip(lists, handed, strict=True):
         request.append_output_token_ids(tokens)
+        request.append_output_token_ids(6)
+        expected += [*given_ids, 6]
     program.see([prompt, *lists])
-    assert subject.run(program) == [[[7, 8], *handed]]
+    for tokens in lists:
+        tokens.append(9)
+    program.see([request.output_token_ids, request.all_token_ids])
+    assert subject.run(program) == [[[7, 8], *handed], [expected, [7, 8, *expected]]]
 
 
 @FUZZ

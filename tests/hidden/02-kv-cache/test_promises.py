@@ -187,6 +187,23 @@ def test_02_5_a_hole_ends_the_prefix(subject: Any) -> None:
     assert subject.run(p) == [12, [1], 4]
 
 
+def test_02_5_a_lookup_keeps_what_it_found(subject: Any) -> None:
+    """Whoever looks next, and finds less or nothing, takes nothing from who has looked before."""
+    p = Program()
+    manager = make_manager(p)
+    manager.allocate_slots(hashed(p, manager, "ana", range(12)), 12)
+    found = [
+        manager.get_computed_blocks(hashed(p, manager, f"r{length}", prompt))
+        for length, prompt in ((12, range(12)), (7, range(7)), (9, range(50, 59)), (13, range(13)))
+    ]
+    for blocks in found:
+        p.see(blocks[0].get_block_ids())
+    manager.allocate_slots(hashed(p, manager, "ben", range(50, 54)), 4)
+    for blocks in found:
+        p.see(blocks[0].get_block_ids())
+    assert subject.run(p) == 2 * [[1, 2], [1], [], [1, 2, 3]]
+
+
 def test_02_5_who_must_not_look_finds_nothing(subject: Any) -> None:
     """Logprobs of the prompt need every token of it computed, even if only the token's own is
     wanted: 0 is not None."""

@@ -272,6 +272,27 @@ def test_13_5_any_order_of_arrival(
     compare(subject, reference, p)
 
 
+@pytest.mark.parametrize("idle", [["owl"], ["fox"], ["owl", "fox"], ["dog"], ["fox", "dog", "owl"]])
+def test_13_5_who_finds_no_room_pushes_nobody_out(subject: Any, idle: list[str]) -> None:
+    """The cache is full of images that nobody needs any more. All their rows together are one too
+    few, so all of them stay, in their order."""
+    p = Program()
+    size = sum(SIZES[name] for name in idle)
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", size)
+    for name in idle:
+        images, end = placed(p, [(0, name)])
+        other = request(p, f"r-{name}", images, end)
+        manager.allocate(other, 0)
+        manager.free_encoder_input(other, 0)
+    images, end = placed(p, [(0, "cat")])
+    promised = max(size + 1 - SIZES["cat"], 0)
+    p.see(manager.can_allocate(request(p, "r-cat", images, end), 0, 99, promised))
+    p.see(p.call("builtins:list", manager.freeable))
+    p.see(p.call("builtins:list", manager.cached))
+    p.see(manager.freed)
+    assert subject.run(p) == [False, idle, idle, []]
+
+
 def test_13_5_rows_are_reserved_and_not_positions(subject: Any) -> None:
     """A separator takes no row."""
     p = Program()

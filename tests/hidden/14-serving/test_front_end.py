@@ -97,6 +97,21 @@ def test_14_1_logprobs_by_hand(subject: Any) -> None:
     assert (merged["end"], merged["stop"], merged["logprob"]) == ("stop", "##", -3.0)
 
 
+def test_14_1_what_is_read_in_stays_as_it_was(subject: Any) -> None:
+    """The later outputs are somebody else's: no list of theirs grows with the first."""
+    p = Program()
+    numbers = [[p.call("builtins:object")] for _ in range(3)]
+    first, *later = (
+        p.new("mini_vllm.outputs:CompletionOutput", 0, letter, [i], 0.0, logprobs)
+        for i, (letter, logprobs) in enumerate(zip("abc", [None, *numbers[1:]], strict=True))
+    )
+    for output in later:
+        first.extend(output)
+    for output in (first, *later):
+        p.see([output.text, output.token_ids, p.call("builtins:len", output.logprobs)])
+    assert subject.run(p) == [["abc", [0, 1, 2], 2], ["b", [1], 1], ["c", [2], 1]]
+
+
 puts = st.builds(lambda output: ["put", output], outputs)
 others = st.sampled_from([["look"], ["read"], ["fail", "one"], ["fail", "two"]])
 

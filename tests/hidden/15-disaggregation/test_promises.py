@@ -54,6 +54,31 @@ def test_15_3_no_room_beside_who_is_asked_for(subject: Any) -> None:
     assert subject.run(p) == [None, [True, True, False]]
 
 
+@pytest.mark.parametrize("success", [True, False])
+def test_15_3_who_has_been_written_is_left_alone(subject: Any, success: bool) -> None:
+    """Two ready blocks, a being read: whatever is said of writing them again changes nothing."""
+    p = Program()
+    manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 2)
+    manager.prepare_store([key("a"), key("b")])
+    manager.complete_store([key("a"), key("b")])
+    manager.prepare_load([key("a")])
+    manager.complete_store([key("a"), key("b"), key("x")], success=success)
+    p.see([manager.lookup(key(letter)) for letter in "abx"])
+    p.see(manager.prepare_store([key("c"), key("d")]))
+    p.see(manager.prepare_store([key("c")]).evicted_keys)
+    assert subject.run(p) == [[True, True, False], None, [key("b")]]
+
+
+def test_15_10_every_block_counts(subject: Any) -> None:
+    """There is room for two blocks: with the third, one of them is one too many."""
+    p = Program()
+    store = p.new(f"{KV}store:BlockStore", p.call("tempfile:mkdtemp"), NORTH, 2500)
+    for letter in "abcd":
+        p.see(store.put(key(letter), bytes(1000)))
+        p.see(p.call("builtins:len", p.call("builtins:list", store._scan())))
+    assert subject.run(p) == [True, 1, True, 2, True, 2, True, 2]
+
+
 def test_15_10_a_rename_that_fails(subject: Any) -> None:
     """What cannot be renamed is not stored, under no name, and the next try is as good as new."""
     p = Program()
@@ -77,7 +102,7 @@ left = [path.name for path in store.folder.glob("*/*")]
 
 
 @pytest.mark.parametrize("order", list(permutations("abc")), ids="".join)
-@pytest.mark.parametrize(("max_bytes", "left"), [(299, "bc"), (200, "bc"), (199, "c"), (99, "")])
+@pytest.mark.parametrize(("max_bytes", "left"), [(299, "bc"), (199, "c"), (99, ""), (0, "")])
 def test_15_11_the_oldest_go_however_they_are_found(
     subject: Any, order: tuple[str, ...], max_bytes: int, left: str
 ) -> None:
@@ -117,6 +142,16 @@ def test_15_14_one_copy_after_the_other(subject: Any) -> None:
         index.apply("north", [event])
         p.see(index.score("north", [key("a")]))
     assert subject.run(p) == [1, 1, 1, 0, 0, 1]
+
+
+def test_15_14_a_question_tells_nothing(subject: Any) -> None:
+    """Who asks about a worker that has told nothing finds nothing, and leaves no worker behind."""
+    p = Program()
+    index = p.new(f"{KV}routing:PrefixIndex")
+    index.apply("north", [p.new(f"{KV}events:BlockStored", [key("a")], None, [], 4)])
+    p.see([index.score(worker, [key("a"), key("b")]) for worker in ("north", "south")])
+    p.see(index.copies)
+    assert subject.run(p) == [[1, 0], {"north": {key("a"): 1}}]
 
 
 @pytest.mark.parametrize(

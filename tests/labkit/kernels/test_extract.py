@@ -185,9 +185,32 @@ def test_a_docstring_may_share_its_line() -> None:
 
 def test_constants_are_literals() -> None:
     constants = 'A = tl.constexpr(-1)\nB = tl.constexpr(float("-inf"))\nC = tl.constexpr("ieee")\n'
+    constants += "D = tl.constexpr(-(1.0 / 4) * 3)\n"
     result = extract(COPY + constants, SPEC, "learner.py", reference=COPY)
     assert isinstance(result, Submission)
-    assert result.module().A.value == -1
+    module = result.module()
+    assert (module.A.value, module.D.value) == (-1, -0.75)
+
+
+@pytest.mark.parametrize("value", ["2 ** 9", "'a' * 9", "[1] * 9", "A * 2", "1 << 9", "SIZE"])
+def test_a_constant_takes_no_time(value: str) -> None:
+    (finding,) = lint(COPY + f"BIG = tl.constexpr({value})\n")
+    assert "would run outside of a kernel" in finding.message
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = lane.to(x_ptr.type.element_ty)",
+        "y = lane.to(tl.float32) if x_ptr.dtype.element_ty.is_fp8() else lane",
+        "y = x_ptr.dtype.element_ty.primitive_bitwidth // 8",
+        "y = (lane > 1).logical_and(lane < 9)",
+        "y = tl.math.exp2(lane.to(tl.float32))",
+    ],
+)
+def test_what_upstreams_kernels_say_is_known(line: str) -> None:
+    result = extract(with_line(line), SPEC, "learner.py", reference=COPY)
+    assert isinstance(result, Submission), result
 
 
 def test_parameters_are_the_launchers() -> None:

@@ -32,13 +32,13 @@ def rms_norm_kernel(
     x = tl.load(x_row + col, ok, 0.0, eviction_policy="evict_first").to(tl.float32)
     if HAS_RESIDUAL:
         x += tl.load(res_row + col, ok, 0.0).to(tl.float32)
-        rounded = x.to(x_ptr.dtype.element_ty)
+        rounded = x.to(x_ptr.type.element_ty)
         tl.store(res_row + col, rounded, ok)
         x = rounded.to(tl.float32)
     mean = tl.sum(tl.where(ok, square(x), 0.0)) * (1.0 / SIZE)
     inv = 1.0 / tl.sqrt(mean + eps)
     w = tl.load(weight_ptr + h * SIZE + col, mask=ok, other=1.0)
-    y = (x * inv).to(x_ptr.dtype.element_ty) * 1.0
+    y = (x * inv).to(x_ptr.type.element_ty) * 1.0
     tl.store(
         out_row + col, (y.to(tl.float32) * w.to(tl.float32)).to(output_ptr.dtype.element_ty), ok
     )
