@@ -15,6 +15,7 @@ from labkit.course.console import some
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import find_root
 from labkit.course.state import State
+from labkit.inside.alarm import shorten
 from labkit.process import overlay
 from labkit.setup.requirements import installed, missing, requirements
 from labkit.testing import same
@@ -135,8 +136,9 @@ def predict(name: str, guess: float, question: str) -> float:
     state, key = _prediction(name)
     if guess is ...:
         raise NotImplementedError(f"TODO {key}: write your guess instead of `...`: {question}")
-    if isinstance(guess, bool) or not isinstance(guess, int | float) or not math.isfinite(guess):
-        raise CheckFailed(f"your guess is {guess!r}; write it as a number, such as 0.5: {question}")
+    if isinstance(guess, bool) or not isinstance(guess, int | float) or not abs(guess) < 1e300:
+        said = shorten(guess, 80)
+        raise CheckFailed(f"your guess is {said}; write it as a number, such as 0.5: {question}")
     state.put("predictions", key, {"question": question, "guess": guess})
     print(f"{question}\nYour guess: {guess:g}")
     return guess

@@ -199,6 +199,22 @@ def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, in
     return None
 
 
+def place_of_fault(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, int, str] | None:
+    """The line that a kernel's fault names, "triton_paged.py:65: …", and its function, if that is
+    one of the task's. A kernel runs in a copy, so the traceback does not lead to it."""
+    path = phase.lab_file(exercise.module)
+    message = str(test.detail.get("message", ""))
+    found = re.search(rf"^\s*{re.escape(path.name)}:(\d+): ", message, re.MULTILINE)
+    if test.detail.get("error") != "KernelFault" or not found:
+        return None
+    line = int(found[1])
+    for name, function in source.functions(read_python(path)).items():
+        inside = function.node.lineno <= line <= (function.node.end_lineno or 0)
+        if name in exercise.functions and inside:
+            return phase.lab_path(exercise.module), line, name
+    return None
+
+
 def test_line(test: Test, phase: Phase) -> str:
     """Where the test stood when it failed: "tests/public/03-scheduler/test_clamp.py:41". A line of
     the test itself comes before one of the helpers that it called."""

@@ -195,7 +195,8 @@ def place_to_edit(
         returned = (test.detail.get("returned") or {}).get("function")
         if returned in exercise.functions:
             return where_to_edit(phase, exercise, returned)
-        place = diagnose.place_in_task(test, phase, exercise)
+        place = diagnose.place_of_fault(test, phase, exercise)
+        place = place or diagnose.place_in_task(test, phase, exercise)
         if place:
             return f"{place[0]}:{place[1]} ({place[2]})"
     return where_to_edit(phase, exercise, *exercise.functions)

@@ -364,6 +364,8 @@ class _FunctionLint:
     def _name(self, node: ast.Name) -> None:
         if node.id in ("tl", "triton"):
             self._add(node, f"`{node.id}` may be used only as in `{node.id}.cdiv`")
+        elif node.id == "print" and "print" not in self.names:
+            self._add(node, '`print` is no kernel\'s: write tl.device_print("name", tile)')
         elif isinstance(node.ctx, ast.Load) and node.id not in self.names:
             self._add(
                 node,

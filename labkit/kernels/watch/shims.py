@@ -293,8 +293,9 @@ def _truth(tensor: Any) -> bool:
     if tensor.type.is_block() and not asks.startswith(TRITON):
         shape = [int(size) for size in tensor.shape]
         raise TypeError(
-            f"a tile {shape} is neither true nor false: `if`, `while`, `and` and `or` need one"
-            " number. Choose by element with tl.where(tile, a, b) or a mask, combine with & and |"
+            f"a tile {shape} is neither true nor false: `if`, `while`, `and`, `or`, `max` and `min`"
+            " need one number. Choose by element with tl.where(tile, a, b), tl.maximum or a mask,"
+            " combine with & and |"
         )
     data = tensor.handle.data
     return bool(data) if data.size == 1 else True

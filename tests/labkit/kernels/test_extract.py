@@ -125,6 +125,7 @@ def test_a_module_holds_the_kernels_alone_and_keeps_their_lines() -> None:
         ("y: int = 3", "annotated with tl.constexpr only"),
         ('y = """a\ndef b(): """', "on one line"),
         ("for i in x_ptr: pass", "`for` runs over range"),
+        ("print('x', n)", "write tl.device_print"),
         ("(y := 1)", "`:=`"),
     ],
 )

@@ -21,7 +21,7 @@ from labkit.course.manifest import Course, ManifestError
 from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.grading import likeness
-from labkit.judge import public
+from labkit.judge import diagnose, public
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, predict
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
@@ -197,6 +197,24 @@ def test_one_task_can_be_judged_alone(toy: Course) -> None:
     says(text, "✓ 00.2", "public 2/2")
     assert "00.1" not in text.split("next:")[0] and "notebook" not in text.split("next:")[0]
     assert State(toy.root).passed("00-toy") == set(), "a part of a phase is no record of it"
+
+
+@pytest.mark.parametrize(("error", "found"), [("KernelFault", True), ("ValueError", False)])
+def test_the_next_step_is_the_line_that_a_kernel_s_fault_names(
+    toy: Course, error: str, found: bool
+) -> None:
+    """A kernel is judged in a copy: the traceback of its test does not lead to it."""
+    solve(toy)
+    phase = toy.phase("0")
+    line = next(n for n, row in enumerate(lab(toy).read_text().splitlines(), 1) if "drain" in row)
+    message = (
+        f"probe raises TypeError: a tile is neither true nor false\n  fifo.py:{line}: if tile:"
+    )
+    test = public.Test("t", "t", "t", "00.2", "failed", detail={"error": error, "message": message})
+    place = diagnose.place_of_fault(test, phase, phase.exercise("2"))
+    expected = ("labs/00-toy/fifo.py", line, "Fifo.drain")
+    assert place == (expected if found else None)
+    assert diagnose.place_of_fault(test, phase, phase.exercise("1")) is None, "another task's"
 
 
 @pytest.mark.parametrize("line", ["while True:\n    pass", "for _ in iter(int, 1):\n    pass"])
@@ -467,7 +485,9 @@ def test_lab_without_a_phase_says_what_to_type(capsys: pytest.CaptureFixture[str
     assert "make lab-03" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("guess", ["about half", None, True, float("nan")])
+@pytest.mark.parametrize(
+    "guess", ["about half", "1e3", [1, 2] * 999, None, True, float("nan"), 10**400]
+)
 def test_a_prediction_is_a_number(
     toy: Course, monkeypatch: pytest.MonkeyPatch, guess: object
 ) -> None:
