@@ -365,7 +365,7 @@ class _FunctionLint:
         if node.id in ("tl", "triton"):
             self._add(node, f"`{node.id}` may be used only as in `{node.id}.cdiv`")
         elif node.id == "print" and "print" not in self.names:
-            self._add(node, '`print` is no kernel\'s: write tl.device_print("name", tile)')
+            self._add(node, '`print` is not known in a kernel: write tl.device_print("name", tile)')
         elif isinstance(node.ctx, ast.Load) and node.id not in self.names:
             self._add(
                 node,
