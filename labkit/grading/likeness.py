@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ def compare(phase: Phase, folder: Path) -> dict[str, Any]:
     """Look at the lab files in `folder`.
 
     Returns:
-        broken: file -> why it is no Python; the type of the error and its line, none of its text.
+        broken: file -> why it is no Python (`why_broken`).
         same: [file, function, nodes] for each hole whose body has the reference's syntax tree;
             comments, layout and docstring do not count. nodes: the size of that tree.
     """
@@ -40,8 +41,7 @@ def compare(phase: Phase, folder: Path) -> dict[str, Any]:
             broken[name] = error.msg
             continue
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-            broken[name] = f"{type(error).__name__}{line}"
+            broken[name] = why_broken(error)
             continue
         ours = source.functions(phase.reference_file(module).read_text(encoding="utf-8"), module)
         for function in phase.holes(module):
@@ -49,6 +49,22 @@ def compare(phase: Phase, folder: Path) -> dict[str, Any]:
                 nodes = sum(1 for stmt in ours[function].statements for _ in ast.walk(stmt))
                 same.append([name, function, nodes])
     return {"broken": broken, "same": same}
+
+
+def why_broken(error: SyntaxError | ValueError | RecursionError | MemoryError) -> str:
+    """What the parser stumbled over and what to do, in our words: none of the file's own text gets
+    into a table that an instructor opens. Else the type of the error and its line."""
+    if isinstance(error, (RecursionError, MemoryError)):
+        return "it nests too deeply for Python's parser; write it as several statements"
+    said, line = str(error), getattr(error, "lineno", None)
+    where = f"line {line}" if line else "one line"
+    if found := re.search(r"invalid .*character .*(U\+[0-9A-F]{4,6})", said):
+        return f"{where} holds the character {found[1]}, often an invisible one; delete it there"
+    if "integer string conversion" in said:
+        return f"{where} holds a number of more digits than Python reads; compute it"
+    if "too many" in said:  # nested parentheses, statically nested blocks
+        return f"{where} nests too deeply for Python's parser; write it as several statements"
+    return f"{type(error).__name__}, line {line}" if line else type(error).__name__
 
 
 def tree(function: source.Function) -> str:

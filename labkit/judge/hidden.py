@@ -36,8 +36,11 @@ ASKED = "LABKIT_ASKED"
 """A file for what subjects are asked: a task and a digest of the request in each line. Tests of
 kernels, whose cases are drawn elsewhere, are left out."""
 ANSWER_SECONDS = 10.0
-FIRST_SECONDS = 20.0
-"""What the first answer of a fresh worker has on top: it imports the engine."""
+FIRST_SECONDS = 10.0
+"""What the first answer of a fresh worker has on top, as long as no task is lost: it imports the
+rest of the engine."""
+IMPORT_SECONDS = 20.0
+"""For the import of one graded module, which brings most of the engine."""
 WARM_SECONDS = 60.0
 KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in
@@ -96,6 +99,8 @@ class Subject(Observed):
     Attributes:
         task: whose tests run now, "03.2".
         lost: tasks that are over -> why, one of `labkit.grading.result.KINDS`.
+        unusable: modules whose import raised or never ended -> why. Their tasks are lost without
+            another try: each would wait for the same limit again.
     """
 
     def __init__(self, phase: Phase, launcher: Sandbox) -> None:
@@ -103,6 +108,8 @@ class Subject(Observed):
         super().__init__(phase.root, {}, limits, "subject", launcher)
         self.task = ""
         self.lost: dict[str, str] = {}
+        self.unusable: dict[str, str] = {}
+        self.phase = phase
         self.packages = sandbox.heavy_packages(phase)
 
     def call(self, scenario: str, **args: Any) -> Any:
@@ -123,23 +130,57 @@ class Subject(Observed):
         self.lost.setdefault(self.task, why)
         self.close()
 
+    def _over(self) -> str:
+        """Why the task that runs now cannot be judged any more, or ""."""
+        module = next((task.module for task in self.phase.exercises if task.id == self.task), "")
+        return self.lost.get(self.task) or self.unusable.get(module, "")
+
     def _start(self) -> None:
-        """Import the big packages first, under a limit of their own: their time is not the
-        learner's."""
+        """Import the big packages and then the graded modules first, each under a limit of its
+        own: the packages' time is not the learner's, and an import that never ends is not what a
+        task asks for."""
         super()._start()
-        usual, self.limits = self.limits, replace(self.limits, seconds=WARM_SECONDS)
         try:
-            for _ in super()._exchange("labkit.inside.basic:warm", {"packages": self.packages}):
-                pass
+            self._import(self.packages, WARM_SECONDS)
         except WorkerError as error:
             raise SandboxBroken(str(error)) from None
+        for module in self.phase.modules:
+            if module not in self.unusable:
+                self._try(module)
+        if self._process is None:  # an import has ended it
+            self._start()
+        self._extra = 0.0 if self.lost or self.unusable else FIRST_SECONDS
+
+    def _try(self, module: str) -> None:
+        """Import a graded module; or remember why that does not work."""
+        try:
+            self._import([module], ANSWER_SECONDS if self.unusable else IMPORT_SECONDS)
+        except WorkerError as error:
+            raised = error.kind == "error"
+            usual = "cannot import"
+            why = RAISED.get(error.detail["type"], usual) if raised else LOST[error.kind]
+            self.unusable[module] = why
+
+    def _import(self, modules: list[str], seconds: float) -> None:
+        """
+        Raises:
+            WorkerError: one of them raised, or there was no answer in time.
+        """
+        if self._process is None:
+            return
+        usual, self.limits = self.limits, replace(self.limits, seconds=seconds)
+        try:
+            for _ in super()._exchange("labkit.inside.basic:warm", {"packages": modules}):
+                pass
         finally:
             self.limits = usual
-        self._extra = FIRST_SECONDS
 
     def _exchange(self, scenario: str, args: dict[str, Any]) -> Iterator[tuple[str, Any]]:
-        if self.task in self.lost:
-            raise TaskLost(self.lost[self.task])
+        if self._process is None and not self._over():
+            self._start()
+        if why := self._over():
+            self.lose(why)
+            raise TaskLost(why)
         try:
             yield from super()._exchange(scenario, args)
         except WorkerError as error:

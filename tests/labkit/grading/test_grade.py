@@ -306,3 +306,25 @@ def test_an_unknown_rung_is_named(phase: Phase) -> None:
 
 def test_a_test_belongs_to_a_task() -> None:
     assert public.task_of("test_00_2_counts_match") == "00.2"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = 1\ny =\ufeff 2\n", "line 2 holds the character U+FEFF"),
+        ("x = “one”\n", "line 1 holds the character U+201C"),
+        ("x = 1\n\x1a", "line 2 holds the character U+001A"),
+        ("x = 1\n\ny = " + "9" * 5000, "line 3 holds a number of more digits than Python reads"),
+        ("x = " + "(" * 300 + ")" * 300, "line 1 nests too deeply"),
+        ("x = " + "-" * 100_000 + "1", "it nests too deeply"),
+        ("x = 1\nsecret secret\n", "SyntaxError, line 2"),
+    ],
+    ids=["mark", "quotes", "ctrl-z", "digits", "parentheses", "minus", "usual"],
+)
+def test_a_file_that_is_no_python_is_told_why_in_our_words(
+    phase: Phase, tmp_path: Path, text: str, said: str
+) -> None:
+    files = submit(phase, tmp_path, text)
+    graded = grade.grade_files(phase, files, seed=1, isolate="plain")
+    assert graded.problem.startswith(f"request.py: {said}"), graded.problem
+    assert "secret" not in graded.problem

@@ -11,9 +11,12 @@ from typing import Any
 
 import pytest
 
+from labkit.course.console import course
 from labkit.course.root import find_root
 from labkit.judge import hidden
 from labkit.judge.hidden_suite import run_hidden
+from labkit.sandbox import isolation
+from labkit.sandbox.build import Sandbox
 from tests.labkit.toy_course import make_course
 
 
@@ -48,3 +51,34 @@ def test_a_run_of_some_tasks_has_no_test_of_the_others(tmp_path: Path) -> None:
     phase = make_course(tmp_path).phase("00")
     result = run_hidden(phase, {}, seed=1, tasks=["00.2"])
     assert [(test.task, test.outcome) for test in result.tests] == [("00.2", "passed")]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("while True:\n    pass\n", "endless loop"),
+        ("import os\nos._exit(3)\n", "crash"),
+        ("raise ValueError\n", "cannot import"),
+        ("raise NotImplementedError\n", "open TODO"),
+    ],
+    ids=["loop", "exit", "raise", "todo"],
+)
+def test_an_import_that_fails_is_waited_for_once(
+    monkeypatch: pytest.MonkeyPatch, text: str, why: str
+) -> None:
+    """Each task has a fresh worker, and each would wait for the same import again."""
+    monkeypatch.setattr(hidden, "IMPORT_SECONDS", 1.0 if why == "endless loop" else 60.0)
+    phase = course().phase("00")
+    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    started: list[Any] = []
+    start = sandbox.start
+    monkeypatch.setattr(sandbox, "start", lambda limits: started.append(limits) or start(limits))
+    with hidden.Subject(phase, sandbox) as subject:
+        for task in ("00.1", "00.2", "00.4"):
+            subject.enter(task)
+            for _ in range(2):
+                with pytest.raises(hidden.TaskLost):
+                    subject.call("labkit.inside.basic:ping")
+        assert subject.lost == dict.fromkeys(("00.1", "00.2", "00.4"), why)
+    ends = why in ("endless loop", "crash")  # a fresh worker, to see whether it comes up
+    assert len(started) == 1 + ends
