@@ -103,11 +103,9 @@ def meet(phase: Phase, rung: str, reference: hidden.Observed) -> Callable[..., t
             assert isinstance(subject, hidden.Subject)
             subject.limits = dataclasses.replace(subject.limits, seconds=seconds)
             subject.enter(task)
-            subject.call(
-                "labkit.inside.basic:ping"
-            )  # only a later answer has `seconds` and no more
             kind = ""
             try:
+                subject.call("labkit.inside.basic:ping")  # a first answer has more than `seconds`
                 getattr(suite, TESTS[task])(subject=subject, reference=reference)
             except (Exception, hidden.TaskLost) as error:
                 kind = hidden.kind_of(subject, reference, error)
