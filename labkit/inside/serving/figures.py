@@ -67,7 +67,8 @@ def rounded(values: Sequence[float | None]) -> list[float | None]:
 
 
 def parse_pieces(pieces: Sequence[str]) -> dict[str, Any]:
-    """What a streamed answer's deltas add up to, and in which order each call's parts came."""
+    """What a streamed answer's deltas add up to, in which order each call's parts came, and how
+    much of the content (`late`) came only when nothing more could come."""
     from mini_vllm.entrypoints.openai.tool_parser import HermesToolParser
 
     parser = HermesToolParser()
@@ -86,8 +87,8 @@ def parse_pieces(pieces: Sequence[str]) -> dict[str, Any]:
             elif not call["names"]:
                 call["names"].append("arguments before a name")
             call["arguments"] += function.get("arguments", "")
-    content += parser.finish().get("content", "")
-    return {"content": content, "calls": calls, "deltas": deltas}
+    late = parser.finish().get("content", "")
+    return {"content": content + late, "late": late, "calls": calls, "deltas": deltas}
 
 
 def load_times(count: int, rate: float, burstiness: float, seed: int) -> list[float]:

@@ -195,21 +195,21 @@ def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
 
 
 LARGE_CASES: dict[str, set[str]] = {
-    "store_kv": {"big-cache", "far"},
+    "store_kv": {"big-cache", "far", "many-slots"},
     "paged_decode": {"big-cache", "far", "far-table"},
     "paged_prefill": {"big-cache", "far", "far-table"},
     "reduce_splits": {"long"},
     "split_decode": set(),
-    "rms_norm": {"far"},
+    "rms_norm": {"far", "long"},
     "rope": {"apart"},
     "silu_mul": {"long"},
     "apply_token_bitmask": {"far", "far-masks"},
     "per_token_quant_int8": {"far"},
     "w8a8_gemm": {"far"},
     "w4a16_gemm": {"far"},
-    "store_kv_int8": {"far"},
+    "store_kv_int8": {"big-cache", "far"},
     "paged_decode_int8": {"big-cache", "far"},
-    "rejection_random_sample": {"far"},
+    "rejection_random_sample": {"far", "far-drafts"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots"},
 }
