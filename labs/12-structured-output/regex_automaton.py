@@ -228,7 +228,7 @@ def subset_construction(nfa: Nfa, start: int, end: int, max_states: int = MAX_ST
     are open at the end; state 0 stands at both ends of the empty text. `make_dfa` makes the tables.
 
     Args:
-        max_states: at most so many sets; `.*a.{18}` alone has 2**18.
+        max_states: at most so many sets; `.*a.{18}` alone has 2**19.
 
     Raises:
         TooLarge: for more sets, or if the closures have more than MAX_WORK members together.
