@@ -87,7 +87,8 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
     holes = open_holes(phase) if mapping else {}
     if only:
         holes = {name: functions for name, functions in holes.items() if name == only.id}
-    if len(holes) == len(phase.exercises) and not result.answers[0]:
+    left = sum(map(len, holes.values()))
+    if left == sum(len(task.functions) for task in phase.exercises) and not result.answers[0]:
         screen.show_untouched(out, result)
     else:
         match = mistakes.match(result) if mapping else None

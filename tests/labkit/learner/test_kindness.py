@@ -540,3 +540,13 @@ def test_pytest_typed_by_hand_says_whom_it_judges(
     monkeypatch.setenv("LABKIT_OVERLAY", mapping)
     line = conftest.pytest_report_header(None)  # type: ignore[arg-type]
     assert ("make lab-NN" in line) is (mapping == "{}")
+
+
+def test_a_phase_with_a_part_written_is_not_called_untouched(toy: Course) -> None:
+    """A task of two functions is open as long as one of them is: what fails in the other shows."""
+    solve(toy, "Fifo.head")
+    text, _ = screen(toy)
+    assert "Nothing is written yet" not in text
+    says(text, "○ 00.1 Clamp  (not written yet)", "○ 00.2 Leave in order  (Fifo.drain not written)")
+    rewrite(toy, "Fifo.head", "return 99")
+    says(screen(toy)[0], "✗ 00.2 Leave in order", "Fifo.drain not written", "99")
