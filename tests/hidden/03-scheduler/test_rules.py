@@ -188,6 +188,35 @@ def test_03_3_any_victims(subject: Any, reference: Any, data: Any) -> None:
     same(subject, reference, p)
 
 
+def test_03_3_of_equals_the_first_goes(subject: Any) -> None:
+    """The names of three equals are in another order than the three."""
+    p = Program()
+    s = scheduler(p, policy="priority")
+    for name, priority in (("a", 0), ("m", 2), ("z", 2), ("k", 2)):
+        s.add_request(request(p, name, 3, priority, arrival=5.0))
+        s.schedule()
+    for _ in range(4):
+        victim = s._pick_victim()
+        p.see(victim.request_id)
+        s._preempt(victim)
+    assert subject.run(p) == ["m", "z", "k", "a"]
+
+
+def test_03_3_what_the_cache_supplied_stays_noted(subject: Any) -> None:
+    """ "b" found 8 tokens of "a". That it is preempted later does not change what it was spared."""
+    p = Program()
+    s = scheduler(p, max_num_batched_tokens=32)
+    a, b = (request(p, name, [*range(8), own]) for name, own in (("a", 91), ("b", 92)))
+    s.add_request(a)
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.add_request(b)
+    s.update_from_output(s.schedule(), {"a": [7], "b": [7]})
+    s._preempt(b)
+    for attribute in ("num_cached_tokens", "num_computed_tokens", "num_preemptions"):
+        p.see(getattr(b, attribute))
+    assert subject.run(p) == [8, 0, 1]
+
+
 def test_03_3_bug_vllm_31876_drafts_do_not_survive(subject: Any, reference: Any) -> None:
     """A victim that kept its drafts had them verified at the wrong place on its return."""
     p = Program()
@@ -408,6 +437,24 @@ def test_03_5_what_the_cache_supplied_is_noted_once(subject: Any) -> None:
     assert subject.run(p) == [2, 14, 0, 8]
 
 
+def test_03_5_a_return_is_no_first_admission(subject: Any) -> None:
+    """ "a" found nothing when it came. Preempted and back, it finds 12 tokens of its own: they are
+    hits of the cache, looked up for all of its tokens, but not what it was spared."""
+    p = Program()
+    s = scheduler(p, max_num_batched_tokens=32)
+    a = request(p, "a", 9)
+    s.add_request(a)
+    for _ in range(5):
+        s.update_from_output(s.schedule(), {"a": [7]})
+    s._preempt(a)
+    p.see(s.schedule().num_scheduled_tokens)
+    p.see(a.num_cached_tokens)
+    stats = s.kv_cache_manager.prefix_cache_stats
+    for count in ("requests", "queries", "hits"):
+        p.see(getattr(stats, count))
+    assert subject.run(p) == [{"a": 2}, 0, 2, 9 + 14, 12]
+
+
 @many
 @given(data=st.data())
 def test_03_6_any_line(subject: Any, reference: Any, data: Any) -> None:
@@ -581,6 +628,18 @@ def test_03_7_any_ending(subject: Any, reference: Any, data: Any) -> None:
         p.see(r.output_token_ids)
         p.see(r.stop_reason)
     same(subject, reference, p)
+
+
+@pytest.mark.parametrize(("eos", "reason"), [(5, None), (None, 5), (6, 5)])
+def test_03_7_the_end_of_text_has_no_name(subject: Any, eos: int | None, reason: Any) -> None:
+    """Token 5 is a stop token. If it is the end of the text as well, that is asked first."""
+    p = Program()
+    a = request(p, "a", 3, eos=eos, stop_token_ids=[5])
+    tokens = p.call("builtins:list", [4, 5, 6])
+    p.see(p.call("builtins:str", scheduler(p)._append_until_stop(a, tokens)))
+    p.see(tokens)
+    p.see(a.stop_reason)
+    assert subject.run(p) == ["FINISHED_STOPPED", [4, 5], reason]
 
 
 @pytest.mark.parametrize("max_tokens", [None, 30])
