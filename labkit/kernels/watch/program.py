@@ -127,4 +127,5 @@ class RunningProgram:
         if isinstance(cause, EndlessError):
             self.add("timeout", f"{cause}: this loop does not end soon", line)
         else:
-            self.add("crash", f"raises {type(cause).__name__}: {cause}", line)
+            text = str(cause) or "its tiles take more memory than there is"
+            self.add("crash", f"raises {type(cause).__name__}: {text}", line)
