@@ -164,8 +164,8 @@ PAGED_DECODE = (
          among(1100, decode([9, 2, None, 17], 2, 1, 16, 16), PER_REQUEST)),
     Case("large-scale", "scores times 1.5, a window; every head has its own key", "float16",
          decode([5, 9, None], 1, 3, 32, 16, 7, scale=1.5)),
-    Case("small-scale", "scores times 0.03, a window and blocks of one token", "bfloat16",
-         decode([40, None], 3, 1, 80, 1, 13, scale=0.03)),
+    Case("small-scale", "scores times 0.03, a window, 70 features", "bfloat16",
+         decode([40, None], 3, 1, 70, 1, 13, scale=0.03)),
     Case("wide-scale", "scores times 0.3, 128 features", "float32",
          decode([20, None], 1, 1, 128, 1, scale=0.3)),
     Case(
@@ -266,8 +266,8 @@ SPLIT_DECODE = (
     ),
     Case("large-scale", "scores times 1.5, a window; every head has its own key", "float16",
          decode([270, None], 1, 3, 32, 16, 200, splits=4, scale=1.5)),
-    Case("small-scale", "scores times 0.03, a window and blocks of one token", "bfloat16",
-         decode([150, None], 3, 1, 80, 1, 130, splits=5, scale=0.03)),
+    Case("small-scale", "scores times 0.03, a window, 70 features", "bfloat16",
+         decode([150, None], 3, 1, 70, 1, 130, splits=5, scale=0.03)),
     Case(
         "low-logits", "logits around -110", "float32",
         decode([100, 9], 2, 1, 64, 16, splits=2, change=low_logits),

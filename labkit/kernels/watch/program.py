@@ -127,5 +127,7 @@ class RunningProgram:
         if isinstance(cause, EndlessError):
             self.add("timeout", f"{cause}: this loop does not end soon", line)
         else:
-            text = str(cause) or "its tiles take more memory than there is"
-            self.add("crash", f"raises {type(cause).__name__}: {text}", line)
+            text = f": {cause}" if str(cause) else ""
+            if isinstance(cause, MemoryError):  # which says nothing, as a rule
+                text = f": it asks for more memory than there is{text}"
+            self.add("crash", f"raises {type(cause).__name__}{text}", line)
