@@ -168,7 +168,7 @@ class _Changes:
                 yield f"{name} = {name} if {condition} else {value!r}"
 
     def _branches(self) -> Iterator[str]:
-        """What a kernel may have a way of its own for: a flag, a dtype, heads that share nothing."""
+        """What may have a way of its own: a flag, a dtype, heads that share nothing."""
         yield from (parameter for parameter in self.parameters if parameter.startswith(FLAGS))
         for tensor in [name for name in FLOATS if name in self.parameters][:1]:
             yield f"{tensor}.dtype.element_ty == tl.float32"

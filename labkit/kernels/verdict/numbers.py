@@ -57,10 +57,12 @@ def differ(got: Tensor, want: Tensor, bound: tolerances.Bound) -> Difference:
     got, want = (torch.where(same, 0.0, t) for t in (got, want))
     off = (got.double() - want.double()).abs()
     error = float(off.norm() / want.double().norm().clamp(min=1e-300))
-    finite = got.isfinite() & want.isfinite()
-    if not finite.all():
-        why = "is wrong" if got.isfinite().all() else "is not finite"
-        return _at_worst(torch.where(finite, 0.0, torch.inf), got, want, torch.inf, bound.limit, why)
+    if not got.isfinite().all():
+        off = torch.where(got.isfinite(), 0.0, torch.inf)
+        return _at_worst(off, got, want, torch.inf, bound.limit, "is not finite")
+    if not want.isfinite().all():
+        off = torch.where(want.isfinite(), 0.0, torch.inf)
+        return _at_worst(off, got, want, torch.inf, bound.limit, "is wrong")
     if error > bound.limit:
         return _at_worst(off, got, want, error, bound.limit, "is wrong")
     rows = off.flatten(0, -2).norm(dim=-1) if off.dim() > 1 else off
