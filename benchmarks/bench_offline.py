@@ -369,11 +369,11 @@ def cpu() -> dict[str, Any]:
     return {"cpu": name, "features": [name for name in FEATURES if name in flags]}
 
 
-def results_file(features: Sequence[str]) -> Path:
+def results_file(features: Sequence[str], benchmark: str = "offline") -> Path:
     """Where figures of this kind of machine are kept: kinds lie side by side."""
     kinds = ("amx_bf16", "avx512_bf16", "avx512f")
     kind = next((f"-{name}" for name in kinds if name in features), "")
-    return Path(__file__).parent / "results" / f"offline{kind}.json"
+    return Path(__file__).parent / "results" / f"{benchmark}{kind}.json"
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ Two questions, each engine in turns on the same machine, asked by the same clien
    A load of one token a request and one of many give the cost of a request and of a token.
 
     python -m benchmarks.bench_serving                           the bundled model
-    python -m benchmarks.bench_serving --workloads storyteller tiny qwen06 --save FILE.json
+    python -m benchmarks.bench_serving --workloads storyteller tiny qwen06 --save
     python -m benchmarks.bench_serving --vllm-python PATH        also vLLM, from its own venv
 """
 
@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_offline import QWEN3_0_6B, TINY, vllm_environment
+from benchmarks.bench_offline import QWEN3_0_6B, TINY, cpu, results_file, vllm_environment
 from labkit.gpu.workload import write_model
 from mini_vllm import bundled
 
@@ -362,33 +362,45 @@ def show(name: str, results: Mapping[str, Any]) -> None:
         )
 
 
-def report(path: Path = Path(__file__).parent / "results" / "serving.json") -> str:
-    """The saved figures as Markdown: a table of latencies by rate, and what serving costs."""
+def report(folder: Path = Path(__file__).parent / "results") -> str:
+    """The saved figures as Markdown: for each kind of machine its tables, after its name."""
     parts = []
-    for name, results in json.loads(path.read_text())["results"].items():
-        lines = [
-            f"| {name}, requests/s | engine | answered/s | TTFT p50, p99 | TPOT p50 | ITL p99 |"
-        ]
-        lines += ["|---|---|---|---|---|---|"]
-        for rate in next(iter(results["load"].values())):
-            for engine, rates in results["load"].items():
-                values = [rates[rate][key] for key in SHOWN]
-                cells = "| {:.1f} | {:.0f}, {:.0f} ms | {:.1f} ms | {:.0f} ms |".format(
-                    *values[:4], values[5]
-                )
-                wanted = "all at once" if rate == "inf" else rate
-                lines.append(f"| {wanted} | {engine} {cells}")
-        words = "{} {us_a_request:,.0f} µs a request, {us_a_token:.0f} µs a token"
-        costs = [words.format(engine, **cost) for engine, cost in results.get("cost", {}).items()]
-        shares = [
-            f"{engine} {results['load'][engine]['inf']['request_throughput'] / offline:.2f}"
-            for engine, offline in results["offline_requests_per_s"].items()
-        ]
-        told = "What serving costs over the engine offline, in processor time"
-        lines += ["", *([f"{told}: {'; '.join(costs)}."] if costs else [])]
-        lines += [f"All at once, beside offline: {', '.join(shares)}."]
-        parts.append("\n".join(lines))
+    for path in sorted(folder.glob("serving*.json")):
+        for name, results in json.loads(path.read_text())["results"].items():
+            parts += [f"{describe(name, results['machine'], path.name)}\n\n{tables(name, results)}"]
     return "\n\n".join(parts)
+
+
+def describe(name: str, machine: Mapping[str, Any], file: str) -> str:
+    features = ", ".join(machine["features"])
+    where = f"[{file}](benchmarks/results/{file})"
+    return f"**{name}, {machine['cores']} cores, {machine['cpu']}** ({features}; {where}):"
+
+
+def tables(name: str, results: Mapping[str, Any]) -> str:
+    """A table of latencies by rate, and what serving costs."""
+    lines = [
+        f"| {name}, requests/s | engine | answered/s | TTFT p50, p99 | TPOT p50 | ITL p99 |",
+        "|---|---|---|---|---|---|",
+    ]
+    for rate in next(iter(results["load"].values())):
+        for engine, rates in results["load"].items():
+            values = [rates[rate][key] for key in SHOWN]
+            cells = "| {:.1f} | {:.0f}, {:.0f} ms | {:.1f} ms | {:.0f} ms |".format(
+                *values[:4], values[5]
+            )
+            wanted = "all at once" if rate == "inf" else rate
+            lines.append(f"| {wanted} | {engine} {cells}")
+    words = "{} {us_a_request:,.0f} µs a request, {us_a_token:.0f} µs a token"
+    costs = [words.format(engine, **cost) for engine, cost in results.get("cost", {}).items()]
+    shares = [
+        f"{engine} {results['load'][engine]['inf']['request_throughput'] / offline:.2f}"
+        for engine, offline in results["offline_requests_per_s"].items()
+    ]
+    told = "What serving costs over the engine offline, in processor time"
+    lines += ["", *([f"{told}: {'; '.join(costs)}."] if costs else [])]
+    lines += [f"All at once, beside offline: {', '.join(shares)}."]
+    return "\n".join(lines)
 
 
 def save(path: Path, name: str, results: Mapping[str, Any]) -> None:
@@ -396,7 +408,7 @@ def save(path: Path, name: str, results: Mapping[str, Any]) -> None:
     old = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else {}
     machine = {
         "machine": platform.machine(), "cores": os.cpu_count(), "python": platform.python_version()
-    }  # fmt: skip
+    } | cpu()  # fmt: skip
     known = old.get(name, {})
     if known.get("machine") != machine:
         known = {}
@@ -412,7 +424,13 @@ def main() -> None:
     parser.add_argument("--parts", nargs="+", choices=("load", "cost"), default=["load", "cost"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--vllm-python", help="interpreter of a venv that has vLLM")
-    parser.add_argument("--save", type=Path, help="a JSON file that gets the figures")
+    parser.add_argument(
+        "--save",
+        nargs="?",
+        type=Path,
+        const=results_file(cpu()["features"], "serving"),
+        help="a JSON file that gets the figures; default: by the CPU's features",
+    )
     parser.add_argument("--child", nargs=5, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:

@@ -31,7 +31,6 @@ ENGINE = ("engine",)
 COURSE = ("engine", "course")
 SERVE = ("engine", "serve", "structured")
 DEV = DEFAULT_GROUPS
-NOTEBOOK = (*DEV, "notebook")
 AUTHORS = "Maintain"
 """The section that `--help` leaves out."""
 
@@ -77,7 +76,7 @@ COMMANDS: dict[str, Command] = {
     "quiz": Command("labkit.practice.quiz_command:quiz", "predict what the engine does"),
     "portfolio": Command("labkit.practice.portfolio:main", "one page about your engine"),
     "review": Command("labkit.practice.quiz_command:review", "questions that are due again"),
-    "notebook": Command("labkit.learner.commands:notebook", "open a phase's notebook", NOTEBOOK),
+    "notebook": Command("labkit.learner.commands:notebook", "open a phase's notebook", DEV),
     "update": Command("labkit.learner.commands:update", "merge new skeletons into your labs", DEV),
     # Look inside
     "trace": Command(

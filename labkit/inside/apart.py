@@ -30,9 +30,11 @@ def start() -> Callable[..., Any]:
         while True:
             go.acquire()
             function, arguments = desk.pop()
-            desk.append(function(*arguments))
-            function = arguments = None
-            done.release()
+            try:
+                desk.append(function(*arguments))
+            finally:  # had it raised, the other side would wait for ever; so it finds no answer
+                function = arguments = None
+                done.release()
 
     def apart(function: Callable[..., Any], *arguments: Any) -> Any:
         """`function` must not raise."""

@@ -14,6 +14,8 @@ from typing import Any
 
 MAX_DEPTH = 40
 MAX_COLLISIONS = 200
+MAX_NAME = 100
+TYPE_NAME = type.__dict__["__name__"]
 NUMBERS = re.compile(r"[<>|][biufc]\d{1,2}")
 """Types of arrays that may travel: byte order, kind, width. No objects, no records."""
 
@@ -46,9 +48,14 @@ def encode(value: Any, depth: int = 0) -> Any:
         return {"!bytes": value.hex()}
     array = _as_array(value)
     if array is None:
-        return {"!type": kind.__name__}
+        return {"!type": class_name(kind)}
     data = base64.b64encode(array.tobytes()).decode()
     return {"!array": [array.dtype.str, list(array.shape), data]}
+
+
+def class_name(kind: type) -> str:
+    """The name that `class` gave; a metaclass may lie about it or refuse, and it may be long."""
+    return str(TYPE_NAME.__get__(kind))[:MAX_NAME]
 
 
 def _check(depth: int) -> None:

@@ -39,7 +39,7 @@ def one_step(step: dict[str, Any], values: dict[int, Any]) -> tuple[str, str]:
         try:
             value = program.do(step, values)
         except Exception as error:
-            return "raised", written({"!raises": type(error).__name__})
+            return "raised", written({"!raises": plain.class_name(type(error))})
         return ("seen", written(value)) if "see" in step else ("done", "")
     except BaseException as error:
         return "error", written(describe(error))
@@ -91,6 +91,14 @@ def describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: class, message, and the innermost frames."""
     frames = [
         [frame.filename, frame.lineno, frame.name]
-        for frame in traceback.extract_tb(error.__traceback__)[-LAST_FRAMES:]
+        for frame in traceback.extract_tb(error.__traceback__, -LAST_FRAMES)
     ]
-    return {"type": type(error).__name__, "message": shorten(str(error), 600), "frames": frames}
+    return {"type": plain.class_name(type(error)), "message": message(error), "frames": frames}
+
+
+def message(error: BaseException) -> str:
+    """What an exception says. Its class may be the learner's, and `__str__` raise or lie."""
+    try:
+        return shorten(str.__str__(str(error)), 600)
+    except BaseException as another:
+        return f"its __str__ raises {plain.class_name(type(another))}"

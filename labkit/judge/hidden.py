@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,8 @@ FIRST_SECONDS = 10.0
 rest of the engine."""
 IMPORT_SECONDS = 20.0
 """For the import of one graded module, which brings most of the engine."""
+TASK_SECONDS = 120.0
+"""For all answers of one task; right ones take less than 10 on an idle machine."""
 WARM_SECONDS = 60.0
 KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in
@@ -98,6 +101,7 @@ class Subject(Observed):
 
     Attributes:
         task: whose tests run now, "03.2".
+        seconds: what its answers have taken so far.
         lost: tasks that are over -> why, one of `labkit.grading.result.KINDS`.
         unusable: modules whose import raised or never ended -> why. Their tasks are lost without
             another try: each would wait for the same limit again.
@@ -107,6 +111,7 @@ class Subject(Observed):
         limits = child.Limits(ANSWER_SECONDS, phase.memory_mb)
         super().__init__(phase.root, {}, limits, "subject", launcher)
         self.task = ""
+        self.seconds = 0.0
         self.lost: dict[str, str] = {}
         self.unusable: dict[str, str] = {}
         self.phase = phase
@@ -117,14 +122,27 @@ class Subject(Observed):
             request = hashlib.sha256(repr((scenario, args)).encode()).hexdigest()
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"{self.task} {request}\n")
-        return super().call(scenario, **args)
+        begin = time.monotonic()
+        try:
+            return super().call(scenario, **args)
+        finally:
+            self.seconds += time.monotonic() - begin
+            self._end_what_takes_too_much()
+
+    def _end_what_takes_too_much(self) -> None:
+        """Memory is filled in seconds, and slow answers are in time one by one; but Hypothesis asks
+        for a hundred, and for more to find a smaller example."""
+        why = "memory" if self.raised == "MemoryError" else ""
+        if why or self.seconds > TASK_SECONDS:
+            self.lose(why or "timeout")
+            raise TaskLost(self.lost[self.task])
 
     def enter(self, task: str) -> None:
         """From now on tests of `task` run; another task's worker ends."""
         if task != self.task:
             if self.task:  # before the first test, a fixture may have asked already
                 self.close()
-            self.task = task
+            self.task, self.seconds = task, 0.0
 
     def lose(self, why: str) -> None:
         self.lost.setdefault(self.task, why)

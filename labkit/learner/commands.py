@@ -36,6 +36,8 @@ from labkit.judge import diagnose, mistakes, public
 from labkit.judge.kept import Verdicts
 from labkit.learner import hints, screen
 from labkit.process import overlay
+from labkit.setup import bootstrap
+from labkit.setup.requirements import DEFAULT_GROUPS
 
 
 @polite
@@ -87,7 +89,8 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
     holes = open_holes(phase) if mapping else {}
     if only:
         holes = {name: functions for name, functions in holes.items() if name == only.id}
-    if len(holes) == len(phase.exercises) and not result.answers[0]:
+    left = sum(map(len, holes.values()))
+    if left == sum(len(task.functions) for task in phase.exercises) and not result.answers[0]:
         screen.show_untouched(out, result)
     else:
         match = mistakes.match(result) if mapping else None
@@ -390,6 +393,9 @@ def notebook(phase: str = PHASE) -> None:
         raise ManifestError(
             f"{path.relative_to(chosen.root)} is missing; {command(chosen, 'reset')}"
         )
+    bootstrap.enter(
+        (*DEFAULT_GROUPS, "notebook"), ["notebook", phase]
+    )  # only for one that is there
     words = [sys.executable, "-m", "jupyterlab", str(path)]
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # as in most containers
         words.append("--allow-root")

@@ -103,7 +103,9 @@ def show_tasks(
         mark, style = MARKS[status]
         line = f"{mark} {exercise.id} {exercise.title}  ({passed} of {len(tests)})"
         if status == "open":
-            line = f"{mark} {exercise.id} {exercise.title}  (not written yet)"
+            begun = len(missing) < len(exercise.functions)
+            left = f"{some(missing)} not written" if begun else "not written yet"
+            line = f"{mark} {exercise.id} {exercise.title}  ({left})"
         elif status == "failed" and missing:
             count = f"{passed} of {len(tests)}; {some(missing)} not written"
             line = f"{mark} {exercise.id} {exercise.title}  ({count})"

@@ -52,7 +52,7 @@ def venv_state(
 ) -> tuple[str, Interpreter | None]:
     """Which state of `Machine.venv_state` the folder is in, and its interpreter if it runs."""
     if not venv.path.exists():
-        return "absent", None
+        return ("broken" if venv.path.is_symlink() else "absent"), None
     found = probe(str(venv.python), names)
     complete = found is not None and not missing(requirements(groups), found.packages)
     if found is not None and complete and found.supported and set(groups) <= set(venv.groups()):
@@ -269,16 +269,18 @@ def without_index(machine: Machine, groups: Sequence[str]) -> str | None:
 
 @contextlib.contextmanager
 def one_at_a_time(venv: Venv) -> Iterator[None]:
-    """Two set-ups of one checkout wait for each other."""
-    if not os.access(venv.path.parent, os.W_OK):
+    """Two set-ups of one environment wait for each other, also where several checkouts link to it:
+    a set-up that is under way looks like one that was cut short."""
+    path = venv.path.resolve()
+    if not os.access(path.parent, os.W_OK):
         yield
         return
     import fcntl
 
-    with venv.path.with_name(".venv.lock").open("w") as lock:
+    with path.with_name(f"{path.name}.lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            print("Another set-up of this checkout is running: waiting for it.", flush=True)
+            print("Another set-up of this environment is running: waiting for it.", flush=True)
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -92,7 +92,9 @@ class Step:
 
 def do(step: Step, venv: Venv) -> None:
     """Carry out one step."""
-    if step.kind == "remove":
+    if step.kind == "remove" and venv.path.is_symlink():
+        venv.path.unlink()  # what it leads to may be another checkout's
+    elif step.kind == "remove":
         shutil.rmtree(venv.path)
     elif step.kind == "create":
         create(step.words[0], venv)

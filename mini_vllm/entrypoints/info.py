@@ -18,7 +18,7 @@ from mini_vllm.attention import get_backend
 from mini_vllm.config import EngineConfig
 from mini_vllm.executor.worker import pick_device
 from mini_vllm.hub import in_units
-from mini_vllm.model.build import default_dtype, resolve_dtype
+from mini_vllm.model.build import default_dtype, loaded_dtype, resolve_dtype
 from mini_vllm.model.config import load_config
 from mini_vllm.model.layers import Build, Linear, product_dtype
 from mini_vllm.model.llama import LlamaForCausalLM
@@ -65,7 +65,7 @@ def describe(model: str, **options: Any) -> dict[str, Any]:
         "model": config.model.model,
         "architecture": args.architectures[0],
         "parameters": num_parameters(skeleton),
-        "dtype": str(skeleton.dtype).removeprefix("torch."),
+        "dtype": str(skeleton.cache_dtype).removeprefix("torch."),
         "layers": args.num_hidden_layers,
         "max_model_len": config.scheduler.max_model_len,
         "longest_model_len": args.max_position_embeddings,
@@ -92,8 +92,11 @@ def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
     if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
         kv_cache_dtype = quant.kv_cache_dtype
     build = Build(get_backend(device), quant, kv_cache_dtype=kv_cache_dtype)
-    with torch.device("meta"), default_dtype(resolve_dtype(wanted.dtype, args)):
-        return resolve_model_class(args.architectures)(args, build)
+    dtype = resolve_dtype(wanted.dtype, args)
+    with torch.device("meta"), default_dtype(loaded_dtype(dtype, args, quant, device)):
+        model = resolve_model_class(args.architectures)(args, build)
+    model.cache_dtype = dtype
+    return model
 
 
 def weight_bytes(model: LlamaForCausalLM, device_type: str) -> tuple[int, int]:

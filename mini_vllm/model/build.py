@@ -55,11 +55,9 @@ def load_model(
     except ValueError as error:
         raise ValueError(f"{config_file}: {error}") from error
     build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype)
-    own_dtype = cache_dtype = resolve_dtype(dtype, args)
-    if quant is None:
-        own_dtype = weights_dtype(own_dtype, args.hidden_size, torch.device(device).type)
+    cache_dtype = resolve_dtype(dtype, args)
     try:
-        with torch.device(device), default_dtype(own_dtype):
+        with torch.device(device), default_dtype(loaded_dtype(cache_dtype, args, quant, device)):
             model = model_class(args, build).requires_grad_(False).eval()
     except RuntimeError as error:  # nothing else asks torch for memory here
         raise ValueError(
@@ -75,10 +73,18 @@ def load_model(
         load_parts(model, Path(path), quant.rename if quant else None)
     else:
         raise ValueError(f"load_format is {load_format!r}; choose 'auto' or 'dummy'")
+    round_weights(model, cache_dtype)
     for module in model.modules():
         if hasattr(module, "process_weights_after_loading"):
             module.process_weights_after_loading()
     return model
+
+
+def round_weights(model: LlamaForCausalLM, dtype: torch.dtype) -> None:
+    """Give weights that are kept in a wider dtype the values that they have in `dtype`."""
+    if model.dtype != dtype:
+        for weight in model.parameters():
+            weight.copy_(weight.to(dtype))
 
 
 def has_common_names(model: LlamaForCausalLM) -> bool:
@@ -127,6 +133,15 @@ def resolve_dtype(dtype: str | torch.dtype, args: ModelArgs) -> torch.dtype:
             f"{where}dtype {name!r} is not supported; choose 'auto' or one of {list(DTYPES)}"
         )
     return DTYPES[name]
+
+
+def loaded_dtype(
+    dtype: torch.dtype, args: ModelArgs, quant: QuantConfig | None, device: str | torch.device
+) -> torch.dtype:
+    """The dtype that a model of `dtype` is loaded in: what is quantised keeps its own."""
+    if quant is not None:
+        return dtype
+    return weights_dtype(dtype, args.hidden_size, torch.device(device).type)
 
 
 def fill_with_random(model: LlamaForCausalLM, seed: int) -> None:

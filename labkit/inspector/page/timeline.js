@@ -314,7 +314,8 @@ export class Timeline {
     this.text("tokens", x, this.budgetHeight - 5);
     this.text("step", x, this.budgetHeight + GAP / 2 + 1);
     const all = this.blockTop === this.usable;
-    this.text(all ? `${this.run.pool.size - 1} blocks` : `most ${this.mostBlocks} blocks`, x, this.fillTop + 9);
+    const most = `most ${this.mostBlocks} block${this.mostBlocks === 1 ? "" : "s"}`;
+    this.text(all ? `${this.run.pool.size - 1} blocks` : most, x, this.fillTop + 9);
     if (!all) this.text(`of ${this.usable}`, x, this.fillTop + 21);
     this.text("in use", x, this.bottom - 7);
   }

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from mini_vllm.model.build import load_model, resolve_dtype
 from mini_vllm.model.config import ModelArgs, load_config
+from mini_vllm.model.layers import weights_dtype
 from mini_vllm.model.loader import checkpoint_names, weight_targets
 from mini_vllm.model.registry import MODELS
 
@@ -123,7 +124,9 @@ def test_old_rotary_frequencies_are_ignored(checkpoint: Path) -> None:
 @pytest.mark.parametrize("name", ["float32", "bfloat16", "float16"])
 def test_dtype(name: str, checkpoint: Path) -> None:
     write_config(checkpoint, dtype=name)
-    assert load_model(checkpoint).dtype == getattr(torch, name)  # auto
+    model, wanted = load_model(checkpoint), getattr(torch, name)  # auto
+    assert model.cache_dtype == wanted
+    assert model.dtype == weights_dtype(wanted, model.config.hidden_size, "cpu")
     assert load_model(checkpoint, dtype="float32").dtype == torch.float32
     assert torch.get_default_dtype() == torch.float32
 

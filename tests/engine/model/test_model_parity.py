@@ -276,7 +276,7 @@ def test_bfloat16_values_survive_the_compute_dtype(tmp_path: Path) -> None:
     """The multiplied weight holds exactly the bfloat16 values, in whatever dtype."""
     original = save_random_model("Llama", dict(tie_word_embeddings=True), tmp_path)
     model = load_model(tmp_path, dtype="bfloat16")
-    assert model.dtype == torch.bfloat16
-    wanted = original.lm_head.weight.bfloat16()
-    assert torch.equal(model.lm_head.weight.bfloat16(), wanted)
-    assert torch.equal(model.model.embed_tokens.weight, wanted)
+    assert model.cache_dtype == torch.bfloat16
+    wanted = original.lm_head.weight.bfloat16().float()
+    assert torch.equal(model.lm_head.weight.float(), wanted)
+    assert torch.equal(model.model.embed_tokens.weight.float(), wanted)

@@ -15,6 +15,7 @@ from labkit.course.console import course
 from labkit.course.root import find_root
 from labkit.judge import hidden
 from labkit.judge.hidden_suite import run_hidden
+from labkit.process.worker import Program
 from labkit.sandbox import isolation
 from labkit.sandbox.build import Sandbox
 from tests.labkit.toy_course import make_course
@@ -82,3 +83,26 @@ def test_an_import_that_fails_is_waited_for_once(
         assert subject.lost == dict.fromkeys(("00.1", "00.2", "00.4"), why)
     ends = why in ("endless loop", "crash")  # a fresh worker, to see whether it comes up
     assert len(started) == 1 + ends
+
+
+@pytest.mark.parametrize(
+    ("body", "seconds", "why"),
+    [("raise MemoryError", 60.0, "memory"), ("time.sleep(0.3)", 0.2, "timeout")],
+)
+def test_a_task_that_takes_too_much_is_over(
+    monkeypatch: pytest.MonkeyPatch, body: str, seconds: float, why: str
+) -> None:
+    """Each answer is in time; but there may be hundreds of them."""
+    monkeypatch.setattr(hidden, "TASK_SECONDS", seconds)
+    phase = course().phase("00")
+    text = f"import time\n\n\ndef slow():\n    {body}\n"
+    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    p = Program()
+    p.call("mini_vllm.request:slow")
+    with hidden.Subject(phase, sandbox) as subject:
+        for task in ("00.1", "00.2"):
+            subject.enter(task)
+            for _ in range(2):
+                with pytest.raises(hidden.TaskLost):
+                    subject.run(p)
+        assert subject.lost == dict.fromkeys(("00.1", "00.2"), why)

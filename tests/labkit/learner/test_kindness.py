@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from labkit.cli import main
 from labkit.course import files, source, sync
 from labkit.course.console import polite, task_in
 from labkit.course.manifest import Course, ManifestError
@@ -24,6 +25,7 @@ from labkit.grading import likeness
 from labkit.judge import diagnose, public
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, predict
+from labkit.setup import bootstrap
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
 from tests.labkit.toy_course import lab, make_course, rewrite, solve
 
@@ -540,3 +542,23 @@ def test_pytest_typed_by_hand_says_whom_it_judges(
     monkeypatch.setenv("LABKIT_OVERLAY", mapping)
     line = conftest.pytest_report_header(None)  # type: ignore[arg-type]
     assert ("make lab-NN" in line) is (mapping == "{}")
+
+
+def test_a_phase_with_a_part_written_is_not_called_untouched(toy: Course) -> None:
+    """A task of two functions is open as long as one of them is: what fails in the other shows."""
+    solve(toy, "Fifo.head")
+    text, _ = screen(toy)
+    assert "Nothing is written yet" not in text
+    says(text, "○ 00.1 Clamp  (not written yet)", "○ 00.2 Leave in order  (Fifo.drain not written)")
+    rewrite(toy, "Fifo.head", "return 99")
+    says(screen(toy)[0], "✗ 00.2 Leave in order", "Fifo.drain not written", "99")
+
+
+def test_nothing_is_installed_for_a_phase_that_is_not_there(
+    toy: Course, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[object] = []
+    monkeypatch.setattr(bootstrap, "enter", lambda *words: asked.append(words))
+    assert main(["notebook", "99"]) == 2
+    assert "there is no phase '99'" in capsys.readouterr().err
+    assert all("notebook" not in groups for groups, _ in asked)

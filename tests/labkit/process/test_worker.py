@@ -99,6 +99,28 @@ def fork():
     if os.fork() == 0:
         time.sleep(60)
     return "forked"
+
+
+class Coy(type):
+    def __getattribute__(cls, name):
+        raise SystemExit(name)
+
+
+class Speechless(BaseException):
+    def __str__(self):
+        raise self
+
+
+class Nameless(BaseException, metaclass=Coy):
+    pass
+
+
+class Mild(Exception, metaclass=Coy):
+    pass
+
+
+def throw(name):
+    raise {"Long": type("N" * 10**7, (BaseException,), {})}.get(name) or globals()[name]
 '''
 
 
@@ -182,6 +204,38 @@ def test_prints_and_forged_answers_are_not_answers(worker: Worker) -> None:
         call(worker, "shout")
     assert caught.value.kind in ("garbage", "died")
     assert call(worker, "shout") == "honest", "the next request gets a fresh child"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("Speechless", ("Speechless", "its __str__ raises Speechless")),
+        ("Nameless", ("Nameless", "")),
+        ("Long", ("N" * 100, "")),
+    ],
+)
+def test_an_exception_that_cannot_be_described_is_one(
+    worker: Worker, name: str, said: tuple[str, str]
+) -> None:
+    """Its class may be the learner's. The answer comes at once, and not when the time is over."""
+    with pytest.raises(WorkerError) as caught:
+        call(worker, "throw", name)
+    assert caught.value.kind == "error"
+    assert (caught.value.detail["type"], caught.value.detail["message"]) == said
+    assert call(worker, "throw", "Mild") == {"!raises": "Mild"}
+
+
+def test_what_leaves_no_answer_ends_the_child(worker: Worker) -> None:
+    """A step never raises; if it does, nobody waits for what it would have said."""
+    program = Program()
+    steps = program.call("importlib:import_module", "labkit.inside.steps")
+    broken = program.call("operator:attrgetter", "no.such")
+    program.call("builtins:setattr", steps, "written", broken)
+    program.see(1)
+    with pytest.raises(WorkerError) as caught:
+        worker.run(program)
+    assert caught.value.kind == "died"
+    assert call(worker, "read") == ""
 
 
 def test_a_hang_is_reported_with_its_stack_and_not_waited_for(worker: Worker) -> None:

@@ -18,10 +18,27 @@ from packaging.requirements import Requirement as Judge
 
 from labkit.course.root import ROOT
 from labkit.setup import bootstrap
-from labkit.setup.plan import Machine, plan, torch_step, venv_state, without_index
+from labkit.setup.plan import (
+    Machine,
+    one_at_a_time,
+    plan,
+    torch_step,
+    venv_state,
+    without_index,
+)
 from labkit.setup.pythons import Interpreter, probe
 from labkit.setup.requirements import DEFAULT_GROUPS, SetupError, parse_requirement, requirements
-from labkit.setup.venv import TORCH, TORCH_CPU_INDEX, Venv, answers, explain, install_torch, pip
+from labkit.setup.venv import (
+    TORCH,
+    TORCH_CPU_INDEX,
+    Step,
+    Venv,
+    answers,
+    do,
+    explain,
+    install_torch,
+    pip,
+)
 
 EVERY_GROUP = (*DEFAULT_GROUPS, "notebook", "serve")
 
@@ -192,6 +209,30 @@ def test_a_dangling_python_makes_a_venv_broken(venv: Venv) -> None:
     venv.write_stamp(DEFAULT_GROUPS, "3.11.7")
     venv.python.symlink_to("/nowhere/python")
     assert state(venv) == "broken"
+
+
+def test_of_an_unusable_link_the_link_is_removed_and_never_what_it_leads_to(
+    venv: Venv, tmp_path: Path
+) -> None:
+    others = tmp_path / "theirs" / ".venv"
+    others.mkdir(parents=True)
+    (others / "installing").touch()
+    venv.path.symlink_to(others)
+    assert state(venv) == "broken"
+    do(Step("remove", ""), venv)
+    assert not venv.path.is_symlink() and (others / "installing").exists()
+    venv.path.symlink_to(tmp_path / "gone")
+    assert state(venv) == "broken", "a link that leads nowhere is no folder to install into"
+
+
+def test_checkouts_that_link_to_one_environment_wait_for_each_other(
+    venv: Venv, tmp_path: Path
+) -> None:
+    others = tmp_path / "theirs"
+    (others / ".venv").mkdir(parents=True)
+    venv.path.symlink_to(others / ".venv")
+    with one_at_a_time(venv):
+        assert (others / ".venv.lock").exists() and not venv.path.with_name(".venv.lock").exists()
 
 
 def test_a_folder_of_somebody_else_is_foreign(venv: Venv) -> None:
