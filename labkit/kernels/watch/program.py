@@ -15,8 +15,8 @@ from labkit.kernels.watch.memory import Memory, Region
 from labkit.kernels.watch.observation import Traffic
 from labkit.kernels.watch.shims import index
 
-PATIENCE = 10_000  # loads and stores of one program; the cases need some hundred
-LONG_PATIENCE = 200_000  # iterations, or operations, of one program; the cases need some thousand
+PATIENCE = 50_000  # loads and stores of one program; 40,000 keys four by four need 30,000
+LONG_PATIENCE = 1_000_000  # iterations, or operations, of one program; those keys need 400,000
 MAX_LANES = 1 << 21  # of one tile
 
 
