@@ -138,7 +138,9 @@ def among(
         places, tensors = [0, *middle, many - 1], dict(rules.tensors)
         for name in names:
             few = problem[name]
-            problem[name] = lazy_zeros(many, *few.shape[1:], dtype=few.dtype)
+            nobodys = {"block_table": IMPOSSIBLE_BLOCK, "seq_lens": 0}.get(name, math.nan)
+            spread = torch.full((many, few.stride(0)), nobodys, dtype=few.dtype)
+            problem[name] = spread[:, : few[0].numel()].view(many, *few.shape[1:])
             problem[name][places] = few
             flags = tensors[name].readable
             rows = torch.zeros(many, *few.shape[1:], dtype=torch.bool)

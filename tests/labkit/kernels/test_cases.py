@@ -43,7 +43,7 @@ def drawn(spec: str, case: str, seed: int) -> dict[str, torch.Tensor]:
     """The tensors of a case; of one of which few programs run, their rows."""
     problem, rules = build(spec, case, seed)
     tensors = {k: v for k, v in problem.items() if isinstance(v, torch.Tensor)}
-    if rules.programs is None:
+    if rules.rows is None:
         return tensors
     few = list(rules.programs)
     return {k: tensor[few] if len(tensor) > max(few) else tensor for k, tensor in tensors.items()}
