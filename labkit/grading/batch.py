@@ -12,6 +12,7 @@ random inputs: the class has one seed, kept in `results/class.toml`.
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -50,6 +51,8 @@ from labkit.sandbox import isolation
 Result = TypeVar("Result")
 SECONDS = 3600.0
 """For one submission, its hidden suite included; a grader that takes longer is stopped."""
+LONGEST_NAME = 160
+"""Bytes of a student's name that go into that of a file."""
 BREAKS = {"endless loop", "timeout", "crash", "memory", "garbage", "cannot import", "missing file"}
 """Kinds of failure after which a human should look, not only the student."""
 
@@ -67,7 +70,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        return printable(self.folder.name)
+        return one_line(self.folder.name)
 
 
 def find_jobs(
@@ -85,14 +88,28 @@ def find_jobs(
     )
     if not names:
         raise ValueError(f"{folder} holds no folders; it must hold one for each student")
-    return [Job(phase, path, out / f"{path.name}.json", seed, isolate) for path in names]
+    return [Job(phase, path, out / f"{file_name(path.name)}.json", seed, isolate) for path in names]
+
+
+def one_line(name: str) -> str:
+    """A name that writes no line of its own on the screen and steers no terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in printable(name))
+
+
+def file_name(student: str) -> str:
+    """The student's name, or a shorter one: a file's name has 255 bytes, with all endings."""
+    raw = os.fsencode(student)
+    if len(raw) <= LONGEST_NAME:
+        return student
+    digest = hashlib.sha256(raw).hexdigest()[:8]
+    return f"{raw[: LONGEST_NAME - 9].decode('utf-8', 'ignore')}-{digest}"
 
 
 def strays(folder: Path) -> list[str]:
     """What lies beside the students' folders and is graded by nobody: an archive that was not
     unpacked, a file without a folder."""
     return sorted(
-        printable(path.name)
+        one_line(path.name)
         for path in folder.iterdir()
         if not path.is_dir() and path.name[0] != "."
     )

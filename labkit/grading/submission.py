@@ -17,7 +17,8 @@ from pathlib import Path
 
 import typer
 
-from labkit.course.console import PHASE, polite, ready_phase
+from labkit.course.console import PHASE, polite, ready_phase, some
+from labkit.course.files import printable
 from labkit.course.manifest import Phase
 from labkit.grading import grade
 from labkit.grading.grade import ISOLATE
@@ -96,7 +97,16 @@ def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
             own = False
         if not own:
             return Problem("missing file", f"{path.name} is a link; hand in the file itself")
+        if not os.path.lexists(path) and (alike := _alike(folder, path.name)):
+            text = f"{path.name} is missing: hand in one file of this name, not {some(alike)}"
+            return Problem("missing file", text)
     return None
+
+
+def _alike(folder: Path, name: str) -> list[str]:
+    """Files that may have been meant: several of the name, or its letters in another case."""
+    found = [path for path in _below(folder) if path.name.lower() == name.lower()]
+    return sorted(printable(path.relative_to(folder).as_posix())[:80] for path in found)
 
 
 def refuse(phase: Phase, files: Mapping[str, Path], seed: int, problem: Problem) -> GradeResult:

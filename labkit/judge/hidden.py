@@ -43,7 +43,8 @@ rest of the engine."""
 IMPORT_SECONDS = 20.0
 """For the import of one graded module, which brings most of the engine."""
 TASK_SECONDS = 120.0
-"""For all answers of one task; right ones take less than 10 on an idle machine."""
+"""For all answers of one task. On an idle machine right files need less for a whole phase
+(docs/instructors.md, "What it costs")."""
 WARM_SECONDS = 60.0
 KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in

@@ -114,6 +114,27 @@ def test_half_a_file_is_graded_again(job: Job) -> None:
 
 
 # ---------------------------------------------------------------- the class
+def test_a_name_is_one_line(tmp_path: Path) -> None:
+    """Else a folder writes another student's points on the screen, or turns it red."""
+    hand_in(tmp_path / "in", {"a\nbob: 40 of 40 points": "", "c\x1b[31m": "", "\u5b66 \u00fc": ""})
+    names = [job.name for job in batch.find_jobs(PHASE, tmp_path / "in", tmp_path / "out", 7)]
+    assert sorted(names) == ["a\\nbob: 40 of 40 points", "c\\x1b[31m", "\u5b66 \u00fc"]
+
+
+@pytest.mark.parametrize("letter", ["x", "\u5b66"])
+def test_a_long_name_does_not_stop_a_class(tmp_path: Path, letter: str) -> None:
+    """A folder may have a name that leaves no room for `.json`, nor for `.practice.json`."""
+    length = 255 // len(letter.encode())
+    names = [letter * length, letter * (length - 1), "ada"]
+    hand_in(tmp_path / "in", dict.fromkeys(names, "x = 1\n"))
+    jobs = batch.find_jobs(PHASE, tmp_path / "in", tmp_path / "out", seed=7)
+    for job in jobs:
+        assert fake(job) == load(job.out)
+    assert {job.name for job in jobs} == set(names)
+    assert len(list((tmp_path / "out").iterdir())) == 3
+    assert (tmp_path / "out" / "ada.json").exists()
+
+
 def test_every_folder_is_a_student(tmp_path: Path) -> None:
     hand_in(tmp_path, {"zoe": "", "ada": "", ".git": ""})
     (tmp_path / "notes.txt").write_text("not a student", encoding="utf-8")

@@ -68,6 +68,24 @@ def test_a_name_that_is_there_twice_is_not_guessed(phase: Phase, tmp_path: Path)
     assert found(phase, tmp_path) == {"request_queue.py": "request_queue.py"}
 
 
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["v2/scheduler.py", "v1/scheduler.py"], "not v1/scheduler.py, v2/scheduler.py"),
+        (["Scheduler.PY"], "not Scheduler.PY"),
+        (["schedulers.py"], ""),
+    ],
+)
+def test_a_file_that_may_have_been_meant_is_named(
+    phase: Phase, tmp_path: Path, names: list[str], said: str
+) -> None:
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("x = 1\n", encoding="utf-8")
+    problem = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
+    assert (problem is None) if not said else (problem is not None and said in problem.text)
+
+
 def test_folders_deeper_than_the_stack_do_not_end_the_search(phase: Phase, tmp_path: Path) -> None:
     file, deep = phase.lab_file(phase.modules[0]).name, os.open(tmp_path, os.O_RDONLY)
     try:
