@@ -215,6 +215,12 @@ def place_of_fault(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, i
     return None
 
 
+def entered(test: Test, exercise: Exercise) -> list[str]:
+    """The task's functions that the test had come to when it failed: no other can be the fault."""
+    found = {name.partition(":")[2] for name in test.detail.get("entered", [])}
+    return [name for name in exercise.functions if name in found]
+
+
 def test_line(test: Test, phase: Phase) -> str:
     """Where the test stood when it failed: "tests/public/03-scheduler/test_clamp.py:41". A line of
     the test itself comes before one of the helpers that it called."""

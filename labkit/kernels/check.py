@@ -149,7 +149,8 @@ class Checker:
             if late.is_set():
                 return None
             answer = work(job)
-            if isinstance(answer, Finding) and answer.kind == "timeout":
+            found = getattr(answer, "findings", (answer,))  # an observation has some, or none
+            if any(isinstance(each, Finding) and each.kind == "timeout" for each in found):
                 late.set()
             return answer
 

@@ -135,13 +135,16 @@ def remember(phase: Phase, result: public.PhaseResult) -> None:
 
 
 def failing_functions(result: public.PhaseResult) -> dict[str, str]:
-    """Task -> its function in the traceback of its first failure, where there is one."""
+    """Task -> its function in the traceback of its first failure, or the only one entered there."""
     found = {}
     for task in result.phase.exercises:
         failed = [t for t in result.of_task(task) if t.outcome in ("failed", "hang")]
         place = diagnose.place_in_task(failed[0], result.phase, task) if failed else None
+        seen = diagnose.entered(failed[0], task) if failed else []
         if place and place[2] in task.functions:
             found[task.id] = place[2]
+        elif len(seen) == 1:
+            found[task.id] = seen[0]
     return found
 
 
@@ -189,7 +192,7 @@ def place_to_edit(
 ) -> str:
     """The function of the first task that is not green that most probably needs work: one still
     open, one of a known mistake; of the failed test that is explained, one that returned the wrong
-    type or is in the traceback; else all that it may be."""
+    type or is in the traceback; else all that it may be, which are those that it had entered."""
     if holes:
         return where_to_edit(phase, exercise, holes[0].name)
     if mutant and mutant.exercise == exercise.id:
@@ -202,7 +205,8 @@ def place_to_edit(
         place = place or diagnose.place_in_task(test, phase, exercise)
         if place:
             return f"{place[0]}:{place[1]} ({place[2]})"
-    return where_to_edit(phase, exercise, *exercise.functions)
+    seen = diagnose.entered(failed[0], exercise) if failed else []
+    return where_to_edit(phase, exercise, *(seen or exercise.functions))
 
 
 @polite

@@ -12,6 +12,7 @@ from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
     abyss,
+    among,
     creeping,
     deep_logits,
     far_logits,
@@ -79,6 +80,7 @@ def decode(
     return make
 
 
+PER_REQUEST = ("query", "block_table", "seq_lens", "output")
 FAR_ALONG = 2**25
 """A position that neither 16 bits nor float32 tell from its neighbours."""
 
@@ -158,10 +160,20 @@ PAGED_DECODE = (
         "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
         decode([40, None], 2, 2, 64, 16, scale=0.4),
     ),
+    Case("thousand", "4 of 1,100 requests, far from each other", "float32",
+         among(1100, decode([9, 2, None, 17], 2, 1, 16, 16), PER_REQUEST)),
+    Case("large-scale", "scores times 1.5, a window; every head has its own key", "float16",
+         decode([5, 9, None], 1, 3, 32, 16, 7, scale=1.5)),
+    Case("small-scale", "scores times 0.03, a window, 70 features", "bfloat16",
+         decode([40, None], 3, 1, 70, 1, 13, scale=0.03)),
+    Case("wide-scale", "scores times 0.3, 128 features", "float32",
+         decode([20, None], 1, 1, 128, 1, scale=0.3)),
     Case(
         "low-logits", "logits around -110", "float32",
         decode([70, 9], 2, 1, 64, 16, change=low_logits),
     ),
+    Case("low-half", "logits around -110, every head has its own key", "float16",
+         decode([40, 9], 1, 2, 64, 16, change=low_logits)),
     Case(
         "high-logits", "logits around 110", "float32",
         decode([70, 9], 2, 1, 64, 16, change=high_logits),
@@ -252,10 +264,16 @@ SPLIT_DECODE = (
         "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
         decode([70, None], 2, 2, 64, 16, splits=2, scale=0.4),
     ),
+    Case("large-scale", "scores times 1.5, a window; every head has its own key", "float16",
+         decode([270, None], 1, 3, 32, 16, 200, splits=4, scale=1.5)),
+    Case("small-scale", "scores times 0.03, a window, 70 features", "bfloat16",
+         decode([150, None], 3, 1, 70, 1, 130, splits=5, scale=0.03)),
     Case(
         "low-logits", "logits around -110", "float32",
         decode([100, 9], 2, 1, 64, 16, splits=2, change=low_logits),
     ),
+    Case("low-half", "logits around -110, four splits", "float16",
+         decode([150, 9], 1, 2, 64, 16, splits=4, change=low_logits)),
     Case(
         "high-logits", "logits around 110", "float32",
         decode([100, 9], 2, 1, 64, 16, splits=2, change=high_logits),

@@ -30,6 +30,7 @@ def judge(
     margin: float = 0.5,
     strided: bool = False,
     far: bool = False,
+    tiny: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Drafts of some requests.
 
@@ -42,6 +43,7 @@ def judge(
         margin: how far u is from the border between accepted and rejected, as a share.
         strided: probabilities are slices of wider matrices.
         far: rows of probabilities, of both kinds, lie 2^30 elements apart.
+        tiny: as of tokens that hardly ever come: p and q of a draft are around 1e-3 to 1e-30.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -49,6 +51,9 @@ def judge(
         total, width = sum(numbers), max(numbers) + 1 + room
         q = (draw.normal(total).abs() + 0.05).clamp(max=0.9).to(dtype)
         p = (draw.normal(total).abs() + 0.05).clamp(max=0.9).to(dtype)
+        if tiny:
+            rare = torch.tensor([10.0 ** -draw.integer(3, 30) for _ in range(total)])
+            p, q = (p * rare).to(dtype), (q * rare).to(dtype)
         keep = torch.tensor([draw.integer(1, 1000) <= 1000 * accept for _ in range(total)])
         ratio = (p.double() / (q.double() if drawn else 1.0)).clamp(max=1.0)
         below, above = ratio * (1 - margin), ratio + (1 - ratio) * margin
@@ -115,12 +120,16 @@ REJECTION_RANDOM_SAMPLE = (
     Case("room", "more places than the longest needs", "float32", judge([2, 3], 20, room=4)),
     Case("impossible", "q = 0, and p = 0 beside u = 0", "float32",
          judge([6, 5, 4, 6], 30, accept=1.0, impossible=True)),
+    Case("tiny", "probabilities around 1e-3 to 1e-30", "float32",
+         judge([9, 7, 1, 8], 30, accept=0.9, tiny=True)),
+    Case("chosen-tiny", "the same for drafts that were not drawn", "bfloat16",
+         judge([9, 7, 1, 8], 30, accept=0.9, drawn=False, tiny=True)),
     Case("sliced", "probabilities are slices", "float32", judge([2, 4], 25, strided=True)),
     Case("far", "rows of p 2^30 elements apart", "float16",
          judge([4, 1], 64, accept=1.0, drawn=False, far=True)),
     Case("far-drafts", "rows of p and of q 2^30 elements apart", "float16",
          judge([4, 2], 64, accept=1.0, far=True)),
-    Case("many", "hundreds of requests", "float32", judge([1, 0, 2] * 100, 8)),
+    Case("many", "hundreds of requests", "float32", judge([1, 0, 2] * 180, 8)),
     Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128), graded=True),
 )  # fmt: skip
 

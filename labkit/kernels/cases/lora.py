@@ -213,7 +213,7 @@ SHRINK = (
     Case("many-slices", "rows, slots and slices whose counts multiply to more than 2^32", "float16",
          many_slices(64)),
     Case("hundreds", "250 rows of 9 adapters", "float16", shrink([25] * 9, 25, 40, 8)),
-    Case("many-adapters", "a row each for 70 adapters", "float32", shrink([1] * 70, 3, 16, 8)),
+    Case("many-adapters", "a row each for 130 adapters", "float32", shrink([1] * 130, 3, 16, 8)),
     Case("many-tiles", "4,200 rows of one adapter", "float16", shrink([4200], 0, 16, 8)),
     Case("wide-input", "1,100 features", "bfloat16", shrink([3, 2], 1, 1100, 8)),
     Case("tiles", "other tiles than the launcher's", "float32",
@@ -279,6 +279,45 @@ def expand(
     return make
 
 
+def long_hidden(num_slices: int, rank: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many rows that `hidden` has more than 2^32 numbers. Three rows at the
+    end have adapters.
+    """
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        total = 2**32 // (num_slices * rank) + draw.integer(10, 10_000)
+        users = {0: [total - 1, total - 3], 2: [total - 2]}
+        rows = [row for slot in users for row in users[slot]]
+        order = lazy_zeros(total, dtype=torch.int32)
+        order[total - 3 :] = torch.tensor(rows, dtype=torch.int32)
+        has = torch.zeros(total, dtype=torch.bool)
+        has[rows] = True
+        hidden = lazy_zeros(num_slices, total, rank, dtype=torch.float32)
+        hidden[:, rows] = draw.normal(num_slices, len(rows), rank)
+        y = lazy_zeros(total, num_slices, dtype=dtype)
+        y[rows] = draw.normal(len(rows), num_slices, dtype=dtype)
+        lora_b = slots_of(draw, dtype, list(users), (rank, num_slices), 3)
+        lists = {
+            "order": order,
+            "lora_ids": torch.tensor([-1, *users], dtype=torch.int32),
+            "num_tokens": torch.tensor([total - 3, 2, 1], dtype=torch.int32),
+            "starts": torch.tensor([0, total - 3, total - 1, total], dtype=torch.int32),
+        }
+        used = torch.tensor([True, False, True])
+        mine = has[:, None]
+        rules = {
+            "order": TensorRule(axes=("place",)),
+            "hidden": TensorRule(has[None, :, None], axes=("slice", "row", "rank"), why=BASE),
+            "lora_b": TensorRule(used.view(-1, 1, 1), axes=("slot", "rank", "out"), why=TENANT),
+            "y": TensorRule(mine, mine, mine, axes=("row", "out"), why=BASE),
+        }
+        starts = torch.arange(num_slices + 1).int()
+        problem = dict(hidden=hidden, lora_b=lora_b, slice_starts=starts, max_width=1, y=y)
+        return problem | lists, CaseRules(rules, programs=(0,), rest_is_idle=True)
+
+    return make
+
+
 EXPAND = (
     Case("one", "one row, one adapter", "float32", expand([1], 0, [32], 16, padding=0)),
     Case("segments", "segments of 1, 15, 16 and 17 rows", "float32",
@@ -299,8 +338,9 @@ EXPAND = (
          expand([2, 0, 3], 2, [512, 512], 16, far_slots=True)),
     Case("many-slices", "130 slices", "float32",
          expand([3, 5], 2, [20, 8, 8, 40, 1, 33, 8, 8, 17, *[2] * 121], 8)),
+    Case("long-hidden", "more than 2^32 numbers of hidden", "float32", long_hidden(2, 128)),
     Case("hundreds", "250 rows of 9 adapters", "float16", expand([25] * 9, 25, [24], 8)),
-    Case("many-adapters", "a row each for 70 adapters", "float32", expand([1] * 70, 3, [16], 8)),
+    Case("many-adapters", "a row each for 130 adapters", "float32", expand([1] * 130, 3, [16], 8)),
     Case("many-tiles", "4,200 rows of one adapter", "float16", expand([4200], 0, [16], 8)),
     Case("wide-slices", "slices of 700 and 300", "float32", expand([3, 4], 1, [700, 300], 8)),
     Case("empty", "segments of nobody before and behind", "bfloat16",

@@ -105,7 +105,8 @@ APPLY_TOKEN_BITMASK = (
     Case("nearly-none", "nearly no token is allowed", "float32", mask(2, 500, share=0.01)),
     Case("far", "rows 2^30 elements apart", "float16", mask(6, 64, batch=6, far=True)),
     Case("far-masks", "masks 2^30 words apart", "float32", mask(6, 40, batch=6, far_masks=True)),
-    Case("hundreds", "200 rows", "bfloat16", mask(200, 37)),
+    Case("hundreds", "600 rows", "bfloat16", mask(600, 37)),
+    Case("deep", "rows behind the 32,768th", "float32", mask(9, 40, batch=70_000)),
     Case("wide-vocab", "70,000 tokens: 69 tiles", "bfloat16", mask(2, 70_000)),
     Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4), graded=True),
 )  # fmt: skip

@@ -7,13 +7,14 @@ block: a kernel that looks there and "masks it later" is found out twice.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.draw import Draw, far_apart, lazy_zeros, unfilled
+from labkit.kernels.cases.draw import Draw, Setup, far_apart, lazy_zeros, unfilled
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 IMPOSSIBLE_BLOCK = 2**31 - 1
@@ -121,6 +122,38 @@ def stored_rules(
         why="its slot is -1, so this token is not stored",
     )
     return CaseRules({"key_cache": cache, "value_cache": cache, "key": new, "value": new})
+
+
+def among(
+    many: int, make: Callable[[Draw, torch.dtype], Setup], names: Iterable[str]
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """The requests of a problem, far from each other among `many`: the first, the last, and some
+    that are drawn. Only their programs run. `names`: the tensors that have a row a request.
+    """
+
+    def wide(draw: Draw, dtype: torch.dtype) -> Setup:
+        problem, rules = make(draw, dtype)
+        count = len(problem["seq_lens"])
+        middle = sorted(draw.order(range(many // 2, many - 1))[: count - 2])
+        places, tensors = [0, *middle, many - 1], dict(rules.tensors)
+        for name in names:
+            few = problem[name]
+            nobodys = {"block_table": IMPOSSIBLE_BLOCK, "seq_lens": 0}.get(name, math.nan)
+            spread = torch.full((many, few.stride(0)), nobodys, dtype=few.dtype)
+            problem[name] = spread[:, : few[0].numel()].view(many, *few.shape[1:])
+            problem[name][places] = few
+            flags = tensors[name].readable
+            rows = torch.zeros(many, *few.shape[1:], dtype=torch.bool)
+            rows[places] = True if flags is None else flags
+            why = tensors[name].why or "its program does not run here"
+            tensors[name] = replace(tensors[name], readable=rows, why=why)
+        rows = torch.zeros(many, 1, 1, dtype=torch.bool)
+        rows[places] = True
+        axes = tensors["output"].axes
+        tensors["output"] = TensorRule(writable=rows, required=rows, axes=axes)
+        return problem, replace(rules, tensors=tensors, programs=tuple(places))
+
+    return wide
 
 
 # ---------------------------------------------------------------- what makes it hard

@@ -124,6 +124,10 @@ RMS_NORM = (
     Case("wide-row", "rows of 9,000", "float32", norm(2, 9000)),
     Case("hundreds", "300 rows of 24", "float16", norm(300, 24)),
     Case("wide-heads", "9 heads of 96", "bfloat16", norm(4, 96, heads=9)),
+    Case("many-heads", "70 heads of 16, and an eps of 0.3", "float16",
+         norm(2, 16, heads=70, eps=0.3)),
+    Case("eps-half", "an eps as large as the numbers' squares, with a residual", "bfloat16",
+         norm(3, 90, residual=True, eps=0.5)),
     Case("traffic", "16 rows of 1024, with a residual", "bfloat16",
          norm(16, 1024, residual=True), graded=True),
 )  # fmt: skip
@@ -162,6 +166,26 @@ def rope(
     return make
 
 
+def long_rope(dim: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many tokens that the last begins behind the 2^32nd number; the first and the last run."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = 2**32 // dim + 2
+        programs = [0, count - 1]
+        x, cos, sin = (lazy_zeros(count, 1, dim, dtype=dtype) for _ in range(3))
+        x[programs] = draw.normal(2, 1, dim, dtype=dtype)
+        angles = draw.normal(2, 1, dim // 2).double() * 3
+        cos[programs] = torch.cat((angles.cos(), angles.cos()), -1).to(dtype)
+        sin[programs] = torch.cat((-angles.sin(), angles.sin()), -1).to(dtype)
+        rows = _only(programs, count, 3)
+        axes, why = ("token", "head", "feature"), "its program does not run here"
+        rules = {name: TensorRule(readable=rows, axes=axes, why=why) for name in ("cos", "sin")}
+        rules["x"] = TensorRule(rows, rows, rows, axes, why)
+        return dict(x=x, cos=cos, sin=sin), CaseRules(rules, tuple(programs))
+
+    return make
+
+
 ROPE = (
     Case("one", "one token, at position 0: nothing turns", "float32", rope(1, 1, 2)),
     Case("head", "one head of 32", "float32", rope(3, 1, 32, first=7)),
@@ -174,7 +198,9 @@ ROPE = (
     Case("many-heads", "11 heads of 96", "bfloat16", rope(4, 11, 96, first=3)),
     Case("wide-head", "heads of 256", "float16", rope(2, 3, 256, first=4)),
     Case("seventy-heads", "70 heads of 16", "float32", rope(2, 70, 16, first=4)),
-    Case("hundreds", "250 tokens", "float16", rope(250, 1, 16, first=2)),
+    Case("hundreds", "250 tokens of one head, a slice of qkv", "float16",
+         rope(250, 1, 16, True, first=2)),
+    Case("long", "more than 2^32 numbers", "float16", long_rope(64)),
     Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128), graded=True),
 )  # fmt: skip
 
@@ -189,6 +215,7 @@ def silu(
     """`tokens` rows of `size` gates and `size` ups; `scale` multiplies the gates.
 
     With `loud` one gate a row, at a place that is drawn, is so large that exp does not survive it.
+    In bfloat16 an up beside it is larger than float16's largest number, too.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -199,7 +226,11 @@ def silu(
             special = torch.tensor([-1e4, 1e4, -88.8, 88.8, 0.0])[: min(size, 5)]
             gate_up[0, : len(special)] = special
         for row in range(count if loud else 0):
-            gate_up[row, draw.integer(0, size - 1)] = LOUD_GATES[row % len(LOUD_GATES)]
+            place = draw.integer(0, size - 1)
+            gate_up[row, place] = LOUD_GATES[row % len(LOUD_GATES)]
+            if dtype == torch.bfloat16:
+                gate_up[row, place] *= 1e4
+                gate_up[row, size + place] *= 1e10
         problem = dict(gate_up=gate_up.to(dtype), output=unfilled(count, size, dtype=dtype))
         axes = ("token", "feature")
         rules = {name: TensorRule(axes=axes) for name in problem}
@@ -240,7 +271,8 @@ SILU_MUL = (
     Case("long", "more than 2^32 numbers", "float16", long_silu(3072)),
     Case("prime", "rows of 97", "bfloat16", silu(None, 97)),
     Case("hundreds", "260 rows of 12", "float16", silu(260, 12)),
-    Case("wide", "rows of 5,000: five tiles", "float32", silu(2, 5000)),
+    Case("wide", "rows of 70,000: 69 tiles", "float32", silu(2, 70_000)),
+    Case("loud-bf16", "gates and ups beyond float16", "bfloat16", silu(None, 70, loud=True)),
     Case("extreme", "gates of +-1e4", "float32", silu(3, 130, scale=30.0)),
     Case("half-extreme", "gates of +-1e4 in float16", "float16", silu(None, 50, scale=30.0)),
     Case("traffic", "8 rows of 3072", "bfloat16", silu(8, 3072), graded=True),

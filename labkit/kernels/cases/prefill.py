@@ -172,13 +172,20 @@ PAGED_PREFILL = (
         prefill([(2100, 0)], 1, 1, 16, 16, 9),
     ),
     Case(
-        "hundreds", "120 requests of a few tokens", "float16",
-        prefill([(1 + i % 3, (5 * i) % 11) for i in range(120)], 1, 1, 16, 3),
+        "hundreds", "1,060 requests, 120 of them with new tokens", "float16",
+        prefill([(1 + i % 3, 5 * i % 11) for i in range(117)] + [(0, 0)] * 940 + [(2, 3)] * 3,
+                1, 1, 16, 3),
     ),
     Case(
         "other-scale", "scores times 0.4, not 1 / sqrt(dim)", "float32",
         prefill([(20, 9), (None, 0)], 2, 2, 64, 16, scale=0.4),
     ),
+    Case("large-scale", "scores times 1.5, a window; every head has its own key", "float16",
+         prefill([(9, 5), (None, 0)], 1, 3, 32, 16, 6, scale=1.5)),
+    Case("small-scale", "scores times 0.03, a window, 70 features", "bfloat16",
+         prefill([(20, 9), (None, 3)], 3, 1, 70, 1, 7, scale=0.03)),
+    Case("low-half", "logits around -110", "float16",
+         prefill([(24, 9)], 2, 1, 64, 16, change=low_logits)),
     Case(
         "high-logits", "logits around 110", "float32",
         prefill([(40, 30)], 1, 1, 64, 16, change=high_logits),

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.decode import FAR_ALONG
+from labkit.kernels.cases.decode import FAR_ALONG, PER_REQUEST
 from labkit.kernels.cases.draw import (
     Case,
     Draw,
@@ -22,7 +22,7 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
-from labkit.kernels.cases.pages import BIG_CACHE, Pages, int32, stored_rules
+from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, stored_rules
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 SCALE_BYTES = 4
@@ -88,6 +88,27 @@ def per_token(
     return make
 
 
+def long_per_token(size: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many rows that the last begins behind the 2^32nd number; the first and the last run."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        count = 2**32 // size + 2
+        programs = [0, count - 1]
+        x, output = (lazy_zeros(count, size, dtype=kind) for kind in (dtype, torch.int8))
+        x[programs] = draw.normal(2, size, dtype=dtype)
+        rows = torch.zeros(count, 1, dtype=torch.bool)
+        rows[programs] = True
+        rules = {
+            "x": TensorRule(rows, axes=("token", "feature"), why="its program does not run here"),
+            "output": TensorRule(writable=rows, required=rows, axes=("token", "feature")),
+            "scale": TensorRule(writable=rows, required=rows, axes=("token", "column")),
+        }
+        scale = lazy_zeros(count, 1, dtype=torch.float32)
+        return dict(x=x, output=output, scale=scale), CaseRules(rules, tuple(programs))
+
+    return make
+
+
 PER_TOKEN_QUANT = (
     Case("one", "one token of one feature", "float32", per_token(1, 1)),
     Case("row", "rows of 64, loud and quiet", "float32", per_token(3, 64)),
@@ -103,6 +124,8 @@ PER_TOKEN_QUANT = (
     Case("far", "tokens 2^30 elements apart", "float16", per_token(6, 48, far=True)),
     Case("wide-row", "rows of 9,000", "float32", per_token(2, 9000)),
     Case("many", "300 tokens", "float32", per_token(300, 40)),
+    Case("huge", "numbers up to 1e30", "bfloat16", per_token(3, 40, scale=1e28)),
+    Case("long", "more than 2^32 numbers", "float16", long_per_token(1024)),
     Case("traffic", "16 tokens of 1,024", "bfloat16", per_token(16, 1024), graded=True),
 )  # fmt: skip
 
@@ -155,7 +178,7 @@ W8A8_GEMM = (
     Case("prime", "67 rows of 101", "float16", w8a8(None, 67, 101)),
     Case("many", "300 tokens", "float16", w8a8(300, 20, 40)),
     Case("thousands", "4,200 tokens", "float16", w8a8(4200, 3, 20)),
-    Case("rows", "300 rows", "bfloat16", w8a8(2, 300, 40)),
+    Case("rows", "1,100 rows", "bfloat16", w8a8(2, 1100, 40)),
     Case("narrow", "tiles of 32 columns", "bfloat16", w8a8(9, 50, 100, COLUMN_TILE=32)),
     Case("extreme", "sums of 127 x 127, which float16 cannot hold", "float32",
          w8a8(3, 20, 300, extreme=True)),
@@ -227,7 +250,7 @@ W4A16_GEMM = (
     Case("channel", "one scale a row", "bfloat16", w4a16(None, 67, 200)),
     Case("many", "300 tokens", "float16", w4a16(300, 20, 40)),
     Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
-    Case("rows", "300 rows", "bfloat16", w4a16(2, 300, 40)),
+    Case("rows", "1,100 rows", "bfloat16", w4a16(2, 1100, 40)),
     Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
     Case("longer", "5,120 columns", "float32", w4a16(2, 3, 5120, 160)),
     Case("narrow", "tiles of 32 columns", "bfloat16", w4a16(9, 50, 96, 2, COLUMN_TILE=32)),
@@ -323,7 +346,8 @@ STORE_KV_INT8 = (
          store(6, 2, 32, 4, 2, strided=True)),
     Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
     Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
-    Case("many", "200 tokens", "float32", store(200, 2, 16, 16)),
+    Case("many", "700 tokens, 200 of which are stored", "float32",
+         store(200, 2, 16, 16, padding=500)),
     Case("big-cache", "more than 2^32 bytes a cache, and 2^25 slots", "float16",
          store(5, 1, 124, 16, num_blocks=BIG_CACHE // (16 * 128))),
     Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16), graded=True),
@@ -356,6 +380,7 @@ def decode(
     low: bool = False,
     falling: bool = False,
     even: bool = False,
+    scale: float | None = None,
     steady: bool = False,
     abyss: bool = False,
     key_tile: int | None = None,
@@ -406,7 +431,7 @@ def decode(
             block_table=far_apart(paged.table) if far else paged.table,
             seq_lens=int32(lens),
             output=unfilled(len(lens), heads, dim, dtype=dtype),
-            scale=1.0 if low or falling or abyss else dim**-0.5,
+            scale=scale or (1.0 if low or falling or abyss else dim**-0.5),
             window=window,
         )
         axes = ("request", "head", "dim")
@@ -458,6 +483,15 @@ PAGED_DECODE_INT8 = (
          decode([35_000, 40], 2, 1, 16, 16, 33_500, even=True, key_tile=256)),
     Case("all-heads", "131 key/value heads", "float32", decode([5], 2, 131, 16, 4)),
     Case("low", "scores of about -110", "float32", decode([40, 7], 2, 1, 64, 16, low=True)),
+    Case("low-half", "scores of about -110", "float16", decode([40, 7], 1, 2, 64, 16, low=True)),
+    Case("low-bf16", "scores of about -110", "bfloat16", decode([33], 3, 1, 64, 1, low=True)),
+    Case("large-scale", "scores times 0.4, a window; every head has its own key", "float16",
+         decode([20, None], 1, 3, 32, 16, 11, scale=0.4)),
+    Case("small-scale", "scores times 0.03, a window and blocks of one token", "bfloat16",
+         decode([40, None], 3, 1, 80, 1, 13, scale=0.03)),
+    Case("other-scale", "scores times 0.4", "float32", decode([20, None], 2, 1, 64, 16, scale=0.4)),
+    Case("thousand", "4 of 1,100 requests, far from each other", "float32",
+         among(1100, decode([9, 2, None, 17], 2, 1, 16, 16), PER_REQUEST)),
     Case("far", "rows of queries and block table 2^30 elements apart", "float16",
          decode([7, 3, 20, 1, 9, 18], 2, 1, 32, 16, far=True)),
     Case("big-cache", "blocks behind the 2^32nd byte", "float16",

@@ -37,7 +37,10 @@ def store(
         mapping[draw.order(range(count))[:stored]] = torch.tensor(slots, dtype=torch.int64)
         key, value = (draw.normal(count, heads, dim, dtype=dtype) for _ in range(2))
         if stored:  # what a copy must keep and arithmetic does not
-            key.view(-1)[:3] = torch.tensor([float("inf"), -0.0, torch.finfo(dtype).tiny / 4])
+            tiny = torch.finfo(dtype).tiny / 4
+            odd = torch.tensor([float("inf"), -0.0, tiny, float("nan"), -float("inf")])
+            row = int((mapping >= 0).nonzero()[0])
+            key[row].view(-1)[:5], value[row].view(-1)[-5:] = odd, odd
         row = heads * dim
         if strided:
             key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, row)
@@ -66,7 +69,8 @@ STORE_KV = (
     Case("block-1", "blocks of one token", "bfloat16", store(None, 1, 128, 1)),
     Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
     Case("odd-block", "blocks of 12 tokens, 5 heads of 96", "bfloat16", store(31, 5, 96, 12)),
-    Case("many", "300 tokens", "float16", store(300, 1, 16, 7, padding=3)),
+    Case("many", "1,100 tokens, 300 of which are stored", "float16",
+         store(300, 1, 16, 7, padding=800)),
     Case("block-32", "blocks of 32 tokens, 8 heads", "float32", store(33, 8, 32, 32)),
     Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
     Case(

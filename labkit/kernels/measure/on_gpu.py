@@ -13,6 +13,7 @@ from torch import Tensor
 
 from labkit.kernels.cases import build, cases_of
 from labkit.kernels.cases.draw import Case
+from labkit.kernels.cases.rules import CaseRules
 from labkit.kernels.measure.guard import Guarded, guard_all
 from mini_vllm.kernels.launch import KernelSpec
 
@@ -30,16 +31,14 @@ def swept(spec: str) -> set[str]:
 
 
 def small_cases(spec: str) -> list[Case]:
-    """The cases whose memory, gaps included, fits any GPU."""
-    return [
-        case
-        for case in cases_of(spec)
-        if all(
-            value.untyped_storage().nbytes() < BIG
-            for value in build(spec, case.name, 0)[0].values()
-            if isinstance(value, Tensor)
-        )
-    ]
+    """The cases whose memory, gaps included, fits any GPU, and all of whose programs run."""
+    return [case for case in cases_of(spec) if _fits(*build(spec, case.name, 0))]
+
+
+def _fits(problem: Mapping[str, Any], rules: CaseRules) -> bool:
+    tensors = [value for value in problem.values() if isinstance(value, Tensor)]
+    small = all(tensor.untyped_storage().nbytes() < BIG for tensor in tensors)
+    return small and rules.programs is None
 
 
 def run_case(

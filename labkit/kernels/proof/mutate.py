@@ -44,6 +44,8 @@ LONG = ("slot_mapping_ptr", "recovered_token_ids_ptr", "bonus_token_ids_ptr")
 FEW = (4, 64)  # programs; along the first axis there may be many
 ROUNDED = frozenset({"acc", "row_sum"})  # sums that go through a loop
 DATA = ("output_ptr", "x_ptr", "y_ptr")
+FLOATS = ("query_ptr", "key_ptr", "target_probs_ptr", "logits_ptr", "y_ptr", "x_ptr")
+"""What holds the numbers whose dtype a kernel may have a way of its own for."""
 NUMBERS = frozenset(
     "acc row_sum row_sum_or_1 partial x32 normalised first second gate up share".split()
 )
@@ -161,9 +163,17 @@ class _Changes:
         if name.isupper() and isinstance(value, int) and not is_flag:
             yield f"{name} = {name} if {name} < {LARGE_SIZE} else {LARGE_SIZE}"
         if name.islower() and name in self.usual:
-            for flag in (parameter for parameter in self.parameters if parameter.startswith(FLAGS)):
-                yield f"{name} = {value!r} if {flag} else {name}"
-                yield f"{name} = {name} if {flag} else {value!r}"
+            for condition in self._branches():
+                yield f"{name} = {value!r} if {condition} else {name}"
+                yield f"{name} = {name} if {condition} else {value!r}"
+
+    def _branches(self) -> Iterator[str]:
+        """What may have a way of its own: a flag, a dtype, heads that share nothing."""
+        yield from (parameter for parameter in self.parameters if parameter.startswith(FLAGS))
+        for tensor in [name for name in FLOATS if name in self.parameters][:1]:
+            yield f"{tensor}.dtype.element_ty == tl.float32"
+        if "GROUP" in self.parameters:
+            yield "GROUP == 1"
 
     def _operand(self, node: ast.expr) -> str:
         """As it may stand beside any operator; the source of a node has no parentheses around."""

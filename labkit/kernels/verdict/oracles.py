@@ -58,12 +58,15 @@ def attend(problem: Problem, query: Tensor, slots: Tensor) -> tuple[Tensor, Tens
     return torch.einsum("hn,nhd->hd", scores.softmax(-1), value), scores.logsumexp(-1)
 
 
-def paged_decode(problem: Problem) -> dict[str, Tensor]:
-    """Each request's last token sees its whole context, or its window of it."""
+def paged_decode(problem: Problem, mass: bool = False) -> dict[str, Tensor]:
+    """Each request's last token sees its whole context, or its window of it.
+
+    With `mass` log(sum(exp(scores))) instead of the average.
+    """
     rows = []
     for request, seq_len in enumerate(problem["seq_lens"].tolist()):
         slots = visible_keys(problem, request, seq_len - 1) if seq_len else torch.empty(0).long()
-        rows.append(attend(problem, problem["query"][request], slots)[0])
+        rows.append(attend(problem, problem["query"][request], slots)[mass])
     return {"output": torch.stack(rows)}
 
 
@@ -92,9 +95,9 @@ def reduce_splits(problem: Problem) -> dict[str, Tensor]:
 
 
 def split_decode(problem: Problem) -> dict[str, Tensor]:
-    """The parts may be cut anywhere, but together they are the output."""
+    """The parts may be cut anywhere, but together they are the output, and have its mass."""
     output = paged_decode(problem)["output"]
-    return {"parts": output, "output": output}
+    return {"parts": output, "output": output, "lse": paged_decode(problem, mass=True)["output"]}
 
 
 def store_kv(problem: Problem) -> dict[str, Tensor]:
@@ -165,14 +168,14 @@ def w8a8_gemm(problem: Problem) -> dict[str, Tensor]:
     return {"output": total * problem["x_scale"].double() * problem["weight_scale"].double().T}
 
 
-def w4a16_gemm(problem: Problem) -> dict[str, Tensor]:
+def w4a16_gemm(problem: Problem, round_weight: bool = True) -> dict[str, Tensor]:
     """Column k of a row is nibble k % 8 of word k // 8; its group is k // (K / G)."""
     x, scale = problem["x"], problem["scale"]
     column = torch.arange(x.shape[1])
     number = (problem["words"].long()[:, column // 8] >> (4 * (column % 8))) & 15
     group = column // (x.shape[1] // scale.shape[1])
     weight = (number - problem["zero"].long()[:, group]).double() * scale.double()[:, group]
-    if x.dtype != torch.float32:  # the weight takes the dtype of x
+    if round_weight and x.dtype != torch.float32:  # the weight takes the dtype of x
         weight = weight.to(x.dtype).double()
     return {"output": x.double() @ weight.T}
 
@@ -249,13 +252,23 @@ def lora_shrink(problem: Problem) -> dict[str, Tensor]:
 
 
 def lora_expand(problem: Problem, round_h: bool = False) -> dict[str, Tensor]:
-    """B h is added to row t of y, slice by slice, with the B of its slot; other rows stay."""
-    y, starts = problem["y"].double().clone(), problem["slice_starts"].tolist()
-    hidden = problem["hidden"].to(problem["lora_b"].dtype) if round_h else problem["hidden"]
+    """B h is added to row t of y, slice by slice, with the B of its slot; other rows stay.
+
+    A big result is given as the rows with an adapter only.
+    """
+    starts, found = problem["slice_starts"].tolist(), {}
     for row, slot in adapters(problem):
-        b = problem["lora_b"][slot].double()
+        b, y = problem["lora_b"][slot].double(), problem["y"][row].double().clone()
         for index, (begin, end) in enumerate(pairwise(starts)):
-            y[row, begin:end] += hidden[index, row].double() @ b[:, begin:end]
+            h = problem["hidden"][index, row]
+            h = h.to(problem["lora_b"].dtype) if round_h else h
+            y[begin:end] += h.double() @ b[:, begin:end]
+        found[row] = y
+    if problem["y"].numel() > COMPACT_ABOVE:
+        return {"y": torch.stack([found[row] for row in sorted(found)]).flatten()}
+    y = problem["y"].double().clone()
+    for row, values in found.items():
+        y[row] = values
     return {"y": y}
 
 
@@ -287,6 +300,7 @@ CHOICES: dict[str, tuple[dict[str, bool], ...]] = {
         dict(round_sum=False, round_row=False),
     ),
     "lora_expand": (dict(round_h=True),),
+    "w4a16_gemm": (dict(round_weight=False),),
 }
 """Where a right kernel may round in between or not, as it likes: what else it may compute."""
 
@@ -313,7 +327,8 @@ def judged(
 ) -> dict[str, Tensor]:
     """What of a run's outputs is held against `expected`.
 
-    The parts of a split decode are judged by what they amount to, not by where they are cut.
+    The parts of a split decode, and their masses, are judged by what they amount to, not by where
+    they are cut.
     A cache of bytes is judged by what they mean: a scale's last bit may be rounded either way. Of
     one that is too big only the written bytes come back; `problem` says how they form heads.
     """
@@ -328,4 +343,6 @@ def judged(
         return parts
     if spec != "split_decode":
         return dict(outputs)
-    return {"output": outputs["output"], "parts": combine(outputs["partial"], outputs["lse"])}
+    partial, lse = outputs["partial"], outputs["lse"]
+    whole = lse.double().logsumexp(-1)
+    return {"output": outputs["output"], "parts": combine(partial, lse), "lse": whole}

@@ -72,16 +72,16 @@ def run_monitored(
     if ended:
         monitor.check_coverage()
     outputs = {
-        region.name: _output(region)
+        region.name: _output(region, rules)
         for region in monitor.memory
         if region.name in (*spec.outputs, *spec.updates)
     }
     return Observation(tuple(monitor.findings), monitor.traffic, outputs)
 
 
-def _output(region: Region) -> Tensor:
-    """A tensor, or of a huge one its required elements."""
-    if region.tensor.numel() <= DENSE or region.required is None:
+def _output(region: Region, rules: CaseRules) -> Tensor:
+    """A tensor, or of a huge one, or of one judged by its rows, the required elements."""
+    if region.required is None or (rules.rows is None and region.tensor.numel() <= DENSE):
         return region.tensor
     return region.tensor.flatten()[region.required.offsets()]
 

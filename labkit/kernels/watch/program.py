@@ -15,8 +15,8 @@ from labkit.kernels.watch.memory import Memory, Region
 from labkit.kernels.watch.observation import Traffic
 from labkit.kernels.watch.shims import index
 
-PATIENCE = 10_000  # loads and stores of one program; the cases need some hundred
-LONG_PATIENCE = 200_000  # iterations, or operations, of one program; the cases need some thousand
+PATIENCE = 50_000  # loads and stores of one program; 40,000 keys four by four need 30,000
+LONG_PATIENCE = 1_000_000  # iterations, or operations, of one program; those keys need 400,000
 MAX_LANES = 1 << 21  # of one tile
 
 
@@ -127,4 +127,7 @@ class RunningProgram:
         if isinstance(cause, EndlessError):
             self.add("timeout", f"{cause}: this loop does not end soon", line)
         else:
-            self.add("crash", f"raises {type(cause).__name__}: {cause}", line)
+            text = f": {cause}" if str(cause) else ""
+            if isinstance(cause, MemoryError):  # which says nothing, as a rule
+                text = f": it asks for more memory than there is{text}"
+            self.add("crash", f"raises {type(cause).__name__}{text}", line)

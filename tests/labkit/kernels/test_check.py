@@ -21,7 +21,7 @@ from labkit.kernels.screen import conclusion, show_result, tiers
 from labkit.kernels.verdict import controls, tolerances
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict.report import CheckResult, Stage, check_schema
-from labkit.kernels.watch.extract import reference_source
+from labkit.kernels.watch.extract import extract, reference_source
 
 ROOT = find_root()
 H200 = DATASHEETS["H200"]
@@ -53,6 +53,21 @@ def edited(folder: Path, spec: str, old: str, new: str) -> Path:
     file = folder / "mine.py"
     file.write_text(source.replace(old, new))
     return file
+
+
+def test_one_wait_for_an_endless_loop_is_enough(checker: Checker) -> None:
+    """A loop that the monitor stops is as endless in the next case: that is not run."""
+    source = reference_source(SPECS["silu_mul"])
+    line = "    up = tl.load(gate_ptr + SIZE"
+    endless = source.replace(
+        line, f"    for _ in tl.static_range(2000000000):\n        pass\n{line}"
+    )
+    submission = extract(endless, SPECS["silu_mul"], "endless.py")
+    names = [case.name for case in cases_of("silu_mul")][:6]
+    nan = float("nan")
+    seen = checker.observe([(submission, "silu_mul", name, 1, "natural", nan) for name in names])
+    kinds = {f.kind for each in seen if each is not None for f in each.findings}
+    assert "timeout" in kinds and seen[-1] is None
 
 
 @pytest.mark.slow

@@ -133,6 +133,9 @@ CONSTANTS = [
 ]  # fmt: skip
 """Tiles of a size that once seemed large enough: spec, the case that is larger, and the tile."""
 RECOVERED = "tl.load(recovered_token_ids_ptr + start + num_accepted)"
+SCORED = "* scale\n        scores = tl.where"
+KEPT = "key_cache_ptr + slot * ROW + column, tl.where(key == key, key, 0.0),"
+INDEX = "tl.load(indices_ptr + row)"
 DRAFT = "tl.load(draft_token_ids_ptr + row, mask=is_draft)"
 LIMITS = [
     ("paged_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 32768),"),
@@ -192,6 +195,35 @@ LIMITS = [
     ("rejection_random_sample", "none", RECOVERED, f"{RECOVERED}.to(tl.int16).to(tl.int64)"),
     ("rejection_random_sample", "none", RECOVERED, f"{RECOVERED}.to(tl.float32).to(tl.int64)"),
     ("rejection_random_sample", "wide-vocab", DRAFT, f"{DRAFT}.to(tl.int16).to(tl.int64)"),
+    ("rejection_random_sample", "tiny", "(q > 0) &", "(q > 1e-6) &"),
+    ("rejection_random_sample", "tiny", "u * q < p", "u < p / tl.maximum(q, 1e-3)"),
+    ("rejection_random_sample", "many", "= tl.program_id(0)", "= tl.program_id(0) % 512"),
+    ("paged_decode", "thousand", "= tl.program_id(0)", "= (tl.program_id(0) % 1024)"),
+    ("paged_decode_int8", "thousand", "= tl.program_id(0)", "= (tl.program_id(0) % 512)"),
+    ("paged_decode", "large-scale", SCORED, "* tl.minimum(scale, 1.0)\n        scores = tl.where"),
+    ("split_decode", "one", "row_max + tl.log(row_sum_or_1)", "tl.log(row_sum_or_1)"),
+    (
+        "split_decode",
+        "inert",
+        "row_max + tl.log(row_sum_or_1)",
+        "tl.where(seq_len > 0, row_max + tl.log(row_sum_or_1), 0.0)",
+    ),
+    ("rms_norm", "many-heads", "= tl.program_id(1)", "= tl.minimum(tl.program_id(1), 63)"),
+    ("rope", "long", "angle = token * HEAD_DIM", "angle = token.to(tl.int32) * HEAD_DIM"),
+    ("silu_mul", "loud-bf16", "* up, mask", "* tl.minimum(up, 65504.0), mask"),
+    ("silu_mul", "wide", "= tl.program_id(1)", "= tl.minimum(tl.program_id(1), 31)"),
+    ("store_kv", "one", "key_cache_ptr + slot * ROW + column, key,", KEPT),
+    ("per_token_quant_int8", "long", "+ token * SIZE", "+ token.to(tl.int32) * SIZE"),
+    ("per_token_quant_int8", "huge", "tl.abs(x)", "tl.minimum(tl.abs(x), 65504.0)"),
+    ("w8a8_gemm", "rows", "tl.program_id(1).to", "(tl.program_id(1) % 16).to"),
+    ("w4a16_gemm", "rows", "tl.program_id(1).to", "(tl.program_id(1) % 16).to"),
+    ("apply_token_bitmask", "deep", INDEX, f"{INDEX}.to(tl.int16)"),
+    (
+        "lora_expand",
+        "long-hidden",
+        "total_tokens + row[:, None]) * RANK + rank[None, :]\n        h =",
+        "total_tokens + row.to(tl.int32)[:, None]) * RANK + rank[None, :]\n        h =",
+    ),
 ]
 """Limits and narrow numbers: spec, the case that is beyond, what stands there, and what instead."""
 

@@ -196,27 +196,27 @@ def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
 
 LARGE_CASES: dict[str, set[str]] = {
     "store_kv": {"big-cache", "far", "many-slots"},
-    "paged_decode": {"big-cache", "far", "far-table"},
+    "paged_decode": {"big-cache", "far", "far-table", "thousand"},
     "paged_prefill": {"big-cache", "far", "far-table"},
     "reduce_splits": {"long"},
     "split_decode": set(),
     "rms_norm": {"far", "long"},
-    "rope": {"apart"},
+    "rope": {"apart", "long"},
     "silu_mul": {"long"},
     "apply_token_bitmask": {"far", "far-masks"},
-    "per_token_quant_int8": {"far"},
+    "per_token_quant_int8": {"far", "long"},
     "w8a8_gemm": {"far"},
     "w4a16_gemm": {"far"},
     "store_kv_int8": {"big-cache", "far"},
-    "paged_decode_int8": {"big-cache", "far"},
+    "paged_decode_int8": {"big-cache", "far", "thousand"},
     "rejection_random_sample": {"far", "far-drafts"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
-    "lora_expand": {"far-rows", "far-slots"},
+    "lora_expand": {"far-rows", "far-slots", "long-hidden"},
 }
 
 
 @pytest.mark.parametrize("spec", SPECS)
-def test_large_tensors_are_left_to_cpu_mode(spec: str) -> None:
+def test_large_tensors_and_parts_of_launches_are_left_to_cpu_mode(spec: str) -> None:
     small = {case.name for case in on_gpu.small_cases(spec)}
     names = {case.name for case in cases_of(spec)} - small
     assert len(on_gpu.swept(spec)) == 3  # one of each dtype runs in all configurations

@@ -308,7 +308,7 @@ def test_a_loop_that_goes_on_is_stopped_at_its_line(run: Run) -> None:
                        "        tl.load(x_ptr + column, mask=inside)"})  # fmt: skip
     finding = only(seen, "timeout")
     assert (finding["line"], finding["program"]) == (SCALE + 2, [0, 0, 0])
-    assert "10,000 times" in finding["message"]
+    assert "50,000 times" in finding["message"]
 
 
 # ---------------------------------------------------------------- counts

@@ -112,7 +112,18 @@ def test_a_long_list_of_functions_is_cut_and_a_short_one_is_not() -> None:
 def test_next_names_the_functions_of_the_first_failing_task(toy: Course) -> None:
     solve(toy)
     rewrite(toy, "Fifo.drain", "return [self.items.popleft()]")
-    says(screen(toy)[0], "next: edit labs/00-toy/fifo.py:27 (Fifo.head or Fifo.drain), then")
+    says(screen(toy)[0], "next: edit labs/00-toy/fifo.py:33 (Fifo.drain), then")
+
+
+def test_next_and_the_hint_leave_out_what_the_failed_test_never_entered(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The property is wrong only in its value, so no traceback leads to it."""
+    solve(toy)
+    rewrite(toy, "Fifo.head", "return 99")
+    says(screen(toy)[0], "next: edit labs/00-toy/fifo.py:27 (Fifo.head), then")
+    loop.hint("00", "2", "")
+    says(capsys.readouterr().out, "labs/00-toy/fifo.py:27 (Fifo.head)")
 
 
 def test_next_points_past_given_code_and_at_helpers_of_your_own(toy: Course) -> None:
