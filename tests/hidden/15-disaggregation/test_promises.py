@@ -173,3 +173,31 @@ def test_15_14_what_a_block_saves(
     p = Program()
     p.see(p.call(f"{KV}routing:choose_worker", scores, queued, 100, block_size))
     assert subject.run(p) == [chosen]
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_15_4_one_block_for_each_id(subject: Any, count: int) -> None:
+    """Too few or too many blocks for two ids are refused, and nothing is written."""
+    p = Program()
+    layers = [p.call("torch:zeros", 2, 4, 1, 1, 1) for _ in range(2)]
+    blocks = p.call("torch:ones", count, 2, 2, 1, 1, 1)
+    refused = p.name("builtins:ValueError")
+    scatter = p.name(f"{KV}layout:scatter_blocks")
+    p.new("unittest:TestCase").assertRaises(refused, scatter, blocks, layers, [0, 1])
+    for layer in layers:
+        p.see(layer.sum().item())
+    assert subject.run(p) == [0, 0]
+
+
+def test_15_13_a_release_waits_for_its_request(subject: Any) -> None:
+    """ada's reader has let go while she runs: that counts once she has ended, and not before."""
+    p = Program()
+    table = p.new(f"{KV}leases:Leases", "north", NORTH, 10.0)
+    ada, ben = (p.new(f"{KV}leases:Lease", name, [4], d) for name, d in (("a", None), ("b", 5.0)))
+    table.leases.update({"ada": ada, "ben": ben})
+    table.released.update(["ada", "ben"])
+    p.see(table.take_ended(1.0))
+    p.set(ada, "deadline", 50.0)
+    p.see(table.take_ended(2.0))
+    p.see(p.call("builtins:len", table.released))
+    assert subject.run(p) == [{"ben"}, {"ada"}, 0]
