@@ -176,7 +176,9 @@ def test_a_huge_output_comes_as_the_elements_that_must_be_written(sandbox: Sandb
     slots = problem["slot_mapping"]
     order = slots[slots >= 0].sort().indices
     kept = problem["key"][slots >= 0][order]
-    assert torch.equal(seen.outputs["key_cache"], kept.flatten())
+    # bit by bit, since the case stores a NaN too
+    stored = seen.outputs["key_cache"]
+    assert torch.equal(stored.view(torch.int16), kept.flatten().view(torch.int16))
 
 
 def test_a_kernel_that_does_not_end(sandbox: Sandbox) -> None:
