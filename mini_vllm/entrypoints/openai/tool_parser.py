@@ -93,8 +93,14 @@ def find_name(call: str) -> str | None:
 def find_arguments(call: str, is_complete: bool) -> str:
     """The arguments of a call that is still being written, as far as they are certain.
 
-    Until the call is complete, the brace that closes the *call* may be the last character, and
-    white space may stand before it: neither belongs to the arguments.
+    ::
+
+        {"name": "f", "arguments": {"a": 1         {"a": 1       as far as they are written
+        {"name": "f", "arguments": {"a": 1}}       {"a": 1}      the last brace closes the call
+        {"name": "f"                               nothing yet; {} once the call is complete
+
+    White space at the end is never certain: the brace of the call may follow. Of a complete call
+    whose arguments are no JSON, all counts but that brace.
     """
     place = call.find('"arguments"')
     if place < 0:

@@ -271,7 +271,6 @@ NONE_YET = {
         "test_16_9_more_requests_in_time_on_fresh_traces",
         "test_16_9_no_trace_is_given_up",
         "test_16_9_two_in_a_hundred_more",
-        "test_02_6_random_stories",
         "test_02_6_random_stories_without_caching",
         "test_02_6_recordings_without_caching",
         "test_03_4_recordings_of_vllm_under_pressure",
