@@ -23,7 +23,7 @@ from labkit.course import notebook_source, source
 from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import is_todo
 from labkit.inside import alarm
-from labkit.inside.alarm import EndlessLoop, shorten
+from labkit.inside.alarm import EndlessLoop, message_of, shorten
 
 
 def answers(phase: Phase) -> dict[str, str]:
@@ -98,13 +98,15 @@ def run_cell(text: str, name: str, space: dict[str, Any], seconds: float) -> dic
             "line": line,
         }
     except NotImplementedError as error:
-        if is_todo(str(error)) or str(error).startswith("TODO"):
-            return {"outcome": "todo", "message": str(error)}
-        return {"outcome": "failed", "message": f"NotImplementedError: {error}"}
+        said = message_of(error)
+        if is_todo(said) or said.startswith("TODO"):
+            return {"outcome": "todo", "message": said}
+        return {"outcome": "failed", "message": shorten(f"NotImplementedError: {said}", 600)}
     except BaseException as error:
         kind = "" if isinstance(error, notebook.CheckFailed) else f"{type(error).__name__}: "
+        said = shorten(f"{kind}{message_of(error)}", 600)
         line = error.lineno if isinstance(error, SyntaxError) else _line(error, name)
-        return {"outcome": "failed", "message": shorten(f"{kind}{error}", 600), "line": line}
+        return {"outcome": "failed", "message": said, "line": line}
     finally:
         alarm.arm(0)
     return {"outcome": "passed", "message": ""}

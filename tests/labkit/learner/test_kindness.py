@@ -250,6 +250,23 @@ def test_a_long_exception_is_cut(toy: Course) -> None:
     assert max(map(len, text.splitlines())) < 700
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "class Odd(Exception):\n    __str__ = None\nraise Odd",
+            "Odd: <its message cannot be made",
+        ),
+        ("class Odd(Exception):\n    __str__ = lambda _: 1 / 0\nraise Odd", "ZeroDivisionError>"),
+        ("raise NotImplementedError", "NotImplementedError\n"),
+    ],
+)
+def test_an_exception_is_named_whatever_it_says(toy: Course, body: str, said: str) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", body)
+    says(screen(toy)[0], said, "in clamp, labs/00-toy/fifo.py:")
+
+
 def test_tasks_that_a_loop_kept_from_running_keep_their_points(toy: Course) -> None:
     solve(toy)
     screen(toy)
