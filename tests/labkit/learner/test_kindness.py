@@ -614,6 +614,17 @@ def test_pytest_typed_by_hand_says_whom_it_judges(
     assert ("make lab-NN" in line) is (mapping == "{}")
 
 
+@pytest.mark.parametrize("quiet", ["-q", "-qq", "--no-header", "-v"])
+def test_pytest_says_whom_it_judges_in_its_first_line_however_quiet(quiet: str) -> None:
+    file = "tests/public/00-orientation/test_1_finished.py"
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", quiet, file]
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
+    done = subprocess.run(words, cwd=ROOT, env=base, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.count("judged: the reference in mini_vllm, not your files") == 1
+    assert quiet == "-v" or "judged:" in "".join(done.stdout.splitlines()[:2])
+
+
 def test_a_phase_with_a_part_written_is_not_called_untouched(toy: Course) -> None:
     """A task of two functions is open as long as one of them is: what fails in the other shows."""
     solve(toy, "Fifo.head")
