@@ -258,6 +258,24 @@ def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(toy: Cou
     assert "in clamp: turns += 1" in text or "in clamp: while True:" in text, text
 
 
+def test_a_cell_that_ends_the_process_is_named(toy: Course) -> None:
+    solve(toy)
+    answer_notebook(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text(path.read_text().replace("waste = 15", "import os; os._exit(3)"))
+    text, _ = screen(toy)
+    says(text, "✗ N00.2 Waste", "here the whole process ended (exit code 3)", "- N00.1")
+    assert "restore the notebook" not in text
+
+
+def test_a_cell_that_is_not_python_is_named_with_its_line_once(toy: Course) -> None:
+    solve(toy)
+    answer_notebook(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text(path.read_text().replace("waste = 15", "waste = (15"))
+    says(screen(toy)[0], "✗ N00.2 Waste", "SyntaxError: '(' was never closed (line 1 of the cell)")
+
+
 def test_a_cell_that_catches_everything_is_named(toy: Course) -> None:
     solve(toy)
     answer_notebook(toy)
