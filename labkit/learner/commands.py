@@ -94,8 +94,7 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
     if left == sum(len(task.functions) for task in phase.exercises) and not begun:
         screen.show_untouched(out, result)
     else:
-        match = mistakes.match(result) if mapping else None
-        match = mistakes.confirmed(result, mapping, match) if match else None
+        match = mistakes.named(result, mapping) if mapping else None
         screen.show_tasks(out, result, holes, match, every)
         screen.show_notebook(out, result)
         screen.show_kept(out, kept)

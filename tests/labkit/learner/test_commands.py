@@ -186,6 +186,43 @@ def test_a_known_mistake_is_named(toy: Course) -> None:
     assert "known mistake" not in screen(toy)[0]
 
 
+TWINS = """
+[[mutants]]
+exercise = "00.1"
+name = "one-too-many"
+misconception = "Your clamp takes one more than the budget."
+function = "clamp"
+search = "budget"
+replace = "budget + 1"
+
+[[mutants]]
+exercise = "00.1"
+name = "twice"
+misconception = "Your clamp takes the budget twice."
+function = "clamp"
+search = "budget"
+replace = "2 * budget"
+"""
+
+
+def test_of_mistakes_that_fail_the_same_tests_the_one_with_her_values_is_named(toy: Course) -> None:
+    phase = toy.phase("0")
+    file = mistakes.mutants_file(phase)
+    file.write_text(file.read_text() + TWINS)
+    mutants.write_vectors(phase, mutants.run(phase, mistakes.load(phase)))
+    failing = json.loads(mistakes.vectors_file(phase).read_text())["public"]
+    assert failing["one-too-many"] == failing["twice"] != []
+    solve(toy)
+    for wrong, said in (
+        ("budget + 1", "Your clamp takes one more than the budget."),
+        ("2 * budget", "Your clamp takes the budget twice."),
+    ):
+        rewrite(toy, "clamp", f"return max(min(wanted, {wrong}, limit), 0)")
+        says(screen(toy)[0], f"known mistake: {said}")
+    rewrite(toy, "clamp", "return max(min(wanted, budget + 2, limit), 0)")
+    assert "known mistake" not in screen(toy)[0], "a third one fails the same tests"
+
+
 def test_a_task_that_reaches_another_hole_waits_for_it(toy: Course) -> None:
     solve(toy, "Fifo.head", "Fifo.drain")
     says(screen(toy)[0], "○ 00.1 Clamp  (not written yet)", "… 00.2", "(1 of 2)  waits for 00.1")
