@@ -64,6 +64,20 @@ def test_an_untouched_skeleton_is_met_calmly(toy: Course) -> None:
     assert "✗" not in text
 
 
+def test_a_wrong_answer_in_the_notebook_is_shown_though_nothing_else_is_written(
+    toy: Course,
+) -> None:
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    document = json.loads(path.read_text())
+    for cell in document["cells"]:
+        if "todo" in cell["metadata"].get("tags", []):
+            cell["source"] = "def blocks(*_):\n    return -1\n"
+    path.write_text(json.dumps(document))
+    text, _ = screen(toy)
+    assert "Nothing is written yet" not in text
+    says(text, "○ 00.1", "✗ N00.1", "next: edit labs/00-toy/fifo.py:8 (clamp)")
+
+
 def test_all_green_needs_tests_and_notebook(toy: Course) -> None:
     solve(toy)
     text, green = screen(toy)
