@@ -339,6 +339,8 @@ def reset(
         fresh = sync.generated(chosen)
         if notebook_only:
             fresh = {path: text for path, text in fresh.items() if path.suffix == ".ipynb"}
+        elif not chosen.labs.exists():
+            fresh |= sync.makefile(chosen)
     kept = backup(chosen.root, list(fresh))
     if kept:
         print(f"your version is in {shown(chosen.root, kept)}; `make undo` brings it back")
