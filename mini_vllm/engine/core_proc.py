@@ -297,9 +297,11 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
 
     Source: vllm/v1/engine/core.py#L1092-L1178 (EngineCoreProc.run_engine_core) @ v0.22.1
     """
-    # Ctrl-C, `timeout` and a shell's kill reach every process of a group. Only the front end
-    # decides what they mean, which may be to let everybody end: the engine leaves its group.
+    # Ctrl-C, `timeout` and a shell's kill reach every process of a group, and systemd every one of
+    # a service. Only the front end decides what they mean, which may be to let everybody end: the
+    # engine leaves its group, does not hear SIGTERM, and takes SHUTDOWN as a message.
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     _die_with_parent()
     input_queue: queue.Queue[Message] = queue.Queue()
     output_queue: queue.Queue[Message | None] = queue.Queue()
@@ -317,7 +319,6 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
     gc.collect()
     gc.freeze()
     engine = EngineCoreProc(core, input_queue, output_queue)
-    _shut_down_on_sigterm(input_queue)
     threading.Thread(target=_read, args=(input_path, input_queue), daemon=True).start()
     output_queue.put((MessageKind.READY, _info(core)))
     dying = threading.Lock()
@@ -397,24 +398,6 @@ def _write(path: str, output_queue: queue.Queue[Message | None]) -> None:
 def _say_last_words(output_queue: queue.Queue[Message | None], writer: threading.Thread) -> None:
     output_queue.put(None)
     writer.join(LAST_WORDS_SECONDS)
-
-
-def _shut_down_on_sigterm(input_queue: queue.Queue[Message]) -> None:
-    """SIGTERM asks for a shutdown at once.
-
-    The handler may strike while this very thread holds the queue's lock, so it must not put
-    anything itself: it wakes a thread that does.
-
-    Source: vllm/v1/engine/core.py#L1143-L1156 (EngineCoreProc.run_engine_core) @ v0.22.1
-    """
-    asked = threading.Event()
-
-    def put() -> None:
-        asked.wait()
-        input_queue.put((MessageKind.SHUTDOWN, 0.0))
-
-    threading.Thread(target=put, daemon=True).start()
-    signal.signal(signal.SIGTERM, lambda *_: asked.set())
 
 
 def _die_with_parent() -> None:

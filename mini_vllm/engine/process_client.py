@@ -106,6 +106,7 @@ class ProcessClient:
         except BaseException:
             self.close()
             raise
+        atexit.register(self.shutdown)  # the last is called first: ask, before anything is forced
         self._async_receiver = zmq.asyncio.Socket.from_socket(self._receiver)
         threading.Thread(target=self._watch, daemon=True).start()
 
@@ -238,12 +239,10 @@ class ProcessClient:
         """Let go of the process and the sockets, whatever state they are in."""
         self._closing = True
         atexit.unregister(self.close)
-        if self.process.is_alive():
-            self.process.terminate()
-            self.process.join(3.0)
-            if self.process.is_alive():
-                self.process.kill()
-                self.process.join()
+        atexit.unregister(self.shutdown)
+        if self.process.is_alive():  # it loads, or hangs: it was asked to end
+            self.process.kill()
+            self.process.join()
         self.dead = self.dead or "the engine was shut down"
         for socket in (self._sender, self._receiver):
             socket.close(linger=0)

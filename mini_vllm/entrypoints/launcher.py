@@ -119,12 +119,12 @@ def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse
 async def _serve(
     server: uvicorn.Server, state: ServerState, sock: socket.socket, args: argparse.Namespace
 ) -> int:
-    asked = asyncio.Event()
+    asked, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
 
     def ask() -> None:
-        if asked.is_set():  # the second time: at once
-            server.should_exit = server.force_exit = True
+        if asked.is_set():  # the second time: do not wait for those who still run
+            hurried.set()
         asked.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,7 +138,7 @@ async def _serve(
     await asyncio.wait({task, watch, stop}, return_when=asyncio.FIRST_COMPLETED)
     died = watch.done()
     if stop.done() and not died:
-        await drain(state, args.shutdown_timeout)
+        await drain(state, args.shutdown_timeout, hurried)
     await _until_answered(state, time.monotonic() + LAST_ANSWERS_SECONDS)
     server.should_exit = True
     for other in (watch, stop):
@@ -152,7 +152,8 @@ def described(args: argparse.Namespace, address: Sequence[Any] | str) -> str:
     if args.uds:
         return f"unix:{args.uds}"
     scheme = "https" if args.ssl_certfile else "http"
-    return f"{scheme}://{address[0]}:{address[1]}"
+    host = f"[{address[0]}]" if ":" in str(address[0]) else address[0]
+    return f"{scheme}://{host}:{address[1]}"
 
 
 async def _until_dead(state: ServerState) -> None:
@@ -160,13 +161,20 @@ async def _until_dead(state: ServerState) -> None:
         await asyncio.sleep(WATCH_SECONDS)
 
 
-async def drain(state: ServerState, timeout: float) -> None:
-    """Let nobody new in, and wait for the others; those who are left in the end are told why.
+async def drain(state: ServerState, timeout: float, hurried: asyncio.Event) -> None:
+    """Let nobody new in, and wait for the others, until somebody is in a hurry; those who are left
+    in the end are told why.
 
     Every request that was accepted ends whole, or with an error that says so: none is cut.
     """
     state.draining = True
-    await _until_answered(state, time.monotonic() + timeout)
+    for task in state.readers:
+        task.cancel()
+    answered = asyncio.create_task(_until_answered(state, time.monotonic() + timeout))
+    hurry = asyncio.create_task(hurried.wait())
+    await asyncio.wait({answered, hurry}, return_when=asyncio.FIRST_COMPLETED)
+    answered.cancel()
+    hurry.cancel()
     if state.engine.num_unfinished_requests:
         logger.warning("%d requests are ended unfinished", state.engine.num_unfinished_requests)
         state.engine.fail_all(shutting_down())

@@ -5,6 +5,7 @@ Source: vllm/entrypoints/openai/api_server.py#L157-L307 (build_app) @ v0.22.1
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import logging
 import secrets
@@ -42,7 +43,7 @@ from mini_vllm.entrypoints.openai.protocol import (
 )
 from mini_vllm.entrypoints.openai.responses import create_response
 from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
-from mini_vllm.entrypoints.openai.state import ServerState
+from mini_vllm.entrypoints.openai.state import ServerState, shutting_down
 from mini_vllm.entrypoints.openai.tokenization import create_detokenize, create_tokenize
 
 logger = logging.getLogger(__name__)
@@ -114,7 +115,7 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
     def add(path: str, model: type[BaseModel], serve: Serve) -> None:
         async def route(request: Request) -> Response:
             try:
-                body = await read_body(request)
+                body = await read_unless_draining(state, request)
             except ClientDisconnect:  # in the middle of its own request
                 return Response(status_code=CLIENT_GONE)
             try:
@@ -241,6 +242,26 @@ def answer_error(request: Request, error: Exception) -> Response:
         trace = None if isinstance(error, FORESEEN) else error
         logger.error("%s failed: %s", request.url.path, problem.message, exc_info=trace)
     return problem.response()
+
+
+async def read_unless_draining(state: ServerState, request: Request) -> dict[str, Any]:
+    """The body (:func:`read_body`), unless a shutdown begins first: then it is not waited for.
+
+    Raises:
+        APIError: 503 during a shutdown.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    state.readers.add(task)
+    try:
+        return await read_body(request)
+    except asyncio.CancelledError:
+        if not state.draining:
+            raise
+        task.uncancel()
+        raise shutting_down() from None
+    finally:
+        state.readers.discard(task)
 
 
 async def read_body(request: Request) -> dict[str, Any]:

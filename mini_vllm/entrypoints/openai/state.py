@@ -53,6 +53,8 @@ class ServerState:
     """Adapters by the model name that selects them."""
     draining: bool = False
     num_in_flight: int = 0
+    readers: set[asyncio.Task[Any]] = field(default_factory=set)
+    """Of requests whose body has not arrived whole: they are not in yet when a shutdown begins."""
     created: int = field(default_factory=lambda: int(time.time()))
 
     @property
@@ -82,10 +84,10 @@ class ServerState:
 
     def check_alive(self) -> None:
         """Raises EngineDeadError, or APIError (503) during a shutdown."""
-        if self.engine.errored:
-            raise self.engine.dead_error
         if self.draining:
             raise shutting_down()
+        if self.engine.errored:
+            raise self.engine.dead_error
 
     async def submit(
         self,

@@ -366,8 +366,9 @@ def test_a_mistake_of_ours_costs_no_connection() -> None:
 
     engine = SimpleNamespace(request_refused=lambda params: None, profiler_config={})
     state = SimpleNamespace(
-        engine=engine, check_model=check_model, num_in_flight=0, enable_request_id_headers=False
-    )
+        engine=engine, check_model=check_model, num_in_flight=0, readers=set(),
+        enable_request_id_headers=False,
+    )  # fmt: skip
     client = TestClient(build_app(state), raise_server_exceptions=True)  # type: ignore[arg-type]
     answer = client.post("/detokenize", json={"tokens": [1]})
     assert answer.status_code == 500 == answer.json()["error"]["code"]

@@ -49,6 +49,14 @@ def ask_all(server: Server, bodies: list[dict[str, Any]]) -> tuple[list[Any], th
     return answers, thread
 
 
+def children(server: Server) -> list[int]:
+    """Its engine, and multiprocessing's own helper."""
+    found = subprocess.run(
+        ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True
+    )
+    return [int(word) for word in found.stdout.split()]
+
+
 def test_keys_and_a_full_queue() -> None:
     words = ("--api-key", "secret", "--max-num-queued-reqs", "3", "--served-model-name", "m", "n")
     with running(*words) as server:
@@ -137,7 +145,8 @@ def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(12)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 4)
-        os.killpg(server.process.pid, signal.SIGTERM)  # as `timeout` and shells do
+        for process in (*children(server), server.process.pid):  # as systemd does
+            os.kill(process, signal.SIGTERM)
         time.sleep(0.3)
         late = server.post("/v1/completions", prompt="late")
         assert late.status_code == 503 and late.json()["error"]["code"] == 503
@@ -163,16 +172,35 @@ def test_sigterm_without_time_tells_everybody() -> None:
 
 
 @pytest.mark.serial
+def test_a_second_sigterm_is_in_a_hurry_and_tells_everybody_too() -> None:
+    with running("--shutdown-timeout", "600", *SLOW) as server:
+        body = json.dumps({"prompt": "Once"}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
+        answers, thread = ask_all(server, [LONG | {"stream": index % 2 == 0} for index in range(4)])
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+            sock.sendall(head.encode() + body[:-1])  # a body that never comes whole
+            server.until("num_requests_running", 4)
+            server.process.send_signal(signal.SIGTERM)
+            said = b""
+            while (more := sock.recv(4096)) and b'"code":503' not in said + more:
+                said += more  # head and body may come apart
+            assert b"503 Service Unavailable" in said + more and b'"code":503' in said + more
+        assert answers == [], "those who run go on"
+        server.process.send_signal(signal.SIGTERM)
+        thread.join()
+        assert all('"code":503' in text for _, text in answers) and len(answers) == 4
+        assert server.process.wait(20) == 0
+
+
+@pytest.mark.serial
 def test_a_dead_engine_ends_every_request_and_the_server() -> None:
     with running(*SLOW) as server:
-        children = subprocess.run(
-            ["pgrep", "-P", str(server.process.pid)], capture_output=True, text=True, check=True
-        ).stdout.split()
+        processes = children(server)
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 6)
-        for child in children:  # multiprocessing's own helper among them
-            os.kill(int(child), signal.SIGKILL)
+        for process in processes:
+            os.kill(process, signal.SIGKILL)
         thread.join()
         assert len(answers) == 6
         for status, text in answers:
