@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -250,6 +251,23 @@ def test_a_long_exception_is_cut(toy: Course) -> None:
     assert max(map(len, text.splitlines())) < 700
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "class Odd(Exception):\n    __str__ = None\nraise Odd",
+            "Odd: <its message cannot be made",
+        ),
+        ("class Odd(Exception):\n    __str__ = lambda _: 1 / 0\nraise Odd", "ZeroDivisionError>"),
+        ("raise NotImplementedError", "NotImplementedError\n"),
+    ],
+)
+def test_an_exception_is_named_whatever_it_says(toy: Course, body: str, said: str) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", body)
+    says(screen(toy)[0], said, "in clamp, labs/00-toy/fifo.py:")
+
+
 def test_tasks_that_a_loop_kept_from_running_keep_their_points(toy: Course) -> None:
     solve(toy)
     screen(toy)
@@ -277,6 +295,16 @@ def test_undo_brings_the_last_backup_back_and_can_be_undone(toy: Course) -> None
     assert lab(toy).read_text() == mine
     printed(loop.undo)
     assert lab(toy).read_text() == blank
+
+
+def test_a_folder_that_is_gone_is_restored_whole(toy: Course) -> None:
+    (toy.root / "labs/Makefile").write_text("all:\n")
+    sync.sync(toy)
+    folder = toy.root / "labs/00-toy"
+    before = {path.name: path.read_text() for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    says(printed(loop.reset, "00", task="", notebook_only=False), "restored labs/00-toy/Makefile")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
 
 
 def test_undo_passes_over_a_backup_of_what_is_there(toy: Course) -> None:
@@ -595,6 +623,17 @@ def test_pytest_typed_by_hand_says_whom_it_judges(
     monkeypatch.setenv("LABKIT_OVERLAY", mapping)
     line = conftest.pytest_report_header(None)  # type: ignore[arg-type]
     assert ("make lab-NN" in line) is (mapping == "{}")
+
+
+@pytest.mark.parametrize("quiet", ["-q", "-qq", "--no-header", "-v"])
+def test_pytest_says_whom_it_judges_in_its_first_line_however_quiet(quiet: str) -> None:
+    file = "tests/public/00-orientation/test_1_finished.py"
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", quiet, file]
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
+    done = subprocess.run(words, cwd=ROOT, env=base, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.count("judged: the reference in mini_vllm, not your files") == 1
+    assert quiet == "-v" or "judged:" in "".join(done.stdout.splitlines()[:2])
 
 
 def test_a_phase_with_a_part_written_is_not_called_untouched(toy: Course) -> None:
