@@ -32,8 +32,13 @@ REFUSED = {
     "use_beam_search": "draw several with n and a temperature above 0",
     "prompt_embeds": "send text or token ids",
     "media_io_kwargs": "resize with mm_processor_kwargs, or before you send",
+    "guided_json": "send structured_outputs={'json': ...}",
+    "guided_regex": "send structured_outputs={'regex': ...}",
+    "guided_choice": "send structured_outputs={'choice': ...}",
+    "guided_grammar": "send structured_outputs={'grammar': ...}",
 }
-"""Fields of vLLM's that would change the answer, and that this server has nothing for."""
+"""Fields of vLLM's, some of older releases', that would change the answer, and that this server
+has nothing for."""
 INT64 = 2**63
 T = TypeVar("T")
 

@@ -186,6 +186,10 @@ class HermesToolParser:
 # ---------------------------------------------------------------------- what a request asks for
 
 
+NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+"""Of a tool without parameters: what it is called with is ``{}``, and nothing is made up."""
+
+
 def tool_schema(
     tools: list[dict[str, Any]], choice: Any, max_calls: int | None = None
 ) -> dict[str, Any] | None:
@@ -198,7 +202,7 @@ def tool_schema(
     """
     functions = {tool["function"]["name"]: tool["function"] for tool in tools}
     if isinstance(choice, dict):
-        return functions[choice["function"]["name"]].get("parameters") or {"type": "object"}
+        return functions[choice["function"]["name"]].get("parameters") or NO_ARGUMENTS
     if choice != "required":
         return None
     one_of = [
@@ -206,7 +210,7 @@ def tool_schema(
             "type": "object",
             "properties": {
                 "name": {"type": "string", "enum": [name]},
-                "parameters": function.get("parameters") or {"type": "object"},
+                "parameters": function.get("parameters") or NO_ARGUMENTS,
             },
             "required": ["name", "parameters"],
             "additionalProperties": False,
