@@ -2,9 +2,9 @@
 // products with packed weights: floats, bfloat16, and numbers of 8 and 4 bits; and a whole layer,
 // or a whole model, as one call, where it is so narrow that calling takes longer than computing.
 //
-// Plain loops but for three operations; the compiler turns them into vector instructions of its machine
-// (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and all
-// arithmetic is in float. Where PyTorch rounds a result to bfloat16 in between, so does this, so
+// Plain loops but for four operations; the compiler turns them into vector instructions of its machine
+// (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and sums
+// are floats. Where PyTorch rounds a result to bfloat16 in between, so does this, so
 // that both give the same numbers.
 //
 // `native.py` builds this file and calls it. Shapes and meanings are those of `model/layers.py`,
