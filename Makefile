@@ -6,6 +6,8 @@
 #   KERNEL=name  FILE=path  MODE=word  TRACE=path  AGAINST=path      what a target works on
 #   ARGS="..."                 further words for the command
 
+TASK ?= $(task)
+ARGS ?= $(args)
 ifndef PYTHON
 PYTHON := $(shell for p in .venv/bin/python python3 python; do $$p -c '' 2>/dev/null && echo $$p && break; done)
 PYTHON := $(or $(PYTHON),python3)
@@ -17,7 +19,8 @@ SLIP = $(LABKIT)
 # On a terminal the screen of these has said what is wrong; "make: *** Error 1" below it adds nothing.
 ifneq ($(MAKE_TERMOUT),)
 MAKEFLAGS += --silent
-lab lab% hunt-% change-% quiz-% grade-% doctor: LABKIT = -@$(PYTHON) -m labkit
+lab lab% watch-% hint-% trace-diff-% diff-% reset-% undo hunt-% change-% quiz-% portfolio review \
+	run-% read-% notebook-% progress update inspect grade-% doctor: LABKIT = -@$(PYTHON) -m labkit
 SLIP = -$(LABKIT)
 endif
 

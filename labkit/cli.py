@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from labkit.course.remedies import remedy
 from labkit.course.root import ROOT
 from labkit.setup import bootstrap, slips
 from labkit.setup.requirements import DEFAULT_GROUPS, SetupError
@@ -194,7 +195,8 @@ COMMANDS: dict[str, Command] = {
 
 
 def main(argv: list[str]) -> int:
-    """Run one command and return its exit code. 2 means: asked for something that is not there."""
+    """Run one command and return its exit code. 2 means: asked for something that is not there, or
+    that the system refuses."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a terminal that knows no ✓ shows a question mark
             stream.reconfigure(errors="replace")
@@ -221,6 +223,9 @@ def main(argv: list[str]) -> int:
     except SetupError as error:
         print(error, file=sys.stderr)
         return 1
+    except OSError as error:
+        print(remedy(error), file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
         return 130
@@ -261,11 +266,8 @@ def call(name: str, command: Command, rest: list[str]) -> int:
 
 
 def call_typer(name: str, function: Callable[..., Any], rest: list[str]) -> int:
-    """Give a Typer app, or a function with Typer annotations, its arguments. What the system
-    refuses (a full disk, a file that is closed) is said in a sentence, whichever command it was."""
+    """Give a Typer app, or a function with Typer annotations, its arguments."""
     import typer
-
-    from labkit.course.console import remedy
 
     app = function
     if not isinstance(app, typer.Typer):
@@ -275,9 +277,6 @@ def call_typer(name: str, function: Callable[..., Any], rest: list[str]) -> int:
         app(args=rest, prog_name=f"labkit {name}")
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    except OSError as error:
-        print(remedy(error), file=sys.stderr)
-        return 2
     return 0
 
 

@@ -7,6 +7,7 @@ import math
 import os
 import subprocess
 import sys
+from numbers import Integral, Real
 from typing import Any
 
 from labkit.course import notebook_source
@@ -96,6 +97,7 @@ def check(yours: Any, expected: Any, why: str = "") -> None:
         NotImplementedError: the answer is still `...`.
     """
     _reject_todo(yours)
+    yours = _python(yours)
     if not same(yours, expected):
         raise CheckFailed(
             f"yours is {yours!r}, expected is {expected!r}" + (f": {why}" if why else "")
@@ -103,11 +105,25 @@ def check(yours: Any, expected: Any, why: str = "") -> None:
     print("✓ right")
 
 
+def _python(value: Any) -> Any:
+    """Python's own value for numpy's, or for a tensor's that holds a single one."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
+def _number(value: Any) -> float | None:
+    """Python's number for one of any kind; None for what is no number."""
+    value = _python(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    return int(value) if isinstance(value, Integral) else float(value)
+
+
 def check_close(yours: float, expected: float, why: str = "", rel: float = 1e-6) -> None:
     """As `check`, for numbers that may differ by rounding: |yours - expected| <= rel *
     |expected|."""
     _reject_todo(yours)
-    if not isinstance(yours, int | float) or not math.isclose(yours, expected, rel_tol=rel):
+    number = _number(yours)
+    if number is None or not math.isclose(number, expected, rel_tol=rel):
         raise CheckFailed(
             f"yours is {yours!r}, expected is about {expected:.6g}: {why}".rstrip(": ")
         )
@@ -136,12 +152,13 @@ def predict(name: str, guess: float, question: str) -> float:
     state, key = _prediction(name)
     if guess is ...:
         raise NotImplementedError(f"TODO {key}: write your guess instead of `...`: {question}")
-    if isinstance(guess, bool) or not isinstance(guess, int | float) or not abs(guess) < 1e300:
+    number = _number(guess)
+    if number is None or not abs(number) < 1e300:
         said = shorten(guess, 80)
         raise CheckFailed(f"your guess is {said}; write it as a number, such as 0.5: {question}")
-    state.put("predictions", key, {"question": question, "guess": guess})
-    print(f"{question}\nYour guess: {guess:g}")
-    return guess
+    state.put("predictions", key, {"question": question, "guess": number})
+    print(f"{question}\nYour guess: {number:g}")
+    return number
 
 
 def score(name: str, actual: float) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import errno
+import re
 import sys
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -15,6 +15,7 @@ from rich.text import Text
 from labkit.course import source
 from labkit.course.files import printable, read_python
 from labkit.course.manifest import Course, Exercise, Phase
+from labkit.course.remedies import remedy
 from labkit.course.root import find_root
 
 PHASE = typer.Argument(help="a phase: 3, 03 or 03-scheduler")
@@ -79,37 +80,6 @@ def course() -> Course:
     return Course(find_root())
 
 
-REMEDIES = {
-    errno.ENOSPC: "the disk is full: free some space (`make clean` removes caches), and try again",
-    errno.EDQUOT: "your quota is used up: free some space, and try again",
-    errno.EROFS: "this disk is read-only: copy the course to a folder that you can write to",
-    errno.EACCES: "you may not read or write it: look at its owner with `ls -l`, or copy the course"
-    " to a folder of your own",
-    errno.EPERM: "the system does not allow it: copy the course to a folder of your own",
-    errno.EFBIG: "this system lets no file become so large: `ulimit -f` shows the limit",
-    errno.EMFILE: "too many files are open: close other programs, and try again",
-    errno.ENFILE: "too many files are open: close other programs, and try again",
-    errno.ENOMEM: "no memory is left: close other programs, and try again",
-    errno.ENAMETOOLONG: "the path is too long for this system: move the course to a shorter one",
-    errno.EISDIR: "a folder stands where a file belongs: rename it or take it away",
-    errno.ENOTDIR: "a file stands where a folder belongs: rename it or take it away",
-    errno.EEXIST: "a file stands where a folder belongs: rename it or take it away",
-    errno.ELOOP: "a link leads back to itself: take it away",
-    errno.EIO: "the disk reports a fault: copy your labs to another one",
-}
-
-
-def remedy(error: OSError) -> str:
-    """An error of the system as one sentence, with what to do about it, and what is known about it
-    in further lines."""
-    what = error.strerror or str(error)
-    what = f"{error.filename}: {what}" if error.filename else what
-    known = REMEDIES.get(error.errno or 0)
-    if "temporary directory" in what:  # the system says only that there is no such folder
-        known = "free some space there, or let TMPDIR name a folder that you can write to"
-    return "\n".join([f"{what}; {known}" if known else what, *getattr(error, "__notes__", ())])
-
-
 def polite(function: Callable[..., Any]) -> Callable[..., Any]:
     """Turn a wrong argument or manifest, or a disk that refuses, into one line on stderr and exit
     code 2."""
@@ -133,9 +103,9 @@ def polite(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def task_in(phase: str, task: str) -> tuple[str, str]:
     """Phase and task, where both may be typed as one, as every screen writes them:
-    `make hint-03.2`."""
-    number, dot, rest = phase.partition(".")
-    return (number, rest) if dot and not task else (phase, task)
+    `make hint-03.2`, or nearly so: `hint-03-2`."""
+    both = re.fullmatch(r"(\d+)[-_.](\d[\d.]*)?", phase)
+    return (both[1], both[2] or "") if both and not task else (phase, task)
 
 
 def ready_phase(name: str) -> Phase:

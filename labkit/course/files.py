@@ -115,14 +115,21 @@ def blob_id(text: str) -> str:
     return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
 
 
+NO_GIT = 127
+GIT_SECONDS = 60
+
+
 def run_git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A git command in the checkout, with what it said; exit code 127 if git is missing or does
-    not end."""
+    """A git command in the checkout, with what it said; exit code `NO_GIT` if git is missing or
+    does not end."""
     words = ["git", "-C", str(root), *arguments]
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=60)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return subprocess.CompletedProcess(words, 127, "", str(error))
+        return subprocess.run(words, capture_output=True, text=True, timeout=GIT_SECONDS)
+    except OSError as error:
+        return subprocess.CompletedProcess(words, NO_GIT, "", str(error))
+    except subprocess.TimeoutExpired:
+        said = f"`git {arguments[0]}` did not end within {GIT_SECONDS} s"
+        return subprocess.CompletedProcess(words, NO_GIT, "", said)
 
 
 def git(root: Path, *arguments: str) -> str | None:

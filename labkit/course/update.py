@@ -15,7 +15,7 @@ from pathlib import Path
 
 from labkit.course import source
 from labkit.course.console import some
-from labkit.course.files import backup, blob_id, git, run_git, write_all
+from labkit.course.files import NO_GIT, backup, blob_id, git, run_git, write_all
 from labkit.course.manifest import Course
 from labkit.course.skeleton import is_hole
 from labkit.course.sync import (
@@ -42,7 +42,7 @@ def update(course: Course, pull: bool = True) -> list[Change]:
         text = text_of(root / name)
         if text is not None and blob_id(text) != recorded:
             mine[name] = text
-    folder = backup(root, [root / name for name in mine])
+    folder = backup(root, [root / name for name in [*mine, *([RECORD] if mine else [])]])
     changes = [Change("backup", folder.relative_to(root).as_posix())] if folder else []
     try:
         return changes + _update(course, pull, before, mine)
@@ -67,9 +67,9 @@ def _update(
     root, changes = course.root, list[Change]()
     if pull:
         _refuse_unready(root)
-        commits = _bring(root, {*before, RECORD}, mine)
-        if commits:
-            changes.append(Change("course", f"{commits} newer commit{'s' * (commits > 1)} fetched"))
+        commits, source_of_it = _bring(root, {*before, RECORD}, mine)
+        new = f"{commits} newer commit{'s' * (commits > 1)} fetched"
+        changes.append(Change("course", new if commits else f"nothing newer in {source_of_it}"))
     record, texts, fresh = read_record(root), dict[Path, str](), Course(root)
     for phase in fresh.ready:
         for path, new in generated(phase).items():
@@ -100,9 +100,19 @@ def _refuse_unready(root: Path) -> None:
         """Whether git keeps a file or folder of that name now."""
         return root.joinpath((git(root, "rev-parse", "--git-path", name) or "").strip()).exists()
 
-    if git(root, "rev-parse", "--git-dir") is None:
+    within = run_git(root, "rev-parse", "--show-toplevel")
+    if within.returncode == NO_GIT:
+        raise UpdateRefused(f"git does not answer ({within.stderr}); install it, {AGAIN}")
+    if "dubious ownership" in within.stderr:  # as in a container, of a folder from outside
         raise UpdateRefused(
-            "this folder is not a git clone, so it knows no newer course; clone the course, copy"
+            "git does not trust this folder, since it is somebody else's; if it is yours:"
+            f" `git config --global --add safe.directory {root}`, {AGAIN}"
+        )
+    if within.returncode or not root.samefile(within.stdout.strip()):
+        holder = within.stdout.strip()
+        what = f"lies in a repository of another kind, {holder}" if holder else "is not a git clone"
+        raise UpdateRefused(
+            f"this folder {what}, so it knows no newer course; clone the course, copy"
             " your labs/ over the clone's, and work there"
         )
     if inside("index.lock"):
@@ -131,10 +141,11 @@ def _refuse_unready(root: Path) -> None:
         )
 
 
-def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> int:
+def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> tuple[int, str]:
     """Fetch, and begin the merge; edits of lab files that are not committed are set aside.
 
-    Returns the number of commits that the newer course brings.
+    Returns the number of commits that the newer course brings, and where it was looked for:
+    "origin/main (https://…)".
 
     Args:
         ours: the files whose merge is not git's.
@@ -153,8 +164,9 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> int:
             " `make update` again"
         )
     commits = int(git(root, "rev-list", "--count", f"HEAD..{target}") or 0)
+    texts = mine | {RECORD: record_text(read_record(root))}  # an undone update has an older one
     aside = [
-        name for name in mine if run_git(root, "diff", "--quiet", "HEAD", "--", name).returncode
+        name for name in texts if run_git(root, "diff", "--quiet", "HEAD", "--", name).returncode
     ]
     for name in aside:
         git(root, "checkout", "HEAD", "--", name)
@@ -163,11 +175,10 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> int:
     others = sorted(set(left) - set(ours))
     if others or (merged.returncode and not left):
         git(root, "merge", "--abort")
-        write_all({root / name: mine[name] for name in aside})
+        write_all({root / name: texts[name] for name in aside})
         if not others:
-            todo = "do what git says"
-            if "local changes" in merged.stderr:
-                todo = "`git commit -am 'my work'`, or set them aside with `git stash`"
+            known = (todo for said, todo in TODO.items() if said in merged.stderr)
+            todo = next(known, "do what git says")
             raise UpdateRefused(_says(merged, f"{todo}, {AGAIN}"))
         raise UpdateRefused(
             f"you and the newer course both changed {', '.join(others[:3])}; take the course's"
@@ -177,7 +188,18 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> int:
     for name in left:  # of both sides; the learner's text comes back with our own merge
         run_git(root, "checkout", "--theirs", "--", name)
         run_git(root, "add", "--", name)
-    return commits
+    branch = (git(root, "rev-parse", "--abbrev-ref", "@{upstream}") or "").strip()
+    address = (git(root, "remote", "get-url", branch.partition("/")[0]) or "").strip()
+    return commits, f"{branch} ({address})" if address else branch
+
+
+TODO = {
+    "local changes": "`git commit -am 'my work'`, or set them aside with `git stash`",
+    "untracked working tree files": "rename your file, or move it elsewhere",
+    "unrelated histories": "the course was published anew: clone it again, copy your labs/ over the"
+    " clone's, and work there",
+}
+"""What git says when it refuses to merge -> what to do."""
 
 
 def _says(done: subprocess.CompletedProcess[str], todo: str) -> str:

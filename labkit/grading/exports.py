@@ -26,6 +26,7 @@ from typing import Any
 import typer
 
 from labkit.course.files import printable, write_text
+from labkit.course.remedies import remedy
 from labkit.grading.result import GradeResult, GroupRecord, ResultError, load
 
 VISIBILITIES = ("visible", "after_due_date", "after_published", "hidden")
@@ -279,7 +280,7 @@ def main(
     try:
         text = render(form, path, visibility)
     except (ResultError, OSError) as error:
-        print(error, file=sys.stderr)
+        print(remedy(error) if isinstance(error, OSError) else error, file=sys.stderr)
         raise typer.Exit(2) from None
     if out:
         write_text(out, text)

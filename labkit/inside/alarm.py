@@ -57,6 +57,14 @@ def _ring(signum: int, frame: Any) -> None:
     raise EndlessLoop
 
 
+def message_of(error: BaseException) -> str:
+    """What an exception says; it may be one of the learner's own, whose `str` raises another."""
+    try:
+        return str.__str__(str(error))
+    except Exception as second:
+        return f"<its message cannot be made: {type(second).__name__}>"
+
+
 def shorten(value: Any, limit: int = 4000) -> str:
     """`repr` that cannot fail and cannot flood the screen."""
     try:

@@ -23,7 +23,7 @@ AGAINST_HELP = "a second one beside it; for a trace also reference, labs, vllm, 
 
 
 def inspect(
-    trace: Annotated[Path, typer.Argument(help=TRACE_HELP)],
+    trace: Annotated[Path | None, typer.Argument(help=TRACE_HELP)] = None,
     against: Annotated[str | None, typer.Option(help=AGAINST_HELP)] = None,
     out: Annotated[Path | None, typer.Option(help="the HTML file to write")] = None,
     show_page: Annotated[bool, typer.Option("--open", help="open it in the browser")] = False,
@@ -39,6 +39,11 @@ def inspect(
     seed: Annotated[int | None, typer.Option(help="which trace of a golden file")] = None,
 ) -> None:
     """Look into a run: who computed what in each step, and where every block went."""
+    if trace is None:
+        _fail(
+            "say which run: make inspect TRACE=run.jsonl, which `python -m mini_vllm generate"
+            ' storyteller "Once" --timeline run.jsonl` writes; docs/traces holds some, too'
+        )
     if impl not in IMPLS:
         _fail(f"--impl {impl}: it must be one of {', '.join(IMPLS)}")
     if scheduler and impl != "reference":

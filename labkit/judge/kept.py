@@ -171,12 +171,15 @@ def _stamp(path: Path) -> str:
 
 
 def _notebook_text(phase: Phase) -> str:
-    """The code of the learner's notebook, without what it has put out."""
+    """The code of the learner's notebook, without what it has put out; all of a file that is no
+    notebook."""
+    data = b""
     try:
-        cells = json.loads((phase.labs / "lab.ipynb").read_text(encoding="utf-8-sig"))["cells"]
+        data = (phase.labs / "lab.ipynb").read_bytes()
+        cells = json.loads(data.decode("utf-8-sig"))["cells"]
         return repr([cell["source"] for cell in cells if cell["cell_type"] == "code"])
     except (OSError, ValueError, TypeError, KeyError) as error:
-        return repr(error)
+        return repr((error, data))
 
 
 def _hash(text: str) -> str:

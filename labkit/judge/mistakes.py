@@ -13,13 +13,19 @@ import json
 import tempfile
 import tomllib
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from labkit.course import source
 from labkit.course.manifest import ManifestError, Phase
 from labkit.judge import public
+
+MOST_ALIKE = 3
+"""So many mistakes that fail the same tests are told apart by what they fail with; more take too
+long."""
 
 
 @dataclass(frozen=True)
@@ -123,51 +129,67 @@ def _patched(where: str, body: str, entry: dict[str, Any]) -> str:
     return body.replace(entry["search"], entry["replace"])
 
 
-def match(result: public.PhaseResult) -> Mutant | None:
-    """The mutant whose failures equal the learner's, as far as tests that reached a hole can
-    tell; None if several do, for then each of their texts may be false."""
+def named(result: public.PhaseResult, mapping: Mapping[str, str]) -> Mutant | None:
+    """The mutant that the learner has probably made; None if it may be another, or none of them.
+
+    An endless loop is no mutant's. Of several whose failures are the learner's, the one that fails
+    the first of these tests with her very values is meant, if it is the only one.
+    """
+    alike = candidates(result)
+    if any(test.outcome == "hang" for test in result.tests) or len(alike) > MOST_ALIKE:
+        return None
+    with ThreadPoolExecutor(MOST_ALIKE) as pool:
+        sure = [len(alike) > 1] * len(alike)
+        same = list(pool.map(partial(_fails_alike, result, mapping), alike, sure))
+    found = [mutant for mutant, is_same in zip(alike, same, strict=True) if is_same]
+    return found[0] if len(found) == 1 else None
+
+
+def candidates(result: public.PhaseResult) -> list[Mutant]:
+    """The mutants whose failures equal the learner's, as far as tests that reached a hole can
+    tell."""
     path = vectors_file(result.phase)
     if not path.exists():
-        return None
+        return []
     vectors: dict[str, list[str]] = json.loads(path.read_text(encoding="utf-8"))["public"]
     judged = {test.name for test in result.tests if test.outcome in ("passed", "failed", "hang")}
     mine = {test.name for test in result.tests if test.outcome in ("failed", "hang")}
     tasks = {public.task_of(name) for name in mine}
     if not mine:
-        return None
-    where = f"{mutants_file(result.phase).name}: match"
+        return []
+    where = f"{mutants_file(result.phase).name}: candidates"
     try:
-        alike = [
-            entry
+        return [
+            load_one(result.phase, where, entry)
             for entry in entries(result.phase)
             if entry["exercise"] in tasks and set(vectors.get(entry["name"], ())) & judged == mine
         ]
-        return load_one(result.phase, where, alike[0]) if len(alike) == 1 else None
     except (ManifestError, source.SourceError, KeyError):
-        return None
+        return []
 
 
-def confirmed(
-    result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant
-) -> Mutant | None:
-    """The mutant, if it fails the learner's first failing test as she does: with the same value
-    where values are compared, else with the same kind of error. An endless loop is no mutant's."""
-    tests = [test for test in result.tests if test.outcome in ("failed", "hang")]
+def _fails_alike(
+    result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant, sure: bool
+) -> bool:
+    """Whether the mutant fails the learner's first failing test as she does: with the same value
+    where values are compared, else with the same kind of error.
+
+    Args:
+        sure: with the same words, too.
+    """
+    tests = [test for test in result.tests if test.outcome == "failed"]
     first = next(test for test in tests if test.task == mutant.exercise)
-    if any(test.outcome == "hang" for test in tests):
-        return None
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, result.phase.lab_file(mutant.module).name)
         file.write_text(mutant.text, encoding="utf-8")
         there = {**mapping, mutant.module: str(file)}
         again = public.run_tests(result.phase, [result.phase.root / first.id], there)
-    alike = any(_fault(test) == _fault(first) for test in again.tests)
-    return mutant if alike else None
+    return any(_fault(test, sure) == _fault(first, sure) for test in again.tests)
 
 
-def _fault(test: public.Test) -> tuple[Any, ...]:
+def _fault(test: public.Test, sure: bool) -> tuple[Any, ...]:
     found = test.detail
-    return found.get("error"), found.get("at"), found.get("yours")
+    return found.get("error"), found.get("at"), found.get("yours"), sure and found.get("message")
 
 
 def failing(result: public.PhaseResult) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from labkit.course import notebook_source, source
 from labkit.course.manifest import Course, Phase
 from labkit.course.skeleton import is_todo
 from labkit.inside import alarm
-from labkit.inside.alarm import EndlessLoop, shorten
+from labkit.inside.alarm import EndlessLoop, message_of, shorten
 
 
 def answers(phase: Phase) -> dict[str, str]:
@@ -55,9 +55,13 @@ def answers(phase: Phase) -> dict[str, str]:
     return found
 
 
-def judge(phase: Phase, solved: bool = False) -> list[dict[str, Any]]:
+def judge(phase: Phase, solved: bool = False, at: Path | None = None) -> list[dict[str, Any]]:
     """One record a task: {"task", "title", "outcome": passed|failed|todo|missing|hang, "message",
-    "line"}."""
+    "line"}.
+
+    Args:
+        at: a file to hold the task whose cell runs, for whoever finds that this process is gone.
+    """
     book = notebook_source.read(phase)
     if solved:
         given = {c.task: notebook_source.solved_source(c) for c in book.cells if c.tag == "todo"}
@@ -74,6 +78,8 @@ def judge(phase: Phase, solved: bool = False) -> list[dict[str, Any]]:
             results[cell.task] = {"outcome": "missing", "message": "its cell is gone"}
         elif cell.task not in results or results[cell.task]["outcome"] == "passed":
             name = f"lab.ipynb, cell {cell.task or 'setup'}"
+            if at:
+                at.write_text(cell.task, encoding="utf-8")
             found = run_cell(text, name, space, phase.test_seconds)
             if cell.task:
                 results[cell.task] = found
@@ -98,13 +104,16 @@ def run_cell(text: str, name: str, space: dict[str, Any], seconds: float) -> dic
             "line": line,
         }
     except NotImplementedError as error:
-        if is_todo(str(error)) or str(error).startswith("TODO"):
-            return {"outcome": "todo", "message": str(error)}
-        return {"outcome": "failed", "message": f"NotImplementedError: {error}"}
+        said = message_of(error)
+        if is_todo(said) or said.startswith("TODO"):
+            return {"outcome": "todo", "message": said}
+        return {"outcome": "failed", "message": shorten(f"NotImplementedError: {said}", 600)}
     except BaseException as error:
         kind = "" if isinstance(error, notebook.CheckFailed) else f"{type(error).__name__}: "
+        text = error.msg if isinstance(error, SyntaxError) else message_of(error)
+        said = shorten(f"{kind}{text}", 600)
         line = error.lineno if isinstance(error, SyntaxError) else _line(error, name)
-        return {"outcome": "failed", "message": shorten(f"{kind}{error}", 600), "line": line}
+        return {"outcome": "failed", "message": said, "line": line}
     finally:
         alarm.arm(0)
     return {"outcome": "passed", "message": ""}
@@ -124,7 +133,7 @@ def main(root: str, number: str, report: str) -> None:
     phase = Course(Path(root)).phase(number)
     solved = os.environ.get("LAB") == "reference"
     try:
-        records = judge(phase, solved)
+        records = judge(phase, solved, Path(report).with_suffix(".at"))
     except ValueError as error:
         title = "lab.ipynb"
         records = [{"task": "notebook", "title": title, "outcome": "failed", "message": str(error)}]

@@ -338,24 +338,33 @@ def judge_notebook(
             records: list[dict[str, Any]] = json.loads(report.read_text(encoding="utf-8"))
             ended = all(record["outcome"] not in ("hang", "not run") for record in records)
             return records, set(_lines(entered)) if ended else None
+        cell = "".join(_lines(report.with_suffix(".at")))
+    found = re.search(r'File "lab\.ipynb, cell (\S+)", line (\d+)', done.stderr)
+    how = {"outcome": "hang", "line": int(found[2]) if found else None}
     if done.code == alarm.STUCK:
-        return _stuck_answers(phase, done.stderr), None
-    last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-    why = f"not done after {NOTEBOOK_SECONDS:g} s" if done.timed_out else last[0]
-    record = {"task": "notebook", "title": "lab.ipynb", "outcome": "failed", "message": why}
-    return [record], None
+        why = f"still running after {phase.test_seconds:g} s"
+    elif done.timed_out:
+        why = f"the notebook is not done after {NOTEBOOK_SECONDS:g} s"
+    else:
+        raised = done.stderr.strip().splitlines()[-1] if "Traceback (most" in done.stderr else ""
+        gone = f"here the whole process ended (exit code {done.code})"
+        how["outcome"], why = "failed", raised or f"{gone}: by os._exit, a signal or a crash?"
+    return _cut_off(phase, cell, how | {"message": why}), None
 
 
-def _stuck_answers(phase: Phase, stack: str) -> list[dict[str, Any]]:
-    """The records when one cell would not be stopped: it is named, the others did not run."""
-    found = re.search(r'File "lab\.ipynb, cell (\S+)", line (\d+)', stack)
-    cell, line = (found[1], int(found[2])) if found else ("", None)
-    records = []
-    for task, title in notebook_source.read(phase).tasks.items():
-        record: dict[str, Any] = {"task": task, "title": title, "outcome": "not run"}
-        record["message"] = "did not run: another cell did not end"
-        if task == cell:
-            message = f"still running after {phase.test_seconds:g} s"
-            record |= {"outcome": "hang", "message": message, "line": line}
-        records.append(record)
-    return records
+def _cut_off(phase: Phase, cell: str, how: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records when the judge did not come to its end: the cell that ran is named, the others
+    did not run.
+
+    Args:
+        cell: its task; "" before the first.
+        how: what its record holds.
+    """
+    tasks = notebook_source.read(phase).tasks
+    if cell not in tasks:
+        return [{"task": "notebook", "title": "lab.ipynb"} | how]
+    rest = {"outcome": "not run", "message": "did not run: another cell did not end"}
+    return [
+        {"task": task, "title": title} | (how if task == cell else rest)
+        for task, title in tasks.items()
+    ]

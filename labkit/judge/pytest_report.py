@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from labkit.inside import alarm
-from labkit.inside.alarm import EndlessLoop, shorten
+from labkit.inside.alarm import EndlessLoop, message_of, shorten
 from labkit.judge.return_types import wrong_return
 from labkit.judge.told import KEPT, REPORT, SECONDS, WATCH
 from labkit.process import reach
@@ -155,7 +155,7 @@ def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[
             "types": [type(error.yours).__name__, type(error.expected).__name__],
             "state": {name: shorten(value, 200) for name, value in error.state.items()},
         }
-    described["message"] = shorten(str(error))
+    described["message"] = shorten(message_of(error))
     return described
 
 

@@ -90,11 +90,11 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
     if only:
         holes = {name: functions for name, functions in holes.items() if name == only.id}
     left = sum(map(len, holes.values()))
-    if left == sum(len(task.functions) for task in phase.exercises) and not result.answers[0]:
+    begun = any(record["outcome"] != "todo" for record in result.notebook or [])
+    if left == sum(len(task.functions) for task in phase.exercises) and not begun:
         screen.show_untouched(out, result)
     else:
-        match = mistakes.match(result) if mapping else None
-        match = mistakes.confirmed(result, mapping, match) if match else None
+        match = mistakes.named(result, mapping) if mapping else None
         screen.show_tasks(out, result, holes, match, every)
         screen.show_notebook(out, result)
         screen.show_kept(out, kept)
@@ -339,6 +339,8 @@ def reset(
         fresh = sync.generated(chosen)
         if notebook_only:
             fresh = {path: text for path, text in fresh.items() if path.suffix == ".ipynb"}
+        elif not chosen.labs.exists():
+            fresh |= sync.makefile(chosen)
     kept = backup(chosen.root, list(fresh))
     if kept:
         print(f"your version is in {shown(chosen.root, kept)}; `make undo` brings it back")
@@ -360,15 +362,34 @@ def undo() -> None:
     if not folders:
         print("there is no backup in .labkit/backups: nothing was reset or updated here")
         raise typer.Exit(1)
-    last = folders[-1]
-    files = sorted(path for path in last.rglob("*") if path.is_file())
-    back = {root / path.relative_to(last): path.read_bytes() for path in files}
+    kept = ((folder, differing(root, folder)) for folder in reversed(folders))
+    last, back = next((pair for pair in kept if pair[1]), (folders[-1], {}))
+    if not back:
+        print("every backup in .labkit/backups holds what stands there now: nothing to undo")
+        raise typer.Exit(1)
     now = backup(root, list(back))
     write_all(back)
     for path in back:
-        print(f"brought back {shown(root, path)}, from {shown(root, last)}")
+        if path != root / sync.RECORD:  # what an update has merged; of no interest to a reader
+            print(f"brought back {shown(root, path)}, from {shown(root, last)}")
     if now:
         print(f"what stood there is in {shown(root, now)}; `make undo` again brings that back")
+
+
+def differing(root: Path, folder: Path) -> dict[Path, bytes]:
+    """What of a backup is other than what stands in its place: nothing, after a command that was
+    refused, or had nothing to do."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    kept = {root / path.relative_to(folder): path.read_bytes() for path in files}
+    other = {path: data for path, data in kept.items() if not _holds(path, data)}
+    return other if set(other) - {root / sync.RECORD} else {}
+
+
+def _holds(path: Path, data: bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:
+        return False
 
 
 def reset_task(phase: Phase, exercise: Exercise) -> dict[Path, str]:
@@ -411,9 +432,14 @@ def update(pull: bool = typer.Option(True, help="run `git pull` first")) -> None
     """Fetch a newer course and merge its new skeletons into your files; backups are kept."""
     changes = updating.update(course(), pull)
     for change in changes:
-        print(change)
-    print("Nothing of yours was lost: see .labkit/backups/." if changes else "Nothing to do.")
-    raise typer.Exit(1 if any(c.kind in ("wrong", "conflict") for c in changes) else 0)
+        print(change if change.kind != "wrong" else f"✗ {change.why}")
+    kept = [change.path for change in changes if change.kind == "backup"]
+    kinds = {change.kind for change in changes}
+    if kinds & {"merged", "conflict"}:
+        print(f"Your files as they were: {kept[0]}; `make undo` brings them back.")
+    elif not kinds & {"wrong", "written"}:
+        print("Your files are as they were.")
+    raise typer.Exit(1 if kinds & {"wrong", "conflict"} else 0)
 
 
 @polite

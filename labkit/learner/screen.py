@@ -175,7 +175,7 @@ def _short_message(detail: dict[str, object]) -> list[str]:
     error, message = str(detail.get("error", "")), str(detail.get("message", ""))
     lines = shorten(message, MAX_MESSAGE).splitlines() or [""]
     if error not in ("AssertionError", ""):
-        lines[0] = f"{error}: {lines[0]}"
+        lines[0] = f"{error}: {lines[0]}".removesuffix(": ")
     return [line for line in lines if line.strip()][:8]
 
 

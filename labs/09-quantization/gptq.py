@@ -47,14 +47,15 @@ def gptq_quantize(
     Columns are done from the left, or with `act_order` from the largest entry of H's diagonal to
     the smallest; ties stay in order. A column that no input ever reached (0 on the diagonal)
     counts as 1 there and its weights as 0. A group's scale and zero are chosen when its first
-    column is reached, from the weights as they are then. With Q(w) what a column's rounded
-    numbers mean, and U from `inverse_factor`:
+    column is reached, from the weights as they are then; the scale is rounded to `scale_dtype`
+    before it is used, for so the file will hold it. With Q(w) what a column's rounded numbers
+    mean, and U from `inverse_factor`:
 
         error = (w_i - Q(w_i)) / U[i, i]            w_j -= error * U[i, j]   for all j > i
 
     Returns:
-        stored `[N, K]` int32, scale `[N, G]` and zero `[N, G]`, columns where they were, and the
-        group of each column, `[K]` int32.
+        stored `[N, K]` int32, scale `[N, G]` float32 and zero `[N, G]`, columns where they were,
+        and the group of each column, `[K]` int32.
 
     Source: https://arxiv.org/abs/2210.17323, algorithm 1, without its blocks.
     """

@@ -56,6 +56,7 @@ class DPRouter:
         )
 
     def score(self, engine: int) -> int:
+        """How much an engine has to do, by ``self.counts``: ``4 * waiting + running``."""
         # TODO 10.12
         raise NotImplementedError(
             "TODO 10.12: write DPRouter.score in labs/10-distributed/dp_router.py"

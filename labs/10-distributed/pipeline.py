@@ -35,7 +35,11 @@ class PipelineStage:
         """Tensors on their way, which must not change, and what to wait for."""
 
     def receive(self, num_tokens: int) -> dict[str, IntermediateTensors]:
-        """What the model is called with besides its inputs: at the first stage, nothing."""
+        """What the model is called with besides its inputs: at the first stage, nothing.
+
+        At any other ``{"intermediate": IntermediateTensors(...)}``, two ``[num_tokens, H]`` that
+        the stage before sends: the hidden states, then the residual.
+        """
         # TODO 10.9
         raise NotImplementedError(
             "TODO 10.9: write PipelineStage.receive in labs/10-distributed/pipeline.py"
@@ -45,7 +49,11 @@ class PipelineStage:
     def hand_on(self, result: Tensor | IntermediateTensors) -> Tensor | None:
         """Hidden states ``[T, H]`` of the last stage; what another returns goes to the next one.
 
-        It does not wait until that is ready for it, but until the tensors before have left.
+        It does not wait until that is ready for it, but until the tensors of the last call have
+        left. These are kept until then, contiguous, with what to wait for (``self._leaving``).
+
+        Returns:
+            A tensor as it came: it is the last stage's. Else None.
         """
         # TODO 10.9
         raise NotImplementedError(

@@ -97,7 +97,8 @@ def projection_targets(module: nn.Module, parameter: nn.Parameter) -> Iterator[T
     `module.parts` says which rows and columns of each projection are here, `module.whole_parts`
     which there are; `parameter.spec` translates both into entries. Projections follow one another
     along `out_dim`, each with as many entries as it has here; or, with `per_part`, each has a
-    tensor of its own.
+    tensor of its own. What the spec calls optional, the target does. A parameter without a `spec`
+    is a norm: one target, uncut.
 
         q, k, v with 4, 2 and 2 rows, rank 1 of 2      parameter  0 1 | 2 | 3
                                                        in the file  2 3   1   1

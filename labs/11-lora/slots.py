@@ -3,8 +3,8 @@
 ::
 
     disk                     host: max_cpu_loras adapters                device: max_loras slots
-    adapters/pirate  ─load─► pirate@9291  json@07ce  polite@5f3a  ─copy─►   0: json@07ce
-                                                                            1: pirate@9291
+    adapters/pirate  ─load─► pirate@61ee  json@0c03  polite@1373  ─copy─►   0: json@0c03
+                                                                            1: pirate@61ee
 
 An adapter comes from disk when a request brings it, and into a slot when a step needs it. The
 scheduler's gate sees to it that no step needs more than there are slots.

@@ -50,6 +50,8 @@ class ClientGoneError(Exception):
 async def listen_for_disconnect(receive: Receive) -> None:
     """Returns when the client has closed its connection; the body must have been read.
 
+    ASGI tells it by a message of type "http.disconnect". Whatever else comes is passed over.
+
     Source: vllm/entrypoints/utils.py#L45-L54 (listen_for_disconnect) @ v0.22.1
     """
     # TODO 14.8

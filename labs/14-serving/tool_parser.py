@@ -94,8 +94,14 @@ def find_name(call: str) -> str | None:
 def find_arguments(call: str, is_complete: bool) -> str:
     """The arguments of a call that is still being written, as far as they are certain.
 
-    Until the call is complete, the brace that closes the *call* may be the last character, and
-    white space may stand before it: neither belongs to the arguments.
+    ::
+
+        {"name": "f", "arguments": {"a": 1         {"a": 1       as far as they are written
+        {"name": "f", "arguments": {"a": 1}}       {"a": 1}      the last brace closes the call
+        {"name": "f"                               nothing yet; {} once the call is complete
+
+    White space at the end is never certain: the brace of the call may follow. Of a complete call
+    whose arguments are no JSON, all counts but that brace.
     """
     # TODO 14.12
     raise NotImplementedError(
@@ -170,6 +176,10 @@ class HermesToolParser:
 # ---------------------------------------------------------------------- what a request asks for
 
 
+NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
+"""Of a tool without parameters: what it is called with is ``{}``, and nothing is made up."""
+
+
 def tool_schema(
     tools: list[dict[str, Any]], choice: Any, max_calls: int | None = None
 ) -> dict[str, Any] | None:
@@ -182,7 +192,7 @@ def tool_schema(
     """
     functions = {tool["function"]["name"]: tool["function"] for tool in tools}
     if isinstance(choice, dict):
-        return functions[choice["function"]["name"]].get("parameters") or {"type": "object"}
+        return functions[choice["function"]["name"]].get("parameters") or NO_ARGUMENTS
     if choice != "required":
         return None
     one_of = [
@@ -190,7 +200,7 @@ def tool_schema(
             "type": "object",
             "properties": {
                 "name": {"type": "string", "enum": [name]},
-                "parameters": function.get("parameters") or {"type": "object"},
+                "parameters": function.get("parameters") or NO_ARGUMENTS,
             },
             "required": ["name", "parameters"],
             "additionalProperties": False,

@@ -77,6 +77,7 @@ class Fetch:
 
     pull: Pull
     deadline: float
+    """On the monotonic clock."""
     answer: Future[bytes]
 
 
@@ -313,6 +314,9 @@ class P2pTcpConnector(KVConnectorBase_V1):
         among ``self.invalid``. It leaves ``self.fetches``, so that an answer that comes after
         the deadline finds nobody: the blocks may be another request's by then. The other engine
         is told that it need not hold on (:meth:`_tell_done`).
+
+        Returns:
+            What ``self.leases.take_ended`` names now, and the requests whose fetch is over.
         """
         # TODO 15.12
         raise NotImplementedError(

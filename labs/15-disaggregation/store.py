@@ -13,6 +13,7 @@ checked it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import struct

@@ -66,6 +66,7 @@ class DPRouter:
         return chosen
 
     def score(self, engine: int) -> int:
+        """How much an engine has to do, by ``self.counts``: ``4 * waiting + running``."""
         waiting, running = self.counts[engine]
         return WAITING_WEIGHT * waiting + running
 

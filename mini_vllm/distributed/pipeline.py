@@ -35,7 +35,11 @@ class PipelineStage:
         """Tensors on their way, which must not change, and what to wait for."""
 
     def receive(self, num_tokens: int) -> dict[str, IntermediateTensors]:
-        """What the model is called with besides its inputs: at the first stage, nothing."""
+        """What the model is called with besides its inputs: at the first stage, nothing.
+
+        At any other ``{"intermediate": IntermediateTensors(...)}``, two ``[num_tokens, H]`` that
+        the stage before sends: the hidden states, then the residual.
+        """
         if self.group.is_first_rank:
             return {}
         shape, previous = (num_tokens, self.hidden_size), self.group.rank_in_group - 1
@@ -50,7 +54,11 @@ class PipelineStage:
     def hand_on(self, result: Tensor | IntermediateTensors) -> Tensor | None:
         """Hidden states ``[T, H]`` of the last stage; what another returns goes to the next one.
 
-        It does not wait until that is ready for it, but until the tensors before have left.
+        It does not wait until that is ready for it, but until the tensors of the last call have
+        left. These are kept until then, contiguous, with what to wait for (``self._leaving``).
+
+        Returns:
+            A tensor as it came: it is the last stage's. Else None.
         """
         if isinstance(result, Tensor):
             return result

@@ -212,15 +212,16 @@ class _Refused(argparse.Action):
 
 
 def run_bench_serve(args: argparse.Namespace) -> int:
-    """0 if every request succeeded."""
+    """0 if every request succeeded. What is wrong with an option is found out before the load."""
     shown = _metrics(args.percentile_metrics)
     thresholds = _thresholds(args.timeline_itl_thresholds)
+    percentiles = _percentiles(args.metric_percentiles)
+    slos = _slos(args.goodput)
     load, model = _make_load(args)
     if args.num_warmups:
         drive(load.cut(args.num_warmups))
     started = datetime.datetime.now()
     results, duration = drive(load)
-    percentiles = [float(word) for word in args.metric_percentiles.split(",")]
     figures: dict[str, Any] = {
         "date": started.strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": args.backend,
@@ -234,7 +235,7 @@ def run_bench_serve(args: argparse.Namespace) -> int:
         "burstiness": args.burstiness,
         "max_concurrency": args.max_concurrency,
         **_ramp_up(args, load, started),
-        **summarize(results, duration, percentiles, _slos(args.goodput)),
+        **summarize(results, duration, percentiles, slos),
     }
     print(json.dumps(figures) if args.json else report(figures, percentiles, shown))
     for error in list(dict.fromkeys(r.error for r in results if r.error))[:10]:
@@ -255,6 +256,11 @@ def run_bench_serve(args: argparse.Namespace) -> int:
 
 def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
     """Raises ValueError for options that cannot be, and if the server does not answer."""
+    for name, least in (("max_concurrency", 1), ("num_warmups", 0), ("vocab_size", 1)):
+        value = getattr(args, name)
+        if value is not None and value < least:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is {value}; it must be at least {least}")
     rng = random.Random(args.seed)
     samples = make_samples(args, rng)
     times, rates = _times(args, len(samples))
@@ -339,6 +345,10 @@ def _first_model(args: argparse.Namespace, base: str, headers: Mapping[str, str]
             if time.monotonic() > end:
                 raise ValueError(f"no server answers at {base}: {error}; is it running?") from error
             time.sleep(0.5)
+        except (ValueError, TypeError, LookupError) as error:
+            raise ValueError(
+                f"{base}/v1/models does not list models as OpenAI's does; name one with --model"
+            ) from error
 
 
 def _thresholds(words: str) -> tuple[float, float]:
@@ -365,13 +375,28 @@ def _metrics(words: str) -> list[str]:
     return words.split(",")
 
 
+def _percentiles(words: str) -> list[float]:
+    try:
+        percentiles = [float(word) for word in words.split(",")]
+    except ValueError:
+        percentiles = [-1.0]
+    if not all(0 <= percentile <= 100 for percentile in percentiles):
+        raise ValueError(
+            f"--metric-percentiles is {words!r}; it must be numbers from 0 to 100, such as 50,99"
+        )
+    return percentiles
+
+
 def _slos(words: Sequence[str]) -> dict[str, float]:
     slos = {}
     for word in words:
-        name, colon, limit = word.partition(":")
-        if not colon or name not in ("ttft", "tpot", "e2el"):
+        name, _, limit = word.partition(":")
+        try:
+            slos[name] = float(limit)
+        except ValueError:
+            slos[name] = 0.0
+        if name not in ("ttft", "tpot", "e2el") or not slos[name] > 0:
             raise ValueError(f"--goodput has {word!r}; it must be ttft:MS, tpot:MS or e2el:MS")
-        slos[name] = float(limit)
     return slos
 
 

@@ -134,19 +134,23 @@ class StreamReader:
         self._last = result.start_time
 
     def feed(self, data: bytes, now: float) -> None:
-        *events, self._rest = (self._rest + data).split(b"\n\n")
+        data = self._rest + data
+        if b"\r" in data:  # some servers end lines with two characters, and a cut may part them
+            data = data.replace(b"\r\n", b"\n")
+        *events, self._rest = data.split(b"\n\n")
         for event in events:
             for line in event.split(b"\n"):
-                if line.startswith(b"data: "):
-                    self._take(line.removeprefix(b"data: "), now)
+                if line.startswith(b"data:"):
+                    self._take(line.removeprefix(b"data:"), now)
 
     def _take(self, payload: bytes, now: float) -> None:
         if payload.strip() == b"[DONE]":
             self.done = True
             return
         body = orjson.loads(payload)
-        if "error" in body:
-            self.result.error = str(body["error"].get("message", body["error"]))
+        if error := body.get("error"):
+            is_object = isinstance(error, dict)
+            self.result.error = str(error.get("message", error) if is_object else error)
             return
         if usage := body.get("usage"):
             self.result.output_tokens = usage["completion_tokens"]

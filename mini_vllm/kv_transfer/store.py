@@ -13,6 +13,7 @@ checked it.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import struct
@@ -129,7 +130,8 @@ class BlockStore:
                 file.writelines(pack_entry(self.namespace, block_hash, payload))
             os.replace(temporary, path)
         except OSError:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # the disk that refused may refuse this, too
+                temporary.unlink(missing_ok=True)
             return False
         self._count(HEADER.size + len(payload))
         return True

@@ -1,11 +1,12 @@
 """What every proposer is given after a step, and what it must give back.
 
-    token ids    | computed before | computed in this step        | newest |
-    request      p0 p1 p2 p3 ... p8  d0   d1   (d2 rejected)         t
-                 |<- num_computed ->|<- num_valid ->|
-                 |<------------------ num_tokens ------------------------->|
+    token ids    | computed before |   computed in this step    | newest |
+    request       p0 p1 p2 ... p7     p8  d0  d1  (d2 rejected)     t
+                 |<-num_computed-->|<-num_valid->|
+                 |<- num_tokens: all but d2 ------------------------------->|
 
-The newest token was sampled and is computed in the next step, together with the drafts.
+Before the step p8 was the newest. Now it is t: sampled, and computed in the next step, together
+with new drafts.
 """
 
 from __future__ import annotations

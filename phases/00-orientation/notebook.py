@@ -154,7 +154,9 @@ def deed(scheduled: int, computed_before: int, prompt: int) -> str:
 check(deed(0, 0, 10), "waits", "no token was scheduled")
 check(deed(4, 0, 10), "prompt", "the first chunk of the prompt")
 check(deed(2, 8, 10), "prompt", "the rest of the prompt: 8 of 10 were computed before")
+check(deed(1, 9, 10), "prompt", "the last token of the prompt came alone")
 check(deed(1, 10, 10), "decodes", "the prompt is computed: this is the first output token going in")
+check(deed(1, 13, 10), "decodes", "the prompt and three output tokens are computed: the fourth goes in")
 check(deed(15, 0, 10), "prompt", "it comes back after a preemption: prompt and answer so far at once")
 
 # %% [markdown]

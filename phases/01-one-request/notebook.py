@@ -285,6 +285,7 @@ def batch_at_ridge(weight_bytes: float, kv_bytes: float, flops: float, ridge: fl
 check(batch_at_ridge(1000, 0, 1000, 300), 300, "without KV, in bfloat16: the ridge itself")
 check(batch_at_ridge(1000, 1, 1000, 300), 429, "each request brings 1000 and spends 300: 300,000 / 700")
 check(batch_at_ridge(1000, 4, 1000, 300), math.inf, "each request spends more than it brings")
+check(batch_at_ridge(1000, 3, 900, 300), math.inf, "each spends all that it brings: nothing is left for the weights")
 
 # %%
 WEIGHTS = 2 * 595_984_384  # Qwen3-0.6B in bfloat16: bytes, and FLOPs per token as well

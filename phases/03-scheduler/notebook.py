@@ -61,6 +61,7 @@ def prefill_steps(prompt: int, budget: int, decoding: int) -> int:
 
 # %% tags=["check"] task="N2"
 check(prefill_steps(420, 64, 4), 7, "60 tokens of each step are left for the prompt")
+check(prefill_steps(421, 64, 4), 8, "one token more than 7 steps of 60 hold")
 check(prefill_steps(420, 512, 4), 1, "the whole prompt fits one step")
 
 # %% [markdown]

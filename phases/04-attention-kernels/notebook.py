@@ -201,6 +201,7 @@ def step(scores: list[float], row_max: float, row_sum: float) -> tuple[float, fl
 
 # %% tags=["check"] task="N3"
 check(step([2.0], -math.inf, 0.0), (0.0, 2.0, 1.0), "the first tile: nothing earlier counts")
+check(step([0.0, 1000.0], -math.inf, 0.0), (0.0, 1000.0, 1.0), "nothing overflows below the largest score")
 check_close(step([1.0, 1.0], 3.0, 1.0)[2], 1.2706705664732254, "smaller scores add exp(-2) each")
 check_close(step([5.0], 3.0, 2.0)[2], 1.2706705664732254, "a larger one shrinks the 2 to 2 exp(-2)")
 

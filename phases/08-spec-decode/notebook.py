@@ -191,8 +191,9 @@ axes.legend()
 plt.show()
 
 # %% [markdown]
-# The loop is the n-gram's home. Heads and the draft model were trained on the storyteller's chats; a list
-# of numbers is none. And the texts are the same, whoever guesses, and however badly.
+# The loop is the n-gram's home: 4 % of the steps saved on chats, 62 % here, and no model was asked. The heads were
+# trained on the storyteller's chats, and a list of numbers is none. The draft model was, too, but it is a whole
+# language model: it sees the list, and goes on with it. And the texts are the same, whoever guesses, and however badly.
 
 # %% [markdown]
 # ## 4. When does it stop to pay?

@@ -287,6 +287,7 @@ def step_seconds(weights: float, bits: float, tokens: int, bytes_a_second: float
 # %% tags=["check"] task="N5"
 check(step_seconds(1e9, 16, 1, 1e11, 1e12), 0.02, "one token: 2 GB at 100 GB a second")
 check(step_seconds(1e9, 4, 64, 1e11, 1e12), 0.128, "64 tokens: the products take longer than the bytes")
+check_close(step_seconds(1e9, 4, 1, 1e13, 1e12, 8.0), 0.01, "2 operations for the token and 8 to unpack, a weight")
 
 # %% tags=["predict"] task="P4" title="Where int4 stops helping" why="A step takes the longer of reading the weights and multiplying by them. Reading 1e9 weights of 16 bits takes 20 ms. The products take 2 ms a token, 2 operations a weight. From 10 tokens on they take longer than reading, even of 16 bits, so fewer bits save nothing."
 guess = predict("P4", 60, "100 GB/s, 1e12 operations/s: from how many tokens on do 4 bits save nothing beside 16?")  # SOLUTION: guess = predict("P4", ..., "100 GB/s, 1e12 operations/s: from how many tokens on do 4 bits save nothing beside 16?")

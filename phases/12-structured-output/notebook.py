@@ -92,6 +92,7 @@ def share_allowed(after):
     # END SOLUTION
 
 # %% tags=["check"] task="N3"
+check(share_allowed([-1, -1, 7, -1]), 0.25, "one of four")
 check(share_allowed([3, -1, -1, 0]), 0.5, "two of four; state 0 is a state")
 
 # %%
@@ -129,6 +130,8 @@ def is_record(text):
 check(is_record('{"name": "Ada", "age": 36, "city": "Oslo"}'), True, "a record")
 check(is_record('{"name": "Ada", "age": 36, "city": "Oslo"'), False, "it ends too soon")
 check(is_record('{"name": "Ada", "age": true, "city": "Oslo"}'), False, "true is no age")
+check(is_record('{"name": "Ada", "age": 36, "city": "Oslo", "pet": "owl"}'), False, "one key too many")
+check(is_record('[36, "Ada", "Oslo"]'), False, "JSON, but no object")
 
 # %% tags=["predict"] task="P2" title="Valid when free" why="Nothing holds a free answer: a single wrong token makes it no record, and a temperature of 1.5 flattens the distribution, so that unlikely tokens come more often. The held answers cannot leave the grammar at any temperature."
 guess = predict("P2", 4, "Of 8 free answers at temperature 1.5, how many are records?")  # SOLUTION: guess = predict("P2", ..., "Of 8 free answers at temperature 1.5, how many are records?")

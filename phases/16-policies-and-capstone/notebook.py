@@ -76,6 +76,7 @@ def stalls(steps: list[dict[str, int]], name: str) -> int:
 
 # %% tags=["check"] task="N1"
 check(stalls([{"a": 3}, {"b": 5}, {"a": 1}], "a"), 1, "step 1 is b's alone")
+check(stalls([{"a": 3}, {}, {"a": 1}, {}, {}, {"a": 1}], "a"), 3, "steps 1, 3 and 4")
 check(stalls([{"b": 5}, {"a": 3}, {"a": 1}], "a"), 0, "waiting before the first step is no stall")
 
 # %% tags=["predict"] task="P1" title="ana's stalls under prefill-first"

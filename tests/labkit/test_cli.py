@@ -79,16 +79,37 @@ def test_typer_functions_get_their_arguments_and_give_their_exit_code(
 
 
 def test_what_the_system_refuses_is_a_sentence_whichever_command_it_was(
+    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Not every command has a guard of its own, and a full disk may meet any of them."""
+    module = types.ModuleType("refused")
 
     def full() -> None:
         raise OSError(errno.ENOSPC, "No space left on device", "a/page.html")
 
-    assert cli.call_typer("read", full, []) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("a/page.html: No space left on device; the disk is full: free some")
+    module.plain, module.with_words = full, lambda words: full()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "refused", module)
+    monkeypatch.setattr(cli, "is_built", lambda _: True)
+    for name, words in (("plain", False), ("with_words", True)):
+        row = cli.Command(f"refused:{name}", "", (), argv=words)
+        monkeypatch.setitem(cli.COMMANDS, "read", row)
+        assert cli.main(["read"]) == 2
+        said = capsys.readouterr().err
+        assert said.startswith("a/page.html: No space left on device; the disk is full: free some")
+
+
+def test_an_environment_that_is_closed_is_a_sentence_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a .venv that root has made for somebody else."""
+
+    def closed(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", ".venv/bin/python")
+
+    monkeypatch.setattr(cli.bootstrap, "enter", closed)
+    assert cli.main(["progress"]) == 2
+    assert capsys.readouterr().err.startswith(".venv/bin/python: Permission denied; you may not")
 
 
 def test_a_module_runs_as_python_m_would(

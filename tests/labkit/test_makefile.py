@@ -75,6 +75,7 @@ def test_make_alone_lists_every_target_with_a_line_of_help() -> None:
         (["trace-diff-03", "TRACE=a.json"], "trace-diff 03 a.json"),
         (["diff-02"], "diff 02"),
         (["lab-03", "TASK=2"], "lab 03 --task 2"),
+        (["lab-03", "task=2", "args=--all"], "lab 03 --task 2 --all"),
         (["hint-03", "TASK=2"], "hint 03 2"),
         (["reset-03", "TASK=03.2"], "reset 03 --task 03.2"),
         (["check-kernel", "KERNEL=paged", "MODE=gpu"], "check-kernel paged --mode gpu"),
@@ -175,7 +176,17 @@ def test_make_in_a_lab_s_own_folder_leads_to_its_phase(
     assert done.stdout == f"-m labkit {command}\n", done.stderr
 
 
-@pytest.mark.parametrize(("words", "silent"), [(["lab-03"], True), (["lint"], False)])
+@pytest.mark.parametrize(
+    ("words", "silent"),
+    [
+        (["lab-03"], True),
+        (["update"], True),
+        (["hint-03"], True),
+        (["inspect"], True),
+        (["lint"], False),
+        (["setup"], False),
+    ],
+)
 def test_on_a_terminal_make_says_nothing_below_a_screen(
     words: list[str], silent: bool, tmp_path: Path
 ) -> None:

@@ -31,3 +31,11 @@ def pytest_report_header(config: pytest.Config) -> str:
     if json.loads(os.environ.get(overlay.VARIABLE, "{}")):
         return "judged: your files in labs/"
     return "judged: the reference in mini_vllm, not your files; `make lab-NN` judges those"
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """With `-q` pytest leaves its header out, and with it whose file is judged."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    options = session.config.option
+    if reporter and (options.verbose < 0 or options.no_header):
+        reporter.write_line(pytest_report_header(session.config))

@@ -38,6 +38,8 @@ class ToyCore:
     def preprocess_add_request(self, request: Any) -> Any:
         if "bad" in str(request):
             raise ValueError(f"{request} cannot be served")
+        if "broken" in str(request):
+            raise RuntimeError(f"{request} fits nothing here")
         return ["prepared", request]
 
     def add_request(self, request: Any) -> None:

@@ -64,7 +64,8 @@ def bubbles() -> Canvas:
         share = min(batches, stages) / stages
         label = f"{batches} on the way" if batches > 1 else "1 batch"
         canvas.text(20, top + 8, label, bold=True)
-        canvas.text(20, top + 28, f"busy {share:.0%}", colour=GREY)
+        filled = "filled: " if batches > 1 else ""
+        canvas.text(20, top + 28, f"{filled}busy {share:.0%}", colour=GREY)
         for stage in range(stages):
             y = top + stage * 28
             canvas.text(200, y + 11, f"stage {stage}", anchor="end", size=12, colour=GREY)

@@ -30,7 +30,7 @@ from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, Qu
 from mini_vllm.entrypoints.openai import dev, lora
 from mini_vllm.entrypoints.openai.chat import create_chat_completion
 from mini_vllm.entrypoints.openai.completion import create_completion
-from mini_vllm.entrypoints.openai.errors import APIError, as_api_error
+from mini_vllm.entrypoints.openai.errors import APIError, as_api_error, json_response
 from mini_vllm.entrypoints.openai.protocol import (
     ChatCompletionRequest,
     CompletionRequest,
@@ -52,6 +52,11 @@ MAX_BODY_BYTES = 32 * 2**20
 GUARDED = ("/v1", "/tokenize", "/detokenize", *dev.PATHS)
 """Paths that need a key, if there is one. Upstream leaves all but the first open."""
 CLIENT_GONE = 499
+FORESEEN = (
+    APIError, EngineDeadError, EngineGenerateError, QueueFullError,
+    ValueError, TypeError, OverflowError, NotImplementedError, RecursionError,
+)  # fmt: skip
+"""What routes raise on purpose, and what mistakes of clients come to."""
 PERMISSION = {
     "id": "modelperm-mini_vllm", "object": "model_permission", "created": 0,
     "allow_create_engine": False, "allow_sampling": True, "allow_logprobs": True,
@@ -119,7 +124,10 @@ def _add_generation(app: FastAPI, state: ServerState) -> None:
                 state.engine.request_refused(body.get("kv_transfer_params"))
                 if isinstance(error, ClientGoneError):
                     return Response(status_code=CLIENT_GONE)
-                raise
+                if not isinstance(error, Exception):
+                    raise
+                # Raised on, what nobody foresaw would cost the client its connection, too.
+                return answer_error(request, error)
 
         name = path.strip("/").replace("/", "_")
         app.add_api_route(
@@ -209,7 +217,7 @@ def _add_errors(app: FastAPI) -> None:
             text = f"{request.url.path} does not take {request.method}"
         else:
             text = str(error.detail)
-        return APIError(text, status).response()
+        return json_response(APIError(text, status).body(), status, dict(error.headers or {}))
 
     async def on_query(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -218,18 +226,21 @@ def _add_errors(app: FastAPI) -> None:
         return APIError(f"{name} is {first.get('input')!r}: {first['msg']}", param=name).response()
 
     async def on_error(request: Request, error: Exception) -> Response:
-        problem = as_api_error(error)
-        if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
-            logger.error("%s failed: %s", request.url.path, problem.message)
-        return problem.response()
+        return answer_error(request, error)
 
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_query)
-    # Those that are foreseen; what is not is logged with its traceback, and is a 500, too.
-    foreseen = (APIError, EngineDeadError, EngineGenerateError, QueueFullError)
-    mistakes = (ValueError, TypeError, OverflowError, NotImplementedError)
-    for kind in (*foreseen, *mistakes, Exception):
+    for kind in (*FORESEEN, Exception):
         app.add_exception_handler(kind, on_error)
+
+
+def answer_error(request: Request, error: Exception) -> Response:
+    """The answer for what a route has raised; what is not foreseen is logged with its traceback."""
+    problem = as_api_error(error)
+    if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+        trace = None if isinstance(error, FORESEEN) else error
+        logger.error("%s failed: %s", request.url.path, problem.message, exc_info=trace)
+    return problem.response()
 
 
 async def read_body(request: Request) -> dict[str, Any]:
@@ -237,6 +248,9 @@ async def read_body(request: Request) -> dict[str, Any]:
     kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
     if kind != "application/json":
         raise APIError(f"content-type is {kind!r}; send application/json")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise APIError(f"content-encoding is {coding!r}; send the body as it is")
     chunks, size = [], 0
     async for chunk in request.stream():
         chunks.append(chunk)

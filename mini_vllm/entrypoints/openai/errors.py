@@ -79,6 +79,8 @@ def as_api_error(error: BaseException) -> APIError:
     message = _ADDRESS.sub("", str(error)) or type(error).__name__
     if isinstance(error, QueueFullError):
         return APIError(message, HTTPStatus.SERVICE_UNAVAILABLE)
+    if isinstance(error, RecursionError):
+        return APIError("the request nests lists and objects too deeply; use fewer levels")
     if isinstance(error, NotImplementedError):
         return APIError(message, HTTPStatus.NOT_IMPLEMENTED)
     if isinstance(error, (EngineDeadError, EngineGenerateError)):

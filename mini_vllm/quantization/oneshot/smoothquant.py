@@ -18,7 +18,8 @@ def smooth_scales(x_absmax: Tensor, w_absmax: Tensor, alpha: float = 0.5) -> Ten
     Args:
         x_absmax: `[K]`, the largest magnitude of each input on the calibration texts.
         w_absmax: `[K]`, the largest magnitude of each column of the weights that read it.
-        alpha: 0: leave activations alone, 1: make all of them equally large.
+        alpha: how much of the difficulty moves into the weights. 1: all inputs become equally
+            large; 0: all columns of the weights do; 0.5: both meet in the middle.
 
     Magnitudes and results are at least MIN_MAGNITUDE. Returns `[K]`.
 

@@ -90,11 +90,26 @@ def test_bytes_may_be_cut_anywhere(size: int) -> None:
     assert len(result.itl) == 1
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 10_000])
+def test_other_servers_write_events_their_way(size: int) -> None:
+    """Two characters end a line, nothing stands behind a colon, or a comment is sent."""
+    result = RequestResult(3)
+    reader = StreamReader(result)
+    data = events(chunk("a"), {"error": None, **chunk("b")}, USAGE)
+    data = b": ping\n\n" + data.replace(b"data: ", b"event: x\ndata:")
+    data = data.replace(b"\n", b"\r\n")
+    for start in range(0, len(data), size):
+        reader.feed(data[start : start + size], now=1.0 + start)
+    reader.end()
+    assert result.success and (result.text, result.output_tokens) == ("ab", 5)
+
+
 @pytest.mark.parametrize(
     ("data", "part"),
     [
         (events(chunk("a"), done=False), "without [DONE]"),
         (events(chunk("a"), {"error": {"message": "no"}}), "no"),
+        (events(chunk("a"), {"error": "overloaded"}), "overloaded"),
         (events(USAGE), "no token"),
     ],
 )
@@ -252,6 +267,23 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
             options(*words)
         said = capsys.readouterr().err
         assert f"{words[0]} is not supported; " in said
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--goodput", "ttft:soon"], ["--goodput", "tft:100"], ["--goodput", "ttft"],
+        ["--goodput", "ttft:nan"], ["--metric-percentiles", "99,101"],
+        ["--metric-percentiles", "most"], ["--max-concurrency", "0"], ["--num-warmups", "-1"],
+        ["--vocab-size", "0"],
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_named_before_anything_is_sent(
+    words: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_serve, "drive", lambda load: pytest.fail("it was sent"))
+    with pytest.raises(ValueError, match=f"^{words[0]} (has|is) "):
+        bench_serve.run_bench_serve(options(*words))
 
 
 def test_adapters_take_turns() -> None:

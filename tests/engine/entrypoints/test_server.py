@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import http.client
 import json
 import socket
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from fastapi.testclient import TestClient
 
+from mini_vllm.entrypoints.openai.api_server import build_app
 from tests.engine.entrypoints.server import Server, running
 
 PROMPT = "Once upon a time"
@@ -287,9 +291,18 @@ def test_a_body_that_is_no_json_object(server: Server, body: bytes, kind: str, p
     assert answer.status_code == 400 and part in answer.json()["error"]["message"]
 
 
+def test_a_body_that_is_packed_is_named_as_such(server: Server) -> None:
+    packed = gzip.compress(b'{"prompt": "a"}')
+    headers = {"content-type": "application/json", "content-encoding": "gzip"}
+    answer = server.client.post("/v1/completions", content=packed, headers=headers)
+    assert answer.status_code == 400
+    assert "content-encoding is 'gzip'" in answer.json()["error"]["message"]
+
+
 def test_one_error_object_everywhere(server: Server) -> None:
     assert server.client.get("/nothing").json()["error"]["code"] == 404
-    assert server.client.get("/v1/completions").json()["error"]["code"] == 405
+    wrong_way = server.client.get("/v1/completions")
+    assert wrong_way.json()["error"]["code"] == 405 and wrong_way.headers["allow"] == "POST"
     big = server.client.post(
         "/v1/completions", content=b" " * (33 * 2**20), headers={"content-type": "application/json"}
     )
@@ -325,6 +338,39 @@ def test_long_lists_are_refused_at_once(
     answer = server.client.post(path, content=data, headers={"content-type": "application/json"})
     assert answer.status_code == 400 and part in answer.json()["error"]["message"]
     assert server.cpu_seconds() - before < 3
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("depth", [60, 150, 250, 400])
+def test_a_schema_that_nests_deeply_is_served_or_refused(
+    server: Server, depth: int, stream: bool
+) -> None:
+    """Wherever on its way it is found to be too deep, that is the caller's mistake."""
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"properties": {"a": schema}}
+    body = {"prompt": "a", "max_tokens": 1, "structured_outputs": {"json": schema}}
+    answer = server.post("/v1/completions", **body, stream=stream)
+    if answer.status_code == 400:
+        assert "too deeply" in answer.json()["error"]["message"]
+    else:
+        assert answer.status_code == 200 and '"error"' not in answer.text
+
+
+def test_a_mistake_of_ours_costs_no_connection() -> None:
+    """A server that raises on after its answer closes the connection, which the client would
+    send its next request into."""
+
+    def check_model(name: str | None) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    engine = SimpleNamespace(request_refused=lambda params: None, profiler_config={})
+    state = SimpleNamespace(
+        engine=engine, check_model=check_model, num_in_flight=0, enable_request_id_headers=False
+    )
+    client = TestClient(build_app(state), raise_server_exceptions=True)  # type: ignore[arg-type]
+    answer = client.post("/detokenize", json={"tokens": [1]})
+    assert answer.status_code == 500 == answer.json()["error"]["code"]
 
 
 def test_what_is_cut_may_be_as_long_as_it_likes(server: Server) -> None:

@@ -257,6 +257,17 @@ def test_one_of_several_tools(client: openai.OpenAI) -> None:
         json.loads(call.function.arguments)
 
 
+@pytest.mark.parametrize("parameters", [{}, {"parameters": None}, {"parameters": {}}])
+def test_a_tool_without_parameters_is_given_none(
+    client: openai.OpenAI, parameters: dict[str, Any]
+) -> None:
+    tool: Any = {"type": "function", "function": {"name": "now", **parameters}}
+    for choice in ("required", {"type": "function", "function": {"name": "now"}}):
+        ask = ASK | {"tools": [tool], "tool_choice": choice, "parallel_tool_calls": False}
+        (call,) = client.chat.completions.create(**ask).choices[0].message.tool_calls
+        assert (call.function.name, call.function.arguments) == ("now", "{}")
+
+
 def test_tags_of_calls_may_be_special_tokens(server: Server) -> None:
     """They are text where calls are looked for, as in vLLM, and nowhere else."""
     (start,) = server.post("/tokenize", prompt="<|im_start|>").json()["tokens"]

@@ -128,3 +128,9 @@ def test_a_disk_that_fails_raises_nothing(
     assert store.put(KEYS[0], PAYLOAD) is False
     assert not store.contains(KEYS[0])
     assert not list(store.folder.rglob("*.tmp")), "no leftovers"
+
+
+def test_a_file_in_the_place_of_a_folder(store: BlockStore) -> None:
+    """Neither the block nor what was begun of it can be written there, and nobody hears of it."""
+    store.path_of(KEYS[0]).parent.write_bytes(b"")
+    assert not store.put(KEYS[0], b"kv") and store.get(KEYS[0]) is None

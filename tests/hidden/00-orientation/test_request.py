@@ -122,6 +122,100 @@ def test_00_2_counts_match(
     assert subject.run(program) == [expected, expected + len(drafts)]
 
 
+FIELDS = (
+    "prompt_token_ids",
+    "output_token_ids",
+    "all_token_ids",
+    "spec_token_ids",
+    "block_hashes",
+    "num_computed_tokens",
+    "num_preemptions",
+    "num_cached_tokens",
+    "stop_reason",
+)
+
+
+def see_all(program: Program, request: Ref) -> None:
+    """Whatever a request holds that changes in its life."""
+    for name in FIELDS:
+        program.see(getattr(request, name))
+    program.see(request.status.name)
+
+
+@FUZZ
+@given(
+    states=st.lists(
+        st.tuples(
+            st.lists(token_ids, max_size=3),
+            st.lists(token_ids, max_size=4),
+            st.sampled_from(STATUSES),
+        ),
+        min_size=2,
+        max_size=4,
+    ),
+    prompt=st.lists(token_ids, min_size=1, max_size=4),
+)
+def test_00_2_counting_is_asked_again_and_changes_nothing(
+    subject: Any, prompt: list[int], states: list[tuple[list[int], list[int], str]]
+) -> None:
+    """While tokens and drafts come and go, in every status: each count is that of now, whoever
+    asked before, and the lists are what they were."""
+    program = Program()
+    request = new_request(program, prompt)
+    tokens, output, expected = list(prompt), [], []
+    for new, drafts, name in states:
+        request.output_token_ids.extend(new)
+        request.all_token_ids.extend(new)
+        program.set(request, "spec_token_ids", drafts)
+        program.set(request, "status", status(program, name))
+        tokens, output = tokens + new, output + new
+        for _ in range(2):
+            program.see([request.num_tokens_with_spec, request.num_tokens])
+            program.see([request.all_token_ids, request.output_token_ids, request.spec_token_ids])
+            expected += [[len(tokens) + len(drafts), len(tokens)], [tokens, output, drafts]]
+    assert subject.run(program) == expected
+
+
+@FUZZ
+@given(
+    sampled=st.lists(token_ids | st.lists(token_ids, max_size=4), min_size=1, max_size=5),
+    drafts=st.lists(token_ids, max_size=3),
+    computed=st.integers(0, 9),
+    max_tokens=st.integers(1, 4),
+)
+def test_00_3_nothing_else_moves(
+    subject: Any, sampled: list[Any], drafts: list[int], computed: int, max_tokens: int
+) -> None:
+    """Whether a request ends is asked by others: tokens behind max_tokens and the token that ends a
+    text are appended like any. Drafts, counts and status stay."""
+    program = Program()
+    params = program.new("mini_vllm.sampling_params:SamplingParams", max_tokens=max_tokens)
+    request = program.new(
+        f"{MODULE}:Request", "r0", [1, 2], params, arrival_time=0.0, eos_token_id=3
+    )
+    program.set(request, "spec_token_ids", drafts)
+    program.set(request, "num_computed_tokens", computed)
+    program.set(request, "status", status(program, "RUNNING"))
+    output: list[int] = []
+    expected: list[Any] = []
+    for tokens in sampled:
+        request.append_output_token_ids(tokens)
+        see_all(program, request)
+        output = output + (tokens if isinstance(tokens, list) else [tokens])
+        expected += [[1, 2], output, [1, 2, *output], drafts, [], computed, 0, 0, None, "RUNNING"]
+    assert subject.run(program) == expected
+
+
+def test_00_3_a_request_without_a_prompt(subject: Any) -> None:
+    """Its two lists are equal, and still two."""
+    program = Program()
+    request = new_request(program, [])
+    request.append_output_token_ids(4)
+    request.append_output_token_ids([5, 6])
+    program.see([request.output_token_ids, request.all_token_ids, request.prompt_token_ids])
+    assert subject.run(program) == [[[4, 5, 6], [4, 5, 6], []]]
+
+
 @FUZZ
 @given(
     prompt=st.lists(token_ids, min_size=1, max_size=9),
@@ -177,6 +271,30 @@ def test_00_4_lives_match(subject: Any, reference: Any, path: list[str]) -> None
         program.see(request.status)
         program.see(request.is_finished)
     assert subject.run(program) == reference.run(program)
+
+
+def test_00_4_a_change_of_status_changes_the_status(subject: Any, reference: Any) -> None:
+    """Every pair, granted or refused: tokens, drafts and counts are the scheduler's to change, and
+    it does so itself."""
+    pairs = list(product(STATUSES, repeat=2))
+    allowed = answers(reference, "can_become", pairs)
+    program, right = Program(), []
+    refuses = program.new("unittest:TestCase").assertRaises
+    for number, ((old, new), may) in enumerate(zip(pairs, allowed, strict=True)):
+        request = new_request(program, [1, number])
+        request.append_output_token_ids(8)
+        counts = {"num_computed_tokens": 2, "num_preemptions": 1, "num_cached_tokens": 1}
+        for name, value in (*counts.items(), ("spec_token_ids", [9])):
+            program.set(request, name, value)
+        program.set(request, "status", status(program, old))
+        wanted = status(program, new)
+        if may:
+            request.transition_to(wanted)
+        else:
+            refuses(program.name("builtins:ValueError"), request.transition_to, wanted)
+        see_all(program, request)
+        right += [[1, number], [8], [1, number, 8], [9], [], 2, 1, 1, None, new if may else old]
+    assert subject.run(program) == right
 
 
 def test_00_4_a_refusal_changes_nothing(subject: Any, reference: Any) -> None:

@@ -155,3 +155,63 @@ def test_01_2_one_cache_is_as_long_as_it_must_be(
         layer = hook.call_args_list[index][0][1][2][0]
         p.see(p.call("operator:is_", layer, hook.call_args_list[0][0][1][2][0]))
     assert subject.run(p) == [len(prompt) + max_tokens - 1, *[True] * max_tokens]
+
+
+def scripted(worker: Any, loop: str, best: list[int]) -> Any:
+    """The answer of a loop whose model prefers these tokens, each by the least there is."""
+    p = Program()
+    module = p.call("importlib:import_module", "mini_vllm.engine.naive")
+    usual = p.call("builtins:getattr", module, "next_token_logits")
+    logits = [[1.0 + (token == index) * 2**-23 for index in range(8)] for token in best]
+    answers = [p.call("torch:tensor", row) for row in logits]
+    model = storyteller(p)
+    p.set(module, "next_token_logits", p.new("unittest.mock:Mock", side_effect=answers))
+    answer = p.call(loop, model, [5, 6, 7], len(best))
+    p.set(module, "next_token_logits", usual)
+    p.see(answer)
+    return worker.run(p)
+
+
+def kept(worker: Any, loop: str) -> Any:
+    """Two answers and the prompt of the first, seen after both."""
+    p = Program()
+    model, prompt = storyteller(p), p.call("builtins:list", [50, 60, 70])
+    answers = [p.call(loop, model, prompt, 3), p.call(loop, model, [80, 90], 2)]
+    p.see([p.call("builtins:list", prompt), *answers])
+    return worker.run(p)
+
+
+def test_01_1_the_largest_logit_by_however_little(subject: Any) -> None:
+    """Logits are float32: of two that half precision takes for one, the larger one is chosen."""
+    assert scripted(subject, WITHOUT, [3, 0, 7, 5]) == [[3, 0, 7, 5]]
+
+
+def test_01_2_the_largest_logit_by_however_little(subject: Any) -> None:
+    """The same with a cache."""
+    assert scripted(subject, WITH, [3, 0, 7, 5]) == [[3, 0, 7, 5]]
+
+
+def test_01_1_answers_and_prompts_are_lists_of_their_own(subject: Any, reference: Any) -> None:
+    """A later request changes no earlier answer, and nobody writes to a prompt."""
+    mine = kept(subject, WITHOUT)
+    assert mine == kept(reference, WITHOUT) and mine[0][0] == [50, 60, 70]
+
+
+def test_01_2_answers_and_prompts_are_lists_of_their_own(subject: Any, reference: Any) -> None:
+    """The same with a cache."""
+    mine = kept(subject, WITH)
+    assert mine == kept(reference, WITH) and mine[0][0] == [50, 60, 70]
+
+
+def test_01_1_a_prompt_of_many_tokens(subject: Any, reference: Any) -> None:
+    """All of it is computed, in every pass."""
+    prompt = [3 + 37 * index % 2000 for index in range(150)]
+    assert generate(subject, WITHOUT, prompt, 2) == generate(reference, WITHOUT, prompt, 2)
+    assert passes(subject, WITHOUT, prompt, 2) == [2, 150, 151]
+
+
+def test_01_2_a_prompt_of_many_tokens(subject: Any, reference: Any) -> None:
+    """All of it is computed, in one pass."""
+    prompt = [3 + 37 * index % 2000 for index in range(150)]
+    assert generate(subject, WITH, prompt, 2) == generate(reference, WITH, prompt, 2)
+    assert passes(subject, WITH, prompt, 2) == [2, 150, 1]

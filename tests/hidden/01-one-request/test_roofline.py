@@ -94,6 +94,34 @@ def test_01_4_two_batches_share_the_weights(
     assert saved == cost(reference, "step_bytes", shape, [], 2)
 
 
+LARGE = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 128_256,
+    "hidden_size": 16_384,
+    "intermediate_size": 53_248,
+    "num_hidden_layers": 126,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+}
+LONG = [(1500, 2_000_001), (1500, 2_000_001), (700, 5_000_000), (1, 131_071), (1, 0), (1, 0)]
+
+
+@pytest.mark.parametrize("start", range(4))
+def test_01_3_operations_are_counted_to_the_last(subject: Any, reference: Any, start: int) -> None:
+    """A large model and contexts of millions of tokens, some of them alike: more than 2**53
+    operations, which no float counts one by one."""
+    mine = cost(subject, "step_flops", LARGE, LONG[start:])
+    assert (type(mine), mine) == (int, cost(reference, "step_flops", LARGE, LONG[start:]))
+
+
+@pytest.mark.parametrize("itemsize", [1, 2, 4, 8, 16])
+def test_01_4_bytes_are_counted_to_the_last(subject: Any, reference: Any, itemsize: int) -> None:
+    """The same model, in numbers of any width."""
+    mine = cost(subject, "step_bytes", LARGE, LONG * 99, itemsize)
+    assert (type(mine), mine) == (int, cost(reference, "step_bytes", LARGE, LONG * 99, itemsize))
+
+
 @many
 @given(
     flops=st.integers(1, 10**15),
@@ -105,13 +133,20 @@ def test_01_5_any_cost_on_any_machine(
 ) -> None:
     """Intensity, least time and bound, far from and near to the ridge."""
     theirs, mine = (judge(worker, flops, size, rates) for worker in (reference, subject))
-    assert mine[:2] == pytest.approx(theirs[:2])
+    assert mine[:2] == pytest.approx(theirs[:2], rel=1e-9, abs=0.0)
     assert mine[2] == theirs[2]
 
 
 def test_01_5_on_the_ridge_it_is_compute(subject: Any) -> None:
     """The rule says memory only if the bytes take longer."""
     assert judge(subject, 4000, 40, (1000, 10)) == [100.0, 4.0, "compute"]
+
+
+@pytest.mark.parametrize(("flops", "bound"), [(2**40 + 1, "compute"), (2**40 - 1, "memory")])
+@pytest.mark.parametrize("scale", [1, 2**30])
+def test_01_5_beside_the_ridge(subject: Any, flops: int, bound: str, scale: int) -> None:
+    """One operation more or less decides, in long steps and in short ones."""
+    assert judge(subject, flops, 2**30, (1024 * scale, scale))[2] == bound
 
 
 def judge(worker: Any, flops: int, size: int, rates: tuple[int, int]) -> Any:

@@ -120,20 +120,83 @@ def test_03_1_any_sequence_of_calls(subject: Any, reference: Any, kind: str, dat
     same(subject, reference, p)
 
 
+@pytest.mark.parametrize("kind", ["FCFSRequestQueue", "PriorityRequestQueue"])
+def test_03_1_nobody_is_first_in_an_empty_line(subject: Any, kind: str) -> None:
+    """Before anybody has come, and when all have gone."""
+    p = Program()
+    queue = p.new(f"mini_vllm.core.request_queue:{kind}")
+    refuse = p.new("unittest:TestCase").assertRaises
+    refuse(p.name("builtins:IndexError"), queue.pop_request)
+    queue.add_request(request(p, "a", 2))
+    queue.pop_request()
+    refuse(p.name("builtins:IndexError"), queue.pop_request)
+    p.see("refused")
+    assert subject.run(p) == ["refused"]
+
+
+@pytest.mark.parametrize("kind", ["FCFSRequestQueue", "PriorityRequestQueue"])
+@many
+@given(
+    names=st.lists(st.text("ab1", max_size=3), min_size=1, max_size=7, unique=True),
+    again=st.sampled_from(["list", "iter", "deque"]),
+    data=st.data(),
+)
+def test_03_1_lines_of_any_names_and_iterables(
+    subject: Any, kind: str, names: list[str], again: str, data: Any
+) -> None:
+    """Of equal priority and arrival the smaller name is first, whoever came first. What is handed
+    over may be an iterator, and a list is what it was."""
+    p = Program()
+    queue = p.new(f"mini_vllm.core.request_queue:{kind}")
+    small = st.integers(0, 1)
+    keys = {name: (data.draw(small), float(data.draw(small)), name) for name in names}
+    made = {n: request(p, n, 2, key[0], arrival=key[1]) for n, key in keys.items()}
+    first, behind = data.draw(st.permutations(names)), data.draw(st.integers(0, len(names)))
+    removing = data.draw(st.booleans())  # which puts a heap in order again
+    gone = [name for name in names if removing and data.draw(st.booleans())]
+
+    def several(chosen: Sequence[str]) -> Any:
+        module = "collections" if again == "deque" else "builtins"
+        return p.call(f"{module}:{again}", [made[name] for name in chosen])
+
+    for name in first[:behind]:
+        queue.add_request(made[name])
+    handed = [several(first[behind:]), several(gone)]
+    queue.prepend_requests(handed[0])
+    p.see_each(queue, "request_id")
+    if removing:
+        queue.remove_requests(handed[1])
+    p.see_each(queue, "request_id")
+    line = [*reversed(first[behind:]), *first[:behind]]
+    if kind == "PriorityRequestQueue":
+        line = sorted(line, key=lambda name: keys[name])
+    expected = [line, [name for name in line if name not in gone]]
+    if again != "iter":
+        for one in handed:
+            p.see_each(one, "request_id")
+        expected += [first[behind:], gone]
+    for _ in expected[1]:
+        p.see(queue.pop_request().request_id)
+    assert subject.run(p) == [*expected, *expected[1]]
+
+
 @many
 @given(
     wanted=st.integers(0, 80),
-    computed=st.one_of(st.integers(0, 70), st.integers(61, 66)),
-    budget=st.integers(1, 40),
+    room=st.integers(-3, 80),
+    budget=st.integers(0, 40),
     threshold=st.integers(0, 12),
+    length=st.sampled_from([4, 65, 1000, 40960]),
 )
 def test_03_2_any_numbers(
-    subject: Any, reference: Any, wanted: int, computed: int, budget: int, threshold: int
+    subject: Any, reference: Any, wanted: int, room: int, budget: int, threshold: int, length: int
 ) -> None:
-    """The clamp over a grid of wants, counts, budgets and thresholds."""
+    """The clamp over a grid of wants, counts, budgets, thresholds and models. A budget of 0 is
+    spent; a threshold of 0 is none."""
     p = Program()
-    s = scheduler(p, long_prefill_token_threshold=threshold)
-    p.see(s._clamp_new_tokens(wanted, computed, budget))
+    threshold = min(threshold, length)
+    s = scheduler(p, long_prefill_token_threshold=threshold, max_model_len=length)
+    p.see(s._clamp_new_tokens(wanted, max(length - 1 - room, 0), budget))
     same(subject, reference, p)
 
 
@@ -217,6 +280,52 @@ def test_03_3_what_the_cache_supplied_stays_noted(subject: Any) -> None:
     assert subject.run(p) == [8, 0, 1]
 
 
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_03_3_what_the_client_has_sent_and_seen_stays(subject: Any, policy: str) -> None:
+    """A victim's prompt, output, arrival and names of blocks are what they were, nothing has ended
+    it, and the worker is not told that it has finished."""
+    p = Program()
+    s = scheduler(p, policy=policy)
+    a = request(p, "a", list(range(6)), arrival=3.5)
+    s.add_request(a)
+    for _ in range(4):
+        s.update_from_output(s.schedule(), {"a": [7]})
+
+    def see() -> None:
+        for name in ("prompt_token_ids", "output_token_ids", "all_token_ids", "block_hashes"):
+            p.see(getattr(a, name))
+        for name in ("priority", "arrival_time", "stop_reason", "num_cached_tokens"):
+            p.see(getattr(a, name))
+        p.see(s.finished_req_ids)
+        p.see(p.call("builtins:list", s.requests))
+
+    see()
+    s._preempt(a)
+    see()
+    seen = subject.run(p)
+    assert seen[:10] == seen[10:]
+    assert seen[1] == [7] * 4 and len(seen[3]) == 2 and seen[8] == set()
+
+
+def test_03_3_who_came_back_was_admitted_last(subject: Any) -> None:
+    """Under "fcfs": "a" came first, was preempted and is admitted again behind "b" and "c"."""
+    p = Program()
+    s = scheduler(p)
+    a = request(p, "a", 3)
+    s.add_request(a)
+    s.schedule()
+    for name in "bc":
+        s.add_request(request(p, name, 3))
+    s.schedule()
+    s._preempt(a)
+    s.schedule()
+    for _ in range(3):
+        victim = s._pick_victim()
+        p.see(victim.request_id)
+        s._preempt(victim)
+    assert subject.run(p) == ["a", "c", "b"]
+
+
 def test_03_3_bug_vllm_31876_drafts_do_not_survive(subject: Any, reference: Any) -> None:
     """A victim that kept its drafts had them verified at the wrong place on its return."""
     p = Program()
@@ -266,6 +375,83 @@ def test_03_4_extensions_limit_running_requests(subject: Any, reference: Any) ->
     s.add_request(request(p, "b", 6))
     for _ in range(3):
         see_plan(p, s)
+    same(subject, reference, p)
+
+
+def limiting(p: Program, most: int) -> Any:
+    """An extension that allows no request more than so many tokens a step, and remembers what it
+    was asked."""
+    made = extension(p)
+    limit = p.call("builtins:eval", f"lambda request, computed, new: min(new, {most})")
+    p.set(made, "limit_tokens", p.new("unittest.mock:Mock", side_effect=limit))
+    return made
+
+
+def see_asked(p: Program, *extensions: Any) -> None:
+    """How many tokens are computed, as each extension was told at each question."""
+    for one in extensions:
+        computed = p.call("operator:itemgetter", 1)
+        asked = p.call("operator:attrgetter", "args")
+        calls = p.call("builtins:map", asked, one.limit_tokens.call_args_list)
+        p.see(p.call("builtins:list", p.call("builtins:map", computed, calls)))
+
+
+@pytest.mark.parametrize("limits", [(3, 5), (5, 3), (2, 9), (9, 2)])
+def test_03_4_every_extension_limits(subject: Any, limits: tuple[int, int]) -> None:
+    """Two allow a running request so many tokens: the smaller number counts, whichever is asked
+    first. Both are told how many tokens are computed."""
+    p = Program()
+    extensions = [limiting(p, most) for most in limits]
+    s = scheduler(p, max_num_batched_tokens=10, extensions=extensions)
+    s.add_request(request(p, "a", 30))
+    for _ in range(3):
+        p.see(s.schedule().num_scheduled_tokens)
+    see_asked(p, *extensions)
+    least = min(limits)
+    seen = subject.run(p)
+    assert seen[:3] == [{"a": least}] * 3
+    assert seen[3:] == [[0, least, 2 * least]] * 2
+
+
+@pytest.mark.parametrize(("lookahead", "length"), [(0, 20), (2, 20), (1, 13)])
+def test_03_4_who_outgrows_the_pool_takes_no_turn_but_its_own(
+    subject: Any, reference: Any, lookahead: int, length: int
+) -> None:
+    """ "a" is computed in chunks of 4, beside "b" and "c", until 4 blocks of 4 hold no more of it.
+    It ends, and the others have their tokens in the same step."""
+    p = Program()
+    s = scheduler(
+        p,
+        blocks=4,
+        long_prefill_token_threshold=4,
+        num_lookahead_tokens=lookahead,
+        scheduler_reserve_full_isl=False,
+    )
+    requests = [request(p, name, n, max_tokens=30) for name, n in (("a", length), ("b", 2))]
+    for r in requests:
+        s.add_request(r)
+    for _ in range(5):
+        out = see_plan(p, s)
+        see_outputs(p, s.update_from_output(out, {"b": [7]}))
+    for r in requests:
+        p.see(r.status.name)
+        p.see(r.num_preemptions)
+    same(subject, reference, p)
+
+
+@pytest.mark.parametrize("lookahead", [1, 2, 3, 4])
+def test_03_4_the_lookahead_may_be_what_does_not_fit(
+    subject: Any, reference: Any, lookahead: int
+) -> None:
+    """ "a" has the pool for itself: 12 slots. It ends where its drafts would have none."""
+    p = Program()
+    s = scheduler(p, blocks=3, num_lookahead_tokens=lookahead)
+    a = request(p, "a", 9, max_tokens=30)
+    s.add_request(a)
+    for _ in range(6):
+        see_outputs(p, s.update_from_output(see_plan(p, s), {"a": [7]}))
+    for value in (a.status.name, a.stop_reason, a.num_preemptions, a.output_token_ids):
+        p.see(value)
     same(subject, reference, p)
 
 
@@ -360,6 +546,96 @@ def test_03_5_extensions_limit_admission(subject: Any, reference: Any) -> None:
     s.add_request(request(p, "b", 2))
     see_plan(p, s)
     same(subject, reference, p)
+
+
+@pytest.mark.parametrize("limits", [(3, 5), (5, 3), (2, 9), (9, 2)])
+def test_03_5_every_extension_limits(subject: Any, limits: tuple[int, int]) -> None:
+    """Two allow a prompt so many tokens: the smaller number counts. Both are told how many tokens
+    the cache has supplied."""
+    p = Program()
+    extensions = [limiting(p, most) for most in limits]
+    s = scheduler(p, max_num_batched_tokens=20, extensions=extensions)
+    first, second = (request(p, name, list(range(12))) for name in "ab")
+    s.add_request(first)
+    for _ in range(6):
+        s.schedule()
+    s.add_request(second)
+    p.see(s.schedule().num_scheduled_tokens["b"])
+    see_asked(p, *extensions)
+    scheduled, *asked = subject.run(p)
+    assert scheduled == min(limits)
+    assert [row[-1] for row in asked] == [8, 8]
+
+
+@pytest.mark.parametrize(
+    ("values", "allowed", "length", "budget"),
+    [
+        ({"enable_chunked_prefill": False}, 99, 20, 16),
+        ({}, 0, 3, 16),
+        ({}, 99, 3, 0),
+        ({}, 99, 40, 64),
+    ],
+    ids=["no chunks", "nothing allowed", "no budget", "no blocks"],
+)
+def test_03_5_a_refusal_changes_nothing(
+    subject: Any, values: dict[str, Any], allowed: int, length: int, budget: int
+) -> None:
+    """Whether it is new or was preempted, whoever is refused is what it was: no count, no status,
+    no reason and no drafts have changed, no lookup is recorded, and nothing is planned."""
+    p = Program()
+    s = scheduler(p, blocks=8, extensions=[limiting(p, allowed)], **values)
+    step = p.new("mini_vllm.core.step_plan:StepPlan", budget)
+    both = [request(p, name, list(range(length))) for name in "ab"]
+    for one in both:
+        s.add_request(one)
+    p.set(both[1], "num_preemptions", 1)
+    p.set(both[1], "num_cached_tokens", 1)
+
+    def see() -> None:
+        for one in both:
+            for name in ("num_computed_tokens", "num_cached_tokens", "num_preemptions"):
+                p.see(getattr(one, name))
+            for name in ("stop_reason", "spec_token_ids", "block_hashes"):
+                p.see(getattr(one, name))
+            p.see(one.status.name)
+        p.see_each(s.running, "request_id")
+        p.see_each(s.waiting, "request_id")
+        p.see(s.kv_cache_manager.num_free_blocks)
+        p.see(p.call("builtins:list", s.kv_cache_manager.req_to_blocks))
+        for count in ("requests", "queries", "hits"):
+            p.see(getattr(s.kv_cache_manager.prefix_cache_stats, count))
+        p.see(step.num_scheduled_tokens)
+        p.see(step.token_budget)
+
+    see()
+    for one in both:
+        p.see(s._try_admit(step, one))
+    see()
+    seen = subject.run(p)
+    middle = len(seen) // 2 - 1
+    assert seen[middle : middle + 2] == [False, False]
+    assert seen[:middle] == seen[middle + 2 :]
+
+
+def test_03_5_who_comes_back_must_fit_whole_too(subject: Any, reference: Any) -> None:
+    """Preempted with 21 tokens, "a" comes back when 6 blocks of 4 are free, and not before."""
+    p = Program()
+    s = scheduler(p, blocks=6, max_num_batched_tokens=8)
+    p.set(s.kv_cache_manager, "enable_caching", False)
+    a = request(p, "a", 17, max_tokens=30)
+    s.add_request(a)
+    for step in range(6):
+        s.update_from_output(s.schedule(), {"a": [7]} if step > 1 else {})
+    s._preempt(a)
+    held = s.kv_cache_manager.block_pool.get_new_blocks(2)
+    step = p.new("mini_vllm.core.step_plan:StepPlan", 8)
+    p.see(a.num_tokens)
+    p.see(s._try_admit(step, a))
+    s.kv_cache_manager.block_pool.free_blocks(held)
+    p.see(s._try_admit(step, a))
+    right = reference.run(p)
+    assert right == [21, False, True]
+    assert subject.run(p) == right
 
 
 def test_03_5_a_prompt_of_the_models_whole_length(subject: Any, reference: Any) -> None:
@@ -502,6 +778,42 @@ def test_03_6_nobody_has_a_turn_when_the_budget_is_spent(subject: Any, reference
     assert subject.run(p) == right
 
 
+@pytest.mark.parametrize(("waiting", "first"), [("a", "a"), ("c", "b")])
+def test_03_6_of_equals_the_smaller_name_has_its_turn(
+    subject: Any, waiting: str, first: str
+) -> None:
+    """Under "priority": "b" was blocked, and came at the same time with the same priority."""
+    p = Program()
+    s = scheduler(p, max_num_seqs=1, policy="priority", extensions=[extension(p, [2])])
+    b = request(p, "b", 2)
+    b.transition_to(p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS"))
+    s.add_request(b)
+    s.add_request(request(p, waiting, 2))
+    p.see(s.schedule().num_scheduled_tokens)
+    assert subject.run(p) == [{first: 2}]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_03_6_nobody_who_was_skipped_is_lost(subject: Any, policy: str) -> None:
+    """ "a" and "b" are blocked, and "c" lacks blocks, which ends the pass: all three still wait."""
+    p = Program()
+    feature = p.new("mini_vllm.core.extension:SchedulerExtension")
+    s = scheduler(p, blocks=4, policy=policy, max_num_batched_tokens=64, extensions=[feature])
+    s.add_request(request(p, "d", 9))
+    s.schedule()
+    for name, length in (("a", 2), ("b", 2), ("c", 15)):
+        r = request(p, name, length)
+        if name != "c":
+            r.transition_to(p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS"))
+        s.add_request(r)
+    for _ in range(3):
+        s.update_from_output(s.schedule(), {"d": [7]})
+        p.see_each(s.skipped_waiting, "request_id")
+        p.see_each(s.waiting, "request_id")
+    s.check_integrity()
+    assert subject.run(p) == [["a", "b"], ["c"]] * 3
+
+
 @pytest.mark.parametrize(("skipped", "first"), [(0, "a"), (1, "b"), (2, "b")])
 def test_03_6_the_smaller_head_has_its_turn(subject: Any, skipped: int, first: str) -> None:
     """Under "priority" having been skipped helps nobody: "a" was blocked, "b" has priority 1."""
@@ -630,6 +942,40 @@ def test_03_7_any_ending(subject: Any, reference: Any, data: Any) -> None:
     same(subject, reference, p)
 
 
+@many
+@given(
+    tokens=st.lists(st.integers(0, 3), min_size=1, max_size=3),
+    drafts=st.lists(st.integers(4, 9), max_size=8),
+    computed=st.integers(0, 20),
+    length=st.integers(4, 9),
+)
+def test_03_7_the_end_is_asked_of_tokens_and_only_told(
+    subject: Any, tokens: list[int], drafts: list[int], computed: int, length: int
+) -> None:
+    """Drafts and computed tokens are no output, so they end nothing; and while the status is told,
+    the request's own, its drafts and its counts stay for the caller to change."""
+    p = Program()
+    s = scheduler(p, max_model_len=length)
+    a = request(p, "a", 3, eos=0, stop_token_ids=[1])
+    p.set(a, "spec_token_ids", drafts)
+    p.set(a, "num_computed_tokens", computed)
+    given_tokens = p.call("builtins:list", tokens)
+    p.see(p.call("builtins:str", s._append_until_stop(a, given_tokens)))
+    p.see(given_tokens)
+    for attribute in ("spec_token_ids", "num_computed_tokens", "stop_reason"):
+        p.see(getattr(a, attribute))
+    p.see(a.status.name)
+    end, status, reason = len(tokens), "None", None
+    for number, token in enumerate(tokens, 1):
+        if token < 2:
+            end, status, reason = number, "FINISHED_STOPPED", token or None
+            break
+        if 3 + number >= length:
+            end, status = number, "FINISHED_LENGTH_CAPPED"
+            break
+    assert subject.run(p) == [status, tokens[:end], drafts, computed, reason, "WAITING"]
+
+
 @pytest.mark.parametrize(("eos", "reason"), [(5, None), (None, 5), (6, 5)])
 def test_03_7_the_end_of_text_has_no_name(subject: Any, eos: int | None, reason: Any) -> None:
     """Token 5 is a stop token. If it is the end of the text as well, that is asked first."""
@@ -698,6 +1044,55 @@ def test_03_8_verified_drafts(subject: Any, reference: Any, sampled: list[int]) 
     p.see(a.output_token_ids)
     see_plan(p, s)
     same(subject, reference, p)
+
+
+def test_03_8_the_plan_and_the_answers_are_read(subject: Any) -> None:
+    """Others read them after the update: the answers may be a mapping that nobody can write to, and
+    the plan is what it was. What an update has returned, the next one does not touch."""
+    p = Program()
+    s = scheduler(p)
+    for name, limit in (("a", 9), ("b", 2)):
+        s.add_request(request(p, name, 3, max_tokens=limit))
+    outputs = []
+    for step in range(3):
+        plan = s.schedule()
+        answers = {name: p.call("builtins:list", [70 + step]) for name in "ab"}
+        outputs.append(s.update_from_output(plan, p.new("types:MappingProxyType", answers)))
+        p.see([plan.num_scheduled_tokens, plan.scheduled_spec_decode_tokens])
+        s.update_draft_token_ids({"a": [5, 6]})
+    for one in outputs:
+        p.see_each(one, "request_id")
+        p.see_each(one, "new_token_ids")
+    assert subject.run(p) == [
+        [{"a": 3, "b": 3}, {}],
+        [{"a": 3, "b": 1}, {"a": [5, 6]}],
+        [{"a": 3}, {"a": [5, 6]}],
+        *(["a", "b"], [[70], [70]]),
+        *(["a", "b"], [[71], [71]]),
+        *(["a"], [[72]]),
+    ]
+
+
+@pytest.mark.parametrize("ending", ["max_tokens", "pool"])
+def test_03_8_the_last_word_says_what_the_cache_has_spared(subject: Any, ending: str) -> None:
+    """ "b" found 8 tokens of "a", was preempted once, and ends: by its limit, or because the pool
+    holds no more of it."""
+    p = Program()
+    s = scheduler(p, blocks=5, max_num_batched_tokens=32)
+    s.add_request(request(p, "a", list(range(9)), max_tokens=1))
+    s.update_from_output(s.schedule(), {"a": [7]})
+    b = request(p, "b", list(range(10)), max_tokens=3 if ending == "max_tokens" else 40)
+    s.add_request(b)
+    s.update_from_output(s.schedule(), {"b": [7]})
+    s._preempt(b)
+    for _ in range(2 if ending == "max_tokens" else 11):
+        outputs = s.update_from_output(s.schedule(), {"b": [7]})
+    for name in ("request_id", "finish_reason", "stop_reason"):
+        p.see_each(outputs, name)
+    for name in ("num_cached_tokens", "num_preemptions"):
+        p.see_each(outputs, name)
+    reason = None if ending == "max_tokens" else "kv_capacity"
+    assert subject.run(p) == [["b"], ["length"], [reason], [8], [1]]
 
 
 def test_03_8_rejections_after_a_preemption(subject: Any, reference: Any) -> None:

@@ -242,3 +242,164 @@ def test_05_4_sampled_tokens_reach_their_rows(subject: Any, data: st.DataObject)
     tokens, lengths, remembered = subject.run(p)
     assert [tokens[r][: lengths[r]] for r in range(4)] == [[r, *outputs[r]] for r in range(4)]
     assert remembered == outputs
+
+
+# ------------------------------------------------------------------ sizes, kinds, and what stays
+
+
+@many
+@given(data=st.data())
+def test_05_1_any_request_in_any_row(subject: Any, data: st.DataObject) -> None:
+    """Hundreds of rows, long tables, and resumed requests of whom more is computed than their
+    prompt; a table may come as a tuple or an array, and grow as often as it likes."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 40, 400, SIZE)
+    number = data.draw(st.sampled_from([1, 9, 17, 40]))
+    expected = []
+    for row in range(number):
+        prompt = [row + 1] * data.draw(st.integers(1, 90))
+        output = [1000 + row] * data.draw(st.integers(0, 30))
+        computed = data.draw(st.integers(0, len(prompt + output)))
+        table = [50 * row + 1 + index for index in range(data.draw(st.integers(1, 40)))]
+        kind = data.draw(st.sampled_from(["list", "tuple", "array"]))
+        cut = data.draw(st.integers(0, len(table)))
+        parts = [np.array(part, np.int32) if kind == "array" else
+                 tuple(part) if kind == "tuple" else part
+                 for part in (table[:cut], table[cut:])]  # fmt: skip
+        p.see(batch.add_request(state(p, f"r{row}", prompt, output), parts[0], computed))
+        batch.append_blocks(f"r{row}", parts[1])
+        known = prompt + output
+        expected.append((known, computed, table))
+    p.see([batch.num_tokens.tolist(), batch.num_computed_tokens.tolist()])
+    p.see([batch.num_blocks.tolist(), batch.token_ids.tolist(), batch.block_table.tolist()])
+    *rows, (lengths, computed_tokens), (blocks, tokens, tables) = subject.run(p)
+    assert rows == list(range(number))
+    for row, (known, computed, table) in enumerate(expected):
+        assert (lengths[row], computed_tokens[row]) == (len(known), computed)
+        assert tokens[row][: len(known)] == known
+        assert blocks[row] == len(table) and tables[row][: len(table)] == table
+        assert not any(tables[row][len(table) :])
+
+
+@many
+@given(data=st.data())
+def test_05_2_long_rows_make_room_for_short_ones(subject: Any, data: st.DataObject) -> None:
+    """Rows full to the last token and block move into the holes of short ones, and short ones
+    follow where they stood: nothing is cut, and nothing is left behind."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 6, 100, SIZE)
+    known: dict[str, tuple[list[int], int, list[int]]] = {}
+    expected, number = [], 0
+    for _ in range(data.draw(st.integers(2, 6))):
+        for name in data.draw(st.sets(st.sampled_from(sorted(known)))) if known else ():
+            batch.remove_request(name)
+            del known[name]
+        batch.condense()
+        while len(known) < 6 and data.draw(st.integers(0, 5)):
+            name, number = f"r{number}", number + 1
+            size = data.draw(st.sampled_from([1, 100]))
+            tokens, blocks = (
+                [number + 1] * size,
+                [200 * number + i for i in range(-(-size // SIZE))],
+            )
+            batch.add_request(state(p, name, tokens), blocks, size)
+            known[name] = (tokens, size, blocks)
+        see_batch(p, batch)
+        expected.append(dict(known))
+    seen = subject.run(p)
+    assert len(seen) == 7 * len(expected), seen[-1]
+    for step, right in enumerate(expected):
+        rows, order = read_batch(seen[7 * step : 7 * step + 7])
+        assert rows == right and len(order) == len(right)
+
+
+def test_05_2_a_state_moves_as_it_is(subject: Any) -> None:
+    """The row's new place holds the very same state, which others hold too: tokens that are
+    sampled later reach it, and its adapter is still its own."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 3, 12, SIZE)
+    states = [state(p, f"r{row}", [row]) for row in range(3)]
+    for row, one in enumerate(states):
+        p.set(one, "lora_name", f"adapter{row}")
+        batch.add_request(one, [row + 1], 0)
+    batch.remove_request("r0")
+    batch.condense()
+    batch.append_tokens(np.array([0, 1]), np.array([70, 71]))
+    for row in range(2):
+        p.see([p.call("operator:is_", batch.rows[row], one) for one in states])
+    p.see([one.lora_name for one in states])
+    p.see([one.output_token_ids for one in states])
+    by_row, by_other, adapters, tokens = subject.run(p)
+    assert [by_row, by_other] == [[False, False, True], [False, True, False]]
+    assert adapters == ["adapter0", "adapter1", "adapter2"] and tokens == [[], [71], [70]]
+
+
+def test_05_3_arrays_of_their_own_in_64_bits(subject: Any) -> None:
+    """Two steps: what the first one laid out stays, in the widths that it was promised, for more
+    requests and longer contexts than 16 bits count."""
+    counts = [np.ones(70_000, np.int32), np.array([3, 1], np.int32)]
+    computed = [np.full(70_000, 2**20, np.int32), np.array([0, 70_000], np.int32)]
+    p = Program()
+    flats = [p.call(f"{BATCH}flatten_tokens", *pair) for pair in zip(counts, computed, strict=True)]
+    for flat in flats:
+        for name in ("req_indices", "positions", "query_start_loc"):
+            p.see(getattr(flat, name))
+    seen = subject.run(p)
+    assert [array.dtype.str for array in seen] == ["<i8", "<i8", "<i4"] * 2
+    right = [np.arange(70_000), np.full(70_000, 2**20), np.arange(70_001)]
+    right += [np.array(row) for row in ([0, 0, 0, 1], [0, 1, 2, 70_000], [0, 3, 4])]
+    assert all(map(np.array_equal, seen, right))
+
+
+@many
+@given(
+    counts=st.lists(st.sampled_from([1, 2, 255, 256, 257, 65_537]), min_size=1, max_size=12),
+    kind=st.sampled_from(["iter", "list", "tuple"]),
+)
+def test_05_3_decodes_lead_whatever_the_counts_come_in(
+    subject: Any, counts: list[int], kind: str
+) -> None:
+    """Any iterable, which may be read once only, and counts of any size."""
+    p = Program()
+    order = p.call(f"{BATCH}decodes_first", p.call(f"builtins:{kind}", counts))
+    p.see(order)
+    (seen,) = subject.run(p)
+    assert seen.dtype.str == "<i8"
+    assert seen.tolist() == sorted(range(len(counts)), key=lambda index: counts[index] != 1)
+
+
+def test_05_4_whole_numbers_of_64_bits(subject: Any) -> None:
+    """Small slots and indices too, and slots beyond 2**32: a kernel was compiled for one width.
+    What was handed over stays."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 2, 40, 5)
+    for row, table in enumerate(([3, 2**31 - 1, 7], [2**30, 1, 2])):
+        batch.add_request(state(p, f"r{row}", [1]), table, 0)
+    rows, positions = np.array([0, 0, 1, 0]), np.array([4, 9, 0, 14])
+    for chosen in (slice(0, 1), slice(0, 4)):
+        p.see(batch.slot_mapping(rows[chosen], positions[chosen]))
+    flat = p.call(f"{BATCH}flatten_tokens", np.array([1, 2], np.int32), np.array([4, 0], np.int32))
+    seq_lens, num_tokens = np.array([5, 2], np.int32), np.array([5, 2], np.int32)
+    found = p.call(f"{BATCH}rows_to_sample", flat, seq_lens, num_tokens)
+    p.see([found[0], found[1], flat.query_start_loc, batch.block_table.tolist()])
+    one, four, (sampled, last, starts, table) = subject.run(p)
+    assert [array.dtype.str for array in (one, four, sampled, last)] == ["<i8"] * 4
+    assert one.tolist() == [19]
+    assert four.tolist() == [19, (2**31 - 1) * 5 + 4, 2**30 * 5, 39]
+    assert [sampled.tolist(), last.tolist(), starts.tolist()] == [[0, 1], [0, 2], [0, 1, 3]]
+    assert [row[:3] for row in table] == [[3, 2**31 - 1, 7], [2**30, 1, 2]]
+
+
+def test_05_4_a_token_is_known_and_not_yet_computed(subject: Any) -> None:
+    """It takes the row's last place if that is the next; the count of computed tokens is the
+    plan's, and ids may be as large as any vocabulary's."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 2, 4, SIZE)
+    for row, prompt in enumerate(([1, 2, 3], [4])):
+        batch.add_request(state(p, f"r{row}", prompt), [1, 2], 1)
+    batch.append_tokens(np.array([1, 0]), np.array([2**31 - 1, 9]))
+    p.see([batch.token_ids.tolist(), batch.num_tokens.tolist()])
+    p.see([batch.num_computed_tokens.tolist(), batch.num_blocks.tolist()])
+    (tokens, lengths), others = subject.run(p)
+    assert tokens[0] == [1, 2, 3, 9] and tokens[1][:2] == [4, 2**31 - 1]
+    assert [lengths, *others] == [[4, 2], [1, 1], [2, 2]]

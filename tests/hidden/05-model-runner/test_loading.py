@@ -222,8 +222,25 @@ UP = "model.layers.1.mlp.up_proj.weight"
         put(UP, torch.ones(1, 8)),
         put(UP, torch.ones(8, 5)),
         put("model.norm.weight", torch.ones(1)),
+        put("model.norm.weight", torch.ones(8, 1)),
+        put(UP, torch.ones(5, 8, 1)),
+        put("lm_head.bias", torch.ones(11)),
+        put("draft.lm_head.weight", torch.ones(11, 8)),
     ],
-    ids=["no up", "no norm", "a layer too many", "a bias", "short", "one row", "turned", "scalar"],
+    ids=[
+        "no up",
+        "no norm",
+        "a layer too many",
+        "a bias",
+        "short",
+        "one row",
+        "turned",
+        "scalar",
+        "a column",
+        "a third dimension",
+        "a head's bias",
+        "another head",
+    ],
 )
 def test_05_8_what_does_not_fit_is_refused(subject: Any, reference: Any, change: Change) -> None:
     """Missing, unexpected, or of another shape, also where torch would not complain."""
@@ -300,3 +317,38 @@ def test_05_8_the_last_bytes_count(subject: Any) -> None:
     """A download that was cut off is refused, not half loaded."""
     config, tensors = small()
     assert load(subject, config, tensors, cut=4) == {"!raises": "ValueError"}
+
+
+@many
+@given(kind=st.sampled_from(["float32", "float16", "bfloat16"]), data=st.data())
+def test_05_8_values_arrive_as_they_are(subject: Any, kind: str, data: st.DataObject) -> None:
+    """Fractions, large and tiny numbers: each as exactly as the file has it."""
+    config, tensors = small()
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 2**31)))
+    scale = data.draw(st.sampled_from([1.0, 3e-5, 2e4]))
+    dtype = getattr(torch, kind)
+    for name, tensor in tensors.items():
+        drawn = torch.randn(tensor.shape, generator=generator) * scale
+        tensors[name] = drawn.clamp(-6e4, 6e4).to(dtype).float()
+    assert load(subject, config, tensors, kind=kind) == parameters_of(tensors, True)
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("layers.0.mlp.gate_up_proj.weight", ["layers.0.mlp.gate_proj.weight",
+                                              "layers.0.mlp.up_proj.weight"]),
+        ("model.layers.1234.self_attn.qkv_proj.bias", [
+            f"model.layers.1234.self_attn.{part}_proj.bias" for part in "qkv"]),
+        ("model.layers.1234.self_attn.o_proj.weight", None),
+        ("model.embed_tokens.weight", None),
+        ("model.layers.2.self_attn.qkv_projection.weight", None),
+        ("model.layers.2.mlp.my_gate_up_proj.weight", None),
+    ],
+)  # fmt: skip
+def test_05_7_names_anywhere_in_a_model(subject: Any, name: str, parts: list[str] | None) -> None:
+    """Whatever stands before, however many layers there are; a name that only looks like a stack's
+    keeps itself."""
+    p = Program()
+    p.see(p.call(f"{LOADER}checkpoint_names", name))
+    assert subject.run(p) == [parts or [name]]

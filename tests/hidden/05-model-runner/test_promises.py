@@ -230,6 +230,108 @@ def test_05_5_any_comings_and_goings(subject: Any, data: st.DataObject) -> None:
         assert (yours[: len(right)] if isinstance(right, list) else yours) == right
 
 
+def test_05_5_rows_are_dense_though_nobody_has_finished(subject: Any) -> None:
+    """Two of four are preempted; they are remembered as they were, prompt apart from output."""
+    p = Program()
+    runner = make_runner(p, 4)
+    names = ["ana", "ben", "cleo", "dan"]
+    requests = [new(p, name, [5, 6], [number + 1]) for number, name in enumerate(names)]
+    runner._update_states(plan(p, dict.fromkeys(names, 2), requests))
+    for number, name in enumerate(names):
+        runner.requests[name].output_token_ids.append(70 + number)
+    left = {"cleo": 2, "dan": 2}
+    step = plan(p, dict.fromkeys(left, 1), computed=left, preempted=["ana", "ben"])
+    runner._update_states(step)
+    p.see_each(runner.batch.rows, "req_id")
+    for name in ("ana", "ben"):
+        p.see([runner.requests[name].prompt_token_ids, runner.requests[name].output_token_ids])
+    order, *remembered = subject.run(p)
+    assert sorted(order) == ["cleo", "dan"]
+    assert remembered == [[[5, 6], [70]], [[5, 6], [71]]]
+
+
+@pytest.mark.parametrize(("eos", "lora"), [(0, ""), (None, None), (0, "acme")])
+def test_05_5_nothing_is_not_the_same_as_none(subject: Any, eos: Any, lora: Any) -> None:
+    """Token 0 may be the one that ends a text."""
+    p = Program()
+    runner = make_runner(p, 2)
+    params = p.new("mini_vllm.sampling_params:SamplingParams")
+    request = p.new(
+        f"{PLAN}NewRequestData", "ana", [5, 6], params, eos, [1], 0, lora_name=lora
+    )  # fmt: skip
+    runner._update_states(plan(p, {"ana": 2}, [request]))
+    p.see([runner.requests["ana"].eos_token_id, runner.requests["ana"].lora_name])
+    assert subject.run(p) == [[eos, lora]]
+
+
+def test_05_5_a_plan_is_read(subject: Any) -> None:
+    """Others read it after the runner: who has finished, who was preempted, and who computes."""
+    p = Program()
+    runner = make_runner(p, 4)
+    names = ["ana", "ben", "cleo"]
+    requests = [new(p, name, [5, 6], [number + 1]) for number, name in enumerate(names)]
+    runner._update_states(plan(p, dict.fromkeys(names, 2), requests))
+    more = {"cleo": [8]}
+    step = plan(
+        p, {"cleo": 1}, computed={"cleo": 2}, finished=["ana"], preempted=["ben"], blocks=more
+    )
+    runner._update_states(step)
+    p.see([step.finished_req_ids, step.preempted_req_ids, step.new_block_ids])
+    cached = step.scheduled_cached_reqs
+    p.see([cached.req_ids, cached.num_computed_tokens, cached.resumed_req_ids])
+    assert subject.run(p) == [[{"ana"}, ["ben"], more], [["cleo"], [2], set()]]
+
+
+def test_05_6_rows_are_looked_up_in_every_step(subject: Any) -> None:
+    """Cleo alone has a turn, then ana leaves and cleo's row becomes another, and she alone has a
+    turn again."""
+    p = Program()
+    runner = make_runner(p, 4)
+    names = ["ana", "ben", "cleo"]
+    requests = [new(p, name, [5, 6 + n], [n + 1]) for n, name in enumerate(names)]
+    runner._update_states(plan(p, dict.fromkeys(names, 2), requests))
+    for finished in ([], ["ana"], ["ben"]):
+        step = plan(p, {"cleo": 1}, computed={"cleo": 1}, finished=finished)
+        runner._update_states(step)
+        inputs = runner._prepare_inputs(step)
+        p.see([inputs.input_ids.tolist(), inputs.metadata.block_table.tolist()])
+        p.see(
+            p.call("operator:eq", inputs.sample_rows[0], runner.batch.req_id_to_row["cleo"]).item()
+        )
+    assert subject.run(p) == [[[8], [[3]]], True] * 3
+
+
+def test_05_6_a_step_is_prepared_without_a_trace(subject: Any) -> None:
+    """The same step twice gives the same tensors, the plan stays as it is, its order included, and
+    the first step's tensors do not change when the batch goes on."""
+    p = Program()
+    runner = make_runner(p, 4)
+    first = [new(p, "ana", range(9), [1, 2, 3]), new(p, "ben", range(12), [4, 5, 6])]
+    runner._update_states(plan(p, {"ana": 8, "ben": 10}, first))
+    counts = {"ben": 2, "ana": 1}
+    step = plan(p, counts, computed={"ana": 8, "ben": 10})
+    runner._update_states(step)
+    both = [runner._prepare_inputs(step), runner._prepare_inputs(step)]
+
+    def see() -> None:
+        for inputs in both:
+            metadata = inputs.metadata
+            tensors = inputs.input_ids, inputs.positions, inputs.logits_indices
+            others = metadata.slot_mapping, metadata.seq_lens, metadata.block_table
+            p.see([tensor.tolist() for tensor in (*tensors, *others)])
+
+    see()
+    p.see([p.call("builtins:list", step.num_scheduled_tokens.items()), step.num_scheduled_tokens])
+    p.see(runner.batch.num_computed_tokens.tolist())
+    for array in ("token_ids", "num_tokens", "num_computed_tokens", "block_table"):
+        getattr(runner.batch, array).fill(30)
+    see()
+    one, two, (items, plan_after), computed, *again = subject.run(p)
+    assert one == two == again[0] == again[1]
+    assert items == [("ben", 2), ("ana", 1)] and plan_after == counts
+    assert sorted(computed[:2]) == [8, 10]
+
+
 def mixed(p: Program) -> Any:
     """The inputs of a step with a decode of ana at her 9th token, the end of ben's prompt of 12,
     the first 5 tokens of cleo's, and dan's prompt of 2."""

@@ -141,6 +141,45 @@ def test_13_2_what_counts_and_what_does_not(subject: Any) -> None:
     assert again == names[0]
 
 
+@many
+@given(seed=st.integers(0, 2**32 - 1), mode=st.sampled_from(("L", "RGB", "RGBA", "LA")))
+def test_13_2_every_byte_of_a_large_picture(subject: Any, seed: int, mode: str) -> None:
+    """Any byte of a thousand pixels, see-through or not; asked twice, and about a copy."""
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 256, 40 * 25 * len(mode), dtype=np.uint8)
+    place = int(rng.integers(len(data)))
+    other = data.copy()
+    other[place] ^= 1 << int(rng.integers(8))
+    last = data.copy()
+    last[-1] ^= 1
+    p = Program()
+    images = [p.call("PIL.Image:frombytes", mode, (40, 25), x.tobytes()) for x in (data, other)]
+    images += [p.call("PIL.Image:frombytes", mode, (40, 25), last.tobytes()), images[0].copy()]
+    for image in (*images, images[0]):
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, {"a": 1}))
+    images[0].putpixel((0, 0), images[0].getpixel((1, 1)))
+    data[: len(mode)] = data[41 * len(mode) : 42 * len(mode)]
+    p.see(p.call("mini_vllm.multimodal.hasher:hash_image", images[0], {"a": 1}))
+    same = p.call("PIL.Image:frombytes", mode, (40, 25), data.tobytes())
+    p.see(p.call("mini_vllm.multimodal.hasher:hash_image", same, {"a": 1}))
+    first, second, third, copied, again, changed, equal = subject.run(p)
+    assert first == copied == again and first not in (second, third), "by what is in it"
+    assert changed == equal, "a picture that was changed is another one"
+
+
+def test_13_2_any_color_of_the_palette(subject: Any) -> None:
+    """The last of 256 colors counts as well as the first."""
+    p = Program()
+    for place in (None, 0, 100, 767):
+        image = p.call("PIL.Image:frombytes", "P", (6, 4), bytes(range(24)))
+        palette = [index % 251 for index in range(768)]
+        if place is not None:
+            palette[place] += 1
+        image.putpalette(palette)
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, {}))
+    assert len(set(subject.run(p))) == 4
+
+
 def test_13_2_which_color_is_see_through(subject: Any) -> None:
     """None, the first, the second: three pictures."""
     p = Program()
@@ -578,13 +617,45 @@ def test_13_10_any_places(
 
 
 @many
+@given(sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4), levels=st.integers(0, 2))
+def test_13_10_rows_of_several_pictures(subject: Any, sizes: list[int], levels: int) -> None:
+    """Rows of one picture after the other, in float32, into embeddings in half precision."""
+    total, width = sum(sizes), 3 * (1 + levels)
+    numbers = np.arange(total * width, dtype=float).reshape(total, width)
+    places = [index for index in range(2 * total) if index % 3][:total]
+    mask = [index in places for index in range(2 * total)]
+    p = Program()
+    parts = [
+        p.call("torch:tensor", part.tolist()) for part in np.split(numbers, np.cumsum(sizes)[:-1])
+    ]
+    embeds = p.call("torch:ones", 2 * total, 3, dtype=p.name("torch:float16"))
+    merged = p.call(
+        "mini_vllm.multimodal.gather:merge_multimodal_embeddings",
+        embeds, parts, p.call("torch:tensor", mask),
+    )  # fmt: skip
+    for index in (0, 1):
+        p.see(p.call("builtins:str", merged[index].dtype))
+        p.see(merged[index].tolist())
+    kind, found, level_kind, found_levels = subject.run(p)
+    expected = np.ones((2 * total, 3))
+    expected[places] = numbers[:, :3]
+    expected_levels = np.zeros((levels, 2 * total, 3))
+    for level in range(levels):
+        expected_levels[level, places] = numbers[:, 3 * level + 3 : 3 * level + 6]
+    assert kind == level_kind == "torch.float16"
+    assert found == expected.tolist() and found_levels == expected_levels.tolist()
+
+
+@many
 @example(height=2, width=1, merge=3)
 @given(height=st.integers(1, 3), width=st.integers(1, 3), merge=st.integers(1, 3))
 def test_13_11_any_grid(subject: Any, reference: Any, height: int, width: int, merge: int) -> None:
     """Any grid of any blocks."""
     p = Program()
     grid = (height * merge, width * merge, merge)
-    p.see(p.call("mini_vllm.model.qwen3_vl:patch_positions", *grid).tolist())
+    found = p.call("mini_vllm.model.qwen3_vl:patch_positions", *grid)
+    p.see(found.tolist())
+    p.see(p.call("builtins:str", found.dtype))
     compare(subject, reference, p)
 
 
@@ -599,3 +670,37 @@ def test_13_11_any_batch_of_pictures(subject: Any, reference: Any, lengths: list
     p.see(made.tolist())
     yours, theirs = subject.run(p)[0], reference.run(p)[0]
     assert np.allclose(np.array(yours, dtype=float), np.array(theirs, dtype=float), atol=1e-5)
+
+
+@many
+@given(
+    lengths=st.lists(st.integers(1, 5), min_size=1, max_size=3),
+    heads=st.integers(1, 3),
+    head_dim=st.sampled_from((2, 6, 8, 20)),
+    loud=st.sampled_from((1, 600)),
+    kind=st.sampled_from(("float32", "bfloat16")),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_13_11_heads_of_any_size(
+    subject: Any, lengths: list[int], heads: int, head_dim: int, loud: int, kind: str, seed: int
+) -> None:
+    """Scores are divided by the root of the head's size; they may be in the thousands."""
+    rng = np.random.default_rng(seed)
+    q, k, v = rng.integers(-4, 5, (3, sum(lengths), heads, head_dim)) / 4.0
+    q *= loud if kind == "float32" else 1
+    p = Program()
+    three = [p.call("torch:tensor", x.tolist(), dtype=p.name(f"torch:{kind}")) for x in (q, k, v)]
+    found = p.call("mini_vllm.model.qwen3_vl:attend_within_pictures", *three, lengths)
+    p.see(p.call("builtins:str", found.dtype))
+    p.see(found.float())
+    dtype, yours = subject.run(p)
+    expected, start = np.zeros_like(v), 0
+    for length in lengths:
+        part = np.s_[start : start + length]
+        scores = np.einsum("qhd,khd->hqk", q[part], k[part]) / head_dim**0.5
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        expected[part] = np.einsum("hqk,khd->qhd", weights, v[part])
+        start += length
+    assert dtype == f"torch.{kind}"
+    assert np.allclose(yours, expected, atol=1e-4 if kind == "float32" else 0.05)

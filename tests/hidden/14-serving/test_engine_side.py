@@ -8,6 +8,7 @@ import math
 import statistics
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -77,10 +78,11 @@ def test_14_3_random_messages(subject: Any, reference: Any, running: Any, there:
 
 def test_14_3_one_bad_request(subject: Any) -> None:
     """It is told why, and the next one gets in; after a shutdown was asked for, nobody does."""
-    there = [["ADD", "x", "bad"], ["ADD", "y", "good"], ["SHUTDOWN", 1.0], ["ADD", "z", "late"]]
+    there = [["ADD", "x", "bad"], ["ADD", "w", "broken"], ["ADD", "y", "good"]]
+    there += [["SHUTDOWN", 1.0], ["ADD", "z", "late"]]
     seen = play(subject, "handle_messages", {}, there)
     assert seen["diary"] == [["added", ["prepared", "good"]]]
-    assert [line[:2] for line in seen["sent"]] == [["x", "error"], ["z", "abort"]]
+    assert [line[:2] for line in seen["sent"]] == [["x", "error"], ["w", "error"], ["z", "abort"]]
 
 
 def test_14_3_who_is_ending_stays_awake(subject: Any) -> None:
@@ -232,6 +234,19 @@ def test_14_10_a_life_by_hand(subject: Any) -> None:
         assert [seen[name] for name in names] == [20.0, *[None] * 5] and seen["reason"] == "abort"
 
 
+def test_14_10_a_clock_that_begins_at_zero(subject: Any) -> None:
+    """Queued, scheduled and given its first token at 0: 0 is a time, and not the lack of one."""
+    outputs = [
+        {"tokens": 1, "stamp": 0.0, "now": 106.0, "times": [0.0, 0.0]},
+        {"tokens": 1, "stamp": 5.0, "now": 111.0},
+    ]
+    seen = play(subject, "life", outputs, "length", 120.0)
+    assert [step["ttfts"] for step in seen["steps"]] == [[6.0], []]
+    assert [step["itls"] for step in seen["steps"]] == [[], [5.0]]
+    names = ("e2e_latency", "queued_time", "prefill_time", "decode_time", "inference_time")
+    assert [seen[name] for name in names] == [20.0, 0.0, 0.0, 5.0, 5.0]
+
+
 METRICS = "mini_vllm.observability.metrics:"
 
 
@@ -281,6 +296,8 @@ def test_14_11_by_hand(subject: Any) -> None:
         assert found is None
     found = call(subject, f"{METRICS}percentile_from_buckets", [1.0, 2.0], [0.0, 3.0], 0.0)
     assert found == 0.0
+    found = call(subject, f"{METRICS}percentile_from_buckets", [1.0, 2.0], [0.0, 4.0], 0.75)
+    assert found == 1.75, "the last bucket may have an end"
     for limit, expected in ((1, [1]), (4, [1, 2]), (50, [1, 2, 5, 10, 20, 50]), (0, [])):
         assert call(subject, f"{METRICS}build_1_2_5_buckets", limit) == expected
 
@@ -339,11 +356,36 @@ def test_14_12_without_arguments(subject: Any) -> None:
         assert [calls[i]["arguments"] for i in (0, 1)] == ["{}", "{}"], place
 
 
+ARGUMENTS = [
+    '{"arguments": {"arguments": 1}}',
+    '{"a":1,  "b" :"\\u00e9é日😀"}',
+    '{ "text": "}</tool_cal \\"arguments\\": {" }',
+    '[1, {"a": []}]',
+    "null",
+]
+
+
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=["nested", "bmp", "tag", "list", "null"])
+@pytest.mark.parametrize("name", ["f", "my_arguments", "日本"], ids=["f", "arguments", "other"])
+def test_14_12_arguments_as_they_are_written(subject: Any, name: str, arguments: str) -> None:
+    """Letter by letter, and with white space around: what is sent is the model's own text."""
+    spaced = f'<tool_call>\n{{"name": "{name}", "arguments" : {arguments} }}\n</tool_call>'
+    for text in (calls_of((name, arguments)), spaced):
+        for pieces in ([text], list(text), [text[:-20], text[-20:]]):
+            seen = play(subject, "parse_pieces", ["\n é ", *pieces])
+            assert (seen["content"], seen["late"]) == ("\n é ", "")
+            assert seen["calls"][0]["names"] == [name]
+            assert seen["calls"][0]["arguments"] == arguments
+
+
 @many
-@given(text=st.text("<tol_cai>", max_size=14))
-def test_14_12_random_overlaps(subject: Any, text: str) -> None:
+@given(
+    text=st.text("<tol_cai>/", max_size=14),
+    tag=st.sampled_from(["<tool_call>", "</tool_call>", "<<t<<to", "<tool_call><tool_call>", "<"]),
+)
+def test_14_12_random_overlaps(subject: Any, text: str, tag: str) -> None:
     """The longest end of the text that begins the tag and is not all of it."""
-    tag = "<tool_call>"
+    text += tag[: len(text) % len(tag)]
     expected = max(n for n in range(len(tag)) if n <= len(text) and text.endswith(tag[:n]))
     found = call(subject, "mini_vllm.entrypoints.openai.tool_parser:partial_tag_overlap", text, tag)
     assert found == expected
@@ -371,6 +413,13 @@ def test_14_13_spreads(subject: Any) -> None:
         gaps = [b - a for a, b in itertools.pairwise([0.0, *times])]
         cv = statistics.pstdev(gaps) / statistics.mean(gaps)
         assert abs(cv * math.sqrt(burstiness) - 1) < 0.1, burstiness
+
+
+def test_14_13_drawn_by_whoever_asks(subject: Any) -> None:
+    """The caller's generator draws: the same seed gives the same times, another one others."""
+    loads = [play(subject, "load_times", 50, 2.0, 1.0, seed) for seed in (1, 2, 1)]
+    assert loads[0] == loads[2] != loads[1]
+    assert len({round(time, 6) for time in loads[0] + loads[1]}) > 90
 
 
 def test_14_13_objectives_by_hand(subject: Any) -> None:

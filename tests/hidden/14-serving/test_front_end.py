@@ -157,6 +157,8 @@ def test_14_2_a_slot_by_hand(subject: Any) -> None:
     assert read([put("a"), put("b"), wait, put("c"), wait, wait]) == ["ab", "c", "waits"]
     assert read([put("a"), put("b"), look], "CUMULATIVE") == ["b"]
     assert read([["begin"], put("a"), ["end"], wait]) == ["a", "waits"]
+    assert read([["begin"], put("a"), look, put("b"), ["end"]]) == ["a", "b"]
+    assert read([["begin"], put("a"), look, ["end"]]) == ["a", "waits"]
     one = "ValueError: one"
     assert read([put("a"), ["fail", "one"], ["fail", "two"], put("b"), wait, look]) == [one, None]
     assert read([["begin"], ["fail", "one"], ["end"], put("b"), look]) == [one, "b"]

@@ -29,6 +29,22 @@ def new_store(p: Program, letters: str = "") -> tuple[Any, dict[str, Any]]:
     return store, paths
 
 
+def test_15_2_the_oldest_first_and_nobody(subject: Any) -> None:
+    """None of none is no refusal; of four the two oldest go, named in that order."""
+    p = Program()
+    policy = p.new(f"{KV}offload_manager:LRUCachePolicy", 4)
+    for place, letter in enumerate("abcd"):
+        policy.insert(key(letter), p.new(f"{KV}offload_manager:BlockStatus", place, 0))
+    p.see(p.call("builtins:list", policy.evict(0, [])))
+    gone = policy.evict(2, [key("b")])
+    p.see([gone[0][0], gone[1][0]])
+    p.see([gone[0][1].block_id, gone[1][1].block_id])
+    p.see(policy.evict(3, []))
+    p.see(p.call("builtins:list", policy.blocks))
+    kept = [key("b"), key("d")]
+    assert subject.run(p) == [[], [key("a"), key("c")], [0, 2], None, kept]
+
+
 @pytest.mark.parametrize("asked", ["ac", "ca", "aca"])
 def test_15_3_who_is_asked_for_stays(subject: Any, asked: str) -> None:
     """Two places, a older than b, and a wanted beside the new c: b goes, wherever a stands."""
@@ -41,6 +57,52 @@ def test_15_3_who_is_asked_for_stays(subject: Any, asked: str) -> None:
     p.see([place.keys_to_store, place.evicted_keys])
     p.see([manager.lookup(key(letter)) for letter in "abc"])
     assert subject.run(p) == [[[key("c")], [key("b")]], [True, False, None]]
+
+
+def test_15_3_a_question_makes_nobody_younger(subject: Any) -> None:
+    """a is the oldest, and goes, however often somebody has asked whether it is there."""
+    p = Program()
+    manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 2)
+    for letter in "ab":
+        manager.prepare_store([key(letter)])
+        manager.complete_store([key(letter)])
+    p.see([manager.lookup(key(letter)) for letter in "bcaa"])
+    p.see(manager.prepare_store([key("c")]).evicted_keys)
+    assert subject.run(p) == [[True, False, True, True], [key("a")]]
+
+
+@pytest.mark.parametrize("size", [4, 16])
+def test_15_5_what_the_host_has(subject: Any, size: int) -> None:
+    """Nothing, one block of five, two behind the device's two, and all that are left."""
+    p = Program()
+    config = p.new(
+        "mini_vllm.config:KVTransferConfig", "OffloadingConnector", "kv_both",
+        kv_connector_extra_config={"cpu_bytes_to_use": 8}, engine_id="e",
+    )  # fmt: skip
+    context = p.new(f"{KV}base:ConnectorContext", NORTH, size, 1, 64)
+    role = p.name(f"{KV}base:KVConnectorRole.SCHEDULER")
+    request = p.new("mini_vllm.request:Request", "ada", list(range(5 * size)))
+    p.set(request, "block_hashes", [key(letter) for letter in "abcde"])
+    for there, num_computed in (("bcd", 0), ("acde", 0), ("acd", 2), ("abcde", 2)):
+        connector = p.new(f"{KV}offloading:OffloadingConnector", config, role, context)
+        for place, letter in enumerate(there):
+            block = p.new(f"{KV}offload_manager:BlockStatus", place, 0)
+            connector.manager.policy.insert(key(letter), block)
+        p.see(connector.get_num_new_matched_tokens(request, size * num_computed))
+    expected = [(0, False), (size, True), (2 * size, True), (3 * size, True)]
+    assert subject.run(p) == expected
+
+
+def test_15_8_what_was_sent_has_not_arrived(subject: Any) -> None:
+    """ada is loading: that something of hers has been sent is not what she waits for."""
+    p = Program()
+    state = p.new(f"{KV}remote_kv:TransferState", p.call("builtins:set", ["ada"]))
+    for kind in ("send", "recv", "recv"):
+        over = p.call(f"{KV}remote_kv:transfers_over", state, ["ada", "ben"], kind)
+        p.see(p.call("builtins:len", over))
+        p.see([state.loading, state.arrived])
+    waits, arrived = [{"ada"}, set()], [{"ada"}, {"ada"}]
+    assert subject.run(p) == [0, waits, 0, arrived, 0, arrived]
 
 
 def test_15_3_no_room_beside_who_is_asked_for(subject: Any) -> None:
@@ -67,6 +129,96 @@ def test_15_3_who_has_been_written_is_left_alone(subject: Any, success: bool) ->
     p.see(manager.prepare_store([key("c"), key("d")]))
     p.see(manager.prepare_store([key("c")]).evicted_keys)
     assert subject.run(p) == [[True, True, False], None, [key("b")]]
+
+
+def test_15_6_no_room_for_a_load(subject: Any) -> None:
+    """It is refused, and asked with all that the engine's rule needs; nothing else has moved."""
+    p = Program()
+    names = p.new("builtins:dict")
+    p.call(
+        "builtins:exec",
+        f"""
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+from {KV}remote_kv import TransferState
+from {KV}scheduler import RemoteKVScheduler
+from mini_vllm.request import Request
+
+told, left = [], []
+for whole in (False, True):
+    scheduler = RemoteKVScheduler.__new__(RemoteKVScheduler)
+    manager = SimpleNamespace(
+        allocate_for_load=Mock(return_value=None), prefix_cache_stats=Mock()
+    )
+    scheduler.kv_cache_manager = manager
+    scheduler.scheduler_config = SimpleNamespace(scheduler_reserve_full_isl=whole)
+    scheduler.transfers, scheduler.passed_over = TransferState(), []
+    scheduler.has_started_loads = False
+    request = Request("ada", list(range(9)))
+    before = (request.status, request.num_computed_tokens, request.num_cached_tokens)
+    answer = scheduler._start_load(None, request, "hits", 4, 3)
+    told.append(manager.allocate_for_load.call_args.args[1:])
+    left.append([
+        answer, before == (request.status, request.num_computed_tokens, request.num_cached_tokens),
+        sorted(scheduler.transfers.loading), len(scheduler.passed_over),
+        scheduler.has_started_loads, len(manager.prefix_cache_stats.mock_calls),
+    ])
+""",
+        names,
+    )
+    p.see(names["told"])
+    p.see(names["left"])
+    told, left = subject.run(p)
+    assert [list(args) for args in told] == [[3, 4, "hits", whole] for whole in (False, True)]
+    assert left == [[False, True, [], 0, False, 0]] * 2
+
+
+def test_15_10_what_is_counted(subject: Any) -> None:
+    """A block that is there already, and one that cannot be stored, are not counted again; a view
+    of bytes is counted and stored like bytes."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"key": key("a"), "other": key("b")})
+    p.call(
+        "builtins:exec",
+        f"""
+import tempfile
+from unittest.mock import patch
+
+from {KV}store import HEADER, BlockStore
+
+store = BlockStore(tempfile.mkdtemp(), b"n" * 32, 10**6)
+store.evict()
+seen = []
+for name, payload in ((key, bytes(100)), (key, bytes(100)), (other, memoryview(bytes(50)))):
+    seen.append([store.put(name, payload), store.num_bytes])
+with patch("os.replace", side_effect=OSError("no space left on device")):
+    seen.append([store.put(b"c" * 32, bytes(70)), store.num_bytes])
+back = [store.get(key), store.get(other)]
+size = HEADER.size
+""",
+        names,
+    )
+    for name in ("seen", "back", "size"):
+        p.see(names[name])
+    seen, back, size = subject.run(p)
+    one, both = 100 + size, 150 + 2 * size
+    assert seen == [[True, one], [True, one], [True, both], [False, both]]
+    assert back == [bytes(100), bytes(50)]
+
+
+def test_15_10_what_cannot_be_read(subject: Any) -> None:
+    """A folder stands where a block should be, or a file where its folder should: nothing is
+    there, and nothing is raised."""
+    p = Program()
+    store, _ = new_store(p)
+    first, second = (store.path_of(key(letter)) for letter in "ab")
+    first.mkdir(parents=True)
+    second.parent.write_bytes(b"")
+    p.see([store.get(key("a")), store.get(key("b"))])
+    p.see([store.put(key("c"), b"kv"), store.get(key("c"))])
+    assert subject.run(p) == [[None, None], [True, b"kv"]]
 
 
 def test_15_10_every_block_counts(subject: Any) -> None:
@@ -115,6 +267,46 @@ def test_15_11_the_oldest_go_however_they_are_found(
     p.see([store.evict(), store.num_bytes])
     p.see([path.exists() for path in paths.values()])
     assert subject.run(p) == [[100 * len(left)] * 2, [letter in left for letter in "abc"]]
+
+
+def test_15_11_by_the_nanosecond(subject: Any) -> None:
+    """Written in the same second, the name of the youngest the first: age decides."""
+    p = Program()
+    store, paths = new_store(p, "cba")
+    for age, letter in enumerate("cba"):
+        written = 10**18 + 1000 * age
+        p.call("os:utime", paths[letter], ns=(written, written))
+    p.set(store, "max_bytes", 200)
+    p.see(store.evict())
+    p.see([paths[letter].exists() for letter in "abc"])
+    assert subject.run(p) == [200, [True, True, False]]
+
+
+@pytest.mark.parametrize(("share", "is_left"), [(0.5, True), (2.0, False)])
+def test_15_11_a_writer_has_its_time(subject: Any, share: float, is_left: bool) -> None:
+    """An unfinished file is deleted when its writer is taken for dead, and not before; it counts
+    for nothing."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"share": share})
+    p.call(
+        "builtins:exec",
+        f"""
+import os, tempfile, time
+from {KV}store import STALE_SECONDS, BlockStore
+
+store = BlockStore(tempfile.mkdtemp(), b"n" * 32, 10**6)
+path = store.path_of(b"a" * 32).with_suffix(".tmp")
+path.parent.mkdir()
+path.write_bytes(bytes(100))
+written = time.time() - share * STALE_SECONDS
+os.utime(path, (written, written))
+left = store.evict()
+""",
+        names,
+    )
+    p.see([names["left"], names["path"].exists()])
+    assert subject.run(p) == [[0, is_left]]
 
 
 def test_15_11_vanished_since_it_was_counted(subject: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -60,9 +61,20 @@ def test_15_2_any_tier(subject: Any, reference: Any, data: Any) -> None:
             policy.touch(data.draw(st.lists(KEYS, max_size=4)))
         else:
             gone = policy.evict(data.draw(st.integers(0, 4)), data.draw(st.lists(KEYS, max_size=2)))
-            p.see(p.call("builtins:bool", gone))
+            p.see(p.call("builtins:repr", gone))
         p.see(p.call("builtins:list", policy.blocks))
     compare(subject, reference, p)
+
+
+def whichever_is_free(seen: list[Any]) -> list[Any]:
+    """Which of the free blocks a key gets is nobody's business: only how many, each of its own."""
+
+    def number(found: re.Match[str]) -> str:
+        ids = re.findall(r"\d+", found[0])
+        assert len(ids) == len(set(ids))
+        return f"{len(ids)} blocks"
+
+    return [re.sub(r"block_ids=\[.*?\]", number, x) if isinstance(x, str) else x for x in seen]
 
 
 @many
@@ -81,7 +93,7 @@ def test_15_3_any_stores(subject: Any, reference: Any, data: Any) -> None:
             manager.complete_store(keys, success=move == "done")
         p.see([manager.lookup(bytes([letter]) * 32) for letter in b"abcdefgh"])
         manager.check_integrity()
-    compare(subject, reference, p)
+    assert whichever_is_free(subject.run(p)) == whichever_is_free(reference.run(p))
 
 
 @many
@@ -132,7 +144,8 @@ def test_15_5_any_offer(subject: Any, reference: Any, data: Any) -> None:
         "mini_vllm.config:KVTransferConfig", "OffloadingConnector", "kv_both",
         kv_connector_extra_config={"cpu_bytes_to_use": 8}, engine_id="e",
     )  # fmt: skip
-    context = p.new(f"{KV}base:ConnectorContext", NORTH, 4, 1, 64)
+    size = data.draw(st.sampled_from([4, 4, 5, 16]))
+    context = p.new(f"{KV}base:ConnectorContext", NORTH, size, 1, 64)
     role = p.name(f"{KV}base:KVConnectorRole.SCHEDULER")
     connector = p.new(f"{KV}offloading:OffloadingConnector", config, role, context)
     for place, letter in enumerate(b"abcde"):
@@ -143,10 +156,10 @@ def test_15_5_any_offer(subject: Any, reference: Any, data: Any) -> None:
             connector.manager.policy.insert(bytes([letter]) * 32, block)
     if data.draw(st.booleans()):
         connector.loads.update({"ben": ([data.draw(KEYS)], None)})
-    spare = data.draw(st.integers(0, 3))
-    request = p.new("mini_vllm.request:Request", "ada", list(range(20 + spare)))
+    spare = data.draw(st.integers(0, size - 1))
+    request = p.new("mini_vllm.request:Request", "ada", list(range(5 * size + spare)))
     p.set(request, "block_hashes", [bytes([letter]) * 32 for letter in b"abcde"])
-    p.see(connector.get_num_new_matched_tokens(request, 4 * data.draw(st.integers(0, 4))))
+    p.see(connector.get_num_new_matched_tokens(request, size * data.draw(st.integers(0, 4))))
     p.see(p.call("builtins:list", connector.manager.policy.blocks))
     compare(subject, reference, p)
 
@@ -154,13 +167,19 @@ def test_15_5_any_offer(subject: Any, reference: Any, data: Any) -> None:
 @many
 @given(data=st.data())
 def test_15_7_any_arrival(subject: Any, reference: Any, data: Any) -> None:
-    """Any number of tokens, of which any number came."""
+    """Any number of tokens, some of them its output, of which any number came."""
     num_tokens = data.draw(st.integers(1, 17))
-    came = data.draw(st.integers(0, num_tokens))
+    num_output = data.draw(st.sampled_from([0, 0, min(2, num_tokens - 1)]))
+    came = data.draw(
+        st.one_of(st.integers(0, num_tokens), st.integers(num_tokens - num_output, num_tokens))
+    )
     p = Program()
     manager = p.new(f"{KV}remote_kv:RemoteKVCacheManager", 16, 4, 64, hash_root=NORTH)
-    request = p.new("mini_vllm.request:Request", "ada", list(range(num_tokens)))
+    prompt = list(range(num_tokens - num_output))
+    request = p.new("mini_vllm.request:Request", "ada", prompt)
     request.set_block_hasher(manager.block_hasher)
+    for token in range(num_output):
+        request.append_output_token_ids(50 + token)
     nothing = p.new("mini_vllm.core.kv_cache_manager:KVCacheBlocks")
     manager.allocate_for_load(request, max(came, 1), 0, nothing, False)
     p.set(request, "num_computed_tokens", came)
@@ -232,7 +251,7 @@ def test_15_9_any_hole(subject: Any, reference: Any, data: Any) -> None:
             scheduled[name] = data.draw(st.integers(1, computed))
     invalid = p.call("builtins:set", data.draw(st.lists(st.integers(1, 9), max_size=4)))
     find = f"{KV}remote_kv:find_rewinds"
-    p.see(p.call(find, requests, invalid, tables, scheduled, 4))
+    p.see(p.call(find, requests, invalid, tables, scheduled, data.draw(st.sampled_from([4, 4, 7]))))
     compare(subject, reference, p)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import shutil
+import socket
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from labkit.course import sync
 from labkit.course.files import git as asked
 from labkit.course.manifest import Course
 from labkit.course.update import update
+from labkit.learner.commands import undo
 from tests.labkit.toy_course import ENGINE, lab, make_course, rewrite, write
 
 
@@ -99,7 +101,9 @@ def test_a_second_update_has_nothing_to_do(clone: Clone) -> None:
     clone.publish(NEWER)
     update(clone.mine)
     before = lab(clone.mine).read_text()
-    assert {change.kind for change in update(clone.mine)} == {"backup", "kept"}
+    second = update(clone.mine)
+    assert {change.kind for change in second} == {"backup", "course", "kept"}
+    assert f"nothing newer in origin/main ({clone.origin})" in "\n".join(map(str, second))
     assert lab(clone.mine).read_text() == before
 
 
@@ -210,6 +214,69 @@ def test_without_a_remote_one_is_told_how_to_name_one(clone: Clone) -> None:
 def test_a_copy_without_git_is_told_to_clone(clone: Clone) -> None:
     shutil.rmtree(clone.mine.root / ".git")
     assert "not a git clone" in refusal(clone)
+
+
+def test_a_copy_inside_another_repository_is_told_to_clone(clone: Clone) -> None:
+    """As a course that lies in the folder of somebody's homework."""
+    shutil.rmtree(clone.mine.root / ".git")
+    outer = clone.mine.root.parent
+    git(outer, "init", "-q")
+    git(outer, "remote", "add", "origin", str(clone.origin))
+    assert f"repository of another kind, {outer}" in refusal(clone)
+
+
+def test_a_folder_that_git_does_not_trust_is_named_with_gits_own_remedy(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rewrite(clone.mine, "clamp", "return 42")
+    monkeypatch.setenv("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1")
+    *_, last = update(clone.mine)
+    assert f"git config --global --add safe.directory {clone.mine.root}" in last.why
+
+
+def test_without_git_one_is_told_so(clone: Clone, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    *_, last = update(clone.mine)
+    assert last.why.startswith("git does not answer (") and "install it" in last.why
+
+
+def test_a_course_that_was_published_anew_is_to_be_cloned_again(clone: Clone) -> None:
+    rewrite(clone.mine, "clamp", "return 42")
+    clone.commit()
+    git(clone.origin, "checkout", "-q", "--orphan", "anew")
+    git(clone.origin, "commit", "-qm", "all of it")
+    git(clone.origin, "branch", "-M", "anew", "main")
+    assert "the course was published anew: clone it again" in refusal(clone)
+
+
+def test_a_remote_that_does_not_answer_is_not_waited_for(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"git://127.0.0.1:{silent.getsockname()[1]}/x"
+        git(clone.mine.root, "remote", "set-url", "origin", address)
+        monkeypatch.setattr("labkit.course.files.GIT_SECONDS", 0.5)
+        assert "`git fetch` did not end within 0.5 s" in refusal(clone)
+
+
+def test_an_undone_update_can_be_made_again(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the labs were made from comes back with them, or the next update would take the old
+    skeleton's lines for the learner's own."""
+    monkeypatch.setenv("LABKIT_ROOT", str(clone.mine.root))
+    rewrite(clone.mine, "clamp", "return 42")
+    clone.commit()
+    mine, record = lab(clone.mine).read_text(), sync.read_record(clone.mine.root)
+    clone.publish(NEWER)
+    update(clone.mine)
+    merged = lab(clone.mine).read_text()
+    undo()
+    assert (lab(clone.mine).read_text(), sync.read_record(clone.mine.root)) == (mine, record)
+    assert sync.RECORD not in capsys.readouterr().out
+    clone.publish(NEWER.replace("A queue and a clamp.", "Newer still."))
+    assert not {"wrong", "conflict"} & {change.kind for change in update(clone.mine)}
+    assert lab(clone.mine).read_text() == merged.replace("A queue and a clamp.", "Newer still.")
 
 
 def test_a_git_that_was_stopped_leaves_a_lock_that_is_named(clone: Clone) -> None:

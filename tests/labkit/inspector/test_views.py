@@ -294,6 +294,7 @@ def test_terminal_and_perfetto_write_no_page(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        ([], "say which run: make inspect TRACE=run.jsonl"),
         (["no.jsonl"], "no.jsonl: there is no such file"),
         (["{}", "--impl", "mine"], "--impl mine: it must be one of reference, labs, vllm"),
         (["{}", "--impl", "labs", "--scheduler", "x"], "--scheduler goes with --impl reference"),

@@ -141,6 +141,15 @@ def test_the_notebook_runs_again_if_a_cell_or_what_it_enters_changes(toy: Course
     assert "2 tasks and the notebook: unchanged since" in screen(toy)
 
 
+def test_a_notebook_that_is_torn_in_another_way_is_read_again(toy: Course) -> None:
+    """Both are no JSON at the same place, so the error alone does not tell them apart."""
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text("<<<<<<< yours\n" + path.read_text())
+    assert "holds an unresolved merge" in screen(toy)
+    path.write_text("")
+    assert "holds an unresolved merge" not in screen(toy)
+
+
 def test_a_run_that_was_cut_off_leaves_no_verdict(toy: Course) -> None:
     """`drain` hangs: the tests behind it may not have run."""
     rewrite(toy, "Fifo.drain", "while True:\n    number += 0")

@@ -64,6 +64,20 @@ def test_an_untouched_skeleton_is_met_calmly(toy: Course) -> None:
     assert "✗" not in text
 
 
+def test_a_wrong_answer_in_the_notebook_is_shown_though_nothing_else_is_written(
+    toy: Course,
+) -> None:
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    document = json.loads(path.read_text())
+    for cell in document["cells"]:
+        if "todo" in cell["metadata"].get("tags", []):
+            cell["source"] = "def blocks(*_):\n    return -1\n"
+    path.write_text(json.dumps(document))
+    text, _ = screen(toy)
+    assert "Nothing is written yet" not in text
+    says(text, "○ 00.1", "✗ N00.1", "next: edit labs/00-toy/fifo.py:8 (clamp)")
+
+
 def test_all_green_needs_tests_and_notebook(toy: Course) -> None:
     solve(toy)
     text, green = screen(toy)
@@ -172,6 +186,43 @@ def test_a_known_mistake_is_named(toy: Course) -> None:
     assert "known mistake" not in screen(toy)[0]
 
 
+TWINS = """
+[[mutants]]
+exercise = "00.1"
+name = "one-too-many"
+misconception = "Your clamp takes one more than the budget."
+function = "clamp"
+search = "budget"
+replace = "budget + 1"
+
+[[mutants]]
+exercise = "00.1"
+name = "twice"
+misconception = "Your clamp takes the budget twice."
+function = "clamp"
+search = "budget"
+replace = "2 * budget"
+"""
+
+
+def test_of_mistakes_that_fail_the_same_tests_the_one_with_her_values_is_named(toy: Course) -> None:
+    phase = toy.phase("0")
+    file = mistakes.mutants_file(phase)
+    file.write_text(file.read_text() + TWINS)
+    mutants.write_vectors(phase, mutants.run(phase, mistakes.load(phase)))
+    failing = json.loads(mistakes.vectors_file(phase).read_text())["public"]
+    assert failing["one-too-many"] == failing["twice"] != []
+    solve(toy)
+    for wrong, said in (
+        ("budget + 1", "Your clamp takes one more than the budget."),
+        ("2 * budget", "Your clamp takes the budget twice."),
+    ):
+        rewrite(toy, "clamp", f"return max(min(wanted, {wrong}, limit), 0)")
+        says(screen(toy)[0], f"known mistake: {said}")
+    rewrite(toy, "clamp", "return max(min(wanted, budget + 2, limit), 0)")
+    assert "known mistake" not in screen(toy)[0], "a third one fails the same tests"
+
+
 def test_a_task_that_reaches_another_hole_waits_for_it(toy: Course) -> None:
     solve(toy, "Fifo.head", "Fifo.drain")
     says(screen(toy)[0], "○ 00.1 Clamp  (not written yet)", "… 00.2", "(1 of 2)  waits for 00.1")
@@ -242,6 +293,24 @@ def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(toy: Cou
     says(text, "stopped as a whole; it stood here", "in clamp")
     says(text, "✗ 00.1", "Still running after 1 s", "(clamp), then make lab-00")
     assert "in clamp: turns += 1" in text or "in clamp: while True:" in text, text
+
+
+def test_a_cell_that_ends_the_process_is_named(toy: Course) -> None:
+    solve(toy)
+    answer_notebook(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text(path.read_text().replace("waste = 15", "import os; os._exit(3)"))
+    text, _ = screen(toy)
+    says(text, "✗ N00.2 Waste", "here the whole process ended (exit code 3)", "- N00.1")
+    assert "restore the notebook" not in text
+
+
+def test_a_cell_that_is_not_python_is_named_with_its_line_once(toy: Course) -> None:
+    solve(toy)
+    answer_notebook(toy)
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text(path.read_text().replace("waste = 15", "waste = (15"))
+    says(screen(toy)[0], "✗ N00.2 Waste", "SyntaxError: '(' was never closed (line 1 of the cell)")
 
 
 def test_a_cell_that_catches_everything_is_named(toy: Course) -> None:

@@ -6,13 +6,17 @@ import errno
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 import typer
 
 from labkit.cli import main
@@ -24,7 +28,7 @@ from labkit.course.state import State
 from labkit.grading import likeness
 from labkit.judge import diagnose, public
 from labkit.learner import commands as loop
-from labkit.notebook import CheckFailed, predict
+from labkit.notebook import CheckFailed, check, check_close, predict
 from labkit.setup import bootstrap
 from tests.labkit.learner.test_commands import CATCHES_EVERYTHING, says, screen
 from tests.labkit.toy_course import lab, make_course, rewrite, solve
@@ -247,6 +251,23 @@ def test_a_long_exception_is_cut(toy: Course) -> None:
     assert max(map(len, text.splitlines())) < 700
 
 
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (
+            "class Odd(Exception):\n    __str__ = None\nraise Odd",
+            "Odd: <its message cannot be made",
+        ),
+        ("class Odd(Exception):\n    __str__ = lambda _: 1 / 0\nraise Odd", "ZeroDivisionError>"),
+        ("raise NotImplementedError", "NotImplementedError\n"),
+    ],
+)
+def test_an_exception_is_named_whatever_it_says(toy: Course, body: str, said: str) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", body)
+    says(screen(toy)[0], said, "in clamp, labs/00-toy/fifo.py:")
+
+
 def test_tasks_that_a_loop_kept_from_running_keep_their_points(toy: Course) -> None:
     solve(toy)
     screen(toy)
@@ -274,6 +295,38 @@ def test_undo_brings_the_last_backup_back_and_can_be_undone(toy: Course) -> None
     assert lab(toy).read_text() == mine
     printed(loop.undo)
     assert lab(toy).read_text() == blank
+
+
+def test_a_folder_that_is_gone_is_restored_whole(toy: Course) -> None:
+    (toy.root / "labs/Makefile").write_text("all:\n")
+    sync.sync(toy)
+    folder = toy.root / "labs/00-toy"
+    before = {path.name: path.read_text() for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    says(printed(loop.reset, "00", task="", notebook_only=False), "restored labs/00-toy/Makefile")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
+
+
+def test_undo_passes_over_a_backup_of_what_is_there(toy: Course) -> None:
+    """An update that had nothing to do, or was refused, leaves one: the work lies before it."""
+    solve(toy)
+    mine = lab(toy).read_text()
+    printed(loop.reset, "00", task="", notebook_only=False)
+    blank = lab(toy).read_text()
+    files.backup(toy.root, [lab(toy)])
+    says(printed(loop.undo), "brought back labs/00-toy/fifo.py")
+    assert lab(toy).read_text() == mine
+    printed(loop.undo)
+    assert lab(toy).read_text() == blank
+
+
+def test_where_every_backup_is_what_is_there_nothing_is_undone(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files.backup(toy.root, [lab(toy)])
+    with pytest.raises(typer.Exit):
+        loop.undo()
+    assert "nothing to undo" in capsys.readouterr().out
 
 
 def test_without_a_backup_undo_says_so(toy: Course, capsys: pytest.CaptureFixture[str]) -> None:
@@ -472,6 +525,8 @@ def test_a_phase_is_found_as_one_types_it(toy: Course, name: str) -> None:
 
 def test_a_task_is_found_as_the_screen_writes_it() -> None:
     assert task_in("03.2", "") == ("03", "2")
+    assert task_in("03-2", "") == ("03", "2")
+    assert task_in("03-scheduler", "") == ("03-scheduler", "")
     assert task_in("03", "2") == ("03", "2")
     assert task_in("03.2", "4") == ("03.2", "4")
 
@@ -498,8 +553,34 @@ def test_a_prediction_is_a_number(
         predict("P2", guess, "How much of it?")  # type: ignore[arg-type]
 
 
-def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(toy: Course) -> None:
-    solve(toy)
+@pytest.mark.parametrize(
+    "guess", [np.int64(3), np.float32(0.5), torch.tensor(2.5), Fraction(1, 2), 1_000, 12.5]
+)
+def test_a_number_may_be_anybodys(
+    toy: Course, monkeypatch: pytest.MonkeyPatch, guess: object
+) -> None:
+    monkeypatch.setattr("labkit.notebook._started", [toy.phase("0")])
+    assert predict("P2", guess, "How much of it?") == guess  # type: ignore[arg-type]
+    check_close(guess, float(guess))  # type: ignore[arg-type]
+    assert State(toy.root).get("predictions", "P00.2")["guess"] == float(guess)  # type: ignore[arg-type]
+
+
+def test_an_answer_may_be_numpys() -> None:
+    check(np.int64(3), 3)
+    check(np.bool_(True), True)
+    with pytest.raises(CheckFailed, match="yours is 4, expected is 3"):
+        check(np.int64(4), 3)
+    for wrong in (3.0, "3", True, np.array([3])):
+        with pytest.raises(CheckFailed):
+            check(wrong, 3)
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(
+    toy: Course, written: bool
+) -> None:
+    if written:
+        solve(toy)
     (toy.root / "labs/00-toy/lab.ipynb").write_text('{"cells": [1]}')
     says(
         screen(toy)[0], "labs/00-toy/lab.ipynb cannot be read as a notebook", "reset 00 --notebook"
@@ -542,6 +623,17 @@ def test_pytest_typed_by_hand_says_whom_it_judges(
     monkeypatch.setenv("LABKIT_OVERLAY", mapping)
     line = conftest.pytest_report_header(None)  # type: ignore[arg-type]
     assert ("make lab-NN" in line) is (mapping == "{}")
+
+
+@pytest.mark.parametrize("quiet", ["-q", "-qq", "--no-header", "-v"])
+def test_pytest_says_whom_it_judges_in_its_first_line_however_quiet(quiet: str) -> None:
+    file = "tests/public/00-orientation/test_1_finished.py"
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", quiet, file]
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
+    done = subprocess.run(words, cwd=ROOT, env=base, capture_output=True, text=True)
+    assert done.returncode == 0
+    assert done.stdout.count("judged: the reference in mini_vllm, not your files") == 1
+    assert quiet == "-v" or "judged:" in "".join(done.stdout.splitlines()[:2])
 
 
 def test_a_phase_with_a_part_written_is_not_called_untouched(toy: Course) -> None:

@@ -14,7 +14,8 @@ from functools import cache
 
 import pytest
 
-from labkit.course.manifest import Course, Phase
+from labkit.course import source
+from labkit.course.manifest import Course, Exercise, Phase
 from labkit.course.root import ROOT
 
 COURSE = Course(ROOT)
@@ -76,6 +77,46 @@ def test_files_and_tasks_are_counted_right(phase: Phase) -> None:
     tasks = re.findall(r"(?m)^(?:\w+ files?, )?(\w+) tasks", build)
     assert {WORDS.index(word.lower()) for word in files} <= {len(phase.modules)}
     assert {WORDS.index(word.lower()) for word in tasks} == {len(phase.exercises)}
+
+
+def body_lines(phase: Phase, task: Exercise) -> dict[str, int]:
+    """Function of a task -> lines of its solution, without docstring, comments and empty lines.
+
+    A chapter names a method with its class or without, so both stand here.
+    """
+    text = phase.reference_file(task.module).read_text("utf-8")
+    found = {}
+    for name in task.functions:
+        body = source.body_text(text, source.find(text, name)).splitlines()
+        lines = [line.strip() for line in body]
+        count = sum(bool(line) and not line.startswith("#") for line in lines)
+        found[name] = found[name.rpartition(".")[2]] = count
+    return found
+
+
+@each_phase
+def test_the_lines_of_a_function_are_counted_right(phase: Phase) -> None:
+    build = (phase.folder / "02-mini-build.md").read_text("utf-8")
+    wrong = []
+    for number, section in re.findall(r"(?ms)^## Task (\d+)(.*?)(?=^## |\Z)", build):
+        lines = body_lines(phase, phase.exercise(number))
+        for name, said in re.findall(r"`([\w.]+)`\s+\((\d+)\b", section):
+            if name in lines and lines[name] != int(said):
+                wrong.append(f"task {number}: `{name}` has {lines[name]} lines, not {said}")
+    assert not wrong, "\n".join(wrong)
+
+
+@each_phase
+def test_the_guide_says_about_how_many_lines_that_is(phase: Phase) -> None:
+    guide = (phase.folder / "00-guide.md").read_text("utf-8")
+    (said,) = re.findall(r"\*\*You write:\*\*\s+about\s+(\d+)\s+lines", guide)
+    lines = [
+        count
+        for task in phase.exercises
+        for name, count in body_lines(phase, task).items()
+        if name in task.functions
+    ]
+    assert abs(sum(lines) - int(said)) <= 5, f"{sum(lines)} lines in all"
 
 
 def test_every_phase_but_those_without_a_count_was_looked_at() -> None:
