@@ -339,6 +339,8 @@ def reset(
         fresh = sync.generated(chosen)
         if notebook_only:
             fresh = {path: text for path, text in fresh.items() if path.suffix == ".ipynb"}
+        elif not chosen.labs.exists():
+            fresh |= sync.makefile(chosen)
     kept = backup(chosen.root, list(fresh))
     if kept:
         print(f"your version is in {shown(chosen.root, kept)}; `make undo` brings it back")
@@ -363,7 +365,7 @@ def undo() -> None:
     kept = ((folder, differing(root, folder)) for folder in reversed(folders))
     last, back = next((pair for pair in kept if pair[1]), (folders[-1], {}))
     if not back:
-        print("your files are as they are in every backup of .labkit/backups: nothing to undo")
+        print("every backup in .labkit/backups holds what stands there now: nothing to undo")
         raise typer.Exit(1)
     now = backup(root, list(back))
     write_all(back)

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
-MAX_STOPS = 16
-"""Most stop strings of a request."""
+MOST_STRINGS = {"stop": 16, "bad_words": 1024}
+"""Longest lists of a request. Words are spelled in tokens before anybody else has a turn."""
 SAME_NAME = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
@@ -116,11 +116,13 @@ class GenerationRequest(Lenient):
         Raises:
             ValueError: for a value out of range; :class:`SamplingParams` names it.
         """
-        if isinstance(self.stop, list) and len(self.stop) > MAX_STOPS:
-            raise APIError(
-                f"stop has {len(self.stop)} strings; at most {MAX_STOPS} are allowed; use fewer",
-                param="stop",
-            )
+        for name, most in MOST_STRINGS.items():
+            value = getattr(self, name)
+            if isinstance(value, list) and len(value) > most:
+                raise APIError(
+                    f"{name} has {len(value)} strings; at most {most} are allowed; use fewer",
+                    param=name,
+                )
         known = {field.name for field in dataclasses.fields(SamplingParams)}
         given = {name: getattr(self, name) for name in SAME_NAME}
         given = {name: value for name, value in given.items() if value is not None}

@@ -82,6 +82,7 @@ def test_null_is_what_is_not_given(server: Server) -> None:
         ("completions", {"use_beam_search": True}, "use_beam_search is not supported; "),
         ("completions", {"prompt_embeds": "AAAA"}, "prompt_embeds is not supported; "),
         ("completions", {"guided_choice": ["yes", "no"]}, "structured_outputs={'choice': ...}"),
+        ("completions", {"bad_words": ["x"] * 1025}, "bad_words has 1025 strings; at most 1024"),
         ("completions", {"stream": "perhaps"}, "stream is 'perhaps'"),
         ("completions", {"seed": 2**63}, f"seed is {2**63}"),
         ("completions", {"truncate_prompt_tokens": 5000}, "is 5000; the model's length"),

@@ -123,6 +123,19 @@ def test_10_1_where_the_input_is(subject: Any) -> None:
     assert subject.run(p) == ["meta", [2, 3]]
 
 
+@pytest.mark.parametrize("size", [0, 4])
+def test_10_1_alone_it_is_a_new_tensor_too(subject: Any, size: int) -> None:
+    """Whoever changes the sum changes nobody's input."""
+    p = Program()
+    alone = p.call("types:SimpleNamespace", rank_in_group=0, world_size=1)
+    x = p.call("torch:ones", [size])
+    total = p.call(f"{DIST}collectives:ring_all_reduce", x, alone)
+    p.see(p.call("operator:is_", total, x))
+    total.add_(1)
+    p.see(x.tolist())
+    assert subject.run(p) == [False, [1.0] * size]
+
+
 @many
 @given(
     size=st.integers(0, 10**8),
@@ -187,9 +200,11 @@ def test_10_4_any_heads(
     compare(subject, reference, p)
 
 
-def test_10_4_kv_heads_are_not_cut(subject: Any) -> None:
-    """Three KV heads for two ranks: refused on both, though the query heads come out even."""
-    for rank in range(2):
+@pytest.mark.parametrize(("heads", "kv_heads", "ranks"), [(6, 3, 2), (6, 2, 3), (12, 4, 6)])
+def test_10_4_kv_heads_are_not_cut(subject: Any, heads: int, kv_heads: int, ranks: int) -> None:
+    """Three KV heads for two ranks, or two for three: refused on all, though the query heads come
+    out even."""
+    for rank in range(ranks):
         p = Program()
         names = code(
             p,
@@ -197,13 +212,17 @@ def test_10_4_kv_heads_are_not_cut(subject: Any) -> None:
 from {DIST}linear import QKVParallel
 from {DIST}parallel_state import GroupCoordinator
 
+layout = QKVParallel(GroupCoordinator(list(range(ranks)), rank), heads, kv_heads)
 try:
-    QKVParallel(GroupCoordinator([0, 1], rank), 6, 3).parts(7, [24, 12, 12])
+    layout.parts(7, [4 * heads, 4 * kv_heads, 4 * kv_heads])
     is_refused = False
 except ValueError:
     is_refused = True
 """,
             rank=rank,
+            ranks=ranks,
+            heads=heads,
+            kv_heads=kv_heads,
         )
         p.see(names["is_refused"])
         assert subject.run(p) == [True]
@@ -440,6 +459,36 @@ good = [torch.equal(vectors, table[ids]) for vectors in run_ranks(ranks, work)]
     )
     p.see(names["good"])
     assert subject.run(p) == [[True] * ranks]
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_10_7_in_the_dtype_of_the_table(subject: Any, kind: str) -> None:
+    """Half of a table: its vectors stay in its dtype, infinite rows of others do no harm, and the
+    tokens that were asked for stay as they are."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}vocab import VocabParallelEmbedding
+table = torch.arange(200 * 2).view(200, 2).to(getattr(torch, kind))
+ids = torch.tensor([0, 127, 128, 199])
+
+def work(group):
+    embedding = VocabParallelEmbedding(group, 200)
+    rows = embedding.rows
+    weight = torch.full((rows.stop - rows.start, 2), 7.0, dtype=table.dtype)
+    weight[: len(table[rows])] = table[rows]
+    return embedding.lookup(ids, weight)
+
+found = run_ranks(2, work)
+good = [torch.equal(vectors, table[[0, 127, 128, 199]]) for vectors in found]
+kinds = [str(vectors.dtype) for vectors in found]
+after = ids.tolist()
+""",
+        kind=kind,
+    )
+    p.see([names["good"], names["kinds"], names["after"]])
+    assert subject.run(p) == [[[True] * 2, [f"torch.{kind}"] * 2, [0, 127, 128, 199]]]
 
 
 @few
@@ -735,6 +784,55 @@ for who, message in moves:
     )
     p.see(names["log"])
     compare(subject, reference, p)
+
+
+@pytest.mark.parametrize("size", [255, 256, 300, 65_535, 65_536, 70_000])
+@pytest.mark.parametrize("last", [b"\0\0", b"\xff"], ids=["zeros", "ones"])
+def test_10_11_long_messages(subject: Any, size: int, last: bytes) -> None:
+    """Their length takes more than one byte of the header, and zeros at the end are theirs."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}shm_broadcast import FIRST, ShmRingBuffer
+memory = bytearray(ShmRingBuffer.num_bytes(1, 80_000, 2))
+writer, reader = [ShmRingBuffer(memory, 1, 80_000, 2) for _ in range(2)]
+message = bytes(range(1, 200)) * 400
+message = message[: size - len(last)] + last
+same = []
+for header in (0, FIRST):
+    writer.commit_write(message, header)
+    same.append(reader.commit_read(0) == (message, header))
+""",
+        size=size,
+        last=last,
+    )
+    p.see(names["same"])
+    assert subject.run(p) == [[True, True]]
+
+
+@pytest.mark.parametrize("late", range(5))
+def test_10_11_the_last_reader_counts(subject: Any, late: int) -> None:
+    """Of five readers four have read, in every order: the chunk is theirs until the fifth has."""
+    p = Program()
+    names = code(
+        p,
+        RING
+        + """
+writer.commit_write(b"news")
+seen = []
+for who in [*range(late), *range(late + 1, readers), late]:
+    seen.append(writer.can_write())
+    assert sides[who].can_read(who)
+    sides[who].commit_read(who)
+seen.append(writer.can_write())
+""",
+        readers=5,
+        chunks=1,
+        late=late,
+    )
+    p.see(names["seen"])
+    assert subject.run(p) == [[False] * 5 + [True]]
 
 
 @few

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -41,10 +42,11 @@ PATTERNS = st.sampled_from(
 @example(alpha=6, rslora=True, patterns={}, layer=0, rank=4)
 @example(alpha=6, rslora=False, patterns={"proj": 9, "q": 7, "q|x_proj": 5}, layer=0, rank=3)
 @example(alpha=6, rslora=False, patterns={"q_proj": 9, ".*": 7}, layer=1, rank=3)
+@example(alpha=6, rslora=False, patterns={"proj": 3, "q_proj": 0}, layer=1, rank=4)
 @given(
     alpha=st.integers(1, 64),
     rslora=st.booleans(),
-    patterns=st.dictionaries(PATTERNS, st.integers(1, 64), max_size=3),
+    patterns=st.dictionaries(PATTERNS, st.integers(0, 64), max_size=3),
     layer=st.integers(0, 2),
     rank=st.integers(1, 16),
 )
@@ -60,18 +62,25 @@ def test_11_1_any_scale(
     """Patterns that fit the end, the whole, nothing; ranks and rsLoRA."""
     p = Program()
     config = p.new(f"{PEFT}PEFTHelper", 8, alpha, rslora, patterns)
-    p.see(config.scaling(f"model.layers.{layer}.self_attn.q_proj", rank))
+    for block, rows in ((layer, rank), (layer, rank + 1), (layer + 1, rank)):
+        p.see(config.scaling(f"model.layers.{block}.self_attn.q_proj", rows))
     compare(subject, reference, p)
 
 
 @many
 @example(parts=["base_model.model", "layers", "base_model.model", "fc"], end="lora_A.weight")
 @example(parts=["base_model.model", "fc"], end="lora_B.weight")
+@example(parts=["fc", "lora_A.weight", "fc"], end="lora_B.weight")
+@example(parts=["fc"], end="my_lora_A.weight")
 @given(
     parts=st.lists(
-        st.sampled_from(["base_model.model", "layers", "0", "fc"]), min_size=1, max_size=5
+        st.sampled_from(["base_model.model", "layers", "0", "fc", "lora_A.weight"]),
+        min_size=1,
+        max_size=5,
     ),
-    end=st.sampled_from(["lora_A.weight", "lora_B.weight", "weight", "lora_A.default.weight"]),
+    end=st.sampled_from(
+        ["lora_A.weight", "lora_B.weight", "weight", "lora_A.default.weight", "my_lora_A.weight"]
+    ),
 )
 def test_11_1_any_name(subject: Any, reference: Any, parts: list[str], end: str) -> None:
     """Prefixes once, twice or not at all; other names are refused."""
@@ -145,6 +154,44 @@ def test_11_2_any_pairs(subject: Any, reference: Any, data: Any) -> None:
     for mine, right in zip(yours, theirs, strict=True):
         assert (mine is None) == (right is None)
         assert right is None or (mine.dtype == right.dtype and np.array_equal(mine, right))
+
+
+def test_11_2_an_alpha_for_each_projection(subject: Any) -> None:
+    """A pattern names the projection, and not the matrix whose slice it is."""
+    p = Program()
+    names = ("q_proj", "k_proj")
+    file = {}
+    for number, name in enumerate(names):
+        for half, shape in (("A", (2, 3)), ("B", (2, 2))):
+            file[f"base_model.model.a.{name}.lora_{half}.weight"] = tensor(
+                p, numbers(number, *shape)
+            )
+    config = p.new(f"{PEFT}PEFTHelper", 8, 16, False, {"k_proj": 6, "qkv_proj": 100})
+    load = "mini_vllm.lora.checkpoint:LoRAModel.from_tensors"
+    weights = p.call(load, "k", file, config, targets_of(p, names)).weights["a.qkv_proj"]
+    for index in (0, 1):
+        p.see(weights[index].b.tolist())
+    scaled = [
+        [[factor * value for value in row] for row in numbers(number, 2, 2)]
+        for number, factor in ((0, 8.0), (1, 3.0))
+    ]
+    assert subject.run(p) == scaled
+
+
+@pytest.mark.parametrize("lacks", [None, 0, 1, 2, 3])
+def test_11_2_each_half_has_its_other(subject: Any, lacks: int | None) -> None:
+    """Of two pairs any half may be missing; or a fifth tensor may be of another kind."""
+    p = Program()
+    one = tensor(p, [[1.0]])
+    file = {f"a.{name}.lora_{half}.weight": one for name in "qk" for half in "AB"}
+    if lacks is None:
+        file["a.q.bias"] = one
+    else:
+        del file[list(file)[lacks]]
+    refuse = p.new("unittest:TestCase").assertRaises
+    pair = p.name("mini_vllm.lora.checkpoint:pair_tensors")
+    refuse(p.name("builtins:ValueError"), pair, file)
+    assert subject.run(p) == []
 
 
 def test_11_3_slot_after_slot(subject: Any, reference: Any) -> None:
@@ -236,6 +283,66 @@ def test_11_4_each_rule_of_going(subject: Any) -> None:
     p.see(manager.activate("a", ["a"]))
     p.see(manager.slots)
     assert subject.run(p) == [["b", "c", "a"], ["c", "a", "d"], 0, 1, 1, 1, ["c", "a"]]
+
+
+def test_11_4_a_refusal_moves_nothing(subject: Any) -> None:
+    """A bad adapter, known before or not, and a step that needs all slots: everything stays."""
+    p = Program()
+    manager = manager_of(p, 2, 3)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    bad = p.new("builtins:ValueError", "bad")
+    p.set(manager, "_load", p.new("unittest.mock:Mock", side_effect=[loaded] * 3 + [bad]))
+
+    def look() -> None:
+        p.see(p.call("builtins:dict", manager.paths))
+        p.see([p.call("builtins:list", manager.cpu_cache), manager.slots])
+        p.see([p.call("builtins:list", manager.last_used), manager.num_activations])
+
+    for key in "abc":
+        manager.add_adapter(key, f"/{key}")
+    for key in "ba":
+        manager.activate(key, [key])
+    look()
+    p.new("unittest:TestCase").assertRaises(
+        p.name("builtins:ValueError"), manager.add_adapter, "broken", "/broken"
+    )
+    p.see(manager.activate("c", ["a", "b", "c"]))
+    look()
+    *before, answer, paths, places, used = subject.run(p)
+    assert answer is None and before == [paths, places, used]
+    assert paths == {key: f"/{key}" for key in "abc"}
+
+
+def test_11_4_whose_turn_it_was_least_recently(subject: Any) -> None:
+    """Used in another order than they were loaded: a slot goes by its use."""
+    p = Program()
+    manager = manager_of(p, 2, 3)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
+    for key in "abc":
+        manager.add_adapter(key, "/x")
+    for key in "bac":
+        p.see(manager.activate(key, [key]))
+    p.see(manager.slots)
+    assert subject.run(p) == [0, 1, 0, ["c", "a"]]
+
+
+def test_11_4_the_newest_stays_and_all_others_go(subject: Any) -> None:
+    """Where nobody else may go, the newest stays all the same; later all that are too many go,
+    also from their slots."""
+    p = Program()
+    manager = manager_of(p, 1, 1)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
+    for key, keep in (("a", ""), ("b", "a"), ("c", "ab"), ("d", "")):
+        manager.add_adapter(key, "/x", list(keep))
+        p.see(p.call("builtins:list", manager.cpu_cache))
+        p.see(manager.slots)
+        if key != "d":
+            manager.activate("a", ["a"])
+    found = subject.run(p)
+    assert found[::2] == [["a"], ["a", "b"], ["a", "b", "c"], ["d"]]
+    assert found[1::2] == [[None], ["a"], ["a"], [None]]
 
 
 def test_11_4_who_is_in_use_stays_and_is_known(subject: Any) -> None:
@@ -345,9 +452,19 @@ def test_11_6_any_steps(subject: Any, reference: Any, steps: list[list[int]]) ->
     p.see(meta.token_indices_sorted_by_lora_ids.narrow(0, 0, total).tolist())
     p.see(meta.active_lora_ids.tolist())
     p.see(meta.num_tokens_per_lora.tolist())
-    p.see(meta.lora_token_start_loc.tolist())
+    p.see(meta.lora_token_start_loc.narrow(0, 0, len(set(steps[-1])) + 1).tolist())
     yours = subject.run(p)
     assert yours == reference.run(p)
+
+
+def test_11_6_tokens_of_a_slot_keep_their_order(subject: Any) -> None:
+    """A long step: a sort of numpy's that is not stable mixes them from 17 tokens on."""
+    slots = [(7 * index) % 5 - 1 for index in range(300)]
+    p = Program()
+    meta = p.new("mini_vllm.lora.mapping:LoRAKernelMeta", 4, 300, p.call("torch:device", "cpu"))
+    meta.prepare_tensors(p.call("numpy:array", slots, dtype="int32"))
+    p.see(meta.token_indices_sorted_by_lora_ids.tolist())
+    assert subject.run(p) == [sorted(range(300), key=lambda index: slots[index])]
 
 
 META = (
@@ -401,6 +518,30 @@ def test_11_7_any_mapping_both_ways(
         p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, who)
         p.see(target.tolist())
     assert subject.run(p) == [expected.astype(float).tolist()] * 2
+
+
+def test_11_7_slices_in_any_place(subject: Any) -> None:
+    """Columns that a slice takes need not be in the order of slices, and may leave some out; the
+    table of strangers is used by every layer, and stays as it is."""
+    x, y = numbers(1, 3, 4), numbers(2, 3, 9)
+    a, b = numbers(3, 1, 2, 2, 4), numbers(4, 1, 2, 9)
+    places = [(5, 8), (1, 4)]
+    expected = np.array(y, dtype=float)
+    for index, (begin, end) in enumerate(places):
+        expected[:2, begin:end] += (
+            np.array(x)[:2] @ np.array(a)[0, index].T @ np.array(b)[0][:, begin:end]
+        )
+    p = Program()
+    columns = [p.call("builtins:slice", *place) for place in places]
+    foreign = tensor(p, [[False], [False], [True]], "bool")
+    groups = [(0, tensor(p, [0, 1], "int64"))]
+    sent = [tensor(p, values) for values in (x, a, b)]
+    for name, who in (("dense", foreign), ("grouped", groups)):
+        target = tensor(p, y)
+        p.call(f"mini_vllm.lora.ops:apply_{name}", sent[0], target, sent[1], sent[2], columns, who)
+        p.see(target.tolist())
+    p.see(foreign.tolist())
+    assert subject.run(p) == [expected.tolist()] * 2 + [[[False], [False], [True]]]
 
 
 def test_11_7_nobody_is_foreign(subject: Any) -> None:

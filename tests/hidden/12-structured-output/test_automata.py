@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import random
 import re
 from itertools import product
 from typing import Any
@@ -53,6 +54,38 @@ def test_12_1_random_intervals(subject: Any, ends: tuple[int, int], near: list[i
     for run in runs:  # ill-formed bytes are spelled by none
         assert not (len(run) == 3 and run[0][0] == 0xED and run[1][1] > 0x9F)
         assert all(0xC2 <= a <= c <= 0xF4 for a, c in run[:1] if len(run) > 1)
+
+
+BORDERS = (0, 0x7F, 0x80, 0x7FF, 0x800, 0xD7FF, 0xD800, 0xDFFF, 0xE000, 0xFFFF, 0x10000, 0x10FFFF)
+
+
+@many
+@example(ends=(0xD800, 0xDFFF))
+@example(ends=(0xD900, 0xE000))
+@example(ends=(0x7F, 0xDBFF))
+@given(
+    ends=st.tuples(
+        *[st.tuples(st.sampled_from(BORDERS), st.integers(-2, 2)).map(lambda x: sum(x))] * 2
+    )
+)
+def test_12_1_ends_at_every_border(subject: Any, ends: tuple[int, int]) -> None:
+    """Intervals that begin or end where the number of bytes changes, or among the surrogates."""
+    low, high = (min(max(end, 0), 0x10FFFF) for end in sorted(ends))
+    p = Program()
+    p.see(p.call(f"{REGEX}utf8_ranges", low, high))
+    p.see(p.call(f"{REGEX}utf8_ranges", high + 1, low))
+    runs, none = subject.run(p)
+    assert none == []
+    for code in {min(max(e + d, 0), 0x10FFFF) for e in (*BORDERS, low, high) for d in (-1, 0, 1)}:
+        if 0xD800 <= code <= 0xDFFF:
+            continue
+        data = chr(code).encode()
+        hits = sum(
+            len(run) == len(data) and all(a <= b <= c for b, (a, c) in zip(data, run, strict=True))
+            for run in runs
+        )
+        assert hits == (low <= code <= high), f"U+{code:04X} for U+{low:04X} to U+{high:04X}"
+    assert not any(len(r) == 3 and r[0][0] <= 0xED <= r[0][1] and r[1][1] > 0x9F for r in runs)
 
 
 def regexes() -> st.SearchStrategy[str]:
@@ -131,6 +164,57 @@ def test_12_2_an_anchor_in_the_middle(subject: Any, at_end: bool) -> None:
     for (free, moves, (start, end)), right in ((seen[:3], []), (seen[3:], [""])):
         found = [word for word in WORDS if run_nfa(free, moves, start, end, word.encode())]
         assert found == right
+
+
+@pytest.mark.parametrize(
+    ("pattern", "texts"),
+    [
+        ("[ax-z]", ["a", "x", "z", "b", "ax"]),
+        ("[é-日]b", ["éb", "ࠀb", "日b", "èb", "é", "b"]),
+        ("[^a]", ["b", "é", "日", "😀", "a", ""]),
+        ("(a|b){0}", ["", "a", "b"]),
+        ("a{0}b{0,2}", ["", "b", "bb", "bbb", "a"]),
+    ],
+    ids=["two-ranges", "two-and-three-bytes", "all-but-one", "no-time", "no-time-and-twice"],
+)
+def test_12_2_several_ranges_and_no_copy(subject: Any, pattern: str, texts: list[str]) -> None:
+    """Characters of one to four bytes, in more than one range; parts that are there no time."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    both = nfa.add(p.call(f"{PATTERNS}parse_regex", pattern))
+    for seen in (nfa.free, nfa.moves, both):
+        p.see(seen)
+    free, moves, (start, end) = subject.run(p)
+    found = [text for text in texts if run_nfa(free, moves, start, end, text.encode())]
+    assert found == [text for text in texts if re.fullmatch(pattern, text)]
+
+
+def test_12_2_calls_and_nothing_at_all(subject: Any) -> None:
+    """A call is one move, by its rule's name; no choice is no way, and no part a free one."""
+    p = Program()
+    patterns = [
+        p.new(f"{PATTERNS}Call", "rule"),
+        p.new(f"{PATTERNS}Union", ()),
+        p.new(f"{PATTERNS}Concat", ()),
+    ]
+    for pattern in patterns:
+        nfa = p.new(f"{REGEX}Nfa")
+        both = nfa.add(pattern)
+        for seen in (nfa.free, nfa.moves, both):
+            p.see(seen)
+    seen = subject.run(p)
+    (free, moves, (start, end)), nothing, empty = seen[:3], seen[3:6], seen[6:]
+    reached, todo = {start}, [start]
+    while todo:
+        for target, _ in free[todo.pop()]:
+            if target not in reached:
+                reached.add(target)
+                todo.append(target)
+    named = [(name, target) for state in reached for name, target in moves[state]]
+    assert len(named) == 1 and named[0][0] == "rule" and end not in reached
+    assert run_nfa(free, [[] for _ in moves], named[0][1], end, b"")
+    assert not run_nfa(nothing[0], nothing[1], *nothing[2], b"")
+    assert run_nfa(empty[0], empty[1], *empty[2], b"")
 
 
 def graph(draw: Any, size: int) -> tuple[list[list[Any]], list[list[Any]]]:
@@ -232,6 +316,38 @@ def test_12_3_an_exponential_pattern_is_refused(subject: Any) -> None:
     assert subject.run(p) == []
 
 
+@pytest.mark.parametrize(("limit", "fits"), [(4, False), (5, True)])
+def test_12_3_exactly_the_limit_fits(subject: Any, limit: int, fits: bool) -> None:
+    """`.*a.` in two letters and its end: five sets."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", [[], [], [], []])
+    p.set(nfa, "moves", [[((97, 98), 0), ((97, 97), 1)], [((97, 98), 2)], [((99, 99), 3)], []])
+    build = p.name(f"{REGEX}subset_construction")
+    if fits:
+        p.see(p.call("builtins:len", build(nfa, 0, 3, limit)))
+    else:
+        refuse = p.new("unittest:TestCase").assertRaises
+        refuse(p.name(f"{REGEX}TooLarge"), build, nfa, 0, 3, limit)
+    assert subject.run(p) == ([limit] if fits else [])
+
+
+def test_12_3_rules_lead_on_too(subject: Any) -> None:
+    """By a rule's name to two states at once; and states that are asked for one at a time."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", [[(1, None)], [], [(3, None)], []])
+    p.set(nfa, "moves", [[("x", 2)], [("x", 1), ("y", 3)], [], []])
+    dfa = p.call(f"{REGEX}subset_construction", nfa, 0, 3)
+    for rule in "xy":
+        after = dfa.calls[0][rule]
+        p.see(dfa.accepting[after].item())
+        p.see(p.call("builtins:sorted", dfa.calls[after]))
+    closure = p.call(f"{REGEX}epsilon_closure", nfa, p.call("builtins:iter", [0, 2]))
+    p.see(p.call("builtins:sorted", closure))
+    assert subject.run(p) == [True, ["x", "y"], True, [], [0, 1, 2, 3]]
+
+
 def test_12_3_large_sets_are_refused_too(subject: Any) -> None:
     """After n letters the automaton is in states 0 to n: 1,000 sets have 500,000 members."""
     size = 1000
@@ -296,6 +412,36 @@ def test_12_4_calls_lead_on(subject: Any) -> None:
         p.name("builtins:ValueError"), p.name(f"{REGEX}remove_dead_states"), dfa, no_rule
     )
     assert subject.run(p) == [[{"x": 1}, {}]]
+
+
+def test_12_4_what_was_given_stays(subject: Any) -> None:
+    """A dead state, and a rule that no text has, leave the new automaton; the old one is whole."""
+    p = Program()
+    table = p.call("numpy:full", [4, 256], DEAD, dtype=p.name("numpy:int32"))
+    for state, target in ((0, 3), (2, 1), (3, 3)):
+        table[state].fill(target)
+    calls = [{"x": 1, "y": 2}, {}, {"x": 1}, {}]
+    accepting = p.call("numpy:array", [False, True, False, False])
+    old = p.new(f"{REGEX}Dfa", table, accepting, calls)
+    no_rule = p.call("builtins:frozenset", ["x"])
+    p.see(p.call("builtins:len", p.call(f"{REGEX}remove_dead_states", old, no_rule)))
+    p.see(old.calls)
+    p.see(p.call("operator:getitem", old.table.tolist(), 0)[0])
+    p.see([old.table[state].max().item() for state in range(4)])
+    assert subject.run(p) == [3, calls, 3, [3, DEAD, 1, 3]]
+
+
+def test_12_4_calls_tell_states_apart(subject: Any) -> None:
+    """States 1 and 2 read the same bytes; only by a call of y does one of them go on."""
+    p = Program()
+    table = [[DEAD] * 256 for _ in range(4)]
+    table[0][97], table[0][98], table[1][99], table[2][99] = 1, 2, 3, 3
+    array = p.call("numpy:array", table, dtype=p.name("numpy:int32"))
+    accepting = p.call("numpy:array", [False, False, False, True])
+    for calls in ([{}, {"y": 3}, {}, {}], [{}, {"y": 3}, {"y": 3}, {}]):
+        old = p.new(f"{REGEX}Dfa", array, accepting, calls)
+        p.see(p.call("builtins:len", p.call(f"{REGEX}minimise", old)))
+    assert subject.run(p) == [4, 3]
 
 
 def count_classes(rows: list[list[int]], accepting: list[bool], alive: set[int]) -> int:
@@ -379,6 +525,23 @@ def test_12_9_random_objects(
         assert (pattern.fullmatch(text) is not None) == right, (needed, others, text)
         for wrong in ("," + text, text + ",", text.replace(",", ",,", 1) if "," in text else ""):
             assert pattern.fullmatch(wrong) is None, (needed, others, wrong)
+
+
+def test_12_9_cases_do_not_double(subject: Any) -> None:
+    """Sixteen members that may all be missing: 17 cases, and not 2**16."""
+    p = Program()
+    members = [p.call(f"{PATTERNS}text", letter) for letter in "abcdefghijklmnop"]
+    comma = p.call(f"{PATTERNS}text", ",")
+    made = p.call(f"{JSON}object_pattern", members, [False] * 16, None, comma)
+    p.see(p.call("builtins:len", p.call("builtins:repr", made)))
+    shown(p, made)
+    size, text = subject.run(p)
+    assert size < 200_000
+    pattern = read(text)
+    for right in ("a", "p", "a,p", "b,d,f", ",".join("abcdefghijklmnop")):
+        assert pattern.fullmatch(right)
+    for wrong in ("", "b,a", "a,", ",a", "a,a"):
+        assert not pattern.fullmatch(wrong)
 
 
 # ------------------------------------------------------------------ stacks
@@ -466,6 +629,37 @@ def test_12_10_deep_right_recursion_stays_small(subject: Any) -> None:
         state = walk.next(state, ord("w"))
     p.see(p.call("builtins:len", walk))
     assert subject.run(p)[0] < 20
+
+
+@few
+@given(seed=st.integers(0, 2**32 - 1))
+def test_12_10_stacks_are_sorted(subject: Any, seed: int) -> None:
+    """Some of a hundred stacks, which read and do not call: they are their own closure, in order,
+    however they are named."""
+    draw = random.Random(seed)
+    pairs = [(draw.randrange(100), draw.randrange(100)) for _ in range(20)]
+    p = Program()
+    walk = lists(p)
+    stack, stacks = p.name(f"{PUSHDOWN}BOTTOM"), []
+    for _ in range(100):
+        stack = walk.push(2, stack)
+        stacks.append(stack)
+    for pair in pairs:
+        p.see(p.call("builtins:list", walk.closure([stacks[index] for index in pair])))
+        p.see([stacks[index] for index in sorted(set(pair))])
+    seen = subject.run(p)
+    assert seen[::2] == seen[1::2]
+
+
+def test_12_10_as_many_stacks_as_may_be(subject: Any) -> None:
+    """The start and 999 readings of one letter are a thousand."""
+    p = Program()
+    names = [f"r{index}" for index in range(999)]
+    rules = {"root": dfa(p, [{}, {"b": 2}, {}], {2}, {0: dict.fromkeys(names, 1)})}
+    rules |= dict.fromkeys(names, dfa(p, [{"a": 1}, {}], {1}, {}))
+    walk = p.new(f"{PUSHDOWN}Pushdown", p.new(f"{PUSHDOWN}Machine", rules, "root"))
+    p.see(p.call("operator:ne", walk.next(walk.start, ord("a")), DEAD))
+    assert subject.run(p) == [True]
 
 
 def test_12_10_too_many_stacks_are_refused(subject: Any) -> None:

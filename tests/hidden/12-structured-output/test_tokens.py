@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -96,6 +97,32 @@ def test_12_5_random_vocabularies(subject: Any, data: st.DataObject) -> None:
     assert [bytes(token) for token in subject.run(p)[0]] == wanted
 
 
+@pytest.mark.parametrize("by_bytes", [False, True])
+def test_12_5_what_looks_like_a_byte(subject: Any, by_bytes: bool) -> None:
+    """In SentencePiece <0x41> is one byte, with more behind it, it is text; in byte-level BPE it is
+    six letters. Of several borders each is a space. An added token is not special by its look."""
+    spelled = ["<0x41>", "<0x41>b", "A<0x41>", "<|think|>"] + (
+        [] if by_bytes else ["\u2581\u2581x\u2581"]
+    )
+    added = {3: ("<|think|>", False)}
+    p = Program()
+    tokenizer = namespace(
+        p,
+        get_vocab=p.call("functools:partial", p.name("builtins:dict"),
+                         p.call("builtins:dict", [(s, i) for i, s in enumerate(spelled)])),
+        all_special_ids=[],
+        added_tokens_decoder=p.call("builtins:dict", [
+            (i, namespace(p, content=content, special=special))
+            for i, (content, special) in added.items()
+        ]),
+    )  # fmt: skip
+    found = p.call(f"{INDEX}token_bytes", tokenizer, len(spelled))
+    p.see(p.call("builtins:list", p.call("builtins:map", p.name("builtins:list"), found)))
+    text = [token.encode() for token in spelled[:4]]
+    wanted = text if by_bytes else [b"A", *text[1:], b"  x "]
+    assert [bytes(token) for token in subject.run(p)[0]] == wanted
+
+
 @many
 @given(vocabulary=texts, data=st.data())
 def test_12_6_random_automata(subject: Any, vocabulary: list[bytes], data: st.DataObject) -> None:
@@ -105,15 +132,17 @@ def test_12_6_random_automata(subject: Any, vocabulary: list[bytes], data: st.Da
     walk = automaton(p, rows, accepting)
     tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, text) for text in vocabulary])
     for state in range(len(rows)):
-        p.see(p.call(f"{INDEX}lift_state", walk, tokens, state).tolist())
+        p.see(p.call(f"{INDEX}lift_state", walk, tokens, state))
     words = -(-len(vocabulary) // 32)
     room = data.draw(st.integers(1, 3))
     index = p.new(f"{INDEX}TokenIndex", walk, tokens, 4 * words * room)
     asked = data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=12))
     for state in asked:
-        p.see(index.row(state).tolist())
+        p.see(index.row(state))
     p.see(p.call("builtins:sorted", index._rows))
-    seen = subject.run(p)
+    *arrays, kept = subject.run(p)
+    assert all(array.dtype == np.int32 for array in arrays)
+    seen = [*(array.tolist() for array in arrays), kept]
     after = [[go(rows, state, text) for text in vocabulary] for state in range(len(rows))]
     assert seen[: len(rows)] == after
     for state, row in zip(asked, seen[len(rows) : -1], strict=True):
@@ -144,22 +173,35 @@ def pack(allowed: list[bool]) -> list[int]:
 @many
 @given(allowed=st.lists(st.booleans(), min_size=1, max_size=140), data=st.data())
 def test_12_7_random_masks(subject: Any, allowed: list[bool], data: st.DataObject) -> None:
-    """Packed, and then changed bit by bit."""
-    changes = data.draw(
-        st.lists(st.tuples(st.integers(0, len(allowed) - 1), st.booleans()), max_size=6)
-    )
+    """Packed, and then changed: several tokens at once, of the same word, and one twice."""
+    some = st.lists(st.integers(0, len(allowed) - 1), max_size=6)
+    changes = data.draw(st.lists(st.tuples(some, st.booleans()), max_size=4))
     p = Program()
     words = p.call(f"{INDEX}pack_bits", p.call("numpy:array", allowed))
-    p.see(words.tolist())
+    p.see(words)
     own = words.copy()
-    for token, flag in changes:
-        p.call(f"{INDEX}set_bits", own, [token], flag)
+    for tokens, flag in changes:
+        p.call(f"{INDEX}set_bits", own, tokens, flag)
     p.see(own.tolist())
     before, after = subject.run(p)
-    assert before == pack(allowed)
-    for token, flag in changes:
-        allowed[token] = flag
+    assert before.tolist() == pack(allowed) and before.dtype == np.int32
+    for tokens, flag in changes:
+        for token in tokens:
+            allowed[token] = flag
     assert after == pack(allowed)
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_12_7_all_tokens_of_a_word_at_once(subject: Any, allowed: bool) -> None:
+    """Tokens 3, 31, 3 again and 32, in a row of a larger mask."""
+    p = Program()
+    mask = p.call("numpy:full", [3, 2], 0 if allowed else -1, dtype=p.name("numpy:int32"))
+    p.call(f"{INDEX}set_bits", mask[1], [3, 31, 3, 32], allowed)
+    p.see(mask.tolist())
+    other, changed = [0, 0], [8 - 2**31, 1]
+    if not allowed:
+        other, changed = [[-1 - word for word in words] for words in (other, changed)]
+    assert subject.run(p) == [[other, changed, other]]
 
 
 VOCABULARY, ENDS = [b"", b"a", b"b", b"ab", b"c", b"ca", b""], (0, 6)
@@ -203,6 +245,26 @@ def test_12_8_ends_and_corners(subject: Any) -> None:
     )
     open_again = pack([True, True, *[False] * 4, True])
     assert subject.run(p) == [False, False, [1, 6], True, True, [0], False, open_again, False]
+
+
+def test_12_8_a_row_of_its_own(subject: Any) -> None:
+    """Rows of other requests stay as they are, and so does what the index keeps for all of them;
+    too many tokens are not taken back, and nothing is."""
+    p = Program()
+    grammar = grammar_of(p, [[1, DEAD, DEAD], [DEAD, DEAD, DEAD]], [False, True])
+    words = p.call("numpy:full", [3, 1], -1, dtype=p.name("numpy:int32"))
+    grammar.accept_tokens("r", [1])
+    grammar.fill_bitmask(words, 2)
+    p.see(words.tolist())
+    p.see(grammar.index.row(1).tolist())
+    grammar.accept_tokens("r", [6])
+    grammar.fill_bitmask(words, 1)
+    p.see(words.tolist())
+    refuse = p.new("unittest:TestCase").assertRaises
+    refuse(p.name("builtins:ValueError"), grammar.rollback, 3)
+    p.see([grammar.is_terminated(), grammar.num_processed_tokens])
+    ends = pack([True, *[False] * 5, True])
+    assert subject.run(p) == [[[-1], [-1], ends], [0], [[-1], [0], ends], [True, 2]]
 
 
 @pytest.mark.parametrize("may_end", [False, True])
@@ -304,10 +366,14 @@ def test_12_12_random_drafts(subject: Any, accepted: list[bool], padding: int) -
     asked = good + (good < len(drafts) and drafts[good] != -1)
     p = Program()
     spy, _ = filled(p, drafts, accepted, None)
-    p.see(spy.fill_bitmask.call_count)
-    p.see(spy.accept_tokens.call_count)
+    arguments = p.call("operator:attrgetter", "args")
+    for calls in (spy.fill_bitmask.call_args_list, spy.accept_tokens.call_args_list):
+        p.see(p.call("builtins:list", p.call("builtins:map", arguments, calls)))
     p.see(taken_back(p, spy))
-    assert subject.run(p) == [good + 1, asked, good]
+    filled_rows, told, back = subject.run(p)
+    assert [row for _, row in filled_rows] == list(range(good + 1))
+    assert told == [("r", [draft]) for draft in drafts[:asked]]
+    assert back == good
 
 
 def test_12_12_an_error_behind_a_draft(subject: Any) -> None:
@@ -351,18 +417,19 @@ def taken_back(p: Program, grammar: Any) -> Any:
 
 
 def test_12_12_every_end_of_a_compilation(subject: Any) -> None:
-    """Running, done, failed, cancelled, and none: only one of them is ready."""
+    """Pending, done, failed, cancelled, running, and none: only one of them is ready."""
     p = Program()
     manager = p.new(MANAGER, p.new("mini_vllm.config:StructuredOutputsConfig"), None, [1])
-    futures = [p.new("concurrent.futures:Future") for _ in range(4)]
+    futures = [p.new("concurrent.futures:Future") for _ in range(5)]
     futures[1].set_result(5)
     futures[2].set_exception(p.new("builtins:ValueError", "bad"))
     futures[3].cancel()
+    futures[4].set_running_or_notify_cancel()
     for future in [*futures, None]:
         constraint = namespace(p, future=future, grammar=None)
         p.see(manager.is_ready(namespace(p, structured_output_request=constraint)))
     p.see(manager.is_ready(namespace(p, structured_output_request=None)))
-    assert subject.run(p) == [False, True, False, False, False, False]
+    assert subject.run(p) == [False, True, False, False, False, False, False]
 
 
 @many

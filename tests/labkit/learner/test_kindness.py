@@ -6,6 +6,7 @@ import errno
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -294,6 +295,16 @@ def test_undo_brings_the_last_backup_back_and_can_be_undone(toy: Course) -> None
     assert lab(toy).read_text() == mine
     printed(loop.undo)
     assert lab(toy).read_text() == blank
+
+
+def test_a_folder_that_is_gone_is_restored_whole(toy: Course) -> None:
+    (toy.root / "labs/Makefile").write_text("all:\n")
+    sync.sync(toy)
+    folder = toy.root / "labs/00-toy"
+    before = {path.name: path.read_text() for path in folder.iterdir()}
+    shutil.rmtree(folder)
+    says(printed(loop.reset, "00", task="", notebook_only=False), "restored labs/00-toy/Makefile")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
 
 
 def test_undo_passes_over_a_backup_of_what_is_there(toy: Course) -> None:

@@ -4,11 +4,11 @@
 class LoRASchedulerExtension:
     def may_admit(self, request, running):
         mine = request.lora_name
-        if not mine:
+        if mine is None:
             return True
         taken = set(self.pinned)
         for other in running:
-            if other.lora_name:
+            if other.lora_name is not None:
                 taken.add(other.lora_name)
         if mine in taken:
             return True
