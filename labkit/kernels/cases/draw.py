@@ -23,9 +23,15 @@ Setup = tuple[dict[str, Any], CaseRules]
 
 
 class Draw:
-    """Random numbers of one case: the same seed and case give the same numbers anywhere."""
+    """Random numbers of one case: the same seed and case give the same numbers anywhere.
+
+    Raises:
+        ValueError: the case holds an object's address, which is another one in each process.
+    """
 
     def __init__(self, seed: int, spec: str, case: str) -> None:
+        if " at 0x" in case:
+            raise ValueError(f"case is {case!r}; give a function by its name, not its address")
         digest = hashlib.sha256(f"{seed}:{spec}:{case}".encode()).digest()
         self._random = random.Random(digest)
         self._generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
