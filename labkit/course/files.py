@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import io
 import os
@@ -77,17 +78,40 @@ def read_python(path: Path) -> str:
         text = f"line {line} holds a zero byte, as files in UTF-16 do; save the file as UTF-8"
         raise SyntaxError(text, (path.name, line, 1, ""))
     try:
-        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(_with_newlines(data)).readline)
     except SyntaxError as error:  # of the first two lines
-        text = f"{error.msg}; save the file as UTF-8"
-        raise SyntaxError(text, (path.name, 1, 1, "")) from None
+        raise SyntaxError(_undecided(data, error), (path.name, 1, 1, "")) from None
     try:
         return io.StringIO(data.decode(encoding), newline=None).read()
-    except (LookupError, UnicodeError) as error:  # a LookupError: a code that is not for texts
+    except LookupError as error:  # a code that is not for texts
+        said = SyntaxError(str(error))
+        raise SyntaxError(_undecided(data, said), (path.name, 1, 1, "")) from None
+    except UnicodeError as error:
         line = data[: getattr(error, "start", 0)].count(b"\n") + 1
-        raise SyntaxError(
-            f"line {line} is no {encoding} text; save the file as UTF-8", (path.name, line, 1, "")
-        ) from None
+        declared = "" if encoding.startswith("utf-8") else "delete the comment that says so, and "
+        text = f"line {line} is no {encoding} text; {declared}save the file as UTF-8"
+        raise SyntaxError(text, (path.name, line, 1, "")) from None
+
+
+DECLARED = re.compile(rb"^[ \t\f]*#.*?coding[:=][ \t]*([-\w.]+)", re.ASCII)
+"""What Python takes for the declaration of an encoding, in either of the first two lines."""
+
+
+def _with_newlines(data: bytes) -> bytes:
+    """Lines as Python counts them: a file from an old Mac ends each with a carriage return."""
+    return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+
+
+def _undecided(data: bytes, error: SyntaxError) -> str:
+    """Why Python does not know in which encoding to read a file, and the remedy."""
+    for number, line in enumerate(_with_newlines(data).split(b"\n")[:2], 1):
+        if found := DECLARED.match(line.removeprefix(codecs.BOM_UTF8)):
+            name = found[1][:40].decode("ascii")
+            return (
+                f"line {number} declares the encoding {name!r}, in which the file cannot be read;"
+                " delete that comment, and save the file as UTF-8"
+            )
+    return f"{error.msg}; save the file as UTF-8"
 
 
 def read_as_utf8(path: Path) -> str:

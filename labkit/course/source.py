@@ -4,6 +4,7 @@ character stays as it was."""
 from __future__ import annotations
 
 import ast
+import io
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,17 @@ class UnresolvedMerge(SyntaxError):
     """Marks of a merge stand in the text; `lineno` is that of the first."""
 
 
+def lines_of(text: str) -> list[str]:
+    """The lines of a text, each with its end, as Python and editors count them. `str.splitlines`
+    would begin one at a form feed or a U+2028 as well, and every number behind it would be off."""
+    return list(io.StringIO(text))
+
+
+def indented(text: str, indent: str) -> str:
+    """As `textwrap.indent`, with the lines of `lines_of`: a U+2028 in a string stays alone."""
+    return "".join(indent + line if line.strip() else line for line in lines_of(text))
+
+
 def unresolved_merge(text: str, broken: bool = False) -> int:
     """The line of the first mark that a merge has left, also one that somebody has forgotten to
     delete; 0 if there is none.
@@ -28,7 +40,7 @@ def unresolved_merge(text: str, broken: bool = False) -> int:
             docstring they may underline a title.
     """
     marks = ("<<<<<<< ", ">>>>>>> ", *(("||||||| ",) if broken else ()))
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(lines_of(text), 1):
         if line.startswith(marks) or (broken and line.rstrip() in ("=======", "|||||||")):
             return number
     return 0
@@ -123,7 +135,7 @@ def find(text: str, name: str, filename: str = "<source>") -> Function:
 
 def _header_end(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> int:
     """Last line of `def …:`; comments between it and the first statement belong to the body."""
-    lines = text.splitlines()
+    lines = lines_of(text)
     line = node.body[0].lineno - 1
     while line > node.lineno and (
         not lines[line - 1].strip() or lines[line - 1].lstrip()[0] == "#"
@@ -134,14 +146,16 @@ def _header_end(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> int:
 
 def function_text(text: str, function: Function) -> str:
     """The function's lines, decorators included, dedented."""
-    return textwrap.dedent(
-        "\n".join(text.splitlines()[function.first_line - 1 : function.end_line])
-    )
+    return _dedented(text, function.first_line, function.end_line)
 
 
 def body_text(text: str, function: Function) -> str:
     """The body's lines without the docstring, dedented."""
-    return textwrap.dedent("\n".join(text.splitlines()[function.body_line - 1 : function.end_line]))
+    return _dedented(text, function.body_line, function.end_line)
+
+
+def _dedented(text: str, first: int, last: int) -> str:
+    return textwrap.dedent("".join(lines_of(text)[first - 1 : last]).removesuffix("\n"))
 
 
 def replace_body(text: str, name: str, body: str, filename: str = "<source>") -> str:
@@ -157,9 +171,9 @@ def replace_body(text: str, name: str, body: str, filename: str = "<source>") ->
     if function.body_line <= node.lineno or node.body[0].lineno == node.lineno:
         raise SourceError(f"{filename}:{node.lineno}: put the body of {name} on a line of its own")
     indent = " " * node.body[0].col_offset
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     end = _with_trailing_comments(lines, function.end_line, node.col_offset)
-    new = textwrap.indent(body.strip("\n"), indent) + "\n"
+    new = indented(body.strip("\n"), indent) + "\n"
     return "".join(lines[: function.body_line - 1]) + new + "".join(lines[end:])
 
 
@@ -170,9 +184,9 @@ def replace_function(text: str, name: str, source: str, filename: str = "<source
         SourceError: there is no such function.
     """
     function = find(text, name, filename)
-    lines = text.splitlines(keepends=True)
+    lines = lines_of(text)
     end = _with_trailing_comments(lines, function.end_line, function.node.col_offset)
-    new = textwrap.indent(source.strip("\n"), " " * function.node.col_offset) + "\n"
+    new = indented(source.strip("\n"), " " * function.node.col_offset) + "\n"
     return "".join(lines[: function.first_line - 1]) + new + "".join(lines[end:])
 
 

@@ -11,6 +11,7 @@ random inputs: the class has one seed, kept in `results/class.toml`.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import hashlib
 import io
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import TypeVar
 
 import typer
@@ -47,6 +49,12 @@ from labkit.inside import child
 from labkit.process import overlay
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 Result = TypeVar("Result")
 SECONDS = 3600.0
@@ -152,7 +160,7 @@ def grade(job: Job) -> GradeResult:
 
 def grade_practice(job: Job) -> dict[str, str]:
     """The verdicts on one student's hunts and change requests, from a process of its own."""
-    path = job.out.with_suffix(".practice.json")
+    path = job.out.parent / "practice" / job.out.name
     path.unlink(missing_ok=True)
     words = ["-m", "labkit", "grade-practice", job.phase.number, str(job.folder.resolve())]
     words += ["--result", str(path.resolve()), "--seed", str(job.seed % 2**32)]
@@ -231,6 +239,28 @@ def class_seed(out: Path, wanted: int | None) -> int:
     return seed
 
 
+@contextlib.contextmanager
+def alone(out: Path) -> Iterator[None]:
+    """Keep others from grading into the same folder: of two, each would remove what the other has
+    written, and each might draw a seed. The lock ends with this process, however that ends.
+
+    Raises:
+        ValueError: another one grades into it.
+    """
+    if fcntl is None:  # Windows
+        yield
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".grading", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"another grade-class works on {out}; wait for it, or give another --out"
+            ) from None
+        yield
+
+
 def show(phase: Phase, results: dict[str, GradeResult], out: Path, console: Console) -> None:
     """How many passed, who is broken and why, whose every function is the reference's, and where
     the table is."""
@@ -249,10 +279,32 @@ def show(phase: Phase, results: dict[str, GradeResult], out: Path, console: Cons
         words = isolation.spoken(name, unavailable)
         console.print(f"isolation: {words}", markup=False, soft_wrap=True)
     if whole:
-        console.print(f"every function is the reference's: {', '.join(whole)}", markup=False)
+        names = ", ".join(whole)
+        console.print(f"every function is the reference's: {names}", markup=False, soft_wrap=True)
     if some := len(flagged) - len(whole):
         console.print(f"some functions are: {some} more, in the column `flags`", markup=False)
     console.print(f"table: {out / 'class.csv'}", markup=False, soft_wrap=True)
+
+
+def grade_class(
+    todo: list[Job], workers: int, again: bool, console: Console
+) -> dict[str, GradeResult]:
+    """Grade what is not done yet, and tell how far it is; the result of each by name."""
+    results = {} if again else {job.name: old for job in todo if (old := finished(job))}
+    if results:
+        console.print(f"{len(results)} of {len(todo)} are done already")
+    number = todo[0].phase.number
+    todo = [job for job in todo if job.name not in results]
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
+        bar = progress.add_task(f"grade-{number}", total=len(todo))
+        for job, result in run(todo, workers):
+            results[job.name] = result
+            progress.advance(bar)
+            if not console.is_terminal:
+                points = f"{result.earned:g} of {result.points:g}"
+                print(f"{job.name}: {points} points  {why_broken(result)}".rstrip(), flush=True)
+    return results
 
 
 @polite
@@ -273,7 +325,6 @@ def main(
     if not folder.is_dir():
         raise ValueError(f"{folder} is no folder; it must hold one folder for each student")
     sandbox.choose_rung(chosen, isolate)  # say now, and once, that a rung does not work
-    todo = find_jobs(chosen, folder, out, class_seed(out, seed), isolate)
     console = Console(highlight=False)
     if left_out := strays(folder):
         console.print(
@@ -281,25 +332,15 @@ def main(
             markup=False,
             soft_wrap=True,
         )
-    if practice:
-        rows = {job.name: row for job, row in side_by_side(todo, jobs, grade_practice)}
-        write_text(out / "practice.csv", practice_table(dict(sorted(rows.items()))))
-        console.print(f"table: {out / 'practice.csv'}", markup=False, soft_wrap=True)
-        return
-    results = {} if again else {job.name: old for job in todo if (old := finished(job))}
-    if results:
-        console.print(f"{len(results)} of {len(todo)} are done already")
-    todo = [job for job in todo if job.name not in results]
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
-        bar = progress.add_task(f"grade-{chosen.number}", total=len(todo))
-        for job, result in run(todo, jobs):
-            results[job.name] = result
-            progress.advance(bar)
-            if not console.is_terminal:
-                points = f"{result.earned:g} of {result.points:g}"
-                print(f"{job.name}: {points} points  {why_broken(result)}".rstrip(), flush=True)
-    write_text(out / "class.csv", exports.table(results))
+    with alone(out):
+        todo = find_jobs(chosen, folder, out, class_seed(out, seed), isolate)
+        if practice:
+            rows = {job.name: row for job, row in side_by_side(todo, jobs, grade_practice)}
+            write_text(out / "practice.csv", practice_table(dict(sorted(rows.items()))))
+            console.print(f"table: {out / 'practice.csv'}", markup=False, soft_wrap=True)
+            return
+        results = grade_class(todo, jobs, again, console)
+        write_text(out / "class.csv", exports.table(results))
     show(chosen, results, out, console)
     if any(result.status == "error" for result in results.values()):
         print("The grader failed on some; run again to grade only those.", file=sys.stderr)

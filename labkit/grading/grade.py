@@ -34,7 +34,8 @@ from labkit.process import overlay
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
 
-PARSE_LIMITS = child.Limits(seconds=30, memory_mb=1024)
+PARSE_LIMITS = child.Limits(seconds=30, memory_mb=2048)
+"""A file of the largest size that is nothing but short names has a tree of 1 GB."""
 FAILURES_BEFORE_REVEAL = 2
 DROPPED = ("PYTEST_", "PYTHON", "HYPOTHESIS_", "LABKIT_", "COVERAGE_")
 """Variables that could change what pytest does; the grader sets its own."""

@@ -37,6 +37,7 @@ def compare(phase: Phase, folder: Path) -> dict[str, Any]:
             continue
         try:
             theirs = source.functions(text, name)
+            compile(text, name, "exec", dont_inherit=True)  # finds what is wrong with a right tree
         except source.UnresolvedMerge as error:
             broken[name] = error.msg
             continue
@@ -67,9 +68,24 @@ def why_broken(error: SyntaxError | ValueError | RecursionError | MemoryError) -
     return f"{type(error).__name__}, line {line}" if line else type(error).__name__
 
 
-def tree(function: source.Function) -> str:
-    """The syntax tree of a body as text, without its docstring."""
-    return "\n".join(ast.dump(statement) for statement in function.statements)
+def tree(function: source.Function) -> list[Any]:
+    """The syntax tree of a body without its docstring: its parts in the order of the text.
+
+    Without recursion, in which each `elif` lies within the one before; and with values as they
+    are, for Python writes no number of 5,000 digits that a file may hold as `0x…`.
+    """
+    parts: list[Any] = []
+    waiting: list[Any] = [function.statements]
+    while waiting:
+        part = waiting.pop()
+        inner: list[Any] = []
+        if isinstance(part, ast.AST):
+            inner = [getattr(part, field, None) for field in part._fields]
+        elif isinstance(part, list):
+            inner = part
+        parts.append((type(part), len(inner) if isinstance(part, ast.AST | list) else part))
+        waiting += reversed(inner)
+    return parts
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ Files that the phase does not ask for are never looked at.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -103,10 +104,22 @@ def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
     return None
 
 
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".xz", ".bz2", ".7z", ".rar")
+
+
 def _alike(folder: Path, name: str) -> list[str]:
-    """Files that may have been meant: several of the name, or its letters in another case."""
-    found = [path for path in _below(folder) if path.name.lower() == name.lower()]
+    """Files that may have been meant: several of the name, what a system or a browser makes of it,
+    or an archive that may hold it."""
+    meant = _core(name)
+    found = [p for p in _below(folder) if _core(p.name) == meant or p.suffix.lower() in ARCHIVES]
     return sorted(printable(path.relative_to(folder).as_posix())[:80] for path in found)
+
+
+def _core(name: str) -> str:
+    """What is left of "Scheduler (1).py", "scheduler - Copy.py" or "scheduler.py.txt": its letters,
+    without what a second download, a copy or an editor adds."""
+    letters = re.sub(r"[\W\d_]+", "", name.lower()).removesuffix("txt")
+    return letters.replace("copyof", "").replace("copy", "")
 
 
 def refuse(phase: Phase, files: Mapping[str, Path], seed: int, problem: Problem) -> GradeResult:

@@ -66,12 +66,18 @@ class ToyHeads:
 
 
 def make_step(
-    requests: Sequence[dict[str, Any]], block_size: int = 4, max_model_len: int = 64
+    requests: Sequence[dict[str, Any]],
+    block_size: int = 4,
+    max_model_len: int = 64,
+    order: Sequence[int] | None = None,
 ) -> ProposerInput:
     """The end of a step, from one dict a request.
 
     Keys: `id`; `tokens` (all of them, new ones included); `computed` (before the step);
     `scheduled`, `drafts`, `sampled` (how many); `blocks` (the block table); `params`.
+
+    Args:
+        order: which of the requests ran, in the order of the flat batch; None: all, as they stand.
     """
     batch = InputBatch(len(requests), max_model_len, block_size)
     rows: list[int] = []
@@ -87,14 +93,15 @@ def make_step(
         row = batch.add_request(state, blocks, request["computed"])
         batch.token_ids[row, len(tokens) :] = 49  # what rejected drafts have left behind
         rows.append(row)
+    ran = range(len(requests)) if order is None else order
 
     def column(name: str, default: int = 0) -> Any:
-        return np.array([request.get(name, default) for request in requests], dtype=np.int32)
+        return np.array([requests[index].get(name, default) for index in ran], dtype=np.int32)
 
     scheduled = column("scheduled")
     return ProposerInput(
         batch=batch,
-        rows=np.array(rows, dtype=np.int64),
+        rows=np.array([rows[index] for index in ran], dtype=np.int64),
         num_computed=column("computed"),
         num_scheduled=scheduled,
         num_drafts=column("drafts"),
@@ -104,12 +111,16 @@ def make_step(
 
 
 def draft(
-    requests: Sequence[dict[str, Any]], k: int, max_model_len: int = 64, block_size: int = 4
+    requests: Sequence[dict[str, Any]],
+    k: int,
+    max_model_len: int = 64,
+    block_size: int = 4,
+    order: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """What a draft-model proposer does after a step, as plain data."""
     from mini_vllm.spec_decode.draft_model import DraftModelProposer
 
-    step, model = make_step(requests, block_size), ToyModel()
+    step, model = make_step(requests, block_size, order=order), ToyModel()
     cpu = torch.device("cpu")
     proposer = DraftModelProposer(model, ToyCache(), k, max_model_len, cpu)  # type: ignore[arg-type]
     counts = proposer.first_pass_counts(step).tolist()
@@ -127,9 +138,11 @@ def look_up(
     return NgramProposer(min_ngram, max_ngram, k, max_model_len).propose(make_step(requests))
 
 
-def look_ahead(requests: Sequence[dict[str, Any]], k: int) -> dict[str, list[int]]:
+def look_ahead(
+    requests: Sequence[dict[str, Any]], k: int, order: Sequence[int] | None = None
+) -> dict[str, list[int]]:
     """What a Medusa proposer says after a step whose hidden state t is the number t."""
     from mini_vllm.spec_decode.medusa import MedusaProposer
 
     heads: Any = ToyHeads()
-    return MedusaProposer(heads, ToyModel(), k).propose(make_step(requests))
+    return MedusaProposer(heads, ToyModel(), k).propose(make_step(requests, order=order))

@@ -80,7 +80,7 @@ def before(phase: Phase) -> Problem | None:
 def _merge_problem(text: str, line: int, shown: str, phase: Phase) -> Problem:
     """Of the first place in the text, with the names that its marks give the two sides: an update
     writes others than `git merge`, and `git stash pop` has them the other way round."""
-    place = [part.rstrip() for part in text.splitlines()[line - 1 :]]
+    place = [part.rstrip() for part in source.lines_of(text)[line - 1 :]]
     end = next((n for n, part in enumerate(place) if part.startswith(">>>>>>> ")), 0)
     first, last = place[0][8:], place[end][8:]
     if not place[0].startswith("<<<<<<< ") or not end:
@@ -233,7 +233,7 @@ def test_line(test: Test, phase: Phase) -> str:
 
 
 def _source_line(path: Path, line: int) -> str:
-    lines = read_python(path).splitlines()
+    lines = source.lines_of(read_python(path))
     return lines[line - 1].strip() if line <= len(lines) else ""
 
 

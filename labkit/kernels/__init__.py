@@ -5,6 +5,7 @@
     observation.py   Observation: what a monitored run saw, its findings and its traffic
     extract.py       source -> Submission: only kernels survive, and only what the lint allows
     crosscompile.py  Submission + Launch -> CompileReport, for a GPU that is not there
+    branches.py      which way a kernel goes by its constants, so that each is compiled
     monitor.py       Submission + problem + rules -> Observation, in Triton's interpreter
     memory.py        the tensors of a problem as the monitor sees them, element by element
     shims.py         Triton's interpreter made right: bfloat16, TF32, NaN, speed

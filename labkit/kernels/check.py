@@ -33,13 +33,14 @@ import torch
 from labkit.course.files import read_python
 from labkit.course.manifest import Course
 from labkit.course.root import find_root
-from labkit.kernels.cases import SPECS, build, cases_of
+from labkit.kernels.cases import SPECS, cases_of
 from labkit.kernels.cases.draw import Case
 from labkit.kernels.measure import gpu
+from labkit.kernels.requests import CAPABILITIES, requests_of
 from labkit.kernels.verdict import controls
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict.report import CaseReport, CheckResult, Stage
-from labkit.kernels.watch.crosscompile import CompileReport, CompileRequest, compile_request
+from labkit.kernels.watch.crosscompile import CompileReport, CompileRequest
 from labkit.kernels.watch.extract import Submission, extract, reference_source
 from labkit.kernels.watch.findings import Finding
 from labkit.kernels.watch.observation import Observation
@@ -48,7 +49,6 @@ from labkit.process import overlay
 from labkit.process.worker import Launcher
 from mini_vllm.kernels.launch import KernelSpec
 
-CAPABILITIES = (80, 90)
 MODES = ("cpu", "gpu")
 CORRECT_POINTS = 0.7  # the rest of the score is for efficiency
 OTHER_POISON = -1e30
@@ -216,10 +216,11 @@ class _Run:
         return Stage("lint", "passed")
 
     def compile(self) -> Stage:
-        """Each dtype and each branch that a launcher chooses, for each architecture."""
+        """Each dtype, and each way that a launcher or the kernel chooses, for each architecture."""
         known = self.checker.capabilities
         chosen = known if self.whole else known[-1:]
-        wanted = [entry for entry in launch_requests(self.spec) if entry[0] in chosen]
+        every = requests_of(self.spec, self.submission)
+        wanted = [entry for entry in every if entry[0] in chosen]
         done = self.checker.compile_all(self.submission, [request for _, _, request in wanted])
         texts, findings = dict.fromkeys(chosen, "✓"), []
         for (capability, case, _), report in zip(wanted, done, strict=True):
@@ -376,28 +377,6 @@ def sampled(cases: Sequence[Case], sample: int | None, seed: int) -> list[Case]:
     rest = random.Random(seed).sample([c for c in cases if not c.graded], max(sample - 1, 0))
     chosen = {case.name for case in [*graded, *rest]}
     return [case for case in cases if case.name in chosen]
-
-
-@cache
-def launch_requests(spec: KernelSpec) -> tuple[tuple[int, str, CompileRequest], ...]:
-    """(capability, case, request) for each dtype and each yes-or-no constant that cases launch.
-
-    Of several cases that agree in both, the one with the largest tiles.
-    """
-    largest: dict[Any, tuple[int, str, Any]] = {}
-    for case in cases_of(spec.name):
-        for launch in spec.plan(**build(spec.name, case.name, 0)[0]):
-            flags = tuple((k, v) for k, v in launch.constexprs.items() if isinstance(v, bool))
-            tiles = [v for k, v in launch.constexprs.items() if k.endswith("TILE")]
-            size = int(torch.tensor(tiles or [1]).prod())
-            key = (launch.kernel, case.dtype, flags)
-            if key not in largest or size > largest[key][0]:
-                largest[key] = (size, case.name, launch)
-    return tuple(
-        (capability, case, compile_request(launch, capability))
-        for _, case, launch in largest.values()
-        for capability in CAPABILITIES
-    )
 
 
 def text_of(path: Path) -> str:

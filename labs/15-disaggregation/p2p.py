@@ -316,7 +316,8 @@ class P2pTcpConnector(KVConnectorBase_V1):
         is told that it need not hold on (:meth:`_tell_done`).
 
         Returns:
-            What ``self.leases.take_ended`` names now, and the requests whose fetch is over.
+            What ``self.leases.take_ended`` names now, and the requests whose fetch is over. Both
+            are sets, also if there is nobody.
         """
         # TODO 15.12
         raise NotImplementedError(

@@ -8,6 +8,7 @@ error. `docs/api.md` shows both lists.
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from typing import NoReturn
 
 ALIASES: dict[str, str] = {
     "num_gpu_blocks_override": "num_gpu_blocks",
@@ -67,7 +68,7 @@ REFUSED: dict[str, str] = {
     "worker_cls": "write an executor",
     "worker_extension_cls": "write an executor",
     "otlp_traces_endpoint": "use bench --profile, or the metrics of the server",
-    "weight_transfer_config": "load the new weights into a new engine",
+    "weight_transfer_config": "make a new engine of the folder with the new weights",
     "ec_transfer_config": "images are encoded where they are used",
 }
 """Refused by name; what to do instead."""
@@ -79,6 +80,7 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("enable_dbo", "a step is not split in two"),
     ("ubatch_size", "a step is not split in two"),
     ("*eplb*", "experts of a layer stay together"),
+    ("enable_return_routed_experts", "which experts ran is not reported"),
     ("*expert*", "experts of a layer stay together"),
     ("*elastic_ep", "experts of a layer stay together"),
     ("enable_ep_*", "experts of a layer stay together"),
@@ -89,6 +91,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("gdn_*", "no Mamba models run here"),
     ("offload_*", "weights lie on one device"),
     ("cpu_offload_*", "weights lie on one device"),
+    ("reset_mm_cache", "pictures are named by their contents, and weights never change"),
+    ("reset_encoder_cache", "pictures are named by their contents, and weights never change"),
     ("*mm_*", "images are encoded by the model's own rules"),
     ("*multimodal*", "images are encoded by the model's own rules"),
     ("video_*", "no videos"),
@@ -100,7 +104,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("*_stats", "see the metrics of the server"),
     ("*logging*", "nothing is logged without being asked for"),
     ("*log_*", "uvicorn's log is the one there is"),
-    ("max_log_len", "uvicorn's log is the one there is"),
     ("*nsight", "use bench --profile"),
     ("*nvtx*", "use bench --profile"),
     ("*cudagraph*", "graphs are made for the batch sizes up to max_num_seqs"),
@@ -117,11 +120,13 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("max_parallel_loading_workers", "files are mapped and copied once"),
     ("*quantization*", "see quantization"),
     ("*partial_prefills", "V1 of vLLM refuses them, too"),
+    ("*weight_transfer*", "make a new engine of the folder with the new weights"),
+    ("*weight_update", "make a new engine of the folder with the new weights"),
+    ("update_*", "make a new engine of the folder with the new weights"),
     ("*weight*", "give the folder"),
     ("*ssl*", "key, certificate and CA are what is read"),
     ("*docs", "the routes are those of docs/models.md and phase 14"),
     ("*supervisor*", "replicas are made by data_parallel_size, on one machine"),
-    ("*supervisor_*", "replicas are made by data_parallel_size, on one machine"),
     ("h11_max_header_count", "h11's own limit"),
     ("middleware", "put a proxy in front"),
     ("fingerprint_*", "answers have none"),
@@ -142,7 +147,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("performance_mode", "use compile_model=True, or enforce_eager"),
     ("use_fp64_gumbel", "sampling inverts the distribution"),
     ("enable_cumem_allocator", "torch's allocator"),
-    ("enable_return_routed_experts", "which experts ran is not reported"),
     ("renderer_num_workers", "one front end"),
     ("io_processor_plugin", "no plugins"),
     ("fail_on_environ_validation", "unknown variables are nobody's"),
@@ -150,11 +154,8 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("output_text_buffer_length", "internal"),
     ("from_vllm_config", "use from_engine_args"),
     ("notify_kv_transfer_*", "use request_refused"),
-    ("reset_encoder_cache", "images are encoded where they are used"),
     ("scale_*", "replicas are made by data_parallel_size, on one machine"),
-    ("reset_mm_cache", "images are not kept between requests"),
     ("enqueue_chat", "use apply_chat_template, then enqueue"),
-    ("update_*", "load the new weights into a new engine"),
     ("compute_tokens", "use get_tokenizer"),
     ("beam_search", "beam search is the caller's, with n and logprobs"),
     ("encode", "models generate here, and neither embed nor classify"),
@@ -163,7 +164,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("reward", "models generate here, and neither embed nor classify"),
     ("score", "models generate here, and neither embed nor classify"),
     ("pooling_*", "models generate here, and neither embed nor classify"),
-    ("model_weights", "give the folder"),
 )
 """The rest by pattern: what to do instead, or why not."""
 
@@ -206,3 +206,15 @@ DIFFERS: dict[str, str] = {
     "prompt_logprobs": "at most 20; -1 is refused",
 }
 """There, with another range or meaning."""
+
+
+def refuse(owner: object, name: str) -> NoReturn:
+    """What an object says of a name that it does not have: of one of vLLM's, what to do instead.
+
+    For its ``__getattr__``.
+    """
+    if hasattr(type(owner), name):  # a property that has failed: its own error is the one to see
+        object.__getattribute__(owner, name)
+    why = None if name.startswith("_") else why_not(name)
+    said = f"{type(owner).__name__} has no {name!r}" + (f": {why}" if why else "")
+    raise AttributeError(said, name=name, obj=owner)

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from mini_vllm.config.vllm_names import refuse
 from mini_vllm.engine.control_checks import check_reset, check_sleep
 from mini_vllm.errors import show
 from mini_vllm.lora.request import LoRARequest
@@ -51,6 +52,10 @@ class EngineControls(ABC):
         """Completions that were asked for and have not ended."""
 
     # ------------------------------------------------------------------ who it is
+
+    def __getattr__(self, name: str) -> Any:
+        """Only for names that are not here: those of vLLM's are refused with what to do instead."""
+        refuse(self, name)
 
     def get_tokenizer(self) -> Any:
         """The tokenizer, of the ``transformers`` kind; None with ``skip_tokenizer_init``."""

@@ -13,7 +13,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mini_vllm.config import EngineConfig, ModelConfig
-from mini_vllm.config.vllm_names import why_not
+from mini_vllm.config.vllm_names import refuse
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.arg_utils import EngineArgs
@@ -256,8 +256,7 @@ class LLM:
 
     def __getattr__(self, name: str) -> Any:
         """Only for names that are not here: those of vLLM's are refused with what to do instead."""
-        why = None if name.startswith("_") else why_not(name)
-        raise AttributeError(f"LLM has no {name!r}" + (f": {why}" if why else ""))
+        refuse(self, name)
 
     def collective_rpc(
         self,

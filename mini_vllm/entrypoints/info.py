@@ -20,7 +20,7 @@ from mini_vllm.executor.worker import pick_device
 from mini_vllm.hub import in_units
 from mini_vllm.model.build import default_dtype, loaded_dtype, resolve_dtype
 from mini_vllm.model.config import load_config
-from mini_vllm.model.layers import Build, Linear, product_dtype
+from mini_vllm.model.layers import Build, Linear, UnquantizedLinearMethod, product_dtype
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.registry import resolve_model_class
 from mini_vllm.quantization.config import get_quantization_config
@@ -91,8 +91,8 @@ def build_empty(config: EngineConfig, device: torch.device) -> LlamaForCausalLM:
     quant = get_quantization_config(wanted.model, wanted.quantization)
     if kv_cache_dtype == "auto" and quant is not None and quant.kv_cache_dtype:
         kv_cache_dtype = quant.kv_cache_dtype
-    build = Build(get_backend(device), quant, kv_cache_dtype=kv_cache_dtype)
     dtype = resolve_dtype(wanted.dtype, args)
+    build = Build(get_backend(device), quant, kv_cache_dtype=kv_cache_dtype, values=dtype)
     with torch.device("meta"), default_dtype(loaded_dtype(dtype, args, quant, device)):
         model = resolve_model_class(args.architectures)(args, build)
     model.cache_dtype = dtype
@@ -133,8 +133,8 @@ def bytes_a_number(linear: Linear, dtype: torch.dtype, device_type: str) -> int:
     if isinstance(method, Fp8LinearMethod):  # a CPU widens it
         weight = torch.empty_like(weight, dtype=dtype)
         return 1 if device_type != "cpu" else product_dtype(weight, device_type).itemsize
-    if weight.dtype in (torch.bfloat16, torch.float16):
-        return product_dtype(weight, device_type).itemsize
+    if isinstance(method, UnquantizedLinearMethod):
+        return weight.itemsize if device_type != "cpu" else method.kept_dtype(weight).itemsize
     return weight.itemsize
 
 

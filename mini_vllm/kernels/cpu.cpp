@@ -2,9 +2,9 @@
 // products with packed weights: floats, bfloat16, and numbers of 8 and 4 bits; and a whole layer,
 // or a whole model, as one call, where it is so narrow that calling takes longer than computing.
 //
-// Plain loops but for three operations; the compiler turns them into vector instructions of its machine
-// (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and all
-// arithmetic is in float. Where PyTorch rounds a result to bfloat16 in between, so does this, so
+// Plain loops but for four operations; the compiler turns them into vector instructions of its machine
+// (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and sums
+// are floats. Where PyTorch rounds a result to bfloat16 in between, so does this, so
 // that both give the same numbers.
 //
 // `native.py` builds this file and calls it. Shapes and meanings are those of `model/layers.py`,
@@ -263,7 +263,9 @@ struct Softmax {
     void weigh(int g, i64 lo, i64 hi) {  // scores become weights
         float* s = score + g * block_size;
         float top = best[g], sum = 0;
+#pragma omp simd reduction(max : top)
         for (i64 t = lo; t < hi; ++t) top = s[t] > top ? s[t] : top;
+#pragma omp simd reduction(+ : sum)
         for (i64 t = lo; t < hi; ++t) sum += s[t] = exp_of(s[t] - top);
         if (top != best[g]) {
             const float shrink = exp_of(best[g] - top);
@@ -350,13 +352,16 @@ constexpr int AT_ONCE = R < SUMS ? SUMS / R : 1;  // tokens
 
 constexpr i64 ROWS = 32;  // of a weight, that lie together
 
-// Some LANES numbers of a column. One of bf16 has ROWS of them: row i and row i + ROWS / 2 share a
-// word, so that one operation on a whole register unpacks each of the two.
-inline floats part(const float* column, int p) { return load(column + p * LANES); }
-inline floats part(const bf16* column, int p) {
-    constexpr int HALF = ROWS / 2 / LANES;
-    const pairs both = *reinterpret_cast<const pairs*>(column + p % HALF * 2 * LANES);
-    const pairs one = p < HALF ? both << 16 : both & 0xffff0000u;
+// Columns that lie together: of bf16 two, row by row, so that a word holds both of a row. One operation on
+// a whole register unpacks either; and where the processor multiplies pairs, it takes them as they are.
+template <class W>
+constexpr int TOGETHER = std::is_same_v<W, bf16> ? 2 : 1;
+
+// LANES numbers, from row p * LANES on, of column i of those that lie together.
+inline floats part(const float* columns, int, int p) { return load(columns + p * LANES); }
+inline floats part(const bf16* columns, int i, int p) {
+    const pairs both = *reinterpret_cast<const pairs*>(columns + p * 2 * LANES);
+    const pairs one = i ? both & 0xffff0000u : both << 16;
     floats values;
     std::memcpy(&values, &one, sizeof values);
     return values;
@@ -370,10 +375,11 @@ inline void add_products(float* out, const float* x, const W* tile, i64 columns,
     floats sums[N][PARTS];
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
-    for (i64 c = 0; c < columns; ++c)
-        for (int t = 0; t < N; ++t)
-            for (int p = 0; p < PARTS; ++p)
-                sums[t][p] += x[t * x_stride + c] * part(tile + c * STRIDE, p);
+    for (i64 c = 0; c < columns; c += TOGETHER<W>)
+        for (int i = 0; i < TOGETHER<W>; ++i)
+            for (int t = 0; t < N; ++t)
+                for (int p = 0; p < PARTS; ++p)
+                    sums[t][p] += x[t * x_stride + c + i] * part(tile + c * STRIDE, i, p);
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
@@ -403,7 +409,8 @@ inline void start_sums(float* out, const float* bias, i64 tokens, i64 width, i64
         for (i64 r = 0; r < width; ++r) out[t * out_stride + r] = bias ? bias[r] : 0.0f;
 }
 
-// A weight [N, K] of floats or bf16: blocks [N / ROWS, K, ROWS]; `native.pack` makes them.
+// A weight [N, K] of floats or bf16: blocks [N / ROWS, K, ROWS], of bf16 [N / ROWS, K / 2, ROWS, 2];
+// `native.pack` makes them.
 struct Matrix {
     const void* blocks;
     const float* bias;
@@ -412,49 +419,131 @@ struct Matrix {
 // Many tokens go through a tile in narrow strips: each number of the strip then meets more of them
 // in registers. Few go through it once, from its beginning to its end, as memory likes it. And so
 // many that their own numbers outgrow the caches go one part after another.
-constexpr i64 STRIP = 2 * LANES, MANY_TOKENS = 32, MOST_TOKENS = 512;
+constexpr i64 STRIP = 2 * LANES, MANY_TOKENS = 32, MOST_TOKENS = 256;
 
-void add_tile(float* out, const float* x, const float* tile, i64 tokens, i64 columns, const Matrix& m) {
+void add_tile(float* sums, const float* x, const float* tile, i64 tokens, i64 columns, i64 stride,
+              i64 x_stride) {
     if (tokens < MANY_TOKENS)
-        return add_all_products<ROWS>(out, x, tile, tokens, columns, m.rows, m.columns);
+        return add_all_products<ROWS>(sums, x, tile, tokens, columns, stride, x_stride);
     for (i64 r = 0; r < ROWS; r += STRIP)
-        add_all_products<STRIP, ROWS>(out + r, x, tile + r, tokens, columns, m.rows, m.columns);
+        add_all_products<STRIP, ROWS>(sums + r, x, tile + r, tokens, columns, stride, x_stride);
 }
 
-// out[t, :ROWS] += x[t] . block, for all tokens. Floats are used where they lie. Bf16 that many tokens
+// sums[t, :ROWS] += x[t] . block, for all tokens. Floats are used where they lie. Bf16 that many tokens
 // meet is unpacked into a tile, which stays in the fastest caches meanwhile; few unpack it in registers.
-inline void add_block(float* out, const float* x, const float* block, i64 tokens, const Matrix& m) {
-    add_tile(out, x, block, tokens, m.columns, m);
+inline void add_block(float* sums, const float* x, const float* block, i64 tokens, i64 columns, i64 stride) {
+    add_tile(sums, x, block, tokens, columns, stride, columns);
 }
-inline void add_block(float* out, const float* x, const bf16* block, i64 tokens, const Matrix& m) {
+inline void add_block(float* sums, const float* x, const bf16* block, i64 tokens, i64 columns, i64 stride) {
     if (tokens <= 2 * AT_ONCE<ROWS>)
-        return add_all_products<ROWS>(out, x, block, tokens, m.columns, m.rows, m.columns);
+        return add_all_products<ROWS>(sums, x, block, tokens, columns, stride, columns);
     constexpr i64 STEP = 256;  // columns; with ROWS rows they are 32 KB
     float tile[STEP * ROWS];
-    for (i64 c = 0; c < m.columns; c += STEP) {
-        const i64 columns = m.columns - c < STEP ? m.columns - c : STEP;
-        for (i64 i = 0; i < columns; ++i)
+    for (i64 c = 0; c < columns; c += STEP) {
+        const i64 some = columns - c < STEP ? columns - c : STEP;
+        for (i64 i = 0; i < some; ++i)
             for (int p = 0; p < ROWS / LANES; ++p)
-                *reinterpret_cast<floats*>(tile + i * ROWS + p * LANES) = part(block + (c + i) * ROWS, p);
-        add_tile(out, x + c, tile, tokens, columns, m);
+                *reinterpret_cast<floats*>(tile + i * ROWS + p * LANES) =
+                    part(block + (c + i / 2 * 2) * ROWS, i % 2, p);
+        add_tile(sums, x + c, tile, tokens, some, stride, columns);
     }
 }
 
-template <class W>
-void product_of_some(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (i64 row = 0; row < m.rows; row += ROWS) {
-        start_sums(out + row, m.bias ? m.bias + row : nullptr, tokens, ROWS, m.rows);
-        add_block(out + row, x, static_cast<const W*>(m.blocks) + row * m.columns, tokens, m);
+// A processor that multiplies pairs of bf16 takes those of x and of the weight as they lie, and adds both
+// products to a float: twice as many at a time as of floats, and nothing is unpacked.
+#if WIDTH == 16 && defined(__AVX512BF16__)
+constexpr bool MULTIPLIES_BF16 = true;
+inline floats add_pairs(floats sums, std::int32_t x, const bf16* weights) {
+    const auto pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(x));
+    const auto rows = reinterpret_cast<__m512bh>(_mm512_loadu_si512(weights));
+    return reinterpret_cast<floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sums), rows, pair));
+}
+#else
+constexpr bool MULTIPLIES_BF16 = false;
+inline floats add_pairs(floats sums, std::int32_t, const bf16*) { return sums; }  // never called
+#endif
+
+template <int N>
+inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 columns, i64 out_stride) {
+    constexpr int PARTS = ROWS / LANES;
+    floats sums[N][PARTS];
+    for (int t = 0; t < N; ++t)
+        for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
+    for (i64 c = 0; c < columns; c += 2)
+        for (int t = 0; t < N; ++t) {
+            std::int32_t pair;
+            std::memcpy(&pair, x + t * columns + c, sizeof pair);
+            for (int p = 0; p < PARTS; ++p)
+                sums[t][p] = add_pairs(sums[t][p], pair, block + c * ROWS + p * 2 * LANES);
+        }
+    for (int t = 0; t < N; ++t)
+        for (int p = 0; p < PARTS; ++p)
+            *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
+}
+inline void add_block(float* sums, const bf16* x, const bf16* block, i64 tokens, i64 columns, i64 stride) {
+    in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) {
+        add_bf16_products<n>(sums + t * stride, x + t * columns, block, columns, stride);
+    });
+}
+
+// Calls run(sums, numbers) for `x` widened, and rounds the sums to `out`: PyTorch would take as long for
+// the two as a small product does.
+template <class T, class Run>
+void in_floats(T* out, const T* x, i64 size, i64 x_size, const Run& run) {
+    if constexpr (std::is_same_v<T, float>) return run(out, x);
+    std::vector<float> sums(static_cast<std::size_t>(size)), numbers(static_cast<std::size_t>(x_size));
+#pragma omp simd
+    for (i64 i = 0; i < x_size; ++i) numbers[i] = get(x[i]);
+    run(sums.data(), numbers.data());
+#pragma omp simd
+    for (i64 i = 0; i < size; ++i) put(out[i], sums[i]);
+}
+
+// out = x . weight + bias, where the weight holds W: sums of floats lie in `out`, if it holds floats.
+template <class W, class Y, class X>
+void product_of(Y* out, const X* x, const Matrix& m, i64 tokens, int threads) {
+    constexpr bool IN_PLACE = std::is_same_v<Y, float>;
+    const i64 most = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, stride = IN_PLACE ? m.rows : ROWS;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+        std::vector<float> kept(static_cast<std::size_t>(IN_PLACE ? 0 : most * ROWS));
+        for (i64 t = 0; t < tokens; t += most) {
+            const i64 some = tokens - t < most ? tokens - t : most;
+#pragma omp for
+            for (i64 row = 0; row < m.rows; row += ROWS) {
+                Y* to = out + t * m.rows + row;
+                float* sums = kept.data();
+                if constexpr (IN_PLACE) sums = to;
+                start_sums(sums, m.bias ? m.bias + row : nullptr, some, ROWS, stride);
+                add_block(sums, x + t * m.columns, static_cast<const W*>(m.blocks) + row * m.columns, some,
+                          m.columns, stride);
+                if constexpr (!IN_PLACE)
+                    for (i64 i = 0; i < some; ++i)
+#pragma omp simd
+                        for (i64 r = 0; r < ROWS; ++r) put(to[i * m.rows + r], sums[i * ROWS + r]);
+            }
+        }
     }
 }
 
-// out = x . weight + bias: [T, K] -> [T, N].
+// [T, K] -> [T, N]. With a weight of bf16, x is rounded to it if the processor multiplies it: that is what
+// a model of bf16 means.
 void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
-    auto run = m.is_bf16 ? product_of_some<bf16> : product_of_some<float>;
-    for (i64 t = 0; t < tokens; t += MOST_TOKENS)
-        run(out + t * m.rows, x + t * m.columns, m,
-            tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS, threads);
+    if (!m.is_bf16) return product_of<float>(out, x, m, tokens, threads);
+    if (!MULTIPLIES_BF16) return product_of<bf16>(out, x, m, tokens, threads);
+    static thread_local std::vector<bf16> room;  // kept: a call is too short to ask for memory
+    const i64 size = tokens * m.columns;
+    if (room.size() < static_cast<std::size_t>(size)) room.resize(static_cast<std::size_t>(size));
+    bf16* numbers = room.data();
+#pragma omp simd
+    for (i64 i = 0; i < size; ++i) put(numbers[i], x[i]);
+    product_of<bf16>(out, numbers, m, tokens, threads);
+}
+void product(bf16* out, const bf16* x, const Matrix& m, i64 tokens, int threads) {
+    if (m.is_bf16 && MULTIPLIES_BF16) return product_of<bf16>(out, x, m, tokens, threads);
+    in_floats(out, x, tokens * m.rows, tokens * m.columns, [&](float* sums, const float* numbers) {
+        product(sums, numbers, m, tokens, threads);
+    });
 }
 
 // ---------------------------------------------------------------- products with weights of 4 bits
@@ -554,8 +643,12 @@ void int4_product(float* out, const float* x, const std::uint8_t* packed, const 
     const i64 step = group < TILE ? group : TILE, groups = columns / group;
     const bool are_few = tokens <= 2 * AT_ONCE<R>;
     std::vector<float> x_sum(static_cast<std::size_t>(are_few ? tokens * groups : 0));
-    for (std::size_t i = 0; i < x_sum.size(); ++i)
-        for (i64 c = 0; c < group; ++c) x_sum[i] += x[static_cast<i64>(i) * group + c];
+    for (std::size_t i = 0; i < x_sum.size(); ++i) {
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (i64 c = 0; c < group; ++c) sum += x[static_cast<i64>(i) * group + c];
+        x_sum[i] = sum;
+    }
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < rows; row += R) {
         const std::uint8_t* block = packed + row * columns / 2;
@@ -575,24 +668,11 @@ void int4_product(float* out, const float* x, const std::uint8_t* packed, const 
     }
 }
 
-// Calls run(sums, numbers) for `x` widened, and rounds the sums to `out`: PyTorch would take as long for
-// the two as a small product does.
-template <class T, class Run>
-void in_floats(T* out, const T* x, i64 size, i64 x_size, const Run& run) {
-    if constexpr (std::is_same_v<T, float>) return run(out, x);
-    std::vector<float> sums(static_cast<std::size_t>(size)), numbers(static_cast<std::size_t>(x_size));
-#pragma omp simd
-    for (i64 i = 0; i < x_size; ++i) numbers[i] = get(x[i]);
-    run(sums.data(), numbers.data());
-#pragma omp simd
-    for (i64 i = 0; i < size; ++i) put(out[i], sums[i]);
-}
-
 // ---------------------------------------------------------------- products of numbers of 8 bits
 // Whole numbers: every sum is exact. Two neighbours of 16 bits share a word, of a row and of x, and one
 // instruction multiplies both and adds the products.
 //
-//     packed  blocks [N / ROWS, K / 2, ROWS, 2] of 8 bits; `native.pack_int8` makes them
+//     packed  blocks [N / ROWS, K / 2, ROWS, 2] of 8 bits; `native.pack_pairs` makes them
 //     x       [T, K] of 16 bits, which hold no more than 8
 inline ints pair_products(ints a, ints b) {
 #if WIDTH == 16 && defined(__AVX512BW__)
@@ -817,6 +897,9 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     extern "C" void silu_mul_##name(T* out, const T* gate_up, i64 tokens, i64 size, int threads) {   \
         silu_mul(out, gate_up, tokens, size, threads);                                               \
     }                                                                                                \
+    extern "C" void multiply_##name(T* out, const T* x, const Matrix* m, i64 tokens, int threads) {  \
+        product(out, x, *m, tokens, threads);                                                        \
+    }                                                                                                \
     extern "C" void multiply_int4_##name(T* out, const T* x, const std::uint8_t* packed,             \
                                          const bf16* scales, i64 tokens, i64 rows, i64 columns,      \
                                          i64 group, i64 block_rows, int threads) {                   \
@@ -865,9 +948,7 @@ FOR_CACHE(bf16, bf16, bf16_bf16)
 FOR_LAYERS(float, f32)
 FOR_LAYERS(bf16, bf16)
 
-extern "C" void multiply(float* out, const float* x, const Matrix* m, i64 tokens, int threads) {
-    product(out, x, *m, tokens, threads);
-}
+extern "C" int multiplies_bf16() { return MULTIPLIES_BF16; }
 
 extern "C" void multiply_int8(float* out, const std::int16_t* x, const std::int8_t* packed,
                               const float* scales, i64 tokens, i64 rows, i64 columns, int threads) {

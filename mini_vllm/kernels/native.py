@@ -32,8 +32,9 @@ SOURCE = Path(__file__).with_name("cpu.cpp")
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = (
     "-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared",
-    # Sums may be reordered into vectors. NaN keeps its meaning, unlike in -ffast-math.
-    "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math",
+    # NaN keeps its meaning, unlike in -ffast-math, and so does the order of a sum: where it may be
+    # another, cpu.cpp says so (`omp simd reduction`).
+    "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
 )  # fmt: skip
 BUILD_SECONDS = 120
 NAMES = {torch.float32: "f32", torch.bfloat16: "bf16"}
@@ -42,7 +43,7 @@ LANES = 16
 ROWS = 32
 """Rows of a weight that lie together for `linear`; a weight has a multiple of them."""
 FEW_TOKENS = 32
-"""Tokens up to which `linear` is faster than PyTorch's product, if it has the weight as it is."""
+"""Tokens up to which `linear` is faster in float32 than PyTorch's product of the plain weight."""
 INT4_BLOCKS = (64, 32)
 """Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
 MOST_INT8_COLUMNS = (1 << 17) - 2
@@ -76,6 +77,12 @@ def library() -> ctypes.CDLL | None:
     except (OSError, RuntimeError, subprocess.SubprocessError) as error:
         logger.warning("cpu.cpp could not be built, so PyTorch's operations are used: %s", error)
         return None
+
+
+def multiplies_bf16() -> bool:
+    """Whether the processor multiplies bfloat16, and `linear` with it: as fast as any product."""
+    found = library()
+    return found is not None and bool(found.multiplies_bf16())
 
 
 def cache_folder() -> Path:
@@ -148,7 +155,7 @@ class Matrix(ctypes.Structure):
 
     def __init__(self, blocks: Tensor, bias: Tensor | None) -> None:
         """`blocks` is a packed weight, see :func:`pack`; both must outlive this."""
-        rows, columns = len(blocks) * ROWS, blocks.shape[1]
+        rows, columns = len(blocks) * ROWS, blocks[0].numel() // ROWS
         at = None if bias is None else bias.data_ptr()
         super().__init__(blocks.data_ptr(), at, rows, columns, blocks.dtype == torch.bfloat16)
 
@@ -321,33 +328,52 @@ def paged_attention(
     return output
 
 
+def can_pack(weight: Tensor) -> bool:
+    """Whether `pack` takes `weight` `[N, K]`: whole blocks of whole pairs."""
+    rows, columns = weight.shape
+    return rows % ROWS == 0 and columns % 2 == 0
+
+
 def pack(weight: Tensor) -> Tensor:
     """A copy of `weight` `[N, K]` for `linear`: a column's numbers of `ROWS` rows lie together.
 
-    In bfloat16 row i of a block and row i + ROWS / 2 are neighbours: 32 bits, unpacked at once.
+    In bfloat16 two columns do, see :func:`pack_pairs`.
     """
-    blocks = weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2)
     if weight.dtype == torch.bfloat16:
-        blocks = blocks.unflatten(2, (2, ROWS // 2)).transpose(2, 3).flatten(2)
-    return blocks.contiguous()
+        return pack_pairs(weight)
+    return weight.view(-1, ROWS, weight.shape[1]).transpose(1, 2).contiguous()
 
 
 def unpack(blocks: Tensor) -> Tensor:
     """The weight `[N, K]` that was packed."""
     if blocks.dtype == torch.bfloat16:
-        blocks = blocks.unflatten(2, (ROWS // 2, 2)).transpose(2, 3).flatten(2)
+        return unpack_pairs(blocks)
     return blocks.transpose(1, 2).reshape(-1, blocks.shape[1])
 
 
-def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
-    """x @ weight^T + bias: `[T, K]` -> `[T, N]` in float32; `blocks` is the packed weight.
+def pack_pairs(weight: Tensor) -> Tensor:
+    """A copy of `weight` `[N, K]` as `[N / ROWS, K / 2, ROWS, 2]`.
 
+    Two neighbours of a row lie together, and so do a column's pairs of `ROWS` rows.
+    """
+    return weight.view(-1, ROWS, weight.shape[1] // 2, 2).transpose(1, 2).contiguous()
+
+
+def unpack_pairs(packed: Tensor) -> Tensor:
+    """The weight `[N, K]` that was packed."""
+    return packed.transpose(1, 2).reshape(-1, packed.shape[1] * 2)
+
+
+def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
+    """x @ weight^T + bias: `[T, K]` -> `[T, N]`; `blocks` is the packed weight.
+
+    With a weight in bfloat16 x is rounded to bfloat16, if the processor multiplies such numbers.
     A token's numbers are the same, to the bit, whatever other tokens come with it.
     """
     x = x.contiguous()
     weight = Matrix(blocks, bias)
-    output = torch.empty(x.shape[0], weight.rows)
-    function("multiply")(
+    output = torch.empty(x.shape[0], weight.rows, dtype=x.dtype)
+    function("multiply", x.dtype)(
         output.data_ptr(), x.data_ptr(), weight, x.shape[0], threads(blocks.numel())
     )
     return output
@@ -421,28 +447,14 @@ def multiply_int4(x: Tensor, packed: Tensor, group: int, scales: Tensor, block_r
 
 def can_multiply_int8(weight: Tensor) -> bool:
     """Whether `multiply_int8` knows int8 `weight` `[N, K]`: whole blocks, and no sum too large."""
-    rows, columns = weight.shape
-    fits = rows % ROWS == 0 and columns % 2 == 0 and columns <= MOST_INT8_COLUMNS
+    fits = can_pack(weight) and weight.shape[1] <= MOST_INT8_COLUMNS
     return fits and library() is not None
-
-
-def pack_int8(weight: Tensor) -> Tensor:
-    """A copy of int8 `weight` `[N, K]` for `multiply_int8`: `[N / ROWS, K / 2, ROWS, 2]`.
-
-    Two neighbours of a row lie together, and so do a column's pairs of `ROWS` rows.
-    """
-    return weight.view(-1, ROWS, weight.shape[1] // 2, 2).transpose(1, 2).contiguous()
-
-
-def unpack_int8(packed: Tensor) -> Tensor:
-    """The weight `[N, K]` that was packed."""
-    return packed.transpose(1, 2).reshape(-1, packed.shape[1] * 2)
 
 
 def multiply_int8(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:
     """x @ weight^T * scale: int8 `[T, K]` -> `[T, N]` float32; `scale` is `[N]` float32.
 
-    `packed` is what `pack_int8` made of a weight. The sum is exact before it is scaled.
+    `packed` is what `pack_pairs` made of a weight. The sum is exact before it is scaled.
     """
     x, scale = x.to(torch.int16).contiguous(), scale.contiguous()
     output = torch.empty(len(x), len(scale), dtype=torch.float32)

@@ -54,8 +54,8 @@ def load_model(
         model_class = resolve_model_class(args.architectures)
     except ValueError as error:
         raise ValueError(f"{config_file}: {error}") from error
-    build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype)
     cache_dtype = resolve_dtype(dtype, args)
+    build = Build(backend or get_backend(device), quant, parallel, kv_cache_dtype, cache_dtype)
     try:
         with torch.device(device), default_dtype(loaded_dtype(cache_dtype, args, quant, device)):
             model = model_class(args, build).requires_grad_(False).eval()

@@ -2,7 +2,8 @@
 
 Weights and the KV cache have the model's dtype. Activations have the *compute dtype*: the same,
 except on a CPU without bfloat16 arithmetic. There a bfloat16 product is several times slower than a
-float32 one, so activations are float32 and the weights' values are multiplied as float32.
+float32 one, so activations are float32 and the weights' values are multiplied as float32. A CPU
+that has it takes twice as many numbers at a time in bfloat16 as in float32.
 """
 
 from __future__ import annotations
@@ -54,7 +55,8 @@ def weights_dtype(dtype: torch.dtype, hidden_size: int, device_type: str) -> tor
     could compute in bfloat16.
 
     What takes time there are calls, and `model/narrow.py` saves them in float32. So the weights,
-    which are few, get the same values in float32, and everything else follows them.
+    which are few, get the same values in float32, and everything else follows them but products,
+    see `Build.values`.
     """
     is_narrow = hidden_size < NARROW and native.can_read(dtype, device_type)
     return torch.float32 if is_narrow and compute_dtype(dtype, device_type) == dtype else dtype
@@ -63,7 +65,7 @@ def weights_dtype(dtype: torch.dtype, hidden_size: int, device_type: str) -> tor
 def product_dtype(weight: Tensor, device_type: str) -> torch.dtype:
     """The dtype in which a product keeps `weight`: that of activations, or its own if our products
     unpack it as they go. A small one is kept as it is multiplied."""
-    is_in_blocks = len(weight) % native.ROWS == 0 and native.can_read(weight.dtype, device_type)
+    is_in_blocks = native.can_pack(weight) and native.can_read(weight.dtype, device_type)
     if is_in_blocks and weight.numel() >= MIN_PACKED_ELEMENTS:
         return weight.dtype
     return compute_dtype(weight.dtype, device_type)
@@ -211,12 +213,14 @@ class Build:
         quant: how numbers are held; None: all in the model's dtype.
         parallel: which part of each layer is here.
         kv_cache_dtype: what the KV cache holds; "auto": the model's dtype.
+        values: the model's dtype, which products may keep where weights are loaded in a wider one.
     """
 
     backend: AttentionBackend | None = None
     quant: QuantConfig | None = None
     parallel: Parallel = SINGLE
     kv_cache_dtype: str = "auto"
+    values: torch.dtype | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -225,11 +229,12 @@ class Build:
 
     def method(self, layer: Linear, prefix: str) -> LinearMethod:
         method = self.quant.get_quant_method(layer, prefix) if self.quant else None
-        return method or UNQUANTIZED
+        return method or UnquantizedLinearMethod(self.values)
 
     def for_tied_head(self) -> Build:
         """What a head is told that shares its weight with the embedding."""
-        return self if self.quant is not None and self.quant.rounds_tied_head else PLAIN
+        rounds = self.quant is not None and self.quant.rounds_tied_head
+        return self if rounds else Build(values=self.values)
 
     def attention(self) -> AttentionBackend:
         """What computes the attention of one layer."""
@@ -241,8 +246,14 @@ class Build:
 class UnquantizedLinearMethod:
     """The weight in the model's dtype; on a CPU in the form that is fastest to multiply.
 
+    Args:
+        values: the dtype whose values the weight has, if it is loaded in a wider one.
+
     Source: vllm/model_executor/layers/linear.py#L182-L228 (UnquantizedLinearMethod) @ v0.22.1.
     """
+
+    def __init__(self, values: torch.dtype | None = None) -> None:
+        self.values = values
 
     def create_weights(self, layer: Linear) -> None:
         layer.packed = layer.blocks = None
@@ -252,16 +263,22 @@ class UnquantizedLinearMethod:
     def process_weights_after_loading(self, layer: Linear) -> None:
         if layer.weight.device.type != "cpu":
             return
-        weight = layer.weight.to(product_dtype(layer.weight, "cpu"))
+        weight = layer.weight.to(self.kept_dtype(layer.weight))
+        is_alone = is_multiplied(weight, weight.dtype)
         is_small = weight.numel() < MIN_PACKED_ELEMENTS
         is_float = compute_dtype(weight.dtype, "cpu") == torch.float32
-        if is_float and native.can_run(weight) and len(weight) % native.ROWS == 0:
+        if (is_float or is_alone) and native.can_run(weight) and native.can_pack(weight):
             layer.blocks = native.pack(weight)
         elif not (is_float and is_small) and can_pack(weight.dtype):
             layer.packed = pack(weight)
         is_twice = not is_small and (layer.blocks is not None or layer.packed is not None)
         # A new parameter, or none beside a packed one: a tied embedding keeps the old one.
-        layer.weight = None if is_twice else nn.Parameter(weight, requires_grad=False)
+        layer.weight = None if is_twice or is_alone else nn.Parameter(weight, requires_grad=False)
+
+    def kept_dtype(self, weight: Tensor) -> torch.dtype:
+        """The dtype in which products on a CPU keep `weight`."""
+        values = self.values or weight.dtype
+        return values if is_multiplied(weight, values) else product_dtype(weight, "cpu")
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         weight: Tensor | None = layer.weight
@@ -271,7 +288,13 @@ class UnquantizedLinearMethod:
         is_onednns = x.dtype != torch.float32 or len(x) < MIN_UNPACKED_TOKENS
         if layer.packed is not None and is_onednns:
             return packed_linear(x, layer.packed, bias)
-        return F.linear(x, unpacked(layer) if weight is None else weight, bias)
+        return F.linear(x, (unpacked(layer) if weight is None else weight).to(x.dtype), bias)
+
+
+def is_multiplied(weight: Tensor, dtype: torch.dtype) -> bool:
+    """Whether our own product takes `weight` in `dtype` as the processor does: nothing is faster
+    then, for any number of tokens."""
+    return dtype == torch.bfloat16 and native.multiplies_bf16() and native.can_pack(weight)
 
 
 def unpacked(layer: Linear) -> Tensor:

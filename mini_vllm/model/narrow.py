@@ -18,7 +18,7 @@ from torch import Tensor
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.cpu import MAX_SHORT_QUERY, CpuAttention, PagedTokens
 from mini_vllm.kernels import native
-from mini_vllm.model.layers import UNQUANTIZED, GatedMLP, Linear, silu_mul
+from mini_vllm.model.layers import GatedMLP, Linear, UnquantizedLinearMethod, silu_mul
 from mini_vllm.model.layout import WHOLE
 
 MOST_TOKENS = 256
@@ -68,7 +68,7 @@ class LayerCall:
             and isinstance(mlp, GatedMLP)
             and mlp.act_mul is silu_mul
             and all(
-                linear.quant_method is UNQUANTIZED
+                type(linear.quant_method) is UnquantizedLinearMethod
                 and linear.layout is WHOLE
                 and linear.blocks is not None
                 for linear in linears_of(layer)

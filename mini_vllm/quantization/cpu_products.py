@@ -43,7 +43,7 @@ def pack_int8(weight: Tensor, form: Int8Form) -> Tensor:
     """A copy of int8 `weight` `[N, K]` in this form."""
     if form == "onednn":
         return torch.ops.onednn.qlinear_prepack(weight, None)
-    return native.pack_int8(weight) if form == "native" else weight
+    return native.pack_pairs(weight) if form == "native" else weight
 
 
 def int8_product(x: Tensor, packed: Tensor, scale: Tensor) -> Tensor:

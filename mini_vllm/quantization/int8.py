@@ -167,6 +167,6 @@ def packed_product(layer: Linear, x: Tensor, x_scale: Tensor) -> Tensor:
     if layer.form == "native":
         if not torch.compiler.is_compiling():
             return native.multiply_int8(x, weight, scale[:, 0]).mul_(x_scale)
-        weight = native.unpack_int8(weight)
+        weight = native.unpack_pairs(weight)
     product = w8a8_product if can_launch(x) else scaled_product
     return product(x, x_scale, weight, scale)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mini_vllm.kernels import native
-from mini_vllm.model.layers import UNQUANTIZED, Embedding, RMSNorm
+from mini_vllm.model.layers import Embedding, RMSNorm, UnquantizedLinearMethod
 from mini_vllm.model.layout import WHOLE
 from mini_vllm.model.llama import DecoderLayer, LlamaForCausalLM, LlamaModel
 from mini_vllm.model.narrow import matrix
@@ -84,7 +84,7 @@ class DecoderCall:
             and type(model).compute_logits is LlamaForCausalLM.compute_logits
             and decoder.embed_tokens.is_whole
             and decoder.norm.weight.dtype == torch.float32
-            and head.quant_method is UNQUANTIZED
+            and type(head.quant_method) is UnquantizedLinearMethod
             and head.layout is WHOLE
             and head.blocks is not None
             and all(type(layer) is DecoderLayer and layer.call for layer in decoder.layers)

@@ -41,7 +41,8 @@ def checker(subject: Any, seed: int) -> Iterator[Checker]:
 
     Compiling is half of the time of a grade, so the seed picks the GPU to compile for.
     """
-    from labkit.kernels.check import CAPABILITIES, Checker
+    from labkit.kernels.check import Checker
+    from labkit.kernels.requests import CAPABILITIES
 
     chosen = CAPABILITIES[seed % len(CAPABILITIES)]
     launcher = subject.launcher.for_kernels

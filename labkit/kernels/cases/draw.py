@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import mmap
 import random
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,14 +17,21 @@ from labkit.kernels.cases.rules import CaseRules
 
 PRIMES = (5, 7, 11, 13)
 FAR = 2**30
+NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # Linux' MAP_NORESERVE; not in every Python
 
 Setup = tuple[dict[str, Any], CaseRules]
 
 
 class Draw:
-    """Random numbers of one case: the same seed and case give the same numbers anywhere."""
+    """Random numbers of one case: the same seed and case give the same numbers anywhere.
+
+    Raises:
+        ValueError: the case holds an object's address, which is another one in each process.
+    """
 
     def __init__(self, seed: int, spec: str, case: str) -> None:
+        if " at 0x" in case:
+            raise ValueError(f"case is {case!r}; give a function by its name, not its address")
         digest = hashlib.sha256(f"{seed}:{spec}:{case}".encode()).digest()
         self._random = random.Random(digest)
         self._generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "little"))
@@ -69,10 +77,11 @@ class Case:
 def lazy_zeros(*shape: int, dtype: torch.dtype) -> Tensor:
     """Zeros that take up memory only where they are touched, so that 2^31 of them are cheap.
 
-    Pages that could be shared do not count as a process's data, which graders limit.
+    Pages that could be shared do not count as a process's data, which graders limit. What is
+    reserved beyond the machine's memory would be refused, so nothing is.
     """
     size = torch.Size(shape).numel() * dtype.itemsize
-    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | NO_RESERVE
     return torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=dtype).view(shape)
 
 

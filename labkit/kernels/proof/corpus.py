@@ -30,8 +30,9 @@ from labkit.course.root import find_root
 from labkit.inside.child import Limits
 from labkit.kernels.cases import SPECS, build, cases_of, find_case
 from labkit.kernels.cases.draw import Case
-from labkit.kernels.check import OTHER_POISON, as_bits, launch_requests
+from labkit.kernels.check import OTHER_POISON, as_bits
 from labkit.kernels.proof.mutate import Mutation, mutations
+from labkit.kernels.requests import requests_of
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict.report import CaseReport
 from labkit.kernels.watch.extract import Submission, extract, reference_source
@@ -274,7 +275,7 @@ def _in_repeat(
 
 
 def _when_compiled(sandbox: Sandbox, submission: Submission, spec: str) -> Fault | None:
-    for _, case, request in launch_requests(SPECS[spec]):
+    for _, case, request in requests_of(SPECS[spec], submission):
         if isinstance(sandbox.compile(submission, request), Finding):
             return Fault("compile", "compile", spec, case)
     return None

@@ -15,7 +15,7 @@ import inspect
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,10 @@ class Monitor(Races):
         self.kernel = launch.kernel
         x, y, z = (*launch.grid, 1, 1)[:3]
         self.grid = (x, y, z)
-        first = range(x) if self.rules.programs is None else self.rules.programs
-        programs = list(itertools.product(first, range(y), range(z)))
+        axes: list[Iterable[int]] = [range(x), range(y), range(z)]
+        if self.rules.programs is not None:
+            axes[self.rules.axis] = self.rules.programs
+        programs = list(itertools.product(axes[0], axes[1], axes[2]))
         if shuffle is not None:
             shuffle(programs)
         builder.set_grid_dim(*self.grid)
@@ -261,12 +263,7 @@ class Monitor(Races):
     ) -> np.ndarray:
         storage, elements = region.storage, region.start + offsets
         records = storage.records(elements)
-        if region.readable is not None:
-            bad = ~region.readable[offsets]
-            if storage.written:
-                bad &= storage.last_writer[records] < 0
-            if bad.any():
-                self._unreadable(region, offsets[bad], line)
+        self._check_readable(region, offsets, records, line)
         if storage.written:
             writers = storage.last_writer[records]
             clash = (writers >= self.base) & (writers != self.number)
@@ -284,13 +281,25 @@ class Monitor(Races):
         storage.last_reader[records] = self.number
         return storage.data[elements]
 
-    def _unreadable(self, region: Region, offsets: np.ndarray, line: int) -> None:
-        first = int(offsets[0])
+    def _check_readable(
+        self, region: Region, offsets: np.ndarray, records: np.ndarray, line: int,
+        verb: str = "reads",
+    ) -> None:  # fmt: skip
+        """A finding if some elements hold nothing that a kernel may know."""
+        if region.readable is None:
+            return
+        bad = ~region.readable[offsets]
+        if region.storage.written:
+            bad &= region.storage.last_writer[records] < 0
+        if not bad.any():
+            return
+        first = int(offsets[bad][0])
         kind, why = "stale_read", region.rule.why or "it holds nothing of this problem"
         if region.is_output:
             kind, why = "uninitialised", "no kernel has written it before"
-        message = f"reads {region.place(first)}: {why}"
-        self.add(kind, message, line, region, region.index(first), len(offsets))
+        message = f"{verb} {region.place(first)}: {why}"
+        count = int(np.count_nonzero(bad))
+        self.add(kind, message, line, region, region.index(first), count)
 
     # ------------------------------------------------------------ stores
     def store(self, pointers: np.ndarray, values: np.ndarray, mask: np.ndarray, dtype: Any) -> None:
@@ -397,6 +406,7 @@ class Monitor(Races):
                 continue
             storage, elements = region.storage, region.start + offsets
             records = storage.records(elements)
+            self._check_readable(region, offsets, records, line, "reads, with an atomic,")
             self._check_order(region, offsets, records, line, atomic=True)
             distinct = int(np.count_nonzero(storage.first_lanes(records)))
             memory = storage.data.view(raw)

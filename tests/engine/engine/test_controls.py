@@ -198,3 +198,19 @@ def test_several_engines_serve_a_second_loop() -> None:
         assert both == ["float32", "float32"]
     finally:
         engine.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [("encode", "neither embed nor classify"), ("update_weights", "a new engine of the folder")],
+)
+def test_methods_that_are_not_here_say_what_to_do(name: str, instead: str) -> None:
+    engine = object.__new__(AsyncLLM)
+    with pytest.raises(AttributeError, match=f"AsyncLLM has no '{name}': .*{instead}"):
+        getattr(engine, name)
+    assert not hasattr(engine, "nothing_of_vllms")
+
+
+def test_an_error_in_a_property_of_ours_is_not_called_a_missing_name() -> None:
+    with pytest.raises(AttributeError, match="no 'client'"):
+        _ = object.__new__(AsyncLLM).errored

@@ -228,12 +228,12 @@ WIDE_TESTS = (
 
 @needs_compiler
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [4, 16])
+@pytest.mark.parametrize("width", [4, 8, 16])
 def test_registers_of_other_processors(width: int, tmp_path: Path) -> None:
     """All of it once more, as a processor without AVX or one with AVX512 would have it built.
 
     The compiler makes of each wide register some that this processor has: the same code, but for
-    three instructions that have names of their own.
+    those instructions that have names of their own.
     """
     compiler = f"{os.environ.get('CXX') or 'g++'} -DWIDTH={width}"
     environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "CXX": compiler}
@@ -259,9 +259,34 @@ def test_a_product_of_few_tokens(rows: int, columns: int, has_bias: bool) -> Non
 
 
 @needs_compiler
-def test_a_tokens_product_does_not_depend_on_its_company() -> None:
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_tokens", [1, 2, 12, 13, 24, 25, 300, 600])
+@pytest.mark.parametrize(("rows", "columns"), [(32, 2), (96, 134), (64, 700)])
+def test_a_product_with_a_weight_in_bfloat16(
+    rows: int, columns: int, num_tokens: int, dtype: torch.dtype
+) -> None:
+    """Where the processor multiplies bfloat16, x is rounded to it; sums are in float32."""
+    weight, bias = torch.randn(rows, columns).bfloat16(), torch.randn(rows)
+    x = torch.randn(num_tokens, columns).to(dtype)
+    kept = x.bfloat16() if native.multiplies_bf16() else x
+    wanted = torch.nn.functional.linear(kept.double(), weight.double(), bias.double())
+    y = native.linear(x, native.pack(weight), bias)
+    tolerance = 1e-4 if dtype == torch.float32 else 2**-7
+    torch.testing.assert_close(y, wanted.to(dtype), rtol=tolerance, atol=tolerance)
+
+
+@needs_compiler
+def test_a_packed_weight_is_unpacked() -> None:
+    for dtype in DTYPES:
+        weight = torch.randn(96, 34).to(dtype)
+        assert torch.equal(native.unpack(native.pack(weight)), weight)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_tokens_product_does_not_depend_on_its_company(dtype: torch.dtype) -> None:
     """To the bit: a draft that is verified beside others is what decoding alone would say."""
-    blocks, x = native.pack(torch.randn(64, 130)), torch.randn(native.FEW_TOKENS, 130)
+    blocks, x = native.pack(torch.randn(64, 130).to(dtype)), torch.randn(native.FEW_TOKENS, 130)
     alone = torch.cat([native.linear(row[None], blocks, None) for row in x])
     for num_tokens in range(1, len(x) + 1):
         together = native.linear(x[:num_tokens], blocks, None)

@@ -160,8 +160,8 @@ def test_our_int8_product_is_that_of_the_numbers(rows: int, columns: int) -> Non
     torch.manual_seed(2)
     weight = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
     weight[0], weight[1] = -128, 127
-    packed, scale = native.pack_int8(weight), torch.rand(rows)
-    assert torch.equal(native.unpack_int8(packed), weight)
+    packed, scale = native.pack_pairs(weight), torch.rand(rows)
+    assert torch.equal(native.unpack_pairs(packed), weight)
     for num_tokens in (0, 1, 2, 3, 4, 5, 7, 12, 13, 17):
         x = torch.randint(-128, 128, (num_tokens, columns), dtype=torch.int8)
         x[:1] = -128
@@ -174,7 +174,7 @@ def test_no_sum_of_our_int8_product_leaves_32_bits() -> None:
     columns = native.MOST_INT8_COLUMNS
     weight = torch.full((32, columns), -128, dtype=torch.int8)
     assert native.can_multiply_int8(weight)
-    y = native.multiply_int8(weight[:1], native.pack_int8(weight), torch.ones(32))
+    y = native.multiply_int8(weight[:1], native.pack_pairs(weight), torch.ones(32))
     assert (y == 128 * 128 * columns).all()
     for shape in ((32, columns + 2), (32, 3), (33, 2)):
         assert not native.can_multiply_int8(torch.empty(shape, dtype=torch.int8))

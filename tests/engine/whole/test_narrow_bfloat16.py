@@ -1,4 +1,7 @@
-"""A narrow model in bfloat16 is computed in float32, also on a CPU that could do it in bfloat16."""
+"""A narrow model in bfloat16 is computed in float32, also on a CPU that could do it in bfloat16.
+
+Only its products take bfloat16 there.
+"""
 
 from __future__ import annotations
 

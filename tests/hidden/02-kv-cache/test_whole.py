@@ -86,7 +86,7 @@ def test_02_1_keys_are_no_numbers(subject: Any) -> None:
     """Those that Python's hash() takes for one are two, and a key may be there twice."""
     p = Program()
     wanted: list[tuple[Any, ...]] = [(0,), (2**61 - 1,), (-1,), (-2,), ("0",), ((0,),), ((0,), 0)]
-    wanted += [("a",), ("a", "a"), ("a", "a", "a")]
+    wanted += [("a",), ("a", "a"), ("a", "a", "a"), (1, 12), (11, 2), (112,), (1, 1, 2)]
     for keys in wanted:
         p.see(p.call(f"{HASH}hash_block", b"\0" * 32, [1, 2], keys))
     names = subject.run(p)
@@ -385,6 +385,22 @@ def test_02_5_looking_changes_nothing(
     assert seen[:third] == seen[third : 2 * third] == seen[2 * third :]
 
 
+@pytest.mark.parametrize("length", [7, 8, 9, 799, 800, 801])
+def test_02_5_a_long_prefix_is_found_whole(subject: Any, length: int) -> None:
+    """Hundreds of blocks, for a request that has drafts and was preempted often: all of them but
+    the one of the last certain token."""
+    p = Program()
+    manager = p.new(MANAGER, 300, 4, 2000, hash_root=b"root")
+    ana = hashed(p, manager, "ana", range(900))
+    manager.allocate_slots(ana, 900)
+    ben = hashed(p, manager, "ben", range(length))
+    p.set(ben, "num_preemptions", 30)
+    found = manager.get_computed_blocks(ben)
+    p.see([found[0].get_block_ids(), found[1]])
+    hits = (length - 1) // 4
+    assert subject.run(p) == [[list(range(1, hits + 1)), 4 * hits]]
+
+
 def test_02_6_answers_and_tables_are_lists_of_their_own(subject: Any) -> None:
     """What the manager has answered, and the hits that it was handed, stay as they were while the
     table grows, and whoever changes the answer changes no table."""
@@ -522,3 +538,16 @@ def test_02_7_a_table_is_freed_from_its_end(
     p.see_each(p.call("builtins:list", manager.block_pool.free_block_queue), "block_id")
     number = -(-tokens // 4)
     assert subject.run(p) == [[*range(number + 1, 8), *range(number, 0, -1)]]
+
+
+@pytest.mark.parametrize("valid", [0, 3, 500, 796, 900])
+def test_02_7_a_long_failure_is_taken_back_to_its_end(subject: Any, valid: int) -> None:
+    """Hundreds of blocks: those before the failure are found, and none behind it has a name."""
+    p = Program()
+    manager = p.new(MANAGER, 300, 4, 2000, hash_root=b"root")
+    ana = hashed(p, manager, "ana", range(800))
+    manager.allocate_slots(ana, 800)
+    manager.uncache_blocks(ana, valid)
+    p.see_each(manager.req_to_blocks["ana"], "block_hash")
+    (names,) = subject.run(p)
+    assert [name is not None for name in names] == [4 * i + 4 <= valid for i in range(200)]

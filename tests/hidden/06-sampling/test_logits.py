@@ -10,6 +10,7 @@ import math
 from fractions import Fraction
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -504,3 +505,307 @@ def test_06_6_a_row_whose_last_token_is_banned(subject: Any) -> None:
     output = sample(p, tensor(p, [[0.0, 2.0, 1.0, 0.5]] * 3), rows, 4)
     p.see(output.sampled_token_ids.tolist())
     assert subject.run(p) == [[-2, 3, 1]]
+
+
+# ------------------------------------------------------------------ borders, and what stays
+def lifted(p: Program, weights: list[list[int]], height: float) -> Any:
+    return p.call("torch:add", logits_of(p, weights), height)
+
+
+def see_pure(p: Program, function: str, *args: Any) -> None:
+    """Which tokens are left, and whether every argument is what it was."""
+    before = [p.call("copy:deepcopy", one) for one in args]
+    p.see(p.call(function, *args).tolist())
+    for one, copy in zip(args, before, strict=True):
+        p.see(p.call("torch:equal", one, copy))
+
+
+@many
+@given(
+    weights=weight_rows(),
+    temperature=st.lists(st.sampled_from([0.0, 0.01, 0.02, 1.0, 50.0]), min_size=3, max_size=3),
+    height=st.sampled_from([0.0, 100.0, -1000.0]),
+)
+def test_06_1_temperatures_as_low_as_may_be(
+    subject: Any, weights: list[list[int]], temperature: list[float], height: float
+) -> None:
+    """0.01 is the lowest that is not greedy. Neither logits nor temperatures are written to."""
+    p = Program()
+    handed = lifted(p, weights, height), tensor(p, temperature)
+    see_pure(p, f"{FILTERS}apply_temperature", *handed)
+    expected = [
+        [(math.log(w) + height) / (t or 1.0) if w else -math.inf for w in row]
+        for row, t in zip(weights, temperature, strict=True)
+    ]
+    yours, *stays = subject.run(p)
+    assert near(yours, expected)
+    assert stays == [True, True]
+
+
+@many
+@given(
+    weights=weight_rows(),
+    parts=st.lists(st.integers(0, 9), min_size=3, max_size=3),
+    top_k=st.lists(st.integers(0, 15), min_size=3, max_size=3),
+    height=st.sampled_from([0.0, 200.0, -500.0]),
+)
+def test_06_1_filters_write_to_nothing(
+    subject: Any, weights: list[list[int]], parts: list[int], top_k: list[int], height: float
+) -> None:
+    """Logits of any height, and the limits beside them, are read again: by the other filters, for
+    logprobs, and in the next step."""
+    p = Program()
+    limits = [min(part, max(row)) - 0.5 for row, part in zip(weights, parts, strict=True)]
+    min_p = [max(limit, 0) / max(row) for row, limit in zip(weights, limits, strict=True)]
+    see_pure(p, f"{FILTERS}apply_min_p", lifted(p, weights, height), tensor(p, min_p))
+    see_pure(p, f"{FILTERS}apply_top_k", lifted(p, weights, height), tensor(p, top_k))
+    likely = [
+        [i for i, w in enumerate(row) if w and w > limit]
+        for row, limit in zip(weights, limits, strict=True)
+    ]
+    largest = []
+    for row, k in zip(weights, top_k, strict=True):
+        least = sorted(row, reverse=True)[k - 1] if 0 < k < len(row) else 0
+        largest.append([i for i, w in enumerate(row) if w and w >= least])
+    first, *stays, second, one, other = subject.run(p)
+    assert [kept(first), kept(second)] == [likely, largest]
+    assert [*stays, one, other] == [True] * 4
+
+
+@pytest.mark.parametrize("k", [1, 64, 65, 200, 999])
+def test_06_1_top_k_of_a_large_vocabulary(subject: Any, k: int) -> None:
+    """As many as are wanted, beside a row that wants one and a row that wants all. Logits lie so
+    close that half precision takes neighbours for one."""
+    p = Program()
+    row = [1 + (index * 7 % 1000) * 2**-17 for index in range(1000)]
+    p.see(p.call("torch:isfinite", p.call(
+        f"{FILTERS}apply_top_k", tensor(p, [row] * 3), tensor(p, [k, 1, 0])
+    )).sum(1).tolist())  # fmt: skip
+    assert subject.run(p) == [[k, 1, 1000]]
+
+
+@pytest.mark.parametrize("power", [5, 12, 25])
+def test_06_1_min_p_may_be_tiny(subject: Any, power: int) -> None:
+    """Tokens that are a million times less likely stay, if the limit is lower still."""
+    p = Program()
+    logits = tensor(p, [[0.0, -(power - 1.0), -power - 1.0, -100.0]])
+    limit = math.exp(-power)
+    p.see(p.call(f"{FILTERS}apply_min_p", logits, tensor(p, [limit])).tolist())
+    assert kept(subject.run(p)[0]) == [[0, 1]]
+
+
+@many
+@given(
+    weights=weight_rows(),
+    parts=st.lists(st.integers(1, 60), min_size=3, max_size=3),
+    height=st.sampled_from([0.0, 200.0, -500.0]),
+)
+def test_06_2_filters_write_to_nothing(
+    subject: Any, weights: list[list[int]], parts: list[int], height: float
+) -> None:
+    """Logits of any height and limits, with top-k beside them and without."""
+    limits = [min(part, sum(row)) - 0.5 for row, part in zip(weights, parts, strict=True)]
+    top_p = [limit / sum(row) for row, limit in zip(weights, limits, strict=True)]
+    p = Program()
+    logits = lifted(p, weights, height)
+    see_pure(p, f"{FILTERS}apply_top_p", logits, tensor(p, top_p))
+    see_pure(p, f"{FILTERS}apply_top_k_top_p", logits, tensor(p, [0, 15, 0]), tensor(p, top_p))
+    first, *stays, second, one, two, three = subject.run(p)
+    right = list(map(top_p_set, weights, limits))
+    assert [kept(first), kept(second)] == [right, right]
+    assert [*stays, one, two, three] == [True] * 5
+
+
+@pytest.mark.parametrize("k", [99, 101, 4001, 6000])
+def test_06_2_as_many_as_are_wanted(subject: Any, k: int) -> None:
+    """Thousands of different tokens: top-k keeps k of them, and top-p nearly all of those."""
+    p = Program()
+    logits = logits_of(p, [list(range(16_000, 10_000, -1))])
+    total = sum(range(16_000, 16_000 - k, -1))
+    limit = 1 - (16_001 - k) / 2 / total  # in the middle of the last one's stretch
+    result = p.call(f"{FILTERS}apply_top_k_top_p", logits, tensor(p, [k]), tensor(p, [limit]))
+    p.see(p.call("torch:isfinite", result).sum().item())
+    (left,) = subject.run(p)
+    assert abs(left - k) <= 1  # a sum of thousands may be a token off
+
+
+def test_06_3_what_is_handed_over_stays(subject: Any) -> None:
+    """Masks, counts and lengths are those of the next step, too."""
+    p = Program()
+    logits = tensor(p, [[1.0, 2.0, 3.0], [3.0, 2.0, 1.0]])
+    rows, tokens, numbers = tensor(p, [0, 1]), tensor(p, [1, 2]), tensor(p, [2.0, 3.0])
+    allowed = tensor(p, [[True, False, True], [True, True, False]])
+    counts = tensor(p, [[0.0, 5.0, 1.0], [2.0, 0.0, 30.0]])
+    steps = {
+        "apply_allowed_token_ids": [allowed],
+        "apply_min_tokens": [rows, tokens, tensor(p, [3, 4]), tensor(p, [3, 3])],
+        "apply_logit_bias": [rows, tokens, numbers],
+        "apply_penalties": [rows, tokens, counts, numbers, numbers, numbers],
+    }
+    number = 0
+    for name, args in steps.items():
+        see_pure(p, f"{FILTERS}{name}", logits, *args)
+        number += len(args) + 1
+    seen = [value for value in subject.run(p) if isinstance(value, bool)]
+    assert seen == [True] * number
+
+
+@pytest.mark.parametrize("name", ["apply_min_tokens", "apply_logit_bias", "apply_penalties"])
+def test_06_3_no_entries_change_nothing(subject: Any, name: str) -> None:
+    """Nobody has an entry in this batch."""
+    p = Program()
+    logits = tensor(p, [[1.0, -2.0], [0.0, 4.0]])
+    none, values = tensor(p, []).long(), tensor(p, [])
+    ones = tensor(p, [2.0, 2.0])
+    args = {
+        "apply_min_tokens": [none, none, none, tensor(p, [0, 0])],
+        "apply_logit_bias": [none, none, values],
+        "apply_penalties": [none, none, p.call("torch:zeros", 2, 2), ones, ones, ones],
+    }[name]
+    p.see(p.call(f"{FILTERS}{name}", logits, *args).tolist())
+    assert subject.run(p) == [[[1.0, -2.0], [0.0, 4.0]]]
+
+
+def test_06_3_large_numbers_and_tokens_that_are_out(subject: Any) -> None:
+    """A bias of a thousand, a token that was said a thousand times, and one that is out: it stays
+    out."""
+    p = Program()
+    logits = tensor(p, [[1.0, -math.inf, 3.0, 0.0]])
+    rows, tokens = tensor(p, [0, 0, 0, 0]), tensor(p, [0, 1, 2, 3])
+    values = tensor(p, [1000.0, 1000.0, -1000.0, 250.0])
+    p.see(p.call(f"{FILTERS}apply_logit_bias", logits, rows, tokens, values).tolist())
+    counts = tensor(p, [[1000.0, 3.0, 17.0, 0.0]])
+    one = tensor(p, [0.5])
+    p.see(p.call(f"{FILTERS}apply_penalties", logits, rows, tokens, counts, one, one, one).tolist())
+    assert subject.run(p) == [
+        [[1001.0, -math.inf, -997.0, 250.0]],
+        [[2.0 - 500.5, -math.inf, 6.0 - 9.0, 0.0]],
+    ]
+
+
+@many
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(-(2**63), 2**63 - 1), st.integers(0, 2**40)), min_size=1, max_size=5
+    )
+)
+def test_06_4_numbers_of_step_after_step(subject: Any, rows: list[tuple[int, int]]) -> None:
+    """The same tensors, in which the index moves on: nothing is remembered, written or reset, and
+    the process's own random numbers go on as they would have."""
+    p = Program()
+    seeds, indices = (tensor(p, list(column)) for column in zip(*rows, strict=True))
+    state = p.call("torch:get_rng_state")
+    expected: list[Any] = []
+    for step in range(3):
+        number = p.call(f"{SAMPLER}uniform_numbers", seeds, indices)
+        p.see(p.call("builtins:str", number.dtype))
+        p.see(number.tolist())
+        p.see([seeds.tolist(), indices.tolist()])
+        indices.add_(1)
+        right = []
+        for seed, index in rows:
+            place = splitmix((seed + GOLDEN) & MASK) + (index + step) * GOLDEN & MASK
+            right.append((splitmix(place) >> 40) / 2**24)
+        expected += ["torch.float32", right]
+        expected.append([[seed for seed, _ in rows], [index + step for _, index in rows]])
+    p.see(p.call("torch:equal", state, p.call("torch:get_rng_state")))
+    assert subject.run(p) == [*expected, True]
+
+
+def test_06_5_a_sampler_keeps_no_state(subject: Any) -> None:
+    """The same batch twice gives the same tokens; parameters, lengths and the process's own random
+    numbers are what they were."""
+    p = Program()
+    logits = noise(p, 8, 4, 50)
+    specs: list[dict[str, Any]] = [{"seed": 3}, {"temperature": 0.0}, {"seed": 4, "top_k": 9},
+                                   {"seed": 5, "top_p": 0.7, "min_p": 0.01}]  # fmt: skip
+    for chosen in (specs, specs[:1] * 4, specs[1:2] * 4):
+        rows = [row(p, spec, [1], [2, 3]) for spec in chosen]
+        metadata = p.call("mini_vllm.sample.metadata:make_sampling_metadata", rows, 50)
+        before = p.call("copy:deepcopy", metadata)
+        state, sampler = p.call("torch:get_rng_state"), p.new(f"{SAMPLER}Sampler")
+        for _ in range(2):
+            tokens = sampler.sample(logits, metadata)
+            p.see(p.call("builtins:str", tokens.dtype))
+            p.see(tokens.tolist())
+        for name in ("temperature", "top_k", "top_p", "min_p", "seeds", "num_output_tokens"):
+            first, second = getattr(before, name), getattr(metadata, name)
+            p.see([first, second])
+        p.see(p.call("torch:equal", state, p.call("torch:get_rng_state")))
+        p.see(p.call("torch:equal", logits, noise(p, 8, 4, 50)))
+    seen = subject.run(p)
+    assert len(seen) == 36, seen[-1:]
+    for start in (0, 12, 24):
+        dtype, first, again, second, *pairs, random_state, given_logits = seen[start : start + 12]
+        assert dtype == again == "torch.int64" and first == second
+        assert random_state is given_logits is True
+        for one, other in pairs:
+            assert (one is None) == (other is None)
+            assert one is None or one.tolist() == other.tolist()
+
+
+@few
+@given(seed=st.integers(0, 10**6), k=st.integers(0, 350), ties=st.booleans())
+def test_06_6_every_id_stands_beside_its_own_logprob(
+    subject: Any, seed: int, k: int, ties: bool
+) -> None:
+    """The token of each row, then the k most likely ones, each once and in order; ranks of any
+    height; whole numbers of 64 bits. Tokens that are handed over stay."""
+    p = Program()
+    logits = noise(p, seed, 4, 300)
+    logits = logits.mul(3).round() if ties else logits
+    logprobs = logits.log_softmax(dim=-1)
+    worst, best = logprobs.argmin(dim=-1), logprobs.argmax(dim=-1)
+    for tokens in (worst, best, tensor(p, [0, 299, 7, 150])):
+        p.see(tokens.tolist())
+        for found in (
+            p.call(f"{SAMPLER}gather_logprobs", logprobs, k, tokens),
+            p.call(f"{SAMPLER}compute_prompt_logprobs", logits, tokens, k),
+        ):
+            p.see([found.token_ids, found.logprobs, found.ranks])
+        p.see(tokens.tolist())
+    p.see(logprobs.tolist())
+    *seen, table = subject.run(p)
+    for start in range(0, 12, 4):
+        tokens, gathered, prompt, after = seen[start : start + 4]
+        assert tokens == after
+        for ids, values, ranks in (gathered, prompt):
+            assert [ids.dtype.str, values.dtype.str, ranks.dtype.str] == ["<i8", "<f4", "<i8"]
+            assert ids.shape == values.shape == (4, 1 + min(k, 300))
+            for index, (right, token) in enumerate(zip(table, tokens, strict=True)):
+                assert ids[index][0] == token
+                assert near(values[index].tolist(), [right[i] for i in ids[index]])
+                assert len(set(ids[index][1:].tolist())) == min(k, 300)
+                assert near(values[index][1:].tolist(), sorted(right, reverse=True)[:k])
+                assert ranks[index] == sum(x >= right[token] for x in right)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 513, 1100])
+def test_06_6_a_prompt_has_as_many_rows_as_it_has(subject: Any, reference: Any, rows: int) -> None:
+    """None for a prompt of one token, and more than a thousand for a long one."""
+    p = Program()
+    logits, tokens = noise(p, 3, rows, 12), p.call("torch:arange", rows).remainder(12)
+    found = p.call(f"{SAMPLER}compute_prompt_logprobs", logits, tokens, 2)
+    p.see(found.token_ids.tolist())
+    p.see(found.ranks.tolist())
+    mine = subject.run(p)
+    assert mine == reference.run(p) and len(mine[0]) == rows
+
+
+def test_06_6_a_second_step_is_like_the_first(subject: Any, reference: Any) -> None:
+    """One sampler, steps with logprobs and without in turn: nothing is left of the one before, and
+    logits and parameters stay."""
+    p = Program()
+    sampler, logits = p.new(f"{SAMPLER}Sampler"), noise(p, 6, 2, 20)
+    for logprobs in (2, None, 0, None, 3):
+        spec = {"seed": 1, "logprobs": logprobs, "logit_bias": {3: 1.0}}
+        rows = [row(p, spec, [1], [2])] * 2
+        metadata = p.call("mini_vllm.sample.metadata:make_sampling_metadata", rows, 20)
+        for _ in range(2):
+            output = sampler.forward(logits, metadata)
+            p.see(output.sampled_token_ids.tolist())
+            p.see(output.logprobs if logprobs is None else output.logprobs.token_ids.tolist())
+        p.see(metadata.max_num_logprobs)
+    p.see(p.call("torch:equal", logits, noise(p, 6, 2, 20)))
+    mine = subject.run(p)
+    assert mine == reference.run(p) and mine[-1] is True

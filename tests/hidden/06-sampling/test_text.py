@@ -104,16 +104,22 @@ def test_06_7_any_tokens_of_a_byte_level_vocabulary(
     assert count == len(ids)
 
 
+CHARACTERS = [*"aZ 0.é€ß—あ日😀👩\n\r\t\x00\u0301\u200d\u00a0", "\r\n", "a\u0301", "\u212b"]
+"""Some of them are written in other ways, too."""
+
+
 @many
-@given(text=st.text("aZ 0.é€ß—あ日😀👩\n", max_size=60), sizes=sizes)
+@given(text=st.lists(st.sampled_from(CHARACTERS), max_size=60).map("".join), sizes=sizes)
 def test_06_7_any_text_comes_back(subject: Any, text: str, sizes: list[int]) -> None:
-    """Every piece is made of whole characters, and together they are the text."""
+    """Every piece is made of whole characters, and together they are the text, letter by letter."""
     prompt = byte_level().encode("The fox.").ids
     ids = byte_level().encode(text).ids
     whole = byte_level().decode(prompt + ids)[len("The fox.") :]
     pieces, _, _ = stream(subject, byte_level(), cut(ids, sizes), prompt)
     assert "".join(pieces) == whole
     assert not any(REPLACEMENT in piece for piece in pieces), "half a character was printed"
+    at_once, _, _ = stream(subject, byte_level(), [ids], prompt)
+    assert "".join(at_once) == whole
 
 
 @many
@@ -287,3 +293,66 @@ def test_06_8_the_engine_writes_the_reference_text(subject: Any, reference: Any)
         p.see(outputs[index].outputs[0].text)
         p.see(outputs[index].outputs[0].finish_reason)
     assert subject.run(p) == reference.run(p)
+
+
+@many
+@given(
+    text=st.text("aA.*bB \n", max_size=30),
+    stop=st.lists(
+        st.text("aA.*bB \n", min_size=1, max_size=4)
+        | st.sampled_from(["a.", ".*", "A", "  ", "\n"]),
+        min_size=1,
+        max_size=3,
+    ),
+    new=st.integers(0, 30),
+)
+def test_06_8_every_character_is_itself(subject: Any, text: str, stop: list[str], new: int) -> None:
+    """Large and small letters, spaces, and what is a sign elsewhere; the list stays as it is."""
+    new = min(new, len(text))
+    p = Program()
+    handed = p.call("builtins:list", stop)
+    p.see(p.call(f"{DETOKENIZER}find_stop_string", text, new, handed))
+    p.see(p.call(f"{DETOKENIZER}possible_stop_length", text, handed))
+    p.see(handed)
+    found = None
+    for string in reversed(stop):
+        for start in range(len(text) - len(string), -1, -1):
+            if text[start:].startswith(string) and start + len(string) > len(text) - new:
+                found = (string, start)
+    possible = max(n for s in stop for n in range(len(s)) if text.endswith(s[:n]))
+    assert subject.run(p) == [found, possible, stop]
+
+
+@pytest.mark.parametrize("length", [9, 17, 65, 300])
+def test_06_8_a_stop_string_of_any_length(subject: Any, length: int) -> None:
+    """All of it but its last letter waits; with it the request ends. The tokens that are handed
+    over stay the caller's."""
+    stop = ("abcd" * length)[: length - 1] + "z"
+    ids = [byte_level().token_to_id(letter) for letter in f"x{stop}y"]
+    p = Program()
+    sampling = p.new("mini_vllm.sampling_params:SamplingParams", stop=[stop])
+    detokenizer = p.new(f"{DETOKENIZER}IncrementalDetokenizer", send(p, byte_level()), [], sampling)
+    handed = p.call("builtins:list", ids[:-2])
+    p.see(detokenizer.append(handed))
+    p.see(detokenizer.append(ids[-2:]))
+    p.see([detokenizer.stop_reason, detokenizer.num_output_tokens, handed])
+    assert subject.run(p) == ["x", "", [stop, length + 1, ids[:-2]]]
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "right"),
+    [
+        ("xA", ["ab"], [None, 0]),
+        ("STOP", ["stop", "OP"], [("OP", 2), 0]),
+        ("stO", ["sTOP", "tOp"], [None, 2]),
+        ("ſ", ["s!", "ſ!"], [None, 1]),
+    ],
+)
+def test_06_8_large_and_small_letters_are_two(
+    subject: Any, text: str, stop: list[str], right: list[Any]
+) -> None:
+    """Where a stop string ends, and where one may begin."""
+    p = Program()
+    p.see(p.call(f"{DETOKENIZER}find_stop_string", text, len(text), stop))
+    p.see(p.call(f"{DETOKENIZER}possible_stop_length", text, stop))
+    assert subject.run(p) == right

@@ -231,3 +231,66 @@ def test_07_3_each_step_replays_its_own_smallest_graph(subject: Any) -> None:
     *places, rows = subject.run(p)
     assert places[::2] == places[1::2]
     assert rows == [4, 2, 1, *buckets]
+
+
+def test_07_1_buckets_are_a_list_of_their_own(subject: Any, reference: Any) -> None:
+    """Whoever adds a bucket to his list adds none to another engine's."""
+
+    def run(worker: Any) -> Any:
+        p = Program()
+        for limit in (8, 8, 100, 8):
+            buckets = p.call(HERE + "make_buckets", limit)
+            p.see(buckets)
+            buckets.append(-1)
+        return worker.run(p)
+
+    expect_same(subject, reference, run)
+
+
+@few
+@given(
+    buckets=st.sets(st.integers(1, 700), min_size=1, max_size=6).map(sorted),
+    beside=st.integers(-1, 1),
+    kind=st.sampled_from(["list", "tuple"]),
+)
+def test_07_1_any_ascending_buckets(
+    subject: Any, buckets: list[int], beside: int, kind: str
+) -> None:
+    """They need not be those of `make_buckets`, nor a list; one less, as many, one more."""
+    p = Program()
+    handed = p.call(f"builtins:{kind}", buckets)
+    sizes = [max(bucket + beside, 1) for bucket in buckets]
+    for size in sizes:
+        p.see(p.call(HERE + "choose_bucket", size, handed))
+    p.see(p.call("builtins:list", handed))
+    right = [next((b for b in buckets if b >= size), None) for size in sizes]
+    assert subject.run(p) == [*right, buckets]
+
+
+def test_07_2_a_step_is_copied_and_padding_is_valid(subject: Any) -> None:
+    """What the step holds is what it held; ids and positions of padding are such as a table of
+    embeddings and one of angles have; rows begin where they began."""
+    p = Program()
+    names = toy(p)
+    inputs = p.new(HERE + "StaticInputs", 6, ROOM, BLOCK_SIZE, p.call("torch:device", "cpu"))
+    steps = [(5, 6), (2, 6), (3, 4), (1, 2), (4, 6)]
+    for number, bucket in steps:
+        tokens = [10 * number + row for row in range(number)]
+        lens = [number + row for row in range(number)]
+        tables = [[1 + row, 9, 8][: -(-n // BLOCK_SIZE)] for row, n in enumerate(lens)]
+        step = names["decode"](tokens, lens, tables)
+        handed = [step[0], step[1], step[2].slot_mapping, step[2].seq_lens, step[2].block_table]
+        before = [p.call("copy:deepcopy", one) for one in handed]
+        inputs.fill(step[0], step[1], step[2], bucket)
+        p.see([p.call("torch:equal", *pair) for pair in zip(handed, before, strict=True)])
+        p.see([inputs.input_ids.tolist(), inputs.positions.tolist()])
+        p.see(inputs.query_start_loc.tolist())
+    seen = subject.run(p)
+    assert len(seen) == 15, seen[-1:]
+    for (number, _), same, (ids, places), starts in zip(
+        steps, seen[::3], seen[1::3], seen[2::3], strict=True
+    ):
+        assert same == [True] * 5 and starts == list(range(7))
+        assert ids[:number] == [10 * number + row for row in range(number)]
+        assert places[:number] == [number - 1 + row for row in range(number)]
+        assert all(0 <= token < 60 for token in ids) and all(0 <= n < ROOM for n in places)

@@ -67,6 +67,42 @@ def test_08_1_short_texts_and_limits(subject: Any) -> None:
     assert subject.run(p) == [brute_force(*case) for case in CASES]
 
 
+NUMBERS = (1, 12, 2, 23, 3, 31, 2**8 + 1, 2**15 + 1, 2**16 + 1, 2**32 + 1)
+"""Some are equal in few bits, and some run into one another when their digits are written down."""
+
+
+@many
+@given(
+    tokens=st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=60),
+    min_n=st.integers(1, 3),
+    as_array=st.booleans(),
+)
+def test_08_1_tokens_are_numbers(
+    subject: Any, tokens: list[int], min_n: int, as_array: bool
+) -> None:
+    """Tokens that are equal in their last bits, or digit by digit, are not equal. The same texts
+    again, doubled: ends of all lengths match, and much follows them."""
+    p = Program()
+    cases = [(text, min_n, max_n, 200, 9) for text in (tokens, tokens * 2) for max_n in (3, 40)]
+    for text, *limits in cases:
+        given = p.call("numpy:array", text, dtype="int64") if as_array else text
+        p.see(p.call("builtins:list", p.call(SEARCH, given, *limits).tolist()))
+    assert subject.run(p) == [brute_force(*case) for case in cases]
+
+
+def test_08_1_far_back_and_long(subject: Any) -> None:
+    """What followed three thousand tokens ago; and twelve tokens in a row beat eight of them that
+    stood earlier."""
+    far = [7, 8, 9, *range(10, 3000), 7, 8]
+    end = list(range(100, 112))
+    long = [*end[4:], 1, *end, 2, *end]
+    p = Program()
+    for text, max_n in ((far, 5), (long, 12), (long, 8)):
+        array = p.call("numpy:array", text, dtype="int64")
+        p.see(p.call("builtins:list", p.call(SEARCH, array, 1, max_n, 4000, 1).tolist()))
+    assert subject.run(p) == [[9], [2], [1]]
+
+
 def test_08_1_whose_text_is_searched(subject: Any) -> None:
     """Those with a new token, one or several; and not what rejected drafts have left behind."""
     one = {"scheduled": 1, "drafts": 0, "sampled": 1}
@@ -83,12 +119,23 @@ def test_08_1_whose_text_is_searched(subject: Any) -> None:
     assert subject.run(p) == [{"one": [1, 2], "three": [5, 6, 5]}]
 
 
+def test_08_1_each_step_anew(subject: Any) -> None:
+    """Requests run in another order than their rows, and not all of them; then another step."""
+    common = {"computed": 0, "scheduled": 3, "sampled": 1}
+    batch = [{"id": str(n), "tokens": [n, n + 1, 9, n]} | common for n in range(4)]
+    p = Program()
+    proposer = p.new("mini_vllm.spec_decode.ngram_proposer:NgramProposer", 1, 2, 2, 64)
+    for order in ([3, 1], [2]):
+        p.see(proposer.propose(p.call(f"{DRAFTING}make_step", batch, order=order)))
+    assert subject.run(p) == [{"3": [4, 9], "1": [2, 9]}, {"2": [3, 9]}]
+
+
 def successor(token: int) -> int:
     return (3 * token + 1) % VOCAB
 
 
 @st.composite
-def requests(draw: Any) -> list[dict[str, Any]]:
+def requests(draw: Any, block_size: int = 4) -> list[dict[str, Any]]:
     """The end of a step: decodes with accepted and rejected drafts, chunks, prompts that end."""
     made: list[dict[str, Any]] = []
     for number in range(draw(st.integers(1, 5))):
@@ -108,7 +155,7 @@ def requests(draw: Any) -> list[dict[str, Any]]:
                         "sampled": int(kind == "prompt")}  # fmt: skip
         held = length + draw(st.integers(0, 8))
         spare = request["computed"] + request["scheduled"]
-        blocks = -(-max(held - draw(st.integers(0, 6)), spare) // 4)
+        blocks = -(-max(held - draw(st.integers(0, 6)), spare) // block_size)
         request["blocks"] = [1 + 20 * number + index for index in range(blocks)]
         made.append(request)
     return made
@@ -119,19 +166,29 @@ FULL = {"id": "full", "tokens": list(range(9)), "computed": 0, "scheduled": 8, "
 """A prompt that fills its two blocks of 4: the newest token has no slot."""
 
 
+@st.composite
+def steps(draw: Any) -> tuple[list[dict[str, Any]], int, list[int]]:
+    """The batch, its block size, and which of its requests ran, in the order of the flat batch."""
+    block_size = draw(st.sampled_from((2, 4, 8)))
+    batch = draw(requests(block_size))
+    order = draw(st.permutations(range(len(batch))))
+    return batch, block_size, order[: draw(st.integers(1, len(order)))]
+
+
 @many
-@given(step=requests(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
-@example(step=[FULL], k=3, limit=64)
+@given(step=steps(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
+@example(step=([FULL], 4, [0]), k=3, limit=64)
 def test_08_8_counts_and_limits(
-    subject: Any, step: list[dict[str, Any]], k: int, limit: int
+    subject: Any, step: tuple[list[dict[str, Any]], int, list[int]], k: int, limit: int
 ) -> None:
     """How much each request feeds first, and how much it may draft, by its slots and positions."""
+    batch, block_size, order = step
     p = Program()
-    p.see(p.call(f"{DRAFTING}draft", step, k, limit))
+    p.see(p.call(f"{DRAFTING}draft", batch, k, limit, block_size, order))
     [got] = subject.run(p)
     counts, limits = [], []
-    for request in step:
-        length, slots = len(request["tokens"]), 4 * len(request["blocks"])
+    for request in (batch[index] for index in order):
+        length, slots = len(request["tokens"]), block_size * len(request["blocks"])
         end = length if request["sampled"] else request["computed"] + request["scheduled"]
         counts.append(max(min(end, slots, limit) - request["computed"], 0))
         room = max(min(slots - length + 1, limit - 1 - length, k), 0)
@@ -140,25 +197,26 @@ def test_08_8_counts_and_limits(
 
 
 @many
-@given(step=requests(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
+@given(step=steps(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
 def test_08_9_drafts_passes_and_slots(
-    subject: Any, step: list[dict[str, Any]], k: int, limit: int
+    subject: Any, step: tuple[list[dict[str, Any]], int, list[int]], k: int, limit: int
 ) -> None:
     """Whatever the step was: who drafts how much, what is fed, where, and into whose slots."""
+    batch, block_size, order = step
     p = Program()
-    p.see(p.call(f"{DRAFTING}draft", step, k, limit))
+    p.see(p.call(f"{DRAFTING}draft", batch, k, limit, block_size, order))
     [got] = subject.run(p)
     fed: dict[int, set[tuple[int, int, int]]] = {}
     expected_drafts = {}
-    for request in step:
+    for request in (batch[index] for index in order):
         tokens, blocks = request["tokens"], request["blocks"]
-        slots = len(blocks) * 4
+        slots = len(blocks) * block_size
         sampled = request["sampled"]
         end = len(tokens) if sampled else request["computed"] + request["scheduled"]
         room = min(slots - len(tokens) + 1, limit - 1 - len(tokens), k)
         count = max(room, 0) if sampled else 0
         for position in range(request["computed"], min(end, slots, limit)):
-            slot = blocks[position // 4] * 4 + position % 4
+            slot = blocks[position // block_size] * block_size + position % block_size
             fed.setdefault(0, set()).add((tokens[position], position, slot))
         token, drafts = tokens[-1], []
         for place in range(count):
@@ -166,7 +224,7 @@ def test_08_9_drafts_passes_and_slots(
             drafts.append(token)
             if place + 1 < count:
                 position = len(tokens) + place
-                slot = blocks[position // 4] * 4 + position % 4
+                slot = blocks[position // block_size] * block_size + position % block_size
                 fed.setdefault(place + 1, set()).add((token, position, slot))
         if count:
             expected_drafts[request["id"]] = drafts
@@ -175,17 +233,34 @@ def test_08_9_drafts_passes_and_slots(
     assert [len(one) for one in got["passes"]] == [len(one) for one in fed.values()]
 
 
+def test_08_9_each_step_anew(subject: Any) -> None:
+    """Who does not run in the second step has no drafts from the first."""
+    common = {"computed": 0, "scheduled": 3, "sampled": 1}
+    batch = [{"id": str(n), "tokens": [n, n + 1, 9, n]} | common for n in range(4)]
+    p = Program()
+    model, cpu = p.new(f"{DRAFTING}ToyModel"), p.call("torch:device", "cpu")
+    proposer = p.new(
+        "mini_vllm.spec_decode.draft_model:DraftModelProposer",
+        model, p.new(f"{DRAFTING}ToyCache"), 2, 64, cpu,
+    )  # fmt: skip
+    for order in ([3, 1], [2]):
+        p.see(proposer.propose(p.call(f"{DRAFTING}make_step", batch, order=order)))
+    expected = {n: [successor(n), successor(successor(n))] for n in range(4)}
+    assert subject.run(p) == [{"3": expected[3], "1": expected[1]}, {"2": expected[2]}]
+
+
 @many
-@given(step=requests(), k=st.integers(1, 4))
+@given(step=steps(), k=st.integers(1, 9))
 def test_08_10_heads_read_the_state_of_the_last_token_that_stays(
-    subject: Any, step: list[dict[str, Any]], k: int
+    subject: Any, step: tuple[list[dict[str, Any]], int, list[int]], k: int
 ) -> None:
     """Hidden state number t is t, and head j adds j: the drafts say which rows were read."""
+    batch, _, order = step
     p = Program()
-    p.see(p.call(f"{DRAFTING}look_ahead", step, k))
+    p.see(p.call(f"{DRAFTING}look_ahead", batch, k, order))
     [got] = subject.run(p)
     start, expected = 0, {}
-    for request in step:
+    for request in (batch[index] for index in order):
         if request["sampled"]:
             stays = request["scheduled"] - request.get("drafts", 0) + request["sampled"] - 1
             last = start + stays - 1

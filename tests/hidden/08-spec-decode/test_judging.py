@@ -47,6 +47,17 @@ def test_08_2_rows_are_those_of_a_loop(subject: Any, counts: list[tuple[int, int
     assert subject.run(p) == [rows, targets, bonus]
 
 
+def test_08_2_counts_in_arrays(subject: Any) -> None:
+    """The runner counts in int32 arrays. They stay as they are, and come back as a list."""
+    p = Program()
+    drafts = p.call("numpy:array", [2, 0, 1], dtype="int32")
+    ends = p.call("numpy:array", [3, 9, 12], dtype="int32")
+    found = p.call(f"{METADATA}calc_spec_decode_metadata", drafts, ends)
+    p.see(p.call("builtins:list", found.num_draft_tokens))
+    p.see([found.logits_indices.tolist(), drafts.tolist(), ends.tolist()])
+    assert subject.run(p) == [[2, 0, 1], [[0, 1, 2, 8, 10, 11], [2, 0, 1], [3, 9, 12]]]
+
+
 def kept(drafts: list[int], says: list[int], bonus: int) -> list[int]:
     for index, (draft, said) in enumerate(zip(drafts, says, strict=True)):
         if draft != said:
@@ -92,6 +103,22 @@ def test_08_3_what_stands_behind_the_drafts_does_not_matter(subject: Any) -> Non
     assert subject.run(p) == [expected]
 
 
+def test_08_3_tokens_of_a_large_vocabulary(subject: Any) -> None:
+    """Tokens that are equal in 8, 16 or 24 bits are other tokens; they come back as int64."""
+    drafts = [5, 5 + 2**8, 7, 7 + 2**16, 2**24, 2**24 + 1]
+    says = [5, 5, 7, 7, 2**24 + 1, 2**24 + 1]
+    p = Program()
+    output = p.call(
+        f"{REJECTION}rejection_greedy_sample", tensor(p, drafts), [2, 2, 1, 1], tensor(p, says),
+        tensor(p, [1, 2, 3, 2**24 + 3]),
+    )  # fmt: skip
+    p.see(output.tolist())
+    p.see(p.call("builtins:str", output.dtype))
+    large = 2**24 + 1
+    expected = [[5, 5, GAP], [7, 7, GAP], [large, GAP, GAP], [large, large + 2, GAP]]
+    assert subject.run(p) == [expected, "torch.int64"]
+
+
 @st.composite
 def quarters(draw: Any, size: int = 3) -> list[float]:
     cuts = [draw(st.integers(0, size - 1)) for _ in range(4)]
@@ -132,10 +159,30 @@ def test_08_4_nothing_is_missing_where_both_agree(subject: Any) -> None:
     assert subject.run(p) == [[[0.0] * 3] * 2, [[0.0] * 3, [0.0, 1.0, 0.0]]]
 
 
+@many
+@given(seed=st.integers(0, 2**32 - 1), power=st.integers(-40, -2))
+def test_08_4_however_little_is_missing(subject: Any, seed: int, power: int) -> None:
+    """p and q differ by very little: it sums to 1 all the same, and q is left as it is."""
+    token = seed % 3
+    little = 2.0**power
+    q_row = [0.25, 0.25, 0.5]
+    p_row = list(q_row)
+    p_row[token], p_row[token - 1] = p_row[token] + little, p_row[token - 1] - little
+    p = Program()
+    q = tensor(p, [q_row], "float64")
+    found = p.call(f"{REJECTION}recovered_probs", tensor(p, [0]), q, tensor(p, [p_row], "float64"))
+    p.see([found.tolist(), q.tolist()])
+    [[[row], kept_q]] = subject.run(p)
+    assert all(abs(x - (place == token)) < 1e-9 for place, x in enumerate(row)), row
+    assert kept_q == [q_row]
+
+
 def test_08_5_at_the_edges_of_the_question(subject: Any) -> None:
     """(q, p, u, accepted?) of one draft each; q None: it was chosen."""
     drawn = [(0.0, 0.5, 0.25, False), (0.0, 0.5, 0.0, False), (0.5, 0.0, 0.0, False),
-             (0.5, 0.25, 0.25, True), (0.5, 0.25, 0.5, False), (0.25, 0.5, 0.75, True)]  # fmt: skip
+             (0.5, 0.25, 0.25, True), (0.5, 0.25, 0.5, False), (0.25, 0.5, 0.75, True),
+             (2**-30, 2**-31, 0.25, True), (2**-30, 2**-31, 0.75, False),
+             (2**-40, 2**-41, 0.25, True), (2**-40, 2**-41, 0.5, False)]  # fmt: skip
     chosen = [(None, 0.5, 0.25, True), (None, 0.5, 0.5, False), (None, 0.0, 0.0, False),
               (None, 1.0, 0.75, True), (None, 0.25, 0.5, False)]  # fmt: skip
     p = Program()
@@ -240,12 +287,12 @@ def test_08_6_rows_are_requests_with_their_drafts(
     base = rows_of(p, outputs, list(range(size)))
     expanded = p.call(f"{METADATA}expand_to_rows", base, [len(d) for d in drafts], flat)
     processed(p, expanded, len(longer))
-    p.see(base.num_output_tokens.tolist())
-    *yours, kept_counts = subject.run(p)
+    processed(p, base, size)
+    yours = subject.run(p)
     p = Program()
     processed(p, rows_of(p, [o for _, o in longer], [n for n, _ in longer]), len(longer))
-    assert yours == reference.run(p)
-    assert kept_counts == [len(output) for output in outputs]
+    processed(p, rows_of(p, outputs, list(range(size))), size)
+    assert yours == reference.run(p), "of the rows, or of the requests, which are not changed"
 
 
 def test_08_6_repeated_drafts_and_no_penalties(subject: Any) -> None:
@@ -285,13 +332,21 @@ def test_08_7_what_stays(subject: Any, counts: list[tuple[int, int, bool]]) -> N
         p.call("numpy:array", column, dtype="int32") for column in (scheduled, drafts, sampled)
     ]
     p.see(p.call("mini_vllm.spec_decode.proposer:num_valid_tokens", *arrays).tolist())
-    assert subject.run(p) == [stays]
+    p.see([array.tolist() for array in arrays])
+    assert subject.run(p) == [stays, [scheduled, drafts, sampled]]
 
 
 @many
-@given(observed=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=8))
-def test_08_11_counters_and_the_bill(subject: Any, observed: list[tuple[int, int]]) -> None:
+@given(
+    observed=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=8),
+    k=st.integers(0, 9),
+    quarters=st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 20)),
+)
+def test_08_11_counters_and_the_bill(
+    subject: Any, observed: list[tuple[int, int]], k: int, quarters: tuple[int, int, int]
+) -> None:
     """Totals beside sums, and the formula beside its closed form."""
+    acceptance, draft_cost, verify_cost = (number / 4 for number in quarters)
     pairs = [(max(a, b), min(a, b)) for a, b in observed]
     metrics = "mini_vllm.spec_decode.metrics:"
     p = Program()
@@ -301,15 +356,16 @@ def test_08_11_counters_and_the_bill(subject: Any, observed: list[tuple[int, int
     p.see([stats.num_drafts, stats.num_draft_tokens, stats.num_accepted_tokens])
     p.see(stats.num_accepted_tokens_per_pos)
     p.see(stats.mean_acceptance_length)
-    p.see(p.call(f"{metrics}expected_tokens_per_step", 0.5, len(pairs)))
-    p.see(p.call(f"{metrics}speedup", 0.5, 2, 0.25, 1.25))
+    p.see(p.call(f"{metrics}expected_tokens_per_step", acceptance, k))
+    p.see(p.call(f"{metrics}speedup", acceptance, k, draft_cost, verify_cost))
     totals, places, mean, expected, gain = subject.run(p)
     accepted = sum(b for _, b in pairs)
     assert totals == [len(pairs), sum(a for a, _ in pairs), accepted]
     assert places == [sum(b > place for _, b in pairs) for place in range(6)]
     assert abs(mean - (1 + accepted / len(pairs) if pairs else 1)) < 1e-9
-    assert abs(expected - (2 - 0.5 ** len(pairs))) < 1e-9
-    assert abs(gain - 1.0) < 1e-9
+    wanted = (1 - acceptance ** (k + 1)) / (1 - acceptance)
+    assert abs(expected - wanted) < 1e-9
+    assert abs(gain - wanted / (k * draft_cost + verify_cost)) < 1e-9
 
 
 def test_08_11_the_expectation_at_its_ends(subject: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -36,7 +37,7 @@ def words_of(stored: np.ndarray, bits: int, order: list[int] | None = None) -> n
 def draw_weight(seed: int, rows: int, groups: int, size: int) -> np.ndarray:
     """Eighths, of very different size from group to group; some groups are all zeros."""
     rng = np.random.default_rng(seed)
-    loud = rng.choice([0, 1, 64, 4096], (rows, groups, 1))
+    loud = rng.choice([0, 2.0**-40, 1, 64, 4096], (rows, groups, 1))
     return (rng.integers(-40, 41, (rows, groups, size)) / 8 * loud).reshape(rows, -1)
 
 
@@ -71,7 +72,8 @@ def test_09_1_scales_of_all_groups(
         weight = np.abs(weight)
     p = Program()
     group_size = size if groups > 1 else -1
-    args = (tensor(p, weight), bits, group_size, symmetric)
+    kind = "bfloat16" if seed % 2 else "float32"  # the weights are exact in both
+    args = (tensor(p, weight, kind), bits, group_size, symmetric)
     result = p.call(f"{PACKING}choose_qparams", *args)
     p.see(p.call("operator:getitem", result, 0))
     p.see(p.call("operator:getitem", result, 1))
@@ -102,9 +104,12 @@ def test_09_2_stored_numbers_and_what_they_mean(
     p.see(yours)
     right = tensor(p, stored.reshape(rows, -1), "int32")
     p.see(p.call(f"{PACKING}dequantize", right, s, z))
-    found, back = subject.run(p)
+    p.see(p.call(f"{PACKING}dequantize", right, s.half(), z).dtype.itemsize)
+    found, back, size = subject.run(p)
     assert np.array_equal(found, stored.reshape(rows, -1))
+    assert np.asarray(found).dtype == np.int32
     assert np.array_equal(back, meant)
+    assert size == 2, "with a scale in half precision the weights are, too"
 
 
 @many
@@ -141,13 +146,19 @@ def test_09_4_awq_and_gptq(subject: Any, seed: int, rows: int, words: int) -> No
         held = words_of(stored if is_v2 else (stored - 1) % 16, 4)
         p.see(p.call(f"{PACKING}unpack_gptq_zeros", tensor(p, held, "int32"), 4, is_v2))
     for found in subject.run(p):
-        assert np.array_equal(found, stored)
+        assert np.array_equal(found, stored) and np.asarray(found).dtype == np.int32
 
 
-def test_09_4_gptq_of_eight_bits(subject: Any) -> None:
-    """Four zeros a word, and 255 + 1 is 0."""
-    stored = np.array([[0, 1, 128, 255, 7, 200, 3, 9]])
+@pytest.mark.parametrize("bits", [2, 8])
+@many
+@given(seed=seeds)
+def test_09_4_gptq_of_other_widths(subject: Any, bits: int, seed: int) -> None:
+    """Four or sixteen zeros a word; the largest number and 1 are 0."""
+    stored = np.random.default_rng(seed).integers(0, 2**bits, (2, 32))
+    stored[0, :3] = 0, 1, 2**bits - 1
     p = Program()
-    held = tensor(p, words_of((stored - 1) % 256, 8), "int32")
-    p.see(p.call(f"{PACKING}unpack_gptq_zeros", held, 8, False))
-    assert np.array_equal(subject.run(p)[0], stored)
+    for is_v2 in (False, True):
+        held = words_of(stored if is_v2 else (stored - 1) % 2**bits, bits)
+        p.see(p.call(f"{PACKING}unpack_gptq_zeros", tensor(p, held, "int32"), bits, is_v2))
+    for found in subject.run(p):
+        assert np.array_equal(found, stored)

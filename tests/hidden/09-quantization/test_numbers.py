@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, given, settings
+import pytest
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -44,8 +45,8 @@ def test_09_5_tokens_of_any_loudness(subject: Any, seed: int, tokens: int, colum
     """Powers of two as scales, so that half steps are exact; some tokens are zeros."""
     rng = np.random.default_rng(seed)
     scale = 2.0 ** rng.integers(-20, 20, (tokens, 1)).astype(np.float64)
-    steps = rng.integers(-253, 254, (tokens, columns)) / 2
-    steps[:, 0] = 127
+    steps = rng.integers(-254, 255, (tokens, columns)) / 2
+    steps[:, 0], steps[:, -1] = -127, 127
     steps[rng.random(tokens) < 0.2] = 0
     p = Program()
     result = p.call(f"{INT8}quantize_per_token", tensor(p, steps * scale))
@@ -69,15 +70,32 @@ def test_09_5_a_silent_token(subject: Any) -> None:
     assert np.allclose(scales, [[1e-10 / 127], [1]], rtol=1e-6, atol=0)
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_09_5_tokens_in_half_precision(subject: Any, kind: str) -> None:
+    """They are divided in float32: 100 of 101 would be rounded to another number before."""
+    steps = np.array([[101.0, 100.0, 51.0, -77.0, 3.0], [127.0, 126.0, -125.0, 65.0, 0.0]])
+    p = Program()
+    result = p.call(f"{INT8}quantize_per_token", tensor(p, steps, kind))
+    p.see(item(p, result, 0))
+    p.see(item(p, result, 1))
+    numbers, scales = subject.run(p)
+    scale = np.abs(steps).max(1, keepdims=True).astype(np.float32) / np.float32(127)
+    assert np.asarray(scales).dtype == np.float32 and np.allclose(scales, scale, rtol=1e-6)
+    assert np.array_equal(numbers, np.rint(steps / scale))
+
+
 @many
-@given(seed=seeds, tokens=st.integers(1, 5), rows=st.integers(1, 5), columns=st.integers(1, 900))
+@example(seed=1, tokens=5, rows=5, columns=3000)
+@given(seed=seeds, tokens=st.integers(1, 5), rows=st.integers(1, 5), columns=st.integers(1, 3000))
 def test_09_5_the_scaled_product_is_exact(
     subject: Any, seed: int, tokens: int, rows: int, columns: int
 ) -> None:
-    """Sums far beyond 16 bits; scales of every token and row."""
+    """Sums far beyond 16 bits, the longest beyond 24; scales of every token and row."""
     rng = np.random.default_rng(seed)
     x = rng.integers(100, 128, (tokens, columns)) * rng.choice([-1, 1], (tokens, 1))
     weight = rng.integers(-127, 128, (rows, columns))
+    if columns > 2000:  # of one sign: 20 million and more, rounded once at the end
+        weight = rng.integers(100, 128, (rows, columns))
     x_scale, w_scale = (
         2.0 ** rng.integers(-9, 9, (tokens, 1)),
         2.0 ** rng.integers(-9, 9, (rows, 1)),
@@ -90,7 +108,8 @@ def test_09_5_the_scaled_product_is_exact(
         tensor(p, w_scale),
     )
     p.see(p.call(f"{INT8}scaled_product", *numbers))
-    assert np.array_equal(subject.run(p)[0], (x @ weight.T) * x_scale * w_scale.T)
+    exact = (x @ weight.T).astype(np.float32)
+    assert np.array_equal(subject.run(p)[0], exact * x_scale * w_scale.T)
 
 
 @many
@@ -104,7 +123,7 @@ def test_09_6_blocks_of_every_shape(
 ) -> None:
     """Also blocks larger than the matrix; each number keeps its sixteenth."""
     rng = np.random.default_rng(seed)
-    weight = normal(seed, *shape) * 10.0 ** rng.integers(-3, 4, shape)
+    weight = normal(seed, *shape) * 10.0 ** rng.integers(-3, 7, shape)
     p = Program()
     result = p.call(f"{FP8}quantize_block", tensor(p, weight), block)
     numbers, scale = item(p, result, 0), item(p, result, 1)
@@ -123,6 +142,7 @@ def test_09_6_blocks_of_every_shape(
             assert np.abs(stored[at]).max() == 448
             step = np.maximum(np.abs(weight[at]) / 16, scales[r, c] * 2**-10)
             assert (np.abs(back[at] - weight[at]) <= step * 1.001).all()
+            assert np.allclose(back[at], stored[at] * scales[r, c], rtol=1e-6, atol=0)
 
 
 def test_09_6_a_block_of_zeros(subject: Any) -> None:
@@ -176,13 +196,39 @@ def test_09_7_what_a_broken_request_leaves(subject: Any) -> None:
     """NaN and infinities are finite when they are read, in every format."""
     x = [[[float("nan"), float("inf"), 1.0, -float("inf")], [0.0, 1.0, 2.0, 3.0]]]
     p = Program()
-    for name in ("fp8", "int8_per_token_head", "fp8_per_token_head"):
+    names = ("fp8", "int8_per_token_head", "fp8_per_token_head")
+    for name in names:
         form = item(p, p.name(f"{KV}FORMATS"), name)
         data = p.call(f"{KV}quantize_kv", tensor(p, x), form)
         p.see(p.call(f"{KV}dequantize_kv", data, form, p.name("torch:float32")))
-    for back in map(np.asarray, subject.run(p)):
+    for name, back in zip(names, map(np.asarray, subject.run(p)), strict=True):
         assert np.isfinite(back).all() and back[0, 0, 0] == 0
         assert np.allclose(back[0, 1], [0, 1, 2, 3], rtol=1 / 16)
+        if name == "fp8":  # one scale for all: what is infinite becomes the largest
+            assert back[0, 0].tolist() == [0, 448, 1, -448]
+
+
+def test_09_7_in_the_dtype_that_was_asked_for(subject: Any) -> None:
+    """Pages of several requests, read in half precision; what was stored stays as it was."""
+    x = normal(3, 2, 3, 2, 8)
+    x[0, 0, 0, 0] = np.nan
+    p = Program()
+    for name in ("fp8", "int8_per_token_head"):
+        form = item(p, p.name(f"{KV}FORMATS"), name)
+        stored = tensor(p, x)
+        data = [p.call(f"{KV}quantize_kv", item(p, stored, page), form) for page in (0, 1)]
+        pages = p.call("torch:stack", data)
+        p.see(stored)
+        for kind in ("float16", "bfloat16", "float32"):
+            back = p.call(f"{KV}dequantize_kv", pages, form, p.name(f"torch:{kind}"))
+            p.see(p.call("builtins:str", back.dtype))
+            p.see(back.float())
+    seen = subject.run(p)
+    for after, *told in (seen[: len(seen) // 2], seen[len(seen) // 2 :]):
+        assert np.array_equal(after, x, equal_nan=True)
+        assert told[::2] == ["torch.float16", "torch.bfloat16", "torch.float32"]
+        for back in told[1::2]:
+            assert np.allclose(np.asarray(back)[1], x[1], atol=0.15)
 
 
 @many
@@ -214,6 +260,21 @@ def test_09_8_divergence_agreement_perplexity(
 
 
 @many
+@given(seed=seeds, power=st.integers(-5, -3))
+def test_09_8_almost_the_same(subject: Any, seed: int, power: int) -> None:
+    """The divergence of distributions that hardly differ is tiny, and needs float64."""
+    first = np.random.default_rng(seed).normal(size=(3, 40))
+    second = first + 10.0**power * np.random.default_rng(seed + 1).normal(size=(3, 40))
+    p = Program()
+    p.see(p.call(f"{METRICS}kl_divergence", *(tensor(p, x, "float64") for x in (first, second))))
+    [found] = subject.run(p)
+    log_p, log_q = (x - np.log(np.exp(x).sum(-1, keepdims=True)) for x in (first, second))
+    wanted = (np.exp(log_p) * (log_p - log_q)).sum(-1)
+    assert np.asarray(found).dtype == np.float64
+    assert np.allclose(found, wanted, rtol=1e-3, atol=1e-15)
+
+
+@many
 @given(seed=seeds, size=st.integers(1, 9), alpha=st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]))
 def test_09_9_scales_of_all_channels(subject: Any, seed: int, size: int, alpha: float) -> None:
     """Silent channels and silent columns among loud ones; folding keeps the product."""
@@ -222,13 +283,17 @@ def test_09_9_scales_of_all_channels(subject: Any, seed: int, size: int, alpha: 
     x[rng.random(size) < 0.2], w[rng.random(size) < 0.2] = 0, 0
     norm, weight = normal(seed + 1, size), normal(seed + 2, 3, size)
     p = Program()
-    scales = p.call(f"{SMOOTH}smooth_scales", tensor(p, x), tensor(p, w), alpha)
+    largest = tensor(p, x), tensor(p, w)
+    scales = p.call(f"{SMOOTH}smooth_scales", *largest, alpha)
     p.see(scales)
     held = tensor(p, norm), tensor(p, weight)
     p.call(f"{SMOOTH}fold_into_norm", *held, scales)
     p.see(held[0])
     p.see(held[1])
-    found, norm_now, weight_now = map(np.asarray, subject.run(p))
+    for measured in largest:
+        p.see(measured)
+    found, norm_now, weight_now, *kept = map(np.asarray, subject.run(p))
+    assert np.array_equal(kept, [x, w]), "what was measured is measured once"
     x, w = np.maximum(x, 1e-5), np.maximum(w, 1e-5)
     assert np.allclose(found, np.maximum(x**alpha / w ** (1 - alpha), 1e-5), rtol=1e-3)
     assert np.allclose(norm_now, norm / found, rtol=1e-4)
@@ -236,11 +301,22 @@ def test_09_9_scales_of_all_channels(subject: Any, seed: int, size: int, alpha: 
 
 
 @few
-@given(seed=seeds, loud=st.integers(0, 5))
-def test_09_10_the_best_of_twenty(subject: Any, seed: int, loud: int) -> None:
+@given(
+    seed=seeds,
+    loud=st.integers(0, 5),
+    loudness=st.sampled_from([30, 3000]),
+    quiet=st.sampled_from([0, 1e-3, 1]),
+)
+@example(seed=1, loud=2, loudness=3000, quiet=1)
+@example(seed=2, loud=4, loudness=30, quiet=0)
+@example(seed=3, loud=0, loudness=30, quiet=1e-3)
+def test_09_10_the_best_of_twenty(
+    subject: Any, seed: int, loud: int, loudness: float, quiet: float
+) -> None:
     """The same factors as trying all of them in numpy."""
     x, weight = normal(seed, 40, 6), normal(seed + 1, 5, 6) * 3
-    x[:, loud] *= 30
+    x[:, loud] *= loudness
+    x[:, loud - 1] *= quiet
     mean = np.maximum(np.abs(x).mean(0), 1e-4)
     costs = []
     for ratio in range(20):
@@ -259,6 +335,18 @@ def test_09_10_the_best_of_twenty(subject: Any, seed: int, loud: int) -> None:
     assert any(np.allclose(found, scales, rtol=1e-3) for scales in near)
 
 
+def test_09_10_without_any_gain(subject: Any) -> None:
+    """Nothing of the weight is left, whatever it is multiplied by: the factors are 1."""
+    x, weight = normal(1, 9, 4), normal(2, 3, 4)
+    p = Program()
+    nothing = p.name("torch:zeros_like")
+    result = p.call(f"{AWQ}search_scale", tensor(p, x), tensor(p, weight), nothing)
+    p.see(item(p, result, 0))
+    p.see(item(p, result, 1))
+    factors, cost = subject.run(p)
+    assert np.allclose(factors, 1) and np.isclose(cost, ((x @ weight.T) ** 2).mean(), rtol=1e-4)
+
+
 def meaning(found: Any) -> np.ndarray:
     stored, scale, zero, group = map(np.asarray, found)
     return (stored - zero[:, group]) * scale[:, group]
@@ -270,9 +358,12 @@ def meaning(found: Any) -> np.ndarray:
     size=st.sampled_from([4, 8, -1]),
     symmetric=st.booleans(),
     act_order=st.booleans(),
+    bits=st.sampled_from([2, 3, 4, 8]),
 )
+@example(seed=1, size=4, symmetric=True, act_order=False, bits=8)
+@example(seed=2, size=8, symmetric=False, act_order=True, bits=3)
 def test_09_11_the_reference_rounds_no_better(
-    subject: Any, reference: Any, seed: int, size: int, symmetric: bool, act_order: bool
+    subject: Any, reference: Any, seed: int, size: int, symmetric: bool, act_order: bool, bits: int
 ) -> None:
     """The error on the calibration inputs, dead columns among them."""
     mixing = np.eye(16) + normal(seed, 16, 16)
@@ -280,11 +371,13 @@ def test_09_11_the_reference_rounds_no_better(
     x[:, seed % 16] = 0
     weight = normal(seed + 3, 6, 16)
     p = Program()
-    args = tensor(p, weight), tensor(p, x.T @ x), 4, size, symmetric, act_order
+    args = tensor(p, weight), tensor(p, x.T @ x), bits, size, symmetric, act_order
     result = p.call(f"{GPTQ}gptq_quantize", *args)
     for index in range(4):
         p.see(item(p, result, index))
-    yours, expected = meaning(subject.run(p)), meaning(reference.run(p))
+    found = subject.run(p)
+    yours, expected = meaning(found), meaning(reference.run(p))
+    assert np.min(found[0]) >= 0 and np.max(found[0]) < 2**bits
     assert yours.shape == weight.shape and (yours[:, seed % 16] == 0).all()
     errors = [np.linalg.norm(x @ (w - weight).T) for w in (yours, expected)]
     assert errors[0] <= errors[1] * 1.05
@@ -324,3 +417,50 @@ def test_09_11_unrelated_inputs_are_rounding(subject: Any, seed: int) -> None:
             scale = np.abs(part).max(1, keepdims=True) / np.float32(7)
             wanted = np.clip(np.rint(part / scale), -8, 7) * scale
             assert np.allclose(meaning(found)[:, group == each], wanted, rtol=1e-5, atol=1e-6)
+
+
+@few
+@given(seed=seeds, symmetric=st.booleans())
+def test_09_11_damped_until_nothing_spreads(subject: Any, seed: int, symmetric: bool) -> None:
+    """With a damping of a million, related inputs count as unrelated: all is plain rounding."""
+    mixing = np.ones((8, 8)) + normal(seed, 8, 8)
+    hessian, weight = mixing.T @ mixing, normal(seed + 1, 3, 8)
+    p = Program()
+    args = tensor(p, weight), tensor(p, hessian), 4, 4, symmetric, False, 1e6
+    result = p.call(f"{GPTQ}gptq_quantize", *args)
+    for index in range(4):
+        p.see(item(p, result, index))
+    found = subject.run(p)
+    scale = np.asarray(found[1])[:, np.asarray(found[3])]
+    assert (np.abs(meaning(found) - weight) <= scale * 0.501).all()
+
+
+def test_09_11_nobody_reached_it(subject: Any) -> None:
+    """By its place in the order a dead column counts as 1: before those that are quieter."""
+    weight = normal(9, 3, 8)
+    p = Program()
+    diagonal = np.diag([0.5, 0, 0.25, 3, 0.125, 2, 4, 0.75])
+    args = tensor(p, weight), tensor(p, diagonal), 4, 4, True, True
+    result = p.call(f"{GPTQ}gptq_quantize", *args)
+    for index in range(4):
+        p.see(item(p, result, index))
+    found = subject.run(p)
+    assert np.asarray(found[3]).tolist() == [1, 0, 1, 0, 1, 0, 0, 1]
+    assert (meaning(found)[:, 1] == 0).all()
+
+
+def test_09_11_scales_as_they_will_be_kept(subject: Any) -> None:
+    """Scales in bfloat16 are rounded first, and numbers are chosen for what they then mean. Equal
+    columns keep their order."""
+    weight = normal(7, 60, 8)
+    p = Program()
+    args = tensor(p, weight), tensor(p, np.eye(8)), 8, 4, True, True, 0.01
+    result = p.call(f"{GPTQ}gptq_quantize", *args, scale_dtype=p.name("torch:bfloat16"))
+    for index in range(4):
+        p.see(item(p, result, index))
+    p.see(item(p, result, 1).bfloat16().float())
+    *found, rounded = subject.run(p)
+    assert np.array_equal(found[1], rounded) and np.array_equal(found[3], np.arange(8) // 4)
+    scale = np.asarray(rounded)[:, np.arange(8) // 4]
+    wanted = np.clip(np.rint(weight / scale), -128, 127) * scale
+    assert np.allclose(meaning(found), wanted, rtol=1e-5)

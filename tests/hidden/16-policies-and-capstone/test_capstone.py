@@ -73,12 +73,14 @@ def test_16_6_limits_only_tighten(subject: Any, draw: random.Random) -> None:
         policy, chunked = draw.choice(["fcfs", "priority"]), draw.choice([True, False])
         limits = budget, rows, length, policy, threshold, chunked
         config = p.new("mini_vllm.config:SchedulerConfig", *limits)
+        p.see(p.call("dataclasses:asdict", config))
         yours = p.call(f"{CAPSTONE}.limits", config)
         p.see(p.call("dataclasses:asdict", yours))
         p.see(p.call("dataclasses:asdict", config))
     seen = subject.run(p)
-    assert len(seen) == 60, seen[-1:]
-    for yours, config in zip(seen[::2], seen[1::2], strict=True):
+    assert len(seen) == 90, seen[-1:]
+    for given, yours, config in zip(seen[::3], seen[1::3], seen[2::3], strict=True):
+        assert config == given, "the configuration that was handed over has changed"
         tighter = ["max_num_seqs", "max_model_len"]
         if config["enable_chunked_prefill"]:  # or a long prompt fits into no step
             tighter.append("max_num_batched_tokens")

@@ -79,6 +79,16 @@ def test_16_7_carry_or_compute(
     same(subject, reference, p)
 
 
+def test_16_7_an_answer_stays(subject: Any) -> None:
+    """What was worth keeping is told in a list of its own; the prompt's keys are only read."""
+    p = Program()
+    book = p.new(f"{FLEET}:SecondUse", 1, 9)
+    keys = p.call("builtins:list", [1, 2])
+    answers = [book.worth_keeping(keys), book.worth_keeping([3])]
+    p.see([*answers, keys])
+    assert subject.run(p) == [[[1, 2], [3], [1, 2]]]
+
+
 def test_16_7_the_book_by_hand(subject: Any) -> None:
     """Uses are counted, each makes young, and the oldest goes when there are more than fit."""
     p = Program()

@@ -118,6 +118,56 @@ def test_16_1_admission_can_be_paused(subject: Any, reference: Any) -> None:
     assert subject.run(p) == reference.run(p)
 
 
+def prompts_first(p: Program, blocks: int, budget: int = 24, length: int = 64) -> Any:
+    """MinivLLM with so many usable blocks of 4 tokens."""
+    config = p.new("mini_vllm.config:SchedulerConfig", budget, 4, length)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, blocks + 1)
+    return p.new("mini_vllm.policies.prefill_first:MinivLLM", config, cache, [], b"root")
+
+
+def test_16_1_a_prompt_of_the_models_whole_length(subject: Any) -> None:
+    """It fits: the answer is one token."""
+    p = Program()
+    s = prompts_first(p, 20, length=16)
+    for name, length in (("a", 16), ("b", 8)):
+        s.add_request(request(p, name, [ord(name)] * length))
+    p.see(s.schedule().num_scheduled_tokens)
+    assert subject.run(p) == [{"a": 16, "b": 8}]
+
+
+def test_16_1_who_is_sent_away_stops_nobody(subject: Any) -> None:
+    """ "b" can never fit and ends. Nobody else waits, so the same step gives "a" its token."""
+    p = Program()
+    s = prompts_first(p, 5)
+    s.add_request(request(p, "a", [1, 2, 3]))
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.add_request(request(p, "b", [5] * 22))
+    p.see(s.schedule().num_scheduled_tokens)
+    p.see_each(s.capped, "request_id")
+    assert subject.run(p) == [{"a": 1}, ["b"]]
+
+
+def test_16_1_who_has_to_wait_is_what_it_was(subject: Any) -> None:
+    """ "b" would find 4 tokens of "a", and 8 of its own if it had run before, and lacks blocks: no
+    lookup is recorded, and nothing is noted."""
+    for preemptions in (0, 1):
+        p = Program()
+        s = prompts_first(p, 6)
+        s.add_request(request(p, "a", list(range(13))))
+        s.update_from_output(s.schedule(), {"a": [7]})
+        b = request(p, "b", list(range(4)) + [9] * 8)
+        s.add_request(b)
+        p.set(b, "num_preemptions", preemptions)
+        p.set(b, "num_cached_tokens", 3)
+        stats = s.kv_cache_manager.prefix_cache_stats
+        for _ in range(2):
+            p.see([b.num_cached_tokens, b.num_computed_tokens, b.num_preemptions, b.stop_reason])
+            p.see([stats.requests, stats.queries, stats.hits, b.status.name])
+            s.schedule()
+        seen = subject.run(p)
+        assert seen[:2] == seen[2:] == [[3, 0, preemptions, None], [1, 13, 0, "WAITING"]]
+
+
 # ------------------------------------------------------------------ 16.2
 
 
@@ -182,6 +232,79 @@ def test_16_2_any_order_of_writers(subject: Any, reference: Any, length: int, da
         assert new == after[who][len(tables[who]) :]
 
 
+OWN = ("num_computed_tokens", "num_cached_tokens", "num_preemptions", "spec_token_ids")
+
+
+def owned(p: Program, r: Any) -> None:
+    """What a request says of itself, written over so that a change shows."""
+    for name, value in zip(OWN[1:], (5, 3, [8, 8]), strict=True):
+        p.set(r, name, value)
+
+
+def see_owned(p: Program, *requests: Any) -> None:
+    p.see([[getattr(r, name) for name in OWN] for r in requests])
+
+
+def test_16_2_a_copy_takes_nothing_from_the_others(subject: Any) -> None:
+    """The original keeps its name and its other holders; the writer's requests say what they said;
+    and copies that were told once are told for good."""
+    p = Program()
+    m = manager(p)
+    a = hold(p, m, "a", 8)
+    b, c = (request(p, name, list(range(8))) for name in "bc")
+    for child, count in ((b, 6), (c, 7)):
+        child.set_block_hasher(m.block_hasher)
+        m.fork(a, child, count)
+        owned(p, child)
+    see_owned(p, b, c)
+    counts = [m.num_cached_blocks[name] for name in "abc"]
+    p.see(counts)
+    copies = [m.append(child, 9)[1] for child in (b, c)]
+    see_owned(p, b, c)
+    p.see(counts)
+    p.see([p.call("builtins:bool", block.block_hash) for block in (
+        m.block_pool.blocks[1], m.block_pool.blocks[2], m.block_pool.blocks[3])])  # fmt: skip
+    p.see_each(m.block_pool.blocks, "ref_cnt")
+    p.see(copies)
+    before, named, after, same, names, holders, told = subject.run(p)
+    assert before == after == [[6, 5, 3, [8, 8]], [7, 5, 3, [8, 8]]]
+    assert named == same == [2, 1, 1]
+    assert names == [True, True, False] and holders[:7] == [0, 3, 1, 1, 1, 1, 1]
+    assert [len(pairs) for pairs in told] == [1, 1] and told[0] != told[1]
+
+
+def test_16_2_a_child_has_not_found_what_it_was_given(subject: Any) -> None:
+    """What is forked is computed. It comes from no cache, and the parent is what it was."""
+    p = Program()
+    m = manager(p)
+    a = hold(p, m, "a", 9)
+    child = request(p, "b", list(range(10)))
+    for r in (a, child):
+        owned(p, r)
+    m.fork(a, child, 7)
+    see_owned(p, a, child)
+    assert subject.run(p) == [[[9, 5, 3, [8, 8]], [7, 5, 3, [8, 8]]]]
+
+
+@many
+@given(length=st.integers(1, 60), slots=st.integers(1, 90), shared=st.booleans())
+def test_16_2_as_many_blocks_as_were_announced(
+    subject: Any, length: int, slots: int, shared: bool
+) -> None:
+    """Whoever asks first how many blocks it takes is told the truth, beyond the model's 64 tokens
+    as well."""
+    p = Program()
+    m = manager(p, 40)
+    a = hold(p, m, "a", length)
+    if shared:
+        share(p, m, "a", "b", length)
+    p.see([m.num_blocks_to_append(a, slots), m.num_free_blocks])
+    m.append(a, slots)
+    p.see(m.num_free_blocks)
+    (wanted, before), after = subject.run(p)
+    assert before - after == wanted
+
+
 # ------------------------------------------------------------------ 16.3
 
 
@@ -237,6 +360,23 @@ def _renaming(pairs: Any, sources: set[int]) -> dict[int, int]:
     found = dict(tuple(pair) for pair in pairs)
     assert len(set(found.values())) == len(found)
     return found
+
+
+def test_16_3_on_the_way_they_keep_counting(subject: Any) -> None:
+    """A request's tokens are computed, on the host as on the device, to the last of a block that is
+    not full; how often it was preempted and what it once found are the scheduler's."""
+    p = Program()
+    m = manager(p)
+    people = [hold(p, m, name, length) for name, length in (("a", 9), ("b", 4), ("c", 1))]
+    for r in people:
+        owned(p, r)
+    see_owned(p, *people)
+    m.swap_out(people)
+    see_owned(p, *people)
+    m.swap_in(people)
+    see_owned(p, *people)
+    before, out, back = subject.run(p)
+    assert before == out == back == [[n, 5, 3, [8, 8]] for n in (9, 4, 1)]
 
 
 # ------------------------------------------------------------------ 16.4
@@ -322,6 +462,25 @@ def test_16_4_as_many_tokens_and_slots_as_they_need(subject: Any) -> None:
     p.see(plan.budget.remaining_token_budget())
     p.see([p.call("builtins:len", s.kv_cache_manager.get_block_ids(name)) for name in "ab"])
     assert subject.run(p) == [{"a": 1, "b": 3}, 60, [3, 3]]
+
+
+def test_16_4_lists_that_are_handed_over_stay(subject: Any) -> None:
+    """Who is in a group is decided when it leaves, and how many tokens its members need is read."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 13, False, num_cpu_blocks=12)
+    s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root")
+    people = [serve(p, s, request(p, name, [ord(name)] * 6)) for name in "ab"]
+    for r in people:
+        p.set(r, "num_preemptions", 1)
+    group = p.call("builtins:list", people)
+    s._swap_out(s.new_plan(64), group)
+    group.clear()
+    p.see_each(s.swapped[0], "request_id")
+    tokens = p.call("builtins:dict", [(r, 1) for r in people])
+    s._swap_in(s.new_plan(64), people, tokens)
+    p.see([p.call("builtins:len", tokens), p.call("builtins:list", tokens.values())])
+    assert subject.run(p) == [["a", "b"], [2, [1, 1]]]
 
 
 # ------------------------------------------------------------------ 16.5

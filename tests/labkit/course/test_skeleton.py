@@ -117,6 +117,20 @@ def test_body_replacement_handles_multi_line_headers_and_trailing_comments() -> 
     )
 
 
+@pytest.mark.parametrize("mark", ["\f", "\v", "\x1c", "\x85", "\u2028"])
+def test_a_mark_that_ends_no_line_moves_none(mark: str) -> None:
+    """`str.splitlines` takes each for the end of a line; Python and editors do not."""
+    head = f"# a{mark}b\nX = 'c{mark}d'\n\n\n"
+    text = f"{head}def f():\n    return 'e{mark}f'\n\n\ndef g():\n    return 2\n"
+    known = source.functions(text)
+    assert source.body_text(text, known["f"]) == f"return 'e{mark}f'"
+    assert source.function_text(text, known["g"]) == "def g():\n    return 2"
+    assert source.replace_body(text, "g", f"return 'h{mark}i'") == text.replace(
+        "return 2", f"return 'h{mark}i'"
+    )
+    assert source.unresolved_merge(f"{head}<<<<<<< mine\n") == head.count("\n") + 1
+
+
 def test_sync_is_idempotent_and_check_is_clean(tmp_path: Path) -> None:
     course = make_course(tmp_path)
     assert sync.sync(course) == []

@@ -22,6 +22,7 @@ from labkit.course.skeleton import skeleton
 from labkit.grading import batch, submission
 from labkit.grading.batch import Job
 from labkit.grading.result import Flag, GradeResult, load
+from labkit.inside import child
 
 ROOT = find_root()
 PHASE = Course(ROOT).phase("00")
@@ -255,3 +256,33 @@ def test_a_phase_without_its_suite_is_refused(tmp_path: Path) -> None:
     assert isinstance(copied, Phase)
     with pytest.raises(ValueError, match="hidden suite of phase 00 is not here"):
         submission.grade_folder(copied, tmp_path / "in" / "ada", 7)
+
+
+def test_two_graders_do_not_share_a_folder(tmp_path: Path) -> None:
+    """Each would remove what the other has written; after the first one's end the lock is gone."""
+    pytest.importorskip("fcntl")
+    out, refused = tmp_path / "out", pytest.raises(ValueError, match="another grade-class works on")
+    with batch.alone(out), refused, batch.alone(out):
+        pass
+    with batch.alone(out):
+        assert not list(out.glob("*.json"))
+
+
+def test_practice_lies_beside_the_results_and_not_among_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A student may be called "ada.practice", and an export reads every result of the folder."""
+    hand_in(tmp_path / "in", {"ada": "", "ada.practice": ""})
+    jobs = batch.find_jobs(PHASE, tmp_path / "in", tmp_path / "out", 7)
+    results = {job.out for job in jobs}
+    asked: list[Path] = []
+
+    def run(words: list[str], *_: object) -> child.Finished:
+        asked.append(Path(words[words.index("--result") + 1]))
+        return child.Finished(1, "", "no", 0.1)
+
+    monkeypatch.setattr(batch.child, "run", run)
+    for job in jobs:
+        batch.grade_practice(job)
+    assert len(set(asked)) == 2
+    assert not {path.parent for path in asked} & {path.parent for path in results}

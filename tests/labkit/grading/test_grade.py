@@ -285,6 +285,30 @@ def test_likeness_looks_at_the_tree_not_at_the_text(phase: Phase, tmp_path: Path
     assert {row[1] for row in likeness.compare(phase, tmp_path)["same"]} == whole - {one.function}
 
 
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "x = 0x" + "f" * 9000,
+        "x = 1" + " + 1" * 900,
+        "if status == 0:\n            pass\n"
+        + "".join(f"        elif status == {n}:\n            pass\n" for n in range(100, 700)),
+    ],
+    ids=["number", "sum", "elif"],
+)
+def test_a_long_right_function_is_compared_and_not_refused(
+    phase: Phase, tmp_path: Path, statement: str
+) -> None:
+    """As Python itself does: no chain is too long for it, and no number, unless it is written in
+    decimal digits."""
+    text = phase.reference_file(phase.modules[0]).read_text(encoding="utf-8")
+    body = "        return RequestStatus.WAITING < status"
+    assert text.count(body) == 1
+    (tmp_path / "request.py").write_text(text.replace(body, f"        {statement}\n{body}"))
+    found = likeness.compare(phase, tmp_path)
+    assert found["broken"] == {}
+    assert "RequestStatus.is_blocked" not in {row[1] for row in found["same"]}
+
+
 def test_variables_that_steer_pytest_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONSTARTUP", "HYPOTHESIS_PROFILE"):
         monkeypatch.setenv(name, "anything")
@@ -318,8 +342,22 @@ def test_a_test_belongs_to_a_task() -> None:
         ("x = " + "(" * 300 + ")" * 300, "line 1 nests too deeply"),
         ("x = " + "-" * 100_000 + "1", "it nests too deeply"),
         ("x = 1\nsecret secret\n", "SyntaxError, line 2"),
+        ("x = 1\nreturn 2\n", "SyntaxError, line 2"),
+        ("# encoding: klingon\n", "line 1 declares the encoding 'klingon'"),
+        ("x = 1\f\n#\n# encoding: the tokens\nsecret\f secret\n", "SyntaxError, line 4"),
     ],
-    ids=["mark", "quotes", "ctrl-z", "digits", "parentheses", "minus", "usual"],
+    ids=[
+        "mark",
+        "quotes",
+        "ctrl-z",
+        "digits",
+        "parentheses",
+        "minus",
+        "usual",
+        "tree",
+        "coding",
+        "form-feed",
+    ],
 )
 def test_a_file_that_is_no_python_is_told_why_in_our_words(
     phase: Phase, tmp_path: Path, text: str, said: str

@@ -74,6 +74,11 @@ def test_a_name_that_is_there_twice_is_not_guessed(phase: Phase, tmp_path: Path)
         (["v2/scheduler.py", "v1/scheduler.py"], "not v1/scheduler.py, v2/scheduler.py"),
         (["Scheduler.PY"], "not Scheduler.PY"),
         (["schedulers.py"], ""),
+        (["scheduler (1).py"], "not scheduler (1).py"),
+        (["scheduler - Copy.py"], "not scheduler - Copy.py"),
+        (["scheduler.py "], "not scheduler.py "),
+        (["scheduler.py.txt"], "not scheduler.py.txt"),
+        (["homework.zip"], "not homework.zip"),
     ],
 )
 def test_a_file_that_may_have_been_meant_is_named(

@@ -13,6 +13,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from labkit.kernels import cases
 from labkit.kernels.cases import SPECS, build, cases_of
+from labkit.kernels.cases.draw import Draw
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict import oracles, tolerances
 from labkit.kernels.verdict.controls import BUGS
@@ -360,3 +361,11 @@ def test_a_wrong_name_lists_those_that_exist() -> None:
         cases_of("paged_encode")
     with pytest.raises(ValueError, match="window-odd"):
         build("paged_decode", "windows", 1)
+
+
+def test_a_case_is_no_address_which_would_draw_other_numbers_in_each_run() -> None:
+    with pytest.raises(ValueError, match="give a function by its name"):
+        Draw(4, "public", f"[70]{ {'change': print_nothing} }")
+
+
+def print_nothing() -> None: ...

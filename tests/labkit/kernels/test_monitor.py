@@ -271,6 +271,14 @@ def test_a_lost_update_is_a_race_and_an_atomic_is_not(run: Run) -> None:
     assert "writes total[0], which program (0, 0, 0) reads" in finding["message"]
 
 
+def test_an_atomic_reads_what_it_changes(run: Run) -> None:
+    """The largest of what an output holds at first, and of the result, is the result by luck."""
+    seen = run({STORE: "tl.atomic_max(y_ptr + row * COLS + column, y, mask=inside)"})
+    finding = only(seen, "uninitialised")
+    assert place(finding) == (STORE, [0, 0, 0], "y", [0, 0], 18)
+    assert "reads, with an atomic, y[row 0, column 0]: no kernel has" in finding["message"]
+
+
 def test_a_write_after_anothers_read_is_a_race_too(run: Run) -> None:
     lines = {SCALE: "y = x * scale\n    z = tl.load(total_ptr + row % 2)\n"
                     "    tl.store(total_ptr + 1, z, mask=row == 2)"}  # fmt: skip

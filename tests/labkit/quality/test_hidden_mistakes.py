@@ -20,6 +20,7 @@ COURSE = Course(find_root())
 STATED = "the public tests state the same rules; no mistake is known that only these cases show"
 CHANGES = "a change made by rule got through without it: `make suite-quality` looks for those"
 NAMED = "without it a named mistake got a green grade that the public tests catch"
+TRIED = "wrong edits got through without it, which were tried by hand and are not named yet"
 FRESH = "drawn, so that answers written down in one grade are of no use in the next"
 WHOLE = "whole runs beside the reference or a recording: a net for what nobody has thought of"
 NONE_YET = {
@@ -85,6 +86,7 @@ NONE_YET = {
         "test_05_8_half_precision_is_widened",
         "test_05_8_the_last_bytes_count",
         "test_05_8_what_is_not_needed_does_no_harm",
+        "test_06_1_min_p_may_be_tiny",
         "test_06_1_min_p_of_every_row",
         "test_06_1_top_k_of_every_row",
         "test_06_2_a_large_flat_vocabulary",
@@ -97,7 +99,6 @@ NONE_YET = {
         "test_06_6_failed_rows_among_sound_ones",
         "test_06_6_half_precision_logits",
         "test_06_6_logprobs_against_the_reference",
-        "test_06_7_any_text_comes_back",
         "test_06_7_any_tokens_of_a_byte_level_vocabulary",
         "test_06_7_byte_fallback",
         "test_06_7_complete_text_of_any_bytes",
@@ -120,19 +121,13 @@ NONE_YET = {
         "test_08_7_what_stays",
         "test_08_8_counts_and_limits",
         "test_08_9_drafts_passes_and_slots",
-        "test_09_10_the_best_of_twenty",
-        "test_09_11_the_reference_rounds_no_better",
         "test_09_11_unrelated_inputs_are_rounding",
-        "test_09_1_scales_of_all_groups",
         "test_09_4_awq_and_gptq",
-        "test_09_5_the_scaled_product_is_exact",
         "test_09_5_tokens_of_any_loudness",
-        "test_09_6_blocks_of_every_shape",
         "test_09_7_bytes_of_int8_heads",
         "test_09_7_one_scale_for_a_layer",
         "test_09_7_what_a_broken_request_leaves",
         "test_09_8_divergence_agreement_perplexity",
-        "test_09_9_scales_of_all_channels",
         "test_11_2_any_pairs",
         "test_11_4_any_order_of_use",
         "test_11_6_any_steps",
@@ -195,11 +190,21 @@ NONE_YET = {
         "test_16_7_the_book_of_uses",
         "test_16_8_the_earliest_of_all",
         "test_16_8_the_first_tokens_time",
+        "test_16_7_an_answer_stays",
         "test_16_7_the_book_by_hand",
         "test_16_7_the_way_by_hand",
         "test_16_8_the_time_by_hand",
         "test_16_8_the_placement_by_hand",
         "test_16_9_everybody_is_placed",
+    ],
+    TRIED: [
+        "test_08_1_each_step_anew",
+        "test_08_1_far_back_and_long",
+        "test_08_1_tokens_are_numbers",
+        "test_08_2_counts_in_arrays",
+        "test_08_3_tokens_of_a_large_vocabulary",
+        "test_08_4_however_little_is_missing",
+        "test_08_9_each_step_anew",
     ],
     FRESH: [
         "test_02_4_any_names_and_twins",
