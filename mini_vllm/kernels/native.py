@@ -80,7 +80,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def multiplies_bf16() -> bool:
-    """Whether the processor multiplies bfloat16, and `linear` with it: as fast as any product."""
+    """Whether the processor multiplies bfloat16, and `linear` with it."""
     found = library()
     return found is not None and bool(found.multiplies_bf16())
 

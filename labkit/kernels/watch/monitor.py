@@ -15,7 +15,7 @@ import inspect
 import itertools
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -98,10 +98,8 @@ class Monitor(Races):
         self.kernel = launch.kernel
         x, y, z = (*launch.grid, 1, 1)[:3]
         self.grid = (x, y, z)
-        axes: list[Iterable[int]] = [range(x), range(y), range(z)]
-        if self.rules.programs is not None:
-            axes[self.rules.axis] = self.rules.programs
-        programs = list(itertools.product(axes[0], axes[1], axes[2]))
+        first = range(x) if self.rules.programs is None else self.rules.programs
+        programs = list(itertools.product(first, range(y), range(z)))
         if shuffle is not None:
             shuffle(programs)
         builder.set_grid_dim(*self.grid)
