@@ -211,25 +211,32 @@ inline floats sums_of(const floats* v) {
     }
 }
 
-// A processor that multiplies bf16 takes pairs of them as they lie in memory, and adds both products to a
-// float: twice as many at a time as of floats, and nothing is unpacked.
+inline floats as_floats(words bits) {
+    floats values;
+    std::memcpy(&values, &bits, sizeof values);
+    return values;
+}
+
+// sums + what the pairs of bf16 in each word give, multiplied and added. A processor that multiplies bf16
+// takes them as they lie in memory: twice as many at a time as of floats, and nothing is unpacked.
 #if WIDTH == 16 && defined(__AVX512BF16__)
 constexpr bool MULTIPLIES_BF16 = true;
-inline floats add_pairs(floats sums, __m512i a, __m512i b) {
+inline floats add_pairs(floats sums, words a, words b) {
     return reinterpret_cast<floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sums),
                                                      reinterpret_cast<__m512bh>(a),
                                                      reinterpret_cast<__m512bh>(b)));
 }
-inline floats add_pairs(floats sums, std::int32_t x, const bf16* weights) {  // one pair of x for all rows
-    return add_pairs(sums, _mm512_loadu_si512(weights), _mm512_set1_epi32(x));
-}
 inline floats add_dot(floats sums, const bf16* a, const bf16* b, i64 left) {  // of 32 numbers, or `left`
     const __mmask32 kept = left < 2 * LANES ? (1u << left) - 1 : ~0u;
-    return add_pairs(sums, _mm512_maskz_loadu_epi16(kept, a), _mm512_maskz_loadu_epi16(kept, b));
+    return add_pairs(sums, reinterpret_cast<words>(_mm512_maskz_loadu_epi16(kept, a)),
+                     reinterpret_cast<words>(_mm512_maskz_loadu_epi16(kept, b)));
 }
 #else
 constexpr bool MULTIPLIES_BF16 = false;
-inline floats add_pairs(floats sums, std::int32_t, const bf16*) { return sums; }  // never called
+inline floats add_pairs(floats sums, words a, words b) {
+    const words high = words{} + 0xffff0000u;
+    return sums + as_floats(a << 16) * as_floats(b << 16) + as_floats(a & high) * as_floats(b & high);
+}
 #endif
 template <class C>
 inline floats add_dot(floats sums, const float* a, const C* b, i64) {  // of LANES numbers
@@ -527,10 +534,12 @@ inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
     for (i64 c = 0; c < columns; c += 2)
         for (int t = 0; t < N; ++t) {
-            std::int32_t pair;
+            std::uint32_t pair;
             std::memcpy(&pair, x + t * x_stride + c, sizeof pair);
-            for (int p = 0; p < PARTS; ++p)
-                sums[t][p] = add_pairs(sums[t][p], pair, block + c * ROWS + p * 2 * LANES);
+            for (int p = 0; p < PARTS; ++p) {
+                const words weights = *reinterpret_cast<const pairs*>(block + c * ROWS + p * 2 * LANES);
+                sums[t][p] = add_pairs(sums[t][p], pair + words{}, weights);
+            }
         }
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
@@ -567,31 +576,40 @@ Rows<X> rows_of(const T* x, i64 tokens, i64 columns, int threads) {
     return {to, stride};
 }
 
-// out = x . weight + bias, where the weight holds W: sums of floats lie in `out`, if it holds floats.
-template <class W, class Y, class X>
-void product_of(Y* out, Rows<X> x, const Matrix& m, i64 tokens, int threads) {
+// out [T, N], block by block of rows: add(sums, stride, row, t, n) adds the products of tokens t .. t + n - 1
+// with ROWS rows from `row` on to sums, which begin with the bias. Sums lie in `out`, if it holds floats.
+template <class Y, class Add>
+void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, const Add& add) {
     constexpr bool IN_PLACE = std::is_same_v<Y, float>;
-    const i64 most = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, stride = IN_PLACE ? m.rows : ROWS;
+    const i64 most = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, stride = IN_PLACE ? rows : ROWS;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         std::vector<float> kept(static_cast<std::size_t>(IN_PLACE ? 0 : most * ROWS));
         for (i64 t = 0; t < tokens; t += most) {
             const i64 some = tokens - t < most ? tokens - t : most;
 #pragma omp for
-            for (i64 row = 0; row < m.rows; row += ROWS) {
-                Y* to = out + t * m.rows + row;
+            for (i64 row = 0; row < rows; row += ROWS) {
+                Y* to = out + t * rows + row;
                 float* sums = kept.data();
                 if constexpr (IN_PLACE) sums = to;
-                start_sums(sums, m.bias ? m.bias + row : nullptr, some, ROWS, stride);
-                add_block(sums, x.x + t * x.stride, static_cast<const W*>(m.blocks) + row * m.columns, some,
-                          m.columns, stride, x.stride);
+                start_sums(sums, bias ? bias + row : nullptr, some, ROWS, stride);
+                add(sums, stride, row, t, some);
                 if constexpr (!IN_PLACE)
                     for (i64 i = 0; i < some; ++i)
 #pragma omp simd
-                        for (i64 r = 0; r < ROWS; ++r) put(to[i * m.rows + r], sums[i * ROWS + r]);
+                        for (i64 r = 0; r < ROWS; ++r) put(to[i * rows + r], sums[i * ROWS + r]);
             }
         }
     }
+}
+
+// out = x . weight + bias, where the weight holds W.
+template <class W, class Y, class X>
+void product_of(Y* out, Rows<X> x, const Matrix& m, i64 tokens, int threads) {
+    by_blocks(out, m.bias, tokens, m.rows, threads, [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
+        add_block(sums, x.x + t * x.stride, static_cast<const W*>(m.blocks) + row * m.columns, some,
+                  m.columns, stride, x.stride);
+    });
 }
 
 // [T, K] -> [T, N]. With a weight of bf16, x is rounded to it if the processor multiplies it: that is what
@@ -686,6 +704,20 @@ void add_int4_products(float* out, const float* x, const float* x_sum, const std
     }
 }
 
+// [T, G]: what the columns of each group add up to.
+template <class X>
+std::vector<float> sums_of_groups(Rows<X> x, i64 tokens, i64 groups, i64 group) {
+    std::vector<float> sums;
+    for (i64 i = 0; i < tokens * groups; ++i) {
+        const X* from = x.x + i / groups * x.stride + i % groups * group;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (i64 c = 0; c < group; ++c) sum += get(from[c]);
+        sums.push_back(sum);
+    }
+    return sums;
+}
+
 // For many tokens a tile of the weight is unpacked into floats, which stay in the fastest cache while
 // all tokens are multiplied by them. So a batch pays for unpacking once.
 constexpr i64 TILE = 64;  // columns; with 64 rows they are 16 KB
@@ -711,15 +743,7 @@ void int4_product(float* out, Rows<float> x, const std::uint8_t* packed, const b
                   i64 rows, i64 columns, i64 group, int threads) {
     const i64 step = group < TILE ? group : TILE, groups = columns / group;
     const bool are_few = tokens <= 2 * AT_ONCE<R>;
-    std::vector<float> x_sum(static_cast<std::size_t>(are_few ? tokens * groups : 0));
-    for (std::size_t i = 0; i < x_sum.size(); ++i) {
-        const auto g = static_cast<i64>(i);
-        const float* from = x.x + g / groups * x.stride + g % groups * group;
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (i64 c = 0; c < group; ++c) sum += from[c];
-        x_sum[i] = sum;
-    }
+    const std::vector<float> x_sum = sums_of_groups(x, are_few ? tokens : 0, groups, group);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < rows; row += R) {
         const std::uint8_t* block = packed + row * columns / 2;
@@ -737,6 +761,113 @@ void int4_product(float* out, Rows<float> x, const std::uint8_t* packed, const b
             add_all_products<R>(out + row, x.x + c, tile, tokens, step, rows, x.stride);
         }
     }
+}
+
+// Where the processor multiplies pairs of bf16, numbers of 4 bits become such pairs in two operations a
+// register: what is stored less 8 is a bf16 without any rounding. `packed` is then [N / ROWS, K / 8, ROWS]
+// words of eight columns: the even ones in the lower half, 4 bits each, the odd ones in the upper half.
+inline words stored_pairs(words eight, int i) {  // columns 2 i and 2 i + 1 of each row
+    const words two = eight >> (4 * i);
+#if WIDTH == 16 && defined(__AVX512BF16__)
+    alignas(64) static constexpr std::uint16_t LESS_8[32] = {  // -8 .. 7, twice: 5 bits are looked up
+        0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0, 0x3f80, 0x4000, 0x4040,
+        0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+        0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
+    return reinterpret_cast<words>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(two),
+                                                            _mm512_load_si512(LESS_8)));
+#else
+    const auto less_8 = [](words stored) {
+        const floats values = __builtin_convertvector(stored & 15, floats) - 8;
+        words bits;
+        std::memcpy(&bits, &values, sizeof bits);
+        return bits;
+    };
+    return less_8(two) >> 16 | less_8(two >> 16);
+#endif
+}
+
+// Sums of LANES rows of a group as their numbers are meant: adds sum * scale + x_sum * shift.
+inline void add_scaled(float* out, floats sum, const bf16* scales, float x_sum) {
+    floats scale, shift;
+    scale_of(scales, scale, shift);
+    shift += 8 * scale;  // 8 is taken off already
+    *reinterpret_cast<floats*>(out) = load(out) + sum * scale + x_sum * shift;
+}
+
+// out[t, r] += x[t] . block[r], for N tokens. So few that the processor would wait for its own sums add the
+// four pairs of a word apart.
+template <int N>
+void add_int4_pairs(float* out, const bf16* x, const float* x_sum, const std::uint32_t* block,
+                    const bf16* scales, i64 rows, i64 columns, i64 group, i64 out_stride, i64 x_stride) {
+    constexpr int PARTS = ROWS / LANES, WAYS = N < 4 ? 4 : 1;
+    const i64 groups = columns / group;
+    for (i64 g = 0; g < groups; ++g) {
+        floats sums[N][PARTS][WAYS] = {};
+        for (i64 c = g * group; c < (g + 1) * group; c += 8) {
+            words eight[PARTS];
+            std::memcpy(eight, block + c / 8 * ROWS, sizeof eight);
+            for (int i = 0; i < 4; ++i) {
+                words weights[PARTS];
+                for (int p = 0; p < PARTS; ++p)
+                    weights[p] = stored_pairs(eight[p], i);
+                for (int t = 0; t < N; ++t) {
+                    std::uint32_t pair;
+                    std::memcpy(&pair, x + t * x_stride + c + 2 * i, sizeof pair);
+                    for (int p = 0; p < PARTS; ++p)
+                        sums[t][p][i % WAYS] = add_pairs(sums[t][p][i % WAYS], pair + words{}, weights[p]);
+                }
+            }
+        }
+        for (int t = 0; t < N; ++t)
+            for (int p = 0; p < PARTS; ++p) {
+                floats sum = sums[t][p][0];
+                for (int way = 1; way < WAYS; ++way) sum += sums[t][p][way];
+                add_scaled(out + t * out_stride + p * LANES, sum, scales + 2 * (g * rows + p * LANES),
+                           x_sum[t * groups + g]);
+            }
+    }
+}
+
+// The same for many tokens, which pay for unpacking a group's columns once.
+inline void add_int4_pairs_of_many(float* out, const bf16* x, const float* x_sum, const std::uint32_t* block,
+                                   const bf16* scales, i64 tokens, i64 rows, i64 columns, i64 group,
+                                   i64 out_stride, i64 x_stride) {
+    constexpr i64 MOST_COLUMNS = 256;
+    alignas(64) bf16 tile[MOST_COLUMNS * ROWS];
+    float sums[MOST_TOKENS * ROWS];
+    for (i64 g = 0; g < columns / group; ++g) {
+        for (i64 c = 0; c < group; c += 2)
+            for (i64 r = 0; r < ROWS; r += LANES) {
+                const auto* eight = reinterpret_cast<const pairs*>(block + (g * group + c) / 8 * ROWS + r);
+                const words two = stored_pairs(*eight, static_cast<int>(c % 8 / 2));
+                std::memcpy(tile + c * ROWS + r * 2, &two, sizeof two);
+            }
+        start_sums(sums, nullptr, tokens, ROWS, ROWS);
+        add_block(sums, x + g * group, tile, tokens, group, ROWS, x_stride);
+        for (i64 t = 0; t < tokens; ++t)
+            for (i64 r = 0; r < ROWS; r += LANES)
+                add_scaled(out + t * out_stride + r, load(sums + t * ROWS + r), scales + 2 * (g * rows + r),
+                           x_sum[t * (columns / group) + g]);
+    }
+}
+
+// out = x . weight: [T, K] and [N, K] -> [T, N]. N is a multiple of ROWS, and K one of `group`, which is one
+// of 8 and at most 256.
+template <class Y>
+void int4_pairs_product(Y* out, Rows<bf16> x, const std::uint32_t* packed, const bf16* scales, i64 tokens,
+                        i64 rows, i64 columns, i64 group, int threads) {
+    const i64 groups = columns / group;
+    const std::vector<float> x_sum = sums_of_groups(x, tokens, groups, group);
+    by_blocks(out, nullptr, tokens, rows, threads, [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
+        const std::uint32_t* block = packed + row * columns / 8;
+        if (some > 2 * AT_ONCE<ROWS>)
+            return add_int4_pairs_of_many(sums, x.x + t * x.stride, x_sum.data() + t * groups, block,
+                                          scales + 2 * row, some, rows, columns, group, stride, x.stride);
+        in_parties<AT_ONCE<ROWS>>(some, [&](auto n, i64 i) {
+            add_int4_pairs<n>(sums + i * stride, x.x + (t + i) * x.stride, x_sum.data() + (t + i) * groups,
+                              block, scales + 2 * row, rows, columns, group, stride, x.stride);
+        });
+    });
 }
 
 // ---------------------------------------------------------------- products of numbers of 8 bits
@@ -981,6 +1112,14 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
         });                                                                                          \
     }
 
+#define FOR_INT4_PAIRS(T, name)                                                                      \
+    extern "C" void multiply_int4_pairs_##name(T* out, const T* x, const std::uint32_t* packed,      \
+                                               const bf16* scales, i64 tokens, i64 rows,             \
+                                               i64 columns, i64 group, int threads) {                \
+        int4_pairs_product(out, rows_of<bf16>(x, tokens, columns, threads), packed, scales, tokens,  \
+                           rows, columns, group, threads);                                           \
+    }
+
 #define FOR_CACHE(T, C, name)                                                                        \
     extern "C" i64 store_##name(C* keys, C* values, const T* key, const T* value, const i64* slots,  \
                                 i64 num_slots, i64 tokens, i64 width, i64 key_stride,                \
@@ -999,6 +1138,8 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
 
 FOR_ACTIVATIONS(float, f32)
 FOR_ACTIVATIONS(bf16, bf16)
+FOR_INT4_PAIRS(float, f32)
+FOR_INT4_PAIRS(bf16, bf16)
 FOR_CACHE(float, float, f32_f32)
 FOR_CACHE(float, bf16, f32_bf16)
 FOR_CACHE(bf16, float, bf16_f32)
