@@ -37,6 +37,7 @@ from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
+from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.kv_transfer.params import holder_of
 from mini_vllm.lora.request import LoRARequest, per_completion
@@ -96,8 +97,8 @@ class AsyncEngineArgs:
             ("max_num_queued_reqs", max_num_queued_reqs),
             ("max_num_queued_tokens", max_num_queued_tokens),
         ):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+            if value is not None and not (type(value) is int and value >= 1):
+                raise ValueError(f"{name} is {show(value)}; it must be a whole number, at least 1")
         self.model, self.scheduler = model, scheduler
         self.skip_tokenizer_init, self.stream_interval = skip_tokenizer_init, stream_interval
         self.max_num_queued_reqs = max_num_queued_reqs
@@ -163,6 +164,11 @@ class AsyncLLM(EngineControls):
         client: ProcessClient | DataParallelProcessClient | None = None,
         profiler_config: Mapping[str, Any] | None = None,
     ) -> None:
+        if not isinstance(config, EngineConfig):
+            raise TypeError(
+                f"config is {show(config)}; it must be an EngineConfig; to start from a model's "
+                "name use AsyncLLM.from_engine_args(AsyncEngineArgs(NAME))"
+            )
         self.config = config
         self.profiler_config = dict(profiler_config or {})
         self.tokenizer = tokenizer
@@ -194,6 +200,11 @@ class AsyncLLM(EngineControls):
 
     @classmethod
     def from_engine_args(cls, args: AsyncEngineArgs) -> AsyncLLM:
+        if not isinstance(args, AsyncEngineArgs):
+            raise TypeError(
+                f"engine_args is {show(args)}; pass AsyncEngineArgs, such as "
+                "AsyncEngineArgs('storyteller')"
+            )
         config = args.create_engine_config()
         folder = config.model.tokenizer or config.model.model
         tokenizer = None if args.skip_tokenizer_init else load_tokenizer(folder)
@@ -206,6 +217,17 @@ class AsyncLLM(EngineControls):
             args.max_num_queued_tokens,
             profiler_config=args.profiler_config,
         )
+
+    @classmethod
+    def from_vllm_config(cls, vllm_config: EngineConfig, **options: Any) -> AsyncLLM:
+        """Start from what :meth:`AsyncEngineArgs.create_engine_config` made, as vLLM can, too."""
+        if not isinstance(vllm_config, EngineConfig):
+            raise TypeError(
+                f"vllm_config is {show(vllm_config)}; pass what "
+                "AsyncEngineArgs.create_engine_config() returns"
+            )
+        model = vllm_config.model
+        return cls(vllm_config, load_tokenizer(model.tokenizer or model.model), **options)
 
     # ------------------------------------------------------------------ one request
 

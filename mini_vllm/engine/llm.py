@@ -229,6 +229,11 @@ class LLM:
                 f"chat_template_content_format is {show(chat_template_content_format)}; templates "
                 "are given text here; pass 'auto' or 'string'"
             )
+        if not isinstance(messages, list | tuple):
+            raise ValueError(
+                f"messages is {show(messages)}; it must be a list such as "
+                "[{'role': 'user', 'content': '...'}], or a list of such lists"
+            )
         options = dict(chat_template_kwargs or {}) | {
             "template": chat_template,
             "tools": tools,
