@@ -2,7 +2,7 @@
 // products with packed weights: floats, bfloat16, and numbers of 8 and 4 bits; and a whole layer,
 // or a whole model, as one call, where it is so narrow that calling takes longer than computing.
 //
-// Plain loops but for four operations; the compiler turns them into vector instructions of its machine
+// Plain loops but for a few operations; the compiler turns them into vector instructions of its machine
 // (16 floats at a time with AVX-512, 8 with AVX2, 4 with NEON). Numbers are float or bfloat16, and sums
 // are floats. Where PyTorch rounds a result to bfloat16 in between, so does this, so
 // that both give the same numbers.
@@ -15,6 +15,7 @@
 #include <cstring>
 #include <limits>
 #include <type_traits>
+#include <utility>
 #include <vector>
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -29,6 +30,7 @@ struct bf16 {  // the upper half of a float
 };
 
 inline float get(float x) { return x; }
+inline std::int16_t get(std::int16_t x) { return x; }
 inline float get(bf16 x) {
     const std::uint32_t bits = static_cast<std::uint32_t>(x.bits) << 16;
     float value;
@@ -37,6 +39,7 @@ inline float get(bf16 x) {
 }
 
 inline void put(float& to, float value) { to = value; }
+inline void put(std::int16_t& to, std::int16_t value) { to = value; }
 inline void put(bf16& to, float value) {  // to nearest, ties to even; NaN stays NaN
     std::uint32_t bits;
     std::memcpy(&bits, &value, 4);
@@ -161,6 +164,11 @@ i64 store(C* keys, C* values, const T* key, const T* value, const i64* slots, i6
 #endif
 #endif
 constexpr i64 LANES = WIDTH;
+#if WIDTH == 16 || defined(__aarch64__)
+constexpr i64 REGISTERS = 32;
+#else
+constexpr i64 REGISTERS = 16;
+#endif
 typedef float floats __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 typedef std::uint32_t words __attribute__((vector_size(LANES * 4)));
 typedef std::uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
@@ -174,63 +182,114 @@ inline floats load(const bf16* p) {
     return values;
 }
 
-template <class V>
-inline auto lower(V v) {  // two halves of a register, as registers of half the size
-    typedef float half __attribute__((vector_size(sizeof(V) / 2)));
-    half kept;
-    std::memcpy(&kept, &v, sizeof kept);
-    return kept;
+// Place I of a register that takes, from two, the lower halves of their parts of W floats (UPPER: the upper
+// halves): one of the first, one of the second, and so on.
+template <int W, bool UPPER, int I>
+constexpr int PLACE = (I / (W / 2) % 2 ? LANES : 0) + I / W * W + (UPPER ? W / 2 : 0) + I % (W / 2);
+template <int W, bool UPPER, int... I>
+inline floats halves_of(floats a, floats b, std::integer_sequence<int, I...>) {
+#if defined(__clang__)
+    return __builtin_shufflevector(a, b, PLACE<W, UPPER, I>...);
+#else
+    return __builtin_shuffle(a, b, words{PLACE<W, UPPER, I>...});
+#endif
 }
 
-template <class V>
-inline float sum_of(V v) {  // 16 = 8 + 8, 8 = 4 + 4, ...: four additions one after another
-    if constexpr (sizeof(V) == 16) {
-        return (v[0] + v[2]) + (v[1] + v[3]);
+// The sums of the floats in each of LANES registers, as one: two halves fold onto each other, then quarters,
+// and so on, of two registers at a time. N are left, with parts of N floats.
+template <int N>
+inline floats sums_of(const floats* v) {
+    if constexpr (N == 1) {
+        return *v;
     } else {
-        decltype(lower(v)) upper;
-        std::memcpy(&upper, reinterpret_cast<const char*>(&v) + sizeof upper, sizeof upper);
-        return sum_of(lower(v) + upper);
+        constexpr auto places = std::make_integer_sequence<int, LANES>();
+        floats folded[N / 2];
+        for (int i = 0; i < N / 2; ++i)
+            folded[i] = halves_of<N, false>(v[i], v[i + N / 2], places) +
+                        halves_of<N, true>(v[i], v[i + N / 2], places);
+        return sums_of<N / 2>(folded);
     }
 }
 
-constexpr i64 TOKENS = 4;  // of a page at a time: each query number loaded serves four keys
-
-// score[g, t] = q[g] . k[t], for N tokens and G queries that share the key head.
-template <int G, int N, class C>
-inline void dot_products(float* score, i64 score_stride, const float* q, const C* k, i64 size, i64 width) {
-    floats sums[G][N] = {};
-    for (i64 i = 0; i < size; i += LANES) {
-        floats key[N];
-        for (int t = 0; t < N; ++t) key[t] = load(k + t * width + i);
-        for (int g = 0; g < G; ++g)
-            for (int t = 0; t < N; ++t) sums[g][t] += load(q + g * size + i) * key[t];
-    }
-    for (int g = 0; g < G; ++g)
-        for (int t = 0; t < N; ++t) score[g * score_stride + t] = sum_of(sums[g][t]);
+inline floats as_floats(words bits) {
+    floats values;
+    std::memcpy(&values, &bits, sizeof values);
+    return values;
 }
 
-// sum_v[g] += sum over t of score[g, t] * v[t].
+// sums + what the pairs of bf16 in each word give, multiplied and added. A processor that multiplies bf16
+// takes them as they lie in memory: twice as many at a time as of floats, and nothing is unpacked.
+#if WIDTH == 16 && defined(__AVX512BF16__)
+constexpr bool MULTIPLIES_BF16 = true;
+inline floats add_pairs(floats sums, words a, words b) {
+    return reinterpret_cast<floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sums),
+                                                     reinterpret_cast<__m512bh>(a),
+                                                     reinterpret_cast<__m512bh>(b)));
+}
+inline floats add_dot(floats sums, const bf16* a, const bf16* b, i64 left) {  // of 32 numbers, or `left`
+    const __mmask32 kept = left < 2 * LANES ? (1u << left) - 1 : ~0u;
+    return add_pairs(sums, reinterpret_cast<words>(_mm512_maskz_loadu_epi16(kept, a)),
+                     reinterpret_cast<words>(_mm512_maskz_loadu_epi16(kept, b)));
+}
+#else
+constexpr bool MULTIPLIES_BF16 = false;
+inline floats add_pairs(floats sums, words a, words b) {
+    const words high = words{} + 0xffff0000u;
+    return sums + as_floats(a << 16) * as_floats(b << 16) + as_floats(a & high) * as_floats(b & high);
+}
+#endif
+template <class C>
+inline floats add_dot(floats sums, const float* a, const C* b, i64) {  // of LANES numbers
+    return sums + load(a) * load(b);
+}
+
+constexpr int DOTS = REGISTERS / 2;  // sums at a time, of G queries and DOTS / G tokens
+
+// A query is rounded to bf16, if keys are bf16 and the processor multiplies it: that is what a model of bf16
+// means.
+template <class C>
+using Query = std::conditional_t<MULTIPLIES_BF16, C, float>;
+
+// score[g, t] = q[g] . k[t] * scale, for N tokens and the G queries that share the key head.
+template <int G, int N, class Q, class C>
+inline void dot_products(float* score, i64 score_stride, const Q* q, const C* k, i64 size, i64 width,
+                         float scale) {
+    floats sums[DOTS] = {};
+    for (i64 i = 0; i < size; i += LANES * 4 / static_cast<i64>(sizeof(Q)))
+        for (int t = 0; t < N; ++t)
+            for (int g = 0; g < G; ++g)
+                sums[g * N + t] = add_dot(sums[g * N + t], q + g * size + i, k + t * width + i, size - i);
+    float scores[DOTS];
+    for (int s = 0; s < DOTS; s += LANES)
+        *reinterpret_cast<floats*>(scores + s) = sums_of<LANES>(sums + s) * scale;
+    for (int g = 0; g < G; ++g) std::memcpy(score + g * score_stride, scores + g * N, N * sizeof(float));
+}
+
+// sum_v[g] += sum over t of weight[g, t] * v[t], for N tokens.
 template <int G, int N, class C>
-inline void add_values(float* sum_v, const float* score, i64 score_stride, const C* v, i64 size, i64 width) {
+inline void add_values(float* sum_v, const float* weight, i64 stride, const C* v, i64 size, i64 width) {
     for (i64 i = 0; i < size; i += LANES) {
         floats value[N];
         for (int t = 0; t < N; ++t) value[t] = load(v + t * width + i);
         for (int g = 0; g < G; ++g) {
             floats sum = load(sum_v + g * size + i);
-            for (int t = 0; t < N; ++t) sum += score[g * score_stride + t] * value[t];
+            for (int t = 0; t < N; ++t) sum += weight[g * stride + t] * value[t];
             *reinterpret_cast<floats*>(sum_v + g * size + i) = sum;
         }
     }
 }
 
-// What one task remembers of the pages it has seen, for G queries: the largest score so far, the sum of
-// weights, and the weighted sum of values. A larger score scales the rest down ("online softmax").
+// What one task remembers of the tokens it has seen, for G queries: the largest score so far, the sum of
+// weights, and the weighted sum of values. A larger score scales the rest down ("online softmax"). Tokens
+// come in spans of a few pages, so that this is not asked at each page.
 template <int G, class C>
 struct Softmax {
     float* sum_v;  // [G, size]
-    float* score;  // [G, block_size]
-    i64 size, width, block_size;
-    float best[G], total[G];
+    float* score;  // [G, span]
+    i64 size, width, block_size, span;
+    float scale, best[G], total[G];
+
+    static i64 pages_of_span(i64 block_size) { return block_size < 256 ? 256 / block_size : 1; }
 
     void start() {
         std::memset(sum_v, 0, static_cast<std::size_t>(G * size) * sizeof(float));
@@ -240,42 +299,57 @@ struct Softmax {
         }
     }
 
-    // Rows of one head lie far apart, where the processor expects nothing: ask for the next page's.
-    void expect_page(const C* k, const C* v) const {
+    // Rows of one head lie far apart, where the processor expects nothing: ask for them one page ahead.
+    void expect_page(const C* page) const {
         for (i64 t = 0; t < block_size; ++t)
-            for (i64 i = 0; i < size; i += 64 / static_cast<i64>(sizeof(C))) {
-                __builtin_prefetch(k + t * width + i);
-                __builtin_prefetch(v + t * width + i);
-            }
+            for (i64 i = 0; i < size; i += 64 / static_cast<i64>(sizeof(C)))
+                __builtin_prefetch(page + t * width + i);
     }
 
-    void add_page(const float* q, const C* k, const C* v, i64 lo, i64 hi) {  // its tokens lo .. hi
-        i64 t = lo;
-        for (; t + TOKENS <= hi; t += TOKENS)
-            dot_products<G, TOKENS>(score + t, block_size, q, k + t * width, size, width);
-        for (; t < hi; ++t) dot_products<G, 1>(score + t, block_size, q, k + t * width, size, width);
-        for (int g = 0; g < G; ++g) weigh(g, lo, hi);
-        for (t = lo; t + TOKENS <= hi; t += TOKENS)
-            add_values<G, TOKENS>(sum_v, score + t, block_size, v + t * width, size, width);
-        for (; t < hi; ++t) add_values<G, 1>(sum_v, score + t, block_size, v + t * width, size, width);
+    // The scores of a page, whose first token is number `at` of the span. Those that its query does not
+    // see are computed along: nobody reads them.
+    void score_page(const Query<C>* q, const C* k, i64 at) {
+        constexpr int N = DOTS / G;
+        i64 t = 0;
+        for (; t + N <= block_size; t += N)
+            dot_products<G, N>(score + at + t, span, q, k + t * width, size, width, scale);
+        for (; t < block_size; ++t)
+            dot_products<G, 1>(score + at + t, span, q, k + t * width, size, width, scale);
     }
 
-    void weigh(int g, i64 lo, i64 hi) {  // scores become weights
-        float* s = score + g * block_size;
-        float top = best[g], sum = 0;
+    void add_page(const C* v, i64 at, i64 lo, i64 hi) {  // those of it that are among tokens lo .. hi
+        constexpr int N = 4;
+        i64 t = lo > at ? lo - at : 0;
+        hi = hi - at < block_size ? hi - at : block_size;
+        for (; t + N <= hi; t += N)
+            add_values<G, N>(sum_v, score + at + t, span, v + t * width, size, width);
+        for (; t < hi; ++t) add_values<G, 1>(sum_v, score + at + t, span, v + t * width, size, width);
+    }
+
+    void weigh(i64 lo, i64 hi) {  // tokens lo .. hi of the span: scores become weights
+        for (int g = 0; g < G; ++g) {
+            float* s = score + g * span;
+            float top = best[g], sum = 0;
 #pragma omp simd reduction(max : top)
-        for (i64 t = lo; t < hi; ++t) top = s[t] > top ? s[t] : top;
+            for (i64 t = lo; t < hi; ++t) top = s[t] > top ? s[t] : top;
 #pragma omp simd reduction(+ : sum)
-        for (i64 t = lo; t < hi; ++t) sum += s[t] = exp_of(s[t] - top);
-        if (top != best[g]) {
-            const float shrink = exp_of(best[g] - top);
-            for (i64 i = 0; i < size; ++i) sum_v[g * size + i] *= shrink;
-            total[g] *= shrink;
-            best[g] = top;
+            for (i64 t = lo; t < hi; ++t) sum += s[t] = exp_of(s[t] - top);
+            if (top != best[g]) {
+                const float shrink = exp_of(best[g] - top);
+                for (i64 i = 0; i < size; ++i) sum_v[g * size + i] *= shrink;
+                total[g] *= shrink;
+                best[g] = top;
+            }
+            total[g] += sum;
         }
-        total[g] += sum;
     }
 };
+
+inline bool are_pages(const std::int32_t* pages, i64 count, i64 num_blocks) {
+    for (i64 i = 0; i < count; ++i)
+        if (pages[i] < 0 || pages[i] >= num_blocks) return false;
+    return true;
+}
 
 // Attention of single tokens over their requests' pages, read where they lie. One task is one token and
 // one key head, with G of the `group` query heads that share it. `size` is a multiple of LANES. Returns
@@ -285,38 +359,43 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
                     const std::int32_t* rows, const std::int32_t* ends, i64 tokens, i64 kv_heads,
                     i64 group, i64 size, i64 num_blocks, i64 block_size, i64 table_stride,
                     i64 query_stride, i64 window, float scale, int threads) {
-    const i64 width = kv_heads * size, parts = group / G;
+    const i64 width = kv_heads * size, step = block_size * width, parts = group / G;
+    const i64 at_once = Softmax<G, C>::pages_of_span(block_size), span = at_once * block_size;
     i64 bad = -1;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
-        std::vector<float> buffer(static_cast<std::size_t>(G * (2 * size + block_size)));
-        float* q = buffer.data();  // [G, size]
-        Softmax<G, C> softmax{q + G * size, q + 2 * G * size, size, width, block_size, {}, {}};
+        std::vector<float> buffer(static_cast<std::size_t>(G * (size + span)));
+        std::vector<Query<C>> q(static_cast<std::size_t>(G * size));
+        Softmax<G, C> softmax{buffer.data(), buffer.data() + G * size, size, width, block_size, span, scale,
+                              {}, {}};
 #pragma omp for schedule(static)
         for (i64 task = 0; task < tokens * kv_heads * parts; ++task) {
             const i64 token = task / (kv_heads * parts), rest = task % (kv_heads * parts);
-            const i64 head = rest / parts, first = head * group + rest % parts * G;
+            const i64 head = rest / parts, offset = head * size, first = head * group + rest % parts * G;
             for (i64 i = 0; i < G * size; ++i)
-                q[i] = get(query[token * query_stride + first * size + i]) * scale;
+                put(q[static_cast<std::size_t>(i)], get(query[token * query_stride + first * size + i]));
             softmax.start();
             const std::int32_t* pages = table + rows[token] * table_stride;
             const i64 end = ends[token], begin = end > window ? end - window : 0;
-            for (i64 page = begin / block_size; page * block_size < end; ++page) {
-                const i64 start = page * block_size;
-                const i64 lo = begin > start ? begin - start : 0;
-                const i64 hi = end - start < block_size ? end - start : block_size;
-                if (pages[page] < 0 || pages[page] >= num_blocks) {
+            const i64 from = begin / block_size, behind = (end + block_size - 1) / block_size;
+            if (!are_pages(pages + from, behind - from, num_blocks)) {
 #pragma omp atomic write
-                    bad = token;
-                    break;
+                bad = token;
+                continue;
+            }
+            for (i64 page = from; page < behind; page += at_once) {
+                const i64 some = behind - page < at_once ? behind - page : at_once, start = page * block_size;
+                const i64 lo = begin > start ? begin - start : 0;
+                const i64 hi = end - start < span ? end - start : span;
+                const auto place = [&](i64 i) { return pages[page + i] * step + offset; };
+                for (i64 i = 0; i < some; ++i) {
+                    softmax.expect_page(values + place(i));
+                    if (page + i + 1 < behind) softmax.expect_page(keys + place(i + 1));
+                    softmax.score_page(q.data(), keys + place(i), i * block_size);
                 }
-                const std::int32_t coming = start + block_size < end ? pages[page + 1] : -1;
-                if (coming >= 0 && coming < num_blocks) {
-                    const i64 next = coming * block_size * width + head * size;
-                    softmax.expect_page(keys + next, values + next);
-                }
-                const i64 place = pages[page] * block_size * width + head * size;
-                softmax.add_page(q, keys + place, values + place, lo, hi);
+                softmax.weigh(lo, hi);
+                for (i64 i = 0; i < some; ++i)
+                    softmax.add_page(values + place(i), i * block_size, lo, hi);
             }
             T* to = out + (token * kv_heads * group + first) * size;
             for (int g = 0; g < G; ++g)
@@ -341,11 +420,6 @@ i64 attention(T* out, const T* query, const C* keys, const C* values, const std:
 // ---------------------------------------------------------------- products
 // Of a tile of the weight, the numbers of a column lie together: each number of x meets whole registers,
 // and what a sum adds in which order does not depend on how many tokens there are.
-#if WIDTH == 16 || defined(__aarch64__)
-constexpr i64 REGISTERS = 32;
-#else
-constexpr i64 REGISTERS = 16;
-#endif
 constexpr i64 SUMS = REGISTERS * 3 / 4 * LANES;  // the other registers hold x and tile
 template <int R>
 constexpr int AT_ONCE = R < SUMS ? SUMS / R : 1;  // tokens
@@ -431,12 +505,14 @@ void add_tile(float* sums, const float* x, const float* tile, i64 tokens, i64 co
 
 // sums[t, :ROWS] += x[t] . block, for all tokens. Floats are used where they lie. Bf16 that many tokens
 // meet is unpacked into a tile, which stays in the fastest caches meanwhile; few unpack it in registers.
-inline void add_block(float* sums, const float* x, const float* block, i64 tokens, i64 columns, i64 stride) {
-    add_tile(sums, x, block, tokens, columns, stride, columns);
+inline void add_block(float* sums, const float* x, const float* block, i64 tokens, i64 columns, i64 stride,
+                      i64 x_stride) {
+    add_tile(sums, x, block, tokens, columns, stride, x_stride);
 }
-inline void add_block(float* sums, const float* x, const bf16* block, i64 tokens, i64 columns, i64 stride) {
+inline void add_block(float* sums, const float* x, const bf16* block, i64 tokens, i64 columns, i64 stride,
+                      i64 x_stride) {
     if (tokens <= 2 * AT_ONCE<ROWS>)
-        return add_all_products<ROWS>(sums, x, block, tokens, columns, stride, columns);
+        return add_all_products<ROWS>(sums, x, block, tokens, columns, stride, x_stride);
     constexpr i64 STEP = 256;  // columns; with ROWS rows they are 32 KB
     float tile[STEP * ROWS];
     for (i64 c = 0; c < columns; c += STEP) {
@@ -445,108 +521,119 @@ inline void add_block(float* sums, const float* x, const bf16* block, i64 tokens
             for (int p = 0; p < ROWS / LANES; ++p)
                 *reinterpret_cast<floats*>(tile + i * ROWS + p * LANES) =
                     part(block + (c + i / 2 * 2) * ROWS, i % 2, p);
-        add_tile(sums, x + c, tile, tokens, some, stride, columns);
+        add_tile(sums, x + c, tile, tokens, some, stride, x_stride);
     }
 }
 
-// A processor that multiplies pairs of bf16 takes those of x and of the weight as they lie, and adds both
-// products to a float: twice as many at a time as of floats, and nothing is unpacked.
-#if WIDTH == 16 && defined(__AVX512BF16__)
-constexpr bool MULTIPLIES_BF16 = true;
-inline floats add_pairs(floats sums, std::int32_t x, const bf16* weights) {
-    const auto pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(x));
-    const auto rows = reinterpret_cast<__m512bh>(_mm512_loadu_si512(weights));
-    return reinterpret_cast<floats>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(sums), rows, pair));
-}
-#else
-constexpr bool MULTIPLIES_BF16 = false;
-inline floats add_pairs(floats sums, std::int32_t, const bf16*) { return sums; }  // never called
-#endif
-
 template <int N>
-inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 columns, i64 out_stride) {
+inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 columns, i64 out_stride,
+                              i64 x_stride) {
     constexpr int PARTS = ROWS / LANES;
     floats sums[N][PARTS];
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
     for (i64 c = 0; c < columns; c += 2)
         for (int t = 0; t < N; ++t) {
-            std::int32_t pair;
-            std::memcpy(&pair, x + t * columns + c, sizeof pair);
-            for (int p = 0; p < PARTS; ++p)
-                sums[t][p] = add_pairs(sums[t][p], pair, block + c * ROWS + p * 2 * LANES);
+            std::uint32_t pair;
+            std::memcpy(&pair, x + t * x_stride + c, sizeof pair);
+            for (int p = 0; p < PARTS; ++p) {
+                const words weights = *reinterpret_cast<const pairs*>(block + c * ROWS + p * 2 * LANES);
+                sums[t][p] = add_pairs(sums[t][p], pair + words{}, weights);
+            }
         }
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
 }
-inline void add_block(float* sums, const bf16* x, const bf16* block, i64 tokens, i64 columns, i64 stride) {
+inline void add_block(float* sums, const bf16* x, const bf16* block, i64 tokens, i64 columns, i64 stride,
+                      i64 x_stride) {
     in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) {
-        add_bf16_products<n>(sums + t * stride, x + t * columns, block, columns, stride);
+        add_bf16_products<n>(sums + t * stride, x + t * x_stride, block, columns, stride, x_stride);
     });
 }
 
-// Calls run(sums, numbers) for `x` widened, and rounds the sums to `out`: PyTorch would take as long for
-// the two as a small product does.
-template <class T, class Run>
-void in_floats(T* out, const T* x, i64 size, i64 x_size, const Run& run) {
-    if constexpr (std::is_same_v<T, float>) return run(out, x);
-    std::vector<float> sums(static_cast<std::size_t>(size)), numbers(static_cast<std::size_t>(x_size));
+// The x [T, K] of a product, as it reads it: numbers of kind X, in rows that do not lie a multiple of 4,096
+// bytes apart. Such rows share a few lines of the fastest cache, and a dozen of them push each other out.
+template <class X>
+struct Rows {
+    const X* x;
+    i64 stride;
+};
+template <class X, class T>
+Rows<X> rows_of(const T* x, i64 tokens, i64 columns, int threads) {
+    constexpr i64 SIZE = sizeof(X), LINE = 64;
+    if constexpr (std::is_same_v<X, T>)
+        if (tokens == 1 || columns * SIZE % 4096) return {x, columns};
+    static thread_local std::vector<X> room;  // kept: a call is too short to ask for memory
+    const i64 stride = columns + LINE / SIZE;
+    const auto needed = static_cast<std::size_t>(tokens * stride);
+    if (room.size() < needed) room.resize(needed);
+    X* to = room.data();
+#pragma omp parallel for num_threads(threads) if (threads > 1 && tokens * columns > 1 << 15)
+    for (i64 t = 0; t < tokens; ++t)
 #pragma omp simd
-    for (i64 i = 0; i < x_size; ++i) numbers[i] = get(x[i]);
-    run(sums.data(), numbers.data());
-#pragma omp simd
-    for (i64 i = 0; i < size; ++i) put(out[i], sums[i]);
+        for (i64 i = 0; i < columns; ++i) put(to[t * stride + i], get(x[t * columns + i]));
+    return {to, stride};
 }
 
-// out = x . weight + bias, where the weight holds W: sums of floats lie in `out`, if it holds floats.
-template <class W, class Y, class X>
-void product_of(Y* out, const X* x, const Matrix& m, i64 tokens, int threads) {
+// out [T, N], block by block of rows: add(sums, stride, row, t, n) adds the products of tokens t .. t + n - 1
+// with ROWS rows from `row` on to sums, which begin with the bias. Sums lie in `out`, if it holds floats.
+template <class Y, class Add>
+void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, const Add& add) {
     constexpr bool IN_PLACE = std::is_same_v<Y, float>;
-    const i64 most = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, stride = IN_PLACE ? m.rows : ROWS;
+    const i64 most = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, stride = IN_PLACE ? rows : ROWS;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         std::vector<float> kept(static_cast<std::size_t>(IN_PLACE ? 0 : most * ROWS));
         for (i64 t = 0; t < tokens; t += most) {
             const i64 some = tokens - t < most ? tokens - t : most;
 #pragma omp for
-            for (i64 row = 0; row < m.rows; row += ROWS) {
-                Y* to = out + t * m.rows + row;
+            for (i64 row = 0; row < rows; row += ROWS) {
+                Y* to = out + t * rows + row;
                 float* sums = kept.data();
                 if constexpr (IN_PLACE) sums = to;
-                start_sums(sums, m.bias ? m.bias + row : nullptr, some, ROWS, stride);
-                add_block(sums, x + t * m.columns, static_cast<const W*>(m.blocks) + row * m.columns, some,
-                          m.columns, stride);
+                start_sums(sums, bias ? bias + row : nullptr, some, ROWS, stride);
+                add(sums, stride, row, t, some);
                 if constexpr (!IN_PLACE)
                     for (i64 i = 0; i < some; ++i)
 #pragma omp simd
-                        for (i64 r = 0; r < ROWS; ++r) put(to[i * m.rows + r], sums[i * ROWS + r]);
+                        for (i64 r = 0; r < ROWS; ++r) put(to[i * rows + r], sums[i * ROWS + r]);
             }
         }
     }
 }
 
-// [T, K] -> [T, N]. With a weight of bf16, x is rounded to it if the processor multiplies it: that is what
-// a model of bf16 means.
-void product(float* out, const float* x, const Matrix& m, i64 tokens, int threads) {
-    if (!m.is_bf16) return product_of<float>(out, x, m, tokens, threads);
-    if (!MULTIPLIES_BF16) return product_of<bf16>(out, x, m, tokens, threads);
-    static thread_local std::vector<bf16> room;  // kept: a call is too short to ask for memory
-    const i64 size = tokens * m.columns;
-    if (room.size() < static_cast<std::size_t>(size)) room.resize(static_cast<std::size_t>(size));
-    bf16* numbers = room.data();
-#pragma omp simd
-    for (i64 i = 0; i < size; ++i) put(numbers[i], x[i]);
-    product_of<bf16>(out, numbers, m, tokens, threads);
-}
-void product(bf16* out, const bf16* x, const Matrix& m, i64 tokens, int threads) {
-    if (m.is_bf16 && MULTIPLIES_BF16) return product_of<bf16>(out, x, m, tokens, threads);
-    in_floats(out, x, tokens * m.rows, tokens * m.columns, [&](float* sums, const float* numbers) {
-        product(sums, numbers, m, tokens, threads);
+// out = x . weight + bias, where the weight holds W.
+template <class W, class Y, class X>
+void product_of(Y* out, Rows<X> x, const Matrix& m, i64 tokens, int threads) {
+    by_blocks(out, m.bias, tokens, m.rows, threads, [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
+        add_block(sums, x.x + t * x.stride, static_cast<const W*>(m.blocks) + row * m.columns, some,
+                  m.columns, stride, x.stride);
     });
 }
 
+// [T, K] -> [T, N]. With a weight of bf16, x is rounded to it if the processor multiplies it: that is what
+// a model of bf16 means.
+template <class T>
+void product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {
+    using Bf16s = std::conditional_t<MULTIPLIES_BF16, bf16, float>;
+    if (m.is_bf16)
+        product_of<bf16>(out, rows_of<Bf16s>(x, tokens, m.columns, threads), m, tokens, threads);
+    else
+        product_of<float>(out, rows_of<float>(x, tokens, m.columns, threads), m, tokens, threads);
+}
+
 // ---------------------------------------------------------------- products with weights of 4 bits
+// Calls run(sums), and rounds the sums to `out`: PyTorch would take as long for that as a small product does.
+template <class T, class Run>
+void in_floats(T* out, i64 size, const Run& run) {
+    if constexpr (std::is_same_v<T, float>) return run(out);
+    std::vector<float> sums(static_cast<std::size_t>(size));
+    run(sums.data());
+#pragma omp simd
+    for (i64 i = 0; i < size; ++i) put(out[i], sums[i]);
+}
+
 //     packed           blocks of R rows; a column of a block has R / 2 bytes, and byte i holds
 //                      row i below and row i + R / 2 above
 //     scales [G, N, 2] of each group of columns and each row: (stored - 8) * scale + shift
@@ -588,7 +675,7 @@ inline void scale_of(const bf16* scales, floats& scale, floats& shift) {
 // token has so few sums that each would wait for itself: its even and odd columns are added apart.
 template <int R, int N>
 void add_int4_products(float* out, const float* x, const float* x_sum, const std::uint8_t* packed,
-                       const bf16* scales, i64 rows, i64 columns, i64 group) {
+                       const bf16* scales, i64 rows, i64 columns, i64 group, i64 x_stride) {
     constexpr int HALF = R / 2 / LANES, WAYS = N == 1 ? 2 : 1;
     for (i64 g = 0; g < columns / group; ++g, x += group, packed += group * R / 2) {
         floats low[N * WAYS][HALF] = {}, bytes[N * WAYS][HALF] = {};
@@ -599,8 +686,8 @@ void add_int4_products(float* out, const float* x, const float* x_sum, const std
                     const floats stored = __builtin_convertvector(both & 15, floats);
                     const floats byte = __builtin_convertvector(both, floats);
                     for (int t = 0; t < N; ++t) {
-                        low[t + way][p] += x[t * columns + c + way] * stored;
-                        bytes[t + way][p] += x[t * columns + c + way] * byte;
+                        low[t + way][p] += x[t * x_stride + c + way] * stored;
+                        bytes[t + way][p] += x[t * x_stride + c + way] * byte;
                     }
                 }
         for (int way = 1; way < WAYS; ++way)
@@ -615,6 +702,20 @@ void add_int4_products(float* out, const float* x, const float* x_sum, const std
             }
         }
     }
+}
+
+// [T, G]: what the columns of each group add up to.
+template <class X>
+std::vector<float> sums_of_groups(Rows<X> x, i64 tokens, i64 groups, i64 group) {
+    std::vector<float> sums;
+    for (i64 i = 0; i < tokens * groups; ++i) {
+        const X* from = x.x + i / groups * x.stride + i % groups * group;
+        float sum = 0;
+#pragma omp simd reduction(+ : sum)
+        for (i64 c = 0; c < group; ++c) sum += get(from[c]);
+        sums.push_back(sum);
+    }
+    return sums;
 }
 
 // For many tokens a tile of the weight is unpacked into floats, which stay in the fastest cache while
@@ -638,34 +739,135 @@ inline void unpack_tile(float* tile, const std::uint8_t* packed, const bf16* sca
 
 // out = x . weight: [T, K] and [N, K] -> [T, N]. N is a multiple of R, and K one of `group`.
 template <int R>
-void int4_product(float* out, const float* x, const std::uint8_t* packed, const bf16* scales,
-                  i64 tokens, i64 rows, i64 columns, i64 group, int threads) {
+void int4_product(float* out, Rows<float> x, const std::uint8_t* packed, const bf16* scales, i64 tokens,
+                  i64 rows, i64 columns, i64 group, int threads) {
     const i64 step = group < TILE ? group : TILE, groups = columns / group;
     const bool are_few = tokens <= 2 * AT_ONCE<R>;
-    std::vector<float> x_sum(static_cast<std::size_t>(are_few ? tokens * groups : 0));
-    for (std::size_t i = 0; i < x_sum.size(); ++i) {
-        float sum = 0;
-#pragma omp simd reduction(+ : sum)
-        for (i64 c = 0; c < group; ++c) sum += x[static_cast<i64>(i) * group + c];
-        x_sum[i] = sum;
-    }
+    const std::vector<float> x_sum = sums_of_groups(x, are_few ? tokens : 0, groups, group);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < rows; row += R) {
         const std::uint8_t* block = packed + row * columns / 2;
         start_sums(out + row, nullptr, tokens, R, rows);
         if (are_few) {
             in_parties<AT_ONCE<R>>(tokens, [&](auto n, i64 t) {
-                add_int4_products<R, n>(out + t * rows + row, x + t * columns, x_sum.data() + t * groups,
-                                        block, scales + 2 * row, rows, columns, group);
+                add_int4_products<R, n>(out + t * rows + row, x.x + t * x.stride, x_sum.data() + t * groups,
+                                        block, scales + 2 * row, rows, columns, group, x.stride);
             });
             continue;
         }
         alignas(64) float tile[TILE * R];
         for (i64 c = 0; c < columns; c += step) {
             unpack_tile<R>(tile, block + c * R / 2, scales + 2 * (c / group * rows + row), step);
-            add_all_products<R>(out + row, x + c, tile, tokens, step, rows, columns);
+            add_all_products<R>(out + row, x.x + c, tile, tokens, step, rows, x.stride);
         }
     }
+}
+
+// Where the processor multiplies pairs of bf16, numbers of 4 bits become such pairs in two operations a
+// register: what is stored less 8 is a bf16 without any rounding. `packed` is then [N / ROWS, K / 8, ROWS]
+// words of eight columns: the even ones in the lower half, 4 bits each, the odd ones in the upper half.
+inline words stored_pairs(words eight, int i) {  // columns 2 i and 2 i + 1 of each row
+    const words two = eight >> (4 * i);
+#if WIDTH == 16 && defined(__AVX512BF16__)
+    alignas(64) static constexpr std::uint16_t LESS_8[32] = {  // -8 .. 7, twice: 5 bits are looked up
+        0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80, 0, 0x3f80, 0x4000, 0x4040,
+        0x4080, 0x40a0, 0x40c0, 0x40e0, 0xc100, 0xc0e0, 0xc0c0, 0xc0a0, 0xc080, 0xc040, 0xc000, 0xbf80,
+        0, 0x3f80, 0x4000, 0x4040, 0x4080, 0x40a0, 0x40c0, 0x40e0};
+    return reinterpret_cast<words>(_mm512_permutexvar_epi16(reinterpret_cast<__m512i>(two),
+                                                            _mm512_load_si512(LESS_8)));
+#else
+    const auto less_8 = [](words stored) {
+        const floats values = __builtin_convertvector(stored & 15, floats) - 8;
+        words bits;
+        std::memcpy(&bits, &values, sizeof bits);
+        return bits;
+    };
+    return less_8(two) >> 16 | less_8(two >> 16);
+#endif
+}
+
+// Sums of LANES rows of a group as their numbers are meant: adds sum * scale + x_sum * shift.
+inline void add_scaled(float* out, floats sum, const bf16* scales, float x_sum) {
+    floats scale, shift;
+    scale_of(scales, scale, shift);
+    shift += 8 * scale;  // 8 is taken off already
+    *reinterpret_cast<floats*>(out) = load(out) + sum * scale + x_sum * shift;
+}
+
+// out[t, r] += x[t] . block[r], for N tokens. So few that the processor would wait for its own sums add the
+// four pairs of a word apart.
+template <int N>
+void add_int4_pairs(float* out, const bf16* x, const float* x_sum, const std::uint32_t* block,
+                    const bf16* scales, i64 rows, i64 columns, i64 group, i64 out_stride, i64 x_stride) {
+    constexpr int PARTS = ROWS / LANES, WAYS = N < 4 ? 4 : 1;
+    const i64 groups = columns / group;
+    for (i64 g = 0; g < groups; ++g) {
+        floats sums[N][PARTS][WAYS] = {};
+        for (i64 c = g * group; c < (g + 1) * group; c += 8) {
+            words eight[PARTS];
+            std::memcpy(eight, block + c / 8 * ROWS, sizeof eight);
+            for (int i = 0; i < 4; ++i) {
+                words weights[PARTS];
+                for (int p = 0; p < PARTS; ++p)
+                    weights[p] = stored_pairs(eight[p], i);
+                for (int t = 0; t < N; ++t) {
+                    std::uint32_t pair;
+                    std::memcpy(&pair, x + t * x_stride + c + 2 * i, sizeof pair);
+                    for (int p = 0; p < PARTS; ++p)
+                        sums[t][p][i % WAYS] = add_pairs(sums[t][p][i % WAYS], pair + words{}, weights[p]);
+                }
+            }
+        }
+        for (int t = 0; t < N; ++t)
+            for (int p = 0; p < PARTS; ++p) {
+                floats sum = sums[t][p][0];
+                for (int way = 1; way < WAYS; ++way) sum += sums[t][p][way];
+                add_scaled(out + t * out_stride + p * LANES, sum, scales + 2 * (g * rows + p * LANES),
+                           x_sum[t * groups + g]);
+            }
+    }
+}
+
+// The same for many tokens, which pay for unpacking a group's columns once.
+inline void add_int4_pairs_of_many(float* out, const bf16* x, const float* x_sum, const std::uint32_t* block,
+                                   const bf16* scales, i64 tokens, i64 rows, i64 columns, i64 group,
+                                   i64 out_stride, i64 x_stride) {
+    constexpr i64 MOST_COLUMNS = 256;
+    alignas(64) bf16 tile[MOST_COLUMNS * ROWS];
+    float sums[MOST_TOKENS * ROWS];
+    for (i64 g = 0; g < columns / group; ++g) {
+        for (i64 c = 0; c < group; c += 2)
+            for (i64 r = 0; r < ROWS; r += LANES) {
+                const auto* eight = reinterpret_cast<const pairs*>(block + (g * group + c) / 8 * ROWS + r);
+                const words two = stored_pairs(*eight, static_cast<int>(c % 8 / 2));
+                std::memcpy(tile + c * ROWS + r * 2, &two, sizeof two);
+            }
+        start_sums(sums, nullptr, tokens, ROWS, ROWS);
+        add_block(sums, x + g * group, tile, tokens, group, ROWS, x_stride);
+        for (i64 t = 0; t < tokens; ++t)
+            for (i64 r = 0; r < ROWS; r += LANES)
+                add_scaled(out + t * out_stride + r, load(sums + t * ROWS + r), scales + 2 * (g * rows + r),
+                           x_sum[t * (columns / group) + g]);
+    }
+}
+
+// out = x . weight: [T, K] and [N, K] -> [T, N]. N is a multiple of ROWS, and K one of `group`, which is one
+// of 8 and at most 256.
+template <class Y>
+void int4_pairs_product(Y* out, Rows<bf16> x, const std::uint32_t* packed, const bf16* scales, i64 tokens,
+                        i64 rows, i64 columns, i64 group, int threads) {
+    const i64 groups = columns / group;
+    const std::vector<float> x_sum = sums_of_groups(x, tokens, groups, group);
+    by_blocks(out, nullptr, tokens, rows, threads, [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
+        const std::uint32_t* block = packed + row * columns / 8;
+        if (some > 2 * AT_ONCE<ROWS>)
+            return add_int4_pairs_of_many(sums, x.x + t * x.stride, x_sum.data() + t * groups, block,
+                                          scales + 2 * row, some, rows, columns, group, stride, x.stride);
+        in_parties<AT_ONCE<ROWS>>(some, [&](auto n, i64 i) {
+            add_int4_pairs<n>(sums + i * stride, x.x + (t + i) * x.stride, x_sum.data() + (t + i) * groups,
+                              block, scales + 2 * row, rows, columns, group, stride, x.stride);
+        });
+    });
 }
 
 // ---------------------------------------------------------------- products of numbers of 8 bits
@@ -704,7 +906,7 @@ inline ints widened_pairs(const std::int8_t* p) {
 // out[t, r] = x[t] . block[r] * scales[r], for N tokens whose sums fill the registers.
 template <int N>
 void int8_products(float* out, const std::int16_t* x, const std::int8_t* block, const float* scales,
-                   i64 rows, i64 columns) {
+                   i64 rows, i64 columns, i64 x_stride) {
     constexpr int PARTS = ROWS / LANES;
     ints sums[N][PARTS] = {};
     for (i64 c = 0; c < columns; c += 2) {
@@ -712,7 +914,7 @@ void int8_products(float* out, const std::int16_t* x, const std::int8_t* block, 
         for (int p = 0; p < PARTS; ++p) weight[p] = widened_pairs(block + c * ROWS + p * 2 * LANES);
         for (int t = 0; t < N; ++t) {
             std::int32_t pair;
-            std::memcpy(&pair, x + t * columns + c, sizeof pair);
+            std::memcpy(&pair, x + t * x_stride + c, sizeof pair);
             for (int p = 0; p < PARTS; ++p) sums[t][p] += pair_products(pair - ints{}, weight[p]);
         }
     }
@@ -723,13 +925,13 @@ void int8_products(float* out, const std::int16_t* x, const std::int8_t* block, 
 }
 
 // out = x . weight * scales: [T, K] and [N, K] -> [T, N]. N is a multiple of ROWS, and K even.
-void int8_product(float* out, const std::int16_t* x, const std::int8_t* packed, const float* scales,
+void int8_product(float* out, Rows<std::int16_t> x, const std::int8_t* packed, const float* scales,
                   i64 tokens, i64 rows, i64 columns, int threads) {
 #pragma omp parallel for num_threads(threads) if (threads > 1)
     for (i64 row = 0; row < rows; row += ROWS)
         in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) {
-            int8_products<n>(out + t * rows + row, x + t * columns, packed + row * columns, scales + row,
-                             rows, columns);
+            int8_products<n>(out + t * rows + row, x.x + t * x.stride, packed + row * columns, scales + row,
+                             rows, columns, x.stride);
         });
 }
 
@@ -904,9 +1106,18 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
                                          const bf16* scales, i64 tokens, i64 rows, i64 columns,      \
                                          i64 group, i64 block_rows, int threads) {                   \
         auto run = block_rows == 64 ? int4_product<64> : int4_product<32>;                           \
-        in_floats(out, x, tokens * rows, tokens * columns, [&](float* sums, const float* numbers) {  \
-            run(sums, numbers, packed, scales, tokens, rows, columns, group, threads);               \
+        in_floats(out, tokens * rows, [&](float* sums) {                                             \
+            run(sums, rows_of<float>(x, tokens, columns, threads), packed, scales, tokens, rows,     \
+                columns, group, threads);                                                            \
         });                                                                                          \
+    }
+
+#define FOR_INT4_PAIRS(T, name)                                                                      \
+    extern "C" void multiply_int4_pairs_##name(T* out, const T* x, const std::uint32_t* packed,      \
+                                               const bf16* scales, i64 tokens, i64 rows,             \
+                                               i64 columns, i64 group, int threads) {                \
+        int4_pairs_product(out, rows_of<bf16>(x, tokens, columns, threads), packed, scales, tokens,  \
+                           rows, columns, group, threads);                                           \
     }
 
 #define FOR_CACHE(T, C, name)                                                                        \
@@ -927,6 +1138,8 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
 
 FOR_ACTIVATIONS(float, f32)
 FOR_ACTIVATIONS(bf16, bf16)
+FOR_INT4_PAIRS(float, f32)
+FOR_INT4_PAIRS(bf16, bf16)
 FOR_CACHE(float, float, f32_f32)
 FOR_CACHE(float, bf16, f32_bf16)
 FOR_CACHE(bf16, float, bf16_f32)
@@ -952,5 +1165,6 @@ extern "C" int multiplies_bf16() { return MULTIPLIES_BF16; }
 
 extern "C" void multiply_int8(float* out, const std::int16_t* x, const std::int8_t* packed,
                               const float* scales, i64 tokens, i64 rows, i64 columns, int threads) {
-    int8_product(out, x, packed, scales, tokens, rows, columns, threads);
+    int8_product(out, rows_of<std::int16_t>(x, tokens, columns, threads), packed, scales, tokens, rows,
+                 columns, threads);
 }

@@ -231,6 +231,7 @@ ARGUMENTS: dict[str, Sequence[type]] = {
         INT,
     ],
     "multiply_int4": [*[POINTER] * 4, *[SIZE] * 5, INT],
+    "multiply_int4_pairs": [*[POINTER] * 4, *[SIZE] * 4, INT],
     "multiply_int8": [*[POINTER] * 4, *[SIZE] * 3, INT],
 }
 
@@ -441,6 +442,41 @@ def multiply_int4(x: Tensor, packed: Tensor, group: int, scales: Tensor, block_r
     function("multiply_int4", x.dtype)(
         output.data_ptr(), x.data_ptr(), packed.data_ptr(), scales.data_ptr(),
         len(x), len(packed), x.shape[1], group, block_rows, threads(packed.numel()),
+    )  # fmt: skip
+    return output
+
+
+def pack_int4_pairs(stored: Tensor) -> Tensor:
+    """`stored` `[N, K]` int32 of 0 .. 15 as `[N / ROWS, K / 8, ROWS]` words, eight columns in each.
+
+    The even ones lie in the lower half, 4 bits each, the odd ones in the upper half.
+    """
+    nibbles = stored.view(-1, ROWS, stored.shape[1] // 8, 4, 2).transpose(1, 2)
+    shifts = torch.arange(4)[:, None] * 4 + torch.tensor([0, 16])
+    words = (nibbles.long() << shifts).sum((-2, -1))
+    return torch.where(words < 1 << 31, words, words - (1 << 32)).int().contiguous()
+
+
+def unpack_int4_pairs(packed: Tensor) -> Tensor:
+    """What was packed: `[N, K]` int32 of 0 .. 15."""
+    shifts = torch.arange(4)[:, None] * 4 + torch.tensor([0, 16])
+    nibbles = (
+        packed.transpose(1, 2)[..., None, None] >> shifts.int() & 15
+    )  # [N / 32, 32, K / 8, 4, 2]
+    return nibbles.reshape(-1, packed.shape[1] * 8)
+
+
+def multiply_int4_pairs(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
+    """x @ weight^T: `[T, K]` -> `[T, N]`; x is rounded to bfloat16.
+
+    `packed` is what `pack_int4_pairs` made, and `scales` that of `multiply_int4`; a group has at
+    most 256 columns, a multiple of 8.
+    """
+    x, num_rows = x.contiguous(), len(packed) * ROWS
+    output = torch.empty(len(x), num_rows, dtype=x.dtype)
+    function("multiply_int4_pairs", x.dtype)(
+        output.data_ptr(), x.data_ptr(), packed.data_ptr(), scales.data_ptr(),
+        len(x), num_rows, x.shape[1], group, threads(packed.numel()),
     )  # fmt: skip
     return output
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from mini_vllm.kernels import can_launch, native
 
 Int8Form = Literal["onednn", "native", "plain"]
+Int4Form = Literal["pairs", "torch"]
 INT4_GROUPS = (256, 128, 64, 32)
 MIN_NATIVE_TOKENS = {64: 8, 32: 1}
 """From so many tokens on our own int4 product is faster than torch's, by rows of a packed block:
@@ -87,8 +88,21 @@ def int4_group(columns: int, group_size: int) -> int | None:
     return next((g for g in INT4_GROUPS if group_size % g == 0 and columns % g == 0), None)
 
 
-def pack_int4(stored: Tensor) -> Tensor:
-    """`[N, K]` int32 of 0 .. 15 as `[N, K / 2]` bytes in the order that the product reads."""
+def int4_form() -> Int4Form | None:
+    """The form in which int4 weights are multiplied fastest here; None if there is no product.
+
+    Pairs of bfloat16 where the processor multiplies such pairs; else the one that torch knows, and
+    our own product with it.
+    """
+    if native.multiplies_bf16():
+        return "pairs"
+    return "torch" if can_multiply_int4() else None
+
+
+def pack_int4(stored: Tensor, form: Int4Form) -> Tensor:
+    """`stored` `[N, K]` int32 of 0 .. 15 in this form; torch's has `[N, K / 2]` bytes."""
+    if form == "pairs":
+        return native.pack_int4_pairs(stored)
     return torch.ops.aten._convert_weight_to_int4pack_for_cpu(stored, 1)
 
 
@@ -101,8 +115,13 @@ def int4_scales(scale: Tensor, zero: Tensor, repeats: int) -> Tensor:
     return pair.repeat_interleave(repeats, 1).transpose(0, 1).contiguous()
 
 
-def int4_linear(x: Tensor, packed: Tensor, group: int, scales: Tensor) -> Tensor:
+def int4_linear(x: Tensor, packed: Tensor, form: Int4Form, group: int, scales: Tensor) -> Tensor:
     """x @ weight^T `[T, K] -> [T, N]`, by what is fastest for so many tokens."""
+    if form == "pairs":
+        if native.can_run(x) and len(x) < MIN_UNPACKED_TOKENS:
+            return native.multiply_int4_pairs(x, packed, group, scales)
+        stored = native.unpack_int4_pairs(packed)
+        return F.linear(x, int4_weight(stored, group, scales).to(x.dtype))
     block_rows = int4_block_rows()
     if block_rows and len(x) >= MIN_UNPACKED_TOKENS:
         return F.linear(x, unpack_int4(packed, group, scales, block_rows).to(x.dtype))
@@ -125,9 +144,14 @@ def unpack_int4(packed: Tensor, group: int, scales: Tensor, block_rows: int) -> 
     rows, columns = packed.shape[0], packed.shape[1] * 2
     blocks = packed.view(rows // block_rows, columns, block_rows // 2)
     stored = torch.cat((blocks & 15, blocks >> 4), -1)  # [N / 64, K, 64]
-    stored = stored.transpose(1, 2).reshape(rows, -1, group)
+    return int4_weight(stored.transpose(1, 2).reshape(rows, columns), group, scales)
+
+
+def int4_weight(stored: Tensor, group: int, scales: Tensor) -> Tensor:
+    """The weight `[N, K]` in bfloat16 that `stored` `[N, K]` and the product's scales mean."""
     scale, shift = (part.t().contiguous()[..., None] for part in scales.unbind(-1))
-    return stored.to(torch.bfloat16).sub_(8).mul_(scale).add_(shift).flatten(1)
+    groups = stored.unflatten(1, (-1, group)).to(torch.bfloat16)
+    return groups.sub_(8).mul_(scale).add_(shift).flatten(1)
 
 
 def _int4_example() -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -139,7 +163,7 @@ def _int4_example() -> tuple[Tensor, Tensor, Tensor, Tensor]:
     weight = (stored.unflatten(1, (2, -1)) - zero[..., None]) * scale[..., None]
     x = torch.zeros(2, columns, dtype=torch.bfloat16)
     x[0, 0], x[1, 40] = 1, 2
-    return x, pack_int4(stored), int4_scales(scale, zero, 1), weight.flatten(1).bfloat16()
+    return x, pack_int4(stored, "torch"), int4_scales(scale, zero, 1), weight.flatten(1).bfloat16()
 
 
 @functools.cache

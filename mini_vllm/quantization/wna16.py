@@ -167,10 +167,11 @@ class WNA16LinearMethod:
                 layer._parameters.pop(name)
         if not torch.isfinite(scale).all():
             raise ValueError(f"{layer.prefix!r} has a scale that is not finite; is the file whole?")
+        layer.form = cpu_products.int4_form()
         layer.int4_group = self._cpu_group(layer, stored)
         if layer.int4_group:
             group = layer.input_size // scale.shape[1]
-            layer.words = cpu_products.pack_int4(stored)
+            layer.words = cpu_products.pack_int4(stored, layer.form)
             layer.scale = cpu_products.int4_scales(scale, zero, group // layer.int4_group)
             layer.zero = None
         else:
@@ -230,11 +231,9 @@ class WNA16LinearMethod:
         return None if torch.equal(order, torch.arange(len(order), device=order.device)) else order
 
     def _cpu_group(self, layer: Linear, stored: Tensor) -> int | None:
-        """The group size for torch's int4 product, or None if it is not to be used."""
+        """The group size for an int4 product, or None if there is none for this weight."""
         wanted = self.scheme.bits == 4 and self.dtype != torch.float32
-        if not wanted or stored.device.type != "cpu" or len(stored) % 64:
-            return None
-        if not cpu_products.can_multiply_int4():
+        if not wanted or stored.device.type != "cpu" or len(stored) % 64 or layer.form is None:
             return None
         return cpu_products.int4_group(
             layer.input_size, layer.input_size // self._num_groups(layer)
@@ -245,7 +244,7 @@ class WNA16LinearMethod:
         if layer.order is not None:
             x = x[:, layer.order]
         if layer.int4_group:
-            y = cpu_products.int4_linear(x, layer.words, layer.int4_group, layer.scale)
+            y = cpu_products.int4_linear(x, layer.words, layer.form, layer.int4_group, layer.scale)
             return y if bias is None else y.add_(bias)
         if can_launch(x) and self.scheme.bits == 4 and x.dtype != torch.float32:
             y = w4a16_product(x, layer.words, layer.scale, layer.zero)

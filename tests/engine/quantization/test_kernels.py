@@ -89,7 +89,7 @@ def test_cpu_products_are_right_or_not_used() -> None:
         stored = torch.randint(0, 16, (128, 256)).int()
         scale, zero = torch.rand(128, 4), torch.randint(0, 16, (128, 4))
         scales = cpu_products.int4_scales(scale, zero, 2)
-        packed, x = cpu_products.pack_int4(stored), torch.randn(3, 256).bfloat16()
+        packed, x = cpu_products.pack_int4(stored, "torch"), torch.randn(3, 256).bfloat16()
         wanted = x.float() @ dequantize(stored, scale, zero).T
         y = cpu_products.int4_product(x, packed, 32, scales).float()
         assert (y - wanted).std() / wanted.std() < 0.02
@@ -139,15 +139,58 @@ def test_our_int4_product_is_that_of_the_numbers(rows: int, columns: int, group:
     weight = dequantize(stored, rounded, torch.full_like(zero, 8)) + shift.repeat_interleave(
         group, 1
     )
-    packed = cpu_products.pack_int4(stored)
+    packed = cpu_products.pack_int4(stored, "torch")
     for num_tokens in (1, 2, 3, 4, 5, 6, 7, 12, 17):
         x = torch.randn(num_tokens, columns)
         y = native.multiply_int4(x, packed, group, scales, block_rows)
         torch.testing.assert_close(y, x @ weight.T, rtol=1e-4, atol=1e-4)
         small = x.bfloat16()
-        y = cpu_products.int4_linear(small, packed, group, scales)
+        y = cpu_products.int4_linear(small, packed, "torch", group, scales)
         assert y.dtype == torch.bfloat16
         assert (y.float() - small.float() @ weight.T).std() / y.float().std() < 0.01
+
+
+@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("rows", "columns", "group"), [(32, 8, 8), (64, 64, 32), (96, 384, 128), (32, 1024, 256)]
+)
+def test_our_int4_product_of_pairs_is_that_of_the_numbers(
+    rows: int, columns: int, group: int, dtype: torch.dtype
+) -> None:
+    """Every number of tokens that registers are filled with; and the same while compiling."""
+    torch.manual_seed(1)
+    stored = torch.randint(0, 16, (rows, columns)).int()
+    stored[0], stored[1] = 0, 15
+    scale, zero = (
+        torch.rand(rows, columns // group),
+        torch.randint(0, 16, (rows, columns // group)),
+    )
+    scales = cpu_products.int4_scales(scale, zero, 1)
+    packed = native.pack_int4_pairs(stored)
+    assert torch.equal(native.unpack_int4_pairs(packed), stored)
+    rounded, shift = (part.T.double()[..., None] for part in scales.unbind(-1))
+    weight = ((stored.unflatten(1, (-1, group)) - 8) * rounded + shift).flatten(1)
+    for num_tokens in (0, 1, 2, 3, 4, 5, 11, 12, 13, 30, 300):
+        x = torch.randn(num_tokens, columns).to(dtype)
+        y = native.multiply_int4_pairs(x, packed, group, scales)
+        wanted = x.bfloat16().double() @ weight.T
+        assert y.dtype == dtype
+        error = (y.double() - wanted).abs() / (x.double().abs() @ weight.T.abs())
+        assert (error < (2e-6 if dtype == torch.float32 else 4e-3)).all()
+
+
+@pytest.mark.skipif(native.library() is None, reason="there is no compiler")
+def test_int4_in_pairs_is_unpacked_where_our_product_cannot_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stored, x = torch.randint(0, 16, (64, 64)).int(), torch.randn(3, 64).bfloat16()
+    scales = cpu_products.int4_scales(torch.rand(64, 2), torch.randint(0, 16, (64, 2)), 1)
+    packed = cpu_products.pack_int4(stored, "pairs")
+    ours = cpu_products.int4_linear(x, packed, "pairs", 32, scales)
+    monkeypatch.setattr(native, "can_run", lambda x: False)
+    unpacked = cpu_products.int4_linear(x, packed, "pairs", 32, scales)  # rounds the weight, too
+    assert (unpacked - ours).float().std() / ours.float().std() < 0.01
 
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="there is no compiler")
@@ -210,7 +253,7 @@ def test_int4_takes_the_product_that_is_made_for_so_many_tokens(
         pytest.skip("torch packs int4 weights otherwise here")
     stored = torch.zeros(64, 64).int()
     scales = cpu_products.int4_scales(torch.ones(64, 1), torch.full((64, 1), 8), 1)
-    packed, called = cpu_products.pack_int4(stored), []
+    packed, called = cpu_products.pack_int4(stored, "torch"), []
 
     def noted(name: str) -> None:
         product = getattr(native if name == "multiply_int4" else cpu_products, name)
@@ -222,9 +265,9 @@ def test_int4_takes_the_product_that_is_made_for_so_many_tokens(
     monkeypatch.setitem(cpu_products.MIN_NATIVE_TOKENS, cpu_products.int4_block_rows(), 8)
     sizes = (1, 8, cpu_products.MIN_UNPACKED_TOKENS)
     for size in sizes:
-        cpu_products.int4_linear(torch.ones(size, 64), packed, 64, scales)
+        cpu_products.int4_linear(torch.ones(size, 64), packed, "torch", 64, scales)
     ours = "multiply_int4" if native.library() else "int4_product"
     assert called == ["int4_product", ours, "unpack_int4"]
     monkeypatch.setattr(native, "can_run", lambda x: False)
-    cpu_products.int4_linear(torch.ones(sizes[1], 64), packed, 64, scales)
+    cpu_products.int4_linear(torch.ones(sizes[1], 64), packed, "torch", 64, scales)
     assert called[-1] == "int4_product"

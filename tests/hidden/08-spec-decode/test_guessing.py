@@ -72,6 +72,8 @@ NUMBERS = (1, 12, 2, 23, 3, 31, 2**8 + 1, 2**15 + 1, 2**16 + 1, 2**32 + 1)
 
 
 @many
+@example(tokens=[1, 23, 2, 12, 3], min_n=1, as_array=True)
+@example(tokens=[3, 31, 2, 33, 1], min_n=2, as_array=False)
 @given(
     tokens=st.lists(st.sampled_from(NUMBERS), min_size=1, max_size=60),
     min_n=st.integers(1, 3),
