@@ -92,7 +92,8 @@ def polite(function: Callable[..., Any]) -> Callable[..., Any]:
             print(error, file=sys.stderr)
             raise typer.Exit(2) from None
         except SyntaxError as error:
-            print(f"{error.filename}:{error.lineno}: {error.msg}; mend it first", file=sys.stderr)
+            line = f":{error.lineno}" if error.lineno else ""  # none: it is about the whole file
+            print(f"{error.filename}{line}: {error.msg}; mend it first", file=sys.stderr)
             raise typer.Exit(2) from None
         except OSError as error:
             print(remedy(error), file=sys.stderr)

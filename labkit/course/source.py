@@ -50,10 +50,13 @@ def parse(text: str, filename: str = "<source>") -> ast.Module:
     """As `ast.parse`, but what a merge has left is said to be that.
 
     Raises:
-        SyntaxError: the text is not Python.
+        SyntaxError: the text is not Python, or nested deeper than Python can read.
     """
     try:
         return ast.parse(text, filename)
+    except (RecursionError, MemoryError):
+        said = "nested too deeply for Python: a chain of thousands of `elif`, operators or brackets"
+        raise SyntaxError(said, (filename, None, None, None)) from None
     except SyntaxError:
         line = unresolved_merge(text, broken=True)
         if not line:

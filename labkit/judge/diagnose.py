@@ -111,7 +111,10 @@ def _side(label: str) -> str:
 
 
 def _syntax_problem(error: SyntaxError, shown: str, phase: Phase) -> Problem:
-    line = error.lineno or 1
+    if error.lineno is None:  # of the whole file, as one that is nested too deeply
+        again = f"mend it, then make lab-{phase.number}"
+        return Problem(f"{shown} is no Python that can be read.", (f"It is {error.msg}.",), again)
+    line = error.lineno
     lines = [f"{type(error).__name__}: {error.msg}"]
     if error.text:
         code = error.text.rstrip("\n")

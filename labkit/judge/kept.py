@@ -116,24 +116,33 @@ def _read(file: Path) -> dict[str, Any]:
 # ---------------------------------------------------------------- digests
 def _parts(mapping: Mapping[str, str]) -> dict[str, str]:
     """A digest of each function, "package.module:Class.function"; of all else in a module under
-    "package.module:". A module that is no Python is one piece."""
+    "package.module:"; of all of it under "package.module:*". A module that is no Python, or nested
+    too deeply to be taken apart, is one piece."""
     found = {}
     for module, file in mapping.items():
         try:
-            tree = ast.parse(Path(file).read_bytes())
+            data = Path(file).read_bytes()
+            found[f"{module}:*"] = _hash(repr(data))
+            found |= _parts_of(module, ast.parse(data))
         except (OSError, SyntaxError, ValueError) as error:
             found[f"{module}:"] = repr(error)
-            continue
-        rest = []
-        for name, node in reach.functions(tree):
-            body = _hash(_dump(node))
-            if CACHES & {n.rpartition(".")[2] for n in map(_called, node.decorator_list)}:
-                rest.append(body)
-            rest.append(found.get(f"{module}:{name}", ""))  # defined twice: both count for all
-            found[f"{module}:{name}"] = body
-        for _, node in reach.functions(tree):
-            node.body = []
-        found[f"{module}:"] = _hash("\n".join([_dump(tree), *rest]))
+        except (RecursionError, MemoryError):  # nested too deeply to be taken apart
+            found[f"{module}:"] = found.get(f"{module}:*", "")
+    return found
+
+
+def _parts_of(module: str, tree: ast.Module) -> dict[str, str]:
+    found: dict[str, str] = {}
+    rest = []
+    for name, node in reach.functions(tree):
+        body = _hash(_dump(node))
+        if CACHES & {n.rpartition(".")[2] for n in map(_called, node.decorator_list)}:
+            rest.append(body)
+        rest.append(found.get(f"{module}:{name}", ""))  # defined twice: both count for all
+        found[f"{module}:{name}"] = body
+    for _, node in reach.functions(tree):
+        node.body = []
+    found[f"{module}:"] = _hash("\n".join([_dump(tree), *rest]))
     return found
 
 

@@ -41,7 +41,10 @@ class _Loader(importlib.machinery.SourceFileLoader):
         data: Any = self.get_data(path)
         try:
             if reach.VARIABLE in os.environ:
-                data = reach.marked(data, path, fullname)
+                try:
+                    return self.source_to_code(reach.marked(data, path, fullname), path)
+                except RecursionError:  # Python nests deeper in a text than in a tree
+                    reach.enter_whole(fullname)
             return self.source_to_code(data, path)
         except SyntaxError as error:
             error.add_note(f"This file stands in for {fullname}.")

@@ -48,6 +48,11 @@ def enter(name: str) -> None:
             file.write(f"{name}\n")
 
 
+def enter_whole(module: str) -> None:
+    """Remember a module that could not be marked: any of its functions may be entered."""
+    enter(f"{module}:*")
+
+
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:
     """Functions and methods of a module by qualified name; those inside of functions belong to
     them."""
@@ -68,6 +73,7 @@ def marked(data: bytes, path: str, module: str) -> ast.Module:
 
     Raises:
         SyntaxError: it is not Python.
+        RecursionError: it is nested too deeply, as in a chain of a thousand `elif`.
     """
     tree = ast.parse(data, path)
     for name, node in functions(tree):

@@ -16,6 +16,7 @@ Source: vllm/tool_parsers/hermes_tool_parser.py#L34-L273 (Hermes2ProToolParser) 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Any

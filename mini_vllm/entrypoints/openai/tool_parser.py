@@ -16,6 +16,7 @@ Source: vllm/tool_parsers/hermes_tool_parser.py#L34-L273 (Hermes2ProToolParser) 
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from dataclasses import dataclass, field
 from typing import Any
@@ -102,11 +103,10 @@ def find_arguments(call: str, is_complete: bool) -> str:
     White space at the end is never certain: the brace of the call may follow. Of a complete call
     whose arguments are no JSON, all counts but that brace.
     """
-    place = call.find('"arguments"')
-    if place < 0:
+    found = re.search(r'"arguments"\s*:\s*', call)  # with its colon: a tool may have that name
+    if not found:
         return "{}" if is_complete else ""
-    rest = call[place + len('"arguments"') :].lstrip()
-    text = rest[1:].lstrip() if rest.startswith(":") else ""
+    text = call[found.end() :]
     try:
         _, end = json.JSONDecoder().raw_decode(text)
         return text[:end]

@@ -366,7 +366,7 @@ ARGUMENTS = [
 
 
 @pytest.mark.parametrize("arguments", ARGUMENTS, ids=["nested", "bmp", "tag", "list", "null"])
-@pytest.mark.parametrize("name", ["f", "my_arguments", "日本"], ids=["f", "arguments", "other"])
+@pytest.mark.parametrize("name", ["f", "arguments", "日本"], ids=["f", "arguments", "other"])
 def test_14_12_arguments_as_they_are_written(subject: Any, name: str, arguments: str) -> None:
     """Letter by letter, and with white space around: what is sent is the model's own text."""
     spaced = f'<tool_call>\n{{"name": "{name}", "arguments" : {arguments} }}\n</tool_call>'

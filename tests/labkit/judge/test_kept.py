@@ -253,3 +253,20 @@ def test_marked_functions_do_what_they_did() -> None:
     assert space["Outer"].method() == 1  # type: ignore[attr-defined]
     assert reach.taken() == {"m:plain", "m:with_doc", "m:counts", "m:Outer.method"}
     assert space["plain"].__code__.co_firstlineno == 4  # type: ignore[attr-defined]
+
+
+def chain(length: int) -> str:
+    """A function that is nested as deep as it is long."""
+    more = "".join(f"    elif x == {n}:\n        return {n}\n" for n in range(1, length))
+    return f"\n\ndef own(x):\n    if x == 0:\n        return 0\n{more}"
+
+
+@pytest.mark.parametrize("length", [400, 1500])  # too deep for a digest; and for a marked tree
+def test_a_long_chain_is_judged_and_runs_again_with_any_change(toy: Course, length: int) -> None:
+    text = lab(toy).read_text(encoding="utf-8") + chain(length)
+    lab(toy).write_text(text, encoding="utf-8")
+    assert "public 5/5" in screen(toy)
+    assert list(kept(toy).tasks) == ["00.1", "00.2"]
+    edit(toy, "return max(smallest, 0)", "return smallest")
+    assert kept(toy).tasks == {}, "nobody could see what its tests entered"
+    assert "✗ 00.1" in screen(toy)

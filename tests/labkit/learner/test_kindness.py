@@ -94,6 +94,15 @@ def test_a_file_that_no_python_reads_is_named_with_the_way_out(
     says(screen(toy)[0], "is not Python yet", "save the file as UTF-8")
 
 
+@pytest.mark.parametrize("length", [6000, 20_000])  # a RecursionError, a MemoryError of 3.11
+def test_a_file_that_is_nested_too_deeply_is_told_so(toy: Course, length: int) -> None:
+    with lab(toy).open("a", encoding="utf-8") as file:
+        file.write("if 0:\n    x = 0\n" + "elif 0:\n    x = 0\n" * length)
+    text = " ".join(screen(toy)[0].split())
+    assert "is no Python that can be read" in text and "thousands of `elif`" in text
+    assert "mend it, then make lab-00" in text and "Traceback" not in text
+
+
 def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
     solve(toy)
     text = lab(toy).read_text()

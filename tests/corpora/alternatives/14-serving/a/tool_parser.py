@@ -9,12 +9,14 @@ def partial_tag_overlap(text, tag):
 
 
 def find_arguments(call, is_complete):
-    _, key, rest = call.partition('"arguments"')
-    if not key:
-        return "{}" if is_complete else ""
-    rest = rest.lstrip()
-    if not rest.startswith(":"):
-        return ""
+    rest = call
+    while True:
+        _, key, rest = rest.partition('"arguments"')
+        if not key:
+            return "{}" if is_complete else ""
+        rest = rest.lstrip()
+        if rest.startswith(":"):
+            break
     value = rest[1:].lstrip()
     decoder = json.JSONDecoder()
     try:

@@ -9,10 +9,10 @@ def partial_tag_overlap(text, tag):
 def find_arguments(call, is_complete):
     import re
 
-    found = re.search(r'"arguments"\s*(:?)\s*', call)
-    if found is None:
+    before = re.match(r'.*?"arguments"\s*:\s*', call, re.DOTALL)
+    if before is None:
         return is_complete * "{}"
-    value = call[found.end() :] if found.group(1) else ""
+    value = call[before.end() :]
     try:
         return value[: json.JSONDecoder().raw_decode(value)[1]]
     except ValueError:
