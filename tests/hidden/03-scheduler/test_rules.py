@@ -1177,3 +1177,212 @@ def test_03_5_every_lookup_is_counted(
         for one in made:
             p.see(one.num_cached_tokens)
     assert subject.run(p) == reference.run(p)
+
+
+# ------------------------------------------------------------------ many, long and at any time
+
+TIMES = (0.25, 0.5, 0.75, 3.0, 5000.5, 1.7e9, 1.7e9 + 0.25)
+"""Some lie within one second, and some further apart than any factor keeps from priorities."""
+
+
+@pytest.mark.parametrize("kind", ["FCFSRequestQueue", "PriorityRequestQueue"])
+def test_03_1_long_lines(subject: Any, kind: str) -> None:
+    """Fifty wait, of three priorities, many of them equals; twenty go; the others have their turn
+    one after the other."""
+    p = Program()
+    queue = p.new(f"mini_vllm.core.request_queue:{kind}")
+    keys = [(i * 3 % 5 % 3 - 1, TIMES[i * 4 % 7], f"r{i * 29 % 50:02}") for i in range(50)]
+    made = [request(p, name, 1, priority, arrival=time) for priority, time, name in keys]
+    for r in made:
+        queue.add_request(r)
+    p.see_each(queue, "request_id")
+    queue.remove_requests(made[3:43:2])
+    p.see_each(queue, "request_id")
+    line = sorted(keys) if kind == "PriorityRequestQueue" else keys
+    left = [name for *_, name in line if name not in {name for *_, name in keys[3:43:2]}]
+    for _ in left:
+        p.see(queue.pop_request().request_id)
+    assert subject.run(p) == [[name for *_, name in line], left, *left]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_03_3_many_victims_of_any_time(subject: Any, policy: str) -> None:
+    """Fourteen run; whoever came 50 years later is still more urgent than the next priority, and
+    a quarter of a second counts among equals."""
+    p = Program()
+    s = scheduler(p, policy=policy, max_num_seqs=14)
+    keys = [(i % 2 - 1, TIMES[i * 3 % 7], f"r{i * 5 % 14:02}") for i in range(14)]
+    for priority, time, name in keys:
+        s.add_request(request(p, name, 1, priority, arrival=time))
+        s.schedule()
+    for _ in keys:
+        victim = s._pick_victim()
+        p.see(victim.request_id)
+        s._preempt(victim)
+    order = sorted(keys) if policy == "priority" else keys
+    assert subject.run(p) == [name for *_, name in reversed(order)]
+
+
+def test_03_3_however_often(subject: Any) -> None:
+    """Every preemption counts, also the twelfth."""
+    p = Program()
+    s = scheduler(p)
+    a = request(p, "a", 3)
+    s.add_request(a)
+    for _ in range(12):
+        s.schedule()
+        s._preempt(a)
+        p.see(a.num_preemptions)
+    assert subject.run(p) == [*range(1, 13)]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@pytest.mark.parametrize("place", [0, 7, 19])
+def test_03_4_one_in_twenty_needs_much(
+    subject: Any, reference: Any, policy: str, place: int
+) -> None:
+    """Twenty run in twenty blocks, one of them with thirty drafts: as many go as it needs blocks,
+    planned or not, and all others that are left have their token in the same step."""
+    p = Program()
+    s = scheduler(p, blocks=20, max_num_seqs=20, max_num_batched_tokens=99, policy=policy)
+    names = [f"r{i * 7 % 20:02}" for i in range(20)]
+    for number, name in enumerate(names):
+        priority = 0 if number == place else 1 + number % 5
+        s.add_request(request(p, name, 2, priority, arrival=float(number)))
+    s.update_from_output(see_plan(p, s), {name: [7] for name in names})
+    s.update_draft_token_ids({names[place]: list(range(30))})
+    see_plan(p, s)
+    same(subject, reference, p)
+
+
+@pytest.mark.parametrize("budget", [512, 2048, 5000])
+def test_03_4_long_chunks_are_counted_whole(subject: Any, budget: int) -> None:
+    """A prompt of 9,000 tokens, as many a step as the budget allows."""
+    p = Program()
+    s = scheduler(p, 600, 16, max_num_batched_tokens=budget, max_model_len=10_000)
+    a = request(p, "a", 9000)
+    s.add_request(a)
+    for _ in range(3):
+        s.schedule()
+        p.see(a.num_computed_tokens)
+    assert subject.run(p) == [min(step * budget, 9000) for step in (1, 2, 3)]
+
+
+@pytest.mark.parametrize("budget", [512, 2048, 5000])
+def test_03_5_a_long_prompt_takes_what_there_is(subject: Any, budget: int) -> None:
+    """The first of a prompt of 9,000 tokens, also of one that was preempted twelve times; it runs
+    behind whoever was admitted before it."""
+    p = Program()
+    s = scheduler(p, 600, 16, max_num_batched_tokens=budget, max_model_len=10_000)
+    a, b = request(p, "a", 5), request(p, "b", 9000)
+    p.set(b, "num_preemptions", 12)
+    s.add_request(a)
+    s.add_request(b)
+    p.see(s.schedule().num_scheduled_tokens)
+    p.see_each(s.running, "request_id")
+    assert subject.run(p) == [{"a": 5, "b": budget - 5}, ["a", "b"]]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_03_6_as_many_come_as_there_are_rows(subject: Any, policy: str) -> None:
+    """Of three hundred that wait, 290 have a row, all in one step."""
+    p = Program()
+    s = scheduler(p, blocks=300, max_num_seqs=290, max_num_batched_tokens=300, policy=policy)
+    names = [f"r{i:03}" for i in range(300)]
+    for name in names:
+        s.add_request(request(p, name, 1))
+    s.schedule()
+    p.see_each(s.running, "request_id")
+    assert subject.run(p) == [names[:290]]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+@pytest.mark.parametrize("kind", ["blocked", "too large"])
+def test_03_6_twenty_stand_before_one(subject: Any, reference: Any, policy: str, kind: str) -> None:
+    """Twenty in front are not ready, or larger than the pool: "z" has its turn in the same step."""
+    p = Program()
+    feature = extension(p, [2] * 30)
+    p.set(feature, "is_ready", p.new("unittest.mock:Mock", return_value=False))
+    s = scheduler(p, blocks=4, policy=policy, extensions=[feature])
+    blocked = p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS")
+    for number in range(20):
+        r = request(p, f"r{number:02}", 2 if kind == "blocked" else 20)
+        if kind == "blocked":
+            r.transition_to(blocked)
+        s.add_request(r)
+    s.add_request(request(p, "z", 2))
+    for _ in range(2):
+        out = see_plan(p, s)
+        see_outputs(p, s.update_from_output(out, {"z": [7]}))
+        p.see_each(s.skipped_waiting, "request_id")
+    assert [*reference.run(p)[0]] == ["z"]
+    same(subject, reference, p)
+
+
+@pytest.mark.parametrize("earlier", ["waiting", "skipped"])
+def test_03_6_a_quarter_of_a_second_counts(subject: Any, earlier: str) -> None:
+    """Of equal priority the earlier has the one row; its name is the larger."""
+    p = Program()
+    s = scheduler(p, max_num_seqs=1, policy="priority", extensions=[extension(p, [2])])
+    blocked = p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS")
+    for kind in ("waiting", "skipped"):
+        name, time = ("z", 8.25) if kind == earlier else ("a", 8.5)
+        r = request(p, name, 2, arrival=time)
+        if kind == "skipped":
+            r.transition_to(blocked)
+        s.add_request(r)
+    s.schedule()
+    p.see_each(s.running, "request_id")
+    assert subject.run(p) == [["z"]]
+
+
+@pytest.mark.parametrize("place", [0, 2, 4, 8, 29])
+@pytest.mark.parametrize("kind", ["stop", "eos"])
+def test_03_7_any_of_thirty_ends_it(subject: Any, place: int, kind: str) -> None:
+    """Thirty tokens stop, which are no small numbers; or one ends the text. It comes as the token
+    after `place` others, and six behind it are cut off."""
+    stops = [151_000 + 7 * i % 30 for i in range(30)]
+    end = stops[place] if kind == "stop" else 160_000
+    p = Program()
+    a = request(p, "a", 3, max_tokens=60, eos=160_000, stop_token_ids=stops)
+    tokens = p.call("builtins:list", [*[9] * place, end, *range(6)])
+    p.see(p.call("builtins:str", scheduler(p)._append_until_stop(a, tokens)))
+    p.see(tokens)
+    p.see(a.output_token_ids)
+    p.see(a.stop_reason)
+    kept = [*[9] * place, end]
+    assert subject.run(p) == ["FINISHED_STOPPED", kept, kept, end if kind == "stop" else None]
+
+
+@pytest.mark.parametrize("right", [0, 1, 7, 8, 20])
+def test_03_8_twenty_drafts(subject: Any, right: int) -> None:
+    """All that were rejected are taken back, however many they are, and no others."""
+    p = Program()
+    s = scheduler(p, max_num_batched_tokens=64)
+    a = request(p, "a", 3, max_tokens=60)
+    s.add_request(a)
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.update_draft_token_ids({"a": list(range(20))})
+    s.update_from_output(s.schedule(), {"a": [*range(right), 99]})
+    p.see(a.num_computed_tokens)
+    p.see(a.num_tokens)
+    assert subject.run(p) == [4 + right, 5 + right]
+
+
+def test_03_8_a_dozen_end_together(subject: Any) -> None:
+    """Twelve have their last token, and six were larger than the pool: each hears of it."""
+    p = Program()
+    s = scheduler(p, blocks=12, max_num_seqs=12)
+    short, large = [f"s{i:02}" for i in range(12)], [f"l{i:02}" for i in range(6)]
+    for name in large:
+        s.add_request(request(p, name, 60))
+    for name in short:
+        s.add_request(request(p, name, 1, max_tokens=1))
+    see_outputs(p, s.update_from_output(s.schedule(), {name: [7] for name in short}))
+    p.see(p.call("builtins:list", s.requests))
+    p.see_each(s.running, "request_id")
+    p.see(s.kv_cache_manager.num_free_blocks)
+    assert subject.run(p) == [
+        *(short + large, [[7]] * 12 + [[]] * 6, ["length"] * 18),
+        *([None] * 12 + ["kv_capacity"] * 6, [], [], 12),
+    ]
