@@ -91,6 +91,11 @@ class InputProcessor:
             ValueError: if it is text and there is no tokenizer, or if it holds neither.
         """
         if isinstance(prompt, Mapping):
+            if "prompt" not in prompt and "prompt_token_ids" not in prompt:
+                raise ValueError(
+                    f"the prompt is a mapping with {show(sorted(map(str, prompt)))}; it must have "
+                    "'prompt' with text or 'prompt_token_ids'; embeddings are not taken"
+                )
             prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
         if isinstance(prompt, str):
             if self.tokenizer is None:
@@ -178,7 +183,7 @@ class InputProcessor:
         params.__post_init__()  # its fields may have been set since it was made
         params.verify(self.model.vocab_size)
         self._check_bad_words(params)
-        self._check_constraint(params)
+        self.check_constraint(params)
         for validate in self._validators:
             validate(params)
         check_params((params.extra_args or {}).get("kv_transfer_params"))
@@ -216,7 +221,8 @@ class InputProcessor:
             )
         params.update_from_tokenizer(self.tokenizer)
 
-    def _check_constraint(self, params: SamplingParams) -> None:
+    def check_constraint(self, params: SamplingParams) -> None:
+        """Refuse a constraint that cannot be read or enforced."""
         if params.structured_outputs is None:
             return
         if self.tokenizer is None:

@@ -27,6 +27,8 @@ from mini_vllm.structured_output.patterns import (
     chars,
 )
 
+MAX_GRAMMAR_LENGTH = 100_000
+"""Most characters of a grammar."""
 _TOKEN = re.compile(
     r"""(?P<space>\s+|\#[^\n]*)
       | (?P<name>[A-Za-z_][\w.-]*)
@@ -57,6 +59,11 @@ def parse_grammar(source: str) -> Rules:
     """
     if not source.strip():
         raise ValueError("grammar is blank; write at least a rule root ::= ...")
+    if len(source) > MAX_GRAMMAR_LENGTH:
+        raise ValueError(
+            f"grammar has {len(source):,} characters; at most {MAX_GRAMMAR_LENGTH:,} are compiled; "
+            "shorten it"
+        )
     try:
         return _Parser(source).rules()
     except RecursionError:

@@ -45,11 +45,15 @@ from mini_vllm.entrypoints.openai.responses import create_response
 from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
 from mini_vllm.entrypoints.openai.state import ServerState, shutting_down
 from mini_vllm.entrypoints.openai.tokenization import create_detokenize, create_tokenize
+from mini_vllm.errors import show
 
 logger = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 32 * 2**20
 """Largest request that is read."""
+MOST_MARKS = {b",": 2**20, b":": 2**17, b"[": 2**17, b"{": 2**17}
+"""What a body is made of: values, members, lists and objects. Each becomes an object of Python's,
+and while millions of them are made nobody else has a turn. One long text has few."""
 GUARDED = ("/v1", "/tokenize", "/detokenize", *dev.PATHS)
 """Paths that need a key, if there is one. Upstream leaves all but the first open."""
 CLIENT_GONE = 499
@@ -281,8 +285,15 @@ async def read_body(request: Request) -> dict[str, Any]:
                 f"the body is larger than {MAX_BODY_BYTES} bytes; send less",
                 HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
             )
+    data = b"".join(chunks)
+    for mark, most in MOST_MARKS.items():
+        if (count := data.count(mark)) > most:
+            raise APIError(
+                f"the body holds {mark.decode()!r} {count:,} times; at most {most:,} are read, for "
+                "others would wait meanwhile; send several smaller requests"
+            )
     try:
-        value = orjson.loads(b"".join(chunks))
+        value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise APIError(f"the body is not valid JSON: {error}") from error
     if not isinstance(value, dict):
@@ -310,8 +321,7 @@ def _validation_error(error: ValidationError) -> APIError:
     inner = [str(p) for p in first["loc"][1:] if not str(p).startswith(names_of_types)]
     path = ".".join([*([] if field is None else [field]), *inner])
     texts = [p["msg"] for p in problems if p["loc"][:1] == first["loc"][:1]]
-    found = repr(first.get("input"))
-    found = found if len(found) <= 100 else found[:100] + "..."
+    found = show(first.get("input"))
     reason = " or ".join(dict.fromkeys(texts[:3]))
     if first["type"] == "missing":
         return APIError(f"{path} is missing; add it", param=field)

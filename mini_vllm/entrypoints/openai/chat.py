@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +20,11 @@ from mini_vllm.engine.async_llm import Stream
 from mini_vllm.engine.chat_template import flatten, render_chat
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
-from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
+from mini_vllm.entrypoints.openai.protocol import (
+    MOST_TOOLS,
+    ChatCompletionRequest,
+    TokenizeRequest,
+)
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
@@ -35,6 +40,7 @@ from mini_vllm.entrypoints.openai.tool_parser import (
     required_calls,
     tool_schema,
 )
+from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
@@ -96,7 +102,7 @@ async def create_chat_completion(
     """Everything that can be refused is refused here, before the first byte of an answer."""
     lora = state.check_model(request.model)
     state.check_alive()
-    request.check_fields()
+    request.check_fields(state.engine.limits.vocab_size)
     check_tools(state, request)
     answer_id = request_id("chatcmpl", headers, request.request_id)
     prompt, params = await prepare_chat(state, request)
@@ -106,6 +112,7 @@ async def create_chat_completion(
         role = str(request.messages[-1].get("role", role))
     answer = ChatAnswer(state, request, answer_id, state.name_of(lora), stream, role)
     if request.stream:
+        await state.settle([stream], [params])
         return EventStream(chat_stream(answer), lambda: state.close([stream]))
     try:
         return await _whole(answer)
@@ -151,20 +158,24 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
                 param="tool_choice",
             )
         return
+    if len(tools) > MOST_TOOLS:
+        raise APIError(
+            f"tools has {len(tools):,} tools; at most {MOST_TOOLS:,} are allowed; send those that "
+            "the conversation may need",
+            param="tools",
+        )
     names = [_function_name(tool) for tool in tools]
     if None in names:
         raise APIError("tools holds one without function.name; add it", param="tools")
-    twice = [name for name in names if names.count(name) > 1]
-    if twice:
-        raise APIError(
-            f"tools has two named {twice[0]!r}; give each a name of its own", 400, "tools"
-        )
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
+    if twice is not None:
+        raise APIError(f"tools has two named {twice!r}; give each a name of its own", 400, "tools")
     if isinstance(choice, dict):
         wanted = _function_name(choice)
         if wanted not in names:
-            known = ", ".join(map(repr, names))
             raise APIError(
-                f"tool_choice names {wanted!r}; the tools are {known}", param="tool_choice"
+                f"tool_choice names {show(wanted)}; the tools are {show(names)}",
+                param="tool_choice",
             )
     elif choice not in (None, "none", "auto", "required"):
         raise APIError(
@@ -209,20 +220,25 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         more["documents"] = documents
     if effort is not None:
         more = {"enable_thinking": effort != "none"} | more | {"reasoning_effort": effort}
-    text = render_chat(
-        state.engine.tokenizer,
-        request.messages,
-        template=template or state.chat_template,
-        tools=tools,
-        add_generation_prompt=request.add_generation_prompt,
-        continue_final_message=getattr(request, "continue_final_message", False),
-        **more,
-    )
-    if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
-        state.engine.input_processor.check_length(text)
-    # The template has written the special tokens that the model wants.
-    special = bool(getattr(request, "add_special_tokens", False))
-    return await asyncio.to_thread(state.engine.tokenizer.encode, text, add_special_tokens=special)
+    tokenizer = state.engine.tokenizer
+
+    def render() -> list[int]:
+        text = render_chat(
+            tokenizer,
+            request.messages,
+            template=template or state.chat_template,
+            tools=tools,
+            add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=getattr(request, "continue_final_message", False),
+            **more,
+        )
+        if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
+            state.engine.input_processor.check_length(text)
+        # The template has written the special tokens that the model wants.
+        special = bool(getattr(request, "add_special_tokens", False))
+        return tokenizer.encode(text, add_special_tokens=special)
+
+    return await asyncio.to_thread(render)  # a long conversation takes its time: nobody waits
 
 
 def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int) -> SamplingParams:

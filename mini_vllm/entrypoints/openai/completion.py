@@ -20,8 +20,8 @@ from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest, GenerationRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, merge, sse_event
 from mini_vllm.entrypoints.openai.state import (
-    BREATH,
     ServerState,
+    Turns,
     cut_prompt,
     request_id,
     room_for_output,
@@ -68,14 +68,14 @@ async def create_completion(
     """Everything that can be refused is refused here, before the first byte of an answer."""
     lora = state.check_model(request.model)
     state.check_alive()
-    request.check_fields()
+    request.check_fields(state.engine.limits.vocab_size)
     if request.suffix is not None:
         raise APIError("suffix is not supported; leave it out", param="suffix")
     prompts: list[PromptType] = []
     params: list[SamplingParams] = []
+    turns = Turns()
     for prompt in split_prompts(request.prompt, request.n or 1):
-        if len(prompts) % BREATH == 0:
-            await asyncio.sleep(0)  # others have their turn
+        await turns.pass_on()
         token_ids = cut_prompt(state, await _token_ids(state, prompt, request), request)
         prompts.append(_with_salt(token_ids, request.cache_salt))
         params.append(_params(state, request, len(token_ids)))
@@ -83,6 +83,7 @@ async def create_completion(
     streams = await state.submit(answer_id, prompts, params, lora, request.priority)
     answer = Answer(state, request, answer_id, state.name_of(lora), streams, params[0].n)
     if request.stream:
+        await state.settle(streams, params)
         return EventStream(completion_stream(answer), lambda: state.close(streams))
     try:
         return await _whole(answer)

@@ -17,7 +17,16 @@ from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 MOST_STRINGS = {"stop": 16, "bad_words": 1024}
-"""Longest lists of a request. Words are spelled in tokens before anybody else has a turn."""
+MOST_CHARACTERS = 2**16
+"""Longest lists of a request, and all their strings together. Words are spelled in tokens before
+anybody else has a turn."""
+TOKEN_LISTS = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
+"""Each token of the vocabulary can be named once, so no such list needs to be longer."""
+MOST_COPIED = 2**18
+"""Entries of lists that all completions of a request may have together: each has its own copy."""
+MOST_EXTRA = 2**16
+"""Values inside ``vllm_xargs`` and ``kv_transfer_params``, which are copied for each completion."""
+MOST_TOOLS = 1024
 SAME_NAME = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
@@ -51,6 +60,18 @@ class _FirstMistake(FailFast):
 
 Many = Annotated[list[T], _FirstMistake()]
 """A list that is looked at up to its first mistake: millions of complaints would take minutes."""
+
+
+def count_values(value: Any, most: int) -> int:
+    """Values inside lists and objects, at any depth; counting ends soon after ``most``."""
+    count, rest = 0, [value]
+    while rest and count <= most:
+        inside = rest.pop()
+        if isinstance(inside, (list, dict)):
+            count += len(inside)
+            if count <= most:
+                rest += inside.values() if isinstance(inside, dict) else inside
+    return count
 
 
 class Lenient(BaseModel):
@@ -116,13 +137,6 @@ class GenerationRequest(Lenient):
         Raises:
             ValueError: for a value out of range; :class:`SamplingParams` names it.
         """
-        for name, most in MOST_STRINGS.items():
-            value = getattr(self, name)
-            if isinstance(value, list) and len(value) > most:
-                raise APIError(
-                    f"{name} has {len(value)} strings; at most {most} are allowed; use fewer",
-                    param=name,
-                )
         known = {field.name for field in dataclasses.fields(SamplingParams)}
         given = {name: getattr(self, name) for name in SAME_NAME}
         given = {name: value for name, value in given.items() if value is not None}
@@ -171,8 +185,10 @@ class GenerationRequest(Lenient):
                 )
         return {"structured_outputs": wanted} if wanted else {}
 
-    def check_fields(self) -> None:
-        """Raises APIError for fields that do not go together, or that ask for what is not here."""
+    def check_fields(self, vocab_size: int) -> None:
+        """Raises APIError for fields that do not go together, that ask for what is not here, or
+        that are longer than any request needs."""
+        self._check_sizes(vocab_size)
         for name, instead in REFUSED.items():
             if (self.model_extra or {}).get(name):
                 raise APIError(f"{name} is not supported; {instead}", param=name)
@@ -186,6 +202,48 @@ class GenerationRequest(Lenient):
             raise APIError(
                 "stream_options is given but stream is false; set stream to true or leave it out",
                 param="stream_options",
+            )
+
+    def _check_sizes(self, vocab_size: int) -> None:
+        """Refuse by counting what would take long to look at: others wait while it is done."""
+        for name, most in MOST_STRINGS.items():
+            value = getattr(self, name) or []
+            if isinstance(value, list) and len(value) > most:
+                raise APIError(
+                    f"{name} has {len(value)} strings; at most {most} are allowed; use fewer",
+                    param=name,
+                )
+            length = len(value) if isinstance(value, str) else sum(map(len, value))
+            if length > MOST_CHARACTERS:
+                raise APIError(
+                    f"{name} has {length:,} characters; at most {MOST_CHARACTERS:,} are allowed; "
+                    "shorten it",
+                    param=name,
+                )
+        copied = 0
+        for name in TOKEN_LISTS:
+            length = len(getattr(self, name) or ())
+            if length > vocab_size:
+                raise APIError(
+                    f"{name} has {length:,} entries; the vocabulary has {vocab_size:,} tokens; "
+                    "name each once",
+                    param=name,
+                )
+            copied += length
+        for name in ("vllm_xargs", "kv_transfer_params"):
+            length = count_values(getattr(self, name), MOST_EXTRA)
+            if length > MOST_EXTRA:
+                raise APIError(
+                    f"{name} has more than {MOST_EXTRA:,} values; send fewer", param=name
+                )
+            copied += length if name == "vllm_xargs" else 0  # the other is not copied
+        num = self.n or 1
+        if num > 1 and num * copied > MOST_COPIED:
+            raise APIError(
+                f"n is {num} and lists of tokens and vllm_xargs have {copied:,} entries; each "
+                f"completion has its copy, and {MOST_COPIED:,} entries are the most; lower n, or "
+                "shorten them",
+                param="n",
             )
 
     @property

@@ -29,13 +29,14 @@ async def create_response(
 ) -> Response:
     lora = state.check_model(request.model)
     state.check_alive()
-    request.check_fields()
+    request.check_fields(state.engine.limits.vocab_size)
     chat = request.as_chat()
     prompt, params = await prepare_chat(state, chat)
     answer_id = request_id("resp", headers, request.request_id)
     (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority)
     answer = _Answer(state, request, chat, params, answer_id, state.name_of(lora), stream)
     if request.stream:
+        await state.settle([stream], [params])
         return EventStream(_stream(answer), lambda: state.close([stream]), done=b"")
     try:
         async for output in state.engine.outputs(stream):

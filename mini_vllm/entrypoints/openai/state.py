@@ -21,8 +21,21 @@ from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 
-BREATH = 64
-"""Prompts of one request that are taken in before the requests of others have their turn."""
+BREATH = 0.005
+"""Seconds that the prompts of one request are worked on before others have their turn."""
+
+
+class Turns:
+    """Shares the loop fairly: ``await turns.pass_on()`` between pieces of long work."""
+
+    def __init__(self) -> None:
+        self.since = time.monotonic()
+
+    async def pass_on(self) -> None:
+        """Let others have their turn, if this one has lasted long enough."""
+        if time.monotonic() - self.since > BREATH:
+            await asyncio.sleep(0)
+            self.since = time.monotonic()
 
 
 @dataclass
@@ -111,11 +124,14 @@ class ServerState:
         total = sum(one.n for one in params)
         tokens = sum(one.n * len(p) for p, one in zip(prompts, params, strict=True) if p)
         self.engine.admission.check(total, tokens)
+        if params and params[0].structured_outputs is not None:
+            # Whoever reads a large constraint on the loop makes everybody wait; it is kept.
+            await asyncio.to_thread(self.engine.input_processor.check_constraint, params[0])
         streams: list[Stream] = []
+        turns = Turns()
         try:
             for index, (prompt, one) in enumerate(zip(prompts, params, strict=True)):
-                if index % BREATH == BREATH - 1:
-                    await asyncio.sleep(0)  # others have their turn
+                await turns.pass_on()
                 name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
                 streams.append(
                     await self.engine.add_request(
@@ -126,6 +142,29 @@ class ServerState:
             self.close(streams)
             raise
         return streams
+
+    async def settle(self, streams: Sequence[Stream], params: Sequence[SamplingParams]) -> None:
+        """Before a stream begins: wait for what only the engine can find out.
+
+        A constraint that nothing satisfies is known when it is compiled, KV of another prompt when
+        it is looked at. The first output is there no later than without waiting for it.
+
+        Raises:
+            APIError, EngineDeadError: nothing of the request is left behind.
+        """
+        try:
+            for stream, one in zip(streams, params, strict=True):
+                if one.structured_outputs is None and not one.extra_args:
+                    continue
+                await stream.collector.ready.wait()
+                first = stream.collector.output  # it stays for the stream to read
+                if isinstance(first, Exception):
+                    raise first
+                assert first is not None
+                self.check_output(first)
+        except BaseException:
+            self.close(streams)
+            raise
 
     def close(self, streams: Sequence[Stream]) -> None:
         """End what is left of a request, whether it was read to its end or not."""

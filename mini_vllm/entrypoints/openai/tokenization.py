@@ -38,7 +38,9 @@ async def create_tokenize(
         )
     else:
         raise APIError("prompt is missing; send prompt or messages", param="prompt")
-    texts = tokenizer.convert_ids_to_tokens(tokens) if request.return_token_strs else None
+    texts = None
+    if request.return_token_strs:
+        texts = await asyncio.to_thread(tokenizer.convert_ids_to_tokens, tokens)
     body = {
         "count": len(tokens),
         "max_model_len": state.engine.limits.max_model_len,
@@ -59,7 +61,8 @@ async def create_detokenize(
             f"tokens has id {bad[0]}; the vocabulary has {vocab_size} tokens, from 0 on",
             param="tokens",
         )
-    return json_response({"prompt": _tokenizer(state).decode(request.tokens)})
+    text = await asyncio.to_thread(_tokenizer(state).decode, request.tokens)
+    return json_response({"prompt": text})
 
 
 def _tokenizer(state: ServerState):  # type: ignore[no-untyped-def]
