@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -240,6 +241,26 @@ def _source_line(path: Path, line: int) -> str:
     return lines[line - 1].strip() if line <= len(lines) else ""
 
 
+def _made_async(test: Test, phase: Phase) -> list[str]:
+    """Functions of the test's task that the learner made `async`, and the reference did not."""
+    exercise = next((each for each in phase.exercises if each.id == test.task), None)
+    if not exercise:
+        return []
+    files = (phase.lab_file(exercise.module), phase.reference_file(exercise.module))
+    try:
+        mine, theirs = (source.functions(read_python(file)) for file in files)
+    except (OSError, SyntaxError):  # the reference is judged, whatever lies in labs
+        return []
+    known = mine.keys() & theirs.keys() & set(exercise.functions)
+    return [
+        name
+        for name in exercise.functions
+        if name in known
+        and isinstance(mine[name].node, ast.AsyncFunctionDef)
+        and isinstance(theirs[name].node, ast.FunctionDef)
+    ]
+
+
 def explain(test: Test, phase: Phase) -> list[str]:
     """What most probably went wrong, in sentences; [] if the comparison says it all."""
     detail, place = test.detail, place_of(test, phase)
@@ -264,6 +285,11 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(f"Out of memory at {phase.memory_mb} MB: does a list grow in a loop? {where}")
     elif error == "OSError" and "File too large" in detail.get("message", ""):
         found.append(f"It printed without an end, so it was stopped. {where}")
+    found += [
+        f"{name} is an `async def`: a call of it only makes a coroutine, and nothing in it runs."
+        " Here it is a plain `def`."
+        for name in _made_async(test, phase)
+    ]
     returned = detail.get("returned")
     if returned and returned["type"] == "NoneType":
         found.append(

@@ -24,8 +24,11 @@ def product_tiles(num_tokens: int, rows: int) -> tuple[tuple[int, int], dict[str
 
 
 # ---------------------------------------------------------------- per_token_quant_int8
-def plan_per_token_quant(x: Tensor, output: Tensor, scale: Tensor) -> list[Launch]:
-    """`x` `[T, K]` (its token stride is free) -> `output` `[T, K]` int8 and `scale` `[T, 1]`."""
+def plan_per_token_quant(
+    x: Tensor, output: Tensor, scale: Tensor, least: float = MIN_TOKEN_SCALE
+) -> list[Launch]:
+    """`x` `[T, K]` (its token stride is free) -> `output` `[T, K]` int8 and `scale` `[T, 1]`, none
+    of which is below `least`."""
     size = x.shape[1]
     launch = Launch(
         "per_token_quant_int8_kernel",
@@ -34,13 +37,15 @@ def plan_per_token_quant(x: Tensor, output: Tensor, scale: Tensor) -> list[Launc
         constexprs={
             "SIZE": size,
             "SIZE_TILE": next_power_of_2(size),
-            "MIN_SCALE": MIN_TOKEN_SCALE,
+            "MIN_SCALE": least,
         },
     )
     return [launch]
 
 
-def work_per_token_quant(x: Tensor, output: Tensor, scale: Tensor) -> Work:
+def work_per_token_quant(
+    x: Tensor, output: Tensor, scale: Tensor, least: float = MIN_TOKEN_SCALE
+) -> Work:
     return Work(tensor_bytes(x), tensor_bytes(output, scale), flops=3 * x.numel())
 
 
@@ -144,10 +149,16 @@ W4A16_GEMM = KernelSpec(
 
 # ---------------------------------------------------------------- store_kv_int8
 def plan_store_kv_int8(
-    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    least: float = MIN_HEAD_SCALE,
 ) -> list[Launch]:
     """`key`, `value` `[T, Hkv, D]` (only the token stride is free); caches
-    `[num_blocks, block_size, Hkv, D + 4]` int8; `slot_mapping` `[T]` int64."""
+    `[num_blocks, block_size, Hkv, D + 4]` int8; `slot_mapping` `[T]` int64. No scale is below
+    `least`."""
     head_dim = key.shape[2]
     launch = Launch(
         "store_kv_int8_kernel",
@@ -164,14 +175,19 @@ def plan_store_kv_int8(
         constexprs={
             "HEAD_DIM": head_dim,
             "DIM_TILE": next_power_of_2(head_dim),
-            "MIN_SCALE": MIN_HEAD_SCALE,
+            "MIN_SCALE": least,
         },
     )
     return [launch]
 
 
 def work_store_kv_int8(
-    key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
+    key: Tensor,
+    value: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    slot_mapping: Tensor,
+    least: float = MIN_HEAD_SCALE,
 ) -> Work:
     stored = int((slot_mapping >= 0).sum())
     row = key.shape[1] * key.shape[2]

@@ -129,8 +129,8 @@ PAGED_DECODE = (
         decode([30, None], 3, 7, 96, 12),
     ),
     Case(
-        "one-for-all", "71 heads share one", "float32",
-        decode([17, None], 71, 1, 16, 16),
+        "one-for-all", "131 heads share one", "float32",
+        decode([17, None], 131, 1, 16, 16),
     ),
     Case(
         "thousands", "a context of 40,000 tokens", "float32",
@@ -142,6 +142,7 @@ PAGED_DECODE = (
     ),
     Case("block-100", "blocks of 100 tokens", "float32", decode([250, None], 2, 2, 32, 100)),
     Case("block-100-half", "blocks of 100 tokens", "float16", decode([201, 99], 2, 1, 32, 100)),
+    Case("block-600", "blocks of 600 tokens", "float32", decode([620, None], 2, 1, 16, 600)),
     Case("block-0", "block 0, a block like any other", "float16",
          decode([50, 3], 2, 1, 32, 16, zero=True)),
     Case("abyss", "logits around -3,000,000", "float32",
@@ -252,6 +253,10 @@ SPLIT_DECODE = (
          decode([FAR_ALONG + 5, 70], 2, 1, 16, 12, 100, splits=2)),
     Case("block-100", "blocks of 100 tokens", "float32",
          decode([350, None], 2, 2, 32, 100, splits=3)),
+    Case("block-600", "blocks of 600 tokens", "float32",
+         decode([1100, None], 2, 1, 16, 600, splits=3)),
+    Case("many-splits", "39 splits, half of which are empty", "float32",
+         decode([610, 33], 2, 1, 16, 16, splits=39)),
     Case("block-0", "block 0, a block like any other", "float16",
          decode([150, 3], 2, 1, 32, 16, splits=2, zero=True)),
     Case("abyss", "logits around -3,000,000", "float32",
@@ -310,8 +315,11 @@ def reduce(
     empty: Sequence[int] = (),
     spread: float = 1.0,
     level: float = 0.0,
+    first: int = 0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Partial results whose splits `empty` are empty: their share is exp(-inf).
+
+    `first`: in every second request the first so many splits are empty, too.
 
     Request 0 has no context at all if there are more requests than one and any split is empty.
     `level` is added to every lse.
@@ -322,6 +330,7 @@ def reduce(
         lse = draw.normal(requests, heads, splits) * spread + level
         for split in empty:
             partial[:, :, split], lse[:, :, split] = 0.0, float("-inf")
+        partial[1::2, :, :first], lse[1::2, :, :first] = 0.0, float("-inf")
         if empty and requests > 1:
             partial[0], lse[0] = 0.0, float("-inf")
         problem = dict(partial=partial, lse=lse, output=unfilled(requests, heads, dim, dtype=dtype))
@@ -336,11 +345,13 @@ def reduce(
     return make
 
 
-def long_reduce(splits: int, dim: int) -> Callable[[Draw, torch.dtype], Setup]:
-    """So many rows that the last begins behind the 2^32nd number; the first and the last run."""
+def long_reduce(splits: int, dim: int, each: int) -> Callable[[Draw, torch.dtype], Setup]:
+    """So many rows that what has `each` numbers a row goes beyond the 2^32nd; the first and the
+    last run.
+    """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        count = 2**32 // (splits * dim) + 2
+        count = 2**32 // each + 2
         programs = (0, count - 1)
         partial = lazy_zeros(count, 1, splits, dim, dtype=torch.float32)
         lse = lazy_zeros(count, 1, splits, dtype=torch.float32)
@@ -365,7 +376,9 @@ REDUCE_SPLITS = (
     Case("one", "one split", "float32", reduce(1, 1, 1, 32)),
     Case("two", "two splits", "float32", reduce(3, 2, 2, 64)),
     Case("many", "32 splits", "float16", reduce(2, 2, 32, 32)),
-    Case("more-splits", "70 splits", "float32", reduce(1, 2, 70, 32)),
+    Case("more-splits", "150 splits", "float32", reduce(1, 2, 150, 32)),
+    Case("first-empty", "requests whose first splits are empty", "float32",
+         reduce(5, 2, 7, 32, first=3)),
     Case("wide-head", "200 features", "float16", reduce(2, 2, 3, 200)),
     Case("hundreds", "150 requests", "bfloat16", reduce(150, 1, 2, 16)),
     Case("head-96", "5 heads of 96, 17 splits", "float16", reduce(2, 5, 17, 96)),
@@ -376,7 +389,9 @@ REDUCE_SPLITS = (
     Case("abyss", "masses around e^-3,000,000", "float32",
          reduce(2, 2, 3, 16, empty=(1,), spread=50.0, level=-3e6)),
     Case("wide", "128 features", "float16", reduce(2, 4, 4, 128)),
-    Case("long", "more than 2^32 numbers", "float16", long_reduce(32, 128)),
+    Case("long", "more than 2^32 numbers", "float16", long_reduce(32, 128, 32 * 128)),
+    Case("long-output", "more than 2^32 results", "bfloat16", long_reduce(2, 256, 256)),
+    Case("long-masses", "more than 2^32 masses", "float32", long_reduce(128, 1, 128)),
     Case("traffic", "16 heads, 8 splits", "float32", reduce(2, 8, 8, 64), graded=True),
 )  # fmt: skip
 

@@ -107,7 +107,7 @@ APPLY_TOKEN_BITMASK = (
     Case("far-masks", "masks 2^30 words apart", "float32", mask(6, 40, batch=6, far_masks=True)),
     Case("hundreds", "600 rows", "bfloat16", mask(600, 37)),
     Case("deep", "rows behind the 32,768th", "float32", mask(9, 40, batch=70_000)),
-    Case("wide-vocab", "70,000 tokens: 69 tiles", "bfloat16", mask(2, 70_000)),
+    Case("wide-vocab", "155,000 tokens: 152 tiles", "bfloat16", mask(1, 155_000)),
     Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4), graded=True),
 )  # fmt: skip
 

@@ -139,11 +139,15 @@ def among(
         for name in names:
             few = problem[name]
             nobodys = {"block_table": IMPOSSIBLE_BLOCK, "seq_lens": 0}.get(name, math.nan)
-            spread = torch.full((many, few.stride(0)), nobodys, dtype=few.dtype)
-            problem[name] = spread[:, : few[0].numel()].view(many, *few.shape[1:])
+            if many * few[0].numel() > 2**31:
+                problem[name] = lazy_zeros(many, *few.shape[1:], dtype=few.dtype)
+            else:
+                spread = torch.full((many, few.stride(0)), nobodys, dtype=few.dtype)
+                problem[name] = spread[:, : few[0].numel()].view(many, *few.shape[1:])
             problem[name][places] = few
             flags = tensors[name].readable
-            rows = torch.zeros(many, *few.shape[1:], dtype=torch.bool)
+            shape = [1] * (few.dim() - 1) if flags is None else few.shape[1:]
+            rows = torch.zeros(many, *shape, dtype=torch.bool)
             rows[places] = True if flags is None else flags
             why = tensors[name].why or "its program does not run here"
             tensors[name] = replace(tensors[name], readable=rows, why=why)

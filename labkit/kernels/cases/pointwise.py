@@ -55,7 +55,7 @@ def norm(
             x = far_apart(x) if far else inside_wider(x, size, 2 * size)
         problem = dict(
             x=x,
-            weight=(1 + draw.normal(*shape[1:]) / 4).to(dtype),
+            weight=(0.5 + draw.normal(*shape[1:])).to(dtype),
             output=unfilled(*shape, dtype=dtype),
             eps=eps,
             residual=rest,
@@ -196,7 +196,8 @@ ROPE = (
     Case("narrow", "5 heads of 6", "float32", rope(None, 5, 6, True, first=31)),
     Case("apart", "tokens 2^30 elements apart", "float16", rope(6, 2, 32, first=9, far=True)),
     Case("many-heads", "11 heads of 96", "bfloat16", rope(4, 11, 96, first=3)),
-    Case("wide-head", "heads of 256", "float16", rope(2, 3, 256, first=4)),
+    Case("wide-head", "heads of 320", "float16", rope(2, 3, 320, first=4)),
+    Case("all-heads", "150 heads of 8", "float32", rope(2, 150, 8, first=4)),
     Case("seventy-heads", "70 heads of 16", "float32", rope(2, 70, 16, first=4)),
     Case("hundreds", "250 tokens of one head, a slice of qkv", "float16",
          rope(250, 1, 16, True, first=2)),
@@ -222,7 +223,7 @@ def silu(
         count = draw.prime() if tokens is None else tokens
         gate_up = draw.normal(count, 2 * size)
         gate_up[:, :size] *= scale
-        if scale > 1.0:  # what exp does not survive, and what is exactly nothing
+        if scale > 20.0:  # what exp does not survive, and what is exactly nothing
             special = torch.tensor([-1e4, 1e4, -88.8, 88.8, 0.0])[: min(size, 5)]
             gate_up[0, : len(special)] = special
         for row in range(count if loud else 0):
@@ -243,7 +244,7 @@ def long_silu(size: int) -> Callable[[Draw, torch.dtype], Setup]:
     """So many rows that the last begins behind the 2^32nd number; the first and the last run."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        count = 2**32 // (2 * size) + 2
+        count = 2**32 // size + 2
         programs = (0, count - 1)
         gate_up = lazy_zeros(count, 2 * size, dtype=dtype)
         for row in programs:
@@ -274,6 +275,8 @@ SILU_MUL = (
     Case("wide", "rows of 70,000: 69 tiles", "float32", silu(2, 70_000)),
     Case("loud-bf16", "gates and ups beyond float16", "bfloat16", silu(None, 70, loud=True)),
     Case("extreme", "gates of +-1e4", "float32", silu(3, 130, scale=30.0)),
+    Case("middling", "gates around +-8: neither small nor all or nothing", "float32",
+         silu(3, 400, scale=8.0)),
     Case("half-extreme", "gates of +-1e4 in float16", "float16", silu(None, 50, scale=30.0)),
     Case("traffic", "8 rows of 3072", "bfloat16", silu(8, 3072), graded=True),
     Case("traffic-odd", "8 rows of 1100", "bfloat16", silu(8, 1100), graded=True),

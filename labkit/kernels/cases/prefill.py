@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from labkit.kernels.cases.decode import FAR_ALONG
-from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, unfilled
+from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, lazy_zeros, unfilled
 from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
@@ -81,6 +82,29 @@ def prefill(
     return make
 
 
+def behind(
+    many: int, make: Callable[[Draw, torch.dtype], Setup]
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """The requests of a problem, with `many` rows before theirs that are none of theirs."""
+
+    def moved(draw: Draw, dtype: torch.dtype) -> Setup:
+        problem, rules = make(draw, dtype)
+        problem["query_start_loc"] += many
+        count = many + len(problem["query"])
+        mine = torch.arange(count)[:, None, None] >= many
+        for name in ("query", "output"):
+            few = problem[name]
+            problem[name] = lazy_zeros(count, *few.shape[1:], dtype=dtype)
+            problem[name][many:] = few
+        query, output = rules.rule("query"), rules.rule("output")
+        tensors = dict(rules.tensors)
+        tensors["query"] = replace(query, readable=mine, why="it is no token of these requests")
+        tensors["output"] = replace(output, writable=mine, required=mine)
+        return problem, replace(rules, tensors=tensors)
+
+    return moved
+
+
 PAGED_PREFILL = (
     Case("one", "one token, nothing before it", "float32", prefill([(1, 0)], 1, 1, 32, 16)),
     Case(
@@ -103,6 +127,8 @@ PAGED_PREFILL = (
          prefill([(40, 180), (None, 0)], 2, 2, 32, 100)),
     Case("block-100-half", "blocks of 100 tokens", "float16",
          prefill([(40, 180), (7, 0)], 2, 1, 32, 100)),
+    Case("block-600", "blocks of 600 tokens", "float32",
+         prefill([(9, 600), (5, 0)], 2, 1, 16, 600)),
     Case("block-0", "block 0, a block like any other", "float16",
          prefill([(20, 30), (2, 0)], 2, 1, 32, 16, zero=True)),
     Case("one-for-all", "71 heads share one", "float32",
@@ -154,6 +180,8 @@ PAGED_PREFILL = (
         "far", "queries 2^30 elements apart", "float16",
         prefill([(2, 3), (3, 0), (1, 20)], 2, 1, 32, 16, change=far_queries),
     ),
+    Case("far-output", "more than 2^32 results, of which these are the last", "float16",
+         behind(2**32 // (32 * 128), prefill([(3, 4), (2, 0)], 16, 2, 128, 16))),
     Case(
         "far-table", "rows of the block table 2^30 elements apart", "float16",
         prefill([(1, 3), (1, 0), (2, 20), (1, 1), (1, 2), (1, 18)], 2, 1, 32, 16,

@@ -7,6 +7,7 @@ monitor notices the read itself.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from labkit.kernels.cases.draw import (
 )
 from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, stored_rules
 from labkit.kernels.cases.rules import CaseRules, TensorRule
+from labkit.kernels.cases.storing import among_idle
 
 SCALE_BYTES = 4
 NOBODYS = -128
@@ -63,8 +65,10 @@ def per_token(
     halves: bool = False,
     strided: bool = False,
     far: bool = False,
+    least: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """`tokens` rows (None: a prime number). `halves`: every number lies between two steps."""
+    """`tokens` rows (None: a prime number). `halves`: every number lies between two steps.
+    `least`: no scale is smaller; None = as the engine has it."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
@@ -76,11 +80,12 @@ def per_token(
             x[:, draw.integer(0, size - 1)] = 127.0
         if zero_row:
             x[count // 2] = 0.0
-        problem = dict(
+        problem: dict[str, Any] = dict(
             x=spread_rows(x, strided, far),
             output=torch.full((count, size), NOBODYS, dtype=torch.int8),
             scale=unfilled(count, 1, dtype=torch.float32),
         )
+        problem |= {} if least is None else {"least": least}
         axes = ("token", "feature")
         rules = {name: TensorRule(axes=axes) for name in ("x", "output")}
         return problem, CaseRules(rules | {"scale": TensorRule(axes=("token", "column"))})
@@ -119,6 +124,8 @@ PER_TOKEN_QUANT = (
     Case("zero", "a row of zeros", "float32", per_token(5, 80, zero_row=True)),
     Case("tiny", "numbers for which the least scale is too large", "float32",
          per_token(3, 64, scale=2e-12)),
+    Case("least", "a least scale that quiet tokens need", "float32",
+         per_token(6, 48, least=0.004)),
     Case("large", "numbers up to 60,000", "float16", per_token(2, 64, scale=500.0)),
     Case("sliced", "x is a slice of a wider matrix", "bfloat16", per_token(None, 77, strided=True)),
     Case("far", "tokens 2^30 elements apart", "float16", per_token(6, 48, far=True)),
@@ -128,6 +135,50 @@ PER_TOKEN_QUANT = (
     Case("long", "more than 2^32 numbers", "float16", long_per_token(1024)),
     Case("traffic", "16 tokens of 1,024", "bfloat16", per_token(16, 1024), graded=True),
 )  # fmt: skip
+
+
+# ---------------------------------------------------------------- products
+PROGRAM = 64
+"""Tokens, or rows of a weight, of one program, if there are many."""
+
+
+def at_the_ends(
+    many: int,
+    make: Callable[[Draw, torch.dtype], Setup],
+    names: Sequence[str],
+    axis: int,
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """The tokens of a product (`axis` 0), or the rows of its weight (1), at both ends of so many
+    that the results, or the weights, are more than 2^32 numbers. Only the first and the last
+    program along that axis run; along the other there is one, so that a kernel which numbers its
+    tiles in another order still works on these. `names`: the tensors with a row for each.
+    """
+
+    def spread(draw: Draw, dtype: torch.dtype) -> Setup:
+        problem, rules = make(draw, dtype)
+        rest = len(problem[names[0]]) - PROGRAM  # of the last program
+        count = (many // PROGRAM + 1) * PROGRAM + rest
+        rows = [*range(PROGRAM), *range(count - rest, count)]
+        mine = torch.zeros(count, dtype=torch.bool)
+        mine[rows] = True
+        tensors = dict(rules.tensors)
+        for name in names:
+            few = problem[name]
+            problem[name] = lazy_zeros(count, *few.shape[1:], dtype=few.dtype)
+            problem[name][rows] = few
+            tensors[name] = replace(
+                rules.rule(name), readable=mine[:, None], why="its program does not run here"
+            )
+        tokens, out_rows = problem["output"].shape
+        shape = (count, out_rows) if axis == 0 else (tokens, count)
+        problem["output"] = lazy_zeros(*shape, dtype=dtype)
+        flags = mine[:, None] if axis == 0 else mine[None]
+        tensors["output"] = replace(rules.rule("output"), writable=flags, required=flags)
+        return problem, CaseRules(
+            tensors, programs=(0, count // PROGRAM), axis=axis, program_rows=tuple(rows)
+        )
+
+    return spread
 
 
 # ---------------------------------------------------------------- w8a8_gemm
@@ -188,6 +239,10 @@ W8A8_GEMM = (
     Case("longer", "5,000 columns", "float32", w8a8(2, 3, 5000)),
     Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70, strided=True)),
     Case("far", "tokens 2^30 elements apart", "bfloat16", w8a8(6, 40, 48, far=True)),
+    Case("long-output", "more than 2^32 results", "float16",
+         at_the_ends(2**32 // 60, w8a8(73, 60, 20), ("x", "x_scale"), axis=0)),
+    Case("long-weight", "a weight of more than 2^32 numbers", "bfloat16",
+         at_the_ends(2**22, w8a8(1, 73, 1024), ("weight", "weight_scale"), axis=1)),
     Case("traffic", "16 tokens, 128 rows of 512", "float32", w8a8(16, 128, 512), graded=True),
 )  # fmt: skip
 
@@ -252,12 +307,16 @@ W4A16_GEMM = (
     Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
     Case("rows", "1,100 rows", "bfloat16", w4a16(2, 1100, 40)),
     Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
-    Case("longer", "5,120 columns", "float32", w4a16(2, 3, 5120, 160)),
+    Case("longer", "9,600 columns in 300 groups", "float32", w4a16(2, 3, 9600, 300)),
     Case("narrow", "tiles of 32 columns", "bfloat16", w4a16(9, 50, 96, 2, COLUMN_TILE=32)),
     Case("symmetric", "zero is 8 everywhere", "float16", w4a16(None, 33, 96, 3, symmetric=True)),
     Case("sliced", "x is a slice of a wider matrix", "bfloat16",
          w4a16(None, 40, 64, 2, strided=True)),
     Case("far", "tokens 2^30 elements apart", "float16", w4a16(6, 40, 64, 2, far=True)),
+    Case("long-output", "more than 2^32 results", "float16",
+         at_the_ends(2**32 // 60, w4a16(73, 60, 24), ("x",), axis=0)),
+    Case("long-weight", "a weight of more than 2^32 words", "bfloat16",
+         at_the_ends(2**25, w4a16(1, 73, 1024, 128), ("words", "scale", "zero"), axis=1)),
     Case("traffic", "16 tokens, 128 rows of 512 in groups of 128", "bfloat16",
          w4a16(16, 128, 512, 4), graded=True),
 )  # fmt: skip
@@ -282,11 +341,12 @@ def store(
     strided: bool = False,
     far: bool = False,
     num_blocks: int | None = None,
+    least: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
 
-    `odd`: among them are zeros only, infinity and NaN. With `num_blocks` a cache whose last blocks
-    are in use.
+    `least`: no scale is smaller; None = as the engine has it. `odd`: among them are zeros only,
+    infinity and NaN. With `num_blocks` a cache whose last blocks are in use.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -310,6 +370,7 @@ def store(
             key[0], value[1, 0] = 0.0, 0.0
             key[1, 0, :3] = torch.tensor([float("inf"), float("nan"), -float("inf")])
             value[0, 0, 1] = float("nan")
+            value[2, -1, 1:3] = torch.tensor([-float("inf"), float("inf")])
         if strided:
             row = heads * dim
             key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, row)
@@ -321,9 +382,10 @@ def store(
             caches = [lazy_zeros(*bytes_of, dtype=torch.int8) for _ in range(2)]
         else:
             caches = [as_bytes(draw.normal(*shape)) for _ in range(2)]
-        problem = dict(
+        problem: dict[str, Any] = dict(
             key=key, value=value, key_cache=caches[0], value_cache=caches[1], slot_mapping=mapping
         )
+        problem |= {} if least is None else {"least": least}
         return problem, stored_rules(slots, mapping, blocks, block_size, "byte")
 
     return make
@@ -340,14 +402,19 @@ STORE_KV_INT8 = (
     Case("odd-half", "infinity in half precision", "float16", store(4, 6, 32, 4, odd=True)),
     Case("tiny", "numbers for which the least scale is too large", "float32",
          store(4, 2, 32, 4, scale=1e-6)),
+    Case("least", "a least scale that quiet tokens need", "float32",
+         store(6, 2, 32, 4, least=0.004)),
     Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
     Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
     Case("sliced", "keys and values are slices of qkv", "float16",
          store(6, 2, 32, 4, 2, strided=True)),
+    Case("many-heads", "139 heads", "float16", store(2, 139, 8, 4)),
     Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
     Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
     Case("many", "700 tokens, 200 of which are stored", "float32",
          store(200, 2, 16, 16, padding=500)),
+    Case("deep", "9 of 70,000 tokens are stored", "bfloat16",
+         among_idle(70_000, store(9, 1, 16, 7))),
     Case("big-cache", "more than 2^32 bytes a cache, and 2^25 slots", "float16",
          store(5, 1, 124, 16, num_blocks=BIG_CACHE // (16 * 128))),
     Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16), graded=True),
@@ -470,6 +537,7 @@ PAGED_DECODE_INT8 = (
          decode([FAR_ALONG + 5, 70], 2, 1, 16, 12, 40)),
     Case("block-100", "blocks of 100 tokens", "float32", decode([250, None], 2, 2, 32, 100)),
     Case("block-100-half", "blocks of 100 tokens", "float16", decode([201, 99], 2, 1, 32, 100)),
+    Case("block-600", "blocks of 600 tokens", "float32", decode([1100, None], 2, 1, 16, 600)),
     Case("block-0", "block 0, a block like any other", "float16",
          decode([50, 3], 2, 1, 32, 16, zero=True)),
     Case("abyss", "scores around -2,000,000", "float32",
@@ -478,7 +546,7 @@ PAGED_DECODE_INT8 = (
     Case("long", "1,100 tokens of context", "float32", decode([1100], 1, 1, 16, 16, even=True)),
     Case("block-12", "blocks of 12, six heads", "float32", decode([30, None], 1, 6, 32, 12)),
     Case("many", "120 requests", "float32", decode([5, 17, 2] * 40, 1, 2, 16, 4)),
-    Case("large-group", "71 heads share one", "float32", decode([9, None], 71, 1, 16, 16)),
+    Case("large-group", "131 heads share one", "float32", decode([9, None], 131, 1, 16, 16)),
     Case("wide-window", "a window of 33,500 tokens", "float32",
          decode([35_000, 40], 2, 1, 16, 16, 33_500, even=True, key_tile=256)),
     Case("all-heads", "131 key/value heads", "float32", decode([5], 2, 131, 16, 4)),

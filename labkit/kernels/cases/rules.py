@@ -38,8 +38,11 @@ class CaseRules:
 
     Attributes:
         tensors: the rules by the problem's name of a tensor.
-        programs: of a launch too long to be interpreted, the numbers along the grid's first axis
-            that are run; None = all. Row i of each tensor must belong to program i.
+        programs: of a launch too long to be interpreted, the numbers along one axis of the grid
+            that are run; None = all.
+        axis: which axis of the grid that is.
+        program_rows: the rows of each tensor that belong to these programs; None = row i belongs to
+            program i.
         rest_is_idle: the programs that do not run would have nothing to do, so that the whole
             problem is judged.
         constants: constants of the launches that differ from the launcher's choice: a kernel must
@@ -48,13 +51,17 @@ class CaseRules:
 
     tensors: Mapping[str, TensorRule] = field(default_factory=dict)
     programs: tuple[int, ...] | None = None
+    axis: int = 0
+    program_rows: tuple[int, ...] | None = None
     rest_is_idle: bool = False
     constants: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def rows(self) -> tuple[int, ...] | None:
         """The rows of each tensor by which the problem is judged; None = all."""
-        return None if self.rest_is_idle else self.programs
+        if self.programs is None or self.rest_is_idle:
+            return None
+        return self.programs if self.program_rows is None else self.program_rows
 
     def rule(self, name: str) -> TensorRule:
         return self.tensors.get(name, TensorRule())

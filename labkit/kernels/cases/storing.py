@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 
-from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider, lazy_zeros
+from labkit.kernels.cases.draw import (
+    Case,
+    Draw,
+    Setup,
+    far_apart,
+    inside_wider,
+    lazy_zeros,
+    unfilled,
+)
 from labkit.kernels.cases.pages import BIG_CACHE, stored_rules
+from labkit.kernels.cases.rules import CaseRules
 
 
 def store(
@@ -59,6 +69,32 @@ def store(
     return make
 
 
+def among_idle(
+    many: int, make: Callable[[Draw, torch.dtype], Setup]
+) -> Callable[[Draw, torch.dtype], Setup]:
+    """The tokens of a problem, far from each other among `many` that are not stored, and whose
+    programs do not run.
+    """
+
+    def spread(draw: Draw, dtype: torch.dtype) -> Setup:
+        problem, rules = make(draw, dtype)
+        few = problem["slot_mapping"]
+        middle = draw.order(range(many // 2, many - 1))[: len(few) - 1]
+        places = [*sorted(middle), many - 1]
+        mapping = torch.full((many,), -1, dtype=torch.int64)
+        mapping[places] = few
+        for name in ("key", "value"):
+            rows = unfilled(many, *problem[name].shape[1:], dtype=dtype)
+            rows[places] = problem[name]
+            problem[name] = rows
+        problem["slot_mapping"] = mapping
+        new = replace(rules.rule("key"), readable=(mapping >= 0)[:, None, None])
+        tensors = {**rules.tensors, "key": new, "value": new}
+        return problem, CaseRules(tensors, programs=tuple(places), rest_is_idle=True)
+
+    return spread
+
+
 STORE_KV = (
     Case("one", "one token of one head", "float32", store(1, 1, 32, 16)),
     Case("block", "a whole block and a token", "float32", store(17, 2, 64, 16)),
@@ -73,6 +109,9 @@ STORE_KV = (
          store(300, 1, 16, 7, padding=800)),
     Case("block-32", "blocks of 32 tokens, 8 heads", "float32", store(33, 8, 32, 32)),
     Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
+    Case("wide-row", "40 heads of 136: rows of 5,440", "float16", store(3, 40, 136, 4)),
+    Case("deep", "9 of 70,000 tokens are stored", "float16",
+         among_idle(70_000, store(9, 1, 16, 7))),
     Case(
         "many-slots", "more than 2^25 slots", "bfloat16",
         store(7, 2, 64, 16, num_blocks=BIG_CACHE // (16 * 2 * 64)),

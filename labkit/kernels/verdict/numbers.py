@@ -113,7 +113,7 @@ class Judge:
 
     def differences(self, outputs: Mapping[str, Tensor]) -> dict[str, Difference]:
         """Each judged output beside the oracle's, or beside one that rounds less where it may."""
-        judged = oracles.judged(self.spec.name, outputs, self.problem)
+        judged = self._judged(outputs)
         found = {}
         for name, want in self.expected.items():
             first = differ(judged[name], want, self._bound(name))
@@ -121,6 +121,17 @@ class Judge:
             tried = (differ(judged[name], other[name], self._bound(name)) for other in others)
             found[name] = next((good for good in tried if not good.why), first)
         return found
+
+    def _judged(self, outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """What is compared; some rows of a tensor come back with one axis, and get theirs again."""
+        judged = oracles.judged(self.spec.name, outputs, self.problem)
+        return {
+            name: tensor.view(want.shape)
+            if tensor.dim() == 1 and tensor.numel() == want.numel()
+            else tensor
+            for name, want in self.expected.items()
+            for tensor in [judged[name]]
+        }
 
     def _bound(self, output: str) -> tolerances.Bound:
         return tolerances.bound(self.spec.name, self.case.dtype, output)
@@ -144,7 +155,7 @@ class Judge:
         """The shares of misrounded elements, of outputs where that means something."""
         if tolerances.misrounded_limit(self.spec.name, self.case.once) is None:
             return {}
-        judged = oracles.judged(self.spec.name, outputs, self.problem)
+        judged = self._judged(outputs)
         return {
             name: misrounded(judged[name], [want, *(other[name] for other in self.others)])
             for name, want in self.expected.items()
@@ -180,10 +191,15 @@ class Judge:
         )  # fmt: skip
 
     def _finding(self, name: str, difference: Difference) -> Finding:
-        axes = self.rules.rule(name).axes
-        index = ", ".join(
-            f"{axis} {i}" for axis, i in zip(axes, difference.element, strict=False)
-        ) or ", ".join(map(str, difference.element))
+        axes, rows = self.rules.rule(name).axes, self.rules.rows
+        place = list(difference.element)
+        if rows is not None and len(place) == len(axes):
+            place[self.rules.axis] = rows[place[self.rules.axis]]
+        elif axes and len(place) != len(axes):  # of a huge tensor, only what had to be written
+            axes = ("number written:",)
+        index = ", ".join(f"{axis} {i}" for axis, i in zip(axes, place, strict=False)) or ", ".join(
+            map(str, place)
+        )
         where = f"{name}[{index}]" if difference.element else name
         message = f"{where} {difference.why}"
         if difference.element:
@@ -197,7 +213,7 @@ class Judge:
                     f" {difference.limit:.1e})"
                 )
         kernel = self.spec.kernels[-1]
-        return Finding("values", message, kernel, tensor=name, element=difference.element or None)
+        return Finding("values", message, kernel, tensor=name, element=tuple(place) or None)
 
     def wrong_answers(self) -> dict[str, bool]:
         """Wrong answers to all outputs at once, and whether this case would accept them.

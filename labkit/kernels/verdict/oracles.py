@@ -71,7 +71,10 @@ def paged_decode(problem: Problem, mass: bool = False) -> dict[str, Tensor]:
 
 
 def paged_prefill(problem: Problem) -> dict[str, Tensor]:
-    """Each new token sees what lies before it in its request, and itself."""
+    """Each new token sees what lies before it in its request, and itself.
+
+    A big result is given as the rows of these tokens only.
+    """
     rows = []
     starts, seq_lens = problem["query_start_loc"].tolist(), problem["seq_lens"].tolist()
     for request, seq_len in enumerate(seq_lens):
@@ -159,7 +162,7 @@ def to_int8(x: Tensor, least: float) -> tuple[Tensor, Tensor]:
 
 
 def per_token_quant_int8(problem: Problem) -> dict[str, Tensor]:
-    output, scale = to_int8(problem["x"], 1e-10 / 127)
+    output, scale = to_int8(problem["x"], problem.get("least", 1e-10 / 127))
     return {"output": output, "scale": scale}
 
 
@@ -188,7 +191,8 @@ def store_kv_int8(problem: Problem) -> dict[str, Tensor]:
     result: dict[str, Tensor] = {}
     for name in ("key", "value"):
         cache = problem[f"{name}_cache"]
-        new = to_int8(problem[name][tokens][order].double().nan_to_num(0.0, 1e30, -1e30), 1e-6)
+        rows = problem[name][tokens][order].double().nan_to_num(0.0, 1e30, -1e30)
+        new = to_int8(rows, problem.get("least", 1e-6))
         if cache.numel() > COMPACT_ABOVE:
             numbers, scales = new
         else:
@@ -310,8 +314,8 @@ def expected(
 ) -> dict[str, Tensor]:
     """The judged outputs of a problem that no kernel has touched yet, by name.
 
-    With `rows` only these rows of every tensor that has them, their elements in order, with one
-    axis. `choice` is one of the spec's `CHOICES`.
+    With `rows` only these rows of every tensor that has them. `choice` is one of the spec's
+    `CHOICES`.
     """
     if rows is None:
         return ORACLES[spec](problem, **choice)
@@ -319,7 +323,7 @@ def expected(
         k: v[list(rows)] if isinstance(v, Tensor) and len(v) > max(rows) else v
         for k, v in problem.items()
     }
-    return {name: tensor.flatten() for name, tensor in ORACLES[spec](few, **choice).items()}
+    return ORACLES[spec](few, **choice)
 
 
 def judged(

@@ -246,7 +246,7 @@ def _rejected(
         chain = chain.__cause__ or chain.__context__
     message = f"does not compile for sm_{request.capability}: {reason.strip()}"
     ones = [name for name, value in request.values.items() if name.islower() and value == 1]
-    if "'constexpr' object has no attribute" in reason and ones:
+    if re.search("'(constexpr|int)' object has no attribute", reason) and ones:
         message += (
             f". {', '.join(ones)} can be 1, and then Triton makes a constant of it:"
             f" tl.cast({ones[0]}, tl.int64) takes a constant too"

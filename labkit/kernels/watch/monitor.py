@@ -15,7 +15,7 @@ import inspect
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -98,8 +98,10 @@ class Monitor(Races):
         self.kernel = launch.kernel
         x, y, z = (*launch.grid, 1, 1)[:3]
         self.grid = (x, y, z)
-        first = range(x) if self.rules.programs is None else self.rules.programs
-        programs = list(itertools.product(first, range(y), range(z)))
+        axes: list[Iterable[int]] = [range(x), range(y), range(z)]
+        if self.rules.programs is not None:
+            axes[self.rules.axis] = self.rules.programs
+        programs = list(itertools.product(axes[0], axes[1], axes[2]))
         if shuffle is not None:
             shuffle(programs)
         builder.set_grid_dim(*self.grid)

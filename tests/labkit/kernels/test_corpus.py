@@ -137,6 +137,24 @@ SCORED = "* scale\n        scores = tl.where"
 KEPT = "key_cache_ptr + slot * ROW + column, tl.where(key == key, key, 0.0),"
 INDEX = "tl.load(indices_ptr + row)"
 DRAFT = "tl.load(draft_token_ids_ptr + row, mask=is_draft)"
+IN_ONE = """\
+    output = tl.sum(partial * share[:, None], axis=0) / tl.where(total == 0.0, 1.0, total)
+"""
+ONE_BY_ONE = """\
+    most = tl.load(lse_ptr + row * NUM_SPLITS)
+    mass = 1.0
+    acc = tl.load(partial_ptr + row * NUM_SPLITS * HEAD_DIM + dim, mask=in_head, other=0.0)
+    for i in range(1, NUM_SPLITS):
+        next_lse = tl.load(lse_ptr + row * NUM_SPLITS + i)
+        at = partial_ptr + (row * NUM_SPLITS + i) * HEAD_DIM + dim
+        new = tl.maximum(most, next_lse)
+        weight = tl.exp(next_lse - new)
+        acc = acc * tl.exp(most - new) + tl.load(at, mask=in_head, other=0.0) * weight
+        mass = mass * tl.exp(most - new) + weight
+        most = new
+    output = tl.where(most == float("-inf"), 0.0, acc / mass)
+"""
+"""Right, unless the first two splits are empty, and another is not."""
 LIMITS = [
     ("paged_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 32768),"),
     ("split_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 65536),"),
@@ -224,6 +242,60 @@ LIMITS = [
         "total_tokens + row[:, None]) * RANK + rank[None, :]\n        h =",
         "total_tokens + row.to(tl.int32)[:, None]) * RANK + rank[None, :]\n        h =",
     ),
+    ("store_kv", "wide-row", "column < ROW\n", "column < tl.minimum(ROW, 4096)\n"),
+    ("store_kv", "deep", "if slot >= 0:", "if (slot >= 0) & (token < 65536):"),
+    ("store_kv_int8", "deep", "if slot >= 0:", "if (slot >= 0) & (token < 65536):"),
+    ("store_kv_int8", "many-heads", "if slot >= 0:", "if (slot >= 0) & (head < 128):"),
+    ("store_kv_int8", "least", "127.0, MIN_SCALE)", "127.0, 1e-6)"),
+    (
+        "store_kv_int8",
+        "odd",
+        "value = finite(tl.load(value_at, mask=inside, other=0.0)",
+        "value = (tl.load(value_at, mask=inside, other=0.0)",
+    ),
+    ("per_token_quant_int8", "least", "127.0, MIN_SCALE)", "127.0, 1e-12)"),
+    ("reduce_splits", "long-output", "+ row * HEAD_DIM", "+ row.to(tl.uint32) * HEAD_DIM"),
+    ("reduce_splits", "long-masses", "lse_ptr + row *", "lse_ptr + row.to(tl.uint32) *"),
+    ("paged_prefill", "far-output", "(token[:, None] * num", "(token[:, None].to(tl.uint32) * num"),
+    ("paged_decode", "block-600", "% BLOCK_SIZE", "% tl.minimum(BLOCK_SIZE, 512)"),
+    ("paged_prefill", "block-600", "% BLOCK_SIZE", "% tl.minimum(BLOCK_SIZE, 512)"),
+    ("paged_decode_int8", "block-600", "% BLOCK_SIZE", "% tl.minimum(BLOCK_SIZE, 512)"),
+    ("w8a8_gemm", "long-weight", "row[:, None] * K", "row[:, None].to(tl.uint32) * K"),
+    ("w8a8_gemm", "long-output", "token[:, None] * N", "token[:, None].to(tl.uint32) * N"),
+    ("w4a16_gemm", "long-weight", "row[:, None] * WORDS", "row[:, None].to(tl.uint32) * WORDS"),
+    ("w4a16_gemm", "long-weight", "row[:, None] * GROUPS", "row[:, None].to(tl.uint32) * GROUPS"),
+    ("w4a16_gemm", "long-output", "token[:, None] * N", "token[:, None].to(tl.uint32) * N"),
+    ("w4a16_gemm", "longer", "// (K // GROUPS)", "// (K // GROUPS) % 256"),
+    ("silu_mul", "long", "output_ptr + token * SIZE", "output_ptr + token.to(tl.uint32) * SIZE"),
+    (
+        "silu_mul",
+        "middling",
+        "gate / (1.0 + tl.exp(-gate)) * up",
+        "tl.where(gate > 8.0, gate, gate / (1.0 + tl.exp(-gate))) * up",
+    ),
+    ("rope", "all-heads", "(head < NUM_HEADS)", "(head < tl.minimum(NUM_HEADS, 128))"),
+    ("rope", "wide-head", "pair < HEAD_DIM // 2", "pair < tl.minimum(HEAD_DIM // 2, 128)"),
+    (
+        "apply_token_bitmask",
+        "wide-vocab",
+        "(token < vocab_size)",
+        "(token < tl.minimum(vocab_size, 131072))",
+    ),
+    ("lora_shrink", "wide-input", "column < IN_SIZE", "column < tl.minimum(IN_SIZE, 4096)"),
+    (
+        "lora_shrink",
+        "slices",
+        "if (slot >= 0) &",
+        "if (slot >= 0) & (tl.program_id(1) < 128) &",
+    ),
+    (
+        "lora_expand",
+        "wide-slices",
+        "inside = column < end",
+        "inside = column < tl.minimum(end, 4096)",
+    ),
+    ("rms_norm", "prime", "weight.to(tl.float32)", "tl.maximum(weight.to(tl.float32), 0.0)"),
+    ("reduce_splits", "first-empty", IN_ONE, ONE_BY_ONE),
 ]
 """Limits and narrow numbers: spec, the case that is beyond, what stands there, and what instead."""
 
@@ -348,6 +420,14 @@ def test_no_limit_is_far_enough_and_no_narrow_number_wide_enough(
     bench: Bench, spec: str, case: str, old: str, new: str
 ) -> None:
     refused(bench, spec, case, old, new)
+
+
+def test_no_atomic_writes_over_what_an_output_happens_to_hold(bench: Bench) -> None:
+    """The larger of -7, which stands there, and of a token is the token; on a GPU it is luck."""
+    text = reference_source(SPECS["rejection_random_sample"])
+    changed = text.replace("tl.store(output_ptr", "tl.atomic_max(output_ptr")
+    fault = bench.fault(changed, "rejection_random_sample", "one")
+    assert changed != text and fault and fault.kind == "uninitialised"
 
 
 @pytest.mark.parametrize(("spec", "case", "number"), FINITE)

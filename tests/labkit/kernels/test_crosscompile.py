@@ -11,6 +11,7 @@ import torch
 
 from labkit.inside.child import Limits
 from labkit.kernels.cases import build
+from labkit.kernels.requests import branch_requests, launch_requests
 from labkit.kernels.watch.crosscompile import (
     CompileReport,
     CompileRequest,
@@ -25,6 +26,7 @@ from labkit.process.worker import WorkerError
 from mini_vllm.kernels.attention import PAGED_DECODE, PAGED_PREFILL, STORE_KV
 from mini_vllm.kernels.launch import KernelSpec, Launch
 from mini_vllm.kernels.pointwise import RMS_NORM, SILU_MUL
+from mini_vllm.kernels.quantization import W8A8_GEMM
 
 ROOT = Path(__file__).parents[3]
 
@@ -142,6 +144,35 @@ def test_what_only_the_interpreter_accepts_is_rejected(
     assert isinstance(finding, Finding), finding
     assert finding.kind == "compile" and finding.line == line, finding
     assert "does not compile for sm_90: " in finding.message and words in finding.message
+
+
+def test_an_argument_that_is_1_is_a_constant(sandbox: Sandbox) -> None:
+    """One token has one row: what `.to` is asked of an argument then, nobody answers."""
+    total = "    total = tl.zeros([TOKEN_TILE, ROW_TILE], tl.int32)\n"
+    bare, safe = (
+        kernels(W8A8_GEMM, cast=(total, f"    is_token = token < {count}\n{total}"))
+        for count in ("num_tokens.to(tl.int64)", "tl.cast(num_tokens, tl.int64)")
+    )
+    (request,) = (each for case, each in launch_requests(W8A8_GEMM) if case == "one")
+    assert request.types["num_tokens"] == "constexpr"
+    found = sandbox.compile(bare, request)
+    assert isinstance(found, Finding) and found.line is not None
+    assert "num_tokens can be 1, and then Triton makes a constant of it" in found.message
+    assert isinstance(sandbox.compile(safe, request), CompileReport)
+
+
+def test_a_way_that_few_launches_take_is_compiled_too(sandbox: Sandbox) -> None:
+    """The interpreter takes an exponential in half precision; the compiler must see it."""
+    line = "    inside = column < SIZE\n    gate_ptr"
+    rare = (
+        "    if SIZE == 12:\n        column += (tl.exp(column.to(tl.float16)) * 0).to(tl.int32)\n"
+    )
+    found = kernels(SILU_MUL, rare=(line, rare + line))
+    assert branch_requests(SILU_MUL, kernels(SILU_MUL)) == []
+    ((case, request),) = branch_requests(SILU_MUL, found)
+    assert (case, request.values["SIZE"]) == ("hundreds", 12)
+    refused = sandbox.compile(found, request)
+    assert isinstance(refused, Finding) and "fp16" in refused.message
 
 
 def test_more_shared_memory_than_there_is(sandbox: Sandbox) -> None:

@@ -151,6 +151,14 @@ def test_a_line_below_a_title_is_no_mark(toy: Course) -> None:
     assert "✓ 00.1" in screen(toy)[0]
 
 
+def test_a_function_that_was_made_async_is_told_that_nothing_in_it_runs(toy: Course) -> None:
+    text = lab(toy).read_text(encoding="utf-8")
+    lab(toy).write_text(text.replace("def clamp(", "async def clamp("), encoding="utf-8")
+    rewrite(toy, "clamp", "return max(min(wanted, budget, limit), 0)")
+    text = " ".join(screen(toy)[0].split())
+    assert "clamp is an `async def`: a call of it only makes a coroutine" in text
+
+
 def test_upstreams_import_gets_a_hint(toy: Course) -> None:
     text = lab(toy).read_text()
     there = "from collections import deque\n"
