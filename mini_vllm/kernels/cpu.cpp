@@ -174,12 +174,15 @@ typedef std::uint32_t words __attribute__((vector_size(LANES * 4)));
 typedef std::uint16_t halves __attribute__((vector_size(LANES * 2), aligned(2), may_alias));
 typedef std::uint32_t pairs __attribute__((vector_size(LANES * 4), aligned(2), may_alias));  // of bf16
 
+inline floats as_floats(words bits) {
+    floats values;
+    std::memcpy(&values, &bits, sizeof values);
+    return values;
+}
+
 inline floats load(const float* p) { return *reinterpret_cast<const floats*>(p); }
 inline floats load(const bf16* p) {
-    const words wide = __builtin_convertvector(*reinterpret_cast<const halves*>(p), words) << 16;
-    floats values;
-    std::memcpy(&values, &wide, sizeof values);
-    return values;
+    return as_floats(__builtin_convertvector(*reinterpret_cast<const halves*>(p), words) << 16);
 }
 
 // Place I of a register that takes, from two, the lower halves of their parts of W floats (UPPER: the upper
@@ -211,12 +214,6 @@ inline floats sums_of(const floats* v) {
     }
 }
 
-inline floats as_floats(words bits) {
-    floats values;
-    std::memcpy(&values, &bits, sizeof values);
-    return values;
-}
-
 // sums + what the pairs of bf16 in each word give, multiplied and added. A processor that multiplies bf16
 // takes them as they lie in memory: twice as many at a time as of floats, and nothing is unpacked.
 #if WIDTH == 16 && defined(__AVX512BF16__)
@@ -245,10 +242,10 @@ inline floats add_dot(floats sums, const float* a, const C* b, i64) {  // of LAN
 
 constexpr int DOTS = REGISTERS / 2;  // sums at a time, of G queries and DOTS / G tokens
 
-// A query is rounded to bf16, if keys are bf16 and the processor multiplies it: that is what a model of bf16
-// means.
+// What meets numbers of kind C in a product. It is rounded to bf16, if they are bf16 and the processor
+// multiplies it: that is what a model of bf16 means.
 template <class C>
-using Query = std::conditional_t<MULTIPLIES_BF16, C, float>;
+using Partner = std::conditional_t<MULTIPLIES_BF16, C, float>;
 
 // score[g, t] = q[g] . k[t] * scale, for N tokens and the G queries that share the key head.
 template <int G, int N, class Q, class C>
@@ -308,7 +305,7 @@ struct Softmax {
 
     // The scores of a page, whose first token is number `at` of the span. Those that its query does not
     // see are computed along: nobody reads them.
-    void score_page(const Query<C>* q, const C* k, i64 at) {
+    void score_page(const Partner<C>* q, const C* k, i64 at) {
         constexpr int N = DOTS / G;
         i64 t = 0;
         for (; t + N <= block_size; t += N)
@@ -365,7 +362,7 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
         std::vector<float> buffer(static_cast<std::size_t>(G * (size + span)));
-        std::vector<Query<C>> q(static_cast<std::size_t>(G * size));
+        std::vector<Partner<C>> q(static_cast<std::size_t>(G * size));
         Softmax<G, C> softmax{buffer.data(), buffer.data() + G * size, size, width, block_size, span, scale,
                               {}, {}};
 #pragma omp for schedule(static)
@@ -435,10 +432,7 @@ constexpr int TOGETHER = std::is_same_v<W, bf16> ? 2 : 1;
 inline floats part(const float* columns, int, int p) { return load(columns + p * LANES); }
 inline floats part(const bf16* columns, int i, int p) {
     const pairs both = *reinterpret_cast<const pairs*>(columns + p * 2 * LANES);
-    const pairs one = i ? both & 0xffff0000u : both << 16;
-    floats values;
-    std::memcpy(&values, &one, sizeof values);
-    return values;
+    return as_floats(i ? both & 0xffff0000u : both << 16);
 }
 
 // out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
@@ -605,25 +599,22 @@ void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, con
 
 // out = x . weight + bias, where the weight holds W.
 template <class W, class Y, class X>
-void product_of(Y* out, Rows<X> x, const Matrix& m, i64 tokens, int threads) {
+void product_of(Y* out, const X* rows, const Matrix& m, i64 tokens, int threads) {
+    const auto x = rows_of<Partner<W>>(rows, tokens, m.columns, threads);
     by_blocks(out, m.bias, tokens, m.rows, threads, [&](float* sums, i64 stride, i64 row, i64 t, i64 some) {
         add_block(sums, x.x + t * x.stride, static_cast<const W*>(m.blocks) + row * m.columns, some,
                   m.columns, stride, x.stride);
     });
 }
 
-// [T, K] -> [T, N]. With a weight of bf16, x is rounded to it if the processor multiplies it: that is what
-// a model of bf16 means.
 template <class T>
-void product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {
-    using Bf16s = std::conditional_t<MULTIPLIES_BF16, bf16, float>;
+void product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {  // [T, K] -> [T, N]
     if (m.is_bf16)
-        product_of<bf16>(out, rows_of<Bf16s>(x, tokens, m.columns, threads), m, tokens, threads);
+        product_of<bf16>(out, x, m, tokens, threads);
     else
-        product_of<float>(out, rows_of<float>(x, tokens, m.columns, threads), m, tokens, threads);
+        product_of<float>(out, x, m, tokens, threads);
 }
 
-// ---------------------------------------------------------------- products with weights of 4 bits
 // Calls run(sums), and rounds the sums to `out`: PyTorch would take as long for that as a small product does.
 template <class T, class Run>
 void in_floats(T* out, i64 size, const Run& run) {
@@ -634,6 +625,7 @@ void in_floats(T* out, i64 size, const Run& run) {
     for (i64 i = 0; i < size; ++i) put(out[i], sums[i]);
 }
 
+// ---------------------------------------------------------------- products with weights of 4 bits
 //     packed           blocks of R rows; a column of a block has R / 2 bytes, and byte i holds
 //                      row i below and row i + R / 2 above
 //     scales [G, N, 2] of each group of columns and each row: (stored - 8) * scale + shift
@@ -660,13 +652,10 @@ inline void unpack_bytes(const std::uint8_t* packed, floats& low, floats& high) 
     high = __builtin_convertvector(both >> 4, floats);
 }
 
-// How LANES rows of a group scale what is stored: stored * scale + shift.
+// How LANES rows of a group scale what is stored: (stored - 8) * scale + shift.
 inline void scale_of(const bf16* scales, floats& scale, floats& shift) {
     const words both = *reinterpret_cast<const pairs*>(scales);
-    const words low = both << 16, high = both & 0xffff0000u;
-    std::memcpy(&scale, &low, sizeof scale);
-    std::memcpy(&shift, &high, sizeof shift);
-    shift -= 8 * scale;
+    scale = as_floats(both << 16), shift = as_floats(both & 0xffff0000u);
 }
 
 // Few tokens multiply the low numbers as they are stored, and whole bytes, low + 16 * high, instead of the
@@ -695,6 +684,7 @@ void add_int4_products(float* out, const float* x, const float* x_sum, const std
         for (int p = 0; p < 2 * HALF; ++p) {
             floats scale, shift;
             scale_of(scales + 2 * (g * rows + p * LANES), scale, shift);
+            shift -= 8 * scale;
             for (int t = 0; t < N; ++t) {
                 const floats sum = p < HALF ? low[t][p] : (bytes[t][p - HALF] - low[t][p - HALF]) * 0.0625f;
                 floats& to = *reinterpret_cast<floats*>(out + t * rows + p * LANES);
@@ -729,6 +719,7 @@ inline void unpack_tile(float* tile, const std::uint8_t* packed, const bf16* sca
         floats scale[2], shift[2], stored[2];
         scale_of(scales + 2 * low, scale[0], shift[0]);
         scale_of(scales + 2 * high, scale[1], shift[1]);
+        for (int i = 0; i < 2; ++i) shift[i] -= 8 * scale[i];
         for (i64 c = 0; c < columns; ++c) {
             unpack_bytes(packed + c * R / 2 + low, stored[0], stored[1]);
             *reinterpret_cast<floats*>(tile + c * R + low) = stored[0] * scale[0] + shift[0];
@@ -786,11 +777,10 @@ inline words stored_pairs(words eight, int i) {  // columns 2 i and 2 i + 1 of e
 #endif
 }
 
-// Sums of LANES rows of a group as their numbers are meant: adds sum * scale + x_sum * shift.
+// out += what the sums of LANES rows of a group, less 8, stand for.
 inline void add_scaled(float* out, floats sum, const bf16* scales, float x_sum) {
     floats scale, shift;
     scale_of(scales, scale, shift);
-    shift += 8 * scale;  // 8 is taken off already
     *reinterpret_cast<floats*>(out) = load(out) + sum * scale + x_sum * shift;
 }
 

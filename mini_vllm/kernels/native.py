@@ -46,6 +46,8 @@ FEW_TOKENS = 32
 """Tokens up to which `linear` is faster in float32 than PyTorch's product of the plain weight."""
 INT4_BLOCKS = (64, 32)
 """Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
+PLACES = (0, 16, 4, 20, 8, 24, 12, 28)
+"""Of eight columns of int4 in a word: where the bits of each begin."""
 MOST_INT8_COLUMNS = (1 << 17) - 2
 """Of a weight for `multiply_int8`: so many products of -128 and -128 fit into 32 bits."""
 LEAST_PARALLEL = 1 << 15
@@ -451,18 +453,14 @@ def pack_int4_pairs(stored: Tensor) -> Tensor:
 
     The even ones lie in the lower half, 4 bits each, the odd ones in the upper half.
     """
-    nibbles = stored.view(-1, ROWS, stored.shape[1] // 8, 4, 2).transpose(1, 2)
-    shifts = torch.arange(4)[:, None] * 4 + torch.tensor([0, 16])
-    words = (nibbles.long() << shifts).sum((-2, -1))
+    nibbles = stored.view(-1, ROWS, stored.shape[1] // 8, 8).transpose(1, 2)
+    words = (nibbles.long() << torch.tensor(PLACES)).sum(-1)
     return torch.where(words < 1 << 31, words, words - (1 << 32)).int().contiguous()
 
 
 def unpack_int4_pairs(packed: Tensor) -> Tensor:
     """What was packed: `[N, K]` int32 of 0 .. 15."""
-    shifts = torch.arange(4)[:, None] * 4 + torch.tensor([0, 16])
-    nibbles = (
-        packed.transpose(1, 2)[..., None, None] >> shifts.int() & 15
-    )  # [N / 32, 32, K / 8, 4, 2]
+    nibbles = packed.transpose(1, 2)[..., None] >> torch.tensor(PLACES, dtype=torch.int32) & 15
     return nibbles.reshape(-1, packed.shape[1] * 8)
 
 

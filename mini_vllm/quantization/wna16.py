@@ -167,10 +167,10 @@ class WNA16LinearMethod:
                 layer._parameters.pop(name)
         if not torch.isfinite(scale).all():
             raise ValueError(f"{layer.prefix!r} has a scale that is not finite; is the file whole?")
-        layer.form = cpu_products.int4_form()
         layer.int4_group = self._cpu_group(layer, stored)
         if layer.int4_group:
             group = layer.input_size // scale.shape[1]
+            layer.form = cpu_products.int4_form()
             layer.words = cpu_products.pack_int4(stored, layer.form)
             layer.scale = cpu_products.int4_scales(scale, zero, group // layer.int4_group)
             layer.zero = None
@@ -233,7 +233,9 @@ class WNA16LinearMethod:
     def _cpu_group(self, layer: Linear, stored: Tensor) -> int | None:
         """The group size for an int4 product, or None if there is none for this weight."""
         wanted = self.scheme.bits == 4 and self.dtype != torch.float32
-        if not wanted or stored.device.type != "cpu" or len(stored) % 64 or layer.form is None:
+        if not wanted or stored.device.type != "cpu" or len(stored) % 64:
+            return None
+        if cpu_products.int4_form() is None:
             return None
         return cpu_products.int4_group(
             layer.input_size, layer.input_size // self._num_groups(layer)
