@@ -20,6 +20,10 @@ class UnresolvedMerge(SyntaxError):
     """Marks of a merge stand in the text; `lineno` is that of the first."""
 
 
+class NestedTooDeeply(SyntaxError):
+    """More levels than Python can read; `lineno` is None: it is about the whole file."""
+
+
 def lines_of(text: str) -> list[str]:
     """The lines of a text, each with its end, as Python and editors count them. `str.splitlines`
     would begin one at a form feed or a U+2028 as well, and every number behind it would be off."""
@@ -50,13 +54,13 @@ def parse(text: str, filename: str = "<source>") -> ast.Module:
     """As `ast.parse`, but what a merge has left is said to be that.
 
     Raises:
-        SyntaxError: the text is not Python, or nested deeper than Python can read.
+        SyntaxError: the text is not Python; NestedTooDeeply: it may be, but nobody can read it.
     """
     try:
         return ast.parse(text, filename)
     except (RecursionError, MemoryError):
         said = "nested too deeply for Python: a chain of thousands of `elif`, operators or brackets"
-        raise SyntaxError(said, (filename, None, None, None)) from None
+        raise NestedTooDeeply(said, (filename, None, None, None)) from None
     except SyntaxError:
         line = unresolved_merge(text, broken=True)
         if not line:

@@ -55,7 +55,7 @@ def compare(phase: Phase, folder: Path) -> dict[str, Any]:
 def why_broken(error: SyntaxError | ValueError | RecursionError | MemoryError) -> str:
     """What the parser stumbled over and what to do, in our words: none of the file's own text gets
     into a table that an instructor opens. Else the type of the error and its line."""
-    if isinstance(error, (RecursionError, MemoryError)):
+    if isinstance(error, (RecursionError, MemoryError, source.NestedTooDeeply)):
         return "it nests too deeply for Python's parser; write it as several statements"
     said, line = str(error), getattr(error, "lineno", None)
     where = f"line {line}" if line else "one line"

@@ -93,8 +93,8 @@ class InputProcessor:
         if isinstance(prompt, Mapping):
             if "prompt" not in prompt and "prompt_token_ids" not in prompt:
                 raise ValueError(
-                    f"the prompt is a mapping with {show(sorted(map(str, prompt)))}; it must have "
-                    "'prompt' with text or 'prompt_token_ids'; embeddings are not taken"
+                    f"the prompt is a mapping with {show(sorted(map(str, prompt)))}; it must be "
+                    "text, a list of token ids, or a mapping with 'prompt' or 'prompt_token_ids'"
                 )
             prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
         if isinstance(prompt, str):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,11 +19,7 @@ from mini_vllm.engine.async_llm import Stream
 from mini_vllm.engine.chat_template import flatten, render_chat
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
-from mini_vllm.entrypoints.openai.protocol import (
-    MOST_TOOLS,
-    ChatCompletionRequest,
-    TokenizeRequest,
-)
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
@@ -40,7 +35,7 @@ from mini_vllm.entrypoints.openai.tool_parser import (
     required_calls,
     tool_schema,
 )
-from mini_vllm.errors import show
+from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.inputs import PromptType
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
@@ -144,57 +139,6 @@ def take_request_images(
         return []
     request.messages, images = take_images(request.messages)
     return images
-
-
-def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
-    """Raises APIError for tools that cannot be chosen from, and choices without tools."""
-    tools, choice = request.tools, request.tool_choice
-    if tools is not None and not tools:
-        raise APIError("tools is empty; name at least one or leave it out", param="tools")
-    if not tools:
-        if choice not in (None, "none"):
-            raise APIError(
-                "tool_choice is given but tools is not; add tools or leave it out",
-                param="tool_choice",
-            )
-        return
-    if len(tools) > MOST_TOOLS:
-        raise APIError(
-            f"tools has {len(tools):,} tools; at most {MOST_TOOLS:,} are allowed; send those that "
-            "the conversation may need",
-            param="tools",
-        )
-    names = [_function_name(tool) for tool in tools]
-    if None in names:
-        raise APIError("tools holds one without function.name; add it", param="tools")
-    twice = next((name for name, count in Counter(names).items() if count > 1), None)
-    if twice is not None:
-        raise APIError(f"tools has two named {twice!r}; give each a name of its own", 400, "tools")
-    if isinstance(choice, dict):
-        wanted = _function_name(choice)
-        if wanted not in names:
-            raise APIError(
-                f"tool_choice names {show(wanted)}; the tools are {show(names)}",
-                param="tool_choice",
-            )
-    elif choice not in (None, "none", "auto", "required"):
-        raise APIError(
-            f"tool_choice is {choice!r}; it must be 'none', 'auto', 'required' or a named tool",
-            param="tool_choice",
-        )
-    can_choose = state.enable_auto_tool_choice and state.tool_call_parser is not None
-    if choice in (None, "auto") and not can_choose:
-        raise APIError(
-            '"auto" tool choice needs a server that was started with --enable-auto-tool-choice '
-            "--tool-call-parser hermes",
-            param="tool_choice",
-        )
-
-
-def _function_name(tool: dict[str, Any]) -> str | None:
-    function = tool.get("function")
-    name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else None
 
 
 async def prompt_of(state: ServerState, request: Any) -> list[int]:

@@ -26,7 +26,6 @@ MOST_COPIED = 2**18
 """Entries of lists that all completions of a request may have together: each has its own copy."""
 MOST_EXTRA = 2**16
 """Values inside ``vllm_xargs`` and ``kv_transfer_params``, which are copied for each completion."""
-MOST_TOOLS = 1024
 SAME_NAME = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",

@@ -133,7 +133,7 @@ def test_an_id_in_use_is_refused_and_leaves_no_ghost(
         ((7, "Once", GREEDY), "request_id is 7; it must be a string"),
         (("x", 7, GREEDY), "the prompt is 7; it must be text"),
         (("x", [7.0], GREEDY), "the prompt is [7.0]; it must be text"),
-        (("x", {}, GREEDY), "the prompt is None; it must be text"),
+        (("x", {}, GREEDY), "the prompt is a mapping with []; it must be text"),
         (("x", {"prompt": "a", "cache_salt": 1}, GREEDY), "cache_salt is 1; it must be a string"),
         (("x", [5] * 200, MANY), "the maximum context length is 96"),
         (("x", [9999], MANY), "the prompt has token id 9999"),
