@@ -166,7 +166,61 @@ def test_upstreams_import_gets_a_hint(toy: Course) -> None:
     says(screen(toy)[0], "No module named 'vllm'", "not needed", "mini_vllm")
 
 
+def two_files(course: Course) -> None:
+    """`toy.clock` imports `toy.fifo`, and both are the learner's: the tests import the first."""
+    clock = '"""Counts."""\n\nfrom toy.fifo import clamp\n\nLIMIT = clamp(1, 2, 3)\n'
+    for folder in ("toy", "labs/00-toy"):
+        (course.root / folder / "clock.py").write_text(clock)
+    manifest = course.root / "phases/00-toy/phase.toml"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('["toy.fifo"]', '["toy.fifo", "toy.clock"]'))
+    tests = course.root / "tests/public/00-toy/test_toy.py"
+    tests.write_text(tests.read_text().replace("from toy.fifo", "import toy.clock\nfrom toy.fifo"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import numpi", "No module named 'numpi'"),
+        ("from fifo import Fifo", "fifo.py stands in for toy.fifo: from toy.fifo import"),
+        ("from toy.clock import LIMIT", "Two files import each other"),
+        ("LIMIT = THE_LIMIT", "name 'THE_LIMIT' is not defined"),
+        ("raise SystemExit('bye')", "this file ends its process: SystemExit('bye')"),
+    ],
+)
+def test_a_fault_of_a_file_that_another_imports_is_named_in_its_own_line(
+    toy: Course, line: str, said: str
+) -> None:
+    """Not in the line of the importing file, which is right."""
+    solve(toy)
+    two_files(toy)
+    there = "from collections import deque\n"
+    lab(toy).write_text(text := lab(toy).read_text().replace(there, there + line + "\n"))
+    number = text.splitlines().index(line) + 1
+    says(screen(toy)[0], f"labs/00-toy/fifo.py:{number} fails while it is imported", said)
+
+
 # ---------------------------------------------------------------- what is shown of a failure
+def test_the_next_step_is_the_given_function_that_was_changed(toy: Course) -> None:
+    solve(toy)
+    lab(toy).write_text(lab(toy).read_text().replace("self.items.append(item)", "self.itms.push()"))
+    text = screen(toy)[0]
+    line = lab(toy).read_text().splitlines().index("        self.itms.push()") + 1
+    says(text, "has no attribute 'itms'", f"next: edit labs/00-toy/fifo.py:{line} (Fifo.push)")
+
+
+def test_no_process_is_started_for_a_notebook_in_which_nothing_is_begun(
+    toy: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solve(toy)
+    monkeypatch.setattr(public, "judge_notebook", lambda *_: pytest.fail("it ran"))
+    says(shown(toy), "(not answered yet)", "notebook 0/2")
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text(path.read_text().replace("waste = ...", "waste = 15"))
+    with pytest.raises(pytest.fail.Exception, match="it ran"):
+        shown(toy)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
