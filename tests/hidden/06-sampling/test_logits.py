@@ -638,11 +638,11 @@ def test_06_2_top_p_counts_what_top_k_has_left(subject: Any) -> None:
 
 
 def test_06_2_sums_are_exact_enough(subject: Any) -> None:
-    """The limit lies a tenth of a token's stretch before its end, and behind it: half precision
+    """The limit lies a hundredth of a token's stretch before its end, and behind it: half precision
     would be a token off."""
     row = list(range(228, 100, -1))
     ends = range(15, 125, 10)
-    cuts = [sum(row[:n]) + side * 0.1 * row[n] for n in ends for side in (-1, 1)]
+    cuts = [sum(row[:n]) + side * 0.01 * row[n] for n in ends for side in (-1, 1)]
     p = Program()
     top_p = tensor(p, [cut / sum(row) for cut in cuts])
     p.see(p.call(f"{FILTERS}apply_top_p", logits_of(p, [row] * len(cuts)), top_p).tolist())
