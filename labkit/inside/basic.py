@@ -8,6 +8,10 @@ some.
 from __future__ import annotations
 
 import importlib
+import time
+
+BUSY_WINDOWS = 10
+WINDOW_SECONDS = 0.1
 
 
 def ping() -> str:
@@ -19,3 +23,15 @@ def warm(packages: list[str]) -> None:
     """Import installed packages, so that later answers do not take the time for it."""
     for name in packages:
         importlib.import_module(name)
+
+
+def is_busy() -> bool:
+    """Whether this process computes although it is asked nothing: threads that were started when a
+    module was imported, and never end. A pool that has just done something spins for a moment, so
+    it is looked at for a whole second before it is said."""
+    for _ in range(BUSY_WINDOWS):
+        begin = time.process_time()
+        time.sleep(WINDOW_SECONDS)
+        if time.process_time() - begin < WINDOW_SECONDS / 5:
+            return False
+    return True

@@ -35,6 +35,22 @@ KEYBOARD = (
 )
 
 
+OTHER_DEVICE = (
+    "on the same device|the expected device|compiled with CUDA|No CUDA GPUs|no NVIDIA driver"
+)
+"""What torch says of tensors that do not lie where the others do."""
+ONE_DEVICE = (
+    "Results stay where their inputs are: make new tensors with `device=that_input.device`, and"
+    " send none elsewhere."
+)
+
+
+CIRCULAR = (
+    "Two files import each other, so one of them is not ready yet. Import it inside of the function"
+    " that needs it, or, for annotations alone, below `if TYPE_CHECKING:`."
+)
+
+
 FUTURE_FIRST = (
     "A line of code stands above `from __future__ import annotations`, which must be the first:"
     " move it below."
@@ -157,13 +173,8 @@ def import_problem(phase: Phase, text: str) -> Problem:
         (line for line in reversed(lines) if re.search(r"\w+(Error|Exception)\b", line)), ""
     )
     last = re.sub(r"^E\s+", "", last).strip() or (lines[-1].strip() if lines else "no message")
-    place, code, endless = "", "", "EndlessLoop" in text
-    for module in phase.modules:
-        shown = phase.lab_path(module)
-        hits = re.findall(rf"{re.escape(shown)}\D{{1,8}}(\d+)", text)
-        if hits:
-            place = f"{shown}:{hits[-1]}"
-            code = _source_line(phase.lab_file(module), int(hits[-1]))
+    place, code = _import_place(phase, text)
+    endless = "EndlessLoop" in text
     if endless:
         what = f"{place or f'labs/{phase.slug}'} does not end while it is imported (endless loop?)."
         why = ["A file's top level runs at each import; only functions and names belong there."]
@@ -171,9 +182,36 @@ def import_problem(phase: Phase, text: str) -> Problem:
         return Problem(what, tuple(why), f"mend {place or 'that'}, then make lab-{phase.number}")
     what = f"{place or f'labs/{phase.slug}'} fails while it is imported, so no test could run."
     said = [last, UPSTREAM_IMPORT] if "No module named 'vllm" in last else [last]
+    said += [CIRCULAR] if "partially initialized module" in last else []
+    said += [
+        f"{phase.lab_file(module).name} stands in for {module}: from {module} import …"
+        for module in phase.modules
+        if f"No module named '{phase.lab_file(module).stem}'" in last
+    ]
     if "from __future__ imports must" in last:
         said += [FUTURE_FIRST, *([UPSTREAM_IMPORT] if _imports_vllm(phase) else [])]
     return Problem(what, tuple(said), f"mend {place or 'that'}, then make lab-{phase.number}")
+
+
+def _import_place(phase: Phase, text: str) -> tuple[str, str]:
+    """Where the learner's files stood in a traceback of an import, "labs/…/queue.py:9", and that
+    line of code. One file imports the next, so the innermost line is meant; but where two import
+    each other, that may be a given one, and the line that the learner has added is outside of it.
+    """
+    files = {phase.lab_path(module): module for module in phase.modules}
+    names = "|".join(map(re.escape, files))
+    hits = [(m[1], int(m[2])) for m in re.finditer(rf"({names})\D{{1,8}}(\d+)", text)]
+    places = [(p, n, _source_line(phase.lab_file(files[p]), n)) for p, n in hits]
+    added = [place for place in places if not _is_given(phase, files[place[0]], place[2])]
+    for path, line, code in (added or places)[-1:]:
+        return f"{path}:{line}", code
+    return "", ""
+
+
+def _is_given(phase: Phase, module: str, code: str) -> bool:
+    """Whether the reference has this line, too."""
+    text = phase.reference_file(module).read_text(encoding="utf-8")
+    return code in map(str.strip, text.splitlines())
 
 
 def _imports_vllm(phase: Phase) -> bool:
@@ -191,16 +229,30 @@ def place_of(test: Test, phase: Phase) -> tuple[str, int, str] | None:
 
 
 def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, int, str] | None:
-    """The innermost line of the traceback in a function of the task, or in a helper of the
-    learner's own. Given code and other tasks only pass on what this task got wrong."""
-    others: set[str] = set()
-    for module in phase.modules:
-        others |= source.functions(phase.reference_file(module).read_text(encoding="utf-8")).keys()
+    """The innermost line of the traceback in a function of the task, or in one of the learner's
+    own: a helper, or given code that she has changed. What is given, and other tasks, only pass on
+    what this task got wrong."""
+    frames = [f for f in test.detail.get("frames", []) if f[0].startswith(str(phase.labs))]
+    others = {name for each in phase.exercises for name in each.functions}
+    for module in phase.modules if frames else ():
+        others |= _as_given(phase, module)
     others -= set(exercise.functions)
-    for file, line, function in reversed(test.detail.get("frames", [])):
-        if file.startswith(str(phase.labs)) and function.partition(".<locals>")[0] not in others:
+    for file, line, function in reversed(frames):
+        if function.partition(".<locals>")[0] not in others:
             return Path(file).relative_to(phase.root).as_posix(), line, function
     return None
+
+
+def _as_given(phase: Phase, module: str) -> set[str]:
+    """The functions that are in the learner's file as they are in the reference."""
+    mine, theirs = read_python(phase.lab_file(module)), phase.reference_file(module)
+    text = theirs.read_text(encoding="utf-8")
+    known, given = source.functions(mine), source.functions(text)
+    return {
+        name
+        for name in known.keys() & given.keys()
+        if ast.dump(known[name].node) == ast.dump(given[name].node)
+    }
 
 
 def place_of_fault(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, int, str] | None:
@@ -277,6 +329,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(UPSTREAM_IMPORT)
     elif error == "BdbQuit" or "reading from stdin" in detail.get("message", ""):
         found.append(KEYBOARD)
+    elif re.search(OTHER_DEVICE, detail.get("message", "")):
+        found.append(ONE_DEVICE)
     elif error == "RecursionError":
         calls = Counter(f for file, _, f in detail["frames"] if file.startswith(str(phase.labs)))
         name = calls.most_common(1)[0][0] if calls else "a function"

@@ -50,6 +50,7 @@ KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in
 `labkit.kernels.workers`."""
 WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
+BUSY = "labkit.inside.basic:is_busy"
 SANDBOX = "sandbox"
 """The kind of failure that is the grader's own."""
 LOST = {"hang": "endless loop", "died": "crash", "garbage": "garbage"}
@@ -106,6 +107,7 @@ class Subject(Observed):
         lost: tasks that are over -> why, one of `labkit.grading.result.KINDS`.
         unusable: modules whose import raised or never ended -> why. Their tasks are lost without
             another try: each would wait for the same limit again.
+        calm: whether nothing computes once all modules are imported; None before the first look.
     """
 
     def __init__(self, phase: Phase, launcher: Sandbox) -> None:
@@ -115,6 +117,7 @@ class Subject(Observed):
         self.seconds = 0.0
         self.lost: dict[str, str] = {}
         self.unusable: dict[str, str] = {}
+        self.calm: bool | None = None
         self.phase = phase
         self.packages = sandbox.heavy_packages(phase)
 
@@ -166,6 +169,10 @@ class Subject(Observed):
         for module in self.phase.modules:
             if module not in self.unusable:
                 self._try(module)
+        if self.calm is None and self._process is not None:
+            self.calm = not self._is_busy()
+            if not self.calm:  # whose threads? A fresh worker looks after each module
+                self.close()
         if self._process is None:  # an import has ended it
             self._start()
         self._extra = 0.0 if self.lost or self.unusable else FIRST_SECONDS
@@ -174,11 +181,24 @@ class Subject(Observed):
         """Import a graded module; or remember why that does not work."""
         try:
             self._import([module], ANSWER_SECONDS if self.unusable else IMPORT_SECONDS)
+            if self.calm is False and self._is_busy():
+                self.unusable[module] = "endless loop"
+                self.close()
         except WorkerError as error:
             raised = error.kind == "error"
             usual = "cannot import"
             why = RAISED.get(error.detail["type"], usual) if raised else LOST[error.kind]
             self.unusable[module] = why
+
+    def _is_busy(self) -> bool:
+        """Whether the imports left threads behind that compute without an end. They would make
+        every answer slow, up to the limit of each task."""
+        if self._process is None:
+            return False
+        try:
+            return True in [value for _, value in super()._exchange(BUSY, {})]
+        except WorkerError:
+            return False  # it is gone: the next question will say why
 
     def _import(self, modules: list[str], seconds: float) -> None:
         """

@@ -55,6 +55,22 @@ def answers(phase: Phase) -> dict[str, str]:
     return found
 
 
+def untouched(phase: Phase) -> list[dict[str, Any]]:
+    """The records of a notebook in which no answer is begun, which nothing need run for; [] of
+    another."""
+    book = notebook_source.read(phase)
+    blank = {c.task: notebook_source.student_source(c) for c in book.cells if c.tag == "todo"}
+    try:
+        if answers(phase) != blank:
+            return []
+    except (OSError, ValueError):  # no notebook: the judge says so
+        return []
+    return [
+        {"task": task, "title": title, "outcome": "todo", "message": f"TODO {task}: {title}"}
+        for task, title in book.tasks.items()
+    ]
+
+
 def judge(phase: Phase, solved: bool = False, at: Path | None = None) -> list[dict[str, Any]]:
     """One record a task: {"task", "title", "outcome": passed|failed|todo|missing|hang, "message",
     "line"}.

@@ -21,7 +21,7 @@ from labkit.course import notebook_source
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.skeleton import is_todo, todo_in
 from labkit.inside import alarm, child
-from labkit.judge import told
+from labkit.judge import notebook_judge, told
 from labkit.judge.kept import NOTEBOOK, Kept, Verdicts
 from labkit.process import overlay, reach
 
@@ -127,7 +127,8 @@ def judge(
     kept = kept or Kept()
     with ThreadPoolExecutor(2) as pool:
         answers = None
-        if notebook and phase.notebook and kept.notebook is None:
+        blank = notebook_judge.untouched(phase) if notebook and mapping and phase.notebook else []
+        if notebook and phase.notebook and kept.notebook is None and not blank:
             choice = "labs" if mapping else "reference"
             answers = pool.submit(judge_notebook, phase, mapping, choice)
         left = [exercise for exercise in phase.exercises if exercise.id not in kept.tasks]
@@ -137,7 +138,7 @@ def judge(
             targets = files_of(phase, left) if kept.tasks else [phase.public_tests]
             result = run_tests(phase, targets, mapping, extra=extra)
             _blame_end(result)
-        result.notebook = kept.notebook
+        result.notebook, result.notebook_entered = blank or kept.notebook, set() if blank else None
         if answers:
             result.notebook, result.notebook_entered = answers.result()
     if kept.tasks and not result.broken:

@@ -143,15 +143,15 @@ class Checker:
     def _until_timeout(
         self, work: Callable[[Any], Answer | Finding], jobs: Iterable[Any]
     ) -> list[Answer | Finding | None]:
-        late = threading.Event()
+        late = threading.Lock()  # held for good by the first that does not end
 
         def one(job: Any) -> Answer | Finding | None:
-            if late.is_set():
+            if late.locked():
                 return None
             answer = work(job)
             found = getattr(answer, "findings", (answer,))  # an observation has some, or none
             if any(isinstance(each, Finding) and each.kind == "timeout" for each in found):
-                late.set()
+                return answer if late.acquire(blocking=False) else None
             return answer
 
         return list(self._pool.map(one, jobs))
@@ -230,6 +230,8 @@ class _Run:
             elif report is not None:
                 entry = {"case": case, "capability": capability, **report.plain()}
                 self.result.compiled.append(entry)
+            elif texts[capability] == "✓":
+                texts[capability] = "not run"
         text = " ".join(f"sm_{capability} {mark}" for capability, mark in texts.items())
         return Stage("compile", "failed" if findings else "passed", text, tuple(findings))
 

@@ -105,7 +105,8 @@ def finding_from(error: WorkerError, submission: Submission, kernel: str, doing:
         place = re.search(rf'File "{re.escape(submission.filename)}", line (\d+)', detail)
         seconds = re.search(r"after ([\d.]+) s", detail)
         message = f"{doing} it does not end within {seconds[1] if seconds else '?'} s"
-        return Finding("timeout", message, kernel, int(place[1]) if place else None)
+        known = submission.lines.get(kernel)  # of its `def`, if nothing is known of its inside
+        return Finding("timeout", message, kernel, int(place[1]) if place else known)
     if error.kind == "died":
         code = re.search(r"exit code (-?\d+)", detail)
         return Finding("crash", f"{doing} it {_death(int(code[1]) if code else 0)}", kernel)

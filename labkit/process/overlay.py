@@ -51,11 +51,16 @@ class _Loader(importlib.machinery.SourceFileLoader):
             raise
 
     def exec_module(self, module: ModuleType) -> None:
-        if reach.VARIABLE not in os.environ:
-            return super().exec_module(module)
-        module.__dict__[reach.NAME] = reach.enter
-        super().exec_module(module)
-        reach.watch_kernels(module.__dict__, module.__name__)
+        marked = reach.VARIABLE in os.environ
+        if marked:
+            module.__dict__[reach.NAME] = reach.enter
+        try:
+            super().exec_module(module)
+        except SystemExit as error:  # it would end the tests' process, and nobody would know why
+            ended = ImportError(f"this file ends its process: SystemExit({error.code!r})")
+            raise ended.with_traceback(error.__traceback__) from None
+        if marked:
+            reach.watch_kernels(module.__dict__, module.__name__)
 
 
 class Finder(MetaPathFinder):

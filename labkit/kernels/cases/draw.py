@@ -64,6 +64,8 @@ class Case:
         graded: whether bytes and FLOPs are compared with the least possible. Its sizes are fixed.
         once: whether its half-precision outputs must be float64's, rounded once; of some kernels
             all cases are such (`tolerances.ROUNDED_ONCE`).
+        cancels: whether values of opposite signs, shared by thousands of keys, all but cancel: the
+            honest error is then larger by the sum's condition (`tolerances.long_sum`).
     """
 
     name: str
@@ -72,6 +74,7 @@ class Case:
     make: Callable[[Draw, torch.dtype], Setup]
     graded: bool = False
     once: bool = False
+    cancels: bool = False
 
 
 def lazy_zeros(*shape: int, dtype: torch.dtype) -> Tensor:

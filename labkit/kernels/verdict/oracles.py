@@ -70,6 +70,16 @@ def paged_decode(problem: Problem, mass: bool = False) -> dict[str, Tensor]:
     return {"output": torch.stack(rows)}
 
 
+def condition(spec: str, problem: Problem) -> float:
+    """How much attention's sum of magnitudes, sum(w |v|), is larger than its sum, sum(w v).
+
+    Rounding errors are relative to the former (`tolerances.long_sum`).
+    """
+    attention = paged_prefill if spec == "paged_prefill" else paged_decode
+    magnitudes = attention({**problem, "value_cache": problem["value_cache"].abs()})["output"]
+    return float(magnitudes.norm() / attention(problem)["output"].norm())
+
+
 def paged_prefill(problem: Problem) -> dict[str, Tensor]:
     """Each new token sees what lies before it in its request, and itself.
 

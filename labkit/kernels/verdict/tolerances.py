@@ -30,6 +30,7 @@ class Bound:
 
 EXACT = Bound(0.0, 0.0)
 FLOAT32 = Bound(honest=4.2e-7, bug=5.4e-4)
+"""Honest: seven roundings u = 2^-24. Attention over many keys may need more: `long_sum`."""
 SPLIT_FLOAT32 = Bound(honest=1.1e-6, bug=5.4e-4)
 """A split hands over its lse in float32. Around 110 these numbers lie 7.6e-6 apart, and the shares
 of the splits inherit the rounding; one kernel that sees all keys has no such number."""
@@ -45,6 +46,33 @@ INT8_PAGES = {
 """Attention over int8 pages rounds weights that hold the values' scales."""
 ROW_FACTOR = 4.0
 """A row of few numbers may be this much worse than all numbers together."""
+
+
+def long_sum(tiles: int, condition: float = 1.0) -> float:
+    """How much larger than `FLOAT32.honest` the honest error of attention is, if its keys come in
+    so many tiles, and its values cancel.
+
+    Attention is o = S / L with S = sum(w v) and L = sum(w). A kernel that sees its keys tile by
+    tile rounds each of these twice a tile: the rescaled sum, and what is added to it. A rounding is
+    wrong by at most u = 2^-24 of the sum so far, and by u / sqrt(3) on average; 4 n of them that
+    know nothing of each other add up to u sqrt(4 n / 3). For 94 tiles these are 11 u, not 7.
+
+    What float32 makes of S is the exact sum of terms w v (1 + d), where d holds all roundings that
+    a term went through, its exp's among them. So an error is relative to the sum of the magnitudes:
+
+        |error of S| <= max |d| sum(w |v|) = max |d| condition |S|,
+        condition = sum(w |v|) / |sum(w v)|,
+
+    in whatever order one sums. L has terms of one sign: its condition is 1. If a key with the
+    weight of thousands has a value around 3, and the thousands have values around -3
+    (`Case.cancels`), the condition is about 6. Random values cancel too, but as they are added:
+    their sum so far is small as well, and nothing is allowed for that.
+
+    The limit knows none of this. It is the same for all cases, and further away than what this
+    gives for any: a sum or a weight in half precision is wrong by a hundred times as much.
+    """
+    return max(1.0, (4 * tiles / 3) ** 0.5 / 7) * condition
+
 
 _EXACT_KERNELS = ("store_kv", "apply_token_bitmask", "rejection_random_sample")
 _BY_DTYPE = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}

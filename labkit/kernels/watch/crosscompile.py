@@ -21,11 +21,11 @@ from torch import Tensor
 
 from labkit.kernels.watch.extract import Submission
 from labkit.kernels.watch.findings import Finding
+from labkit.kernels.watch.limits import limit_compiler
 from mini_vllm.kernels.launch import Launch
 
 SHARED_LIMIT = {80: 163 * 1024, 90: 227 * 1024}  # bytes that one block can have
 ALIGNMENT = 16
-MAX_UNROLLED = 5_000  # iterations of tl.static_range, in one kernel
 POINTERS = {
     "bool": "*i1", "uint8": "*u8", "int8": "*i8", "int16": "*i16", "int32": "*i32",
     "int64": "*i64", "float16": "*fp16", "bfloat16": "*bf16", "float32": "*fp32",
@@ -146,7 +146,7 @@ def compile_kernel(submission: Submission, request: CompileRequest) -> CompileRe
         constexprs=dict(request.values),
         attrs={(names.index(name),): [["tt.divisibility", 16]] for name in request.aligned},
     )
-    _limit_unrolling()
+    limit_compiler()
     options = {"num_warps": request.num_warps, "num_stages": request.num_stages}
     try:
         target = GPUTarget("cuda", request.capability, 32)
@@ -154,27 +154,6 @@ def compile_kernel(submission: Submission, request: CompileRequest) -> CompileRe
     except Exception as error:
         return _rejected(submission, module, request, error)
     return _report(request, compiled, begin)
-
-
-def _limit_unrolling() -> None:
-    """Let the compiler refuse to write out a loop that would fill its memory."""
-    import triton.language as tl
-
-    unrolled = 0
-    stock = getattr(tl.static_range, "stock_init", tl.static_range.__init__)
-
-    def limited(self: Any, *bounds: Any, **named: Any) -> None:
-        nonlocal unrolled
-        stock(self, *bounds, **named)
-        unrolled += len(range(self.start.value, self.end.value, self.step.value))
-        if unrolled > MAX_UNROLLED:
-            raise ValueError(
-                f"tl.static_range writes its loop out: that makes {unrolled:,} copies, and more"
-                f" than {MAX_UNROLLED:,} are not compiled here. Use range for a loop that long"
-            )
-
-    tl.static_range.stock_init = stock
-    tl.static_range.__init__ = limited
 
 
 def _report(request: CompileRequest, compiled: Any, begin: float) -> CompileReport | Finding:

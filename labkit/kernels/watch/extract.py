@@ -57,6 +57,7 @@ ALLOWED = (
     ast.Attribute, ast.Name, ast.Constant, ast.Subscript, ast.Slice, ast.Tuple, ast.List,
     ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop,
 )  # fmt: skip
+MAX_DEPTH = 150  # of a statement's parts in each other; what reads them has a stack of 1,000
 SPOKEN = {
     ast.AsyncFunctionDef: "an async function",
     ast.ClassDef: "a class",
@@ -126,6 +127,10 @@ def extract(
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None)
         return [Finding("lint", f"not Python: {error}", spec.name, line)]
+    deep = _too_deep(tree)
+    if deep:
+        message = f"operators and brackets are nested more than {MAX_DEPTH} deep"
+        return [Finding("lint", message, spec.name, deep)]
     findings = list(_lint_module(tree))
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
     expected = _functions(reference_source(spec) if reference is None else reference)
@@ -140,6 +145,7 @@ def extract(
     todo = [finding for name in reached if (finding := _todo(functions[name]))]
     if todo:
         return todo
+    findings += _recursion(reached, functions)[:1]
     constants = {_name_of(node) for node in tree.body if _is_constant(node)}
     known = set(functions) | constants | BUILTINS
     for name in reached:
@@ -209,6 +215,14 @@ def _is_docstring(node: ast.stmt) -> bool:
     )
 
 
+def _too_deep(tree: ast.Module) -> int | None:
+    """The line of the first part that is nested too deep to be read by recursion."""
+    level: list[ast.AST] = [tree]
+    for _ in range(MAX_DEPTH):
+        level = [inner for node in level for inner in ast.iter_child_nodes(node)]
+    return next((line for node in level if (line := getattr(node, "lineno", None))), None)
+
+
 def _lint_module(tree: ast.Module) -> Iterator[Finding]:
     """Findings about everything at the top of the file that is no kernel."""
     imports = ("import triton", "import triton.language as tl")
@@ -274,6 +288,24 @@ def _reachable(names: list[str], functions: dict[str, ast.FunctionDef]) -> list[
             reached.add(name)
             waiting += [other for other in _called(functions[name]) if other in functions]
     return [name for name in functions if name in reached]
+
+
+def _recursion(names: list[str], functions: dict[str, ast.FunctionDef]) -> list[Finding]:
+    """Calls that lead back to the function that they stand in, which Triton follows for ever."""
+    return [
+        Finding(
+            "lint",
+            f"{name} calls itself{'' if call.id == name else f' by way of {call.id}'}: a kernel"
+            " cannot. Write a loop",
+            name,
+            call.lineno,
+        )
+        for name in names
+        for call in ast.walk(functions[name])
+        if isinstance(call, ast.Name)
+        and call.id in functions
+        and name in _reachable([call.id], functions)
+    ]
 
 
 def _todo(node: ast.FunctionDef) -> Finding | None:

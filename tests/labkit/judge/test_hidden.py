@@ -54,6 +54,20 @@ def test_a_run_of_some_tasks_has_no_test_of_the_others(tmp_path: Path) -> None:
     assert [(test.task, test.outcome) for test in result.tests] == [("00.2", "passed")]
 
 
+SPINNING = """
+import threading
+
+
+def spin():
+    while True:
+        pass
+
+
+for _ in range(4):
+    threading.Thread(target=spin, daemon=True).start()
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -61,14 +75,15 @@ def test_a_run_of_some_tasks_has_no_test_of_the_others(tmp_path: Path) -> None:
         ("import os\nos._exit(3)\n", "crash"),
         ("raise ValueError\n", "cannot import"),
         ("raise NotImplementedError\n", "open TODO"),
+        (SPINNING, "endless loop"),
     ],
-    ids=["loop", "exit", "raise", "todo"],
+    ids=["loop", "exit", "raise", "todo", "threads"],
 )
 def test_an_import_that_fails_is_waited_for_once(
     monkeypatch: pytest.MonkeyPatch, text: str, why: str
 ) -> None:
     """Each task has a fresh worker, and each would wait for the same import again."""
-    monkeypatch.setattr(hidden, "IMPORT_SECONDS", 1.0 if why == "endless loop" else 60.0)
+    monkeypatch.setattr(hidden, "IMPORT_SECONDS", 1.0 if text.startswith("while") else 60.0)
     phase = course().phase("00")
     sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
     started: list[Any] = []
@@ -82,7 +97,8 @@ def test_an_import_that_fails_is_waited_for_once(
                     subject.call("labkit.inside.basic:ping")
         assert subject.lost == dict.fromkeys(("00.1", "00.2", "00.4"), why)
     ends = why in ("endless loop", "crash")  # a fresh worker, to see whether it comes up
-    assert len(started) == 1 + ends
+    looks = text == SPINNING  # another, to see which module it is
+    assert len(started) == 1 + ends + looks
 
 
 @pytest.mark.parametrize(

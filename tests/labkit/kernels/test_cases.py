@@ -390,6 +390,15 @@ def test_a_bound_keeps_its_distance_from_both_sides(bound: tolerances.Bound) -> 
     assert 1.9 * bound.honest <= bound.limit <= bound.bug / 1.9
 
 
+CANCELLING = [(spec, case.name) for spec in SPECS for case in cases_of(spec) if case.cancels]
+
+
+@pytest.mark.parametrize(("spec", "case"), CANCELLING)
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_said_to_cancel_does(spec: str, case: str, seed: int) -> None:
+    assert 3 < oracles.condition(spec, build(spec, case, seed)[0]) < 12
+
+
 def test_every_bug_can_be_planted() -> None:
     for bug in BUGS:
         assert bug.apply(reference_source(SPECS[bug.spec])) and cases.find_case(bug.spec, bug.case)

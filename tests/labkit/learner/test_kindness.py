@@ -27,6 +27,7 @@ from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.grading import likeness
 from labkit.judge import diagnose, public
+from labkit.judge.mistakes import Mutant
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, check, check_close, predict
 from labkit.setup import bootstrap
@@ -166,7 +167,61 @@ def test_upstreams_import_gets_a_hint(toy: Course) -> None:
     says(screen(toy)[0], "No module named 'vllm'", "not needed", "mini_vllm")
 
 
+def two_files(course: Course) -> None:
+    """`toy.clock` imports `toy.fifo`, and both are the learner's: the tests import the first."""
+    clock = '"""Counts."""\n\nfrom toy.fifo import clamp\n\nLIMIT = clamp(1, 2, 3)\n'
+    for folder in ("toy", "labs/00-toy"):
+        (course.root / folder / "clock.py").write_text(clock)
+    manifest = course.root / "phases/00-toy/phase.toml"
+    text = manifest.read_text()
+    manifest.write_text(text.replace('["toy.fifo"]', '["toy.fifo", "toy.clock"]'))
+    tests = course.root / "tests/public/00-toy/test_toy.py"
+    tests.write_text(tests.read_text().replace("from toy.fifo", "import toy.clock\nfrom toy.fifo"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import numpi", "No module named 'numpi'"),
+        ("from fifo import Fifo", "fifo.py stands in for toy.fifo: from toy.fifo import"),
+        ("from toy.clock import LIMIT", "Two files import each other"),
+        ("LIMIT = THE_LIMIT", "name 'THE_LIMIT' is not defined"),
+        ("raise SystemExit('bye')", "this file ends its process: SystemExit('bye')"),
+    ],
+)
+def test_a_fault_of_a_file_that_another_imports_is_named_in_its_own_line(
+    toy: Course, line: str, said: str
+) -> None:
+    """Not in the line of the importing file, which is right."""
+    solve(toy)
+    two_files(toy)
+    there = "from collections import deque\n"
+    lab(toy).write_text(text := lab(toy).read_text().replace(there, there + line + "\n"))
+    number = text.splitlines().index(line) + 1
+    says(screen(toy)[0], f"labs/00-toy/fifo.py:{number} fails while it is imported", said)
+
+
 # ---------------------------------------------------------------- what is shown of a failure
+def test_the_next_step_is_the_given_function_that_was_changed(toy: Course) -> None:
+    solve(toy)
+    lab(toy).write_text(lab(toy).read_text().replace("self.items.append(item)", "self.itms.push()"))
+    text = screen(toy)[0]
+    line = lab(toy).read_text().splitlines().index("        self.itms.push()") + 1
+    says(text, "has no attribute 'itms'", f"next: edit labs/00-toy/fifo.py:{line} (Fifo.push)")
+
+
+def test_no_process_is_started_for_a_notebook_in_which_nothing_is_begun(
+    toy: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solve(toy)
+    monkeypatch.setattr(public, "judge_notebook", lambda *_: pytest.fail("it ran"))
+    says(shown(toy), "(not answered yet)", "notebook 0/2")
+    path = toy.root / "labs/00-toy/lab.ipynb"
+    path.write_text(path.read_text().replace("waste = ...", "waste = 15"))
+    with pytest.raises(pytest.fail.Exception, match="it ran"):
+        shown(toy)
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [
@@ -238,6 +293,10 @@ def test_the_next_step_is_the_line_that_a_kernel_s_fault_names(
     expected = ("labs/00-toy/fifo.py", line, "Fifo.drain")
     assert place == (expected if found else None)
     assert diagnose.place_of_fault(test, phase, phase.exercise("1")) is None, "another task's"
+    if found:  # a known mistake is in a function, the fault in a line of it
+        mistake = Mutant("00.2", "leave it", "You leave it.", "toy.fifo", "Fifo.drain", "")
+        said = loop.place_to_edit(phase, phase.exercise("2"), [test], [], mistake)
+        assert said == f"labs/00-toy/fifo.py:{line} (Fifo.drain)"
 
 
 @pytest.mark.parametrize("line", ["while True:\n    pass", "for _ in iter(int, 1):\n    pass"])
@@ -258,6 +317,27 @@ def test_a_result_that_is_cut_off_is_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="what the tests found out is cut off") as refused:
         public._events(report)
     assert refused.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Tensor on device meta is not on the expected device cpu!",
+        "Expected all tensors to be on the same device, but found two: cuda:0 and cpu!",
+        "Torch not compiled with CUDA enabled",
+    ],
+)
+def test_a_tensor_that_lies_elsewhere_is_told_where_to_lie(toy: Course, said: str) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", f"raise RuntimeError({said!r})")
+    says(screen(toy)[0], said, "Results stay where their inputs are")
+
+
+def test_a_refusal_in_words_is_shown_without_its_comparison(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "assert False, 'not yet'")
+    text = screen(toy)[0]
+    assert "not yet" in text and "assert False" not in text
 
 
 def test_a_long_exception_is_cut(toy: Course) -> None:
