@@ -35,6 +35,16 @@ KEYBOARD = (
 )
 
 
+OTHER_DEVICE = (
+    "on the same device|the expected device|compiled with CUDA|No CUDA GPUs|no NVIDIA driver"
+)
+"""What torch says of tensors that do not lie where the others do."""
+ONE_DEVICE = (
+    "Results stay where their inputs are: make new tensors with `device=that_input.device`, and"
+    " send none elsewhere."
+)
+
+
 CIRCULAR = (
     "Two files import each other, so one of them is not ready yet. Import it inside of the function"
     " that needs it, or, for annotations alone, below `if TYPE_CHECKING:`."
@@ -319,6 +329,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(UPSTREAM_IMPORT)
     elif error == "BdbQuit" or "reading from stdin" in detail.get("message", ""):
         found.append(KEYBOARD)
+    elif re.search(OTHER_DEVICE, detail.get("message", "")):
+        found.append(ONE_DEVICE)
     elif error == "RecursionError":
         calls = Counter(f for file, _, f in detail["frames"] if file.startswith(str(phase.labs)))
         name = calls.most_common(1)[0][0] if calls else "a function"

@@ -196,6 +196,9 @@ def place_to_edit(
     if holes:
         return where_to_edit(phase, exercise, holes[0].name)
     if mutant and mutant.exercise == exercise.id:
+        fault = diagnose.place_of_fault(failed[0], phase, exercise) if failed else None
+        if fault and fault[2] == mutant.function:
+            return f"{fault[0]}:{fault[1]} ({fault[2]})"
         return where_to_edit(phase, exercise, mutant.function)
     for test in failed[:1]:  # what others trip over may be what this one is about
         returned = (test.detail.get("returned") or {}).get("function")

@@ -176,7 +176,8 @@ def _short_message(detail: dict[str, object]) -> list[str]:
     lines = shorten(message, MAX_MESSAGE).splitlines() or [""]
     if error not in ("AssertionError", ""):
         lines[0] = f"{error}: {lines[0]}".removesuffix(": ")
-    return [line for line in lines if line.strip()][:8]
+    said = [line for line in lines if line.strip()][:8]
+    return said[:-1] if len(said) > 1 and said[-1] == "assert False" else said
 
 
 def _show_prints(screen: Screen, detail: dict[str, object]) -> None:

@@ -154,8 +154,9 @@ def test_next_points_past_given_code_and_at_helpers_of_your_own(toy: Course) -> 
 
 def test_next_points_at_given_codes_caller(toy: Course) -> None:
     solve(toy)
-    text = lab(toy).read_text()
-    lab(toy).write_text(text.replace("self.items.append(item)", "self.items.append(item + 0)"))
+    for file in (lab(toy), toy.phase("0").reference_file("toy.fifo")):  # given, and as given
+        text = file.read_text()
+        file.write_text(text.replace("self.items.append(item)", "self.items.append(item + 0)"))
     rewrite(toy, "Fifo.drain", "self.push('no number')\nreturn []")
     text, _ = screen(toy)
     says(text, "in Fifo.push, labs/00-toy/fifo.py:", "(Fifo.drain), then make lab-00")

@@ -27,6 +27,7 @@ from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.grading import likeness
 from labkit.judge import diagnose, public
+from labkit.judge.mistakes import Mutant
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, check, check_close, predict
 from labkit.setup import bootstrap
@@ -292,6 +293,10 @@ def test_the_next_step_is_the_line_that_a_kernel_s_fault_names(
     expected = ("labs/00-toy/fifo.py", line, "Fifo.drain")
     assert place == (expected if found else None)
     assert diagnose.place_of_fault(test, phase, phase.exercise("1")) is None, "another task's"
+    if found:  # a known mistake is in a function, the fault in a line of it
+        mistake = Mutant("00.2", "leave it", "You leave it.", "toy.fifo", "Fifo.drain", "")
+        said = loop.place_to_edit(phase, phase.exercise("2"), [test], [], mistake)
+        assert said == f"labs/00-toy/fifo.py:{line} (Fifo.drain)"
 
 
 @pytest.mark.parametrize("line", ["while True:\n    pass", "for _ in iter(int, 1):\n    pass"])
@@ -312,6 +317,27 @@ def test_a_result_that_is_cut_off_is_a_full_disk(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="what the tests found out is cut off") as refused:
         public._events(report)
     assert refused.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Tensor on device meta is not on the expected device cpu!",
+        "Expected all tensors to be on the same device, but found two: cuda:0 and cpu!",
+        "Torch not compiled with CUDA enabled",
+    ],
+)
+def test_a_tensor_that_lies_elsewhere_is_told_where_to_lie(toy: Course, said: str) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", f"raise RuntimeError({said!r})")
+    says(screen(toy)[0], said, "Results stay where their inputs are")
+
+
+def test_a_refusal_in_words_is_shown_without_its_comparison(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", "assert False, 'not yet'")
+    text = screen(toy)[0]
+    assert "not yet" in text and "assert False" not in text
 
 
 def test_a_long_exception_is_cut(toy: Course) -> None:
