@@ -342,3 +342,26 @@ def test_00_3_random_traces(subject: Any, reference: Any, profile: str, seed: in
     """Fresh random traces beside the reference, step by step."""
     trace = generate(profile, seed, steps=40).to_dict()
     assert subject.trace(trace) == reference.trace(trace)
+
+
+def test_00_2_however_many_there_are(subject: Any) -> None:
+    """3,000 tokens and 500 drafts are counted to the last."""
+    program = Program()
+    request = new_request(program, [1, 2])
+    request.output_token_ids.extend([7] * 3000)
+    request.all_token_ids.extend([7] * 3000)
+    program.set(request, "spec_token_ids", [8] * 500)
+    program.see([request.num_tokens, request.num_tokens_with_spec])
+    assert subject.run(program) == [[3002, 3502]]
+
+
+def test_00_3_a_long_list_stays_the_callers(subject: Any) -> None:
+    """100 tokens at once are appended, and the list that held them still does."""
+    program = Program()
+    request = new_request(program, [1])
+    tokens = program.call("builtins:list", list(range(100)))
+    request.append_output_token_ids(tokens)
+    request.append_output_token_ids(5)
+    program.see([tokens, request.output_token_ids, request.all_token_ids])
+    every = list(range(100))
+    assert subject.run(program) == [[every, [*every, 5], [1, *every, 5]]]

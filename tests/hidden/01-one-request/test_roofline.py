@@ -29,6 +29,7 @@ def shapes(draw: Any) -> dict[str, Any]:
         "num_attention_heads": kv_heads * draw(st.integers(1, 4)),
         "num_key_value_heads": kv_heads,
         "head_dim": 2 * draw(st.integers(1, 8)),
+        "tie_word_embeddings": draw(st.booleans()),
     }
 
 

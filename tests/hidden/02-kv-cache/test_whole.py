@@ -6,12 +6,14 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Sequence
+from itertools import product
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from labkit.judge.collisions import crc_twins, weak_hashes_say_7
 from labkit.process.worker import Program
 
 many = settings(
@@ -101,6 +103,44 @@ def test_02_1_keys_are_not_cut_to_a_few_bits(subject: Any) -> None:
     names = p.call("builtins:map", name, p.call("builtins:zip", p.call("builtins:range", 200_000)))
     p.see(p.call("builtins:len", p.call("builtins:set", names)))
     assert subject.run(p) == [200_000]
+
+
+def test_02_1_no_checksum_stands_for_a_key(subject: Any, seed: int) -> None:
+    """Texts of one CRC-32 have two names, and so have others when `hash()` and all checksums say 7
+    to everything: a name is made of the keys themselves."""
+    p = Program()
+    hasher = p.new(f"{HASH}BlockHasher", 4, b"root")
+    texts = [text.decode() for text in crc_twins(seed)]
+    with weak_hashes_say_7(p):
+        for text in (*texts, "x", "y"):
+            first_name(p, hasher, lora_name=text)
+            first_name(p, hasher, cache_salt=text)
+            first_name(p, hasher, mm_hashes=[(0, 1, text)])
+    names = [name for (name,) in subject.run(p)]
+    assert len(set(names)) == 12, "what tells contents apart is hash() or a checksum"
+
+
+def test_02_1_an_empty_text_is_not_none(subject: Any) -> None:
+    """No adapter, salt or image, and each of them with an empty name: eight contents."""
+    p = Program()
+    hasher = p.new(f"{HASH}BlockHasher", 4, b"root")
+    for lora, salt, images in product((None, ""), (None, ""), ([], [(0, 1, "")])):
+        first_name(p, hasher, lora_name=lora, cache_salt=salt, mm_hashes=images)
+    assert len({name for (name,) in subject.run(p)}) == 8, "an empty text was taken for none"
+
+
+TIDY = ("a", " a", "a ", "\ta", "a\n", "a\0", "A", "\uff41", "a\u200b", "\u00e4", "a\u0308", "'a'")
+"""Texts that tidying makes equal: spaces, ends, capitals, quotes, Unicode's other forms."""
+
+
+@pytest.mark.parametrize("part", ["lora_name", "cache_salt", "mm_hashes"])
+def test_02_1_keys_are_taken_as_they_are(subject: Any, part: str) -> None:
+    """Users choose these texts, and two that look alike are two."""
+    p = Program()
+    hasher = p.new(f"{HASH}BlockHasher", 4, b"root")
+    for text in TIDY:
+        first_name(p, hasher, **{part: [(0, 1, text)] if part == "mm_hashes" else text})
+    assert len({name for (name,) in subject.run(p)}) == len(TIDY), "texts were changed"
 
 
 def test_02_1_equal_texts_are_equal_whoever_made_them(subject: Any) -> None:

@@ -334,6 +334,35 @@ def test_05_2_a_state_moves_as_it_is(subject: Any) -> None:
     assert adapters == ["adapter0", "adapter1", "adapter2"] and tokens == [[], [71], [70]]
 
 
+def test_05_2_as_many_move_as_there_are_holes(subject: Any) -> None:
+    """25 of 40 leave at once, and the rows are dense again: 15 of them."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 40, 12, SIZE)
+    for number in range(40):
+        batch.add_request(state(p, f"r{number}", [number + 1]), [number + 1], 0)
+    for number in range(25):
+        batch.remove_request(f"r{number}")
+    batch.condense()
+    see_batch(p, batch)
+    rows, order = read_batch(subject.run(p))
+    assert rows == {f"r{n}": ([n + 1], 0, [n + 1]) for n in range(25, 40)}
+    assert sorted(order) == sorted(rows), "holes are left between the rows"
+
+
+def test_05_3_requests_of_many_tokens(subject: Any) -> None:
+    """Ends are counted beyond 16 bits too."""
+    p = Program()
+    counts = [40_000, 1, 70_000]
+    flat = p.call(f"{BATCH}flatten_tokens", np.array(counts, np.int32), np.zeros(3, np.int32))
+    p.see(flat.query_start_loc)
+    p.see(flat.positions)
+    p.see(flat.req_indices)
+    starts, positions, rows = subject.run(p)
+    assert starts.tolist() == [0, 40_000, 40_001, 110_001]
+    assert np.array_equal(positions, np.concatenate([np.arange(count) for count in counts]))
+    assert np.array_equal(rows, np.repeat(np.arange(3), counts))
+
+
 def test_05_3_arrays_of_their_own_in_64_bits(subject: Any) -> None:
     """Two steps: what the first one laid out stays, in the widths that it was promised, for more
     requests and longer contexts than 16 bits count."""

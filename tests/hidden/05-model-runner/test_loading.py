@@ -226,6 +226,9 @@ UP = "model.layers.1.mlp.up_proj.weight"
         put(UP, torch.ones(5, 8, 1)),
         put("lm_head.bias", torch.ones(11)),
         put("draft.lm_head.weight", torch.ones(11, 8)),
+        put("model.norm.weight", torch.ones(1, 8)),
+        put("model.layers.0.self_attn.rotary_emb.weight", torch.ones(2)),
+        put("model.layers.0.self_attn.inv_freq", torch.ones(2)),
     ],
     ids=[
         "no up",
@@ -240,6 +243,9 @@ UP = "model.layers.1.mlp.up_proj.weight"
         "a third dimension",
         "a head's bias",
         "another head",
+        "a dimension in front",
+        "weights of a rotary_emb",
+        "frequencies of something else",
     ],
 )
 def test_05_8_what_does_not_fit_is_refused(subject: Any, reference: Any, change: Change) -> None:
@@ -304,6 +310,18 @@ def test_05_8_what_is_not_needed_does_no_harm(subject: Any) -> None:
         tensors[f"model.layers.{layer}.self_attn.rotary_emb.inv_freq"] = torch.ones(2)
     tensors["lm_head.weight"] = torch.zeros(11, 8)
     assert load(subject, config, tensors, files=2) == right
+
+
+@pytest.mark.parametrize("shape", [[2, 3], [2, 2], [6], [1, 3, 2], [3, 1]], ids=str)
+def test_05_8_a_refused_tensor_changes_nothing(subject: Any, shape: list[int]) -> None:
+    """As many numbers, fewer, or such as torch would repeat: not one of them is copied."""
+    p = Program()
+    target, tensor = p.call("torch:zeros", 3, 2), p.call("torch:ones", shape)
+    refuse = p.new("unittest:TestCase").assertRaises
+    copy_weight, file = p.name(f"{LOADER}copy_weight"), p.call("pathlib:Path", "model.safetensors")
+    refuse(p.name("builtins:ValueError"), copy_weight, target, tensor, "norm", file)
+    p.see(target.tolist())
+    assert subject.run(p) == [[[0.0, 0.0]] * 3], "a tensor that was refused has been copied"
 
 
 def test_05_8_half_precision_is_widened(subject: Any) -> None:

@@ -629,6 +629,64 @@ def test_06_2_as_many_as_are_wanted(subject: Any, k: int) -> None:
     assert abs(left - k) <= 1  # a sum of thousands may be a token off
 
 
+def test_06_2_top_p_counts_what_top_k_has_left(subject: Any) -> None:
+    """Of 5, 3 and 2 top-k leaves 5 and 3, and 5 of 8 are more than 0.5625; of 10 they are not."""
+    p = Program()
+    filters = tensor(p, [2]), tensor(p, [0.5625])
+    p.see(p.call(f"{FILTERS}apply_top_k_top_p", logits_of(p, [[5, 3, 2]]), *filters).tolist())
+    assert kept(subject.run(p)[0]) == [[0]], "top-p has to come behind top-k"
+
+
+def test_06_2_sums_are_exact_enough(subject: Any) -> None:
+    """The limit lies a tenth of a token's stretch before its end, and behind it: half precision
+    would be a token off."""
+    row = list(range(228, 100, -1))
+    ends = range(15, 125, 10)
+    cuts = [sum(row[:n]) + side * 0.1 * row[n] for n in ends for side in (-1, 1)]
+    p = Program()
+    top_p = tensor(p, [cut / sum(row) for cut in cuts])
+    p.see(p.call(f"{FILTERS}apply_top_p", logits_of(p, [row] * len(cuts)), top_p).tolist())
+    left = [len(tokens) for tokens in kept(subject.run(p)[0])]
+    assert left == [n + more for n in ends for more in (0, 1)]
+
+
+def test_06_2_half_of_a_large_vocabulary(subject: Any) -> None:
+    """Of 20,000 different tokens some 15,000 are wanted."""
+    row = list(range(40_000, 20_000, -1))
+    p = Program()
+    top_p = tensor(p, [sum(row[:15_000]) / sum(row)])
+    result = p.call(f"{FILTERS}apply_top_p", logits_of(p, [row]), top_p)
+    p.see(p.call("torch:isfinite", result).sum().item())
+    (left,) = subject.run(p)
+    assert abs(left - 15_000) <= 50  # a sum of thousands may be some tokens off
+
+
+def test_06_1_min_p_of_1_keeps_the_largest_alone(subject: Any) -> None:
+    """And those that are as large; a token half a thousandth below it goes."""
+    p = Program()
+    logits, one = tensor(p, [[0.0, -0.0005, 0.0]]), tensor(p, [1.0])
+    p.see(p.call(f"{FILTERS}apply_min_p", logits, one).tolist())
+    assert kept(subject.run(p)[0]) == [[0, 2]]
+
+
+def test_06_1_top_k_of_thousands(subject: Any) -> None:
+    """2,000 of 3,000, beside a row that wants one."""
+    p = Program()
+    logits = logits_of(p, [list(range(4000, 1000, -1))] * 2)
+    result = p.call(f"{FILTERS}apply_top_k", logits, tensor(p, [2000, 1]))
+    p.see(p.call("torch:isfinite", result).sum(1).tolist())
+    assert subject.run(p) == [[2000, 1]]
+
+
+def test_06_3_nothing_may_be_allowed(subject: Any) -> None:
+    """A row of which every token is ruled out has none left; the sampler says so."""
+    p = Program()
+    allowed = tensor(p, [[False, False], [True, False]])
+    logits = tensor(p, [[1.0, 2.0], [1.0, 2.0]])
+    p.see(p.call(f"{FILTERS}apply_allowed_token_ids", logits, allowed).tolist())
+    assert kept(subject.run(p)[0]) == [[], [0]]
+
+
 def test_06_3_what_is_handed_over_stays(subject: Any) -> None:
     """Masks, counts and lengths are those of the next step, too."""
     p = Program()

@@ -262,6 +262,15 @@ def test_06_8_text_behind_an_included_stop_string(subject: Any) -> None:
     assert ("".join(pieces), reason) == (" fo", "o")
 
 
+def test_06_8_a_text_may_begin_with_an_included_stop_string(subject: Any) -> None:
+    """What stands behind it in the same token is cut off there too."""
+    fox = byte_level().encode("a fox").ids[-1]
+    pieces, reason, _ = stream(
+        subject, byte_level(), [[fox]], [], stop=[" f"], include_stop_str_in_output=True
+    )
+    assert ("".join(pieces), reason) == (" f", " f")
+
+
 @pytest.mark.parametrize("least", [0, 3])
 def test_06_8_bug_vllm_21987_min_tokens_and_stop_strings(subject: Any, least: int) -> None:
     """Stop strings ended requests before min_tokens."""

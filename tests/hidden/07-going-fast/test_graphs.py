@@ -213,6 +213,20 @@ def test_07_2_tensors_stay_where_a_graph_reads_them(subject: Any) -> None:
     assert len(set(seen[:5])) == 5 and seen == seen[:5] * 4
 
 
+def test_07_2_all_of_a_wide_table_is_copied(subject: Any) -> None:
+    """A context of 100 blocks beside one of 1."""
+    p = Program()
+    names = toy(p)
+    inputs = p.new(HERE + "StaticInputs", 2, 400, BLOCK_SIZE, p.call("torch:device", "cpu"))
+    blocks = list(range(1, 101))
+    step = names["decode"]([7, 8], [400, 1], [blocks, [200]])
+    inputs.fill(step[0], step[1], step[2], 2)
+    p.see(inputs.block_table.tolist())
+    [[long, short]] = subject.run(p)
+    assert long == blocks, "blocks of a long context are left out"
+    assert short[0] == 200
+
+
 def test_07_3_each_step_replays_its_own_smallest_graph(subject: Any) -> None:
     """A batch that shrinks goes back to a smaller graph; the answer is that graph's own output."""
     p = Program()

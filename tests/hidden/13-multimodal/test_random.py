@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from labkit.judge.collisions import crc_twins, md5_twins, weak_hashes_say_7
 from labkit.process.worker import Program
 
 many = settings(
@@ -113,6 +114,10 @@ OPTIONS = (
     {"a": "1", "b": "2"}, {"a": "1b2"}, {"a": "1", "ab": "2"}, {"a": {"b": 1}}, {"a": {}, "b": 1},
 )  # fmt: skip
 
+PIXEL_BYTES = dict.fromkeys(("RGB", "HSV", "YCbCr", "LAB"), 3) | dict.fromkeys(("L", "P"), 1)
+PIXEL_BYTES |= dict.fromkeys(("RGBA", "CMYK", "RGBX", "I", "F"), 4)
+"""Bytes of a pixel."""
+
 
 def test_13_2_parts_of_a_name_have_borders(subject: Any) -> None:
     """Sizes and options that look alike when they are joined without borders."""
@@ -165,6 +170,60 @@ def test_13_2_every_byte_of_a_large_picture(subject: Any, seed: int, mode: str) 
     first, second, third, copied, again, changed, equal = subject.run(p)
     assert first == copied == again and first not in (second, third), "by what is in it"
     assert changed == equal, "a picture that was changed is another one"
+
+
+def test_13_2_no_checksum_stands_for_a_picture(subject: Any, seed: int) -> None:
+    """Pixels of one CRC-32 or one MD5, options of one CRC-32, and any when `hash()` and all
+    checksums say 7 to everything: two pictures have two names."""
+    p = Program()
+    ask = "mini_vllm.multimodal.hasher:hash_image"
+    texts = crc_twins(seed)
+    grey = p.call("PIL.Image:frombytes", "L", (1, 1), b"x")
+    with weak_hashes_say_7(p):
+        for pixels in (*texts, *md5_twins()):
+            image = p.call("PIL.Image:frombytes", "L", (4, len(pixels) // 4), pixels)
+            p.see(p.call(ask, image, {}))
+        for text in (*texts, b"x", b"y"):
+            p.see(p.call(ask, grey, {"a": text.decode()}))
+            p.see(p.call(ask, grey, {text.decode(): "a"}))
+    assert len(set(subject.run(p))) == 12, "what tells pictures apart is hash(), a checksum or MD5"
+
+
+@pytest.mark.parametrize("place", [0, 1000, 70_000, -1])
+def test_13_2_large_pictures_count_whole(subject: Any, place: int) -> None:
+    """One pixel of 90,000, wherever it is."""
+    p = Program()
+    pixels = bytearray(range(250)) * 360
+    for _ in range(2):
+        image = p.call("PIL.Image:frombytes", "L", (300, 300), bytes(pixels))
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, {}))
+        pixels[place] ^= 1
+    one, other = subject.run(p)
+    assert one != other, "a part of the pixels is left out"
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [("L", "P"), ("RGB", "HSV", "YCbCr", "LAB"), ("RGBA", "CMYK", "RGBX", "I", "F")],
+    ids=lambda modes: modes[0],
+)
+def test_13_2_the_same_bytes_of_other_modes(subject: Any, modes: tuple[str, ...]) -> None:
+    """What the bytes mean is a part of the picture: red, hue or yellow."""
+    p = Program()
+    for mode in modes:
+        image = p.call("PIL.Image:frombytes", mode, (2, 2), bytes(16)[: 4 * PIXEL_BYTES[mode]])
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, {}))
+    assert len(set(subject.run(p))) == len(modes), "the mode is left out"
+
+
+def test_13_2_every_option_counts(subject: Any) -> None:
+    """Of twelve, any may be the one that differs."""
+    p = Program()
+    image = p.call("PIL.Image:frombytes", "L", (1, 1), b"x")
+    for other in (*range(12), None):
+        options = {f"option {index}": index == other for index in range(12)}
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, options))
+    assert len(set(subject.run(p))) == 13, "some options are left out"
 
 
 def test_13_2_any_color_of_the_palette(subject: Any) -> None:

@@ -221,6 +221,21 @@ def test_15_10_what_cannot_be_read(subject: Any) -> None:
     assert subject.run(p) == [[None, None], [True, b"kv"]]
 
 
+@pytest.mark.parametrize("place", [0, 7, 8, 15, 16, 31])
+@pytest.mark.parametrize("part", [0, 1], ids=["another owner", "another block"])
+def test_15_10_every_byte_of_owner_and_name(subject: Any, part: int, place: int) -> None:
+    """An entry belongs to one owner and one block; one byte of either makes it somebody else's."""
+    p = Program()
+    wanted = [NORTH, key("a")]
+    entry = p.call("builtins:bytes.join", b"", p.call(f"{KV}store:pack_entry", *wanted, b"kv"))
+    p.see(p.call(f"{KV}store:unpack_entry", *wanted, entry))
+    other = bytearray(wanted[part])
+    other[place] ^= 1
+    wanted[part] = bytes(other)
+    p.see(p.call(f"{KV}store:unpack_entry", *wanted, entry))
+    assert subject.run(p) == [b"kv", None], "an entry of somebody else was read"
+
+
 def test_15_10_every_block_counts(subject: Any) -> None:
     """There is room for two blocks: with the third, one of them is one too many."""
     p = Program()

@@ -63,6 +63,17 @@ def test_16_7_the_book_of_uses(
     same(subject, reference, p)
 
 
+def test_16_7_every_key_is_itself(subject: Any) -> None:
+    """Keys of any size: those that fewer bits, a float or Python's `hash()` take for one are not
+    one. None has been used before, and then each of them has."""
+    p = Program()
+    book = p.new(f"{FLEET}:SecondUse", 2, 4000)
+    steps = (0, 2**16, 2**20, 2**31, 2**32, 2**53, 2**61 - 1, 2**63, 2**64, 2**80)
+    keys = [start + step for start in range(40) for step in steps]
+    p.see([book.worth_keeping(keys), book.worth_keeping(keys)])
+    assert subject.run(p) == [[[], keys]], "two keys were taken for one, or some were left out"
+
+
 @many
 @given(
     prices, st.integers(1, 400),
@@ -184,6 +195,36 @@ def test_16_8_the_placement_by_hand(subject: Any) -> None:
     seen = subject.run(p)
     expected = [(None, 1), (None, 1), (None, 1), (None, 0), (2, 0), (0, 1)]
     assert list(zip(seen[::2], seen[1::2], strict=True)) == expected
+
+
+def test_16_8_a_trip_costs_though_it_carries_nothing(subject: Any) -> None:
+    """The decode machine has all of the prompt; still the request is handed over."""
+    p = Program()
+    known = make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
+    job = p.new(f"{FLEET}:Job", 40, 1.0, 1.0)
+    first, second = make_view(p, (32, 60.0, 0, 0)), make_view(p, (40, 0.0, 0, 99))
+    p.see(p.call(f"{FLEET}:first_token_seconds", known, job, first, second))
+    assert subject.run(p) == [60 + 5 + 2 * 8 + 10]
+
+
+@pytest.mark.parametrize("less", [2.0**-12, 2.0**-20, 2.0**-31])
+def test_16_8_the_last_of_many_and_by_little(subject: Any, less: float) -> None:
+    """Twenty machines of each kind, of which the last is the earliest by however little, also where
+    it runs more than the others."""
+    p = Program()
+    policy = p.new(
+        f"{FLEET}:EarliestFirstToken", make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
+    )
+    job = p.new(f"{FLEET}:Job", 40, 1.0, 1.0)
+    many_first = [(0, 30.0 - less * (n == 19), 0, 0) for n in range(20)]
+    for first, second in (
+        (many_first, [(0, 900.0, 1, 99)]),
+        ([], [(0, 30.0 - less * (n == 19), 1 + n, 99) for n in range(20)]),
+    ):
+        groups = [[make_view(p, drawn) for drawn in group] for group in (first, second)]
+        found = policy.place(job, *groups)
+        p.see([found.prefill, found.decode])
+    assert subject.run(p) == [[19, 0], [None, 19]]
 
 
 # ---------------------------------------------------------------------- the capstone

@@ -168,6 +168,35 @@ def test_16_1_who_has_to_wait_is_what_it_was(subject: Any) -> None:
         assert seen[:2] == seen[2:] == [[3, 0, preemptions, None], [1, 13, 0, "WAITING"]]
 
 
+def test_16_1_as_many_as_there_are_rows(subject: Any) -> None:
+    """24 prompts in one step; and however many run, a prompt goes before all of their tokens."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 200, 40, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 101)
+    s = p.new("mini_vllm.policies.prefill_first:MinivLLM", config, cache, [], b"root")
+    names = [f"r{number}" for number in range(24)]
+    for number, name in enumerate(names):
+        s.add_request(request(p, name, [number] * 3))
+    plan = s.schedule()
+    p.see(plan.num_scheduled_tokens)
+    s.update_from_output(plan, {name: [7] for name in names})
+    s.add_request(request(p, "late", [9] * 3))
+    p.see(s.schedule().num_scheduled_tokens)
+    assert subject.run(p) == [dict.fromkeys(names, 3), {"late": 3}]
+
+
+def test_16_1_hits_count_against_the_budget(subject: Any) -> None:
+    """ "b" leaves 8 of 24 tokens; "c" has 16, of which 12 are in the cache: it has to wait."""
+    p = Program()
+    s = prompts_first(p, 20)
+    s.add_request(request(p, "a", list(range(13))))
+    s.update_from_output(s.schedule(), {"a": [7]})
+    s.add_request(request(p, "b", [50] * 16))
+    s.add_request(request(p, "c", list(range(12)) + [9] * 4))
+    p.see(s.schedule().num_scheduled_tokens)
+    assert subject.run(p) == [{"b": 16}], "tokens of the cache count too"
+
+
 # ------------------------------------------------------------------ 16.2
 
 
@@ -305,6 +334,18 @@ def test_16_2_as_many_blocks_as_were_announced(
     assert before - after == wanted
 
 
+def test_16_2_a_long_fork_holds_all_of_its_blocks(subject: Any) -> None:
+    """Thirteen blocks have two holders each; when the parent goes, all are still held."""
+    p = Program()
+    m = manager(p)
+    parent, child = hold(p, m, "a", 50), request(p, "b", list(range(50)))
+    m.fork(parent, child, 50)
+    p.see_each(m.req_to_blocks["b"], "ref_cnt")
+    m.free(parent)
+    p.see(m.num_free_blocks)
+    assert subject.run(p) == [[2] * 13, 30 - 13]
+
+
 # ------------------------------------------------------------------ 16.3
 
 
@@ -377,6 +418,18 @@ def test_16_3_on_the_way_they_keep_counting(subject: Any) -> None:
     see_owned(p, *people)
     before, out, back = subject.run(p)
     assert before == out == back == [[n, 5, 3, [8, 8]] for n in (9, 4, 1)]
+
+
+def test_16_3_a_long_request_leaves_nothing_behind(subject: Any) -> None:
+    """Thirteen blocks go to the host and come back, twice, and the host is empty again."""
+    p = Program()
+    m = manager(p)
+    r = hold(p, m, "a", 50)
+    for _ in range(2):
+        p.see(p.call("builtins:len", m.swap_out([r])))
+        p.see(p.call("builtins:len", m.swap_in([r])))
+        p.see(p.call("builtins:sorted", m.free_host_blocks))
+    assert subject.run(p) == [13, 13, list(range(30))] * 2
 
 
 # ------------------------------------------------------------------ 16.4
@@ -500,6 +553,23 @@ def test_16_5_tokens_count_as_room(subject: Any) -> None:
         p.see(s._schedule_priority_preemption(plan))
         p.see_each(plan.preempted, "request_id")
     assert subject.run(p) == [0, [], 2, ["b", "a"]]
+
+
+def test_16_5_as_many_go_as_it_takes(subject: Any) -> None:
+    """Five came after the one who waits, and all five go; who came a tenth of a second before him
+    stays, though he does not fit even so."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64, "priority")
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 14, False)
+    s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root")
+    for name, arrival in zip("abcdef", (0.1, 0.3, 0.4, 0.5, 0.6, 0.7), strict=True):
+        run_on(p, s, request(p, name, [ord(name)] * 6, 1, arrival))
+    s.add_request(request(p, "w", [9] * 48, 1, 0.2))
+    plan = s.new_plan(64)
+    p.see(s._schedule_priority_preemption(plan))
+    p.see_each(plan.preempted, "request_id")
+    p.see_each(s.running, "request_id")
+    assert subject.run(p) == [5, ["f", "e", "d", "c", "b"], ["a"]]
 
 
 @many
