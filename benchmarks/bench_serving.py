@@ -9,7 +9,9 @@ Two questions, each engine in turns on the same machine, asked by the same clien
 2. **Cost.** Processor time of the server's processes for a load, less that of the same engine
    offline (`LLM.generate`) for the same load: what HTTP, streams and the way between two processes
    cost. Everything runs on one thread here, because threads that wait spin and would be counted.
-   A load of one token a request and one of many give the cost of a request and of a token.
+   A load of one token a request and one of many give the cost of a request and of a token. And
+   with a core left for the client and the front end, it shows how much of the engine's own
+   throughput is left: all at once on two cores, a small model has to share both with them.
 
     python -m benchmarks.bench_serving                           the bundled model
     python -m benchmarks.bench_serving --workloads storyteller tiny qwen06 --save
@@ -300,16 +302,20 @@ def measure_load(
 def measure_cost(
     engine: str, python: str, name: str, workload: Workload, folder: Path
 ) -> dict[str, float]:
-    """Processor time that serving adds, in microseconds a request and a token."""
+    """Processor time that serving adds, in microseconds a request and a token; what is left.
+
+    ``share`` is the throughput of the longer load over that of the engine offline.
+    """
     lens, num = (1, workload.output_len), workload.cost_requests
-    offline = [cpu for cpu, _ in run_offline(engine, python, name, folder, num, lens, threads=1)]
+    runs = run_offline(engine, python, name, folder, num, lens, threads=1)
+    offline = [cpu for cpu, _ in runs]
     server = Server(engine, python, workload, folder, threads=1)
     served = []
     try:
         server.load(workload, math.inf, num, 4)  # warms up
         for output_len in lens:
             before = server.cpu_seconds()
-            server.load(workload, math.inf, num, output_len)
+            figures = server.load(workload, math.inf, num, output_len)
             served.append(server.cpu_seconds() - before)
     finally:
         server.close()
@@ -319,6 +325,7 @@ def measure_cost(
         "us_a_token": (many - one) / (num * (workload.output_len - 1)) * 1e6,
         "served_cpu_s": served[1],
         "offline_cpu_s": offline[1],
+        "share": figures["request_throughput"] * runs[1][1] / num,
     }
 
 
@@ -358,7 +365,8 @@ def show(name: str, results: Mapping[str, Any]) -> None:
     for engine, cost in results.get("cost", {}).items():
         print(
             f"{engine:<13}serving costs {cost['us_a_request']:.0f} us a request and "
-            f"{cost['us_a_token']:.1f} us a token over the engine offline"
+            f"{cost['us_a_token']:.1f} us a token over the engine offline; on one thread "
+            f"{cost['share']:.2f} of its throughput is left"
         )
 
 
@@ -400,6 +408,12 @@ def tables(name: str, results: Mapping[str, Any]) -> str:
     told = "What serving costs over the engine offline, in processor time"
     lines += ["", *([f"{told}: {'; '.join(costs)}."] if costs else [])]
     lines += [f"All at once, beside offline: {', '.join(shares)}."]
+    alone = [
+        f"{engine} {cost['share']:.2f}"
+        for engine, cost in results.get("cost", {}).items()
+        if "share" in cost
+    ]
+    lines += [f"The same with each engine on one thread: {', '.join(alone)}."] if alone else []
     return "\n".join(lines)
 
 

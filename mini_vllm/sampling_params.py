@@ -48,6 +48,11 @@ class RequestOutputKind(IntEnum):
     FINAL_ONLY = 2
     """Nothing before the end."""
 
+    @classmethod
+    def _missing_(cls, value: object) -> RequestOutputKind:
+        names = ", ".join(f"RequestOutputKind.{kind.name}" for kind in cls)
+        raise ValueError(f"output_kind is {show(value)}; it must be one of {names}")
+
 
 # Every scalar parameter: name, kind, may it be None, is the value legal, the limit, the fix.
 # A comparison with NaN is false, so NaN fails every range.

@@ -257,6 +257,7 @@ class AsyncLLM(EngineControls):
         Source: vllm/v1/engine/async_llm.py#L524-L635 (AsyncLLM.generate) @ v0.22.1
         """
         try:
+            self.input_processor.check(request_id, sampling_params, priority, None)
             stream = await self.add_request(
                 request_id, prompt, sampling_params, lora_request=lora_request, priority=priority
             )

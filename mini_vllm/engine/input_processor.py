@@ -125,13 +125,17 @@ class InputProcessor:
         """
         if len(text) <= self.max_model_len:
             return  # as almost all are
-        longest = self._longest_token
-        if len(text) > self.max_model_len * longest:
+        if len(text) > self.longest_text:
             raise ValueError(
                 f"the prompt has {len(text)} characters; the maximum context length is "
-                f"{self.max_model_len} tokens of at most {longest} characters each; shorten it or "
-                "raise max_model_len"
+                f"{self.max_model_len} tokens of at most {self._longest_token} characters each; "
+                "shorten it or raise max_model_len"
             )
+
+    @property
+    def longest_text(self) -> int:
+        """Characters that fit the model's length if each token were the longest there is."""
+        return self.max_model_len * self._longest_token
 
     @cached_property
     def _longest_token(self) -> int:

@@ -137,6 +137,17 @@ def test_a_slip_reaches_labkit_even_where_a_file_has_its_name(tmp_path: Path) ->
     assert make("lbs-03").returncode != 0
 
 
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [("lab 03", "lab 03"), ("hint 3", "meant hint-3"), ("labs 03.2", "meant labs-03.2")],
+)
+def test_a_number_behind_a_blank_belongs_to_the_word(tmp_path: Path, typed: str, said: str) -> None:
+    python = tmp_path / "python"
+    python.write_text('#!/bin/sh\necho "$*"\n')
+    python.chmod(0o755)
+    assert make(*typed.split(), f"PYTHON={python}").stdout.strip() == f"-m labkit {said}"
+
+
 def test_python_can_be_chosen_for_any_target() -> None:
     assert make("-n", "demo", "PYTHON=/opt/python").stdout.startswith("/opt/python -m labkit demo")
 

@@ -31,6 +31,7 @@ def mask(
     vocab_size: int,
     share: float = 0.5,
     batch: int | None = None,
+    idle: int = 0,
     num_words: int | None = None,
     strided: bool = False,
     far: bool = False,
@@ -40,7 +41,8 @@ def mask(
 
     Args:
         share: of the tokens that are allowed.
-        batch: rows of the logits; None: two more than are masked.
+        batch: rows of the logits; None: two more than there are masks.
+        idle: masks before the last that allow everything, and whose programs do not run.
         num_words: of a mask; None: as many as the vocabulary needs.
         strided: logits and masks are slices of wider matrices.
         far, far_masks: rows of logits, or of masks, lie 2^30 elements apart.
@@ -48,7 +50,7 @@ def mask(
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if rows is None else rows
-        total = count + 2 if batch is None else batch
+        total = count + idle + 2 if batch is None else batch
         width = -(-vocab_size // BITS) if num_words is None else num_words
         logits = draw.normal(total, vocab_size, dtype=dtype)
         special = torch.tensor([float("nan"), float("inf"), -0.0])[: min(vocab_size, 3)]
@@ -58,13 +60,17 @@ def mask(
         bitmask = (bits * weights).sum(-1).to(torch.uint32).view(torch.int32)
         if width * BITS > vocab_size:  # bits of tokens that there are not may be anything
             bitmask[:, -1] |= -(2**31)
+        masked = [*range(count - 1), count + idle - 1]
+        if idle:
+            few, bitmask = bitmask, torch.full((count + idle, width), -1, dtype=torch.int32)
+            bitmask[masked] = few
         if strided:
             logits, bitmask = inside_wider(logits, 3, 5), _inside_wider_words(bitmask)
         if far:
             logits = far_apart(logits)
         if far_masks:
             bitmask = far_apart(bitmask)
-        indices = torch.tensor(draw.order(range(total))[:count], dtype=torch.int32)
+        indices = torch.tensor(draw.order(range(total))[: count + idle], dtype=torch.int32)
         forbidden = torch.zeros(total, vocab_size, dtype=torch.bool)
         forbidden[indices.long()] = ~allowed_tokens(bitmask, vocab_size)
         axes = ("row", "token")
@@ -77,7 +83,9 @@ def mask(
         )
         words = TensorRule(axes=("row", "word"))
         problem = dict(logits=logits, bitmask=bitmask, indices=indices)
-        return problem, CaseRules({"logits": rule, "bitmask": words})
+        programs = tuple(masked) if idle else None
+        tensors = {"logits": rule, "bitmask": words}
+        return problem, CaseRules(tensors, programs, rest_is_idle=bool(idle))
 
     return make
 
@@ -107,6 +115,8 @@ APPLY_TOKEN_BITMASK = (
     Case("far-masks", "masks 2^30 words apart", "float32", mask(6, 40, batch=6, far_masks=True)),
     Case("hundreds", "600 rows", "bfloat16", mask(600, 37)),
     Case("deep", "rows behind the 32,768th", "float32", mask(9, 40, batch=70_000)),
+    Case("many-masks", "5 of 140,000 masks forbid anything", "float16",
+         mask(5, 40, idle=139_995)),
     Case("wide-vocab", "155,000 tokens: 152 tiles", "bfloat16", mask(1, 155_000)),
     Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4), graded=True),
 )  # fmt: skip

@@ -196,8 +196,8 @@ PAGED_PREFILL = (
         prefill([(6, 1100), (3, 0)], 1, 1, 32, 24),
     ),
     Case(
-        "many-tiles", "2,100 tokens, each of which sees nine", "float32",
-        prefill([(2100, 0)], 1, 1, 16, 16, 9),
+        "many-tiles", "4,300 tokens, each of which sees nine", "float32",
+        prefill([(4300, 0)], 1, 1, 16, 16, 9),
     ),
     Case(
         "hundreds", "1,060 requests, 120 of them with new tokens", "float16",

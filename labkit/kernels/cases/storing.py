@@ -109,7 +109,7 @@ STORE_KV = (
          store(300, 1, 16, 7, padding=800)),
     Case("block-32", "blocks of 32 tokens, 8 heads", "float32", store(33, 8, 32, 32)),
     Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
-    Case("wide-row", "40 heads of 136: rows of 5,440", "float16", store(3, 40, 136, 4)),
+    Case("wide-row", "64 heads of 136: rows of 8,704", "float16", store(3, 64, 136, 4)),
     Case("deep", "9 of 70,000 tokens are stored", "float16",
          among_idle(70_000, store(9, 1, 16, 7))),
     Case(

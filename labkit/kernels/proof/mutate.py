@@ -4,9 +4,10 @@ The rules are the mistakes that kernels are prone to: a mask that is missing, a 
 one, a stride or a tile that belongs to another axis, a cast that is forgotten, a sum in half
 precision, a softmax without its maximum, a store or a rescaling left out, work done twice; and what
 holds for the shapes that one has in mind only: an argument that is ignored, be it in one branch, a
-length or a size that has a limit, few heads, offsets of 32 bits, positions and slots that float32
-or 16 bits do not tell apart, a finite number for infinity, a number that is rounded early. Nobody
-chose the places, so the survivors say what a checker misses without anybody having thought of it.
+length or a size that has a limit, few heads, offsets of 32 bits at any place, positions and slots
+that float32 or 16 bits do not tell apart, a finite number for infinity, a number that is rounded
+early. Nobody chose the places, so the survivors say what a checker misses without anybody having
+thought of it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,11 @@ FORMULAS = {"scale": ("HEAD_DIM", "HEAD_DIM ** -0.5")}
 """What a parameter usually is, if another one is known."""
 CAPS = (256, 1024)  # lengths behind which one may forget that there is more
 LARGE_SIZE = 64  # no head, block, group or rank is larger, one may think
+LARGER = dict.fromkeys(("SIZE", "IN_SIZE", "OUT_SIZE", "K"), 2**14) | {
+    "ROW": 2**13, "HEAD_DIM": 128, "NUM_HEADS": 128, "BLOCK_SIZE": 512, "N": 2**16,
+    "vocab_size": 2**17,
+}  # fmt: skip
+"""Nor is any row, weight or vocabulary larger than this, if one knows the usual models."""
 FLAGS = ("HAS_", "NO_")  # how constants begin that choose a branch
 LONG = ("slot_mapping_ptr", "recovered_token_ids_ptr", "bonus_token_ids_ptr")
 """What holds numbers beyond 2^24."""
@@ -134,9 +140,20 @@ class _Changes:
         self._source, self.function, self.usual = text.of, function, usual
         self.parameters = [argument.arg for argument in function.args.args]
         self.names = set(self.parameters)
+        self.wide: set[str] = set()  # variables of 64 bits
         for node in ast.walk(function):
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 self.names.add(node.id)
+            if isinstance(node, ast.Assign):
+                self._widen(node)
+
+    def _widen(self, node: ast.Assign) -> None:
+        """Remember whom an assignment, in the order of the file, makes 64 bits wide."""
+        read = {n.id for n in ast.walk(node.value) if isinstance(n, ast.Name)}
+        value = self._source(node.value)
+        is_load = value.startswith("tl.load")
+        if "tl.int64" in value or (read & set(LONG) if is_load else read & self.wide):
+            self.wide |= {n.id for n in ast.walk(node.targets[0]) if isinstance(n, ast.Name)}
 
     def __iter__(self) -> Iterator[Change]:
         yield from self._ignored()
@@ -162,6 +179,8 @@ class _Changes:
         is_flag = name.startswith(FLAGS)
         if name.isupper() and isinstance(value, int) and not is_flag:
             yield f"{name} = {name} if {name} < {LARGE_SIZE} else {LARGE_SIZE}"
+        if name in LARGER:
+            yield f"{name} = {name} if {name} < {LARGER[name]} else {LARGER[name]}"
         if name.islower() and name in self.usual:
             for condition in self._branches():
                 yield f"{name} = {value!r} if {condition} else {name}"
@@ -247,11 +266,19 @@ class _Changes:
         if symbol in ("//", "%") and "position" in left:
             for kind in ("tl.int16", "tl.float32"):
                 yield "narrow cast", f"({left}.to({kind}).to(tl.int32) {symbol} {right})"
+        if symbol == "*" and self._is_offset(node):
+            yield "narrow offset", f"({left}).to(tl.uint32) {symbol} {right}"
         if symbol in ("*", "/") and self._has_numbers(node):
             yield "early rounding", self._rounded(node)
         yield "left out", left
         if "_ptr" not in left:  # without its tensor an address is no mistake that anybody makes
             yield "left out", right
+
+    def _is_offset(self, node: ast.BinOp) -> bool:
+        """Whether a product counts elements in 64 bits: a row's number times its length."""
+        length = self._source(node.right)
+        found = {n.id for n in ast.walk(node.left) if isinstance(n, ast.Name)}
+        return bool(found & self.wide) and (length.isupper() or length.endswith("_stride"))
 
     def _has_numbers(self, node: ast.expr) -> bool:
         """Whether a product is one of floats, as far as the names of its parts tell."""

@@ -23,6 +23,7 @@ from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, Tokeniz
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
+    check_text,
     cut_prompt,
     request_id,
     room_for_output,
@@ -178,6 +179,7 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
         )
         if getattr(request, "truncate_prompt_tokens", 0) is None:  # nothing will be cut off
             state.engine.input_processor.check_length(text)
+        check_text(state, text)
         # The template has written the special tokens that the model wants.
         special = bool(getattr(request, "add_special_tokens", False))
         return tokenizer.encode(text, add_special_tokens=special)

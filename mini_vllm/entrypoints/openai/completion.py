@@ -22,6 +22,7 @@ from mini_vllm.entrypoints.openai.sse import EventStream, merge, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
     Turns,
+    check_text,
     cut_prompt,
     request_id,
     room_for_output,
@@ -120,6 +121,7 @@ async def _token_ids(
         return await state.engine.tokenize(prompt)
     if not is_cut:
         state.engine.input_processor.check_length(prompt)
+    check_text(state, prompt)
     return await asyncio.to_thread(tokenizer.encode, prompt, add_special_tokens=special)
 
 

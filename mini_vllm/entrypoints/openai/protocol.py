@@ -26,6 +26,11 @@ MOST_COPIED = 2**18
 """Entries of lists that all completions of a request may have together: each has its own copy."""
 MOST_EXTRA = 2**16
 """Values inside ``vllm_xargs`` and ``kv_transfer_params``, which are copied for each completion."""
+MOST_COMPLETIONS = 2**11
+"""Of one prompt. All of them are let in or none, so nobody else has a turn until they are: 0.08 ms
+each."""
+MOST_ID = 2**10
+"""Characters of ``request_id``, which stands in every event of a stream."""
 SAME_NAME = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
@@ -205,6 +210,19 @@ class GenerationRequest(Lenient):
 
     def _check_sizes(self, vocab_size: int) -> None:
         """Refuse by counting what would take long to look at: others wait while it is done."""
+        num = self.n or 1
+        if num > MOST_COMPLETIONS:
+            raise APIError(
+                f"n is {num:,}; at most {MOST_COMPLETIONS:,} completions of a prompt are begun at "
+                "once, for others would wait meanwhile; send the prompt several times",
+                param="n",
+            )
+        if len(self.request_id or "") > MOST_ID:
+            raise APIError(
+                f"request_id has {len(self.request_id or ''):,} characters; at most {MOST_ID:,} "
+                "are allowed; shorten it",
+                param="request_id",
+            )
         for name, most in MOST_STRINGS.items():
             value = getattr(self, name) or []
             if isinstance(value, list) and len(value) > most:
@@ -236,7 +254,6 @@ class GenerationRequest(Lenient):
                     f"{name} has more than {MOST_EXTRA:,} values; send fewer", param=name
                 )
             copied += length if name == "vllm_xargs" else 0  # the other is not copied
-        num = self.n or 1
         if num > 1 and num * copied > MOST_COPIED:
             raise APIError(
                 f"n is {num} and lists of tokens and vllm_xargs have {copied:,} entries; each "

@@ -15,6 +15,7 @@ from starlette.datastructures import Headers
 from mini_vllm.engine.async_llm import AsyncLLM, Stream
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.entrypoints.openai.errors import APIError, of_output
+from mini_vllm.errors import show
 from mini_vllm.inputs import PromptType
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
@@ -23,6 +24,10 @@ from mini_vllm.sampling_params import SamplingParams
 
 BREATH = 0.005
 """Seconds that the prompts of one request are worked on before others have their turn."""
+
+
+MOST_TEXT = 2**20
+"""Characters of a text that no model's length bounds: to be counted, or to be cut."""
 
 
 class Turns:
@@ -86,7 +91,7 @@ class ServerState:
             return self.loras[name]
         served = ", ".join(repr(n) for n in (*self.served_model_names, *self.loras))
         raise APIError(
-            f"the model {name!r} does not exist; this server has {served}",
+            f"the model {show(name)} does not exist; this server has {served}",
             HTTPStatus.NOT_FOUND,
             "model",
         )
@@ -192,6 +197,23 @@ def shutting_down() -> APIError:
 def request_id(prefix: str, headers: Headers, given: str | None) -> str:
     """The id of an answer. Clients may choose it, and need not make it unique."""
     return f"{prefix}-{given or headers.get('x-request-id') or uuid.uuid4().hex}"
+
+
+def check_text(state: ServerState, text: str) -> None:
+    """Refuse a text that is too long to be tokenized only to be counted, or cut.
+
+    It takes seconds a million characters, in one of few threads, and nothing can stop it: not even
+    that its caller leaves. What the model could read whole is never too long.
+    """
+    if len(text) <= MOST_TEXT:
+        return
+    most = max(MOST_TEXT, state.engine.input_processor.longest_text)
+    if len(text) > most:
+        raise APIError(
+            f"prompt has {len(text):,} characters; at most {most:,} are tokenized at once; send "
+            "the part that is to be kept, or count it in pieces",
+            param="prompt",
+        )
 
 
 def cut_prompt(state: ServerState, token_ids: list[int], request: Any) -> list[int]:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from mini_vllm.entrypoints.openai.chat import prompt_of, take_request_images
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import DetokenizeRequest, TokenizeRequest
-from mini_vllm.entrypoints.openai.state import ServerState
+from mini_vllm.entrypoints.openai.state import ServerState, check_text
 
 
 async def create_tokenize(
@@ -31,6 +31,7 @@ async def create_tokenize(
             prompt |= {"mm_processor_kwargs": request.mm_processor_kwargs}
             tokens, _ = await state.engine.preprocess(prompt)
     elif request.prompt is not None:
+        check_text(state, request.prompt)
         tokens = await asyncio.to_thread(
             tokenizer.encode,
             request.prompt,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from mini_vllm import LLM, AsyncEngineArgs, AsyncLLM
+from mini_vllm import LLM, AsyncEngineArgs, AsyncLLM, SamplingParams
+from mini_vllm.engine.input_processor import InputProcessor
 
 
 @pytest.mark.parametrize("value", ["a", True, 1.5, 0])
@@ -25,3 +27,21 @@ def test_a_name_is_no_settings(make: Any) -> None:
 def test_a_conversation_is_a_list(messages: Any) -> None:
     with pytest.raises(ValueError, match=r"messages is .*; it must be a list such as"):
         LLM.chat(object.__new__(LLM), messages)
+
+
+@pytest.mark.parametrize("value", [None, {"max_tokens": 4}, SamplingParams])
+def test_a_prompt_is_generated_from_with_parameters(value: Any) -> None:
+    engine = object.__new__(AsyncLLM)
+    engine.input_processor = object.__new__(InputProcessor)
+
+    async def ask() -> None:
+        await anext(engine.generate("Once", value, "r"))
+
+    with pytest.raises(ValueError, match=r"sampling_params is .*; it must be a SamplingParams"):
+        asyncio.run(ask())
+
+
+@pytest.mark.parametrize("value", ["delta", "DELTA", None, 7])
+def test_kinds_of_output_are_named(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"output_kind is .*; .* RequestOutputKind\.DELTA, "):
+        SamplingParams(output_kind=value)

@@ -19,6 +19,8 @@ from mini_vllm.entrypoints.openai.protocol import (
 from tests.engine.entrypoints.server import Server, running
 
 VOCAB = 2048
+LONG = 2**20
+TOO_LONG = "prompt has 1,048,577 characters; at most 1,048,576 are tokenized at once"
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 
 
@@ -40,14 +42,39 @@ def server() -> Iterator[Server]:
         ({"stop": "x" * 70_000}, "stop has 70,000 characters; at most 65,536"),
         ({"bad_words": ["word " * 100] * 1000}, "bad_words has 500,000 characters"),
         ({"structured_outputs": {"grammar": "x" * 100_001}}, "grammar has 100,001 characters"),
+        ({"n": 2049}, "n is 2,049; at most 2,048 completions of a prompt"),
+        ({"request_id": "x" * 1025}, "request_id has 1,025 characters; at most 1,024"),
+        ({"prompt": "x" * (LONG + 1), "truncate_prompt_tokens": 8}, TOO_LONG),
     ],
 )
 def test_what_is_too_large_is_refused_with_its_size(
     server: Server, body: dict[str, Any], words: str
 ) -> None:
-    answer = server.post("/v1/completions", prompt="Once", max_tokens=1, **body)
+    answer = server.post("/v1/completions", **{"prompt": "Once", "max_tokens": 1, **body})
     assert answer.status_code == 400
     assert words in answer.json()["error"]["message"]
+
+
+def test_a_text_is_counted_or_cut_only_up_to_a_length(server: Server) -> None:
+    """The tokenizer runs in one of few threads, and nobody can stop it: a few texts of 31 MB that
+    were only counted, and everybody's conversation waited for minutes."""
+    messages = [{"role": "user", "content": "x" * (LONG + 1)}]
+    for path, body in (
+        ("/tokenize", {"prompt": "x" * (LONG + 1)}),
+        ("/tokenize", {"messages": messages}),
+        ("/v1/chat/completions", {"messages": messages, "truncate_prompt_tokens": 8}),
+        ("/v1/responses", {"input": messages, "truncation": "auto"}),
+    ):
+        answer = server.post(path, **body)
+        assert answer.status_code == 400, path
+        assert " characters; at most 1,048,576 are tokenized" in answer.json()["error"]["message"]
+    assert server.post("/tokenize", prompt="so " * (LONG // 3)).status_code == 200
+
+
+def test_a_long_name_is_not_sent_back(server: Server) -> None:
+    answer = server.post("/v1/completions", model="x" * 10**6, prompt="Once")
+    assert answer.status_code == 404
+    assert len(answer.content) < 1000
 
 
 def test_many_tools_are_counted_not_compared_with_each_other(server: Server) -> None:

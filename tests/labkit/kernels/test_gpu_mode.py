@@ -203,7 +203,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "rms_norm": {"far", "long"},
     "rope": {"apart", "long"},
     "silu_mul": {"long"},
-    "apply_token_bitmask": {"far", "far-masks"},
+    "apply_token_bitmask": {"far", "far-masks", "many-masks"},
     "per_token_quant_int8": {"far", "long"},
     "w8a8_gemm": {"far", "long-output", "long-weight"},
     "w4a16_gemm": {"far", "long-output", "long-weight"},

@@ -60,6 +60,10 @@ def texts(rule: str) -> list[str]:
         ("left out", "x = x"),
         ("operator", "tl.store(y_ptr + row * SIZE + column, (x * (total + 1.0)), mask=inside)"),
         ("shifted", "column = (tl.arange(0, SIZE_TILE) + 1)"),
+        ("narrow offset",
+         "x = tl.load(x_ptr + (row).to(tl.uint32) * x_stride + column, mask=inside, other=0.0)"),
+        ("limited", "SIZE = SIZE if SIZE < 16384 else 16384; row = tl.program_id(0).to(tl.int64)"
+                    "  # ünïcode before a node counts in bytes"),
     ],
 )  # fmt: skip
 def test_a_rule(rule: str, line: str) -> None:
