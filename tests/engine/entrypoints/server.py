@@ -99,6 +99,13 @@ class Server:
             assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
             time.sleep(0.02)
 
+    def until_idle(self, seconds: float = 60.0) -> None:
+        """Wait until the front end has answered, or dropped, all requests."""
+        end = time.monotonic() + seconds
+        while self.client.get("/load").json()["server_load"]:
+            assert time.monotonic() < end, "requests are still being served"
+            time.sleep(0.02)
+
     def cpu_seconds(self) -> float:
         """What the front end has computed so far, whatever else the machine does (Linux)."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
