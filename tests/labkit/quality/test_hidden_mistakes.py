@@ -202,7 +202,6 @@ NONE_YET = {
         "test_03_8_a_dozen_end_together",
         "test_00_2_however_many_there_are",
         "test_00_3_a_long_list_stays_the_callers",
-        "test_01_1_no_token_ends_it",
         "test_01_2_no_token_ends_it",
         "test_06_2_top_p_counts_what_top_k_has_left",
     ],
