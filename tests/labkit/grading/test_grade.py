@@ -53,7 +53,7 @@ def test_the_reference_gets_all_points_and_is_flagged_as_itself(tmp_path: Path) 
     done = run("00", "--seed", "7", "--result", str(file), LAB="reference")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "seed 7" in done.stdout
-    assert "hidden 18/18 · 40 of 40 points" in done.stdout
+    assert "hidden 20/20 · 40 of 40 points" in done.stdout
     graded = result.load(file)
     assert (graded.passed, graded.problem, graded.seed.value) == (True, "", 7)
     assert graded.seed.commitment == result.commitment(7)
@@ -70,7 +70,7 @@ def test_a_skeleton_gets_none_and_hears_why(
     graded = judged.result
     assert [g.kind for g in graded.groups] == ["open TODO"] * 4
     assert [g.hint for g in graded.groups] == [task.hints[0] for task in phase.exercises]
-    assert (graded.earned, len(graded.tests), graded.flags) == (0, 18, [])
+    assert (graded.earned, len(graded.tests), graded.flags) == (0, 20, [])
 
     grade.show(phase, judged, reveal=False)
     sealed = capsys.readouterr().out
