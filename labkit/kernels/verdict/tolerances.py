@@ -69,7 +69,7 @@ def long_sum(tiles: int, condition: float = 1.0) -> float:
     their sum so far is small as well, and nothing is allowed for that.
 
     The limit knows none of this. It is the same for all cases, and further away than what this
-    gives for any: a sum or a weight in half precision is wrong by a hundred times as much.
+    gives for any. A weight or a sum in half precision misses it there by more than five times.
     """
     return max(1.0, (4 * tiles / 3) ** 0.5 / 7) * condition
 

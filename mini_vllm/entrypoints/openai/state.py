@@ -24,8 +24,6 @@ from mini_vllm.sampling_params import SamplingParams
 
 BREATH = 0.005
 """Seconds that the prompts of one request are worked on before others have their turn."""
-
-
 MOST_TEXT = 2**20
 """Characters of a text that no model's length bounds: to be counted, or to be cut."""
 
@@ -202,8 +200,8 @@ def request_id(prefix: str, headers: Headers, given: str | None) -> str:
 def check_text(state: ServerState, text: str) -> None:
     """Refuse a text that is too long to be tokenized only to be counted, or cut.
 
-    It takes seconds a million characters, in one of few threads, and nothing can stop it: not even
-    that its caller leaves. What the model could read whole is never too long.
+    It takes about a second a million characters, in one of few threads, and nothing can stop it:
+    not even that its caller leaves. What the model could read whole is never too long.
     """
     if len(text) <= MOST_TEXT:
         return
