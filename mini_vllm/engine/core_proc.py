@@ -336,6 +336,7 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
         logger.exception("the engine has died")
         die(traceback.format_exception_only(error)[-1].strip())
     core.shutdown()
+    output_queue.put((MessageKind.DEAD, "the engine was shut down"))
     _say_last_words(output_queue, writer)
     os._exit(0)  # the input thread sits in its socket for ever
 
