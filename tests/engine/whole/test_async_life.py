@@ -108,3 +108,21 @@ def test_a_loop_may_be_closed_before_the_engine() -> None:
     engine.shutdown()
     engine.shutdown()
     assert engine.errored
+
+
+def test_who_is_held_is_told_at_a_shutdown_without_waiting_for_its_time() -> None:
+    """Nobody goes on any more, so there is nothing that the time could be for."""
+
+    async def main() -> None:
+        engine = start()
+        readers = [asyncio.create_task(stream(engine, 200)) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        await engine.pause_generation(mode="keep")
+        readers.append(asyncio.create_task(stream(engine)))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(engine.shutdown, 60.0)
+            ends = await asyncio.gather(*readers)
+        assert [reason for _, reason in ends] == ["abort"] * 5
+
+    asyncio.run(main())
