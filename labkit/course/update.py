@@ -27,6 +27,7 @@ from labkit.course.sync import (
     sync,
     text_of,
 )
+from labkit.course.unfinished import Unfinished, found, under_way
 
 
 class UpdateRefused(Exception):
@@ -45,32 +46,43 @@ def update(course: Course, pull: bool = True) -> list[Change]:
     folder = backup(root, [root / name for name in [*mine, *([RECORD] if mine else [])]])
     changes = [Change("backup", folder.relative_to(root).as_posix())] if folder else []
     try:
-        return changes + _update(course, pull, before, mine)
+        if pull:
+            _refuse_unready(root)
+        head = (git(root, "rev-parse", "HEAD") or "").strip() if pull else ""
+        about = Unfinished(root, "update", folder, head)
+        with under_way(about):
+            return changes + _update(course, pull, before, mine, folder)
     except UpdateRefused as refused:
         return [*changes, Change("wrong", ".", str(refused))]
     except OSError as error:
         if folder:
             where = folder.relative_to(root).as_posix()
-            error.add_note(f"your files are in {where}; `make undo` brings them back")
+            back = f"your files are as they were, with a copy in {where}"
+            lost = f"your files are in {where}; `make undo` brings them back"
+            error.add_note(lost if found(root) else back)
         raise
 
 
 def _update(
-    course: Course, pull: bool, before: Mapping[str, str], mine: dict[str, str]
+    course: Course,
+    pull: bool,
+    before: Mapping[str, str],
+    mine: dict[str, str],
+    folder: Path | None,
 ) -> list[Change]:
     """The same, with the files backed up.
 
     Args:
         before: lab file -> git's name of the skeleton that it was made from.
         mine: lab file that the learner has changed -> its text.
+        folder: where these are backed up.
     """
     root, changes = course.root, list[Change]()
     if pull:
-        _refuse_unready(root)
         commits, source_of_it = _bring(root, {*before, RECORD}, mine)
         new = f"{commits} newer commit{'s' * (commits > 1)} fetched"
         changes.append(Change("course", new if commits else f"nothing newer in {source_of_it}"))
-    record, texts, fresh = read_record(root), dict[Path, str](), Course(root)
+    record, texts, fresh = read_record(root), dict[Path, str | bytes](), Course(root)
     for phase in fresh.ready:
         for path, new in generated(phase).items():
             name = path.relative_to(root).as_posix()
@@ -80,6 +92,8 @@ def _update(
                 texts |= merged
                 if change.kind != "kept":
                     record[name] = blob_id(new)
+                elif folder:  # to the byte, whatever its line ends
+                    texts[path] = (folder / name).read_bytes()
     write_all(texts | {root / RECORD: record_text(record)})
     changes += [change for change in sync(fresh) if change.kind == "written"]
     return changes + (_conclude(root, before) if pull else [])
@@ -230,12 +244,12 @@ def _merge(
     """What becomes of one lab file, and the texts to write."""
     path = root / name
     if base_id == blob_id(new):
-        return Change("kept", name, "its skeleton did not change"), {path: mine}
+        return Change("kept", name, "its skeleton did not change"), {}
     base = git(root, "cat-file", "blob", base_id)
     if base is None or name.endswith(".ipynb"):
         beside = path.with_name(f"{path.name}.new")
         why = f"the new skeleton lies beside it as {beside.name}"
-        return Change("kept", name, why), {path: mine, beside: new}
+        return Change("kept", name, why), {beside: new}
     merged, conflicts = _merge_solved(mine, base, new) or _merge_texts(mine, base, new)
     change = Change("merged", name)
     if conflicts:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import typer
 
-from labkit.course import source, sync
+from labkit.course import source, sync, unfinished
 from labkit.course import update as updating
 from labkit.course.console import (
     PHASE,
@@ -107,6 +107,9 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
 
 
 def show_notices(out: Screen, phase: Phase) -> None:
+    begun = unfinished.found(phase.root)
+    if begun:
+        out.line(f"note: {begun}; `make undo` takes it back", "yellow")
     for notice in diagnose.notices(phase):
         out.line(f"note: {notice}", "yellow")
 
@@ -336,6 +339,7 @@ def reset(
     """Restore the skeleton of a phase or of one task; your files are copied to .labkit/backups/."""
     phase, task = task_in(phase, task)
     chosen = ready_phase(phase)
+    take_back(chosen.root)
     if task:
         fresh = reset_task(chosen, chosen.exercise(task))
     else:
@@ -347,7 +351,8 @@ def reset(
     kept = backup(chosen.root, list(fresh))
     if kept:
         print(f"your version is in {shown(chosen.root, kept)}; `make undo` brings it back")
-    write_all(fresh)
+    with unfinished.under_way(unfinished.Unfinished(chosen.root, "reset", kept)):
+        write_all(fresh)
     for path in fresh:
         print(f"restored {shown(chosen.root, path)}")
 
@@ -361,6 +366,8 @@ def shown(root: Path, path: Path) -> str:
 def undo() -> None:
     """Bring back the files of the last backup, which `reset`, `update` or `undo` has made."""
     root = course().root
+    if take_back(root):
+        return
     folders = sorted(path for path in (root / ".labkit" / "backups").glob("*") if path.is_dir())
     if not folders:
         print("there is no backup in .labkit/backups: nothing was reset or updated here")
@@ -371,12 +378,21 @@ def undo() -> None:
         print("every backup in .labkit/backups holds what stands there now: nothing to undo")
         raise typer.Exit(1)
     now = backup(root, list(back))
-    write_all(back)
+    with unfinished.under_way(unfinished.Unfinished(root, "undo", now)):
+        write_all(back)
     for path in back:
         if path != root / sync.RECORD:  # what an update has merged; of no interest to a reader
             print(f"brought back {shown(root, path)}, from {shown(root, last)}")
     if now:
         print(f"what stood there is in {shown(root, now)}; `make undo` again brings that back")
+
+
+def take_back(root: Path) -> bool:
+    """Whether a command was stopped in its middle: then every file is as it was before it."""
+    begun = unfinished.found(root)
+    for line in begun.take_back() if begun else ():
+        print(line)
+    return begun is not None
 
 
 def differing(root: Path, folder: Path) -> dict[Path, bytes]:
@@ -433,6 +449,7 @@ def notebook(phase: str = PHASE) -> None:
 @polite
 def update(pull: bool = typer.Option(True, help="run `git pull` first")) -> None:
     """Fetch a newer course and merge its new skeletons into your files; backups are kept."""
+    take_back(course().root)
     changes = updating.update(course(), pull)
     for change in changes:
         print(change if change.kind != "wrong" else f"✗ {change.why}")

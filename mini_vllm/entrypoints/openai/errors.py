@@ -27,6 +27,7 @@ _TYPES = {
     403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
+    409: "ConflictError",
     413: "RequestTooLargeError",
     501: "NotImplementedError",
     503: "ServiceUnavailableError",

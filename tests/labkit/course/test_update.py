@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import socket
 import subprocess
@@ -10,12 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer import Exit
 
 from labkit.course import sync
+from labkit.course import update as update_module
 from labkit.course.files import git as asked
 from labkit.course.manifest import Course
 from labkit.course.update import update
 from labkit.learner.commands import undo
+from labkit.learner.commands import update as update_command
 from tests.labkit.toy_course import ENGINE, lab, make_course, rewrite, write
 
 
@@ -315,3 +319,64 @@ def test_a_refusal_of_the_disk_says_where_the_files_are(
     with pytest.raises(OSError) as refused:
         update(clone.mine)
     assert ".labkit/backups/" in refused.value.__notes__[0]
+
+
+def killed(clone: Clone, before: str) -> None:
+    """An update in a process that ends at once, as by `kill -9`, before a git command or before a
+    file gets its place."""
+    pid = os.fork()
+    if not pid:
+        real, replace = update_module.run_git, os.replace
+
+        def run_git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
+            return os._exit(9) if words[0] == before else real(root, *words)
+
+        def replacing(old: Path, new: Path) -> None:
+            return os._exit(9) if Path(new).as_posix().endswith(before) else replace(old, new)
+
+        update_module.run_git, os.replace = run_git, replacing  # type: ignore[assignment]
+        try:
+            update(clone.mine)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9, "it came to its end"
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs a process to kill")
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("before", ["merge", "labs/00-toy/fifo.py", sync.RECORD])
+def test_a_killed_update_is_taken_back_by_the_next_command(
+    clone: Clone,
+    before: str,
+    committed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """All or nothing: the next update must not take the course's files for the learner's."""
+    monkeypatch.setenv("LABKIT_ROOT", str(clone.mine.root))
+    rewrite(clone.mine, "clamp", "return 42")
+    if committed:
+        clone.commit()
+    mine = {path: path.read_bytes() for path in clone.mine.root.glob("labs/**/*") if path.is_file()}
+    clone.publish(NEWER)
+    killed(clone, before)
+    undo()
+    said = capsys.readouterr().out
+    assert "`make update` was stopped in its middle" in said and ".labkit/backups/" in said
+    assert mine == {p: p.read_bytes() for p in clone.mine.root.glob("labs/**/*") if p.is_file()}
+    killed(clone, before)
+    with pytest.raises(Exit) as ended:
+        update_command(pull=True)
+    assert ended.value.exit_code == 0 and "merged" in capsys.readouterr().out
+    text = lab(clone.mine).read_text()
+    assert "return 42" in text and "Tokens that fit.\n" in text
+    assert not committed or clone.is_clean()
+
+
+def test_an_update_with_nothing_new_changes_no_byte(clone: Clone) -> None:
+    """A file from Windows ends its lines in two bytes."""
+    rewrite(clone.mine, "clamp", "return 42")
+    lab(clone.mine).write_bytes(lab(clone.mine).read_bytes().replace(b"\n", b"\r\n"))
+    before = lab(clone.mine).read_bytes()
+    assert "kept" in {change.kind for change in update(clone.mine)}
+    assert lab(clone.mine).read_bytes() == before
