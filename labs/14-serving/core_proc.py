@@ -180,9 +180,7 @@ class EngineCoreProc:
             self._answer(call.call_id, None, error)
             return
         if isinstance(value, Future):
-            value.add_done_callback(
-                lambda done: self._answer(call.call_id, None, done.exception())
-            )
+            value.add_done_callback(lambda done: self._answer(call.call_id, None, done.exception()))
         else:
             self._answer(call.call_id, value)
 
