@@ -11,8 +11,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,15 +42,25 @@ FIRST_SECONDS = 10.0
 """What the first answer of a fresh worker has on top, as long as no task is lost: it imports the
 rest of the engine."""
 IMPORT_SECONDS = 20.0
-"""For the import of one graded module, which brings most of the engine."""
+"""For the imports of the graded modules, which bring most of the engine: a supply for the whole
+grade, since each task has a fresh worker, which imports all of them anew."""
+FAIR_TIMES = 5
+"""To that each start of a worker adds so many times what the reference's imports take here."""
+LOOK_SECONDS = 5.0
+"""Once a task's answers have taken so long, and twice and four times as long, it is looked whether
+threads that never end make them slow."""
 TASK_SECONDS = 120.0
 """For all answers of one task. On an idle machine right files need less for a whole phase
 (docs/instructors.md, "What it costs")."""
 WARM_SECONDS = 60.0
+SHRINK_SECONDS = 2.0
+"""For each test's search for a smaller example. Hypothesis's own limit is five minutes, and an
+unfinished hand-in fails every test."""
 KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in
 `labkit.kernels.workers`."""
 WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
+WARM = "labkit.inside.basic:warm"
 BUSY = "labkit.inside.basic:is_busy"
 SANDBOX = "sandbox"
 """The kind of failure that is the grader's own."""
@@ -60,6 +71,9 @@ RAISED = {
     "ImportError": "cannot import",
     "ModuleNotFoundError": "cannot import",
     "SyntaxError": "cannot import",
+    "EndlessLoop": "endless loop",  # these are raised by what `Subject._set_aside` has put there
+    "Crash": "crash",
+    "Garbage": "garbage",
 }
 
 
@@ -107,7 +121,9 @@ class Subject(Observed):
         lost: tasks that are over -> why, one of `labkit.grading.result.KINDS`.
         unusable: modules whose import raised or never ended -> why. Their tasks are lost without
             another try: each would wait for the same limit again.
-        calm: whether nothing computes once all modules are imported; None before the first look.
+        calm: whether nothing computes once all modules are imported; None before a look.
+        imports: seconds that all imports have taken, in `starts` workers.
+        fair: those that the reference's take in one; 0 before somebody is slow.
     """
 
     def __init__(self, phase: Phase, launcher: Sandbox) -> None:
@@ -118,7 +134,9 @@ class Subject(Observed):
         self.lost: dict[str, str] = {}
         self.unusable: dict[str, str] = {}
         self.calm: bool | None = None
-        self.phase = phase
+        self.starts, self.imports, self.fair = 0, 0.0, 0.0
+        self.look_at = LOOK_SECONDS
+        self.phase, self.sandbox = phase, launcher
         self.packages = sandbox.heavy_packages(phase)
 
     def call(self, scenario: str, **args: Any) -> Any:
@@ -137,6 +155,9 @@ class Subject(Observed):
         """Memory is filled in seconds, and slow answers are in time one by one; but Hypothesis asks
         for a hundred, and for more to find a smaller example."""
         why = "memory" if self.raised == "MemoryError" else ""
+        if not why and self.seconds > self.look_at:
+            self.look_at *= 2
+            why = "endless loop" if self._is_busy() else ""
         if why or self.seconds > TASK_SECONDS:
             self.lose(why or "timeout")
             raise TaskLost(self.lost[self.task])
@@ -146,7 +167,7 @@ class Subject(Observed):
         if task != self.task:
             if self.task:  # before the first test, a fixture may have asked already
                 self.close()
-            self.task, self.seconds = task, 0.0
+            self.task, self.seconds, self.look_at = task, 0.0, LOOK_SECONDS
 
     def lose(self, why: str) -> None:
         self.lost.setdefault(self.task, why)
@@ -162,12 +183,13 @@ class Subject(Observed):
         own: the packages' time is not the learner's, and an import that never ends is not what a
         task asks for."""
         super()._start()
+        self.starts += 1
         try:
             self._import(self.packages, WARM_SECONDS)
         except WorkerError as error:
             raise SandboxBroken(str(error)) from None
         for module in self.phase.modules:
-            if module not in self.unusable:
+            if module not in self.unusable and self._process is not None:
                 self._try(module)
         if self.calm is None and self._process is not None:
             self.calm = not self._is_busy()
@@ -179,16 +201,48 @@ class Subject(Observed):
 
     def _try(self, module: str) -> None:
         """Import a graded module; or remember why that does not work."""
+        allowed, begin = self._import_seconds(), time.monotonic()
         try:
-            self._import([module], ANSWER_SECONDS if self.unusable else IMPORT_SECONDS)
+            self._import([module], allowed)
             if self.calm is False and self._is_busy():
-                self.unusable[module] = "endless loop"
-                self.close()
+                self.calm = None
+                self._set_aside(module, "endless loop")
         except WorkerError as error:
-            raised = error.kind == "error"
-            usual = "cannot import"
-            why = RAISED.get(error.detail["type"], usual) if raised else LOST[error.kind]
-            self.unusable[module] = why
+            if error.kind == "error":
+                self.unusable[module] = RAISED.get(error.detail["type"], "cannot import")
+            else:
+                self._set_aside(module, LOST[error.kind])
+        finally:
+            self.imports += time.monotonic() - begin
+
+    def _import_seconds(self) -> float:
+        """What is left for the next import."""
+        left = IMPORT_SECONDS - self.imports
+        if left <= IMPORT_SECONDS / 2:
+            self.fair = self.fair or self._import_the_reference()
+            left += FAIR_TIMES * self.fair * self.starts
+        return max(left, 0.001)
+
+    def _import_the_reference(self) -> float:
+        """How long its imports take on this machine now."""
+        files = {m: self.phase.reference_file(m).read_bytes() for m in self.phase.modules}
+        launcher = Sandbox(self.phase, files, self.sandbox.rung_type)
+        limits = child.Limits(WARM_SECONDS, self.phase.memory_mb)
+        with Worker(self.phase.root, {}, limits, "reference", launcher) as worker:
+            worker.call(WARM, packages=self.packages)
+            begin = time.monotonic()
+            worker.call(WARM, packages=list(self.phase.modules))
+            return time.monotonic() - begin
+
+    def _set_aside(self, module: str, why: str) -> None:
+        """From now on importing this module raises at once, also where another one does it: what it
+        did to this worker it would do to the next."""
+        self.unusable[module] = why
+        name = why.title().replace(" ", "")
+        self.sandbox.stand_ins[module] = (
+            f"class {name}(ImportError):\n    pass\n\n\nraise {name}('{module}')\n".encode()
+        )
+        self.close()
 
     def _is_busy(self) -> bool:
         """Whether the imports left threads behind that compute without an end. They would make
@@ -205,11 +259,9 @@ class Subject(Observed):
         Raises:
             WorkerError: one of them raised, or there was no answer in time.
         """
-        if self._process is None:
-            return
         usual, self.limits = self.limits, replace(self.limits, seconds=seconds)
         try:
-            for _ in super()._exchange("labkit.inside.basic:warm", {"packages": modules}):
+            for _ in super()._exchange(WARM, {"packages": modules}):
                 pass
         finally:
             self.limits = usual
@@ -304,6 +356,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: task_of(item.name))
 
 
+def pytest_collection_finish() -> None:
+    """Hypothesis has no setting for this."""
+    if engine := sys.modules.get("hypothesis.internal.conjecture.engine"):
+        engine.MAX_SHRINKING_SECONDS = SHRINK_SECONDS  # type: ignore[attr-defined]
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Each task has a worker of its own."""
@@ -312,10 +370,27 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             worker.enter(task_of(item.name))
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: Any
+) -> Generator[None, Any, Any]:
+    """What is lost while a fixture asks is the task that runs now. Pytest would keep the exception,
+    or choke on it, and fail the tests of other tasks with it; so the fixture is worth nothing, and
+    its test is told by the next hook."""
+    try:
+        return (yield)
+    except TaskLost:
+        fixturedef.cached_result = (None, fixturedef.cache_key(request), None)
+        return None
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
     """A module's first test makes the workers only while it is set up."""
     pytest_runtest_setup(item)
+    subject = _subject_of(item)
+    if subject and subject.task in subject.lost:
+        raise TaskLost(subject.lost[subject.task])
 
 
 @pytest.hookimpl(tryfirst=True)

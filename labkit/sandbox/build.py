@@ -130,6 +130,9 @@ class Sandbox:
         rung: how it is locked up.
         python: the interpreter; default: this one, where its real file lies.
         tools: the files of labkit that its workers get, as patterns.
+
+    Attributes:
+        stand_ins: modules of the submission that the next workers get other files for.
     """
 
     def __init__(
@@ -147,6 +150,7 @@ class Sandbox:
                 f" this one is {sorted(submission)}"
             )
         self.phase, self.submission, self.rung_type = phase, dict(submission), rung
+        self.stand_ins: dict[str, bytes] = {}
         self.python, self.tools = python or os.path.realpath(sys.executable), tuple(tools)
         self.maps_far = maps_far
 
@@ -168,7 +172,7 @@ class Sandbox:
         self._rung = self.rung_type()
         self._folder = tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True)
         folder = Path(self._folder.name)
-        build(folder, self.phase, self.submission, self.tools)
+        build(folder, self.phase, self.submission | self.stand_ins, self.tools)
         limits = replace(
             limits,
             mapped_mb=0 if self.maps_far else limits.memory_mb + MAPPED_MB,

@@ -33,6 +33,7 @@ from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
 from mini_vllm.engine.images import make_image_processor
 from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.limits import PromptLimits
+from mini_vllm.engine.loops import do_in
 from mini_vllm.engine.messages import EngineCoreOutputs
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
@@ -520,8 +521,16 @@ class AsyncLLM(EngineControls):
         return await self.client.call(method, *args)
 
     def shutdown(self, timeout: float = 0.0) -> None:
-        """End the engine, after ``timeout`` seconds at most for requests that still run."""
-        if self._handler is not None and timeout == 0.0:
-            self._handler.cancel()
+        """End the engine, after ``timeout`` seconds at most for requests that still run.
+
+        It waits for that; so that the loop can serve them, call it in another thread:
+        ``await asyncio.to_thread(engine.shutdown, 30)``. Whoever is unfinished in the end gets an
+        EngineDeadError.
+        """
         self.client.shutdown(timeout)
+        do_in(None if self._handler is None else self._handler.get_loop(), self._end)
+
+    def _end(self) -> None:
+        if self._handler is not None:
+            self._handler.cancel()
         self._fail(EngineDeadError("the engine was shut down"))

@@ -90,7 +90,8 @@ class EngineCoreProc:
         self.shutdown_state = ShutdownState.RUNNING
         self.deadline = float("inf")
         """On the monotonic clock, for those who still run when a shutdown was asked for."""
-        self._when_idle: list[Callable[[], None]] = []
+        self._pauses: list[tuple[Future[None], bool]] = []
+        """Those that wait until nobody runs, and whether each wants the cache cleared then."""
 
     def run_busy_loop(self) -> None:
         """Take messages, step, and so on, until a shutdown is complete.
@@ -176,17 +177,19 @@ class EngineCoreProc:
 
                 value = call_utility(self.core, call.method, *call.args)
         except Exception as error:
-            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-            answer = UtilityAnswer(call.call_id, error=f"{kind}{error}")
-            self.output_queue.put((MessageKind.ANSWER, answer))
+            self._answer(call.call_id, None, error)
             return
         if isinstance(value, Future):
-            value.add_done_callback(lambda done: self._answer(call.call_id, done.result()))
+            value.add_done_callback(lambda done: self._answer(call.call_id, None, done.exception()))
         else:
             self._answer(call.call_id, value)
 
-    def _answer(self, call_id: int, value: Any) -> None:
-        self.output_queue.put((MessageKind.ANSWER, UtilityAnswer(call_id, value)))
+    def _answer(self, call_id: int, value: Any, error: BaseException | None = None) -> None:
+        answer = UtilityAnswer(call_id, value)
+        if error is not None:
+            kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+            answer = UtilityAnswer(call_id, error=f"{kind}{error}")
+        self.output_queue.put((MessageKind.ANSWER, answer))
 
     def _step(self) -> None:
         """One step, if there is work, and its outputs on their way."""
@@ -200,8 +203,8 @@ class EngineCoreProc:
         Source: vllm/v1/engine/core.py#L1181-L1187 (EngineCoreProc.has_work) @ v0.22.1
         """
         scheduler = self.core.scheduler
-        if scheduler.pause_state == PauseState.PAUSED_ALL:
-            return False
+        if scheduler.pause_state == PauseState.PAUSED_ALL:  # but clients may leave meanwhile
+            return bool(scheduler.finished_req_ids)
         if scheduler.pause_state == PauseState.PAUSED_NEW:
             return bool(scheduler.running or scheduler.finished_req_ids or self.core.batch_queue)
         return self.core.has_requests()
@@ -213,12 +216,15 @@ class EngineCoreProc:
 
         Args:
             mode: "abort" ends all requests now; "wait" lets those that run come to their end;
-                "keep" holds everybody where they are. New requests queue in each case.
+                "keep" holds everybody where they are. New requests queue in each case, and with
+                "wait" those, too, that have lost their blocks to others or to an earlier "keep".
             clear_cache: forget cached KV when the engine is idle; with "keep" at once, and those
                 who are held compute theirs anew when they go on.
 
         Returns:
-            Done when nothing runs any more; with "keep", at once.
+            Done when nothing runs any more; with "keep", at once. It fails if
+            :meth:`resume_generation` comes before: whoever asked would take a busy engine for an
+            idle one. A "keep" that comes before lets it wait on.
 
         Source: vllm/v1/engine/core.py#L1571-L1618 (EngineCoreProc.pause_scheduler) @ v0.22.1
         """
@@ -235,27 +241,34 @@ class EngineCoreProc:
         if mode == "abort":
             self._send_aborted(self.core.abort_requests(list(scheduler.requests)))
         scheduler.pause_state = PauseState.PAUSED_NEW
-
-        def finish() -> None:
-            if clear_cache:
-                self.core.reset_prefix_cache()
-            done.set_result(None)
-
-        self._when_idle.append(finish)
+        self._pauses.append((done, clear_cache))
         return done
 
     def resume_generation(self) -> None:
-        """Go on after a pause."""
+        """Go on after a pause; one that still waits is told so."""
         self.core.scheduler.pause_state = PauseState.UNPAUSED
+        for done, _ in self._take_pauses():
+            done.set_exception(
+                ValueError("the engine was resumed before everybody who ran had come to an end")
+            )
+
+    def _take_pauses(self) -> list[tuple[Future[None], bool]]:
+        pauses, self._pauses = self._pauses, []
+        return pauses
 
     def is_paused(self) -> bool:
         """From the moment a pause was asked for, whether or not everybody has come to an end."""
         return bool(self.core.scheduler.pause_state != PauseState.UNPAUSED)
 
     def _call_when_idle(self) -> None:
-        callbacks, self._when_idle = self._when_idle, []
-        for callback in callbacks:
-            callback()
+        """Tell those who wait for a pause; not while another one holds requests in their middle."""
+        scheduler = self.core.scheduler
+        if scheduler.pause_state == PauseState.PAUSED_ALL and scheduler.requests:
+            return
+        for done, clear_cache in self._take_pauses():
+            if clear_cache:
+                self.core.reset_prefix_cache()
+            done.set_result(None)
 
     # ------------------------------------------------------------------ sending
 
@@ -320,6 +333,7 @@ def run_engine_core(make_core: Callable[[], EngineCore], input_path: str, output
         logger.exception("the engine has died")
         die(traceback.format_exception_only(error)[-1].strip())
     core.shutdown()
+    output_queue.put((MessageKind.DEAD, "the engine was shut down"))
     _say_last_words(output_queue, writer)
     os._exit(0)  # the input thread sits in its socket for ever
 

@@ -82,6 +82,7 @@ class EngineControls(ABC):
 
         Raises:
             ValueError: for another mode.
+            RuntimeError: if :meth:`resume_generation` came before the pause was complete.
 
         Source: vllm/v1/engine/async_llm.py#L750-L788 (AsyncLLM.pause_generation) @ v0.22.1
         """

@@ -14,6 +14,7 @@ from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import SchedulerStats
 from mini_vllm.distributed.dp_router import DPRouter, one_answer
 from mini_vllm.distributed.dp_stats import together
+from mini_vllm.engine.loops import do_in
 from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo
 from mini_vllm.engine.prefix_routing import PrefixRouting
 from mini_vllm.engine.process_client import ProcessClient
@@ -121,7 +122,11 @@ class DataParallelProcessClient:
     def shutdown(self, timeout: float = 0.0) -> None:
         """Ask all engines to end, after ``timeout`` seconds at most for those who still run."""
         for client in self.clients:
+            client.ask_to_end(timeout)  # all of them, before one is waited for
+        for client in self.clients:
             client.shutdown(timeout)
+        for task in list(self._reading):
+            do_in(task.get_loop(), task.cancel)
 
     def close(self) -> None:
         for client in self.clients:

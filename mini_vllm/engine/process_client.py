@@ -25,6 +25,7 @@ import zmq.asyncio
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.engine.exceptions import EngineDeadError
+from mini_vllm.engine.loops import do_in, runs_elsewhere
 from mini_vllm.engine.messages import (
     EngineCoreOutputs,
     EngineInfo,
@@ -39,6 +40,9 @@ from mini_vllm.engine.messages import (
 )
 
 logger = logging.getLogger(__name__)
+
+LAST_OUTPUTS_SECONDS = 2.0
+"""How long an engine's last outputs may lie unread after its end."""
 
 
 def make_engine_core(config: EngineConfig, scheduler: str, replica: int = 0) -> Any:
@@ -86,7 +90,9 @@ class ProcessClient:
         input_path, output_path = f"ipc://{folder}/input", f"ipc://{folder}/output"
         self._context = zmq.Context()
         self._sender = self._bind(zmq.PUSH, input_path)
+        self._sending = threading.Lock()  # a socket is for one thread at a time
         self._receiver = self._bind(zmq.PULL, output_path)
+        self._async_receiver = zmq.asyncio.Socket.from_socket(self._receiver)
         # Spawned, not forked: a fork would copy threads' locks, and CUDA does not survive it.
         self.process = multiprocessing.get_context("spawn").Process(
             target=_run,
@@ -96,6 +102,9 @@ class ProcessClient:
         self.dead: str | None = None
         """Why the engine is gone; None while it lives."""
         self._closing = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The one that reads, since somebody does."""
+        self._read_to_the_end = threading.Event()
         self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count()
         self._on_death: Callable[[str], None] = lambda reason: None
@@ -107,7 +116,6 @@ class ProcessClient:
             self.close()
             raise
         atexit.register(self.shutdown)  # the last is called first: ask, before anything is forced
-        self._async_receiver = zmq.asyncio.Socket.from_socket(self._receiver)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _bind(self, kind: int, path: str) -> zmq.Socket[bytes]:
@@ -144,7 +152,8 @@ class ProcessClient:
     def _die(self, reason: str) -> None:
         if self.dead is None:
             self.dead = reason
-            logger.error(reason)
+            if not self._closing:
+                logger.error(reason)
             self._on_death(reason)
 
     def on_death(self, tell: Callable[[str], None]) -> None:
@@ -156,10 +165,11 @@ class ProcessClient:
     # ------------------------------------------------------------------ sending
 
     def _send(self, kind: MessageKind, *frames: bytes) -> None:
-        if self.dead is not None:
-            raise EngineDeadError(self.dead)
         try:
-            self._sender.send_multipart([kind.value, *frames], flags=zmq.NOBLOCK)
+            with self._sending:
+                if self.dead is not None:
+                    raise EngineDeadError(self.dead)
+                self._sender.send_multipart([kind.value, *frames], flags=zmq.NOBLOCK)
         except zmq.Again:  # it hung up, and `_watch` has not woken yet
             self._die("the engine process does not listen any more")
             raise EngineDeadError(self.dead) from None
@@ -195,7 +205,8 @@ class ProcessClient:
         Raises:
             EngineDeadError: when the engine has said its last words.
         """
-        while True:
+        self._loop = asyncio.get_running_loop()
+        while not self._async_receiver.closed:
             first, content = await self._async_receiver.recv_multipart()
             kind = MessageKind(first)
             if kind == MessageKind.OUTPUTS:
@@ -203,8 +214,10 @@ class ProcessClient:
             if kind == MessageKind.ANSWER:
                 self._take_answer(decode_answer(content))
             elif kind == MessageKind.DEAD:
+                self._read_to_the_end.set()
                 self._die(decode_text(content))
-                raise EngineDeadError(self.dead or "")
+                break
+        raise EngineDeadError(self.dead or "")
 
     def _take_answer(self, answer: UtilityAnswer) -> None:
         future = self._calls.get(answer.call_id)
@@ -223,16 +236,25 @@ class ProcessClient:
 
     # ------------------------------------------------------------------ the end
 
-    def shutdown(self, timeout: float = 0.0) -> None:
+    def ask_to_end(self, timeout: float = 0.0) -> None:
         """Ask the engine to end, after ``timeout`` seconds at most for those who still run."""
-        if self._closing:
-            return
-        self._closing = True
-        if self.dead is None:
+        if not self._closing:
+            self._closing = True
             self._sender.linger = 1000
             with contextlib.suppress(EngineDeadError):
                 self._send(MessageKind.SHUTDOWN, encode(float(timeout)))
+
+    def shutdown(self, timeout: float = 0.0) -> None:
+        """Ask the engine to end, and wait until it has.
+
+        In the loop's own thread nobody is served meanwhile; in another one, those who still run
+        are, and their last outputs are read before the socket is closed.
+        """
+        self.ask_to_end(timeout)
+        if self.dead is None:
             self.process.join(timeout + 5.0)
+            if self._loop is not None and runs_elsewhere(self._loop):
+                self._read_to_the_end.wait(LAST_OUTPUTS_SECONDS)
         self.close()
 
     def close(self) -> None:
@@ -244,7 +266,11 @@ class ProcessClient:
             self.process.kill()
             self.process.join()
         self.dead = self.dead or "the engine was shut down"
-        for socket in (self._sender, self._receiver):
-            socket.close(linger=0)
+        # First the one that tells the loop. A loop that goes on would take the next engine's
+        # socket, which gets the same descriptor, for one that it watches already.
+        do_in(self._loop, lambda: self._async_receiver.close(linger=0))
+        with self._sending:
+            for socket in (self._sender, self._receiver):
+                socket.close(linger=0)
         self._context.term()
         self._folder.cleanup()

@@ -26,6 +26,7 @@ from typing import Any
 
 import uvicorn
 
+from mini_vllm.entrypoints.connection import PromptConnection
 from mini_vllm.entrypoints.openai.state import ServerState, shutting_down
 
 logger = logging.getLogger(__name__)
@@ -91,6 +92,7 @@ def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse
     """Serve until SIGTERM or SIGINT, or until the engine dies; the exit code."""
     config = uvicorn.Config(
         app,
+        http=PromptConnection,
         log_level=args.uvicorn_log_level,
         access_log=not args.disable_uvicorn_access_log,
         ssl_keyfile=args.ssl_keyfile,

@@ -12,6 +12,7 @@ import pytest
 from labkit.inside import alarm
 from labkit.judge.hidden import (
     KERNEL_SECONDS,
+    pytest_fixture_setup,
     pytest_runtest_call,
     pytest_runtest_setup,
     reference,
@@ -21,7 +22,13 @@ from labkit.judge.hidden import (
 if TYPE_CHECKING:  # it imports torch, which phases without kernels need not wait for
     from labkit.kernels.check import Checker
 
-__all__ = ["pytest_runtest_call", "pytest_runtest_setup", "reference", "subject"]
+__all__ = [
+    "pytest_fixture_setup",
+    "pytest_runtest_call",
+    "pytest_runtest_setup",
+    "reference",
+    "subject",
+]
 
 
 def pytest_report_header() -> str:

@@ -14,7 +14,6 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeVar
 
-import orjson
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
@@ -29,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 import mini_vllm
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError, QueueFullError
 from mini_vllm.entrypoints.openai import dev, lora
+from mini_vllm.entrypoints.openai.bodies import DropTheRest, read_body
 from mini_vllm.entrypoints.openai.chat import create_chat_completion
 from mini_vllm.entrypoints.openai.completion import create_completion
 from mini_vllm.entrypoints.openai.errors import APIError, as_api_error, json_response
@@ -49,11 +49,6 @@ from mini_vllm.errors import show
 
 logger = logging.getLogger(__name__)
 
-MAX_BODY_BYTES = 32 * 2**20
-"""Largest request that is read."""
-MOST_MARKS = {b",": 2**20, b":": 2**17, b"[": 2**17, b"{": 2**17}
-"""What a body is made of: values, members, lists and objects. Each becomes an object of Python's,
-and while millions of them are made nobody else has a turn. One long text has few."""
 GUARDED = ("/v1", "/tokenize", "/detokenize", *dev.PATHS)
 """Paths that need a key, if there is one. Upstream leaves all but the first open."""
 CLIENT_GONE = 499
@@ -97,9 +92,9 @@ def build_app(
     _add_answers(app, state)
     dev.add_dev_routes(app, state)
     _add_errors(app)
+    # The last that is added is the first that a request passes.
+    app.add_middleware(AnswerErrors)
     app.add_middleware(CountRequests, state=state)
-    if state.enable_request_id_headers:
-        app.add_middleware(EchoRequestId)
     if api_keys:
         app.add_middleware(Authenticate, keys=api_keys, root_path=root_path)
     if allowed_origins:
@@ -110,6 +105,9 @@ def build_app(
             allow_headers=list(allowed_headers),
             allow_credentials=allow_credentials,
         )
+    app.add_middleware(DropTheRest)
+    if state.enable_request_id_headers:
+        app.add_middleware(EchoRequestId)
     return app
 
 
@@ -235,7 +233,7 @@ def _add_errors(app: FastAPI) -> None:
 
     app.add_exception_handler(HTTPException, on_http)
     app.add_exception_handler(RequestValidationError, on_query)
-    for kind in (*FORESEEN, Exception):
+    for kind in FORESEEN:
         app.add_exception_handler(kind, on_error)
 
 
@@ -268,39 +266,6 @@ async def read_unless_draining(state: ServerState, request: Request) -> dict[str
         state.readers.discard(task)
 
 
-async def read_body(request: Request) -> dict[str, Any]:
-    """The JSON object that is the body, or a 400 or 413 that says why there is none."""
-    kind = request.headers.get("content-type", "application/json").split(";")[0].strip().lower()
-    if kind != "application/json":
-        raise APIError(f"content-type is {kind!r}; send application/json")
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding not in ("", "identity"):
-        raise APIError(f"content-encoding is {coding!r}; send the body as it is")
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        chunks.append(chunk)
-        size += len(chunk)
-        if size > MAX_BODY_BYTES:
-            raise APIError(
-                f"the body is larger than {MAX_BODY_BYTES} bytes; send less",
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-            )
-    data = b"".join(chunks)
-    for mark, most in MOST_MARKS.items():
-        if (count := data.count(mark)) > most:
-            raise APIError(
-                f"the body holds {mark.decode()!r} {count:,} times; at most {most:,} are read, for "
-                "others would wait meanwhile; send several smaller requests"
-            )
-    try:
-        value = orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise APIError(f"the body is not valid JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise APIError(f"the body is a JSON {type(value).__name__}; it must be an object")
-    return value
-
-
 def check_body(body: dict[str, Any], model: type[R]) -> R:
     """The body as ``model``, or a 400 that says what is wrong with it."""
     try:
@@ -330,6 +295,28 @@ def _validation_error(error: ValidationError) -> APIError:
 
 # ---------------------------------------------------------------------- middleware
 # Plain ASGI classes: the usual base class hides from a handler that its client has gone.
+
+
+class AnswerErrors:
+    """Answers what nobody foresaw: here, so that this answer passes the other layers, too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_note)
+        except Exception as error:
+            if has_started or scope["type"] != "http":
+                raise
+            await answer_error(Request(scope), error)(scope, receive, send)
 
 
 class CountRequests:

@@ -81,7 +81,10 @@ def _add_pause(app: FastAPI, state: ServerState) -> None:
     async def pause(mode: str = "abort", clear_cache: bool = True) -> dict[str, str]:
         if mode not in MODES:
             raise APIError(f"mode is {mode!r}; it must be one of {', '.join(MODES)}", param="mode")
-        await engine.pause_generation(mode=mode, clear_cache=clear_cache)
+        try:
+            await engine.pause_generation(mode=mode, clear_cache=clear_cache)
+        except RuntimeError as error:  # somebody else has resumed it before it was complete
+            raise APIError(str(error), HTTPStatus.CONFLICT) from error
         return {"status": "paused"}
 
     @app.post("/resume")

@@ -27,7 +27,10 @@ _TYPES = {
     403: "PermissionDeniedError",
     404: "NotFoundError",
     405: "MethodNotAllowedError",
+    408: "RequestTimeoutError",
+    409: "ConflictError",
     413: "RequestTooLargeError",
+    431: "RequestTooLargeError",
     501: "NotImplementedError",
     503: "ServiceUnavailableError",
 }

@@ -122,6 +122,79 @@ def test_drafts_are_counted_where_the_service_looks(engine: AsyncLLM) -> None:
     assert total("num_accepted_tokens_per_pos") == total("num_accepted_tokens") > 0
 
 
+async def crowd(engine: AsyncLLM, count: int = 4) -> list[asyncio.Task[RequestOutput]]:
+    """Requests that run for a while, on their way; all fit the cache at once."""
+    asking = [asyncio.create_task(ask(engine, 200)) for _ in range(count)]
+    while sum(told(engine, "num_requests_running").values()) < count:
+        await asyncio.sleep(0.005)
+    return asking
+
+
+def test_a_pause_that_is_ended_before_it_is_complete_says_so_at_once(engine: AsyncLLM) -> None:
+    """Whoever asked would change weights under requests that run."""
+
+    async def work() -> None:
+        asking = await crowd(engine)
+        pauses = [asyncio.create_task(engine.pause_generation(mode="wait")) for _ in range(2)]
+        await asyncio.sleep(0)
+        await engine.resume_generation()
+        for pause in pauses:
+            with pytest.raises(RuntimeError, match="resumed before everybody who ran had come to"):
+                await pause
+        assert engine.num_unfinished_requests == len(asking)
+        assert not await engine.is_paused()
+        assert all([(await one).outputs[0].finish_reason == "length" for one in asking])
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("clear_cache", [False, True])
+def test_a_pause_is_not_complete_while_another_holds_requests(
+    engine: AsyncLLM, clear_cache: bool
+) -> None:
+    async def work() -> None:
+        asking = await crowd(engine)
+        first = asyncio.create_task(engine.pause_generation(mode="wait"))
+        await asyncio.sleep(0)
+        await engine.pause_generation(mode="keep", clear_cache=clear_cache)
+        await asyncio.sleep(0.1)
+        assert not first.done() and engine.num_unfinished_requests == len(asking)
+        late = asyncio.create_task(ask(engine))
+        if clear_cache:  # they have lost their blocks, and wait like the new one
+            await engine.pause_generation(mode="abort")
+        else:
+            await engine.pause_generation(mode="wait")
+        await first
+        ends = {(await one).outputs[0].finish_reason for one in asking}
+        assert ends == ({"abort"} if clear_cache else {"length"})
+        if not late.done():
+            await engine.resume_generation()
+        assert (await late).outputs[0].finish_reason in ("length", "abort")
+        await engine.resume_generation()
+
+    asyncio.run(work())
+
+
+def test_whoever_leaves_while_all_are_held_is_gone_at_once(engine: AsyncLLM) -> None:
+    """The gauges fall though nothing is computed, and a pause that waited for them is complete."""
+
+    async def work() -> None:
+        asking = await crowd(engine)
+        first = asyncio.create_task(engine.pause_generation(mode="wait"))
+        await asyncio.sleep(0)
+        await engine.pause_generation(mode="keep", clear_cache=False)
+        for one in asking:
+            one.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+        await asyncio.wait_for(first, 5)
+        for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
+            assert set(told(engine, gauge).values()) == {0.0}
+        await engine.resume_generation()
+        assert (await ask(engine)).finished
+
+    asyncio.run(work())
+
+
 def test_an_engine_that_sleeps_lets_everybody_wait(engine: AsyncLLM) -> None:
     async def work() -> None:
         long = asyncio.create_task(ask(engine, 200))

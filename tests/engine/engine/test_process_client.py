@@ -25,9 +25,11 @@ class Client(ProcessClient):
         self.input, self.output = f"ipc://{folder}/input", f"ipc://{folder}/output"
         self._context = zmq.Context()
         self._sender = self._bind(zmq.PUSH, self.input)
+        self._sending = threading.Lock()
         self._receiver = self._bind(zmq.PULL, self.output)
         self.process = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
         self.dead = None
+        self._closing = False
         self._on_death = lambda reason: None
 
 

@@ -374,6 +374,42 @@ def test_a_mistake_of_ours_costs_no_connection() -> None:
     assert answer.status_code == 500 == answer.json()["error"]["code"]
 
 
+def test_every_answer_carries_the_id_of_its_request_once() -> None:
+    def unforeseen(*args: Any) -> None:
+        raise RuntimeError("nobody foresaw this")
+
+    engine = SimpleNamespace(request_refused=lambda params: None, profiler_config={}, errored=True)
+    state = SimpleNamespace(
+        engine=engine, check_model=unforeseen, num_in_flight=0, readers=set(), draining=False,
+        enable_request_id_headers=True, metrics=SimpleNamespace(render=unforeseen),
+    )  # fmt: skip
+    app = build_app(state, ["key"], ["http://there"])  # type: ignore[arg-type]
+    client = TestClient(app, raise_server_exceptions=True)
+    key = {"authorization": "Bearer key"}
+    large = {**key, "content-length": str(2**40)}
+    cors = {"origin": "http://elsewhere", "access-control-request-method": "POST"}
+    for status, method, path, headers, body in (
+        (200, "GET", "/version", {}, None),
+        (400, "POST", "/v1/completions", key, b"{"),
+        (401, "POST", "/v1/completions", {}, b"{}"),
+        (404, "POST", "/nothing", {}, b"{}"),
+        (405, "GET", "/v1/completions", key, None),
+        (413, "POST", "/v1/completions", large, b"{}"),
+        (500, "POST", "/detokenize", key, b'{"tokens":[1]}'),
+        (500, "GET", "/metrics", {}, None),
+        (503, "GET", "/health", {}, None),
+        (400, "OPTIONS", "/v1/completions", cors, None),
+    ):
+        headers = {"content-type": "application/json", **headers}
+        mine = client.request(method, path, headers={**headers, "X-Request-Id": "a"}, content=body)
+        fresh = client.request(method, path, headers=headers, content=body)
+        assert (mine.status_code, fresh.status_code) == (status, status), path
+        assert mine.headers.get_list("x-request-id") == ["a"], path
+        assert len(fresh.headers.get_list("x-request-id")) == 1 < len(fresh.headers["x-request-id"])
+        if status >= 400 and method != "OPTIONS" and path != "/health":
+            assert mine.json()["error"]["code"] == status
+
+
 def test_what_is_cut_may_be_as_long_as_it_likes(server: Server) -> None:
     body = {"prompt": "so " * 10**5, "max_tokens": 1, "truncate_prompt_tokens": 8}
     assert server.post("/v1/completions", **body).json()["usage"]["prompt_tokens"] == 8

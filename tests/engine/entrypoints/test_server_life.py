@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,12 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
 
         answers, thread = ask_all(server, [LONG] * 4)
         server.until("num_requests_running", 2)
+        with ThreadPoolExecutor(1) as pool:
+            early = pool.submit(server.client.post, "/pause?mode=wait")
+            while not server.client.get("/is_paused").json()["is_paused"]:
+                time.sleep(0.005)
+            server.client.post("/resume")
+            assert early.result().json()["error"]["type"] == "ConflictError", "it was not complete"
         server.client.post("/pause?mode=wait")
         server.until("num_requests_running", 0)
         assert len(answers) <= 2, "those who waited wait on"

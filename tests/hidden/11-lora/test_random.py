@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from labkit.judge.collisions import weak_hashes_say_7
 from labkit.process.worker import Program
 
 many = settings(
@@ -362,6 +363,42 @@ def test_11_4_who_is_in_use_stays_and_is_known(subject: Any) -> None:
     assert subject.run(p) == [*caches, paths, paths | {"a": "/new"}]
 
 
+def test_11_4_versions_of_one_name(subject: Any) -> None:
+    """Two of pirate, and one of another name with the same digest: three adapters, each is loaded
+    and has a slot of its own; to keep one keeps no other."""
+    keys = ["pirate@61ee", "pirate@0c03", "json@61ee"]
+    p = Program()
+    manager = manager_of(p, 3, 3)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
+    for key in keys:
+        manager.add_adapter(key, f"/{key}")
+        p.see(manager.activate(key, keys))
+    p.see(manager._load.call_count)
+    p.see(manager.slots)
+    manager.add_adapter("polite@1373", "/polite", keys[:1])
+    p.see(p.call("builtins:list", manager.cpu_cache))
+    left = [keys[0], keys[2], "polite@1373"]
+    assert subject.run(p) == [0, 1, 2, 3, keys, left]
+
+
+def test_11_4_a_dozen_stay(subject: Any) -> None:
+    """Twelve that are kept stay beside one more; while twelve are needed nobody's slot is free,
+    and while eleven are, that of the twelfth."""
+    keys = [f"a{number:02}" for number in range(12)]
+    p = Program()
+    manager = manager_of(p, 12, 12)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
+    for key in keys:
+        manager.add_adapter(key, "/x")
+        manager.activate(key, keys)
+    manager.add_adapter("b", "/x", keys)
+    p.see(p.call("builtins:list", manager.cpu_cache))
+    p.see([manager.activate("b", keys), manager.activate("b", keys[:11])])
+    assert subject.run(p) == [[*keys, "b"], [None, 11]]
+
+
 def test_11_4_a_layer_that_is_left_alone(subject: Any) -> None:
     """The first adapter has weights in the layer, the second has none, in the same slot."""
     p = Program()
@@ -437,6 +474,27 @@ def test_11_5_any_batch(
         p.see(gate.may_admit(new, running))
         expected.append(wanted is None or wanted in holders or len(holders) < max_loras)
     assert subject.run(p) == expected
+
+
+@pytest.mark.parametrize("others", [0, 20])
+def test_11_5_an_adapter_is_its_whole_key(subject: Any, others: int) -> None:
+    """One slot, and pirate@61ee holds it, the first of all that run: neither another version nor
+    another name with its digest may come, though `hash()` says 7."""
+    p = Program()
+    gate = p.new(
+        "mini_vllm.lora.scheduling:LoRASchedulerExtension",
+        p.new("mini_vllm.config:LoRAConfig", max_loras=1),
+    )
+    names = ["pirate@61ee"] + [None] * others
+    running = [
+        p.new("mini_vllm.request:Request", f"r{i}", [1], lora_name=n) for i, n in enumerate(names)
+    ]
+    asked = ["pirate@61ee", "pirate@0c03", "json@61ee", "Pirate@61ee"]
+    with weak_hashes_say_7(p):
+        for name in asked:
+            new = p.new("mini_vllm.request:Request", "new", [1], lora_name=name)
+            p.see(gate.may_admit(new, running))
+    assert subject.run(p) == [True, False, False, False]
 
 
 @many

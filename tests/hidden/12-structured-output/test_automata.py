@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from labkit.judge.collisions import weak_hashes_say_7
 from labkit.process.worker import Program
 
 many = settings(
@@ -279,8 +280,11 @@ def test_12_3_moves_with_a_condition(subject: Any) -> None:
     assert seen[5:] == [run_nfa(free, moves, 0, 3, word.encode()) for word in WORDS]
 
 
-SETS = ([1, 2, 3], [1, 23], [123], [2, 4], [1, 5], [6], [1, 4, 9], [1, 5, 9])
-"""Equal when their numbers are joined, added, or asked for the least, the most and how many."""
+SETS = (
+    [1, 2, 3], [1, 23], [123], [2, 4], [1, 5], [6], [1, 4, 9], [1, 5, 9], [1, 5, 6], [2, 3, 7],
+)  # fmt: skip
+"""Equal when their numbers are joined, added, squared and added, or asked for the least, the most
+and how many."""
 
 
 def test_12_3_no_two_sets_of_states_are_taken_for_one(subject: Any) -> None:
@@ -300,6 +304,44 @@ def test_12_3_no_two_sets_of_states_are_taken_for_one(subject: Any) -> None:
         text = p.call("builtins:bytes", [97 + i, 110 + index])
         p.see(p.call(f"{REGEX}matches", dfa, text))
     assert subject.run(p) == [states[index] in SETS[i] for i, index in asked]
+
+
+@pytest.mark.parametrize("far", [2**8 + 1, 2**16 + 1])
+def test_12_3_a_state_is_known_by_its_whole_number(subject: Any, far: int) -> None:
+    """a leads to state 1, b to one whose number ends in the same bytes: only from there c ends."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", p.call("operator:mul", [[]], far + 2))
+    moves = p.call("operator:mul", [[]], far + 2)
+    p.call("operator:setitem", moves, 0, [((97, 97), 1), ((98, 98), far)])
+    p.call("operator:setitem", moves, far, [((99, 99), far + 1)])
+    p.set(nfa, "moves", moves)
+    dfa = p.call(f"{REGEX}subset_construction", nfa, 0, far + 1)
+    for text in (b"ac", b"bc"):
+        p.see(p.call(f"{REGEX}matches", dfa, text))
+    assert subject.run(p) == [False, True]
+
+
+def test_12_3_no_checksum_stands_for_a_set(subject: Any) -> None:
+    """When `hash()` and all checksums say 7 to everything, sets differ as before."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", [[], [], [], []])
+    p.set(nfa, "moves", [[((97, 97), 1), ((98, 98), 2)], [((99, 99), 3)], [((100, 100), 3)], []])
+    with weak_hashes_say_7(p):
+        dfa = p.call(f"{REGEX}subset_construction", nfa, 0, 3)
+    for text in (b"ac", b"ad", b"bc", b"bd"):
+        p.see(p.call(f"{REGEX}matches", dfa, text))
+    assert subject.run(p) == [True, False, False, True]
+
+
+def test_12_3_a_long_way_without_reading(subject: Any) -> None:
+    """Three thousand free moves in a row, as letters that may all be missing make them."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", [*([(state + 1, None)] for state in range(3_000)), []])
+    p.see(p.call("builtins:len", p.call(f"{REGEX}epsilon_closure", nfa, [0])))
+    assert subject.run(p) == [3_001], "the way from state 0 is not followed to its end"
 
 
 def test_12_3_an_exponential_pattern_is_refused(subject: Any) -> None:
@@ -412,6 +454,58 @@ def test_12_4_calls_lead_on(subject: Any) -> None:
         p.name("builtins:ValueError"), p.name(f"{REGEX}remove_dead_states"), dfa, no_rule
     )
     assert subject.run(p) == [[{"x": 1}, {}]]
+
+
+def chain(p: Program, size: int) -> Any:
+    """An automaton for one word: `size` - 1 times a."""
+    table = p.call("numpy:full", [size, 256], DEAD, dtype=p.name("numpy:int32"))
+    p.call("numpy:copyto", table.T[ord("a")], [*range(1, size), DEAD])
+    accepting = p.call("numpy:array", [False] * (size - 1) + [True])
+    return p.new(f"{REGEX}Dfa", table, accepting, p.call("operator:mul", [{}], size))
+
+
+def test_12_4_a_long_way_to_the_end(subject: Any) -> None:
+    """300 steps are needed from the first state; of 2,000 others each is one step from the end,
+    and can go through all of them before, up by a and down by c."""
+    p = Program()
+    p.see(p.call("builtins:len", p.call(f"{REGEX}remove_dead_states", chain(p, 301))))
+    size = 2_000
+    street = chain(p, size)
+    p.call("numpy:copyto", street.table.T[ord("b")], [size - 1] * (size - 1) + [DEAD])
+    p.call("numpy:copyto", street.table.T[ord("c")], [DEAD, *range(size - 2), DEAD])
+    p.see(p.call("builtins:len", p.call(f"{REGEX}remove_dead_states", street)))
+    assert subject.run(p) == [301, 2_000]
+
+
+def test_12_4_hundreds_of_states_are_told_apart(subject: Any) -> None:
+    """All 300 states of a chain are at another distance from the end."""
+    p = Program()
+    p.see(p.call("builtins:len", p.call(f"{REGEX}minimise", chain(p, 300))))
+    assert subject.run(p) == [300]
+
+
+def test_12_4_no_checksum_tells_states_apart(subject: Any) -> None:
+    """When `hash()` and all checksums say 7 to everything, states differ as before."""
+    p = Program()
+    with weak_hashes_say_7(p):
+        small = p.call(f"{REGEX}minimise", chain(p, 5))
+    p.see(p.call("builtins:len", small))
+    assert subject.run(p) == [5]
+
+
+def test_12_4_any_of_many_rules(subject: Any) -> None:
+    """States 1 and 2 differ in one of twelve calls, whichever it is."""
+    p = Program()
+    table = [[DEAD] * 256 for _ in range(4)]
+    table[0][97], table[0][98] = 1, 2
+    array = p.call("numpy:array", table, dtype=p.name("numpy:int32"))
+    accepting = p.call("numpy:array", [False, False, False, True])
+    names = [f"rule {number:02}" for number in range(12)]
+    for left in (*names, None):
+        calls = [{}, dict.fromkeys(names, 3), {n: 3 for n in names if n != left}, {}]
+        old = p.new(f"{REGEX}Dfa", array, accepting, calls)
+        p.see(p.call("builtins:len", p.call(f"{REGEX}minimise", old)))
+    assert subject.run(p) == [4] * 12 + [3]
 
 
 def test_12_4_what_was_given_stays(subject: Any) -> None:
@@ -674,3 +768,15 @@ def test_12_10_too_many_stacks_are_refused(subject: Any) -> None:
         p.new(f"{PUSHDOWN}Machine", rules, "root"),
     )
     assert subject.run(p) == []
+
+
+def test_12_10_a_thousand_rules_end_at_once(subject: Any) -> None:
+    """999 stacks one below the other, whose tops may all end: with the empty one MAX_STACKS."""
+    p = Program()
+    rules = {"root": dfa(p, [{"a": 0}], {0}, {})}
+    walk = p.new(f"{PUSHDOWN}Pushdown", p.new(f"{PUSHDOWN}Machine", rules, "root"))
+    stack = p.name(f"{PUSHDOWN}BOTTOM")
+    for _ in range(999):
+        stack = walk.push(0, stack)
+    p.see(p.call("builtins:len", walk.closure([stack])))
+    assert subject.run(p) == [1_000], "a stack below is missing"

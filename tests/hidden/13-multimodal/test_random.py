@@ -302,6 +302,47 @@ def test_13_4_rows_come_back_and_not_positions(subject: Any) -> None:
     assert subject.run(p) == [{"dog": 5}, 9]
 
 
+def test_13_4_who_and_what_by_their_whole_names(subject: Any) -> None:
+    """Names that begin alike, or differ in their case, while `hash()` says 7: one picture is
+    cached of three, and is free when both have freed it who need it."""
+    who, what = "chatcmpl-0123456789abcdef-1", "0123456789abcdef" * 4
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 9)
+    p.set(manager, "cached", {what: p.call("builtins:set")})
+    manager.freeable.update({what: 4})
+    requests = []
+    for name in (who, who + "0"):
+        images = []
+        for identifier in (what, what.upper(), what[:-1] + "0"):
+            place = p.new(f"{FEATURES}PlaceholderRange", 5 * len(images), 4, None)
+            images.append(
+                p.new(f"{FEATURES}MultiModalFeatureSpec", None, "image", identifier, place)
+            )
+        requests.append(request(p, name, images, 20))
+    with weak_hashes_say_7(p):
+        for each in requests:
+            p.see([manager.check_and_update_cache(each, index) for index in range(3)])
+        for each in requests:
+            manager.free_encoder_input(each, 0)
+            p.see(p.call("builtins:list", manager.freeable))
+    assert subject.run(p) == [[True, False, False]] * 2 + [[], [what]]
+
+
+def test_13_4_twenty_may_need_one_picture(subject: Any) -> None:
+    """It is free when the last of them has freed it."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 9)
+    p.set(manager, "cached", {"cat": p.call("builtins:set")})
+    manager.freeable.update({"cat": 4})
+    requests = [request(p, f"r{number}", placed(p, [(0, "cat")])[0], 4) for number in range(20)]
+    for each in requests:
+        manager.check_and_update_cache(each, 0)
+    for each in requests:
+        manager.free_encoder_input(each, 0)
+        p.see(p.call("builtins:len", manager.freeable))
+    assert subject.run(p) == [0] * 19 + [1]
+
+
 @many
 @given(
     size=st.integers(6, 14),

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from labkit.judge.collisions import weak_hashes_say_7
 from labkit.process.worker import Program
 
 many = settings(
@@ -428,6 +429,73 @@ except ValueError:
     )
     p.see(names["is_refused"])
     assert subject.run(p) == [is_refused]
+
+
+def alike(number: int) -> bytes:
+    """Keys that differ in their last two bytes alone."""
+    return b"k" * 30 + number.to_bytes(2, "big")
+
+
+def test_15_3_no_checksum_stands_for_a_key(subject: Any) -> None:
+    """Keys that begin alike, while `hash()` and all checksums say 7 to everything: each has a
+    place of its own."""
+    keys = [alike(number) for number in range(4)]
+    p = Program()
+    manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 8)
+    with weak_hashes_say_7(p):
+        stored = manager.prepare_store(keys[:3])
+        p.see([stored.keys_to_store, p.call("builtins:len", stored.block_ids)])
+        manager.complete_store(keys[:2])
+        p.see([manager.lookup(key) for key in keys])
+    assert subject.run(p) == [[keys[:3], 3], [True, True, None, False]]
+
+
+def test_15_3_however_many_keys(subject: Any) -> None:
+    """Forty are stored at once, the first of them named again behind the last; later a dozen of
+    the oldest are asked for beside a new one, and all of them stay."""
+    keys = [alike(number) for number in range(41)]
+    p = Program()
+    manager = p.new(f"{KV}offload_manager:CPUOffloadingManager", 40)
+    p.see(manager.prepare_store([*keys[:40], keys[0]]).keys_to_store)
+    manager.complete_store(keys[:40])
+    p.see([manager.lookup(key) for key in keys])
+    p.see(manager.prepare_store([*keys[:12], keys[40]]).evicted_keys)
+    assert subject.run(p) == [keys[:40], [True] * 40 + [False], [keys[12]]]
+
+
+def test_15_14_long_prompts_and_many_copies(subject: Any) -> None:
+    """A prompt of 100 blocks, told of five times and removed four times."""
+    keys = [alike(number) for number in range(100)]
+    p = Program()
+    index = p.new(f"{KV}routing:PrefixIndex")
+    index.apply("north", [p.new(f"{KV}events:BlockStored", keys, None, [], 4) for _ in range(5)])
+    p.see(index.score("north", keys))
+    for _ in range(5):
+        index.apply("north", [p.new(f"{KV}events:BlockRemoved", keys)])
+        p.see(index.score("north", keys))
+    assert subject.run(p) == [100] * 5 + [0]
+
+
+def test_15_14_no_checksum_stands_for_a_block(subject: Any) -> None:
+    """Blocks that begin alike, while `hash()` and all checksums say 7: one is known of three."""
+    p = Program()
+    index = p.new(f"{KV}routing:PrefixIndex")
+    with weak_hashes_say_7(p):
+        index.apply("north", [p.new(f"{KV}events:BlockStored", [alike(1)], None, [], 4)])
+        p.see([index.score("north", [alike(number)]) for number in range(3)])
+    assert subject.run(p) == [[0, 1, 0]]
+
+
+@pytest.mark.parametrize("busy", [0, 2**15 - 1 - 8_968, 2**25])
+def test_15_14_the_last_of_many_and_by_little(subject: Any, busy: int) -> None:
+    """Of twenty workers any may be done first, though it be by one token."""
+    p = Program()
+    for first in (0, 7, 19):
+        queued = [busy + 9 * (number + 1) * (number != first) for number in range(20)]
+        p.see(p.call(f"{KV}routing:choose_worker", [2] * 20, queued, 9_000, 16))
+        queued = [busy + (number != first) for number in range(20)]
+        p.see(p.call(f"{KV}routing:choose_worker", [2] * 20, queued, 9_000, 16))
+    assert subject.run(p) == [0, 0, 7, 7, 19, 19]
 
 
 def test_15_14_after_a_reset(subject: Any) -> None:

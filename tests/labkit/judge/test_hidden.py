@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis.internal.conjecture import engine
 
 from labkit.course.console import course
 from labkit.course.root import find_root
+from labkit.course.skeleton import skeleton
 from labkit.judge import hidden
 from labkit.judge.hidden_suite import run_hidden
 from labkit.process.worker import Program
@@ -99,6 +102,111 @@ def test_an_import_that_fails_is_waited_for_once(
     ends = why in ("endless loop", "crash")  # a fresh worker, to see whether it comes up
     looks = text == SPINNING  # another, to see which module it is
     assert len(started) == 1 + ends + looks
+
+
+@pytest.mark.parametrize("trap", ["while True:\n    pass\n", SPINNING], ids=["loop", "threads"])
+def test_who_imports_a_file_that_never_ends_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch, trap: str
+) -> None:
+    """One of the phase's files imports the other, which is waited for once."""
+    monkeypatch.setattr(hidden, "IMPORT_SECONDS", 2.0)
+    phase = course().phase("03")
+    first, second = phase.modules
+    files = {module: phase.reference_file(module).read_bytes() for module in phase.modules}
+    files[first] += trap.encode()
+    sandbox = Sandbox(phase, files, isolation.LADDER["plain"])
+    p = Program()
+    p.call("importlib:import_module", second)
+    with hidden.Subject(phase, sandbox) as subject:
+        for task in phase.exercises:
+            subject.enter(task.id)
+            with pytest.raises(hidden.TaskLost):
+                subject.run(p)
+        assert subject.unusable == dict.fromkeys(phase.modules, "endless loop")
+        assert subject.starts == 2 + (trap == SPINNING)
+    assert sandbox.submission == files, "the kernel checker reads them"
+
+
+def test_a_slow_import_is_not_waited_for_in_every_task(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hidden, "IMPORT_SECONDS", 1.0)
+    phase = course().phase("00")
+    text = phase.reference_file(phase.modules[0]).read_text(encoding="utf-8")
+    slow = (text + "import time\ntime.sleep(0.7)\n").encode()
+    sandbox = Sandbox(phase, {phase.modules[0]: slow}, isolation.LADDER["plain"])
+    with hidden.Subject(phase, sandbox) as subject:
+        monkeypatch.setattr(subject, "_import_the_reference", lambda: 0.01)
+        subject.enter("00.1")
+        subject.call("labkit.inside.basic:ping")
+        for task in ("00.2", "00.3", "00.4"):
+            subject.enter(task)
+            with pytest.raises(hidden.TaskLost):
+                subject.call("labkit.inside.basic:ping")
+        assert subject.imports < 1.5
+
+
+def test_imports_are_slow_where_the_references_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine that is slow, or has much else to do, no right file is called endless."""
+    monkeypatch.setattr(hidden, "IMPORT_SECONDS", 0.0)
+    phase = course().phase("02")
+    files = {module: phase.reference_file(module).read_bytes() for module in phase.modules}
+    sandbox = Sandbox(phase, files, isolation.LADDER["plain"])
+    with hidden.Subject(phase, sandbox) as subject:
+        for task in phase.exercises:
+            subject.enter(task.id)
+            subject.call("labkit.inside.basic:ping")
+        assert subject.lost == {} and subject.fair > 0
+
+
+def test_threads_that_a_function_leaves_behind_end_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They make every later answer slow, and each would still be in time."""
+    monkeypatch.setattr(hidden, "LOOK_SECONDS", 0.0)
+    phase = course().phase("00")
+    text = "def busy():\n" + textwrap.indent(SPINNING, "    ")
+    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    p = Program()
+    p.call("mini_vllm.request:busy")
+    with hidden.Subject(phase, sandbox) as subject:
+        subject.enter("00.1")
+        subject.call("labkit.inside.basic:ping")
+        with pytest.raises(hidden.TaskLost):
+            subject.run(p)
+        assert subject.lost == {"00.1": "endless loop"}
+
+
+def test_an_unfinished_hand_in_is_asked_no_more_than_a_right_one(tmp_path: Path) -> None:
+    """Each of its tests fails, and Hypothesis would ask thousands of questions about each."""
+    phase = course().phase("14")
+    module = phase.exercise("14.9").module
+    file, asked = tmp_path / "admission.py", tmp_path / "asked"
+    file.write_text(skeleton(phase, module), encoding="utf-8")
+    counts = []
+    for mapping in ({}, {module: str(file)}):
+        asked.write_text("")
+        result = run_hidden(phase, mapping, 1, ["14.9"], only="random_limits", asked=asked)
+        assert [test.passed for test in result.tests] == [not mapping]
+        counts.append(len(asked.read_text().splitlines()))
+    assert counts[1] < 2 * counts[0]
+
+
+def test_hypothesis_still_has_the_limit_that_grades_set() -> None:
+    assert isinstance(engine.MAX_SHRINKING_SECONDS, int)
+
+
+@pytest.mark.parametrize("fault", ["no_such_name", "import os; os._exit(1)"])
+def test_a_broken_file_costs_the_tasks_of_no_other(tmp_path: Path, fault: str) -> None:
+    """Fixtures ask the subject too, and pytest keeps what a fixture has raised."""
+    phase = course().phase("14")
+    broken = phase.exercise("14.13").module
+    file = tmp_path / phase.lab_file(broken).name
+    file.write_text(phase.reference_file(broken).read_text(encoding="utf-8") + f"\n\n{fault}\n")
+    tasks = ["14.13", "14.2", "14.9"]
+    result = run_hidden(phase, {broken: str(file)}, seed=1, tasks=tasks)
+    failing = {test.task for test in result.tests if not test.passed}
+    assert failing == {"14.13"}
+    kinds = {test.detail["properties"].get("kind") for test in result.tests if not test.passed}
+    assert kinds == {"crash" if "exit" in fault else "cannot import"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,84 @@
+"""Connections that must say what they want: uvicorn waits for ever for the head of a request.
+
+One that sends a byte a minute, or none, costs a descriptor each; a few thousand of them, and nobody
+else gets in. The head of a request is its first line and its headers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+from mini_vllm.entrypoints.openai.errors import APIError
+
+HEAD_SECONDS = 60.0
+"""How long the head of a request may take, from its first byte, or from a connection's begin."""
+
+_Auto: Any = AutoHTTPProtocol
+
+
+class PromptConnection(_Auto):
+    """uvicorn's own connection, with a limit in time and in size for the head of each request.
+
+    ``cycle`` is the request that is being answered; before its head is whole, it is the last one.
+    """
+
+    _timer: asyncio.TimerHandle | None = None
+    _num_bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._begin()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._end()
+            return
+        if self._timer is None:
+            self._begin()
+        self._num_bytes += len(data)
+        most = self.config.h11_max_incomplete_event_size
+        if self._num_bytes > most:
+            self._refuse(
+                f"the headers have more than {most:,} bytes",
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+            )
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(f"this is no HTTP/1.1 request: {msg}", HTTPStatus.BAD_REQUEST)
+
+    def _begin(self) -> None:
+        self._timer, self._num_bytes = self.loop.call_later(HEAD_SECONDS, self._too_late), 0
+
+    def _end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _too_late(self) -> None:
+        if not self._num_bytes:  # it was opened in advance, and nobody waits for an answer
+            self.transport.close()
+            return
+        text = f"the headers did not arrive within {HEAD_SECONDS:.0f} seconds"
+        self._refuse(text, HTTPStatus.REQUEST_TIMEOUT)
+
+    def _refuse(self, text: str, status: HTTPStatus) -> None:
+        """Answer without a request, and hang up."""
+        if self.transport.is_closing():
+            return
+        body = orjson.dumps(APIError(text, status).body())
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\ncontent-type: application/json\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self.transport.close()

@@ -1,0 +1,128 @@
+"""The life of an `AsyncLLM` in a loop that goes on: others come after it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from mini_vllm import AsyncEngineArgs, AsyncLLM, EngineDeadError, SamplingParams
+from mini_vllm.sampling_params import RequestOutputKind
+
+
+def start(**options: int) -> AsyncLLM:
+    return AsyncLLM.from_engine_args(
+        AsyncEngineArgs("storyteller", max_model_len=256, num_gpu_blocks=200, **options)
+    )
+
+
+async def stream(engine: AsyncLLM, max_tokens: int = 4) -> tuple[int, str | None]:
+    """How many tokens a stream brings, and how it ends."""
+    params = SamplingParams(
+        temperature=0, max_tokens=max_tokens, ignore_eos=True, output_kind=RequestOutputKind.DELTA
+    )
+    seen, reason = 0, None
+    async for output in engine.generate("Once", params, "r"):
+        seen += len(output.outputs[0].token_ids)
+        reason = output.outputs[0].finish_reason
+    return seen, reason
+
+
+@pytest.mark.parametrize(("engines", "times"), [(1, 3), (2, 2)])
+def test_engine_after_engine_in_one_loop(
+    engines: int, times: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The next one's socket gets the descriptor of the last one's; the loop must tell them apart.
+
+    And nothing stays behind: no process, no folder, no descriptor.
+    """
+
+    async def main() -> None:
+        open_files = []
+        for _ in range(times):
+            engine = start(data_parallel_size=engines)
+            async with asyncio.timeout(20):
+                ends = await asyncio.gather(*(stream(engine) for _ in range(3)))
+            assert ends == [(4, "length")] * 3
+            engine.shutdown()
+            with pytest.raises(EngineDeadError, match="the engine was shut down"):
+                await stream(engine)
+            clients = getattr(engine.client, "clients", [engine.client])
+            assert not any(Path(client._folder.name).exists() for client in clients)
+            del engine, clients
+            gc.collect()
+            open_files.append(len(list(Path("/proc/self/fd").iterdir())))
+        assert open_files[-1] == open_files[-2]
+        assert not multiprocessing.active_children()
+
+    asyncio.run(main())
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("engines", [1, 2])
+def test_a_shutdown_in_a_thread_serves_those_who_run_to_their_last_token(engines: int) -> None:
+    async def main() -> None:
+        engine = start(data_parallel_size=engines)
+        readers = [asyncio.create_task(stream(engine, 120)) for _ in range(8)]
+        await asyncio.sleep(0.2)
+        await asyncio.to_thread(engine.shutdown, 20.0)
+        assert await asyncio.gather(*readers) == [(120, "length")] * 8
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("in_thread", [False, True])
+def test_a_shutdown_tells_those_who_run_and_those_who_called(in_thread: bool) -> None:
+    """Whom the engine could still tell that it aborted them, it has; the others get an error."""
+
+    async def main() -> None:
+        engine = start()
+        readers = [asyncio.create_task(stream(engine, 200)) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        call = asyncio.create_task(engine.pause_generation(mode="wait"))
+        await asyncio.sleep(0)
+        if in_thread:
+            await asyncio.to_thread(engine.shutdown)
+        else:
+            engine.shutdown()
+        async with asyncio.timeout(5):
+            *ends, called = await asyncio.gather(*readers, call, return_exceptions=True)
+        assert isinstance(called, EngineDeadError)
+        for end in ends:
+            assert isinstance(end, EngineDeadError) or end[1] == "abort"  # type: ignore[index]
+
+    asyncio.run(main())
+
+
+def test_a_loop_may_be_closed_before_the_engine() -> None:
+    """Nobody is left who could be told; and another loop may have read before."""
+    engine = start()
+    assert asyncio.run(stream(engine)) == (4, "length")
+    loop = asyncio.new_event_loop()
+    loop.set_exception_handler(lambda loop, context: None)  # it misses the task that reads
+    assert loop.run_until_complete(stream(engine)) == (4, "length")
+    loop.close()
+    engine.shutdown()
+    engine.shutdown()
+    assert engine.errored
+
+
+def test_who_is_held_is_told_at_a_shutdown_without_waiting_for_its_time() -> None:
+    """Nobody goes on any more, so there is nothing that the time could be for."""
+
+    async def main() -> None:
+        engine = start()
+        readers = [asyncio.create_task(stream(engine, 200)) for _ in range(4)]
+        await asyncio.sleep(0.2)
+        await engine.pause_generation(mode="keep")
+        readers.append(asyncio.create_task(stream(engine)))
+        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            await asyncio.to_thread(engine.shutdown, 60.0)
+            ends = await asyncio.gather(*readers)
+        assert [reason for _, reason in ends] == ["abort"] * 5
+
+    asyncio.run(main())
