@@ -33,6 +33,10 @@ def load_profile() -> None:
     settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
     explore = settings(deadline=None, derandomize=False, print_blob=True)
     settings.register_profile("explore", explore)
+    # For a grade, whose report explains in its own words: Hypothesis would run a failing test again
+    # and again to find out which parts of the example do not matter.
+    shorter = (Phase.explicit, Phase.generate, Phase.shrink)
+    settings.register_profile("graded", explore, phases=shorter)
     # For who asks only whether a test fails: no search for a smaller example.
     settings.register_profile("unshrunk", explore, phases=(Phase.explicit, Phase.generate))
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))

@@ -8,6 +8,8 @@ by function, whether the learner has committed them or not.
 
 from __future__ import annotations
 
+import contextlib
+import json
 import subprocess
 import tempfile
 from collections.abc import Collection, Mapping
@@ -15,7 +17,7 @@ from pathlib import Path
 
 from labkit.course import source
 from labkit.course.console import some
-from labkit.course.files import NO_GIT, backup, blob_id, git, run_git, write_all
+from labkit.course.files import NO_GIT, backup, blob_id, git, run_git, write_all, write_text
 from labkit.course.manifest import Course
 from labkit.course.skeleton import is_hole
 from labkit.course.sync import (
@@ -37,7 +39,11 @@ class UpdateRefused(Exception):
 def update(course: Course, pull: bool = True) -> list[Change]:
     """Fetch a newer course and merge its new skeletons into the learner's files; every file is
     backed up first, and either all are written or none."""
-    root, before = course.root, read_record(course.root)
+    root = course.root
+    try:
+        before = _record(root)
+    except UpdateRefused as refused:
+        return [Change("wrong", ".", str(refused))]
     mine = {}
     for name, recorded in before.items():
         text = text_of(root / name)
@@ -63,6 +69,24 @@ def update(course: Course, pull: bool = True) -> list[Change]:
         raise
 
 
+def _record(root: Path) -> dict[str, str]:
+    """What the labs were made from; the record that was committed, where the file is lost.
+
+    Raises:
+        UpdateRefused: neither can be read.
+    """
+    for text in (None, git(root, "show", f"HEAD:{RECORD}")):
+        with contextlib.suppress(ValueError):
+            if text is not None:
+                write_text(root / RECORD, record_text(json.loads(text)))
+            if (root / RECORD).exists():
+                return read_record(root)
+    raise UpdateRefused(
+        f"{RECORD}, which says what your labs were made from, is missing or damaged; clone the"
+        " course anew, copy your labs/NN-… over the clone's, and work there"
+    )
+
+
 def _update(
     course: Course,
     pull: bool,
@@ -78,6 +102,7 @@ def _update(
         folder: where these are backed up.
     """
     root, changes = course.root, list[Change]()
+    missing = [name for name in before if not (root / name).exists()]
     if pull:
         commits, source_of_it = _bring(root, {*before, RECORD}, mine)
         new = f"{commits} newer commit{'s' * (commits > 1)} fetched"
@@ -96,6 +121,9 @@ def _update(
                     texts[path] = (folder / name).read_bytes()
     write_all(texts | {root / RECORD: record_text(record)})
     changes += [change for change in sync(fresh) if change.kind == "written"]
+    said = {change.path for change in changes}
+    again = [name for name in missing if name not in said and (root / name).exists()]
+    changes += [Change("written", name, "it was missing: a fresh skeleton") for name in again]
     return changes + (_conclude(root, before) if pull else [])
 
 
@@ -184,7 +212,10 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> tuple[int
     ]
     for name in aside:
         git(root, "checkout", "HEAD", "--", name)
-    merged = run_git(root, "merge", "--no-commit", "--no-edit", target)
+    # A lab file that was renamed is the learner's own now, and not the course's. Before git 2.50,
+    # it is the older strategy that can be told so.
+    as_named = ("-s", "recursive", "-X", "no-renames")
+    merged = run_git(root, "merge", "--no-commit", "--no-edit", *as_named, target)
     left = (git(root, "diff", "--name-only", "--diff-filter=U") or "").splitlines()
     others = sorted(set(left) - set(ours))
     if others or (merged.returncode and not left):

@@ -155,6 +155,11 @@ def public_mutants(path: Path, out: Path) -> None:
         document = {"public": shown, "hidden": {}}
         text = json.dumps(document, indent=1, sort_keys=True) + "\n"
         write_text(out.with_suffix(".json"), text)
+    faults = path.with_suffix(".faults.json")
+    if faults.exists():
+        recorded = json.loads(faults.read_text(encoding="utf-8"))
+        shown = {name: recorded[name] for name in names if name in recorded}
+        write_text(out.with_suffix(".faults.json"), json.dumps(shown, indent=1) + "\n")
 
 
 NOTE = """# This copy of the course

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
@@ -52,6 +53,9 @@ TASK_SECONDS = 120.0
 """For all answers of one task. On an idle machine right files need less for a whole phase
 (docs/instructors.md, "What it costs")."""
 WARM_SECONDS = 60.0
+SHRINK_SECONDS = 2.0
+"""For each test's search for a smaller example. Hypothesis's own limit is five minutes, and an
+unfinished hand-in fails every test."""
 KERNEL_SECONDS = 300.0
 """For all cases of one kernel, compilers included; each case has a limit of its own in
 `labkit.kernels.workers`."""
@@ -350,6 +354,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if ASKED in os.environ:
         items[:] = [item for item in items if "checker" not in getattr(item, "fixturenames", ())]
     items.sort(key=lambda item: task_of(item.name))
+
+
+def pytest_collection_finish() -> None:
+    """Hypothesis has no setting for this."""
+    if engine := sys.modules.get("hypothesis.internal.conjecture.engine"):
+        engine.MAX_SHRINKING_SECONDS = SHRINK_SECONDS  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -47,7 +47,7 @@ def run_hidden(
         hidden.SUBJECT: json.dumps(dict(mapping)),
         hidden.ISOLATION: rung,
         hidden.TASKS: ",".join(tasks),
-        "HYPOTHESIS_PROFILE": "unshrunk" if stop else "explore",
+        "HYPOTHESIS_PROFILE": "unshrunk" if stop else "graded",
         told.SECONDS: str(max(LEAST_TEST_SECONDS, PUBLIC_TIMES * phase.test_seconds)),
     }
     extra |= {hidden.ASKED: str(asked)} if asked else {}

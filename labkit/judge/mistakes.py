@@ -2,17 +2,19 @@
 
 `tests/corpora/mutants/NN-slug.toml` holds them; `tests/corpora/mutants/NN-slug.json` holds which
 tests fail on each, as `labkit.quality.mutants` has recorded it. A learner whose failures equal a
-mistake's has probably made it.
+mistake's has probably made it. `NN-slug.faults.json` holds what the first of these tests fails
+with: where a learner's is the same, nothing needs to run to be sure.
 
 An entry with `hidden_only = true` is a mistake that the public tests let pass on purpose.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import tempfile
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -47,6 +49,10 @@ def mutants_file(phase: Phase) -> Path:
 
 def vectors_file(phase: Phase) -> Path:
     return mutants_file(phase).with_suffix(".json")
+
+
+def faults_file(phase: Phase) -> Path:
+    return mutants_file(phase).with_suffix(".faults.json")
 
 
 def entries(phase: Phase) -> list[dict[str, Any]]:
@@ -138,10 +144,12 @@ def named(result: public.PhaseResult, mapping: Mapping[str, str]) -> Mutant | No
     alike = candidates(result)
     if any(test.outcome == "hang" for test in result.tests) or len(alike) > MOST_ALIKE:
         return None
-    with ThreadPoolExecutor(MOST_ALIKE) as pool:
-        sure = [len(alike) > 1] * len(alike)
-        same = list(pool.map(partial(_fails_alike, result, mapping), alike, sure))
-    found = [mutant for mutant, is_same in zip(alike, same, strict=True) if is_same]
+    found = _recorded_alike(result, alike)
+    if not found:  # another machine may round otherwise than the one that recorded
+        run = partial(_fails_alike, result, mapping, sure=len(alike) > 1)
+        with ThreadPoolExecutor(MOST_ALIKE) as pool:
+            same = list(pool.map(run, alike))
+        found = [mutant for mutant, is_same in zip(alike, same, strict=True) if is_same]
     return found[0] if len(found) == 1 else None
 
 
@@ -168,6 +176,25 @@ def candidates(result: public.PhaseResult) -> list[Mutant]:
         return []
 
 
+def _recorded_alike(result: public.PhaseResult, alike: Sequence[Mutant]) -> list[Mutant]:
+    """Those that fail as the learner does, by what is recorded of them; none where one of them is
+    not recorded in the learner's first failing test."""
+    recorded, sure = faults(result.phase), len(alike) > 1
+    found = []
+    for mutant in alike:
+        first = _first_failed(result, mutant)
+        name, *digests = recorded.get(mutant.name, ["", "", ""])
+        if name != first.name:
+            return []
+        found += [mutant] * (digests[sure] == fault_of(first, sure))
+    return found
+
+
+def _first_failed(result: public.PhaseResult, mutant: Mutant) -> public.Test:
+    tests = (test for test in result.tests if test.outcome == "failed")
+    return next(test for test in tests if test.task == mutant.exercise)
+
+
 def _fails_alike(
     result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant, sure: bool
 ) -> bool:
@@ -177,19 +204,36 @@ def _fails_alike(
     Args:
         sure: with the same words, too.
     """
-    tests = [test for test in result.tests if test.outcome == "failed"]
-    first = next(test for test in tests if test.task == mutant.exercise)
+    first = _first_failed(result, mutant)
+    again = run_first(result.phase, mutant, mapping, first.id)
+    return any(fault_of(test, sure) == fault_of(first, sure) for test in again.tests)
+
+
+def run_first(
+    phase: Phase, mutant: Mutant, mapping: Mapping[str, str], test: str
+) -> public.PhaseResult:
+    """The mutant in one test alone, among the other modules of `mapping`."""
     with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder, result.phase.lab_file(mutant.module).name)
+        file = Path(folder, phase.lab_file(mutant.module).name)
         file.write_text(mutant.text, encoding="utf-8")
         there = {**mapping, mutant.module: str(file)}
-        again = public.run_tests(result.phase, [result.phase.root / first.id], there)
-    return any(_fault(test, sure) == _fault(first, sure) for test in again.tests)
+        return public.run_tests(phase, [phase.root / test], there)
 
 
-def _fault(test: public.Test, sure: bool) -> tuple[Any, ...]:
+def faults(phase: Phase) -> dict[str, list[str]]:
+    """Mutant -> the first test of its task that it fails, and `fault_of` it, without and with the
+    words. Empty where nothing is recorded."""
+    path = faults_file(phase)
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def fault_of(test: public.Test, sure: bool) -> str:
+    """A digest of what a test failed with: the kind of error, the value that was compared; if it
+    must be `sure`, the words too."""
     found = test.detail
-    return found.get("error"), found.get("at"), found.get("yours"), sure and found.get("message")
+    about = [found.get("error"), found.get("at"), found.get("yours"), sure and found.get("message")]
+    text = json.dumps(about, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def failing(result: public.PhaseResult) -> tuple[str, ...]:

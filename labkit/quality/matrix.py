@@ -177,7 +177,8 @@ def check_mutants(phase: Phase) -> Iterator[str]:
             yield f"task {exercise.id} has {count} mutants; name at least 2 mistakes"
     path = mistakes.vectors_file(phase)
     recorded = json.loads(path.read_text(encoding="utf-8"))["public"] if path.exists() else {}
-    missing = sorted({mutant.name for mutant in known} ^ set(recorded))
+    names = {mutant.name for mutant in known}
+    missing = sorted(names ^ set(recorded) | mistakes.faults(phase).keys() - names)
     if missing:
         yield f"{path.name} is not up to date ({', '.join(missing)}): run `mutants --write`"
 

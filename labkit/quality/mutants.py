@@ -23,7 +23,17 @@ from labkit.course.manifest import Course, ManifestError, Phase
 from labkit.course.root import find_root
 from labkit.judge import public
 from labkit.judge.hidden_suite import run_hidden
-from labkit.judge.mistakes import Mutant, entries, failing, load, vectors_file
+from labkit.judge.mistakes import (
+    Mutant,
+    entries,
+    failing,
+    fault_of,
+    faults,
+    faults_file,
+    load,
+    run_first,
+    vectors_file,
+)
 from labkit.process import warm
 
 
@@ -105,6 +115,28 @@ def write_vectors(phase: Phase, verdicts: list[Verdict]) -> None:
     write_text(path, json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
+def write_faults(phase: Phase, mutants: list[Mutant], jobs: int = 2) -> None:
+    """Record what the first failing test of each mutant's own task fails with."""
+    vectors = json.loads(vectors_file(phase).read_text(encoding="utf-8"))["public"]
+    tests = public.run_tests(phase, [phase.public_tests], {}, ["--collect-only"]).tests
+
+    def one(mutant: Mutant) -> list[str]:
+        mine = (t for t in tests if t.task == mutant.exercise and t.name in vectors[mutant.name])
+        first = next(mine, None)
+        ran = run_first(phase, mutant, {}, first.id).tests if first else []
+        failed = [test for test in ran if test.outcome == "failed"]
+        return [
+            t for test in failed for t in (test.name, fault_of(test, False), fault_of(test, True))
+        ]
+
+    with ThreadPoolExecutor(jobs) as pool:
+        found = dict(zip([m.name for m in mutants], pool.map(one, mutants), strict=True))
+    there = {entry["name"] for entry in entries(phase)}
+    kept = {n: fault for n, fault in (faults(phase) | found).items() if fault and n in there}
+    lines = [f" {json.dumps(name)}: {json.dumps(kept[name])}" for name in sorted(kept)]
+    write_text(faults_file(phase), "{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def main(
     phases: list[str] = typer.Argument(None, help="phases; default: all that are ready"),
     hidden: bool = typer.Option(False, help="run the hidden suites too"),
@@ -123,12 +155,13 @@ def main(
             mutants = [m for m in load(phase) if m.hidden_only or not hidden_only]
             with warm.children():
                 verdicts = run(phase, mutants, hidden or hidden_only, jobs)
+                if write:
+                    write_vectors(phase, verdicts)
+                    write_faults(phase, mutants, jobs)
             print(f"phase {phase.slug}: {len(verdicts)} mutants")
             print(matrix(verdicts))
             survivors += sum(not verdict.passed for verdict in verdicts)
             untold += sum(verdict.passed and not verdict.killed for verdict in verdicts)
-            if write:
-                write_vectors(phase, verdicts)
     except (ManifestError, source.SourceError) as error:
         print(error, file=sys.stderr)
         raise typer.Exit(2) from None

@@ -347,7 +347,8 @@ def reduce(
 
 def long_reduce(splits: int, dim: int, each: int) -> Callable[[Draw, torch.dtype], Setup]:
     """So many rows that what has `each` numbers a row goes beyond the 2^32nd; the first and the
-    last run.
+    last run. Values lie around 3: with `dim` 1 each average is judged alone, and one in which they
+    cancel would be far off for its size.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -357,7 +358,7 @@ def long_reduce(splits: int, dim: int, each: int) -> Callable[[Draw, torch.dtype
         lse = lazy_zeros(count, 1, splits, dtype=torch.float32)
         rows = torch.zeros(count, 1, 1, dtype=torch.bool)
         for row in programs:
-            partial[row], lse[row] = draw.normal(1, splits, dim), draw.normal(1, splits)
+            partial[row], lse[row] = 3 + draw.normal(1, splits, dim), draw.normal(1, splits)
             rows[row] = True
         axes, why = ("request", "head", "split", "dim"), "its program does not run here"
         rules = {

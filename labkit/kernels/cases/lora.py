@@ -282,7 +282,8 @@ def expand(
 
 def long_hidden(num_slices: int, rank: int) -> Callable[[Draw, torch.dtype], Setup]:
     """So many rows that `hidden` has more than 2^32 numbers. Three rows at the
-    end have adapters.
+    end have adapters. What is summed is positive: each number of y is judged alone, and one in
+    which the terms cancel would be far off for its size.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -294,10 +295,10 @@ def long_hidden(num_slices: int, rank: int) -> Callable[[Draw, torch.dtype], Set
         has = torch.zeros(total, dtype=torch.bool)
         has[rows] = True
         hidden = lazy_zeros(num_slices, total, rank, dtype=torch.float32)
-        hidden[:, rows] = draw.normal(num_slices, len(rows), rank)
+        hidden[:, rows] = draw.normal(num_slices, len(rows), rank).abs()
         y = lazy_zeros(total, num_slices, dtype=dtype)
         y[rows] = draw.normal(len(rows), num_slices, dtype=dtype)
-        lora_b = slots_of(draw, dtype, list(users), (rank, num_slices), 3)
+        lora_b = slots_of(draw, dtype, list(users), (rank, num_slices), 3).abs()
         lists = {
             "order": order,
             "lora_ids": torch.tensor([-1, *users], dtype=torch.int32),

@@ -380,3 +380,42 @@ def test_an_update_with_nothing_new_changes_no_byte(clone: Clone) -> None:
     before = lab(clone.mine).read_bytes()
     assert "kept" in {change.kind for change in update(clone.mine)}
     assert lab(clone.mine).read_bytes() == before
+
+
+@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("renamed", [True, False])
+def test_a_lab_file_that_is_gone_comes_back_and_is_named(
+    clone: Clone, committed: bool, renamed: bool
+) -> None:
+    """Renamed, it is the learner's own: git must not take it for the course's."""
+    own = lab(clone.mine).with_name("mine.py")
+    own.write_text("MINE = 1\n" + lab(clone.mine).read_text())
+    lab(clone.mine).unlink()
+    own.unlink() if not renamed else None
+    if committed:
+        git(clone.mine.root, "add", "-A")
+        clone.commit()
+    clone.publish(NEWER)
+    changes = update(clone.mine)
+    assert "written  labs/00-toy/fifo.py  (it was missing" in "\n".join(map(str, changes))
+    assert lab(clone.mine).read_text() == lab(Course(clone.origin)).read_text()
+    assert not renamed or own.read_text().startswith("MINE = 1\n")
+
+
+@pytest.mark.parametrize("text", ["", "{<<<<<<< yours"])
+def test_a_lost_record_is_taken_from_what_was_committed(clone: Clone, text: str) -> None:
+    rewrite(clone.mine, "clamp", "return 42")
+    record = clone.mine.root / sync.RECORD
+    record.write_text(text) if text else record.unlink()
+    clone.publish(NEWER)
+    assert {change.kind for change in update(clone.mine)} == {"backup", "course", "merged"}
+    assert "return 42" in lab(clone.mine).read_text()
+
+
+def test_without_any_record_nothing_is_merged(clone: Clone) -> None:
+    rewrite(clone.mine, "clamp", "return 42")
+    git(clone.mine.root, "rm", "-q", sync.RECORD)
+    clone.commit()
+    clone.publish(NEWER)
+    assert "is missing or damaged; clone the course anew" in refusal(clone)
+    assert "return 42" in lab(clone.mine).read_text()

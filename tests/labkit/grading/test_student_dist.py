@@ -86,6 +86,8 @@ def test_public_mistakes_stay_and_hidden_ones_go(tree: Path) -> None:
             )
             assert vectors["hidden"] == {}
             assert set(vectors["public"]) <= public
+        recorded = mistakes.faults(Course(tree).phase(phase.number))
+        assert recorded.keys() <= public and recorded == mistakes.faults(phase)
     assert mistakes.load(Course(tree).phase("00")), "what is left can be used"
 
 

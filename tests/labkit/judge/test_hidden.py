@@ -11,9 +11,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis.internal.conjecture import engine
 
 from labkit.course.console import course
 from labkit.course.root import find_root
+from labkit.course.skeleton import skeleton
 from labkit.judge import hidden
 from labkit.judge.hidden_suite import run_hidden
 from labkit.process.worker import Program
@@ -171,6 +173,25 @@ def test_threads_that_a_function_leaves_behind_end_the_task(
         with pytest.raises(hidden.TaskLost):
             subject.run(p)
         assert subject.lost == {"00.1": "endless loop"}
+
+
+def test_an_unfinished_hand_in_is_asked_no_more_than_a_right_one(tmp_path: Path) -> None:
+    """Each of its tests fails, and Hypothesis would ask thousands of questions about each."""
+    phase = course().phase("14")
+    module = phase.exercise("14.9").module
+    file, asked = tmp_path / "admission.py", tmp_path / "asked"
+    file.write_text(skeleton(phase, module), encoding="utf-8")
+    counts = []
+    for mapping in ({}, {module: str(file)}):
+        asked.write_text("")
+        result = run_hidden(phase, mapping, 1, ["14.9"], only="random_limits", asked=asked)
+        assert [test.passed for test in result.tests] == [not mapping]
+        counts.append(len(asked.read_text().splitlines()))
+    assert counts[1] < 2 * counts[0]
+
+
+def test_hypothesis_still_has_the_limit_that_grades_set() -> None:
+    assert isinstance(engine.MAX_SHRINKING_SECONDS, int)
 
 
 @pytest.mark.parametrize("fault", ["no_such_name", "import os; os._exit(1)"])

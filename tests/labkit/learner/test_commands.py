@@ -9,13 +9,14 @@ import sys
 import time
 from contextlib import redirect_stdout
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from labkit.course import sync
 from labkit.course.console import some
-from labkit.course.manifest import Course
+from labkit.course.manifest import Course, Phase
 from labkit.course.state import State
 from labkit.judge import diagnose, mistakes, public
 from labkit.learner import commands as loop
@@ -222,6 +223,33 @@ def test_of_mistakes_that_fail_the_same_tests_the_one_with_her_values_is_named(t
         says(screen(toy)[0], f"known mistake: {said}")
     rewrite(toy, "clamp", "return max(min(wanted, budget + 2, limit), 0)")
     assert "known mistake" not in screen(toy)[0], "a third one fails the same tests"
+
+
+def test_what_a_known_mistake_fails_with_is_recorded_so_that_nothing_runs_twice(
+    toy: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = toy.phase("0")
+    file = mistakes.mutants_file(phase)
+    file.write_text(file.read_text() + TWINS)
+    known = mistakes.load(phase)
+    mutants.write_vectors(phase, mutants.run(phase, known))
+    mutants.write_faults(phase, known)
+    assert mistakes.faults(phase).keys() == {mutant.name for mutant in known}
+    solve(toy)
+    ran: list[str] = []
+    real = mistakes.run_first
+
+    def run_first(phase: Phase, mutant: mistakes.Mutant, *more: Any) -> public.PhaseResult:
+        ran.append(mutant.name)
+        return real(phase, mutant, *more)
+
+    monkeypatch.setattr(mistakes, "run_first", run_first)
+    rewrite(toy, "clamp", "return max(min(wanted, budget + 1, limit), 0)")
+    says(screen(toy)[0], "known mistake: Your clamp takes one more than the budget.")
+    assert not ran
+    rewrite(toy, "clamp", "return max(min(wanted, budget + 2, limit), 0)")
+    assert "known mistake" not in screen(toy)[0]
+    assert ran, "what is not as recorded is looked at"
 
 
 def test_a_task_that_reaches_another_hole_waits_for_it(toy: Course) -> None:
