@@ -124,7 +124,12 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         )
     )
     names = args.served_model_name or [args.model]
-    metrics = PrometheusRecorder.of(engine.config, names[0], engine.limits.num_usable_blocks + 1)
+    metrics = PrometheusRecorder.of(
+        engine.config,
+        names[0],
+        engine.limits.num_usable_blocks + 1,
+        engine.config.parallel.data_parallel_size,
+    )
     engine.stats.recorders.append(metrics)
     return ServerState(
         engine,
