@@ -17,7 +17,9 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sys
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -59,6 +61,8 @@ except ImportError:  # Windows
 Result = TypeVar("Result")
 SECONDS = 3600.0
 """For one submission, its hidden suite included; a grader that takes longer is stopped."""
+ASIDE = "labkit-class-"
+"""How the folder is called that holds what the graders of a class put aside."""
 LONGEST_NAME = 160
 """Bytes of a student's name that go into that of a file."""
 BREAKS = {"endless loop", "timeout", "crash", "memory", "garbage", "cannot import", "missing file"}
@@ -242,7 +246,8 @@ def class_seed(out: Path, wanted: int | None) -> int:
 @contextlib.contextmanager
 def alone(out: Path) -> Iterator[None]:
     """Keep others from grading into the same folder: of two, each would remove what the other has
-    written, and each might draw a seed. The lock ends with this process, however that ends.
+    written, and each might draw a seed. The lock ends with this process, however that ends; what
+    its graders had put aside until then is removed by the next one.
 
     Raises:
         ValueError: another one grades into it.
@@ -251,14 +256,37 @@ def alone(out: Path) -> Iterator[None]:
         yield
         return
     out.mkdir(parents=True, exist_ok=True)
-    with open(out / ".grading", "w") as file:
+    with open(out / ".grading", "a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ValueError(
                 f"another grade-class works on {out}; wait for it, or give another --out"
             ) from None
+        file.seek(0)
+        left = Path(tempfile.gettempdir(), Path(file.read().strip()).name)
+        if left.name.startswith(ASIDE):
+            shutil.rmtree(left, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=ASIDE, ignore_cleanup_errors=True) as folder:
+            os.chmod(folder, 0o711)  # a worker may be another user's
+            file.truncate(0)
+            file.write(folder)
+            file.flush()
+            with put_aside(folder):
+                yield
+
+
+@contextlib.contextmanager
+def put_aside(folder: str) -> Iterator[None]:
+    """Let this process, and the graders that it starts, keep their temporary files here."""
+    usual = os.environ.get("TMPDIR"), tempfile.tempdir
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    try:
         yield
+    finally:
+        os.environ["TMPDIR"], tempfile.tempdir = usual[0] or "", usual[1]
+        if usual[0] is None:
+            del os.environ["TMPDIR"]
 
 
 def show(phase: Phase, results: dict[str, GradeResult], out: Path, console: Console) -> None:

@@ -32,6 +32,7 @@ from labkit.grading.result import GradeResult, GroupRecord, ResultError, load
 VISIBILITIES = ("visible", "after_due_date", "after_published", "hidden")
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """A cell that begins so is a formula to a spreadsheet; a student chooses her folder's name."""
+CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def explain(result: GradeResult) -> str:
@@ -232,8 +233,9 @@ def table(results: Mapping[str, GradeResult]) -> str:
 
 
 def harmless(cell: str) -> str:
-    """A quote before what a spreadsheet would run, and no half of a character."""
-    cell = printable(cell)
+    """A quote before what a spreadsheet would run, no half of a character, and none that makes a
+    program take the table for no text."""
+    cell = CONTROL.sub(lambda found: repr(found[0])[1:-1], printable(cell))
     return f"'{cell}" if cell.startswith(FORMULA) else cell
 
 
@@ -247,7 +249,8 @@ def _readable(files: list[Path]) -> Iterator[tuple[str, GradeResult]]:
         try:
             yield printable(file.stem), load(file)
         except (ResultError, OSError) as error:
-            print(f"left out: {error}", file=sys.stderr)
+            said = remedy(error) if isinstance(error, OSError) else error
+            print(f"left out: {said}", file=sys.stderr)
 
 
 def render(form: str, path: Path, visibility: str = "visible") -> str:

@@ -296,6 +296,16 @@ def _check_words(result: GradeResult, file: str) -> None:
         for index, record in enumerate(records):
             check(f"{table}[{index}].status", record.status, OUTCOMES)
             check(f"{table}[{index}].kind", record.kind, ("", *KINDS))
+    seen: set[str] = set()
+    for index, group in enumerate(result.groups):
+        if group.id in seen:
+            raise ResultError(f"{file}: groups[{index}].id is {group.id!r}, for the second time")
+        if not 0 <= group.earned <= group.points:
+            raise ResultError(
+                f"{file}: groups[{index}].earned is {group.earned!r}; it must lie between 0 and"
+                f" its points, {group.points!r}"
+            )
+        seen.add(group.id)
 
 
 # ---------------------------------------------------------------- what goes into it

@@ -158,3 +158,4 @@ def main(root: str, number: str, report: str) -> None:
 
 if __name__ == "__main__":
     main(*sys.argv[1:])
+    alarm.leave(0)

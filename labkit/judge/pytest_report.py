@@ -40,6 +40,7 @@ class Reporter:
     def __init__(self, path: str, seconds: float) -> None:
         self.file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - lives as long as pytest
         self.seconds, self.hangs = seconds, 0
+        self.exitstatus: int | None = None
         self.watched: dict[str, dict[str, str]] = json.loads(os.environ.get(WATCH, "{}"))
         self.extra: dict[str, dict[str, Any]] = {}
         self.looked_at: set[str] = set()
@@ -123,8 +124,14 @@ class Reporter:
         if self.hangs >= MAX_HANGS:
             item.session.shouldstop = f"{MAX_HANGS} tests did not end"
 
-    def pytest_sessionfinish(self) -> None:
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        self.exitstatus = int(exitstatus)
         self.write({"event": "end", "entered": sorted(self.shared | reach.taken())})
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self) -> None:
+        if self.exitstatus is not None:  # else it ends by an error, which is to be seen
+            alarm.leave(self.exitstatus)
 
 
 def _task(item: pytest.Item) -> str:

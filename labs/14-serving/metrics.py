@@ -23,7 +23,13 @@ from typing import Any, Protocol
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, RequestTimes, SchedulerStats
-from mini_vllm.observability.feature_metrics import LoRAProm, SleepProm, SpecDecodingProm
+from mini_vllm.observability.feature_metrics import (
+    Families,
+    LoRAProm,
+    SleepProm,
+    SpecDecodingProm,
+)
+from mini_vllm.observability.several import together
 
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
@@ -47,6 +53,12 @@ class RequestStats:
     siblings: list[RequestStats] = field(default_factory=list, repr=False, compare=False)
     """The completions of its prompt, itself included."""
     has_ended: bool = False
+    sent: EngineCoreRequest | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def engine(self) -> int:
+        """Which of several engines side by side has it."""
+        return (self.sent.data_parallel_rank if self.sent is not None else None) or 0
 
 
 @dataclass(slots=True)
@@ -155,6 +167,7 @@ class ServiceStats:
             n,
             request.sampling_params.max_tokens,
             siblings=[] if siblings is None else siblings,
+            sent=request,
         )
         added.siblings.append(added)
         self.requests[request.request_id] = added
@@ -201,7 +214,7 @@ class ServiceStats:
     def sleep_changed(self, is_asleep: bool) -> None:
         for recorder in self.recorders:
             if isinstance(recorder, PrometheusRecorder):
-                recorder.sleep.record(is_asleep)
+                recorder.sleep_changed(is_asleep)
 
 
 # ---------------------------------------------------------------------- histograms
@@ -250,35 +263,22 @@ _LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0
 _ITERATION = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
-class PrometheusRecorder:
-    """Writes the figures into a registry of ``prometheus_client``, under vLLM's names.
+class EngineSeries:
+    """What is counted of one engine, under vLLM's names.
 
     Args:
-        model_name: value of the label; upstream's dashboards select by it.
+        labels: ``model_name`` and ``engine``.
         max_model_len: ends the buckets of token counts.
-        config: shown by the info gauge ``vllm:cache_config_info``.
         num_spec_tokens: drafts a step; 0: without speculation.
-        max_loras: adapters side by side; 0: without any.
-
-    Source: vllm/v1/metrics/loggers.py#L404-L1180 (PrometheusStatLogger) @ v0.22.1
     """
 
     def __init__(
-        self,
-        model_name: str,
-        max_model_len: int,
-        config: Mapping[str, Any] | None = None,
-        num_spec_tokens: int = 0,
-        max_loras: int = 0,
+        self, families: Families, labels: dict[str, str], max_model_len: int, num_spec_tokens: int
     ) -> None:
         import prometheus_client as prometheus
 
-        self.registry = prometheus.CollectorRegistry()
-        labels = {"model_name": model_name, "engine": "0"}
-
         def make(kind: Any, name: str, about: str, **more: Any) -> Any:
-            metric = kind("vllm:" + name, about, list(labels), registry=self.registry, **more)
-            return metric.labels(**labels)
+            return families.series(kind, name, about, labels, **more)
 
         def gauge(name: str, about: str) -> Any:
             return make(prometheus.Gauge, name, about)
@@ -299,12 +299,14 @@ class PrometheusRecorder:
         self.prompt_tokens = counter("prompt_tokens", "Prompt tokens processed.")
         self.cached = counter("prompt_tokens_cached", "Those whose KV was there already.")
         self.generation_tokens = counter("generation_tokens", "Tokens generated.")
-        success = prometheus.Counter(
-            "vllm:request_success", "Requests that have ended.", [*labels, "finished_reason"],
-            registry=self.registry,
-        )  # fmt: skip
         # All of them from the start, at 0: a rate needs a value before the first event.
-        self.success = {r: success.labels(**labels, finished_reason=r) for r in FINISH_REASONS}
+        about = "Requests that have ended."
+        self.success = {
+            reason: families.series(
+                prometheus.Counter, "request_success", about, {**labels, "finished_reason": reason}
+            )
+            for reason in FINISH_REASONS
+        }
         self.request_prompt = histogram("request_prompt_tokens", "Tokens of a prompt.", tokens)
         self.request_generation = histogram(
             "request_generation_tokens", "Tokens generated for a request.", tokens
@@ -336,32 +338,11 @@ class PrometheusRecorder:
                 "request_inference_time_seconds", "From the first step to the end.", _LATENCY
             ),
         }
-        if config is not None:
-            words = {key: str(value) for key, value in config.items()}
-            info = prometheus.Gauge(
-                "vllm:cache_config_info", "Settings of the KV cache.", [*words, "engine"],
-                registry=self.registry,
-            )  # fmt: skip
-            info.labels(**words, engine="0").set(1)
-        self._seen = (0, 0)
-        self.sleep = SleepProm(self.registry, labels)
-        self.features: list[SpecDecodingProm | LoRAProm] = []
+        self.sleep = SleepProm(families, labels)
+        self.drafts: SpecDecodingProm | None = None
         if num_spec_tokens:
-            self.features.append(SpecDecodingProm(self.registry, labels, num_spec_tokens))
-        if max_loras:
-            self.features.append(LoRAProm(self.registry, max_loras))
-
-    @classmethod
-    def of(
-        cls, config: EngineConfig, model_name: str, num_gpu_blocks: int | None = None
-    ) -> PrometheusRecorder:
-        """One for an engine of this configuration, and so many KV blocks."""
-        cache = dataclasses.asdict(config.cache)
-        if num_gpu_blocks is not None:
-            cache["num_gpu_blocks"] = num_gpu_blocks
-        k = config.speculative.num_speculative_tokens if config.speculative is not None else 0
-        max_loras = config.lora.max_loras if config.lora is not None else 0
-        return cls(model_name, config.scheduler.max_model_len, cache, k, max_loras)
+            self.drafts = SpecDecodingProm(families, labels, num_spec_tokens)
+        self._seen = (0, 0)
 
     def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
         """Add one step's figures."""
@@ -370,8 +351,8 @@ class PrometheusRecorder:
             self.waiting.set(stats.num_waiting_reqs)
             self.kv_usage.set(stats.kv_cache_usage)
             self._count_prefix_cache(stats)
-            for feature in self.features:
-                feature.record(stats)
+            if self.drafts is not None:
+                self.drafts.record(stats)
         self.preemptions.inc(iteration.num_preempted)
         self.prompt_tokens.inc(iteration.num_prompt_tokens)
         self.cached.inc(iteration.num_cached_tokens)
@@ -383,11 +364,6 @@ class PrometheusRecorder:
             self.ttft.observe(seconds)
         for seconds in iteration.itls:
             self.itl.observe(seconds)
-        for done in iteration.finished:
-            self._count_finished(done)
-        for completions in iteration.finished_prompts:
-            self.params_n.observe(len(completions))
-            self.request_most.observe(max(one.num_generation_tokens for one in completions))
 
     def _count_prefix_cache(self, stats: SchedulerStats) -> None:
         """The engine's counts only grow, unless it has reset them: a counter never goes back."""
@@ -397,7 +373,12 @@ class PrometheusRecorder:
         self.hits.inc(max(now[1] - before[1], 0))
         self._seen = now
 
-    def _count_finished(self, done: FinishedStats) -> None:
+    def count_prompt(self, completions: Sequence[RequestStats]) -> None:
+        """All completions of a prompt have ended."""
+        self.params_n.observe(len(completions))
+        self.request_most.observe(max(one.num_generation_tokens for one in completions))
+
+    def count_finished(self, done: FinishedStats) -> None:
         request = done.request
         self.success[done.finish_reason].inc()
         self.e2e.observe(done.e2e_latency)
@@ -412,6 +393,85 @@ class PrometheusRecorder:
         tpot = done.mean_time_per_output_token
         if tpot is not None:
             self.tpot.observe(tpot)
+
+
+class PrometheusRecorder:
+    """Writes the figures into a registry of ``prometheus_client``, by engine.
+
+    Args:
+        model_name: value of the label; upstream's dashboards select by it.
+        max_model_len: ends the buckets of token counts.
+        config: shown by the info gauge ``vllm:cache_config_info``.
+        num_spec_tokens: drafts a step; 0: without speculation.
+        max_loras: adapters side by side; 0: without any.
+        num_engines: side by side; each has series of its own, labelled with its number.
+
+    Source: vllm/v1/metrics/loggers.py#L404-L1180 (PrometheusStatLogger) @ v0.22.1
+    """
+
+    def __init__(
+        self,
+        model_name: str,
+        max_model_len: int,
+        config: Mapping[str, Any] | None = None,
+        num_spec_tokens: int = 0,
+        max_loras: int = 0,
+        num_engines: int = 1,
+    ) -> None:
+        import prometheus_client as prometheus
+
+        self.registry = prometheus.CollectorRegistry()
+        families = Families(self.registry)
+        self.engines = [
+            EngineSeries(
+                families,
+                {"model_name": model_name, "engine": str(engine)},
+                max_model_len,
+                num_spec_tokens,
+            )
+            for engine in range(num_engines)
+        ]
+        for engine in range(num_engines if config is not None else 0):
+            words = {key: str(value) for key, value in (config or {}).items()}
+            families.series(
+                prometheus.Gauge,
+                "cache_config_info",
+                "Settings of the KV cache.",
+                {**words, "engine": str(engine)},
+            ).set(1)
+        self.loras = LoRAProm(self.registry, max_loras) if max_loras else None
+        self._latest: dict[int, SchedulerStats] = {}
+
+    @classmethod
+    def of(
+        cls,
+        config: EngineConfig,
+        model_name: str,
+        num_gpu_blocks: int | None = None,
+        num_engines: int = 1,
+    ) -> PrometheusRecorder:
+        """One for engines of this configuration, each with so many KV blocks."""
+        cache = dataclasses.asdict(config.cache)
+        if num_gpu_blocks is not None:
+            cache["num_gpu_blocks"] = num_gpu_blocks
+        k = config.speculative.num_speculative_tokens if config.speculative is not None else 0
+        max_loras = config.lora.max_loras if config.lora is not None else 0
+        return cls(model_name, config.scheduler.max_model_len, cache, k, max_loras, num_engines)
+
+    def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
+        """Add one step's figures. Requests may have ended here that are another engine's."""
+        self.engines[0 if stats is None else stats.engine].record(stats, iteration)
+        for done in iteration.finished:
+            self.engines[done.request.engine].count_finished(done)
+        for completions in iteration.finished_prompts:
+            self.engines[completions[0].engine].count_prompt(completions)
+        if self.loras is not None and stats is not None:
+            self._latest[stats.engine] = stats
+            self.loras.record(together(list(self._latest.values())))
+
+    def sleep_changed(self, is_asleep: bool) -> None:
+        for engine in self.engines:
+            engine.sleep.record(is_asleep)
 
     def render(self) -> tuple[bytes, str]:
         """The metrics as text, and its content type."""

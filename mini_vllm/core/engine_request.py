@@ -31,6 +31,7 @@ class EngineCoreRequest:
         lora_request: the adapter that it uses, if any.
         mm_features: images of the prompt, in order of their placeholders.
         kv_transfer_params: what a KV connector is told about it.
+        data_parallel_rank: which of several engines side by side serves it; None: not decided.
     """
 
     request_id: str
@@ -43,3 +44,4 @@ class EngineCoreRequest:
     lora_request: Any = None
     mm_features: list[MultiModalFeatureSpec] | None = None
     kv_transfer_params: dict[str, Any] | None = None
+    data_parallel_rank: int | None = None

@@ -243,6 +243,8 @@ class SchedulerStats:
     running_lora_adapters: dict[str, int] = field(default_factory=dict)
     """Requests by the name of their adapter: those that run, and those that wait."""
     waiting_lora_adapters: dict[str, int] = field(default_factory=dict)
+    engine: int = 0
+    """Which of several engines side by side says this."""
 
 
 @dataclass(slots=True)

@@ -112,6 +112,13 @@ class AsyncEngineArgs:
         return EngineConfig.from_kwargs(self.model, **self.options)
 
 
+def check_rank(rank: int | None, num_engines: int) -> None:
+    """Raises ValueError for an engine that is not there."""
+    if rank is not None and not (type(rank) is int and 0 <= rank < num_engines):
+        most = f"from 0 to {num_engines - 1}" if num_engines > 1 else "0, for there is one engine"
+        raise ValueError(f"data_parallel_rank is {show(rank)}; it must be {most}")
+
+
 def start_engines(
     config: EngineConfig, scheduler: str
 ) -> ProcessClient | DataParallelProcessClient:
@@ -240,6 +247,7 @@ class AsyncLLM(EngineControls):
         *,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
+        data_parallel_rank: int | None = None,
     ) -> AsyncIterator[RequestOutput]:
         """Complete a prompt; yields as ``sampling_params.output_kind`` says.
 
@@ -248,6 +256,8 @@ class AsyncLLM(EngineControls):
 
         Args:
             request_id: what the outputs are called; need not be unique.
+            data_parallel_rank: which of several engines side by side serves it; None: whichever
+                has the least to do.
 
         Raises:
             ValueError: if the request can never be served. Nothing was sent to the engine.
@@ -260,7 +270,12 @@ class AsyncLLM(EngineControls):
         try:
             self.input_processor.check(request_id, sampling_params, priority, None)
             stream = await self.add_request(
-                request_id, prompt, sampling_params, lora_request=lora_request, priority=priority
+                request_id,
+                prompt,
+                sampling_params,
+                lora_request=lora_request,
+                priority=priority,
+                data_parallel_rank=data_parallel_rank,
             )
         except BaseException:
             extra = getattr(sampling_params, "extra_args", None) or {}
@@ -310,6 +325,7 @@ class AsyncLLM(EngineControls):
         *,
         lora_request: LoRARequest | None = None,
         priority: int = 0,
+        data_parallel_rank: int | None = None,
     ) -> Stream:
         """Check a prompt, watch for its outputs, and only then send it to the engine.
 
@@ -339,7 +355,7 @@ class AsyncLLM(EngineControls):
         self.start()
         stream = self._make_stream(request_id, prompt, token_ids, params)
         requests = self._make_requests(
-            stream, prompt, images, params, priority, arrival_time, lora_request
+            stream, prompt, images, params, priority, arrival_time, lora_request, data_parallel_rank
         )
         self._watch(stream, requests, params.output_kind)
         for request in requests:
@@ -365,8 +381,10 @@ class AsyncLLM(EngineControls):
         priority: int,
         arrival_time: float,
         lora_request: LoRARequest | None,
+        data_parallel_rank: int | None = None,
     ) -> list[EngineCoreRequest]:
         """One request a completion; raises ValueError for parameters that cannot be."""
+        check_rank(data_parallel_rank, self.config.parallel.data_parallel_size)
         salt = prompt.get("cache_salt") if isinstance(prompt, dict) else None
         self.input_processor.check(stream.external_id, params, priority, salt)
         token_ids = stream.live.prompt_token_ids
@@ -382,6 +400,7 @@ class AsyncLLM(EngineControls):
                 salt,
                 lora,
                 images,
+                data_parallel_rank,
             )
             for (child_id, child_params), lora in zip(
                 children, per_completion(lora_request), strict=False

@@ -408,6 +408,7 @@ class EngineCore:
             num_drafts=drafts.num_drafts,
             num_draft_tokens=drafts.num_draft_tokens,
             num_accepted_tokens_per_pos=list(drafts.num_accepted_tokens_per_pos),
+            engine=self._replica,
         )
         if self.adapters is not None:
             counts = self.adapters.count(scheduler.running)

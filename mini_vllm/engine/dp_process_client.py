@@ -11,9 +11,7 @@ from typing import Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
-from mini_vllm.core.scheduler_output import SchedulerStats
 from mini_vllm.distributed.dp_router import DPRouter, one_answer
-from mini_vllm.distributed.dp_stats import together
 from mini_vllm.engine.loops import do_in
 from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo
 from mini_vllm.engine.prefix_routing import PrefixRouting
@@ -38,7 +36,6 @@ class DataParallelProcessClient:
     def __init__(self, config: EngineConfig, scheduler: str = "vllm-v1") -> None:
         self.router = DPRouter(config.parallel.data_parallel_size)
         self.clients: list[ProcessClient] = []
-        self._stats: list[SchedulerStats | None] = [None] * len(self.router.counts)
         self._reading: dict[asyncio.Task[EngineCoreOutputs], int] = {}
         try:
             for replica in range(config.parallel.data_parallel_size):
@@ -65,8 +62,11 @@ class DataParallelProcessClient:
     # ------------------------------------------------------------------ sending
 
     def add_request(self, request: EngineCoreRequest) -> None:
-        rank = None if self.prefixes is None else self.prefixes.choose(request, self.router)
+        rank = request.data_parallel_rank
+        if self.prefixes is not None:
+            rank = self.prefixes.choose(request, self.router, rank)
         chosen = self.router.get_core_engine_for_request(request.request_id, rank)
+        request.data_parallel_rank = chosen
         self.clients[chosen].add_request(request)
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
@@ -88,7 +88,7 @@ class DataParallelProcessClient:
         self.clients[0].tell(method, *args)
 
     async def get_outputs(self) -> EngineCoreOutputs:
-        """What the next step of an engine brings, with the counts of all of them."""
+        """What the next step of an engine brings; its figures say which one it was."""
         loop = asyncio.get_running_loop()
         self._forget_cancelled()
         for engine, client in enumerate(self.clients):
@@ -100,12 +100,9 @@ class DataParallelProcessClient:
         outputs = task.result()
         self.router.finish(o.request_id for o in outputs.outputs if o.finish_reason is not None)
         if outputs.stats is not None:
-            self._stats[engine] = outputs.stats
             self.router.set_counts(
                 engine, outputs.stats.num_waiting_reqs, outputs.stats.num_running_reqs
             )
-            known = [stats for stats in self._stats if stats is not None]
-            outputs.stats = together(known, len(self.clients))
         return outputs
 
     def _forget_cancelled(self) -> None:

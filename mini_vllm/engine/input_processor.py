@@ -171,6 +171,7 @@ class InputProcessor:
         cache_salt: str | None = None,
         lora_request: LoRARequest | None = None,
         mm_features: list[MultiModalFeatureSpec] | None = None,
+        data_parallel_rank: int | None = None,
     ) -> EngineCoreRequest:
         """Build the request for a tokenized prompt.
 
@@ -208,6 +209,7 @@ class InputProcessor:
             cache_salt=cache_salt,
             lora_request=lora_request,
             mm_features=mm_features or None,
+            data_parallel_rank=data_parallel_rank,
         )
 
     def _check_bad_words(self, params: SamplingParams) -> None:

@@ -14,7 +14,6 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerStats
-from mini_vllm.distributed.dp_stats import together
 from mini_vllm.engine.client import EngineClient, InprocClient
 from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.dp_client import DataParallelClient
@@ -28,6 +27,7 @@ from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest, per_completion
 from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.observability.reader import Metric
+from mini_vllm.observability.several import together
 from mini_vllm.observability.stats import EngineStats
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -249,7 +249,7 @@ class LLMEngine(OfflineControls):
         return EngineStats(spec_decode=SpecDecodingStats.new(k))
 
     def _scheduler_stats(self) -> SchedulerStats:
-        return together([core.make_stats() for core in self.cores], len(self.cores))
+        return together([core.make_stats() for core in self.cores])
 
     def get_metrics(self) -> list[Metric]:
         """Figures under vLLM's names: with ``log_stats`` all that a server has at ``/metrics``,

@@ -40,11 +40,16 @@ class PrefixRouting:
         self.sent: list[dict[bytes, None]] = [{} for _ in range(num_engines)]
         """Hashes of each engine's blocks, the one that was used longest ago first."""
 
-    def choose(self, request: EngineCoreRequest, router: DPRouter) -> int:
+    def choose(
+        self, request: EngineCoreRequest, router: DPRouter, wanted: int | None = None
+    ) -> int:
         """The engine that is done with the prompt first, and remember that it has it.
 
-        Equal ones take turns, as they do in the router.
+        Equal ones take turns, as they do in the router. Another one may be ``wanted``.
         """
+        if wanted is not None:
+            self._remember(wanted, self._hashes(request))
+            return wanted
         num_engines = len(self.sent)
         in_turn = [(router.next_engine + i) % num_engines for i in range(num_engines)]
         hashes = self._hashes(request)

@@ -13,6 +13,22 @@ from mini_vllm.core.scheduler_output import SchedulerStats
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")
 
 
+class Families:
+    """Metrics of a registry, each made once; every engine has series of its own in them."""
+
+    def __init__(self, registry: Any) -> None:
+        self.registry, self.made = registry, dict[str, Any]()
+
+    def series(
+        self, kind: Any, name: str, about: str, labels: Mapping[str, str], **more: Any
+    ) -> Any:
+        """What counts for one set of labels. ``kind``: of ``prometheus_client``, as is ``more``."""
+        if name not in self.made:
+            names = list(labels)
+            self.made[name] = kind("vllm:" + name, about, names, registry=self.registry, **more)
+        return self.made[name].labels(**labels)
+
+
 class SpecDecodingProm:
     """Counters of speculation.
 
@@ -22,18 +38,18 @@ class SpecDecodingProm:
     Source: vllm/v1/spec_decode/metrics.py#L120-L215 (SpecDecodingProm) @ v0.22.1
     """
 
-    def __init__(self, registry: Any, labels: Mapping[str, str], num_spec_tokens: int) -> None:
+    def __init__(self, families: Families, labels: Mapping[str, str], num_spec_tokens: int) -> None:
         from prometheus_client import Counter
 
-        def counter(name: str, about: str, *more: str) -> Any:
-            return Counter("vllm:spec_decode_" + name, about, [*labels, *more], registry=registry)
+        def counter(name: str, about: str, **more: str) -> Any:
+            return families.series(Counter, "spec_decode_" + name, about, {**labels, **more})
 
-        by_place = counter("num_accepted_tokens_per_pos", "Accepted tokens by place.", "position")
+        by_place, about = "num_accepted_tokens_per_pos", "Accepted tokens by place."
         self.counters = [
-            counter("num_drafts", "Drafts that were verified.").labels(**labels),
-            counter("num_draft_tokens", "Tokens of these drafts.").labels(**labels),
-            counter("num_accepted_tokens", "Those that were accepted.").labels(**labels),
-            *(by_place.labels(**labels, position=str(place)) for place in range(num_spec_tokens)),
+            counter("num_drafts", "Drafts that were verified."),
+            counter("num_draft_tokens", "Tokens of these drafts."),
+            counter("num_accepted_tokens", "Those that were accepted."),
+            *(counter(by_place, about, position=str(place)) for place in range(num_spec_tokens)),
         ]
         self.seen = [0] * len(self.counters)
 
@@ -77,14 +93,16 @@ class SleepProm:
     @ v0.22.1
     """
 
-    def __init__(self, registry: Any, labels: Mapping[str, str]) -> None:
+    def __init__(self, families: Families, labels: Mapping[str, str]) -> None:
         from prometheus_client import Gauge
 
         about = "awake; or asleep, its weights kept (1) or thrown away (2)."
-        metric = Gauge(
-            "vllm:engine_sleep_state", about, [*labels, "sleep_state"], registry=registry
-        )
-        self.states = {state: metric.labels(**labels, sleep_state=state) for state in SLEEP_STATES}
+        self.states = {
+            state: families.series(
+                Gauge, "engine_sleep_state", about, {**labels, "sleep_state": state}
+            )
+            for state in SLEEP_STATES
+        }
         self.record(is_asleep=False)
 
     def record(self, is_asleep: bool) -> None:

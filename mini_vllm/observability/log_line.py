@@ -10,6 +10,7 @@ import time
 
 from mini_vllm.core.scheduler_output import SchedulerStats
 from mini_vllm.observability.metrics import IterationStats
+from mini_vllm.observability.several import together
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +19,8 @@ class LogLine:
     """A recorder that keeps what happened since it was asked last."""
 
     def __init__(self) -> None:
-        self.latest = SchedulerStats(0, 0, 0.0, 0, 0)
+        self.latest = {0: SchedulerStats(0, 0, 0.0, 0, 0)}
+        """Of each engine, by its number."""
         self._start_anew()
 
     def _start_anew(self) -> None:
@@ -26,14 +28,15 @@ class LogLine:
         self.num_prompt_tokens = self.num_generation_tokens = 0
 
     def record(self, stats: SchedulerStats | None, iteration: IterationStats) -> None:
-        self.latest = stats or self.latest
+        if stats is not None:
+            self.latest[stats.engine] = stats
         self.num_prompt_tokens += iteration.num_prompt_tokens
         self.num_generation_tokens += iteration.num_generation_tokens
 
     def text(self) -> str:
         """Tokens a second since the last line, and the gauges of the last step."""
         seconds = max(time.monotonic() - self.since, 1e-9)
-        now = self.latest
+        now = together(list(self.latest.values()))
         rate = now.prefix_cache_hits / max(now.prefix_cache_queries, 1)
         return (
             f"prompt throughput {self.num_prompt_tokens / seconds:.1f} tokens/s, "

@@ -102,7 +102,7 @@ async def create_chat_completion(
     check_tools(state, request)
     answer_id = request_id("chatcmpl", headers, request.request_id)
     prompt, params = await prepare_chat(state, request)
-    (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority)
+    (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority, headers)
     role = state.response_role
     if not request.add_generation_prompt and request.messages:
         role = str(request.messages[-1].get("role", role))

@@ -81,7 +81,7 @@ async def create_completion(
         prompts.append(_with_salt(token_ids, request.cache_salt))
         params.append(_params(state, request, len(token_ids)))
     answer_id = request_id("cmpl", headers, request.request_id)
-    streams = await state.submit(answer_id, prompts, params, lora, request.priority)
+    streams = await state.submit(answer_id, prompts, params, lora, request.priority, headers)
     answer = Answer(state, request, answer_id, state.name_of(lora), streams, params[0].n)
     if request.stream:
         await state.settle(streams, params)

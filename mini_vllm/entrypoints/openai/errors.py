@@ -39,6 +39,7 @@ _FIELDS = {field.name for field in dataclasses.fields(SamplingParams)} | {
     "messages",
     "mode",
     "level",
+    "data_parallel_rank",
 }
 _CONSTRAINTS = tuple(f"{option.value} " for option in StructuredOutputOptions)
 _BLAMED = ((_CONSTRAINTS, "structured_outputs"), ("kv_transfer_params ", "kv_transfer_params"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -112,6 +112,7 @@ class ServerState:
         params: Sequence[SamplingParams],
         lora: LoRARequest | None = None,
         priority: int = 0,
+        headers: Mapping[str, str] | None = None,
     ) -> list[Stream]:
         """Hand prompts to the engine, all or none.
 
@@ -124,6 +125,7 @@ class ServerState:
                 "--policy priority, or leave it out",
                 param="priority",
             )
+        rank = rank_wanted(headers or {})
         total = sum(one.n for one in params)
         tokens = sum(one.n * len(p) for p, one in zip(prompts, params, strict=True) if p)
         self.engine.admission.check(total, tokens)
@@ -138,7 +140,12 @@ class ServerState:
                 name = request_id if len(prompts) == 1 else f"{request_id}-{index}"
                 streams.append(
                     await self.engine.add_request(
-                        name, prompt, one, lora_request=lora, priority=priority
+                        name,
+                        prompt,
+                        one,
+                        lora_request=lora,
+                        priority=priority,
+                        data_parallel_rank=rank,
                     )
                 )
         except BaseException:
@@ -195,6 +202,23 @@ def shutting_down() -> APIError:
 def request_id(prefix: str, headers: Headers, given: str | None) -> str:
     """The id of an answer. Clients may choose it, and need not make it unique."""
     return f"{prefix}-{given or headers.get('x-request-id') or uuid.uuid4().hex}"
+
+
+def rank_wanted(headers: Mapping[str, str]) -> int | None:
+    """The engine that a client has chosen among several, by a header.
+
+    Source: vllm/entrypoints/openai/engine/serving.py#L405-L420
+    (OpenAIServing._get_data_parallel_rank) @ v0.22.1
+    """
+    given = headers.get("x-data-parallel-rank")
+    if given is None:
+        return None
+    if not given.strip().isdecimal():
+        raise APIError(
+            f"X-data-parallel-rank is {show(given)}; it must be the number of an engine, such as 0",
+            param="data_parallel_rank",
+        )
+    return int(given)
 
 
 def check_text(state: ServerState, text: str) -> None:

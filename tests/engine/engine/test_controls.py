@@ -13,10 +13,10 @@ import pytest
 
 from mini_vllm import bundled
 from mini_vllm.core.scheduler_output import SchedulerStats
-from mini_vllm.distributed.dp_stats import together
 from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.metrics import PrometheusRecorder
+from mini_vllm.observability.several import together
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -254,7 +254,7 @@ def test_a_line_of_the_log(engine: AsyncLLM, caplog: pytest.LogCaptureFixture) -
 def test_several_engines_are_told_of_as_one() -> None:
     one = SchedulerStats(1, 2, 0.5, 10, 5, {}, 3, 6, [2, 1], {"a": 1}, {"b": 2})
     two = SchedulerStats(2, 0, 0.1, 1, 1, {}, 1, 2, [1, 0], {"a": 1, "c": 1}, {})
-    both = together([one, two], 2)
+    both = together([one, two])
     assert (both.num_drafts, both.num_draft_tokens) == (4, 8)
     assert both.num_accepted_tokens_per_pos == [3, 1]
     assert both.running_lora_adapters == {"a": 2, "c": 1}

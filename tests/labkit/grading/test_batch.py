@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -266,6 +267,30 @@ def test_two_graders_do_not_share_a_folder(tmp_path: Path) -> None:
         pass
     with batch.alone(out):
         assert not list(out.glob("*.json"))
+
+
+def test_what_a_killed_run_has_put_aside_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sandboxes of 5 MB each: whoever is killed cannot remove them."""
+    pytest.importorskip("fcntl")
+    aside, out = tmp_path / "tmp", tmp_path / "out"
+    aside.mkdir()
+    monkeypatch.setenv("TMPDIR", str(aside))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    program = (
+        "import os, pathlib, signal, tempfile\nfrom labkit.grading import batch\n"
+        f"with batch.alone(pathlib.Path({str(out)!r})):\n"
+        "    tempfile.mkdtemp()\n    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT)
+    (left,) = aside.iterdir()
+    assert len(list(left.iterdir())) == 1
+    with batch.alone(out):
+        (mine,) = aside.iterdir()
+        assert mine != left and Path(tempfile.mkdtemp()).parent == mine
+        assert os.environ["TMPDIR"] == str(mine)
+    assert list(aside.iterdir()) == [] and os.environ["TMPDIR"] == str(aside)
 
 
 def test_practice_lies_beside_the_results_and_not_among_them(

@@ -237,9 +237,11 @@ def test_a_damaged_result_is_left_out_of_a_table_and_named(
     result.write(tmp_path / "ann.json")
     (tmp_path / "ben.json").write_text('{"schema": 1, "phase"')
     (tmp_path / "cleo.json").write_text("[]")
+    (tmp_path / "dan.json").symlink_to("dan.json")
     code, text = export("csv", str(tmp_path))
     assert code == 0 and "\nann," in text
     assert "left out" in text and "ben.json: not JSON" in text and "cleo.json: is a list" in text
+    assert "dan.json: " in text and "a link leads back to itself" in text
 
 
 def test_half_a_character_and_a_control_character_stop_no_export(
@@ -251,6 +253,7 @@ def test_half_a_character_and_a_control_character_stop_no_export(
     result.write(tmp_path / "zoe.json")
     code, text = export("csv", str(tmp_path))
     assert code == 0 and "ren\\udce9," in text and "\nzoe," in text and "bad \\ud800" in text
+    assert "\\x00\\x1b text" in text
     tree = ElementTree.fromstring(exports.junit(odd).encode())
     said = {p.get("value") for p in tree.iter("property") if p.get("name") == "problem"}
     assert said == {"bad \ufffd \ufffd\ufffd text"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import time
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from labkit.course.manifest import Course
 from labkit.course.root import find_root
 from labkit.judge.kept import Kept, Verdicts
+from labkit.judge.public import PHASE_SECONDS
 from labkit.learner import commands as loop
 from labkit.process import overlay, reach
 from tests.labkit.toy_course import lab, make_course, rewrite, solve, write
@@ -55,6 +57,24 @@ def test_nothing_runs_again_if_nothing_has_changed(toy: Course) -> None:
     assert "2 tasks: unchanged since" in text and WORDS in text
     assert 'ARGS="--all" runs everything' in text
     assert "✓ 00.1" in text and "✓ 00.2" in text and "public 5/5" in text
+
+
+@pytest.mark.parametrize(
+    "left",
+    [
+        "import threading\nthreading.Thread(target=spin).start()\n",
+        "import atexit\natexit.register(spin)\n",
+        "class Last:\n    def __del__(self):\n        spin()\nlast = Last()\n",
+    ],
+    ids=["thread", "atexit", "finalizer"],
+)
+def test_nobody_waits_for_what_is_left_behind_at_the_end(toy: Course, left: str) -> None:
+    """The tests have passed, and the process would never end."""
+    with lab(toy).open("a", encoding="utf-8") as file:
+        file.write(f"\n\ndef spin():\n    while True:\n        pass\n\n\n{left}")
+    begin = time.monotonic()
+    assert "public 5/5" in screen(toy, every=True)
+    assert time.monotonic() - begin < PHASE_SECONDS / 2
 
 
 def test_each_public_test_lies_in_the_file_of_its_task() -> None:

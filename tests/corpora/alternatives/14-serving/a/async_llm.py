@@ -2,7 +2,16 @@
 
 
 class AsyncLLM:
-    async def add_request(self, request_id, prompt, params, *, lora_request=None, priority=0):
+    async def add_request(
+        self,
+        request_id,
+        prompt,
+        params,
+        *,
+        lora_request=None,
+        priority=0,
+        data_parallel_rank=None,
+    ):
         await self.check_health()
         now = time.monotonic()
         token_ids, images = await self.preprocess(prompt)
@@ -10,7 +19,8 @@ class AsyncLLM:
         self.admission.check(params.n, len(token_ids) * params.n)
         self.start()
         stream = self._make_stream(request_id, prompt, token_ids, params)
-        made = self._make_requests(stream, prompt, images, params, priority, now, lora_request)
+        more = priority, now, lora_request, data_parallel_rank
+        made = self._make_requests(stream, prompt, images, params, *more)
         self._watch(stream, made, params.output_kind)
         for one in made:
             self.client.add_request(one)

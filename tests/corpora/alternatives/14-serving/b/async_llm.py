@@ -11,11 +11,14 @@ class AsyncLLM:
         arrived = time.monotonic()
         token_ids, images = await self.preprocess(prompt)
         priority, lora = more.get("priority", 0), more.get("lora_request")
+        rank = more.get("data_parallel_rank")
         self.limits.check(token_ids)
         self.admission.check(num_reqs=params.n, num_tokens=params.n * len(token_ids))
         self.start()
         stream = self._make_stream(request_id, prompt, token_ids, params)
-        requests = self._make_requests(stream, prompt, images, params, priority, arrived, lora)
+        requests = self._make_requests(
+            stream, prompt, images, params, priority, arrived, lora, rank
+        )
         self._watch(stream, requests, params.output_kind)
         list(map(self.client.add_request, requests))
         return stream

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from mini_vllm.core.scheduler_output import SchedulerStats
 
 
-def together(stats: Sequence[SchedulerStats], num_engines: int) -> SchedulerStats:
+def together(stats: Sequence[SchedulerStats]) -> SchedulerStats:
     """Gauges of all engines as one: requests are added, cache usage is the mean."""
 
     def total(name: str) -> int:
@@ -18,9 +18,10 @@ def together(stats: Sequence[SchedulerStats], num_engines: int) -> SchedulerStat
     by_place = [one.num_accepted_tokens_per_pos for one in stats]
     return dataclasses.replace(
         stats[-1],
+        engine=0,
         num_running_reqs=total("num_running_reqs"),
         num_waiting_reqs=total("num_waiting_reqs"),
-        kv_cache_usage=sum(one.kv_cache_usage for one in stats) / num_engines,
+        kv_cache_usage=sum(one.kv_cache_usage for one in stats) / len(stats),
         prefix_cache_queries=total("prefix_cache_queries"),
         prefix_cache_hits=total("prefix_cache_hits"),
         num_drafts=total("num_drafts"),
