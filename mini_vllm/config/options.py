@@ -9,13 +9,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from fractions import Fraction
 from typing import Any
 
 from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, arguments, is_near
-from mini_vllm.config.vllm_names import ALIASES, IGNORED, why_not
+from mini_vllm.config.vllm_names import ALIASES, IGNORED, REFUSED, why_not
 
 SWITCHES = (
     "async_scheduling", "disable_cascade_attn", "disable_log_requests", "disable_log_stats",
@@ -28,8 +31,30 @@ OF_SERVE = {
     "headless": "replicas are made by data_parallel_size, on one machine",
     "config": "give the options themselves",
     "grpc": "HTTP is what is spoken",
+    "scheduler_cls": "use --scheduler path/to/file.py:ClassName",
 }
 """Options of vLLM's `serve` that stand in none of its classes, and why they are not here."""
+_DRAFTS = """use --speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
+FORMER = {
+    "task": "models generate here; leave it out",
+    "guided_decoding_*": """use --structured-outputs-config '{"backend": "xgrammar"}'""",
+    "disable_frontend_multiprocessing": "the engine has a process of its own; leave it out",
+    "*_use_ray": "use --distributed-executor-backend ray",
+    "*scheduler_steps": "a step is one token of each; leave it out",
+    "multi_step_*": "a step is one token of each; leave it out",
+    "num_lookahead_slots": "drafts get their slots by themselves; leave it out",
+    "use_v2_block_manager": "there is one block manager; leave it out",
+    "preemption_mode": "what is preempted is computed anew; leave it out",
+    "disable_async_output_proc": "leave it out",
+    "speculative_*": _DRAFTS,
+    "num_speculative_tokens": _DRAFTS,
+    "ngram_prompt_lookup_*": _DRAFTS,
+    "enable_reasoning": "reasoning is part of the text; leave it out",
+    "enable_prompt_adapter": "adapters are LoRA; use --enable-lora",
+    "tokenizer_pool_*": "long texts are tokenized in threads; leave it out",
+    "max_seq_len": "use --max-model-len",
+}
+"""Options that vLLM had before, and many a command still has."""
 
 
 def _option(name: str) -> str:
@@ -40,8 +65,73 @@ SHORT = {
     "tensor_parallel_size": "-tp",
     "pipeline_parallel_size": "-pp",
     "data_parallel_size": "-dp",
+    "quantization": "-q",
+    "speculative_config": "-sc",
 }
 """What vLLM calls these for short."""
+SHORT_REFUSED = {
+    "-ac": "attention_config", "-cc": "compilation_config", "-O": "optimization_level",
+    "-ep": "enable_expert_parallel", "-dcp": "decode_context_parallel_size",
+    "-pcp": "prefill_context_parallel_size", "-n": "nnodes", "-r": "node_rank",
+    "-dpn": "data_parallel_rank", "-dpr": "data_parallel_start_rank",
+    "-dpl": "data_parallel_size_local", "-dpa": "data_parallel_address",
+    "-dpp": "data_parallel_rpc_port", "-dpb": "data_parallel_backend",
+    "-dpe": "data_parallel_external_lb", "-dph": "data_parallel_hybrid_lb",
+    "-dpm": "data_parallel_multi_port_external_lb",
+}  # fmt: skip
+"""And those that are not here."""
+UNITS = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30,
+         "T": 2**40}  # fmt: skip
+
+
+def whole_number(text: str) -> int:
+    """A whole number, also with a unit: 4096, 4k for 4,000, 4K for 4,096.
+
+    Source: vllm/utils/argparse_utils.py#L29-L72 (human_readable_int) @ v0.22.1
+    """
+    match = re.fullmatch(r"\s*([-+]?\d+(?:\.\d+)?)([kKmMgGtT]?)\s*", text)
+    if match is not None:
+        number = Fraction(match[1]) * UNITS.get(match[2], 1)
+        if number.denominator == 1 and ("." not in match[1] or match[2].islower()):
+            return int(number)
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is no whole number; write it like 4096, 4k for 4,000, or 4K for 4,096"
+    )
+
+
+def model_length(text: str) -> int:
+    if text.strip().lower() in ("auto", "-1"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is vLLM's, and not supported; leave it out for the model's own limit, at "
+            "most 2048, or give a number"
+        )
+    return whole_number(text)
+
+
+def json_value(text: str) -> Any:
+    """What JSON writes down."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not JSON: {error}; write it like {like(text)}"
+        ) from None
+
+
+def like(text: str) -> str:
+    """How JSON would write what somebody may have meant, in a shell's quotes."""
+    pairs = [re.fullmatch(r"\s*(\w+)\s*[=:]\s*(.+?)\s*", part) for part in text.split(",")]
+    found = {pair[1]: _json_or_text(pair[2]) for pair in pairs if pair is not None}
+    if text.strip() == "*":
+        return """'["*"]'"""
+    return f"'{json.dumps(found)}'" if found and all(pairs) else """'{"key": "value"}'"""
+
+
+def _json_or_text(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def add_engine_options(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +144,10 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
         "--enable-lora", action=argparse.BooleanOptionalAction, default=argparse.SUPPRESS
     )
     for name in WHOLE_SECTIONS:
-        features.add_argument(_option(name), default=argparse.SUPPRESS, metavar="JSON")
+        short = [SHORT[name]] if name in SHORT else []
+        features.add_argument(
+            _option(name), *short, default=argparse.SUPPRESS, type=json_value, metavar="JSON"
+        )
 
 
 def given_options(args: argparse.Namespace) -> dict[str, Any]:
@@ -73,6 +166,7 @@ def add_field_options(
             also = [_option(alias) for alias, meant in ALIASES.items() if meant == name]
             also += [SHORT[name]] if name in SHORT else []
             how = _how_to_read(hint)
+            how |= {"type": model_length} if name == "max_model_len" else {}
             group.add_argument(_option(name), *also, default=argparse.SUPPRESS, **how)
 
 
@@ -87,11 +181,13 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
         if origin in (list, Sequence):
             (item,) = typing.get_args(kind)
             is_plain = item in (int, float) and str not in kinds
-            return {"nargs": "+", "type": item if is_plain else str, "metavar": "VALUE"}
+            kind = whole_number if item is int else item
+            return {"nargs": "+", "type": kind if is_plain else str, "metavar": "VALUE"}
     if dict in origins or Mapping in origins or any(map(dataclasses.is_dataclass, kinds)):
-        return {"type": json.loads, "metavar": "JSON"}
+        return {"type": json_value, "metavar": "JSON"}
     kind = next((kind for kind in (int, float) if kind in kinds), str)
-    return {"type": kind, "metavar": kind.__name__.upper()}
+    read = whole_number if kind is int else kind
+    return {"type": read, "metavar": kind.__name__.upper()}
 
 
 class _Drop(argparse.Action):
@@ -123,12 +219,47 @@ def _with_dashes(word: str) -> str:
     return name.replace("_", "-") + equals + value if word.startswith("--") else word
 
 
+def join_dotted(words: Sequence[str]) -> list[str]:
+    """``--speculative-config.method ngram`` as vLLM takes it: one key of an option that is JSON.
+
+    Source: vllm/utils/argparse_utils.py#L243-L429 (FlexibleArgumentParser.parse_args) @ v0.22.1
+    """
+    joined: dict[str, Any] = {}
+    others: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        match = re.fullmatch(r"(--[a-z][a-z-]*)\.([\w.-]+)(?:=(.*))?", word, re.DOTALL)
+        if word == "--":
+            others += [word, *rest]
+        elif match is None:
+            others.append(word)
+        else:
+            option, path, value = match.groups()
+            *outer, last = path.replace("-", "_").split(".")
+            place = joined.setdefault(option, {})
+            for key in outer:
+                place = place.setdefault(key, {})
+            place[last] = _json_or_text(next(rest, "") if value is None else value)
+    added = [word for option, value in joined.items() for word in (option, json.dumps(value))]
+    end = others.index("--") if "--" in others else len(others)
+    return [*others[:end], *added, *others[end:]]
+
+
 def complaint(words: Sequence[str]) -> str:
     """What to say of words that the command line does not know; of vLLM's options, why not."""
     known = [*arguments(), *WHOLE_SECTIONS, "enable_lora"]
-    for word in (word.partition("=")[0] for word in words if word.startswith("--")):
+    for word in (word.partition("=")[0] for word in words if word.startswith("-")):
         name = word.removeprefix("--").removeprefix("no-").replace("-", "_")
+        short = "-O" if word.startswith("-O") else word
+        if short in SHORT_REFUSED:
+            return f"{word} is vLLM's, and not supported: {why_not(SHORT_REFUSED[short])}"
         reason = OF_SERVE.get(name) or why_not(name)
-        if reason is not None and not is_near(name, known):
+        if reason is not None and (name in REFUSED or not is_near(name, known)):
             return f"{word} is vLLM's, and not supported: {reason}"
-    return f"unrecognized arguments: {' '.join(words)}"
+        reason = next((why for old, why in FORMER.items() if fnmatchcase(name, old)), None)
+        if reason is not None:
+            return f"{word} was vLLM's: {reason}"
+    text = f"unrecognized arguments: {' '.join(words)}"
+    if any(word.lower() in ("true", "false") for word in words):
+        text += "; a switch takes no value: write --NAME, or --no-NAME"
+    return text

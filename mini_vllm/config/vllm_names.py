@@ -44,6 +44,9 @@ IGNORED: dict[str, str] = {
 
 REFUSED: dict[str, str] = {
     "data_parallel_rank": "replicas are made by data_parallel_size in one place",
+    "data_parallel_size_local": "replicas are made by data_parallel_size, on one machine",
+    "cpu_distributed_timeout_seconds": "one limit for all: distributed_timeout_seconds",
+    "dbo_prefill_token_threshold": "a step is not split in two",
     "enable_expert_parallel": "experts of a layer stay together; leave it out",
     "pipeline_parallel_microbatches": "leave it out",
     "decode_context_parallel_size": "a request's cache is not split; leave it out",

@@ -18,6 +18,7 @@ from mini_vllm.config.options import (
     add_field_options,
     complaint,
     given_options,
+    join_dotted,
     with_dashes,
 )
 from mini_vllm.entrypoints.bench_serve import add_bench_serve_options, run_bench_serve
@@ -47,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from mini_vllm.core.interface import NoProgressError
 
     parser = build_parser()
-    words = with_dashes(_one_word(list(sys.argv[1:] if argv is None else argv)))
+    words = join_dotted(with_dashes(_one_word(list(sys.argv[1:] if argv is None else argv))))
     args, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(complaint(unknown))
@@ -80,7 +81,7 @@ def build_parser() -> argparse.ArgumentParser:
     def add_command(run: Callable[..., int], about: str, samples: bool = False) -> Any:
         """A command named after its function ``run_NAME``, with the options of the engine."""
         name = run.__name__.removeprefix("run_").replace("_", "-")
-        command = commands.add_parser(name, help=about)
+        command = commands.add_parser(name, help=about, allow_abbrev=False)
         command.set_defaults(run=run)
         _add_engine_options(command)
         if samples:

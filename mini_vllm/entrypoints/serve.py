@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.config.options import json_value, whole_number
 from mini_vllm.entrypoints.openai.tool_parser import PARSERS
 from mini_vllm.lora.request import parse_lora_modules
 
@@ -35,7 +35,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--exclude-tools-when-tool-choice-none", action="store_true",
         help="then the prompt does not name them either")  # fmt: skip
     for name, default in (("origins", []), ("methods", ["*"]), ("headers", ["*"])):
-        add(f"--allowed-{name}", type=json.loads, default=default, metavar="JSON", help="for CORS")
+        add(f"--allowed-{name}", type=json_value, default=default, metavar="JSON", help="for CORS")
     add("--allow-credentials", action="store_true")
     add("--ssl-keyfile")
     add("--ssl-certfile")
@@ -45,16 +45,26 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--enable-prompt-tokens-details", action="store_true")
     add("--enable-force-include-usage", action="store_true")
     add("--disable-uvicorn-access-log", action="store_true")
-    add("--uvicorn-log-level", default="info")
+    add("--uvicorn-log-level", default="info",
+        choices=("critical", "error", "warning", "info", "debug", "trace"))  # fmt: skip
     add("--shutdown-timeout", type=float, default=0.0, metavar="SECONDS",
         help="how long unfinished requests may run on after SIGTERM (default 0)")  # fmt: skip
-    add("--max-num-queued-reqs", type=int, help="unfinished requests beyond which 503 is answered")
-    add("--max-num-queued-tokens", type=int, help="the same for the tokens of their prompts")
-    add("--profiler-config", type=json.loads, metavar="JSON",
+    add(
+        "--max-num-queued-reqs",
+        type=whole_number,
+        help="unfinished requests beyond which 503 is answered",
+    )
+    add(
+        "--max-num-queued-tokens",
+        type=whole_number,
+        help="the same for the tokens of their prompts",
+    )
+    add("--profiler-config", type=json_value, metavar="JSON",
         help='{"torch_profiler_dir": FOLDER}, for POST /start_profile')  # fmt: skip
     add("--skip-tokenizer-init", action="store_true", help="take and return token ids only")
     add("--stream-interval", type=int, default=1, metavar="TOKENS")
-    add("--h11-max-incomplete-event-size", type=int, default=4 * 2**20, metavar="BYTES")
+    add("--h11-max-incomplete-event-size", type=whole_number, default=4 * 2**20, metavar="BYTES",
+        help="largest head of a request")  # fmt: skip
 
 
 def check(args: argparse.Namespace) -> None:

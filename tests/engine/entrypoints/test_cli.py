@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from mini_vllm.config.options import with_dashes
+from mini_vllm.config.options import join_dotted, with_dashes
 from mini_vllm.entrypoints.cli import _engine_options, build_parser, main
 
 SMALL = ["--num-gpu-blocks", "64", "--max-model-len", "256", "--dtype", "float32"]
@@ -266,6 +267,19 @@ def test_a_command_that_was_written_for_vllm() -> None:
         ("--enable-expert-parallel", "is vLLM's, and not supported: experts of a layer stay"),
         ("--api-server-count=2", "--api-server-count is vLLM's, and not supported: one front end"),
         ("--max-lora-rangs", "unrecognized arguments: --max-lora-rangs"),
+        ("--data-parallel-size-local", "is vLLM's, and not supported: replicas are made by"),
+        ("--weight-transfer-config", "is vLLM's, and not supported: make a new engine"),
+        ("--scheduler-cls", "use --scheduler path/to/file.py:ClassName"),
+        ("-O3", "-O3 is vLLM's, and not supported: use compile_model=True"),
+        ("-ep", "-ep is vLLM's, and not supported: experts of a layer stay"),
+        ("--task=generate", "--task was vLLM's: models generate here; leave it out"),
+        (
+            "--guided-decoding-backend",
+            'use --structured-outputs-config \'{"backend": "xgrammar"}\'',
+        ),
+        ("--disable-frontend-multiprocessing", "the engine has a process of its own; leave it out"),
+        ("--max-seq-len=5", "--max-seq-len was vLLM's: use --max-model-len"),
+        ("--speculative-model=m", "was vLLM's: use --speculative-config '{\"method\":"),
     ],
 )
 def test_an_option_of_vllms_is_refused_by_its_name(
@@ -274,3 +288,46 @@ def test_an_option_of_vllms_is_refused_by_its_name(
     with pytest.raises(SystemExit):
         main(["info", option])
     assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            "--limit-mm-per-prompt image=2",
+            """'image=2' is not JSON: .*write it like '{"image": 2}'""",
+        ),
+        ("--limit-mm-per-prompt a:1,b=x", """write it like '{"a": 1, "b": "x"}'"""),
+        ("--hf-overrides {", """'{' is not JSON: .*write it like '{"key": "value"}'"""),
+        ("--speculative-config ngram", """'ngram' is not JSON: .*write it like '{"key":"""),
+        ("--allowed-origins *", r"""'\*' is not JSON: .*write it like '\["\*"\]'"""),
+        ("--profiler-config /tmp", "'/tmp' is not JSON: .*write it like"),
+        ("--max-model-len 1.5K", "'1.5K' is no whole number; write it like 4096, 4k for 4,000"),
+        ("--max-num-seqs many", "'many' is no whole number; write it like 4096"),
+        ("--max-model-len auto", "'auto' is vLLM's, and not supported; leave it out"),
+        ("--enable-chunked-prefill false", "a switch takes no value: write --NAME, or --no-NAME"),
+        ("--uvicorn-log-level loud", "invalid choice: 'loud'"),
+    ],
+)
+def test_a_value_that_cannot_be_read_is_named_with_one_that_can(
+    words: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "storyteller", *words.split()])
+    said = capsys.readouterr().err
+    assert re.search(says.replace("{", r"\{"), said), said
+
+
+def test_numbers_may_have_units_and_json_keys_dots_as_vllms_may() -> None:
+    words = "serve m --max-model-len 1k --max-num-batched-tokens 2K --kv-cache-memory-bytes 1.5g"
+    args = build_parser().parse_args(words.split())
+    assert (args.max_model_len, args.max_num_batched_tokens) == (1000, 2048)
+    assert args.kv_cache_memory_bytes == 1_500_000_000
+    dotted = ["serve", "--a.method", "ngram", "--seed", "1", "--a.b.c-d=[1]", "--", "--x.y"]
+    whole = ["serve", "--seed", "1", "--a", '{"method": "ngram", "b": {"c_d": [1]}}']
+    assert join_dotted(dotted) == [*whole, "--", "--x.y"]
+    words = "serve m -q fp8 --speculative-config.method ngram"
+    words += " --speculative-config.num-speculative-tokens 3"
+    args = build_parser().parse_args(join_dotted(words.split()))
+    assert args.quantization == "fp8"
+    assert args.speculative_config == {"method": "ngram", "num_speculative_tokens": 3}
