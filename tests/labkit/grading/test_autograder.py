@@ -39,11 +39,15 @@ def base(tmp_path: Path) -> Path:
 
 
 def start(
-    base: Path, script: str, python: Path | str = sys.executable, seconds: int = 240
+    base: Path,
+    script: str,
+    python: Path | str = sys.executable,
+    seconds: int = 240,
+    course: Path = ROOT,
 ) -> subprocess.Popen[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("LAB", "PHASE")} | {
         "AUTOGRADER_BASE": str(base),
-        "AUTOGRADER_COURSE": str(ROOT),
+        "AUTOGRADER_COURSE": str(course),
         "AUTOGRADER_PYTHON": str(python),
         "AUTOGRADER_SECONDS": str(seconds),
         "PYTHONPATH": str(ROOT),
@@ -95,6 +99,27 @@ def test_a_grader_that_fails_is_no_fault_of_the_student(base: Path) -> None:
     code, _ = finish(start(base, "run_autograder", fake_python(base, "exit 7")))
     assert code == 1
     assert "no fault of yours" in results(base)["output"]
+
+
+@pytest.mark.parametrize("gone", ["phase", "course", "export"])
+def test_an_image_that_lacks_something_is_no_fault_of_the_student(base: Path, gone: str) -> None:
+    """She would hand in again and again, were she told that the grader was stopped."""
+    python = fake_python(base, 'test "$3" != export')
+    if gone == "phase":
+        (base / "source" / "phase").unlink()
+    process = start(
+        base, "run_autograder", python, course=base / "gone" if gone == "course" else ROOT
+    )
+    code, _ = finish(process)
+    assert code != 0
+    assert "no fault of yours" in results(base)["output"]
+
+
+def test_a_hand_in_without_a_folder_is_told_what_is_missing(base: Path) -> None:
+    (base / "submission").rmdir()
+    code, output = finish(start(base, "run_autograder"))
+    assert code == 0, output
+    assert "request.py is missing" in results(base)["output"]
 
 
 def test_a_submission_that_is_too_slow_is_told_so(base: Path) -> None:

@@ -122,6 +122,7 @@ def test_who_imports_a_file_that_never_ends_is_told_at_once(
             subject.enter(task.id)
             with pytest.raises(hidden.TaskLost):
                 subject.run(p)
+            assert subject.culprit() == "request_queue.py"
         assert subject.unusable == dict.fromkeys(phase.modules, "endless loop")
         assert subject.starts == 2 + (trap == SPINNING)
     assert sandbox.submission == files, "the kernel checker reads them"
@@ -207,6 +208,8 @@ def test_a_broken_file_costs_the_tasks_of_no_other(tmp_path: Path, fault: str) -
     assert failing == {"14.13"}
     kinds = {test.detail["properties"].get("kind") for test in result.tests if not test.passed}
     assert kinds == {"crash" if "exit" in fault else "cannot import"}
+    named = {test.detail["properties"].get("culprit") for test in result.tests if not test.passed}
+    assert named == {"load.py"}
 
 
 @pytest.mark.parametrize(
