@@ -64,7 +64,7 @@ def test_14_3_asleep_and_awake(subject: Any) -> None:
     )
     assert ["slept with a timeout"] not in idle, "an idle engine does not ask again and again"
     assert play(subject, "take_messages", {"a": 2}, [])["diary"] == []
-    burst = [["ADD", f"r{i}", "r"] for i in range(40)]
+    burst = [["ADD", f"r{i}", "r"] for i in range(300)]
     assert play(subject, "take_messages", {"a": 2}, burst)["left"] == 0
 
 
@@ -108,6 +108,23 @@ def test_14_3_each_kind_does_its_own(subject: Any) -> None:
         assert seen["sent"] == [["z", "abort", None]] and seen["diary"] == []
 
 
+def test_14_3_bytes_that_are_no_request(subject: Any) -> None:
+    """What cannot be decoded is told so like what cannot be served, and the next one gets in."""
+    there = [["ADD", "x", "no request"], ["ADD", "y", "good"]]
+    seen = play(subject, "handle_messages", {}, there)
+    assert [line[:2] for line in seen["sent"]] == [["x", "error"]] and seen["sent"][0][2]
+    assert seen["diary"] == [["added", ["prepared", "good"]]]
+
+
+def test_14_3_an_end_counts_from_now_and_never_goes_back(subject: Any) -> None:
+    """The clock has run for a while; a loop that is nearly left is asked to end once more."""
+    seen = play(subject, "handle_messages", {"a": 3}, [["SHUTDOWN", 4.0]], now=100.0)
+    assert (seen["state"], seen["deadline"]) == ("REQUESTED", 104.0)
+    for state in ("REQUESTED", "SHUTTING_DOWN"):
+        seen = play(subject, "handle_messages", {}, [["SHUTDOWN", 4.0]], state)
+        assert seen["state"] == state
+
+
 @many
 @given(running=running, seconds=st.sampled_from([0.0, 1.0, 2.0, 3.0, 50.0]), asleep=st.booleans())
 def test_14_4_random_ends(
@@ -136,6 +153,14 @@ def test_14_4_ends_by_hand(subject: Any) -> None:
         last = [line[:2] for line in seen["sent"] if line[1]]
         assert last == [["a", told[0]], ["b", told[1]]], seconds
         assert seen["left"] == {} and seen["state"] == "SHUTTING_DOWN"
+
+
+def test_14_4_nobody_waits_for_who_is_held(subject: Any) -> None:
+    """A paused engine has requests and no work: they are told at once, whatever time is left."""
+    seen = play(subject, "run_loop", {"a": 2, "b": 8}, [["SHUTDOWN", 50.0]], paused="PAUSED_ALL")
+    assert sorted(line[:2] for line in seen["sent"] if line[1]) == [["a", "abort"], ["b", "abort"]]
+    assert seen["left"] == {} and ["aborted", ["a", "b"]] in seen["diary"]
+    assert not [line for line in seen["diary"] if line[0] == "stuck"]
 
 
 sizes = st.lists(st.integers(1, 9), max_size=5)
