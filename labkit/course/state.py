@@ -48,6 +48,17 @@ class State:
         """Tasks of a phase whose tests were all green in the last run."""
         return set((self.get("phases", slug) or {}).get("passed", []))
 
+    def standing(self, phase: Phase) -> set[str]:
+        """Those of them whose functions are still what was judged: a reset, or an edit since, takes
+        a task out until it is judged again."""
+        judged = (self.get("phases", phase.slug) or {}).get("judged", {})
+        return {
+            task.id
+            for task in phase.exercises
+            if task.id in self.passed(phase.slug)
+            and judged.get(task.id) in (None, fingerprint(phase, task))
+        }
+
     def verdicts(self, phase: Phase) -> dict[str, str]:
         """Task -> "passed" or "failed", for those whose functions are what was judged last."""
         judged = (self.get("phases", phase.slug) or {}).get("judged", {})

@@ -289,7 +289,12 @@ def _group(phase: Phase, exercise: Exercise, judged: Judged, tests: list[Test]) 
     )
     if not passed:
         record.kind = _kind(bad[0]) if bad else "not run"
-        record.hint = _hint(phase, exercise, record.kind, {test.name for test in bad})
+        culprit = bad[0].detail.get("properties", {}).get("culprit") if bad else ""
+        record.hint = (
+            f"Look at what {culprit} does when it is imported, outside of its functions."
+            if culprit
+            else _hint(phase, exercise, record.kind, {test.name for test in bad})
+        )
         if bad:
             text = str(bad[0].detail.get("properties", {}).get("counterexample", ""))
             judged.inputs[exercise.id] = (bad[0].title, text)

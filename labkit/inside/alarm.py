@@ -2,7 +2,9 @@
 known.
 
 Time is computing time: on a busy machine right code takes long by the clock on the wall and is not
-to blame. Code that waits computes nothing, so a wall clock runs too, and is more patient.
+to blame. Code that waits computes nothing, so a wall clock runs too, and is more patient. Where the
+system tells that the whole process was at rest, so that no machine is to blame, it need not be:
+that is a sleep, or a lock that nobody opens.
 """
 
 from __future__ import annotations
@@ -11,11 +13,15 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 AGAIN_SECONDS = 0.5
 WALL_FACTOR = 4
 """So many times the computing time may pass on the wall."""
+REST = 0.1
+"""A process is at rest if it is busy for no larger share of the time. What its threads that have
+ended waited for is not known, so it may be busier than it looks."""
 PATIENCE = 3
 """So often it rings before it gives up on code that catches everything, and ends the process."""
 STUCK = 75
@@ -24,6 +30,8 @@ STUCK = 75
 _rings = 0
 _limit = _computed = _begin = 0.0
 """Seconds allowed; the main thread's computing time and the wall clock when it was armed."""
+_load: tuple[float, int] | None = None
+"""What `_load_of_all` said then."""
 
 
 class EndlessLoop(BaseException):
@@ -39,9 +47,10 @@ def install() -> None:
 def arm(seconds: float) -> None:
     """Ring after so many seconds of the main thread's computing, and then again until it is armed
     anew; 0 = not at all."""
-    global _rings, _limit, _computed, _begin
+    global _rings, _limit, _computed, _begin, _load
     _rings, _limit = 0, seconds
     _computed, _begin = time.thread_time(), time.monotonic()
+    _load = _load_of_all() if seconds else None
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
 
@@ -49,13 +58,41 @@ def arm(seconds: float) -> None:
 def _ring(signum: int, frame: Any) -> None:
     global _rings
     computed, waited = time.thread_time() - _computed, time.monotonic() - _begin
-    if computed < _limit and waited < WALL_FACTOR * _limit:
+    enough = computed >= _limit or waited >= WALL_FACTOR * _limit
+    if not enough and _kept_busy(waited) > REST * waited:
         return  # the machine is busy with others; it will ring again
     _rings += 1
     if _rings > PATIENCE:
         signal.raise_signal(signal.SIGUSR1)  # `labkit.inside.child` has made it print the stack
         os._exit(STUCK)
     raise EndlessLoop
+
+
+def _kept_busy(waited: float) -> float:
+    """Of so many seconds on the wall those in which this process did something, or would have;
+    all of them if nobody can say."""
+    now = _load_of_all()
+    if _load is None or now is None or now[1] != _load[1]:
+        return waited
+    return now[0] - _load[0]
+
+
+def _load_of_all() -> tuple[float, int] | None:
+    """Seconds that the threads of this process have computed, or waited for a processor that others
+    had; and how often it had to wait for a disk. None if it has children, which may be those that
+    do the work, or on a system that does not tell."""
+    seconds = time.process_time()
+    try:
+        for thread in Path("/proc/self/task").iterdir():
+            if (thread / "children").read_text():
+                return None
+            seconds += int((thread / "schedstat").read_text().split()[1]) / 1e9
+        import resource
+
+        usage = resource.getrusage(resource.RUSAGE_SELF)
+        return seconds, usage.ru_inblock + usage.ru_majflt
+    except (ImportError, OSError, ValueError, IndexError):
+        return None
 
 
 def leave(code: int) -> NoReturn:

@@ -71,10 +71,12 @@ RAISED = {
     "ImportError": "cannot import",
     "ModuleNotFoundError": "cannot import",
     "SyntaxError": "cannot import",
-    "EndlessLoop": "endless loop",  # these are raised by what `Subject._set_aside` has put there
-    "Crash": "crash",
-    "Garbage": "garbage",
 }
+TOO_MUCH = {"MemoryError": "memory", "TooLarge": "garbage"}
+"""Exceptions after which a task is over: each time they take seconds."""
+STAND_INS = {"EndlessLoop": "endless loop", "Crash": "crash", "Garbage": "garbage"}
+"""As `RAISED`, for what the stand-ins of `Subject._set_aside` raise."""
+RAISED |= STAND_INS
 
 
 class TaskLost(BaseException):
@@ -154,7 +156,7 @@ class Subject(Observed):
     def _end_what_takes_too_much(self) -> None:
         """Memory is filled in seconds, and slow answers are in time one by one; but Hypothesis asks
         for a hundred, and for more to find a smaller example."""
-        why = "memory" if self.raised == "MemoryError" else ""
+        why = TOO_MUCH.get(self.raised, "")
         if not why and self.seconds > self.look_at:
             self.look_at *= 2
             why = "endless loop" if self._is_busy() else ""
@@ -175,8 +177,18 @@ class Subject(Observed):
 
     def _over(self) -> str:
         """Why the task that runs now cannot be judged any more, or ""."""
-        module = next((task.module for task in self.phase.exercises if task.id == self.task), "")
-        return self.lost.get(self.task) or self.unusable.get(module, "")
+        return self.lost.get(self.task) or self.unusable.get(self._own_module(), "")
+
+    def _own_module(self) -> str:
+        return next((task.module for task in self.phase.exercises if task.id == self.task), "")
+
+    def culprit(self) -> str:
+        """The file whose import keeps the task that runs now from being judged, or "". It may be
+        another task's, which this one's imports."""
+        own = self._own_module()
+        if own not in self.unusable and self.raised not in STAND_INS:
+            return ""
+        return self.phase.lab_file(next(iter(self.sandbox.stand_ins), own)).name
 
     def _start(self) -> None:
         """Import the big packages and then the graded modules first, each under a limit of its
@@ -403,6 +415,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     kind = kind_of(found, right, call.excinfo.value)
     text = counterexample.text(*found.asked, found.seen)
     item.user_properties += [("kind", kind), ("counterexample", text)]
+    item.user_properties += [("culprit", found.culprit())] if kind != "open TODO" else []
 
 
 def kind_of(subject: Subject, reference: Any, error: BaseException) -> str:

@@ -230,10 +230,10 @@ def watch(phase: str = PHASE) -> None:
 
 
 def current_task(phase: Phase, task: str) -> Exercise:
-    """The named task, or the first that was not green in the last run."""
+    """The named task, or the first that was not green in the last run, or has changed since."""
     if task:
         return phase.exercise(task)
-    passed = State(phase.root).passed(phase.slug)
+    passed = State(phase.root).standing(phase)
     return next((e for e in phase.exercises if e.id not in passed), phase.exercises[-1])
 
 

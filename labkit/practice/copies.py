@@ -37,7 +37,7 @@ def find(course: Course, name: str, load: Callable[[Phase], Iterable[Item]], wha
 
 def own_text(phase: Phase, module: str) -> str | None:
     """The learner's own module, if all of its tasks have passed."""
-    passed = State(phase.root).passed(phase.slug)
+    passed = State(phase.root).standing(phase)
     mine = phase.lab_file(module)
     if mine.exists() and all(task.id in passed for task in phase.of_module(module)):
         return read_as_utf8(mine)

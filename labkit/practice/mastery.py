@@ -36,7 +36,7 @@ class Mastery:
 
 def mastery(phase: Phase, state: State) -> Mastery:
     """What the course remembers of a phase."""
-    passed = state.passed(phase.slug)
+    passed = state.standing(phase)
     hunted, changed = hunts.load(phase), changes.load(phase)
     records: list[dict[str, Any]] = [
         record

@@ -102,7 +102,7 @@ def inspector(lines: Sequence[Line]) -> str:
 
 def written(phase: Phase, state: State) -> list[tuple[str, int]]:
     """The functions of the tasks that passed, with the lines of the learner's own."""
-    passed, found = state.passed(phase.slug), []
+    passed, found = state.standing(phase), []
     for task in phase.exercises:
         mine = phase.lab_file(task.module)
         if task.id not in passed or not mine.exists():
@@ -119,7 +119,7 @@ def written(phase: Phase, state: State) -> list[tuple[str, int]]:
 
 def modules(phase: Phase, state: State) -> list[tuple[str, int, int]]:
     """The phase's modules: how many of their tasks passed, of how many."""
-    passed = state.passed(phase.slug)
+    passed = state.standing(phase)
     found = []
     for module in phase.modules:
         tasks = list(phase.of_module(module))
@@ -144,7 +144,7 @@ def own_modules(known: Course) -> dict[str, str]:
         for phase in known.ready
         for module in phase.modules
         if phase.lab_file(module).exists()
-        and all(task.id in state.passed(phase.slug) for task in phase.of_module(module))
+        and {task.id for task in phase.of_module(module)} <= state.standing(phase)
     }
 
 
@@ -182,7 +182,7 @@ def in_the_arena(known: Course) -> list[Row]:
 
     rows: list[Row] = []
     phase = next((phase for phase in known.ready if phase.number == "16"), None)
-    passed = State(known.root).passed(phase.slug) if phase else set()
+    passed = State(known.root).standing(phase) if phase else set()
     if phase and "16.6" in passed:
         mine = f"{phase.lab_file('mini_vllm.policies.capstone')}:Capstone"
         found = score(mine, "documents", SEEDS)

@@ -17,7 +17,7 @@ def progress() -> None:
         if not phase.ready:
             out.line(f"  {phase.number} {phase.title:32} not built yet", "dim")
             continue
-        passed, record = state.passed(phase.slug), state.get("phases", phase.slug) or {}
+        passed, record = state.standing(phase), state.get("phases", phase.slug) or {}
         points = sum(e.points for e in phase.exercises)
         mine = sum(e.points for e in phase.exercises if e.id in passed)
         earned, total = earned + mine, total + points
@@ -25,12 +25,13 @@ def progress() -> None:
         done, tests = record.get("public", ["-", "-"])
         answers, questions = record.get("notebook", ["-", "-"])
         hints = sum(state.get("hints", e.id, 0) for e in phase.exercises)
-        mark = "✓" if record.get("green") else " "
+        green = bool(record.get("green")) and len(passed) == len(phase.exercises)
+        mark = "✓" if green else " "
         practised = mastery(phase, state).words()
         more = f" · {practised}" if practised else ""
         out.line(
             f"{mark} {phase.number} {phase.title:32} {bar} {mine:3}/{points:3} points"
             f" · public {done}/{tests} · notebook {answers}/{questions} · hints {hints}{more}",
-            "green" if record.get("green") else "",
+            "green" if green else "",
         )
     out.line(f"{earned} of {total} points in public tests; hidden suites: make grade-NN")

@@ -41,6 +41,10 @@ from mini_vllm.engine.messages import (
 
 logger = logging.getLogger(__name__)
 
+HINT = (
+    "; what it printed says why. It imports the script that starts it: keep what a script does "
+    "behind `if __name__ == '__main__':`"
+)
 LAST_OUTPUTS_SECONDS = 2.0
 """How long an engine's last outputs may lie unread after its end."""
 
@@ -130,7 +134,9 @@ class ProcessClient:
         while not self._receiver.poll(100):
             if not self.process.is_alive() and not self._receiver.poll(100):
                 code = self.process.exitcode
-                raise EngineDeadError(f"the engine process ended with code {code} while starting")
+                raise EngineDeadError(
+                    f"the engine process ended with code {code} while starting{HINT * (code == 1)}"
+                )
         kind, content = self._receiver.recv_multipart()
         if MessageKind(kind) == MessageKind.FAILED:
             raise ValueError(decode_text(content))

@@ -75,6 +75,10 @@ class Machine:
             for accepts, reads, calls in zip(self.accepting, self.reads, self.calls, strict=True)
         ]
 
+    @property
+    def nbytes(self) -> int:
+        return self.table.nbytes + 200 * len(self.accepting)
+
 
 class Pushdown:
     """All stacks of one grammar that have been met, and the moves between configurations.
@@ -99,7 +103,8 @@ class Pushdown:
 
     @property
     def nbytes(self) -> int:
-        return self.table.nbytes + 200 * len(self._frames)
+        stacks = 200 * (len(self._frames) + len(self._configurations))
+        return self.machine.nbytes + self.table.nbytes + stacks
 
     def push(self, state: int, below: int) -> int:
         """The stack with `state` on top of the stack `below`; equal stacks have equal numbers."""

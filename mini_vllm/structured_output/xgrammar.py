@@ -25,6 +25,10 @@ from mini_vllm.structured_output.native import read_constraint
 from mini_vllm.structured_output.token_index import TokenTable
 
 MAX_CACHE_BYTES = 256 * 2**20
+MAX_COMPILED = 4096
+"""Grammars after which the library's cache is emptied. Its limit in bytes counts not all that it
+keeps: some 10 KiB of each grammar stay, whatever was dropped for others.
+"""
 MAX_WHITESPACE = 20
 
 
@@ -120,6 +124,7 @@ class XgrammarBackend(StructuredOutputBackend):
             vocab_size=tokens.vocab_size,
             stop_token_ids=list(stop_token_ids),
         )
+        self._num_compiled = 0
         self.compiler = xgr.GrammarCompiler(info, max_threads=1, cache_limit_bytes=MAX_CACHE_BYTES)
 
     def compile_grammar(
@@ -133,6 +138,9 @@ class XgrammarBackend(StructuredOutputBackend):
             raise ValueError(
                 f"xgrammar cannot compile this {request_type.value}: {reason}"
             ) from None
+        self._num_compiled += 1
+        if self._num_compiled % MAX_COMPILED == 0:
+            self.compiler.clear_cache()
         return XgrammarGrammar(self.library.GrammarMatcher(compiled, max_rollback_tokens=-1))
 
     def _compile(self, kind: StructuredOutputOptions, spec: str) -> Any:

@@ -104,9 +104,12 @@ class ToyClock:
     """Stands for the `time` module: the engine's steps are what makes it go on."""
 
     def __init__(self, core: ToyCore) -> None:
-        self.core = core
+        self.core, self.looks = core, 0
 
     def monotonic(self) -> float:
+        self.looks += 1
+        if self.looks > SPINS:
+            raise Stuck("it looks at the clock for ever, and does nothing")
         return self.core.now
 
     def sleep(self, seconds: float) -> None:
@@ -114,10 +117,15 @@ class ToyClock:
 
 
 def message_of(words: Sequence[Any]) -> tuple[Any, Any]:
-    """`["ADD", id, request]`, `["ABORT", ids]`, `["SHUTDOWN", seconds]`, `["RESUME"]`."""
+    """`["ADD", id, request]`, `["ABORT", ids]`, `["SHUTDOWN", seconds]`, `["RESUME"]`.
+
+    The request "no request" comes as bytes that are none.
+    """
     from mini_vllm.engine.messages import MessageKind, UtilityCall
 
     kind, *rest = words
+    if rest[1:] == ["no request"]:
+        rest[1] = b"\xc1"
     if kind == "RESUME":
         return MessageKind.UTILITY, UtilityCall(5, "resume_generation", [])
     return MessageKind[kind], tuple(rest) if kind == "ADD" else rest[0]
@@ -182,9 +190,14 @@ def take_messages(
     return {"diary": diary, "left": loop.input_queue.qsize()}
 
 
-def handle_messages(running: dict[str, int], messages: Sequence[Any]) -> dict[str, Any]:
+def handle_messages(
+    running: dict[str, int], messages: Sequence[Any], state: str = "RUNNING", now: float = 0.0
+) -> dict[str, Any]:
     """What `_handle_message` does with each message: to the engine, to those outside."""
+    from mini_vllm.engine.core_proc import ShutdownState
+
     loop, diary, sent = make_loop(running, [], [])
+    loop.shutdown_state, loop.core.now = ShutdownState[state], now
     with_clock(loop.core)
     try:
         for words in messages:
@@ -209,10 +222,16 @@ def with_clock(core: ToyCore | None) -> None:
 
 
 def run_loop(
-    running: dict[str, int], messages: Sequence[Any], later: Sequence[Any] = ()
+    running: dict[str, int],
+    messages: Sequence[Any],
+    later: Sequence[Any] = (),
+    paused: str = "UNPAUSED",
 ) -> dict[str, Any]:
     """What the busy loop does until it is left."""
+    from mini_vllm.core.interface import PauseState
+
     loop, diary, sent = make_loop(running, messages, later)
+    loop.core.scheduler.pause_state = PauseState[paused]
     with_clock(loop.core)
     try:
         loop.run_busy_loop()

@@ -14,8 +14,9 @@ def send_stream(
 ) -> dict[str, Any]:
     """What an EventStream sends of so many events, when making one fails, or sending one.
 
-    `error`: "value", "busy" (an APIError, 503), "bug", "gone" (OSError) or "cancel", raised where
-    event number `fails_at` would be made; "send": sending the message of that number fails.
+    `error`: "value", "busy" (an APIError, 503), "bug", "gone" (OSError; "lost" is another one) or
+    "cancel", raised where event number `fails_at` would be made; "send": sending the message of
+    that number fails.
     """
     from mini_vllm.entrypoints.openai.errors import APIError
     from mini_vllm.entrypoints.openai.sse import EventStream
@@ -23,7 +24,7 @@ def send_stream(
     errors: dict[str, BaseException] = {
         "value": ValueError("temperature is -1"), "busy": APIError("full", 503),
         "bug": KeyError("x"), "gone": ConnectionResetError("reset"),
-        "cancel": asyncio.CancelledError(),
+        "lost": OSError("no route to the host"), "cancel": asyncio.CancelledError(),
     }  # fmt: skip
     diary: list[Any] = []
 

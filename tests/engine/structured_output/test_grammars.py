@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import random
 import re
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -321,6 +323,30 @@ def test_compiled_grammars_are_kept_and_bounded(monkeypatch: pytest.MonkeyPatch)
         backend.compile_grammar(REGEX, f"a{{{number}}}")
     sizes = [index.nbytes for index in backend._indexes.values()]
     assert 1 <= len(sizes) < 50 and sum(sizes) < 200_000 + max(sizes)
+
+
+def test_what_a_grammar_takes_is_counted_whole() -> None:
+    """Of a long one the automata of its rules are the most, before anybody has walked them."""
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        index = NativeBackend(TokenTable(LETTERS), [EOS]).compile_grammar(REGEX, "a{2000}").index
+        gc.collect()
+        taken = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert taken / 2 < index.nbytes < 2 * taken
+
+
+def test_the_librarys_cache_is_emptied_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("xgrammar")
+    monkeypatch.setattr("mini_vllm.structured_output.xgrammar.MAX_COMPILED", 3)
+    backend = XgrammarBackend(TokenTable(LETTERS), [EOS])
+    sizes = []
+    for number in range(1, 7):
+        backend.compile_grammar(REGEX, f"a{{{number}}}")
+        sizes.append(backend.compiler.get_cache_size_bytes())
+    assert sizes[0] < sizes[1] and sizes[2] < sizes[1] and sizes[5] == sizes[2]
 
 
 def test_names_of_the_interface() -> Any:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import asyncio
 import gc
 import multiprocessing
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from mini_vllm import AsyncEngineArgs, AsyncLLM, EngineDeadError, SamplingParams
 from mini_vllm.sampling_params import RequestOutputKind
+from tests.engine.entrypoints.server import ROOT
 
 
 def start(**options: int) -> AsyncLLM:
@@ -126,3 +130,19 @@ def test_who_is_held_is_told_at_a_shutdown_without_waiting_for_its_time() -> Non
         assert [reason for _, reason in ends] == ["abort"] * 5
 
     asyncio.run(main())
+
+
+def test_a_script_that_its_own_engine_would_run_again_is_told(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "from mini_vllm import AsyncEngineArgs, AsyncLLM\n"
+        "AsyncLLM.from_engine_args(AsyncEngineArgs('storyteller', max_model_len=64)).shutdown()\n"
+    )
+    run = subprocess.run(
+        [sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert run.returncode == 1
+    last = run.stderr.strip().splitlines()[-1]
+    assert "EngineDeadError: the engine process ended with code 1" in last
+    assert "behind `if __name__ == '__main__':`" in last

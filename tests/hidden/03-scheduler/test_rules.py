@@ -477,6 +477,19 @@ def test_03_4_unwritten_blocks_leave_the_prefix_cache(subject: Any, reference: A
     same(subject, reference, p)
 
 
+def test_03_4_who_has_finished_is_told_once(subject: Any) -> None:
+    """Also by a plan without tokens; then nothing is left to do."""
+    p = Program()
+    s = scheduler(p)
+    s.add_request(request(p, "a", 3))
+    s.schedule()
+    s.finish_requests("a", p.name("mini_vllm.request:RequestStatus").FINISHED_ABORTED)
+    for _ in range(2):
+        p.see(s.has_requests())
+        p.see(s.schedule().finished_req_ids)
+    assert subject.run(p) == [True, {"a"}, False, set()]
+
+
 @many
 @given(data=st.data())
 def test_03_4_any_pressure(subject: Any, reference: Any, data: Any) -> None:
@@ -615,6 +628,32 @@ def test_03_5_a_refusal_changes_nothing(
     middle = len(seen) // 2 - 1
     assert seen[middle : middle + 2] == [False, False]
     assert seen[:middle] == seen[middle + 2 :]
+
+
+def test_03_5_a_refusal_notes_nothing_of_what_was_found(subject: Any) -> None:
+    """The cache knows 8 tokens of "b", and the pool has no blocks for the rest: nothing of the
+    lookup stays with it."""
+    p = Program()
+    s = scheduler(p, blocks=6)
+    a, b = (
+        request(p, name, [*range(8), *own]) for name, own in (("a", [91]), ("b", range(92, 99)))
+    )
+    s.add_request(a)
+    s.update_from_output(s.schedule(), {"a": [7]})
+    held = s.kv_cache_manager.block_pool.get_new_blocks(3)
+    s.add_request(b)
+    step = p.new("mini_vllm.core.step_plan:StepPlan", 16)
+    attributes = ("num_cached_tokens", "num_computed_tokens", "num_preemptions")
+    for attribute in attributes:
+        p.see(getattr(b, attribute))
+    p.see(s._try_admit(step, b))
+    for attribute in attributes:
+        p.see(getattr(b, attribute))
+    s.kv_cache_manager.block_pool.free_blocks(held)
+    p.see(s._try_admit(step, b))
+    p.see(b.num_cached_tokens)
+    seen = subject.run(p)
+    assert seen[3] is False and seen[:3] == seen[4:7] and seen[7:] == [True, 8]
 
 
 def test_03_5_who_comes_back_must_fit_whole_too(subject: Any, reference: Any) -> None:

@@ -85,6 +85,25 @@ results, sent = run_messages(inputs, ring_all_reduce)
         )
 
 
+@pytest.mark.parametrize("ranks", [9, 12])
+def test_10_1_around_a_large_ring(subject: Any, ranks: int) -> None:
+    """More ranks than one has in mind, and more than there are numbers."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}collectives import ring_all_reduce
+inputs = [torch.arange(10) * (rank + 1) for rank in range(ranks)]
+results, _ = run_messages(inputs, ring_all_reduce)
+results = [result.tolist() for result in results]
+""",
+        ranks=ranks,
+    )
+    p.see(names["results"])
+    total = ranks * (ranks + 1) // 2
+    assert subject.run(p) == [[[total * i for i in range(10)]] * ranks]
+
+
 @few
 @given(ranks=st.integers(2, 4), shape=st.sampled_from([(2, 3), (3, 2, 2), (1, 5)]))
 def test_10_1_any_shape(subject: Any, ranks: int, shape: tuple[int, ...]) -> None:
@@ -177,6 +196,17 @@ def test_10_3_any_rows(
     compare(subject, reference, p)
 
 
+@pytest.mark.parametrize("rows", [[3, 5], [5, 3], [4, 3, 1]])
+def test_10_3_each_projection_comes_out_even(subject: Any, rows: list[int]) -> None:
+    """That their sum does is not enough: every rank has some of each."""
+    p = Program()
+    refuse = p.new("unittest:TestCase").assertRaises
+    layout = p.new(f"{DIST}linear:ColumnParallel", group(p, 0, 2))
+    refuse(p.name("builtins:ValueError"), layout.parts, 7, rows)
+    p.see("refused")
+    assert subject.run(p) == ["refused"]
+
+
 @many
 @given(
     kv_heads=st.integers(1, 6),
@@ -247,6 +277,15 @@ def test_10_5_any_columns(
     p.see(layout.adds_bias)
     p.see(p.call("builtins:repr", layout.parts(each * ranks + odd, sizes)))
     compare(subject, reference, p)
+
+
+@pytest.mark.parametrize("ranks", [7, 8, 16])
+def test_10_5_one_of_many_adds_the_bias(subject: Any, ranks: int) -> None:
+    """The first rank does, and nobody else."""
+    p = Program()
+    p.see([p.new(f"{DIST}linear:RowParallel", group(p, rank, ranks, ranks)).adds_bias
+           for rank in range(ranks)])  # fmt: skip
+    assert subject.run(p) == [[True] + [False] * (ranks - 1)]
 
 
 @few
@@ -346,9 +385,10 @@ from types import SimpleNamespace
 from mini_vllm.model.layout import ParamSpec, Part
 from mini_vllm.model.sharded_loader import projection_targets
 
-parts = [Part(slice(size, 2 * size), slice(0, 4)) for size in (4, 2, 2)]
-wholes = [Part(slice(0, 2 * size), slice(0, 4)) for size in (4, 2, 2)]
-parameter = torch.zeros(3, 2)
+sizes = (4, 2, 2, 6, 2)
+parts = [Part(slice(size, 2 * size), slice(0, 4)) for size in sizes]
+wholes = [Part(slice(0, 2 * size), slice(0, 4)) for size in sizes]
+parameter = torch.zeros(5, 2)
 parameter.spec = ParamSpec(out_dim=None, per_part=True)
 module = SimpleNamespace(parts=parts, whole_parts=wholes)
 shapes = []
@@ -360,7 +400,7 @@ filled = parameter.tolist()
     )
     p.see(names["filled"])
     p.see(names["shapes"])
-    assert subject.run(p) == [[[1.0, 1.0], [2.0, 2.0], [3.0, 3.0]], [[2]] * 3]
+    assert subject.run(p) == [[[float(n)] * 2 for n in range(1, 6)], [[2]] * 5]
 
 
 @many
@@ -529,6 +569,19 @@ def test_10_8_any_stages(subject: Any, reference: Any, layers: int, data: Any) -
     compare(subject, reference, p)
 
 
+@pytest.mark.parametrize(
+    ("layers", "sizes"),
+    [(7, [2, 2, 2, 1]), (3, [2, 1]), (8, [3, 3, 2]), (6, [1, 2, 2, 1]), (4, [1] * 4), (5, [5])],
+)
+def test_10_8_stages_by_hand(subject: Any, layers: int, sizes: list[int]) -> None:
+    """Every layer is on one stage, though all but the last have one more."""
+    p = Program()
+    for rank in range(len(sizes)):
+        p.see(p.call(f"{DIST}utils:get_pp_indices", layers, rank, len(sizes)))
+    ends = [sum(sizes[: rank + 1]) for rank in range(len(sizes))]
+    assert subject.run(p) == list(zip([0, *ends], ends, strict=False))
+
+
 STAGE = f"""
 from {DIST}pipeline import PipelineStage
 from mini_vllm.model.interface import IntermediateTensors
@@ -648,6 +701,27 @@ told = [[str(x.device), str(x.dtype), list(x.shape)] for x in (both.hidden_state
     )
     p.see(names["told"])
     assert subject.run(p) == [[["meta", "torch.bfloat16", [4, 3]]] * 2]
+
+
+def test_10_9_a_plan_without_tokens(subject: Any) -> None:
+    """It goes its way like any other: two tensors of no rows come, and are handed on."""
+    p = Program()
+    names = code(
+        p,
+        STAGE
+        + """
+both = stage.receive(0)["intermediate"]
+told = [list(x.shape) for x in (both.hidden_states, both.residual)]
+stage.hand_on(both)
+what = [entry[0] for entry in group.log]
+""",
+        place=1,
+        size=3,
+    )
+    p.see([names["told"], names["what"]])
+    ((told, what),) = subject.run(p)
+    assert told == [[0, 3]] * 2
+    assert sorted(what) == ["receive"] * 2 + ["send"] * 2 + ["wait"] * 2
 
 
 @many
@@ -901,14 +975,20 @@ def test_10_11_the_fence(subject: Any) -> None:
 states, real = [], module.memory_fence
 module.memory_fence = lambda: states.append([bytes(memory[4:7]), list(writer.get_metadata())])
 writer.commit_write(b"abc")
+first, states[:] = list(states), []
+for who, side in enumerate(sides):
+    side.commit_read(who)
+states[:] = []
+writer.commit_write(b"def")  # over what all have read
 module.memory_fence = real
 """,
         readers=2,
         chunks=1,
     )
+    p.see(names["first"])
     p.see(names["states"])
-    (states,) = subject.run(p)
-    assert [b"abc", [0, 0, 0]] in states
+    first, again = subject.run(p)
+    assert [b"abc", [0, 0, 0]] in first and [b"def", [0, 0, 0]] in again
 
 
 @many
@@ -935,6 +1015,21 @@ def test_10_12_any_requests(subject: Any, reference: Any, data: Any) -> None:
         p.see(router.engines)
     p.see(router.get_core_engine_for_request("out", data.draw(st.sampled_from([-1, engines, 99]))))
     compare(subject, reference, p)
+
+
+def test_10_12_turns_by_hand(subject: Any) -> None:
+    """Whose turn it is among equals is not moved by who has chosen herself; who asks again is
+    where she was sent last; hundreds who run are counted."""
+    p = Program()
+    router = p.new(f"{DIST}dp_router:DPRouter", 3)
+    for rank in (1, None, 1, None, None):
+        p.see(router.get_core_engine_for_request("same", rank))
+    p.see(router.engines)
+    for engine, running in enumerate((300, 300, 260)):
+        router.set_counts(engine, 0, running)
+    p.see(router.get_core_engine_for_request("late"))
+    p.see([router.score(engine) for engine in range(3)])
+    assert subject.run(p) == [1, 0, 1, 2, 0, {"same": 0}, 2, [300, 300, 264]]
 
 
 @many

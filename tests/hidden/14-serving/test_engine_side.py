@@ -64,7 +64,7 @@ def test_14_3_asleep_and_awake(subject: Any) -> None:
     )
     assert ["slept with a timeout"] not in idle, "an idle engine does not ask again and again"
     assert play(subject, "take_messages", {"a": 2}, [])["diary"] == []
-    burst = [["ADD", f"r{i}", "r"] for i in range(40)]
+    burst = [["ADD", f"r{i}", "r"] for i in range(300)]
     assert play(subject, "take_messages", {"a": 2}, burst)["left"] == 0
 
 
@@ -108,6 +108,23 @@ def test_14_3_each_kind_does_its_own(subject: Any) -> None:
         assert seen["sent"] == [["z", "abort", None]] and seen["diary"] == []
 
 
+def test_14_3_bytes_that_are_no_request(subject: Any) -> None:
+    """What cannot be decoded is told so like what cannot be served, and the next one gets in."""
+    there = [["ADD", "x", "no request"], ["ADD", "y", "good"]]
+    seen = play(subject, "handle_messages", {}, there)
+    assert [line[:2] for line in seen["sent"]] == [["x", "error"]] and seen["sent"][0][2]
+    assert seen["diary"] == [["added", ["prepared", "good"]]]
+
+
+def test_14_3_an_end_counts_from_now_and_never_goes_back(subject: Any) -> None:
+    """The clock has run for a while; a loop that is nearly left is asked to end once more."""
+    seen = play(subject, "handle_messages", {"a": 3}, [["SHUTDOWN", 4.0]], now=100.0)
+    assert (seen["state"], seen["deadline"]) == ("REQUESTED", 104.0)
+    for state in ("REQUESTED", "SHUTTING_DOWN"):
+        seen = play(subject, "handle_messages", {}, [["SHUTDOWN", 4.0]], state)
+        assert seen["state"] == state
+
+
 @many
 @given(running=running, seconds=st.sampled_from([0.0, 1.0, 2.0, 3.0, 50.0]), asleep=st.booleans())
 def test_14_4_random_ends(
@@ -136,6 +153,14 @@ def test_14_4_ends_by_hand(subject: Any) -> None:
         last = [line[:2] for line in seen["sent"] if line[1]]
         assert last == [["a", told[0]], ["b", told[1]]], seconds
         assert seen["left"] == {} and seen["state"] == "SHUTTING_DOWN"
+
+
+def test_14_4_nobody_waits_for_who_is_held(subject: Any) -> None:
+    """A paused engine has requests and no work: they are told at once, whatever time is left."""
+    seen = play(subject, "run_loop", {"a": 2, "b": 8}, [["SHUTDOWN", 50.0]], paused="PAUSED_ALL")
+    assert sorted(line[:2] for line in seen["sent"] if line[1]) == [["a", "abort"], ["b", "abort"]]
+    assert seen["left"] == {} and ["aborted", ["a", "b"]] in seen["diary"]
+    assert not [line for line in seen["diary"] if line[0] == "stuck"]
 
 
 sizes = st.lists(st.integers(1, 9), max_size=5)
@@ -173,6 +198,18 @@ def test_14_9_both_by_hand(subject: Any) -> None:
     ]:
         answers = play(subject, "admit", [5, 7], reqs, tokens, asked)
         assert [answer == "in" for answer in answers] == expected, (reqs, tokens)
+
+
+def test_14_9_who_came_and_went_counts(subject: Any) -> None:
+    """Others come in and leave between two questions; who is refused hears what is there."""
+    asked = [[1, 1, [3, 4, 5]], [1, 1, []], [1, 1, [9, 9]], [1, 3]]
+    first, second, third, last = play(subject, "admit", [5, 7], 3, 20, asked)
+    assert [first, third] == ["in", "in"]
+    assert second.startswith("QueueFullError") and last.startswith("QueueFullError")
+    (full,) = play(subject, "admit", [5, 7], None, 20, [[1, 9]])
+    assert all(number in full for number in ("12", "9", "20")), full
+    (full,) = play(subject, "admit", [5] * 31, 33, None, [[4, 1]])
+    assert all(number in full for number in ("31", "4", "33")), full
 
 
 @st.composite
@@ -298,6 +335,8 @@ def test_14_11_by_hand(subject: Any) -> None:
     assert found == 0.0
     found = call(subject, f"{METRICS}percentile_from_buckets", [1.0, 2.0], [0.0, 4.0], 0.75)
     assert found == 1.75, "the last bucket may have an end"
+    found = call(subject, f"{METRICS}build_1_2_5_buckets", 5 * 10**12)
+    assert len(found) == 39 and found[-3:] == [10**12, 2 * 10**12, 5 * 10**12]
     for limit, expected in ((1, [1]), (4, [1, 2]), (50, [1, 2, 5, 10, 20, 50]), (0, [])):
         assert call(subject, f"{METRICS}build_1_2_5_buckets", limit) == expected
 
@@ -328,7 +367,7 @@ def test_14_12_random_cuts(subject: Any, number: int, data: st.DataObject) -> No
     pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
     seen = play(subject, "parse_pieces", pieces)
     if "<tool_call>" not in text:
-        assert seen["content"] == text and not seen["calls"]
+        assert (seen["content"], seen["late"]) == (text, "") and not seen["calls"]
         return
     assert (seen["content"], seen["late"]) == (before, "")
     bodies = [body.split("</tool_call>")[0] for body in text.split("<tool_call>")[1:]]
@@ -370,7 +409,8 @@ ARGUMENTS = [
 def test_14_12_arguments_as_they_are_written(subject: Any, name: str, arguments: str) -> None:
     """Letter by letter, and with white space around: what is sent is the model's own text."""
     spaced = f'<tool_call>\n{{"name": "{name}", "arguments" : {arguments} }}\n</tool_call>'
-    for text in (calls_of((name, arguments)), spaced):
+    wide = spaced.replace('"arguments" : ', '"arguments"\n\t :\n    ')
+    for text in (calls_of((name, arguments)), spaced, wide):
         for pieces in ([text], list(text), [text[:-20], text[-20:]]):
             seen = play(subject, "parse_pieces", ["\n é ", *pieces])
             assert (seen["content"], seen["late"]) == ("\n é ", "")
@@ -389,6 +429,18 @@ def test_14_12_random_overlaps(subject: Any, text: str, tag: str) -> None:
     expected = max(n for n in range(len(tag)) if n <= len(text) and text.endswith(tag[:n]))
     found = call(subject, "mini_vllm.entrypoints.openai.tool_parser:partial_tag_overlap", text, tag)
     assert found == expected
+
+
+def test_14_12_a_whole_tag_is_no_beginning(subject: Any) -> None:
+    """Behind it comes what is in the call; of a tag in a tag the rest may still come."""
+    target = "mini_vllm.entrypoints.openai.tool_parser:partial_tag_overlap"
+    for text, tag, expected in (
+        ("<a>", "<a>", 0),
+        ("x<a><a", "<a>", 2),
+        ("<<", "<<", 1),
+        ("", "<a>", 0),
+    ):
+        assert call(subject, target, text, tag) == expected, (text, tag)
 
 
 @many
@@ -428,9 +480,10 @@ def test_14_13_objectives_by_hand(subject: Any) -> None:
     for limits, good in [
         ({"ttft": 250.0}, 2), ({"tpot": 75.0}, 2), ({"e2el": 500.0}, 2),
         ({"ttft": 250.0, "tpot": 75.0}, 1), ({"ttft": 350.0, "tpot": 110.0, "e2el": 700.0}, 3),
-        ({"ttft": 50.0}, 0),
+        ({"ttft": 50.0}, 0), ({"ttft": 0.0}, 0), ({"ttft": 99.8}, 0), ({"tpot": 49.9}, 1),
     ]:  # fmt: skip
         assert play(subject, "good", seen, limits, 0.5) == good / 0.5, limits
+    assert play(subject, "good", [[0.1004, 0.6, 6]], {"ttft": 100.0}, 1.0) == 0.0
 
 
 @many

@@ -112,6 +112,21 @@ def test_14_1_what_is_read_in_stays_as_it_was(subject: Any) -> None:
     assert subject.run(p) == [["abc", [0, 1, 2], 2], ["b", [1], 1], ["c", [2], 1]]
 
 
+def test_14_1_nothing_is_nothing_to_test(subject: Any) -> None:
+    """Token 0, stop token 0, white space at the beginning of a text, and twelve completions."""
+    said = [
+        {"parts": [{"index": i, "text": "", "ids": [0, 5]} for i in range(12)]},
+        {"parts": [{"index": i, "text": "\n a", "ids": [0], "end": "stop", "stop": 0}
+                   for i in range(11, -1, -1)]},
+        {"parts": [{"index": 3, "text": "", "ids": [0, 0], "end": "stop", "stop": 0}]},
+    ]  # fmt: skip
+    parts = play(subject, "merge", True, said)["parts"]
+    assert [part["index"] for part in parts] == list(range(12))
+    for part in parts:
+        assert part["text"] == "\n a" and part["ids"] == [0, 5, 0, *[0, 0] * (part["index"] == 3)]
+        assert (part["end"], part["stop"]) == ("stop", 0)
+
+
 puts = st.builds(lambda output: ["put", output], outputs)
 others = st.sampled_from([["look"], ["read"], ["fail", "one"], ["fail", "two"]])
 
@@ -162,6 +177,8 @@ def test_14_2_a_slot_by_hand(subject: Any) -> None:
     one = "ValueError: one"
     assert read([put("a"), ["fail", "one"], ["fail", "two"], put("b"), wait, look]) == [one, None]
     assert read([["begin"], ["fail", "one"], ["end"], put("b"), look]) == [one, "b"]
+    assert read([["fail", "one"], wait, wait, put("b"), wait]) == [one, "waits", "b"]
+    assert read([["fail", "one"], look, wait]) == [one, "waits"]
 
 
 requests = st.builds(
@@ -221,6 +238,14 @@ def test_14_5_limits_by_hand(subject: Any) -> None:
         for at_once in (False, True):
             seen = play(subject, "add_requests", asked, at_once, max_num_queued_reqs=most)
             assert sorted(seen["answers"]) == sorted(["Stream", last])
+
+
+def test_14_5_a_dead_engine_says_so_first(subject: Any) -> None:
+    """Whatever else is wrong: it is asked before the prompt, and nothing is begun."""
+    asked = [{"prompt": 2}, {"prompt": 40}, {"prompt": 8, "n": 3}]
+    seen = play(subject, "add_requests", asked, dead=True, max_num_queued_reqs=1)
+    assert seen["answers"] == ["EngineDeadError"] * 3
+    assert seen["diary"] == [] and not seen["handler"] and not seen["watched"]
 
 
 def test_14_5_who_has_ended_is_not_aborted(subject: Any) -> None:
@@ -293,6 +318,11 @@ def test_14_6_a_stop_string(subject: Any) -> None:
         ["c", 2.5],
         ["b", 2.5],
     ]
+    seen = play(subject, "slice_of_outputs", [["b", []], ["a", [2]]], ["a", "b"])["diary"]
+    assert sorted(line for line in seen if line[0] in ("stopped", "abort")) == [
+        ["abort", ["a", "b"]], ["stopped", ["a", "b"]],
+    ]  # fmt: skip
+    assert [line[1] for line in seen if line[0] == "counted"] == ["b", "a"], "without a token, too"
     seen = play(subject, "slice_of_outputs", [["a", [1]]])["diary"]
     assert not [line for line in seen if line[0] in ("stopped", "abort")]
 
@@ -366,7 +396,7 @@ def test_14_7_errors_and_ends(subject: Any) -> None:
         line for line in play(subject, "send_stream", 2, "bug", 1)["diary"] if line[0] == "sent"
     ]
     assert [line[2] for line in sent] == [True, True, False] and "500" in sent[1][1]
-    for error in ("gone", "cancel"):
+    for error in ("gone", "lost", "cancel"):
         seen = play(subject, "send_stream", 2, error, 1)
         assert len([line for line in seen["diary"] if line[0] == "sent"]) == 1
         assert seen["diary"].count(["closed"]) == 1 and "Error" in seen["how"]
@@ -413,4 +443,5 @@ def test_14_8_ties(subject: Any) -> None:
     assert play(subject, "race", 30, 2, cleanup=5)["diary"] == [
         "0 tasks left", "work cancelled and cleaned up",
     ]  # fmt: skip
-    assert play(subject, "listen", ["http.request"] * 3)["done"] is False
+    for kinds in (["http.request"] * 30, ["http.request", "http.response.debug", "lifespan"]):
+        assert play(subject, "listen", kinds) == {"done": False, "read": len(kinds)}

@@ -85,6 +85,15 @@ def test_a_skeleton_gets_none_and_hears_why(
     assert "# yours raised NotImplementedError" in shown
 
 
+def test_a_file_that_cannot_be_imported_is_named(phase: Phase, tmp_path: Path) -> None:
+    files = submit(phase, tmp_path, "import no_such_module\n")
+    (group,) = grade.judge(phase, files, seed=1, isolate="plain", tasks=["00.1"]).result.groups
+    assert (group.kind, group.earned) == ("cannot import", 0)
+    assert (
+        group.hint == "Look at what request.py does when it is imported, outside of its functions."
+    )
+
+
 def test_a_machine_without_isolation_says_so_and_flags_nobody(
     phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:

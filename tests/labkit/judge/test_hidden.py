@@ -122,6 +122,7 @@ def test_who_imports_a_file_that_never_ends_is_told_at_once(
             subject.enter(task.id)
             with pytest.raises(hidden.TaskLost):
                 subject.run(p)
+            assert subject.culprit() == "request_queue.py"
         assert subject.unusable == dict.fromkeys(phase.modules, "endless loop")
         assert subject.starts == 2 + (trap == SPINNING)
     assert sandbox.submission == files, "the kernel checker reads them"
@@ -207,11 +208,18 @@ def test_a_broken_file_costs_the_tasks_of_no_other(tmp_path: Path, fault: str) -
     assert failing == {"14.13"}
     kinds = {test.detail["properties"].get("kind") for test in result.tests if not test.passed}
     assert kinds == {"crash" if "exit" in fault else "cannot import"}
+    named = {test.detail["properties"].get("culprit") for test in result.tests if not test.passed}
+    assert named == {"load.py"}
 
 
 @pytest.mark.parametrize(
     ("body", "seconds", "why"),
-    [("raise MemoryError", 60.0, "memory"), ("time.sleep(0.3)", 0.2, "timeout")],
+    [
+        ("raise MemoryError", 60.0, "memory"),
+        ("return 'x' * 10**8", 60.0, "garbage"),
+        ("return [0] * 10**8", 60.0, "garbage"),
+        ("time.sleep(0.3)", 0.2, "timeout"),
+    ],
 )
 def test_a_task_that_takes_too_much_is_over(
     monkeypatch: pytest.MonkeyPatch, body: str, seconds: float, why: str
@@ -222,7 +230,7 @@ def test_a_task_that_takes_too_much_is_over(
     text = f"import time\n\n\ndef slow():\n    {body}\n"
     sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
     p = Program()
-    p.call("mini_vllm.request:slow")
+    p.see(p.call("mini_vllm.request:slow"))
     with hidden.Subject(phase, sandbox) as subject:
         for task in ("00.1", "00.2"):
             subject.enter(task)

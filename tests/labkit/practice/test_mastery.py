@@ -10,8 +10,10 @@ import pytest
 from labkit.course.manifest import Course
 from labkit.course.root import ROOT
 from labkit.course.state import State
-from labkit.practice import portfolio, viva
+from labkit.learner.commands import judge_and_show
+from labkit.practice import copies, portfolio, viva
 from labkit.practice.mastery import mastery
+from tests.labkit.toy_course import lab, make_course, solve
 
 COURSE = Course(ROOT)
 STEP = {
@@ -100,3 +102,22 @@ def test_a_sheet_has_questions_with_answers(phase: object) -> None:
     assert text == viva.sheet(phase, 7) != viva.sheet(phase, 8)  # type: ignore[arg-type]
     assert text.count("## ") == text.count("*A good answer:*") >= 2
     assert "*A good answer:*" not in viva.sheet(phase, 7, answers=False)  # type: ignore[arg-type]
+
+
+def test_what_was_reset_counts_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Progress and portfolio speak of the files as they are, and a change request begins with a
+    module that is whole."""
+    make_course(tmp_path)
+    toy = Course(tmp_path)
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    fresh = lab(toy).read_text()
+    solve(toy)
+    phase, module = toy.phase("0"), "toy.fifo"
+    assert judge_and_show(phase) is False, "the notebook is open"
+    assert portfolio.own_modules(toy).keys() == {module}
+    assert copies.own_text(phase, module) == lab(toy).read_text()
+    assert {name for name, _ in portfolio.written(phase, State(tmp_path))} >= {"clamp"}
+    lab(toy).write_text(fresh)
+    assert portfolio.own_modules(toy) == {} and copies.own_text(phase, module) is None
+    assert portfolio.written(phase, State(tmp_path)) == []
+    assert mastery(phase, State(tmp_path)).built[0] == 0
