@@ -93,8 +93,11 @@ def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
     """
     for path in files.values():
         try:
-            own = not os.path.lexists(path) or path.resolve().is_relative_to(folder.resolve())
-        except (OSError, RuntimeError):  # a link to itself
+            # Strictly: since Python 3.13 a link to itself is resolved without a word otherwise.
+            own = not os.path.lexists(path) or path.resolve(strict=True).is_relative_to(
+                folder.resolve()
+            )
+        except (OSError, RuntimeError):  # a link to itself, or to nothing
             own = False
         if not own:
             return Problem("missing file", f"{path.name} is a link; hand in the file itself")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any
 
@@ -59,8 +59,12 @@ MAX_VALUES = 2_000
 """Most values of an enum."""
 MAX_SPELLED_OUT = 12
 """Most properties of an object whose cases are written out one by one."""
+MAX_NESTING = 500
+"""Most levels of objects and lists: a part's key is its text, which its outer parts' hold again."""
 MAX_INDENT = 20
 """Most spaces or tabs in one place."""
+
+TOO_DEEP = f"the schema nests too deeply, at most {MAX_NESTING} levels; use $defs and $ref"
 
 Schema = dict[str, Any] | bool
 
@@ -100,12 +104,16 @@ def compile_schema(schema: Any, any_whitespace: bool = True, close_objects: bool
             )
         try:
             schema = json.loads(schema)
+        except RecursionError:
+            raise ValueError(TOO_DEEP) from None
         except ValueError as error:
             raise ValueError(f"json is no valid JSON: {error}") from None
+    if _nests_deeper(schema, MAX_NESTING):
+        raise ValueError(TOO_DEEP)
     try:
         return _Compiler(schema, white_space(any_whitespace), close_objects).compile()
-    except RecursionError:
-        raise ValueError("the schema nests too deeply; use $defs and $ref") from None
+    except RecursionError:  # it has more levels where its references are put in
+        raise ValueError(TOO_DEEP) from None
 
 
 class _Compiler:
@@ -448,6 +456,18 @@ def _unenforceable(place: str, keyword: str) -> SchemaError:
 def _escaped(name: str) -> str:
     """A name as a step of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
+
+
+def _nests_deeper(value: Any, levels: int) -> bool:
+    """Whether lists and objects nest more than ``levels`` deep. Pythons differ in what they bear."""
+    layer = [value]
+    for _ in range(levels):
+        layer = [part for one in layer for part in _parts(one)]
+    return any(isinstance(one, (dict, list)) for one in layer)
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
 
 
 def _key(value: Any) -> str:

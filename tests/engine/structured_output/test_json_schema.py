@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from mini_vllm.structured_output import json_schema
-from mini_vllm.structured_output.json_schema import compile_schema
+from mini_vllm.structured_output.json_schema import MAX_NESTING, compile_schema
 from mini_vllm.structured_output.pushdown import compile_rules
 from tests.engine.structured_output.keyword_table import PERSON, REFUSED, TABLE
 from tests.engine.structured_output.walks import accepts, automaton, random_text
@@ -170,6 +170,23 @@ def test_bombs_are_compiled_or_refused_within_a_second() -> None:
         start = time.process_time()
         defuse(bomb)
         assert time.process_time() - start < 1.0, str(bomb)[:60]
+
+
+def test_nesting_has_a_limit_of_its_own() -> None:
+    """Not Python's, which is 1,000 levels in one version and 10,000 in another."""
+
+    def nested(levels: int) -> dict[str, Any]:
+        schema: dict[str, Any] = {"const": 1}
+        for _ in range(levels - 1):
+            schema = {"items": schema}
+        return schema
+
+    assert compile_schema(nested(MAX_NESTING))
+    for schema in (nested(MAX_NESTING + 1), json.dumps(nested(MAX_NESTING + 1))):
+        with pytest.raises(ValueError, match=f"at most {MAX_NESTING} levels; use \\$defs and"):
+            compile_schema(schema)
+    with pytest.raises(ValueError, match="at most"):
+        compile_schema('{"items":' * 20_000 + "{}" + "}" * 20_000)
 
 
 def test_many_properties_are_what_a_few_are(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from tests.engine.entrypoints.server import ROOT
 
 def start(**options: int) -> AsyncLLM:
     return AsyncLLM.from_engine_args(
-        AsyncEngineArgs("storyteller", max_model_len=256, num_gpu_blocks=200, **options)
+        AsyncEngineArgs("storyteller", max_model_len=1024, num_gpu_blocks=200, **options)
     )
 
 
@@ -33,6 +33,13 @@ async def stream(engine: AsyncLLM, max_tokens: int = 4) -> tuple[int, str | None
         seen += len(output.outputs[0].token_ids)
         reason = output.outputs[0].finish_reason
     return seen, reason
+
+
+async def until_answered(engine: AsyncLLM, num_streams: int) -> None:
+    """Until so many unfinished streams have had their first token."""
+    completions = engine.output_processor.completions
+    while sum(bool(one.output.token_ids) for one in completions.values()) < num_streams:
+        await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize(("engines", "times"), [(1, 3), (2, 2)])
@@ -71,7 +78,7 @@ def test_a_shutdown_in_a_thread_serves_those_who_run_to_their_last_token(engines
     async def main() -> None:
         engine = start(data_parallel_size=engines)
         readers = [asyncio.create_task(stream(engine, 120)) for _ in range(8)]
-        await asyncio.sleep(0.2)
+        await until_answered(engine, 8)
         await asyncio.to_thread(engine.shutdown, 20.0)
         assert await asyncio.gather(*readers) == [(120, "length")] * 8
 
@@ -84,8 +91,8 @@ def test_a_shutdown_tells_those_who_run_and_those_who_called(in_thread: bool) ->
 
     async def main() -> None:
         engine = start()
-        readers = [asyncio.create_task(stream(engine, 200)) for _ in range(4)]
-        await asyncio.sleep(0.2)
+        readers = [asyncio.create_task(stream(engine, 700)) for _ in range(4)]
+        await until_answered(engine, 4)
         call = asyncio.create_task(engine.pause_generation(mode="wait"))
         await asyncio.sleep(0)
         if in_thread:
@@ -119,8 +126,8 @@ def test_who_is_held_is_told_at_a_shutdown_without_waiting_for_its_time() -> Non
 
     async def main() -> None:
         engine = start()
-        readers = [asyncio.create_task(stream(engine, 200)) for _ in range(4)]
-        await asyncio.sleep(0.2)
+        readers = [asyncio.create_task(stream(engine, 700)) for _ in range(4)]
+        await until_answered(engine, 4)
         await engine.pause_generation(mode="keep")
         readers.append(asyncio.create_task(stream(engine)))
         await asyncio.sleep(0.05)
