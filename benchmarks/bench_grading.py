@@ -1,12 +1,13 @@
-"""What grading costs: CPU time and wall time of one grade, phase by phase, and of a whole class.
+"""What grading costs: CPU time of one grade, phase by phase, and of a whole class.
 
     python -m benchmarks.bench_grading                        every ready phase, once
     python -m benchmarks.bench_grading --phases 00 03 --save
     python -m benchmarks.bench_grading --phases --students 100 --save
 
-One grade is that of the reference, which every hidden test runs to its end. Its processes are plain
-children, since the CPU time of a process in a namespace is not its starter's to read; what a
-sandbox adds is measured apart, as the time until a worker answers on each rung that works here.
+One grade is that of the reference, which every hidden test runs to its end; another that of the
+skeletons, which fails every test. Their processes are plain children, since the CPU time of a
+process in a namespace is not its starter's to read; what a sandbox adds is measured apart, as the
+time until a worker answers on each rung that works here.
 
 The class hands in phase 00: of 100 submissions 10 are broken, each in its own way; the others are
 right, unfinished, or wrong by a named mistake. It counts as done when every submission has a result
@@ -58,6 +59,7 @@ BROKEN: dict[str, str | bytes | None] = {
     "killer": "__import__('os').abort()",
 }
 """How a submission is broken -> its whole file, a body of `is_finished`, or no file at all."""
+COLUMNS = ("tests", "cpu_seconds", "skeleton_cpu_seconds")
 BODIES = ("loop", "exit", "memory", "crash", "killer")
 
 
@@ -98,21 +100,37 @@ def keep(facts: Mapping[str, Any], save: bool) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- one grade
 def measure(phase: Phase) -> dict[str, Any]:
-    """Grade the reference of a phase once.
+    """Grade the reference of a phase once, and the skeletons.
 
     Raises:
-        ValueError: it does not get all points, so the figures would mean nothing.
+        ValueError: the reference does not get all points, or a skeleton gets some, so the figures
+            would mean nothing.
     """
     files = {module: phase.reference_file(module) for module in phase.modules}
-    before, begin = _cpu(), time.monotonic()
-    graded = grade.grade_files(phase, files, SEED, "plain")
-    seconds, cpu = time.monotonic() - begin, _cpu() - before
+    graded, cpu = _timed(phase, files)
     if not graded.passed:
         failed = [f"{group.id} {group.kind}" for group in graded.groups if group.kind]
         what = graded.problem or ", ".join(failed)
         raise ValueError(f"the reference of phase {phase.number} fails: {what}")
-    tests = len(graded.tests)
-    return {"tests": tests, "cpu_seconds": round(cpu, 1), "wall_seconds": round(seconds, 1)}
+    with tempfile.TemporaryDirectory() as folder:
+        for module in phase.modules:
+            files[module] = Path(folder, phase.lab_file(module).name)
+            files[module].write_text(skeleton(phase, module), encoding="utf-8")
+        unfinished, skeleton_cpu = _timed(phase, files)
+    if unfinished.earned or unfinished.problem:
+        raise ValueError(f"the skeletons of phase {phase.number}: {unfinished.problem or 'points'}")
+    return {
+        "tests": len(graded.tests),
+        "cpu_seconds": round(cpu, 1),
+        "skeleton_cpu_seconds": round(skeleton_cpu, 1),
+    }
+
+
+def _timed(phase: Phase, files: Mapping[str, Path]) -> tuple[result.GradeResult, float]:
+    """One grade, and its CPU seconds."""
+    before = _cpu()
+    graded = grade.grade_files(phase, files, SEED, "plain")
+    return graded, _cpu() - before
 
 
 def _cpu() -> float:
@@ -200,9 +218,10 @@ def report(facts: Mapping[str, Any]) -> str:
     """The figures as the tables of docs/instructors.md."""
     where = facts["machine"]
     lines = [f"{where['processor']}, {where['cores']} cores, Python {where['python']}", ""]
-    lines += ["| phase | hidden tests | CPU s | wall s |", "|---|---|---|---|"]
+    lines += ["| phase | hidden tests | CPU s | unfinished, CPU s |", "|---|---|---|---|"]
     for slug, row in sorted(facts.get("phases", {}).items()):
-        lines.append(f"| {slug} | {row['tests']} | {row['cpu_seconds']} | {row['wall_seconds']} |")
+        cells = (slug, *(row.get(key, "") for key in COLUMNS))
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     for name, seconds in facts.get("start_seconds", {}).items():
         lines.append(f"\na worker on the rung `{name}` answers after {seconds} s")
     if found := facts.get("class"):

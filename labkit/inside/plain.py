@@ -15,6 +15,10 @@ from typing import Any
 MAX_DEPTH = 40
 MAX_COLLISIONS = 200
 MAX_NAME = 100
+MAX_PART = 64 << 20
+"""Characters, items or bytes of one value. Asked before it is written down, which would take many
+times its memory."""
+SIZED = (str, bytes, list, tuple, set, frozenset, dict)
 TYPE_NAME = type.__dict__["__name__"]
 NUMBERS = re.compile(r"[<>|][biufc]\d{1,2}")
 """Types of arrays that may travel: byte order, kind, width. No objects, no records."""
@@ -24,14 +28,21 @@ class PlainError(ValueError):
     """Data that this format cannot hold, or that is no such data."""
 
 
+class TooLarge(PlainError):
+    """A value that is larger than anybody reads."""
+
+
 def encode(value: Any, depth: int = 0) -> Any:
     """Turn a value into JSON data.
 
     Raises:
         PlainError: nested deeper than 40 (or a list that holds itself).
+        TooLarge: one part of it is larger than anybody reads.
     """
     _check(depth)
     kind = type(value)
+    if kind in SIZED and len(value) > MAX_PART:
+        raise TooLarge(f"a {kind.__name__} of {len(value)} parts; at most {MAX_PART} are read")
     if kind in (int, float, bool, str) or value is None:
         return value
     if kind is list:
@@ -49,6 +60,8 @@ def encode(value: Any, depth: int = 0) -> Any:
     array = _as_array(value)
     if array is None:
         return {"!type": class_name(kind)}
+    if array.nbytes > MAX_PART:
+        raise TooLarge(f"an array of {array.nbytes} bytes; at most {MAX_PART} are read")
     data = base64.b64encode(array.tobytes()).decode()
     return {"!array": [array.dtype.str, list(array.shape), data]}
 

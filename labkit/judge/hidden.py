@@ -72,6 +72,8 @@ RAISED = {
     "ModuleNotFoundError": "cannot import",
     "SyntaxError": "cannot import",
 }
+TOO_MUCH = {"MemoryError": "memory", "TooLarge": "garbage"}
+"""Exceptions after which a task is over: each time they take seconds."""
 STAND_INS = {"EndlessLoop": "endless loop", "Crash": "crash", "Garbage": "garbage"}
 """As `RAISED`, for what the stand-ins of `Subject._set_aside` raise."""
 RAISED |= STAND_INS
@@ -154,7 +156,7 @@ class Subject(Observed):
     def _end_what_takes_too_much(self) -> None:
         """Memory is filled in seconds, and slow answers are in time one by one; but Hypothesis asks
         for a hundred, and for more to find a smaller example."""
-        why = "memory" if self.raised == "MemoryError" else ""
+        why = TOO_MUCH.get(self.raised, "")
         if not why and self.seconds > self.look_at:
             self.look_at *= 2
             why = "endless loop" if self._is_busy() else ""

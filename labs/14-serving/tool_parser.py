@@ -63,7 +63,7 @@ def parse_tool_calls(text: str) -> tuple[str | None, list[ToolCall]]:
 
 
 def partial_tag_overlap(text: str, tag: str) -> int:
-    """How many characters at the end of ``text`` may be the beginning of ``tag``.
+    """How many characters at the end of ``text`` may be the beginning of ``tag``; not all of it.
 
     >>> partial_tag_overlap("so <tool", "<tool_call>")
     5

@@ -12,17 +12,21 @@ from labkit.inside.serving.turns import named
 def admit(
     unfinished: Sequence[int], max_reqs: int | None, max_tokens: int | None, asked: Sequence[Any]
 ) -> list[str]:
-    """What is said to requests `[how many, tokens]`, while prompts of these sizes are there."""
+    """What is said to requests `[how many, tokens]`, while prompts of these sizes are there; a
+    third entry says which sizes are there afterwards."""
     from mini_vllm.engine.admission import Admission
 
     known = {str(i): SimpleNamespace(num_prompt_tokens=size) for i, size in enumerate(unfinished)}
     admission, answers = Admission(known, max_reqs, max_tokens), []
-    for count, tokens in asked:
+    for count, tokens, *later in asked:
         try:
             admission.check(count, tokens)
             answers.append("in")
         except Exception as error:
             answers.append(named(error))
+        for sizes in later:
+            known.clear()
+            known |= {str(i): SimpleNamespace(num_prompt_tokens=n) for i, n in enumerate(sizes)}
     return answers
 
 

@@ -124,10 +124,13 @@ def test_drafts_are_counted_where_the_service_looks(engine: AsyncLLM) -> None:
 
 async def crowd(engine: AsyncLLM, count: int = 4) -> list[asyncio.Task[RequestOutput]]:
     """Requests that run for a while, on their way; all fit the cache at once."""
-    asking = [asyncio.create_task(ask(engine, 200)) for _ in range(count)]
-    while sum(told(engine, "num_requests_running").values()) < count:
-        await asyncio.sleep(0.005)
-    return asking
+    while True:  # a busy machine may look too late
+        asking = [asyncio.create_task(ask(engine, 200)) for _ in range(count)]
+        while not any(one.done() for one in asking):
+            if sum(told(engine, "num_requests_running").values()) == count:
+                return asking
+            await asyncio.sleep(0)
+        await asyncio.gather(*asking)
 
 
 def test_a_pause_that_is_ended_before_it_is_complete_says_so_at_once(engine: AsyncLLM) -> None:

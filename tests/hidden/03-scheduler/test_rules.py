@@ -477,23 +477,6 @@ def test_03_4_unwritten_blocks_leave_the_prefix_cache(subject: Any, reference: A
     same(subject, reference, p)
 
 
-def test_03_4_a_victim_that_was_not_planned_moves_nobody(subject: Any, reference: Any) -> None:
-    """ "a" has no token this time, and goes for "b", which stands behind it. "c" then stands where
-    "b" did, and has had its turn."""
-    p = Program()
-    allowed = extension(p, [4, 0, 4, 2, 0, 1, 1, 1, 1])
-    s = scheduler(p, blocks=3, policy="priority", extensions=[allowed])
-    s.add_request(request(p, "a", 4, 9, max_tokens=9))
-    s.update_from_output(see_plan(p, s), {"a": [7]})
-    for name, length in (("b", 4), ("c", 2)):
-        s.add_request(request(p, name, length, max_tokens=9))
-    s.update_from_output(see_plan(p, s), {"b": [7], "c": [7]})
-    out = see_plan(p, s)
-    p.see([out.preempted_req_ids, out.num_scheduled_tokens])
-    same(subject, reference, p)
-    assert reference.run(p)[-1] == [["a"], {"b": 1}]
-
-
 def test_03_4_who_has_finished_is_told_once(subject: Any) -> None:
     """Also by a plan without tokens; then nothing is left to do."""
     p = Program()

@@ -200,6 +200,18 @@ def test_14_9_both_by_hand(subject: Any) -> None:
         assert [answer == "in" for answer in answers] == expected, (reqs, tokens)
 
 
+def test_14_9_who_came_and_went_counts(subject: Any) -> None:
+    """Others come in and leave between two questions; who is refused hears what is there."""
+    asked = [[1, 1, [3, 4, 5]], [1, 1, []], [1, 1, [9, 9]], [1, 3]]
+    first, second, third, last = play(subject, "admit", [5, 7], 3, 20, asked)
+    assert [first, third] == ["in", "in"]
+    assert second.startswith("QueueFullError") and last.startswith("QueueFullError")
+    (full,) = play(subject, "admit", [5, 7], None, 20, [[1, 9]])
+    assert all(number in full for number in ("12", "9", "20")), full
+    (full,) = play(subject, "admit", [5] * 31, 33, None, [[4, 1]])
+    assert all(number in full for number in ("31", "4", "33")), full
+
+
 @st.composite
 def lives(draw: Any) -> list[dict[str, Any]]:
     """Outputs of one request: chunks of its prompt, tokens, preemptions whose count may go back."""
@@ -323,6 +335,8 @@ def test_14_11_by_hand(subject: Any) -> None:
     assert found == 0.0
     found = call(subject, f"{METRICS}percentile_from_buckets", [1.0, 2.0], [0.0, 4.0], 0.75)
     assert found == 1.75, "the last bucket may have an end"
+    found = call(subject, f"{METRICS}build_1_2_5_buckets", 5 * 10**12)
+    assert len(found) == 39 and found[-3:] == [10**12, 2 * 10**12, 5 * 10**12]
     for limit, expected in ((1, [1]), (4, [1, 2]), (50, [1, 2, 5, 10, 20, 50]), (0, [])):
         assert call(subject, f"{METRICS}build_1_2_5_buckets", limit) == expected
 
@@ -353,7 +367,7 @@ def test_14_12_random_cuts(subject: Any, number: int, data: st.DataObject) -> No
     pieces = [text[a:b] for a, b in itertools.pairwise([0, *cuts, len(text)])]
     seen = play(subject, "parse_pieces", pieces)
     if "<tool_call>" not in text:
-        assert seen["content"] == text and not seen["calls"]
+        assert (seen["content"], seen["late"]) == (text, "") and not seen["calls"]
         return
     assert (seen["content"], seen["late"]) == (before, "")
     bodies = [body.split("</tool_call>")[0] for body in text.split("<tool_call>")[1:]]
@@ -395,7 +409,8 @@ ARGUMENTS = [
 def test_14_12_arguments_as_they_are_written(subject: Any, name: str, arguments: str) -> None:
     """Letter by letter, and with white space around: what is sent is the model's own text."""
     spaced = f'<tool_call>\n{{"name": "{name}", "arguments" : {arguments} }}\n</tool_call>'
-    for text in (calls_of((name, arguments)), spaced):
+    wide = spaced.replace('"arguments" : ', '"arguments"\n\t :\n    ')
+    for text in (calls_of((name, arguments)), spaced, wide):
         for pieces in ([text], list(text), [text[:-20], text[-20:]]):
             seen = play(subject, "parse_pieces", ["\n é ", *pieces])
             assert (seen["content"], seen["late"]) == ("\n é ", "")
@@ -414,6 +429,18 @@ def test_14_12_random_overlaps(subject: Any, text: str, tag: str) -> None:
     expected = max(n for n in range(len(tag)) if n <= len(text) and text.endswith(tag[:n]))
     found = call(subject, "mini_vllm.entrypoints.openai.tool_parser:partial_tag_overlap", text, tag)
     assert found == expected
+
+
+def test_14_12_a_whole_tag_is_no_beginning(subject: Any) -> None:
+    """Behind it comes what is in the call; of a tag in a tag the rest may still come."""
+    target = "mini_vllm.entrypoints.openai.tool_parser:partial_tag_overlap"
+    for text, tag, expected in (
+        ("<a>", "<a>", 0),
+        ("x<a><a", "<a>", 2),
+        ("<<", "<<", 1),
+        ("", "<a>", 0),
+    ):
+        assert call(subject, target, text, tag) == expected, (text, tag)
 
 
 @many
@@ -453,9 +480,10 @@ def test_14_13_objectives_by_hand(subject: Any) -> None:
     for limits, good in [
         ({"ttft": 250.0}, 2), ({"tpot": 75.0}, 2), ({"e2el": 500.0}, 2),
         ({"ttft": 250.0, "tpot": 75.0}, 1), ({"ttft": 350.0, "tpot": 110.0, "e2el": 700.0}, 3),
-        ({"ttft": 50.0}, 0),
+        ({"ttft": 50.0}, 0), ({"ttft": 0.0}, 0), ({"ttft": 99.8}, 0), ({"tpot": 49.9}, 1),
     ]:  # fmt: skip
         assert play(subject, "good", seen, limits, 0.5) == good / 0.5, limits
+    assert play(subject, "good", [[0.1004, 0.6, 6]], {"ttft": 100.0}, 1.0) == 0.0
 
 
 @many

@@ -443,4 +443,5 @@ def test_14_8_ties(subject: Any) -> None:
     assert play(subject, "race", 30, 2, cleanup=5)["diary"] == [
         "0 tasks left", "work cancelled and cleaned up",
     ]  # fmt: skip
-    assert play(subject, "listen", ["http.request"] * 3)["done"] is False
+    for kinds in (["http.request"] * 30, ["http.request", "http.response.debug", "lifespan"]):
+        assert play(subject, "listen", kinds) == {"done": False, "read": len(kinds)}

@@ -214,7 +214,12 @@ def test_a_broken_file_costs_the_tasks_of_no_other(tmp_path: Path, fault: str) -
 
 @pytest.mark.parametrize(
     ("body", "seconds", "why"),
-    [("raise MemoryError", 60.0, "memory"), ("time.sleep(0.3)", 0.2, "timeout")],
+    [
+        ("raise MemoryError", 60.0, "memory"),
+        ("return 'x' * 10**8", 60.0, "garbage"),
+        ("return [0] * 10**8", 60.0, "garbage"),
+        ("time.sleep(0.3)", 0.2, "timeout"),
+    ],
 )
 def test_a_task_that_takes_too_much_is_over(
     monkeypatch: pytest.MonkeyPatch, body: str, seconds: float, why: str
@@ -225,7 +230,7 @@ def test_a_task_that_takes_too_much_is_over(
     text = f"import time\n\n\ndef slow():\n    {body}\n"
     sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
     p = Program()
-    p.call("mini_vllm.request:slow")
+    p.see(p.call("mini_vllm.request:slow"))
     with hidden.Subject(phase, sandbox) as subject:
         for task in ("00.1", "00.2"):
             subject.enter(task)
