@@ -6,7 +6,9 @@ import html
 import math
 import os
 import subprocess
+import symtable
 import sys
+import traceback
 from numbers import Integral, Real
 from typing import Any
 
@@ -55,23 +57,51 @@ def start(number: str, lab: str | None = None) -> None:
     print(f"Phase {phase.number}, {phase.title}: its modules come from {whose}.")
     if borrowed:
         print(f"Not written yet, so borrowed from the reference: {some(borrowed)}.")
-    _shorten_todos()
+    _show_in_one_line()
 
 
-def _shorten_todos() -> None:
-    """In Jupyter, show an answer that is not written yet as one line, without a traceback."""
+def _show_in_one_line() -> None:
+    """In Jupyter, show as one line, without a traceback, what is not written yet, and names that
+    only cells above can make. A cell that fails leaves no picture half drawn."""
     if "IPython" not in sys.modules:
         return
     from IPython.core.getipython import get_ipython
 
     def show(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:
-        if str(error).startswith("TODO"):
-            shell._showtraceback(kind, error, [f"○ {error}"])
+        if plots := sys.modules.get("matplotlib.pyplot"):
+            plots.close("all")
+        line = _one_line(error)
+        if line:
+            shell._showtraceback(kind, error, [line])
         else:
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     if shell := get_ipython():
-        shell.set_custom_exc((NotImplementedError,), show)
+        shell.set_custom_exc((Exception,), show)
+
+
+def _one_line(error: Exception) -> str:
+    """What an error is about, if one line says it; else ""."""
+    if isinstance(error, NotImplementedError) and str(error).startswith("TODO"):
+        return f"○ {error}"
+    if isinstance(error, NameError) and _raised_in_a_cell(error) and error.name in _made_by_cells():
+        return (
+            f"○ `{error.name}` is made by a cell above that did not come to its end: run it first"
+        )
+    return ""
+
+
+def _raised_in_a_cell(error: Exception) -> bool:
+    """Whether it came up in the notebook's own code, not in a module."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__") == "__main__"
+
+
+def _made_by_cells() -> set[str]:
+    """The names that the notebook's cells make, outside of functions."""
+    cells = notebook_source.read(_started[0]).cells if _started else ()
+    tables = [symtable.symtable(c.source, c.id, "exec") for c in cells if c.kind == "code"]
+    return {name.get_name() for t in tables for name in t.get_symbols() if name.is_assigned()}
 
 
 def _install_missing() -> None:

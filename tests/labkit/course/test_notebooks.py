@@ -10,7 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+import nbformat
 import pytest
+from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from labkit import notebook
@@ -47,6 +49,27 @@ def test_a_students_notebook_stops_at_the_first_open_answer(slug: str) -> None:
     first = next(cell.task for cell in cells if cell.tag in ("todo", "predict"))
     with pytest.raises(CellExecutionError, match=f"TODO {first}"):
         sync.execute(phase, solved=False)
+
+
+def test_a_plot_whose_values_are_not_made_yet_is_one_line_and_no_picture() -> None:
+    """Whoever runs on below an open answer meets neither a traceback nor empty axes."""
+    phase = COURSE.phase("01")
+    text = notebook_source.to_ipynb(phase, notebook_source.read(phase), solved=False)
+    node = nbformat.reads(text, as_version=4)
+    made = "BATCHES"
+    plot = f"import matplotlib.pyplot as plt\nplt.subplots()\nplt.plot({made})"
+    elsewhere = f"exec('def f(): return {made}', module := {{'__name__': 'm'}})\nmodule['f']()"
+    first = next(cell for cell in node.cells if cell.cell_type == "code")
+    node.cells = [first, *map(nbformat.v4.new_code_cell, (plot, elsewhere))]
+    client = NotebookClient(
+        node, timeout=60, kernel_name="python3", allow_errors=True,
+        resources={"metadata": {"path": str(phase.folder)}},
+    )  # fmt: skip
+    client.execute()
+    (shown,), (other,) = (cell.outputs for cell in node.cells[1:])
+    assert shown.output_type == "error" and len(shown.traceback) == 1
+    assert shown.traceback[0].startswith(f"○ `{made}` is made by a cell above")
+    assert len(other.traceback) > 1, "a module's own mistake is shown in full"
 
 
 # ------------------------------------------------------------------ the first cell
