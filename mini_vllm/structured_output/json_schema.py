@@ -459,7 +459,7 @@ def _escaped(name: str) -> str:
 
 
 def _nests_deeper(value: Any, levels: int) -> bool:
-    """Whether lists and objects nest more than ``levels`` deep. Pythons differ in what they bear."""
+    """Whether lists and objects nest deeper: Pythons differ in how much of it they bear."""
     layer = [value]
     for _ in range(levels):
         layer = [part for one in layer for part in _parts(one)]
