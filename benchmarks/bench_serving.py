@@ -46,6 +46,7 @@ from mini_vllm import bundled
 STORYTELLER = Path(bundled.__file__).parent / "storyteller"
 COST_REQUESTS = 192
 """Most requests of a load whose processor time is counted."""
+COST_ROUNDS = 3
 SHOWN = ("request_throughput", "median_ttft_ms", "p99_ttft_ms", "median_tpot_ms", "median_itl_ms",
          "p99_itl_ms")  # fmt: skip
 
@@ -314,28 +315,33 @@ def measure_cost(
 ) -> dict[str, float]:
     """Processor time that serving adds, in microseconds a request and a token; what is left.
 
-    ``share`` is the throughput of the longer load over that of the engine offline.
+    Of each load the least of ``COST_ROUNDS`` counts: what a shared machine adds is no cost.
+    ``share`` is the best throughput of the longer load over the engine's best offline.
     """
     lens, num = (1, workload.output_len), workload.cost_requests
-    runs = run_offline(engine, python, name, folder, num, lens, threads=1)
-    offline = [cpu for cpu, _ in runs]
+    runs = run_offline(engine, python, name, folder, num, lens * COST_ROUNDS, threads=1)
+    offline = [min(cpu for cpu, _ in runs[i :: len(lens)]) for i in range(len(lens))]
     server = Server(engine, python, workload, folder, threads=1)
-    served = []
+    served: dict[int, float] = {}
+    best = 0.0
     try:
         server.load(workload, math.inf, num, 4)  # warms up
-        for output_len in lens:
+        for output_len in lens * COST_ROUNDS:
             before = server.cpu_seconds()
             figures = server.load(workload, math.inf, num, output_len)
-            served.append(server.cpu_seconds() - before)
+            used = server.cpu_seconds() - before
+            served[output_len] = min(used, served.get(output_len, math.inf))
+            if output_len == workload.output_len:
+                best = max(best, figures["request_throughput"])
     finally:
         server.close()
-    one, many = (s - o for s, o in zip(served, offline, strict=True))
+    one, many = (served[length] - cpu for length, cpu in zip(lens, offline, strict=True))
     return {
         "us_a_request": one / num * 1e6,
         "us_a_token": (many - one) / (num * (workload.output_len - 1)) * 1e6,
-        "served_cpu_s": served[1],
+        "served_cpu_s": served[workload.output_len],
         "offline_cpu_s": offline[1],
-        "share": figures["request_throughput"] * runs[1][1] / num,
+        "share": best * min(wall for _, wall in runs[1 :: len(lens)]) / num,
     }
 
 
