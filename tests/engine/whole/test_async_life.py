@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,10 +36,13 @@ async def stream(engine: AsyncLLM, max_tokens: int = 4) -> tuple[int, str | None
     return seen, reason
 
 
-async def until_answered(engine: AsyncLLM, num_streams: int) -> None:
-    """Until so many unfinished streams have had their first token."""
+async def until_answered(engine: AsyncLLM, readers: list[asyncio.Task[Any]]) -> None:
+    """Until each stream has had its first token, or is at its end already."""
     completions = engine.output_processor.completions
-    while sum(bool(one.output.token_ids) for one in completions.values()) < num_streams:
+    while True:
+        answered = sum(bool(one.output.token_ids) for one in completions.values())
+        if answered + sum(reader.done() for reader in readers) >= len(readers):
+            return
         await asyncio.sleep(0.001)
 
 
@@ -78,7 +82,7 @@ def test_a_shutdown_in_a_thread_serves_those_who_run_to_their_last_token(engines
     async def main() -> None:
         engine = start(data_parallel_size=engines)
         readers = [asyncio.create_task(stream(engine, 120)) for _ in range(8)]
-        await until_answered(engine, 8)
+        await until_answered(engine, readers)
         await asyncio.to_thread(engine.shutdown, 20.0)
         assert await asyncio.gather(*readers) == [(120, "length")] * 8
 
@@ -92,7 +96,7 @@ def test_a_shutdown_tells_those_who_run_and_those_who_called(in_thread: bool) ->
     async def main() -> None:
         engine = start()
         readers = [asyncio.create_task(stream(engine, 700)) for _ in range(4)]
-        await until_answered(engine, 4)
+        await until_answered(engine, readers)
         call = asyncio.create_task(engine.pause_generation(mode="wait"))
         await asyncio.sleep(0)
         if in_thread:
@@ -127,7 +131,7 @@ def test_who_is_held_is_told_at_a_shutdown_without_waiting_for_its_time() -> Non
     async def main() -> None:
         engine = start()
         readers = [asyncio.create_task(stream(engine, 700)) for _ in range(4)]
-        await until_answered(engine, 4)
+        await until_answered(engine, readers)
         await engine.pause_generation(mode="keep")
         readers.append(asyncio.create_task(stream(engine)))
         await asyncio.sleep(0.05)
