@@ -39,11 +39,14 @@ async def stream(engine: AsyncLLM, max_tokens: int = 4) -> tuple[int, str | None
 async def until_answered(engine: AsyncLLM, readers: list[asyncio.Task[Any]]) -> None:
     """Until each stream has had its first token, or is at its end already."""
     completions = engine.output_processor.completions
-    while True:
-        answered = sum(bool(one.output.token_ids) for one in completions.values())
-        if answered + sum(reader.done() for reader in readers) >= len(readers):
-            return
-        await asyncio.sleep(0.001)
+
+    def num_answered() -> int:
+        begun = sum(bool(one.output.token_ids) for one in completions.values())
+        return begun + sum(reader.done() for reader in readers)
+
+    async with asyncio.timeout(60):
+        while num_answered() < len(readers):
+            await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize(("engines", "times"), [(1, 3), (2, 2)])
