@@ -432,12 +432,14 @@ def test_14_12_random_overlaps(subject: Any, text: str, tag: str) -> None:
 
 
 def test_14_12_a_whole_tag_is_no_beginning(subject: Any) -> None:
-    """Behind it comes what is in the call; of a tag in a tag the rest may still come."""
+    """Behind it comes what is in the call; of a tag in a tag the rest may still come, and of a
+    beginning that repeats itself the longest is held back."""
     target = "mini_vllm.entrypoints.openai.tool_parser:partial_tag_overlap"
     for text, tag, expected in (
         ("<a>", "<a>", 0),
         ("x<a><a", "<a>", 2),
         ("<<", "<<", 1),
+        ("x<<", "<<a>", 2),
         ("", "<a>", 0),
     ):
         assert call(subject, target, text, tag) == expected, (text, tag)
