@@ -232,9 +232,10 @@ def test_rows_are_apart_in_some_case_of_each_dtype(spec: str) -> None:
     assert all(True in found for found in apart.values()), apart
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", sorted(set(SPECS) - {"split_decode"}))
 def test_each_axis_of_a_grid_has_one_program_where_another_has_several(spec: str) -> None:
-    """Where an axis is 0 in all programs, its number may come from anywhere."""
+    """Where an axis is 0 in all programs, its number may come from anywhere. (One split is none;
+    a single one is a case of `paged_decode`.)"""
     launches = [launch for p in problems(spec) for launch in SPECS[spec].plan(**p)]
     for kernel in {launch.kernel for launch in launches}:
         grids = [launch.grid for launch in launches if launch.kernel == kernel]
