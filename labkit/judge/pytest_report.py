@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 
 from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
+from labkit.inside.basic import is_busy
 from labkit.judge.return_types import wrong_return
 from labkit.judge.told import KEPT, REPORT, SECONDS, WATCH
 from labkit.process import reach
@@ -126,7 +128,9 @@ class Reporter:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self.exitstatus = int(exitstatus)
-        self.write({"event": "end", "entered": sorted(self.shared | reach.taken())})
+        busy = threading.active_count() > 1 and is_busy()
+        entered = sorted(self.shared | reach.taken())
+        self.write({"event": "end", "entered": entered, "busy": busy})
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:

@@ -239,5 +239,7 @@ def show_end(screen: Screen, result: PhaseResult, next_step: str) -> None:
     if stood:
         screen.line("The run was stopped as a whole; it stood here:", "yellow")
         screen.line("\n".join(stood[:6]), "dim", 2)
+    if result.busy:
+        screen.line("A thread still computes after the last test; a grade refuses that.", "yellow")
     screen.line(tiers(result), "bold green" if result.green else "bold")
     screen.line(f"next: {next_step}", "bold")

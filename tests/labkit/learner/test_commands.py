@@ -324,6 +324,18 @@ def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(toy: Cou
     assert "in clamp: turns += 1" in text or "in clamp: while True:" in text, text
 
 
+@pytest.mark.parametrize("work", ["pass", "time.sleep(0.01)"])
+def test_a_thread_that_never_ends_is_told(toy: Course, work: str) -> None:
+    """The grade would call it an endless loop; one that waits costs nobody anything."""
+    solve(toy)
+    text = lab(toy).read_text(encoding="utf-8")
+    spin = f"import threading, time\n\n\ndef spin():\n    while True:\n        {work}\n\n\n"
+    start = "threading.Thread(target=spin, daemon=True).start()\n"
+    lab(toy).write_text(text + "\n\n" + spin + start, encoding="utf-8")
+    shown, _ = screen(toy)
+    assert ("A thread still computes after the last test" in shown) == (work == "pass")
+
+
 def test_a_cell_that_ends_the_process_is_named(toy: Course) -> None:
     solve(toy)
     answer_notebook(toy)
