@@ -26,7 +26,7 @@ from labkit.course.manifest import Course, ManifestError
 from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.grading import likeness
-from labkit.judge import diagnose, public
+from labkit.judge import public, suspects
 from labkit.judge.mistakes import Mutant
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, check, check_close, predict
@@ -289,13 +289,13 @@ def test_the_next_step_is_the_line_that_a_kernel_s_fault_names(
         f"probe raises TypeError: a tile is neither true nor false\n  fifo.py:{line}: if tile:"
     )
     test = public.Test("t", "t", "t", "00.2", "failed", detail={"error": error, "message": message})
-    place = diagnose.place_of_fault(test, phase, phase.exercise("2"))
+    place = suspects.place_of_fault(test, phase, phase.exercise("2"))
     expected = ("labs/00-toy/fifo.py", line, "Fifo.drain")
     assert place == (expected if found else None)
-    assert diagnose.place_of_fault(test, phase, phase.exercise("1")) is None, "another task's"
+    assert suspects.place_of_fault(test, phase, phase.exercise("1")) is None, "another task's"
     if found:  # a known mistake is in a function, the fault in a line of it
         mistake = Mutant("00.2", "leave it", "You leave it.", "toy.fifo", "Fifo.drain", "")
-        said = loop.place_to_edit(phase, phase.exercise("2"), [test], [], mistake)
+        said = suspects.place_to_edit(phase, phase.exercise("2"), [test], [], mistake)
         assert said == f"labs/00-toy/fifo.py:{line} (Fifo.drain)"
 
 
@@ -337,7 +337,7 @@ def test_a_refusal_in_words_is_shown_without_its_comparison(toy: Course) -> None
     solve(toy)
     rewrite(toy, "clamp", "assert False, 'not yet'")
     text = screen(toy)[0]
-    assert "not yet" in text and "assert False" not in text
+    assert "not yet" in text and "\n        assert False" not in text
 
 
 def test_a_long_exception_is_cut(toy: Course) -> None:
