@@ -324,6 +324,30 @@ def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(toy: Cou
     assert "in clamp: turns += 1" in text or "in clamp: while True:" in text, text
 
 
+KEPT_BY_THE_LOOP = """
+import asyncio
+
+async def spin():
+    while True:
+        pass
+
+async def wait():
+    await asyncio.wait([asyncio.ensure_future(spin())])
+
+asyncio.run(wait())
+return -1
+""".strip()
+
+
+def test_an_endless_loop_in_a_task_of_an_event_loop_is_one(toy: Course) -> None:
+    """The task keeps what ends it, and the test goes on to a wrong value; the task's other tests
+    need not wait so long."""
+    solve(toy)
+    rewrite(toy, "clamp", KEPT_BY_THE_LOOP)
+    text, _ = screen(toy)
+    says(text, "✗ 00.1", "Still running after 1 s", "clamp.<locals>.spin: ", "then make lab-00")
+
+
 def test_a_cell_that_ends_the_process_is_named(toy: Course) -> None:
     solve(toy)
     answer_notebook(toy)
