@@ -28,7 +28,7 @@ from labkit.course.console import (
     task_in,
     where_to_edit,
 )
-from labkit.course.files import backup, read_as_utf8, read_python, write_all
+from labkit.course.files import HALF, backup, read_as_utf8, read_python, write_all
 from labkit.course.manifest import HINT_LEVELS, Exercise, ManifestError, Phase
 from labkit.course.skeleton import open_holes, skeleton
 from labkit.course.state import State, fingerprint
@@ -342,6 +342,7 @@ def undo() -> None:
     if take_back(root):
         return
     folders = sorted(path for path in (root / ".labkit" / "backups").glob("*") if path.is_dir())
+    folders = [folder for folder in folders if not folder.name.endswith(HALF)]
     if not folders:
         print("there is no backup in .labkit/backups: nothing was reset or updated here")
         raise typer.Exit(1)

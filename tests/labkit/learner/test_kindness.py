@@ -719,7 +719,19 @@ def test_pytest_typed_by_hand_says_whom_it_judges(
 
     monkeypatch.setenv("LABKIT_OVERLAY", mapping)
     line = conftest.pytest_report_header(None)  # type: ignore[arg-type]
-    assert ("make lab-NN" in line) is (mapping == "{}")
+    assert ("make lab-" in line) is (mapping == "{}")
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"), [("labs/03-scheduler", "make lab-03"), ("labs", "make lab-NN")]
+)
+def test_pytest_typed_among_one_s_own_files_says_who_judges_them(folder: str, command: str) -> None:
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
+    done = subprocess.run(
+        words, cwd=ROOT / folder, env=base, capture_output=True, text=True, timeout=100
+    )
+    assert f"`{command}` judges your files" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("quiet", ["-q", "-qq", "--no-header", "-v"])
@@ -729,7 +741,8 @@ def test_pytest_says_whom_it_judges_in_its_first_line_however_quiet(quiet: str) 
     base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
     done = subprocess.run(words, cwd=ROOT, env=base, capture_output=True, text=True)
     assert done.returncode == 0
-    assert done.stdout.count("judged: the reference in mini_vllm, not your files") == 1
+    said = "judged: the reference in mini_vllm, not your files; `make lab-00` judges those"
+    assert done.stdout.count(said) == 1
     assert quiet == "-v" or "judged:" in "".join(done.stdout.splitlines()[:2])
 
 
