@@ -277,7 +277,8 @@ def diff(
             seen = "is not green yet" if exercise.id in verdicts else "was not judged as it stands"
             question = f"{exercise.id} {seen}. Show its solution?"
             if not sys.stdin.isatty() or not typer.confirm(question):
-                out.line(f"not shown; `--yes` shows it, {command(chosen, 'hint')} helps", "dim", 2)
+                shows = f'{command(chosen, "diff")} ARGS="--yes" shows it'
+                out.line(f"not shown; {shows}, {command(chosen, 'hint')} helps", "dim", 2)
                 continue
         for name in exercise.functions:
             show_diff(out, chosen, exercise, name)

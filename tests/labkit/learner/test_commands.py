@@ -502,7 +502,7 @@ def test_diff_asks_before_it_shows_what_is_not_green(
     screen(toy)
     loop.diff("00", "", yes=False)
     text = capsys.readouterr().out
-    says(text, "clamp: the same, line for line", "not shown")
+    says(text, "clamp: the same, line for line", 'not shown; make diff-00 ARGS="--yes" shows it')
     assert "popleft" not in text
     loop.diff("00", "2", yes=True)
     says(
