@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import math
 import os
 import subprocess
@@ -119,11 +120,31 @@ def _show_in_one_line() -> None:
         shell.set_custom_exc((Exception,), show)
         shell.events.register("pre_run_cell", cells.begins)
         shell.events.register("post_run_cell", cells.ended)
+        _log_in_one_line()
+
+
+def _log_in_one_line() -> None:
+    """An open answer that the engine itself meets, such as a hook, is one line of its log, too."""
+    made = logging.getLogRecordFactory()
+
+    def make(*args: Any, **more: Any) -> logging.LogRecord:
+        record = made(*args, **more)
+        error = record.exc_info[1] if record.exc_info else None
+        if _is_todo(error):
+            record.msg, record.args = f"{record.getMessage()}: {error}", ()
+            record.exc_info = None
+        return record
+
+    logging.setLogRecordFactory(make)
+
+
+def _is_todo(error: BaseException | None) -> bool:
+    return isinstance(error, NotImplementedError) and str(error).startswith("TODO")
 
 
 def _one_line(error: Exception) -> str:
     """What an error is about, if one line says it; else ""."""
-    if isinstance(error, NotImplementedError) and str(error).startswith("TODO"):
+    if _is_todo(error):
         return f"○ {error}"
     if isinstance(error, NameError) and _raised_in_a_cell(error) and error.name in _made_by_cells():
         return (
