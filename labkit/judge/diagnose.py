@@ -59,8 +59,12 @@ FUTURE_FIRST = (
 )
 
 
-def before(phase: Phase) -> Problem | None:
-    """Look at the learner's files before anything runs: missing, not Python, or a function gone."""
+def before(phase: Phase, notebook: bool = True) -> Problem | None:
+    """Look at the learner's files before anything runs: missing, not Python, or a function gone.
+
+    Args:
+        notebook: what runs needs it, too.
+    """
     for module in phase.modules:
         path, shown = phase.lab_file(module), phase.lab_path(module)
         if not path.exists():
@@ -87,7 +91,7 @@ def before(phase: Phase) -> Problem | None:
                     ("Was it renamed, deleted, or moved by a change of indentation?",),
                     f"bring it back, or: python -m labkit reset {phase.number} --task {number}",
                 )
-    if phase.notebook and not (phase.labs / "lab.ipynb").exists():
+    if notebook and phase.notebook and not (phase.labs / "lab.ipynb").exists():
         return Problem(
             f"labs/{phase.slug}/lab.ipynb is missing.",
             (),

@@ -77,14 +77,14 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
     screen.show_header(out, phase, whose)
     problem = next(filter(None, map(diagnose.before, chosen)), None) if mapping else None
     if problem:
-        screen.show_problem(out, phase, problem)
+        screen.show_problem(out, problem)
         show_notices(out, phase)
         return False
     verdicts = Verdicts(phase, mapping) if mapping and not only else None
     kept = verdicts.unchanged() if verdicts and not every else None
     result = public.judge(phase, mapping, task=only, kept=kept)
     if result.broken:
-        screen.show_problem(out, phase, diagnose.import_problem(phase, result.broken))
+        screen.show_problem(out, diagnose.import_problem(phase, result.broken))
         show_notices(out, phase)
         return False
     holes = open_holes(phase) if mapping else {}
@@ -106,6 +106,17 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
         remember(phase, result, match)
         public.keep(verdicts, result)
     return result.green and not holes
+
+
+def require_python(phases: list[Phase]) -> None:
+    """Before the learner's modules run inside the engine: a file that is no Python, or lacks a
+    function, is shown as `lab` shows it, and ends the command."""
+    mine = phases if overlay.mapping_for(phases) else []
+    for phase in mine:
+        problem = diagnose.before(phase, notebook=False)
+        if problem:
+            screen.show_problem(Screen(), problem, tiers=False)
+            raise typer.Exit(1)
 
 
 def show_notices(out: Screen, phase: Phase) -> None:
@@ -446,10 +457,13 @@ def run(
     from labkit.learner import ab
 
     if labs and words:
+        require_python(phases_in(labs))
         raise typer.Exit(ab.run_command(course(), phases_in(labs), words))
     if not words or len(words) > 1:
         raise ManifestError("say which phase: run 03; or give a command: run --labs 02,03 -- -m …")
-    raise typer.Exit(ab.compare(ready_phase(words[0])))
+    chosen = ready_phase(words[0])
+    require_python([chosen])
+    raise typer.Exit(ab.compare(chosen))
 
 
 @polite
@@ -460,4 +474,6 @@ def trace_diff(
     """Replay traces on your modules and the reference, and stop at the first difference."""
     from labkit.learner import divergence
 
-    raise typer.Exit(divergence.show(ready_phase(phase), traces or []))
+    chosen = ready_phase(phase)
+    require_python([chosen])
+    raise typer.Exit(divergence.show(chosen, traces or []))

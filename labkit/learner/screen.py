@@ -53,13 +53,14 @@ def show_header(screen: Screen, phase: Phase, whose: str) -> None:
     screen.line()
 
 
-def show_problem(screen: Screen, phase: Phase, problem: Problem) -> None:
-    """Nothing could be judged: say why, and what to do."""
+def show_problem(screen: Screen, problem: Problem, tiers: bool = True) -> None:
+    """Nothing could be judged, or run: say why, and what to do."""
     screen.line(f"✗ {problem.what}", "red")
     for line in problem.lines:
         screen.line(line, indent=2)
     screen.line()
-    screen.line("public not run · notebook not run · hidden not run")
+    if tiers:
+        screen.line("public not run · notebook not run · hidden not run")
     screen.line(f"next: {problem.todo}", "bold")
 
 

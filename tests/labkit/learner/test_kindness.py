@@ -104,6 +104,31 @@ def test_a_file_that_is_nested_too_deeply_is_told_so(toy: Course, length: int) -
     assert "mend it, then make lab-00" in text and "Traceback" not in text
 
 
+@pytest.mark.parametrize(
+    "command",
+    ["trace-diff 0", "run 0", "run --labs 0 -- -m toy"],
+    ids=["trace-diff", "run", "run --labs"],
+)
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [("def f(:", "is not Python yet"), ("del_clamp", "has no clamp any more"), ("", "is missing")],
+)
+def test_what_is_no_python_is_told_before_the_engine_meets_it(
+    toy: Course, command: str, left: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`trace-diff` gave a difference in step 0, at the line of the file that imports it."""
+    if left == "del_clamp":
+        lab(toy).write_text(lab(toy).read_text().replace("def clamp(", "def clamped("))
+    elif left:
+        lab(toy).write_text(f"{lab(toy).read_text()}\n{left}\n")
+    else:
+        lab(toy).unlink()
+    assert main(command.split()) == 1
+    text = capsys.readouterr().out
+    says(text, "✗ labs/00-toy/fifo.py", said, "next: ")
+    assert "first difference" not in text and "not run" not in text
+
+
 def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
     solve(toy)
     text = lab(toy).read_text()
