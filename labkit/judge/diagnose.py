@@ -31,6 +31,9 @@ UPSTREAM_IMPORT = (
 )
 
 
+COMPARING = {"all", "any", "equal", "array_equal", "allclose"}
+
+
 KEYBOARD = (
     "Your code waits for the keyboard (`input` or `breakpoint`), and nobody can type while tests"
     " run. What it prints is shown here instead."
@@ -238,7 +241,8 @@ def test_line(test: Test, phase: Phase) -> str:
 
 def asked(test: Test, phase: Phase) -> str:
     """Of a test that asks whether something holds, the question as it stands there, such as
-    "ours < 0.95 * plain": False beside True says too little. "" for other tests."""
+    "ours < 0.95 * plain": False beside True says too little. "" for other tests, as for one whose
+    question is a single call of a function that answers yes or no."""
     if test.detail.get("types") != ["bool", "bool"]:
         return ""
     place, _, line = test_line(test, phase).rpartition(":")
@@ -246,9 +250,18 @@ def asked(test: Test, phase: Phase) -> str:
         if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "expect"):
             continue
         if node.lineno <= int(line) <= (node.end_lineno or 0) and len(node.args) == 2:
-            question = node.args[0]
-            return "" if isinstance(question, ast.Name) else shorten(ast.unparse(question), 100)
+            return shorten(ast.unparse(node.args[0]), 100) if _compares(node.args[0]) else ""
     return ""
+
+
+def _compares(question: ast.expr) -> bool:
+    """Whether it says more than that a function answered: "a < b", "torch.equal(a, b)"."""
+    for node in ast.walk(question):
+        if isinstance(node, ast.Compare | ast.BoolOp | ast.Not):
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in COMPARING:
+            return True
+    return False
 
 
 def _made_async(test: Test, phase: Phase) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from labkit.course.manifest import Course, Exercise, Phase
 from labkit.course.state import State
 from labkit.judge import diagnose
-from labkit.judge.public import Test
+from labkit.judge.public import Test as Judged
 from labkit.judge.suspects import by_suspicion, place_to_edit
 from labkit.learner.commands import function_at
 from tests.labkit.learner.test_commands import says, screen
@@ -28,9 +28,9 @@ def task_of(course: Course) -> tuple[Phase, Exercise]:
     return phase, phase.exercise("2")
 
 
-def ran(name: str, outcome: str, *entered: str) -> Test:
+def ran(name: str, outcome: str, *entered: str) -> Judged:
     found = {"entered": [f"toy.fifo:{function}" for function in entered]}
-    return Test(name, name, name, "00.2", outcome, detail=found)
+    return Judged(name, name, name, "00.2", outcome, detail=found)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def ran(name: str, outcome: str, *entered: str) -> Test:
     ids=["drain passed elsewhere", "head did", "head fails elsewhere", "a hole", "nothing known"],
 )
 def test_first_is_what_failing_tests_reach_and_passing_ones_do_not(
-    toy: Course, others: list[Test], order: list[str]
+    toy: Course, others: list[Judged], order: list[str]
 ) -> None:
     """Of equal ones the later, which mostly calls the earlier."""
     _, exercise = task_of(toy)
@@ -114,7 +114,7 @@ def test_an_approximate_number_is_said_once(toy: Course) -> None:
 def test_a_returned_value_is_named_with_its_article(toy: Course) -> None:
     phase, exercise = task_of(toy)
     wrong = {"function": "Fifo.drain", "type": "int", "promised": "list[int]"}
-    test = Test("a", "a", "a", exercise.id, "failed", detail={"returned": wrong})
+    test = Judged("a", "a", "a", exercise.id, "failed", detail={"returned": wrong})
     assert diagnose.explain(test, phase) == [
         "Fifo.drain returned an int; its signature promises list[int]."
     ]
