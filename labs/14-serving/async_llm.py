@@ -468,6 +468,8 @@ class AsyncLLM(EngineControls):
 
         The outputs of a step are processed in slices of ``OUTPUT_CHUNK``, and between two of them
         other tasks of the loop have their turn; then ``stats.step_done`` gets the step's figures.
+        Nobody has a turn while the next step's message waits (``message.is_late``): readers who
+        cannot keep up get several tokens in one piece, which is less work for everybody.
         If the engine has died (EngineDeadError), every caller is told just that (:meth:`_fail`),
         and the task ends. Any other exception is a mistake of ours: every caller gets an
         EngineGenerateError that names it, and it is raised on. Being cancelled is neither.

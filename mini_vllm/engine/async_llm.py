@@ -483,6 +483,8 @@ class AsyncLLM(EngineControls):
 
         The outputs of a step are processed in slices of ``OUTPUT_CHUNK``, and between two of them
         other tasks of the loop have their turn; then ``stats.step_done`` gets the step's figures.
+        Nobody has a turn while the next step's message waits (``message.is_late``): readers who
+        cannot keep up get several tokens in one piece, which is less work for everybody.
         If the engine has died (EngineDeadError), every caller is told just that (:meth:`_fail`),
         and the task ends. Any other exception is a mistake of ours: every caller gets an
         EngineGenerateError that names it, and it is raised on. Being cancelled is neither.
@@ -495,7 +497,8 @@ class AsyncLLM(EngineControls):
                 for start in range(0, len(message.outputs), OUTPUT_CHUNK):
                     chunk = message.outputs[start : start + OUTPUT_CHUNK]
                     self._process(chunk, message)
-                    if start + OUTPUT_CHUNK < len(message.outputs):
+                    is_last = start + OUTPUT_CHUNK >= len(message.outputs)
+                    if not (is_last or message.is_late):
                         await asyncio.sleep(0)
                 self.stats.step_done(message.stats)
         except asyncio.CancelledError:

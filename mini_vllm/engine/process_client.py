@@ -216,7 +216,9 @@ class ProcessClient:
             first, content = await self._async_receiver.recv_multipart()
             kind = MessageKind(first)
             if kind == MessageKind.OUTPUTS:
-                return decode_outputs(content)
+                outputs = decode_outputs(content)
+                outputs.is_late = bool(self._receiver.get(zmq.EVENTS) & zmq.POLLIN)
+                return outputs
             if kind == MessageKind.ANSWER:
                 self._take_answer(decode_answer(content))
             elif kind == MessageKind.DEAD:

@@ -265,8 +265,10 @@ def slice_of_outputs(lines: Sequence[Any], stopped: Sequence[str] = ()) -> dict[
     return {"diary": diary}
 
 
-def handler(messages: Sequence[Any], error: str = "") -> dict[str, Any]:
+def handler(messages: Sequence[Any], error: str = "", late: Sequence[int] = ()) -> dict[str, Any]:
     """What the output handler does with messages of so many outputs each, and with an error.
+
+    Of those whose numbers are in `late` it hears that the next one has arrived already.
 
     `error`: "dead" (the engine says so), "bug" (processing fails), "cancel", or none. Two streams
     wait. Beside the handler runs a neighbour that counts its turns.
@@ -301,9 +303,9 @@ def handler(messages: Sequence[Any], error: str = "") -> dict[str, Any]:
         def step_done(stats: Any) -> None:
             diary.append(["step done", stats])
             if messages[stats]:
-                late.append(neighbour[0] > before[0])
+                behind.append(neighbour[0] > before[0])
 
-        late: list[bool] = []
+        behind: list[bool] = []
         engine.stats.step_done = step_done
         beside = asyncio.ensure_future(run_beside())
         before = [0]
@@ -312,7 +314,8 @@ def handler(messages: Sequence[Any], error: str = "") -> dict[str, Any]:
             await turns(6)
             before[0] = neighbour[0]
             outputs = [EngineCoreOutput("x", [1]) for _ in range(count)]
-            engine.client.coming.put_nowait(EngineCoreOutputs(outputs, number, 1.0))  # type: ignore[arg-type]
+            message = EngineCoreOutputs(outputs, number, 1.0, number in late)  # type: ignore[arg-type]
+            engine.client.coming.put_nowait(message)
             await turns(12)
         if error == "dead":
             engine.client.coming.put_nowait(EngineDeadError("it fell"))
@@ -328,7 +331,7 @@ def handler(messages: Sequence[Any], error: str = "") -> dict[str, Any]:
         result = {
             "diary": [[*line[:2]] if line[0] == "slice" else line for line in diary],
             "shared": [line[2] > 0 for line in diary if line[0] == "slice"],
-            "late": late,
+            "late": behind,
             "readers": readers,
             "task": "waits" if not task.done() else how_ended(task),
         }

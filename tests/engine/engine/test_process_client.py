@@ -11,10 +11,11 @@ from types import SimpleNamespace
 
 import pytest
 import zmq
+import zmq.asyncio
 
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.exceptions import EngineDeadError
-from mini_vllm.engine.messages import EngineInfo, MessageKind, encode
+from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo, MessageKind, encode
 from mini_vllm.engine.process_client import ProcessClient
 
 
@@ -27,6 +28,7 @@ class Client(ProcessClient):
         self._sender = self._bind(zmq.PUSH, self.input)
         self._sending = threading.Lock()
         self._receiver = self._bind(zmq.PULL, self.output)
+        self._async_receiver = zmq.asyncio.Socket.from_socket(self._receiver)
         self.process = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
         self.dead = None
         self._closing = False
@@ -68,6 +70,23 @@ def test_an_engine_that_hung_up_is_dead(client: Client) -> None:
     with pytest.raises(EngineDeadError, match="does not listen"):
         client._send(MessageKind.ADD, b"r0")
     assert client.dead is not None
+
+
+def test_outputs_that_are_followed_by_others_are_late(client: Client) -> None:
+    """Three steps wait, then one comes that is awaited."""
+
+    async def read() -> list[bool]:
+        engine = client._context.socket(zmq.PUSH)
+        engine.connect(client.output)
+        outputs = [MessageKind.OUTPUTS.value, encode(EngineCoreOutputs())]
+        for _ in range(3):
+            engine.send_multipart(outputs)
+        await asyncio.sleep(0.2)
+        late = [(await client.get_outputs()).is_late for _ in range(3)]
+        asyncio.get_running_loop().call_later(0.1, engine.send_multipart, outputs)
+        return [*late, (await asyncio.wait_for(client.get_outputs(), 10)).is_late]
+
+    assert asyncio.run(read()) == [True, True, False, False]
 
 
 def test_a_pause_of_another_kind_is_refused_before_anything_is_sent() -> None:

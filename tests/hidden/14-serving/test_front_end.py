@@ -278,13 +278,16 @@ def test_14_5_twins_run_on(subject: Any) -> None:
 
 @few
 @given(sizes=st.lists(st.sampled_from([0, 1, 127, 128, 129, 256, 300]), min_size=1, max_size=3),
-       error=st.sampled_from(["", "dead", "bug", "cancel"]))  # fmt: skip
-def test_14_6_random_steps(subject: Any, reference: Any, sizes: list[int], error: str) -> None:
-    """Steps of every size, and every way to end."""
-    yours = play(subject, "handler", sizes, error)
-    expected = play(reference, "handler", sizes, error)
+       error=st.sampled_from(["", "dead", "bug", "cancel"]),
+       late=st.sets(st.integers(0, 2)))  # fmt: skip
+def test_14_6_random_steps(
+    subject: Any, reference: Any, sizes: list[int], error: str, late: set[int]
+) -> None:
+    """Steps of every size, in time or late, and every way to end."""
+    yours = play(subject, "handler", sizes, error, sorted(late))
+    expected = play(reference, "handler", sizes, error, sorted(late))
     assert yours["diary"] == expected["diary"] and yours["readers"] == expected["readers"]
-    assert yours["task"] == expected["task"] and all(yours["shared"])
+    assert yours["task"] == expected["task"] and yours["shared"] == expected["shared"]
     assert not any(yours["late"]), "behind the last slice nobody else has a turn"
 
 

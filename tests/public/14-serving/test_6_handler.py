@@ -22,6 +22,14 @@ def test_14_6_others_run_between(scene: Any) -> None:
     expect(scene.handler([300])["shared"], [True] * 3, at="turns of a neighbour before each slice")
 
 
+def test_14_6_no_turn_while_late(scene: Any) -> None:
+    """While the next step waits already, nobody runs in between: what piles up is sent as one."""
+    seen = scene.handler([300, 300], late=[0])
+    expect(
+        seen["shared"], [True, False, False] + [True] * 3, at="the first step is late, not the next"
+    )
+
+
 def test_14_6_every_step_is_counted(scene: Any) -> None:
     """Each message ends in one step_done, also one without outputs."""
     seen = scene.handler([1, 0, 128])

@@ -56,7 +56,7 @@ class AsyncLLM:
                 while waiting:
                     now, waiting = waiting[:OUTPUT_CHUNK], waiting[OUTPUT_CHUNK:]
                     self._process(now, message)
-                    if waiting:
+                    if waiting and not message.is_late:
                         await asyncio.sleep(0)
                 self.stats.step_done(message.stats)
         except EngineDeadError as error:

@@ -51,7 +51,7 @@ class AsyncLLM:
             while True:
                 message = await self.client.get_outputs()
                 for number, part in enumerate(slices(message.outputs)):
-                    if number:
+                    if number and not message.is_late:
                         await asyncio.sleep(0)
                     self._process(part, message)
                 self.stats.step_done(message.stats)
