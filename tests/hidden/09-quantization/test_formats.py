@@ -37,7 +37,7 @@ def words_of(stored: np.ndarray, bits: int, order: list[int] | None = None) -> n
 def draw_weight(seed: int, rows: int, groups: int, size: int) -> np.ndarray:
     """Eighths, of very different size from group to group; some groups are all zeros."""
     rng = np.random.default_rng(seed)
-    loud = rng.choice([0, 2.0**-40, 1, 64, 4096], (rows, groups, 1))
+    loud = rng.choice([0, 2.0**-100, 2.0**-40, 1, 64, 4096], (rows, groups, 1))
     return (rng.integers(-40, 41, (rows, groups, size)) / 8 * loud).reshape(rows, -1)
 
 
@@ -79,8 +79,21 @@ def test_09_1_scales_of_all_groups(
     p.see(p.call("operator:getitem", result, 1))
     scale, zero = subject.run(p)
     wanted = qparams(weight.reshape(rows, groups, size), bits, symmetric)
-    assert np.allclose(scale, wanted[0], rtol=1e-5) and np.asarray(scale).dtype == np.float32
+    assert (
+        np.allclose(scale, wanted[0], rtol=1e-5, atol=0) and np.asarray(scale).dtype == np.float32
+    )
     assert np.array_equal(zero, wanted[1]) and np.asarray(zero).dtype == np.int32
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_09_1_the_weight_stays(subject: Any, symmetric: bool) -> None:
+    """It is measured, and nothing else."""
+    weight = draw_weight(4, 3, 2, 8)
+    p = Program()
+    given_weight = tensor(p, weight)
+    p.call(f"{PACKING}choose_qparams", given_weight, 4, 8, symmetric)
+    p.see(given_weight)
+    assert np.array_equal(subject.run(p)[0], weight.astype(np.float32))
 
 
 @many
@@ -110,6 +123,20 @@ def test_09_2_stored_numbers_and_what_they_mean(
     assert np.asarray(found).dtype == np.int32
     assert np.array_equal(back, meant)
     assert size == 2, "with a scale in half precision the weights are, too"
+
+
+def test_09_2_what_was_given_stays(subject: Any) -> None:
+    """Weights are rounded, and numbers read, more than once."""
+    given_values = [[1.5, -3.0, 0.5, 40.0]], [[3, 0, 9, 15]], [[2.0, 4.0]], [[8, 3]]
+    p = Program()
+    kinds = ("float32", "int32", "float32", "int32")
+    held = [tensor(p, x, kind) for x, kind in zip(given_values, kinds, strict=True)]
+    weight, stored, scale, zero = held
+    p.call(f"{PACKING}quantize", weight, scale, zero, 4)
+    p.call(f"{PACKING}dequantize", stored, scale, zero)
+    for each in held:
+        p.see(each.tolist())
+    assert subject.run(p) == list(given_values)
 
 
 @many

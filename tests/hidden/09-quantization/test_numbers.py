@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -42,17 +42,21 @@ def normal(seed: int, *shape: int) -> np.ndarray:
 @many
 @given(seed=seeds, tokens=st.integers(1, 6), columns=st.integers(1, 40))
 def test_09_5_tokens_of_any_loudness(subject: Any, seed: int, tokens: int, columns: int) -> None:
-    """Powers of two as scales, so that half steps are exact; some tokens are zeros."""
+    """Powers of two as scales, so that half steps are exact; some tokens are zeros. What was given
+    stays as it was."""
     rng = np.random.default_rng(seed)
     scale = 2.0 ** rng.integers(-20, 20, (tokens, 1)).astype(np.float64)
-    steps = rng.integers(-254, 255, (tokens, columns)) / 2
-    steps[:, 0], steps[:, -1] = -127, 127
+    steps = rng.integers(-253, 254, (tokens, columns)) / 2
+    steps[:, 0] = rng.choice([-127, 127], tokens)
     steps[rng.random(tokens) < 0.2] = 0
     p = Program()
-    result = p.call(f"{INT8}quantize_per_token", tensor(p, steps * scale))
+    x = tensor(p, steps * scale)
+    result = p.call(f"{INT8}quantize_per_token", x)
     p.see(item(p, result, 0))
     p.see(item(p, result, 1))
-    numbers, scales = subject.run(p)
+    p.see(x)
+    numbers, scales, after = subject.run(p)
+    assert np.array_equal(after, steps * scale)
     assert np.array_equal(numbers, np.rint(steps)) and np.asarray(numbers).dtype == np.int8
     loud = steps.any(1)
     assert np.allclose(np.asarray(scales)[loud], scale[loud], rtol=1e-6)
@@ -68,6 +72,21 @@ def test_09_5_a_silent_token(subject: Any) -> None:
     numbers, scales = subject.run(p)
     assert numbers == [[0, 0], [127, -1]]
     assert np.allclose(scales, [[1e-10 / 127], [1]], rtol=1e-6, atol=0)
+
+
+@many
+@given(seed=seeds, power=st.integers(-60, -33))
+def test_09_5_tokens_that_are_almost_silent(subject: Any, seed: int, power: int) -> None:
+    """No scale is below the least one, also if a token is not all zeros."""
+    x = normal(seed, 3, 8) * np.float32(2.0**power)
+    p = Program()
+    result = p.call(f"{INT8}quantize_per_token", tensor(p, x))
+    p.see(item(p, result, 0))
+    p.see(item(p, result, 1))
+    numbers, scales = map(np.asarray, subject.run(p))
+    wanted = np.maximum(np.abs(x).max(1, keepdims=True) / 127, 1e-10 / 127)
+    assert np.allclose(scales, wanted, rtol=1e-6, atol=0)
+    assert (np.abs(numbers - x / wanted) <= 0.501).all()
 
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
@@ -109,7 +128,9 @@ def test_09_5_the_scaled_product_is_exact(
     )
     p.see(p.call(f"{INT8}scaled_product", *numbers))
     exact = (x @ weight.T).astype(np.float32)
-    assert np.array_equal(subject.run(p)[0], exact * x_scale * w_scale.T)
+    [found] = subject.run(p)
+    assert np.asarray(found).dtype == np.float32
+    assert np.array_equal(found, exact * x_scale * w_scale.T)
 
 
 @many
@@ -125,12 +146,18 @@ def test_09_6_blocks_of_every_shape(
     rng = np.random.default_rng(seed)
     weight = normal(seed, *shape) * 10.0 ** rng.integers(-3, 7, shape)
     p = Program()
-    result = p.call(f"{FP8}quantize_block", tensor(p, weight), block)
+    held = tensor(p, weight)
+    result = p.call(f"{FP8}quantize_block", held, block)
     numbers, scale = item(p, result, 0), item(p, result, 1)
+    p.see(p.call("builtins:str", numbers.dtype))
     p.see(numbers.float())
     p.see(scale)
     p.see(p.call(f"{FP8}dequantize_block", numbers, scale, block))
-    stored, scales, back = map(np.asarray, subject.run(p))
+    p.see(held)
+    kind, *seen = subject.run(p)
+    stored, scales, back, after = map(np.asarray, seen)
+    assert kind == "torch.float8_e4m3fn" and scales.dtype == back.dtype == np.float32
+    assert np.array_equal(after, weight.astype(np.float32))
     for r in range(-(-shape[0] // block[0])):
         for c in range(-(-shape[1] // block[1])):
             at = np.s_[
@@ -146,14 +173,15 @@ def test_09_6_blocks_of_every_shape(
 
 
 def test_09_6_a_block_of_zeros(subject: Any) -> None:
-    """It stays zeros, beside a block that is not."""
+    """It stays zeros, beside a block that is not, and one that almost is: no scale is smaller."""
+    weight = [[0.0, 0.0, 448.0, -7.0, 8e-12, -4e-12]]
     p = Program()
-    result = p.call(f"{FP8}quantize_block", tensor(p, [[0.0, 0.0, 448.0, -7.0]]), (1, 2))
+    result = p.call(f"{FP8}quantize_block", tensor(p, weight), (1, 2))
     p.see(item(p, result, 0).float().tolist())
     p.see(item(p, result, 1))
     numbers, scales = subject.run(p)
-    assert numbers == [[0, 0, 448, -7]]
-    assert np.allclose(scales, [[1e-12, 1]], rtol=1e-6, atol=0)
+    assert numbers == [[0, 0, 448, -7, 8, -4]]
+    assert np.allclose(scales, [[1e-12, 1, 1e-12]], rtol=1e-6, atol=0)
 
 
 @many
@@ -174,6 +202,67 @@ def test_09_7_bytes_of_int8_heads(subject: Any, seed: int, tokens: int, heads: i
     assert np.array_equal(data[..., :8], np.rint(steps))
     assert np.allclose(data[..., 8:].copy().view(np.float32), scale, rtol=1e-6)
     assert np.allclose(back, np.rint(steps) * scale, rtol=1e-6)
+
+
+@many
+@given(seed=seeds, scale=st.sampled_from([0.25, 1.0, 4.0]))
+def test_09_7_a_layer_of_int8(subject: Any, seed: int, scale: float) -> None:
+    """One scale for all, chosen for other numbers: what is too large becomes the largest."""
+    steps = np.random.default_rng(seed).integers(-600, 601, (3, 2, 8)) / 2
+    p = Program()
+    form = p.new(f"{KV}CacheFormat", p.name("torch:int8"), False)
+    data = p.call(f"{KV}quantize_kv", tensor(p, steps * scale), form, scale)
+    p.see(data)
+    p.see(p.call(f"{KV}dequantize_kv", data, form, p.name("torch:float32"), scale))
+    data, back = subject.run(p)
+    wanted = np.clip(np.rint(steps), -127, 127)
+    assert np.array_equal(data, wanted) and np.array_equal(back, wanted * scale)
+
+
+@many
+@given(
+    seed=seeds,
+    name=st.sampled_from(["int8_per_token_head", "fp8_per_token_head"]),
+    scale=st.sampled_from([0.25, 1.0, 4.0]),
+)
+def test_09_7_each_head_has_its_own_scale(subject: Any, seed: int, name: str, scale: float) -> None:
+    """Loud heads, heads below the least scale, and silent ones; the layer's scale is not theirs."""
+    loud = np.random.default_rng(seed).choice([0, 1e-7, 1e-5, 1, 1e4], (3, 2, 1))
+    x = normal(seed, 3, 2, 8) * loud.astype(np.float32)
+    p = Program()
+    form = item(p, p.name(f"{KV}FORMATS"), name)
+    data = p.call(f"{KV}quantize_kv", tensor(p, x), form, scale)
+    p.see(data)
+    p.see(p.call(f"{KV}dequantize_kv", data, form, p.name("torch:float32"), scale))
+    data, back = map(np.asarray, subject.run(p))
+    largest = 127 if name.startswith("int8") else 448
+    wanted = np.maximum(np.abs(x).max(-1, keepdims=True) / largest, 1e-6)
+    assert np.allclose(data[..., 8:].copy().view(np.float32), wanted, rtol=1e-6, atol=0)
+    step = wanted / 2 if largest == 127 else np.maximum(np.abs(x) / 16, wanted * 2**-10)
+    assert (np.abs(back - x) <= step * 1.001).all()
+
+
+@many
+@given(seed=seeds, kind=st.sampled_from(["float16", "bfloat16"]))
+def test_09_7_rounded_once_when_it_is_read(subject: Any, seed: int, kind: str) -> None:
+    """In half precision there is the product, rounded, and not a product of rounded numbers."""
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(-127, 128, (5, 2, 8)).astype(np.int8)
+    scales = rng.uniform(0.01, 1, (5, 2, 1)).astype(np.float32)
+    data = np.concatenate((numbers, scales.view(np.int8)), -1)
+    layer = float(rng.uniform(0.1, 1))
+    p = Program()
+    for name, held in (("int8_per_token_head", data), ("fp8", numbers[:, :, :4] & 63)):
+        form = item(p, p.name(f"{KV}FORMATS"), name)
+        held = tensor(p, held, "int8")
+        p.see(p.call(f"{KV}dequantize_kv", held, form, p.name(f"torch:{kind}"), layer).float())
+        p.see(held.view(p.name("torch:float8_e4m3fn")).float())
+    heads, _, of_layer, meant = map(np.asarray, subject.run(p))
+    half_step = 2.0 ** (-11 if kind == "float16" else -8)
+    exact = numbers * scales.astype(np.float64)
+    assert (np.abs(heads - exact) <= np.abs(exact) * half_step * 1.001).all()
+    exact = meant * layer
+    assert (np.abs(of_layer - exact) <= np.maximum(np.abs(exact), 2**-14) * half_step * 1.001).all()
 
 
 @many
@@ -206,6 +295,8 @@ def test_09_7_what_a_broken_request_leaves(subject: Any) -> None:
         assert np.allclose(back[0, 1], [0, 1, 2, 3], rtol=1 / 16)
         if name == "fp8":  # one scale for all: what is infinite becomes the largest
             assert back[0, 0].tolist() == [0, 448, 1, -448]
+        else:
+            assert np.allclose(back[0, 0], [0, 1e30, 0, -1e30], rtol=1e-5)
 
 
 def test_09_7_in_the_dtype_that_was_asked_for(subject: Any) -> None:
@@ -274,6 +365,31 @@ def test_09_8_almost_the_same(subject: Any, seed: int, power: int) -> None:
     assert np.allclose(found, wanted, rtol=1e-3, atol=1e-15)
 
 
+def test_09_8_what_is_almost_impossible(subject: Any) -> None:
+    """Six hundred below the best is unlikely, not impossible; what only the other rules out is
+    infinitely far. The next token is the best by however little."""
+    first = np.array([[0.0, -1.0, -3.0], [0.0, -1.0, -1.0], [0.0, -2000.0, 0.0]])
+    second = np.array([[0.0, -600.0, -1.0], [0.0, -np.inf, 0.0], [0.0, 0.0, 1.0]])
+    p = Program()
+    pair = tensor(p, first), tensor(p, second)
+    p.see(p.call(f"{METRICS}kl_divergence", *pair))
+    told = [[0.0, -600.0], *[[0.0, 1.0]] * 11]
+    p.see(p.call(f"{METRICS}perplexity", tensor(p, told), tensor(p, [1] * 12, "int64")))
+    close = tensor(p, [[10, 10.001], [3, 3]]), tensor(p, [[10, 9], [3, 3]])
+    p.see(p.call(f"{METRICS}top1_agreement", *close))
+    divergence, found, agreement = subject.run(p)
+
+    def logs(x: np.ndarray) -> np.ndarray:
+        return x - np.log(np.exp(x).sum(-1, keepdims=True))
+
+    log_p, log_q = logs(first), logs(second)
+    wanted = (np.exp(log_p[:1]) * (log_p[:1] - log_q[:1])).sum()
+    assert np.isclose(divergence[0], wanted, rtol=1e-6) and divergence[1] == np.inf
+    assert np.isfinite(divergence[2])
+    assert np.isclose(found, np.exp(-logs(np.array(told))[:, 1].mean()), rtol=1e-3)
+    assert agreement == 0.5
+
+
 @many
 @given(seed=seeds, size=st.integers(1, 9), alpha=st.sampled_from([0.0, 0.3, 0.5, 0.8, 1.0]))
 def test_09_9_scales_of_all_channels(subject: Any, seed: int, size: int, alpha: float) -> None:
@@ -281,6 +397,7 @@ def test_09_9_scales_of_all_channels(subject: Any, seed: int, size: int, alpha: 
     rng = np.random.default_rng(seed)
     x, w = np.abs(normal(seed, 2, size)) * 100
     x[rng.random(size) < 0.2], w[rng.random(size) < 0.2] = 0, 0
+    w *= rng.choice([1, 2.0**17], size).astype(np.float32)  # the least scale, without much alpha
     norm, weight = normal(seed + 1, size), normal(seed + 2, 3, size)
     p = Program()
     largest = tensor(p, x), tensor(p, w)
@@ -433,6 +550,60 @@ def test_09_11_damped_until_nothing_spreads(subject: Any, seed: int, symmetric: 
     found = subject.run(p)
     scale = np.asarray(found[1])[:, np.asarray(found[3])]
     assert (np.abs(meaning(found) - weight) <= scale * 0.501).all()
+
+
+def rounded_one_by_one(
+    weight: np.ndarray, hessian: np.ndarray, bits: int, size: int, symmetric: bool, kind: str
+) -> tuple[np.ndarray, np.ndarray, float]:
+    """The algorithm in float64: numbers, scales, and how far the closest was from half a step."""
+    weight, columns, closest = weight.astype(np.float64), len(hessian), 1.0
+    damped = hessian + 0.01 * hessian.diagonal().mean() * np.eye(columns)
+    factor = np.linalg.cholesky(np.linalg.inv(damped)).T
+    stored, scales = [], []
+    for i in range(columns):
+        if i % size == 0:
+            group = weight[:, i : i + size]
+            low, high = np.minimum(group.min(1), 0), np.maximum(group.max(1), 0)
+            span = (high - low) / (2**bits - 1)
+            largest = np.abs(group).max(1) / (2 ** (bits - 1) - 1)
+            scale = largest if symmetric else span
+            exact = np.full(len(weight), 2 ** (bits - 1)) if symmetric else -low / span
+            zero, scale = np.rint(exact), scale.astype(kind).astype(np.float64)
+            scales.append(scale)
+            closest = min(closest, np.abs(exact % 1 - 0.5).min())
+        steps = weight[:, i] / scale
+        closest = min(closest, np.abs(steps % 1 - 0.5).min())
+        stored.append(np.clip(np.rint(steps) + zero, 0, 2**bits - 1))
+        error = (weight[:, i] - (stored[-1] - zero) * scale) / factor[i, i]
+        weight[:, i + 1 :] -= np.outer(error, factor[i, i + 1 :])
+    return np.stack(stored, 1), np.stack(scales, 1), closest
+
+
+@many
+@given(
+    seed=seeds,
+    size=st.sampled_from([2, 4]),
+    symmetric=st.booleans(),
+    kind=st.sampled_from(["float32", "float16"]),
+)
+def test_09_11_as_in_float64(
+    subject: Any, seed: int, size: int, symmetric: bool, kind: str
+) -> None:
+    """A group's scale comes from the weights as they are when it is reached, and each error goes to
+    all that follow. Where a number lies between two, nothing is asked."""
+    x = normal(seed, 40, 8) @ (np.eye(8) + normal(seed + 1, 8, 8) / 2)
+    weight, hessian = normal(seed + 2, 3, 8), (x.T @ x).astype(np.float32)
+    stored, scales, closest = rounded_one_by_one(weight, hessian, 3, size, symmetric, kind)
+    assume(closest > 1e-3)
+    p = Program()
+    args = tensor(p, weight), tensor(p, hessian), 3, size, symmetric
+    result = p.call(f"{GPTQ}gptq_quantize", *args, scale_dtype=p.name(f"torch:{kind}"))
+    p.see(item(p, result, 0))
+    p.see(item(p, result, 1))
+    found, its_scales = subject.run(p)
+    assert np.array_equal(found, stored)
+    assert np.allclose(its_scales, scales, rtol=2**-10 if kind == "float16" else 1e-4)
+    assert np.array_equal(its_scales, np.asarray(its_scales).astype(kind)), "as the file holds them"
 
 
 def test_09_11_nobody_reached_it(subject: Any) -> None:
