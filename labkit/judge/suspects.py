@@ -13,7 +13,7 @@ from labkit.course.console import where_to_edit
 from labkit.course.files import read_python
 from labkit.course.manifest import Exercise, Phase
 from labkit.judge.mistakes import Mutant
-from labkit.judge.public import Test
+from labkit.judge.public import PhaseResult, Test
 
 Place = tuple[str, int, str]
 """A path below the checkout, a line, and the function around it."""
@@ -60,6 +60,33 @@ def suspects(
         return [returned], None
     place = fault or place_in_task(failed, phase, exercise)
     return ([place[2]], place) if place else (by_suspicion(failed, tests, exercise), None)
+
+
+def root_of(result: PhaseResult, failing: Sequence[Exercise]) -> Exercise | None:
+    """Of the failing tasks, in order, the one to begin with: the first; but if all of its failing
+    tests come to functions of a later one that also fails without it, that one.
+
+    Returns:
+        None if none fails.
+    """
+    if not failing:
+        return None
+    first, *later = failing
+    for other in later:
+        with_other = [_comes_to(other, test) for test in _failed(result, first)]
+        without_first = [not _comes_to(first, test) for test in _failed(result, other)]
+        if all(with_other) and any(without_first):
+            return other
+    return first
+
+
+def _failed(result: PhaseResult, exercise: Exercise) -> list[Test]:
+    return [test for test in result.of_task(exercise) if test.outcome in ("failed", "hang")]
+
+
+def _comes_to(exercise: Exercise, test: Test) -> bool:
+    names = {f"{exercise.module}:{name}" for name in exercise.functions}
+    return bool(names & set(test.detail.get("entered", [])))
 
 
 def by_suspicion(failed: Test, tests: Sequence[Test], exercise: Exercise) -> list[str]:

@@ -34,7 +34,7 @@ from labkit.course.skeleton import open_holes, skeleton
 from labkit.course.state import State, fingerprint
 from labkit.judge import diagnose, mistakes, public
 from labkit.judge.kept import Verdicts
-from labkit.judge.suspects import place_to_edit, suspects
+from labkit.judge.suspects import place_to_edit, root_of, suspects
 from labkit.learner import hints, screen
 from labkit.process import overlay
 from labkit.setup import bootstrap
@@ -132,6 +132,7 @@ def remember(
 ) -> None:
     """Store what `progress`, `hint` and `diff` ask for."""
     earlier = State(phase.root).passed(phase.slug)
+    wrong = failing_tasks(result)
     record = {
         "passed": [
             task.id
@@ -144,12 +145,18 @@ def remember(
             if not _not_judged(result, task)
         },
         "failing": failing_functions(result, mutant),
+        "begin": {wrong[0].id: root.id} if (root := root_of(result, wrong)) else {},
         "public": list(result.public),
         "notebook": list(result.answers),
         "green": result.green,
         "when": datetime.now().isoformat(timespec="seconds"),
     }
     State(phase.root).put("phases", phase.slug, record)
+
+
+def failing_tasks(result: public.PhaseResult) -> list[Exercise]:
+    wrong = {test.task for test in result.tests if test.outcome in ("failed", "hang")}
+    return [task for task in result.phase.exercises if task.id in wrong]
 
 
 def failing_functions(
@@ -178,8 +185,11 @@ def next_step(
     """What to type or edit now."""
     phase = result.phase
     keys = f"   [{command(phase, 'hint')} | {command(phase, 'diff')} | {command(phase, 'reset')}]"
+    wrong = [t for t in failing_tasks(result) if len(t.functions) > 1 or t.id not in holes]
     for exercise in phase.exercises:
-        failed = [t for t in result.of_task(exercise) if t.outcome in ("failed", "hang")]
+        if exercise in wrong:
+            exercise = root_of(result, wrong) or exercise
+        failed = exercise in wrong
         if exercise.id in holes or failed:
             blank = [] if failed and len(exercise.functions) > 1 else holes.get(exercise.id, [])
             where = place_to_edit(phase, exercise, result.of_task(exercise), blank, mutant)
@@ -214,11 +224,15 @@ def watch(phase: str = PHASE) -> None:
 
 
 def current_task(phase: Phase, task: str) -> Exercise:
-    """The named task, or the first that was not green in the last run, or has changed since."""
+    """The named task, or the first that was not green in the last run, or has changed since; in
+    place of one that fails by another's fault, that other."""
     if task:
         return phase.exercise(task)
     passed = State(phase.root).standing(phase)
-    return next((e for e in phase.exercises if e.id not in passed), phase.exercises[-1])
+    left = {e.id: e for e in phase.exercises if e.id not in passed}
+    first = next(iter(left.values()), phase.exercises[-1])
+    begin = (State(phase.root).get("phases", phase.slug) or {}).get("begin", {})
+    return left.get(begin.get(first.id), first)
 
 
 @polite

@@ -17,7 +17,7 @@ from labkit.judge.diagnose import Problem
 from labkit.judge.kept import Kept
 from labkit.judge.mistakes import Mutant
 from labkit.judge.public import PhaseResult, Test
-from labkit.judge.suspects import place_of, source_line
+from labkit.judge.suspects import place_of, root_of, source_line
 
 SHOWN_PRINTS = 8
 MAX_MESSAGE = 600
@@ -88,12 +88,13 @@ def show_tasks(
     mutant: Mutant | None,
     every: bool = False,
 ) -> None:
-    """One line a task; the first failing one in full, or with `every` all of them.
+    """One line a task; the failing one to begin with in full, or with `every` all of them.
 
     `holes`: task -> its functions that are not written yet.
     """
-    explained = False
-    for exercise in result.phase.exercises:
+    tasks = result.phase.exercises
+    root = root_of(result, [t for t in tasks if _status(result, t, set(holes)) == "failed"])
+    for exercise in tasks:
         tests = result.of_task(exercise)
         missing = [hole.name for hole in holes.get(exercise.id, [])]
         if not tests and exercise.id not in holes:
@@ -120,10 +121,9 @@ def show_tasks(
         left = left_todo(result.phase, exercise) if status in ("open", "waiting") else ""
         if left:
             screen.line(f"delete the TODO below your code: {left}", "yellow", 6)
-        if bad and status == "failed" and (every or not explained):
+        if bad and status == "failed" and (every or exercise == root):
             fits = mutant if mutant and mutant.exercise == exercise.id else None
             show_failure(screen, result.phase, exercise, bad, fits)
-            explained = True
     for test in result.tests:
         if not test.task and not test.passed:
             screen.line(f"✗ {test.name}: {test.detail.get('message', test.outcome)}", "red", 2)

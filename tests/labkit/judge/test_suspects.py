@@ -11,7 +11,7 @@ from labkit.course.state import State
 from labkit.judge import diagnose
 from labkit.judge.public import Test as Judged
 from labkit.judge.suspects import by_suspicion, place_to_edit
-from labkit.learner.commands import function_at
+from labkit.learner.commands import current_task, function_at
 from tests.labkit.learner.test_commands import says, screen
 from tests.labkit.toy_course import lab, make_course, rewrite, solve
 
@@ -88,6 +88,32 @@ def test_the_hint_speaks_of_the_function_that_the_next_step_names(toy: Course) -
     phase, exercise = task_of(toy)
     assert State(toy.root).get("phases", "00-toy")["failing"] == {"00.2": "Fifo.drain"}
     assert function_at(phase, exercise) == "Fifo.drain"
+
+
+USES_BOTH = """
+def test_00_1_and_drain():
+    \"\"\"What is clamped is drained.\"\"\"
+    expect(filled().drain(clamp(5, 2, 9)), [1, 2], at="two of three")
+"""
+
+
+@pytest.mark.parametrize("clamp_fails_itself", [False, True])
+def test_the_task_to_begin_with_is_the_one_that_fails_without_the_other(
+    toy: Course, clamp_fails_itself: bool
+) -> None:
+    """A test of an earlier task may use what a later one gets wrong."""
+    tests = toy.root / "tests/public/00-toy/test_toy.py"
+    tests.write_text(tests.read_text() + "\n" + USES_BOTH)
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "return [self.items.pop() for _ in range(number)]")
+    if clamp_fails_itself:
+        rewrite(toy, "clamp", "return budget + 1")
+    shown, _ = screen(toy)
+    function = "clamp" if clamp_fails_itself else "Fifo.drain"
+    says(shown, "✗ 00.1", "✗ 00.2", f"({function}), then make lab-00")
+    assert shown.count("first difference") == 1
+    phase, _ = task_of(toy)
+    assert current_task(phase, "").id == ("00.1" if clamp_fails_itself else "00.2")
 
 
 def test_an_error_is_shown_with_the_line_of_code_that_raised_it(toy: Course) -> None:
