@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import logging
 import math
 import os
 import subprocess
@@ -10,6 +11,7 @@ import symtable
 import sys
 import traceback
 from numbers import Integral, Real
+from types import FrameType
 from typing import Any
 
 from labkit.course import notebook_source
@@ -60,29 +62,89 @@ def start(number: str, lab: str | None = None) -> None:
     _show_in_one_line()
 
 
+class _Cells:
+    """The cells of a running notebook: which one runs, and which did not come to their end."""
+
+    def __init__(self) -> None:
+        cells = notebook_source.read(_started[0]).cells if _started else ()
+        given = (c for c in cells if c.kind == "code" and c.tag != "todo")
+        self.given = {notebook_source.student_source(cell).strip() for cell in given}
+        self.running, self.text, self.stopped = "", "", set[str]()
+
+    def begins(self, info: Any) -> None:
+        self.text = info.raw_cell.strip()
+        self.running = getattr(info, "cell_id", None) or self.text
+
+    def ended(self, result: Any) -> None:
+        if not result.success:
+            return
+        self.stopped.discard(self.running)
+        if self.running == self.text and self.text not in self.given:
+            self.stopped.clear()  # a front end without ids: it may be the one that was mended
+
+    def lacks_what_others_make(self, error: Exception) -> bool:
+        """Whether a given cell fails in its own lines while another has not come to its end."""
+        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+        learners = any(str(phase.labs) in file for file in files for phase in _started)
+        cells = [
+            frame for frame, _ in traceback.walk_tb(error.__traceback__) if _is_of_a_cell(frame)
+        ]
+        own = len({frame.f_code.co_filename for frame in cells}) == 1
+        others = self.stopped - {self.running}
+        return self.text in self.given and bool(others) and own and not learners
+
+
 def _show_in_one_line() -> None:
-    """In Jupyter, show as one line, without a traceback, what is not written yet, and names that
-    only cells above can make. A cell that fails leaves no picture half drawn."""
+    """In Jupyter, show as one line, without a traceback, what is not written yet, and what only
+    cells above can make. A cell that fails leaves no picture half drawn."""
     if "IPython" not in sys.modules:
         return
     from IPython.core.getipython import get_ipython
+
+    cells = _Cells()
 
     def show(shell: Any, kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> None:
         if plots := sys.modules.get("matplotlib.pyplot"):
             plots.close("all")
         line = _one_line(error)
+        if not line and not isinstance(error, CheckFailed) and cells.lacks_what_others_make(error):
+            said = shorten(f"{type(error).__name__}: {error}", 120)
+            line = f"○ a cell above did not come to its end: run it first ({said})"
         if line:
+            cells.stopped.add(cells.running)
             shell._showtraceback(kind, error, [line])
         else:
             shell.showtraceback((kind, error, trace), tb_offset=tb_offset)
 
     if shell := get_ipython():
         shell.set_custom_exc((Exception,), show)
+        shell.events.register("pre_run_cell", cells.begins)
+        shell.events.register("post_run_cell", cells.ended)
+        _log_in_one_line()
+
+
+def _log_in_one_line() -> None:
+    """An open answer that the engine itself meets, such as a hook, is one line of its log, too."""
+    made = logging.getLogRecordFactory()
+
+    def make(*args: Any, **more: Any) -> logging.LogRecord:
+        record = made(*args, **more)
+        error = record.exc_info[1] if record.exc_info else None
+        if _is_todo(error):
+            record.msg, record.args = f"{record.getMessage()}: {error}", ()
+            record.exc_info = None
+        return record
+
+    logging.setLogRecordFactory(make)
+
+
+def _is_todo(error: BaseException | None) -> bool:
+    return isinstance(error, NotImplementedError) and str(error).startswith("TODO")
 
 
 def _one_line(error: Exception) -> str:
     """What an error is about, if one line says it; else ""."""
-    if isinstance(error, NotImplementedError) and str(error).startswith("TODO"):
+    if _is_todo(error):
         return f"○ {error}"
     if isinstance(error, NameError) and _raised_in_a_cell(error) and error.name in _made_by_cells():
         return (
@@ -91,10 +153,14 @@ def _one_line(error: Exception) -> str:
     return ""
 
 
+def _is_of_a_cell(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "__main__"
+
+
 def _raised_in_a_cell(error: Exception) -> bool:
     """Whether it came up in the notebook's own code, not in a module."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals.get("__name__") == "__main__"
+    return _is_of_a_cell(frame)
 
 
 def _made_by_cells() -> set[str]:

@@ -162,9 +162,16 @@ def git(root: Path, *arguments: str) -> str | None:
     return done.stdout if done.returncode == 0 else None
 
 
-def backup(root: Path, paths: list[Path]) -> Path | None:
+HALF = "-half"
+"""Ends the name of a backup of what a command that was killed has left: `undo` passes it over."""
+
+
+def backup(root: Path, paths: list[Path], ending: str = "") -> Path | None:
     """Copy files to `.labkit/backups/<time>/<their path>`; returns that folder, or None if there
     was nothing to copy. A backup is whole, or it is not there.
+
+    Args:
+        ending: of the folder's name, behind the time.
 
     Raises:
         OSError: a file cannot be copied.
@@ -172,7 +179,8 @@ def backup(root: Path, paths: list[Path]) -> Path | None:
     existing = [path for path in paths if path.exists()]
     if not existing:
         return None
-    folder = root / ".labkit" / "backups" / datetime.now().strftime("%Y%m%d-%H%M%S-%f")
+    name = datetime.now().strftime("%Y%m%d-%H%M%S-%f") + ending
+    folder = root / ".labkit" / "backups" / name
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root / ".labkit", prefix="backup-") as making:
         whole = Path(making, "whole")

@@ -142,12 +142,13 @@ class Phase:
         return self.lab_file(module).relative_to(self.root).as_posix()
 
     def exercise(self, name: str) -> Exercise:
-        """Find a task by "03.2" or "2".
+        """Find a task by "03.2", or as one types it: "2", "3.2", "03.02".
 
         Raises:
             ManifestError: there is no such task; the message lists those that exist.
         """
-        wanted = name if "." in name else f"{self.number}.{name}"
+        number, _, place = name.rpartition(".")
+        wanted = f"{(number or self.number).zfill(2)}.{place.lstrip('0')}"
         for exercise in self.exercises:
             if exercise.id == wanted:
                 return exercise

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.course.files import backup, git, run_git, write_all, write_text
+from labkit.course.files import HALF, backup, git, run_git, write_all, write_text
 
 NOTE = Path(".labkit", "unfinished.json")
 
@@ -53,7 +53,7 @@ class Unfinished:
             OSError: it cannot be; the note stays.
         """
         old = {path: kept.read_bytes() for path, kept in self._kept().items()}
-        now = backup(self.root, [path for path in old if not _holds(path, old[path])])
+        now = backup(self.root, [path for path in old if not _holds(path, old[path])], HALF)
         self._end_merge()
         write_all(old)
         for path in old:  # what was written beside its place, and never got there

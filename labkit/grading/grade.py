@@ -43,7 +43,7 @@ KIND_SAYS = {
     "wrong result": "a wrong result",
     "error": "your code raised an error",
     "open TODO": "a TODO is still open",
-    "endless loop": f"no answer within {hidden.ANSWER_SECONDS:g} s",
+    "endless loop": f"no answer in time, {hidden.ANSWER_SECONDS:g} s at most",
     "timeout": "too slow",
     "crash": "the process died",
     "memory": "it ran out of memory",

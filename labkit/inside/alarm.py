@@ -28,6 +28,8 @@ STUCK = 75
 """Exit code of a process that was ended so; where it stood is on its stderr."""
 
 _rings = 0
+_stood: list[tuple[str, int, str]] = []
+"""(file, line, function) of the running code when it rang first, the innermost last."""
 _limit = _computed = _begin = 0.0
 """Seconds allowed; the main thread's computing time and the wall clock when it was armed."""
 _load: tuple[float, int] | None = None
@@ -49,10 +51,18 @@ def arm(seconds: float) -> None:
     anew; 0 = not at all."""
     global _rings, _limit, _computed, _begin, _load
     _rings, _limit = 0, seconds
+    _stood.clear()
     _computed, _begin = time.thread_time(), time.monotonic()
     _load = _load_of_all() if seconds else None
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
+
+
+def interrupted() -> list[tuple[str, int, str]]:
+    """Where the code stood when its time was over, the innermost line last; empty if it was not,
+    since it was armed. What was raised there may not have come out: an event loop keeps it as the
+    result of a task, and everything goes on."""
+    return list(_stood)
 
 
 def _ring(signum: int, frame: Any) -> None:
@@ -62,6 +72,9 @@ def _ring(signum: int, frame: Any) -> None:
     if not enough and _kept_busy(waited) > REST * waited:
         return  # the machine is busy with others; it will ring again
     _rings += 1
+    while frame is not None and _rings == 1:
+        _stood.insert(0, (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname))
+        frame = frame.f_back
     if _rings > PATIENCE:
         signal.raise_signal(signal.SIGUSR1)  # `labkit.inside.child` has made it print the stack
         os._exit(STUCK)

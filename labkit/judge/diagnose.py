@@ -10,8 +10,10 @@ from pathlib import Path
 
 from labkit.course import source
 from labkit.course.files import git, read_python
-from labkit.course.manifest import Exercise, Phase
+from labkit.course.manifest import Phase
+from labkit.inside.alarm import shorten
 from labkit.judge.public import Test
+from labkit.judge.suspects import place_of, source_line
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,9 @@ UPSTREAM_IMPORT = (
     "vLLM itself is not installed, and not needed: the course's names for the same things are in"
     " mini_vllm, and what a file needs is imported at its top already."
 )
+
+
+COMPARING = {"all", "any", "equal", "array_equal", "allclose"}
 
 
 KEYBOARD = (
@@ -57,8 +62,12 @@ FUTURE_FIRST = (
 )
 
 
-def before(phase: Phase) -> Problem | None:
-    """Look at the learner's files before anything runs: missing, not Python, or a function gone."""
+def before(phase: Phase, notebook: bool = True) -> Problem | None:
+    """Look at the learner's files before anything runs: missing, not Python, or a function gone.
+
+    Args:
+        notebook: what runs needs it, too.
+    """
     for module in phase.modules:
         path, shown = phase.lab_file(module), phase.lab_path(module)
         if not path.exists():
@@ -85,7 +94,7 @@ def before(phase: Phase) -> Problem | None:
                     ("Was it renamed, deleted, or moved by a change of indentation?",),
                     f"bring it back, or: python -m labkit reset {phase.number} --task {number}",
                 )
-    if phase.notebook and not (phase.labs / "lab.ipynb").exists():
+    if notebook and phase.notebook and not (phase.labs / "lab.ipynb").exists():
         return Problem(
             f"labs/{phase.slug}/lab.ipynb is missing.",
             (),
@@ -201,7 +210,7 @@ def _import_place(phase: Phase, text: str) -> tuple[str, str]:
     files = {phase.lab_path(module): module for module in phase.modules}
     names = "|".join(map(re.escape, files))
     hits = [(m[1], int(m[2])) for m in re.finditer(rf"({names})\D{{1,8}}(\d+)", text)]
-    places = [(p, n, _source_line(phase.lab_file(files[p]), n)) for p, n in hits]
+    places = [(p, n, source_line(phase.lab_file(files[p]), n)) for p, n in hits]
     added = [place for place in places if not _is_given(phase, files[place[0]], place[2])]
     for path, line, code in (added or places)[-1:]:
         return f"{path}:{line}", code
@@ -219,64 +228,6 @@ def _imports_vllm(phase: Phase) -> bool:
     return any(re.search(r"^\s*(from|import) vllm\b", text, re.MULTILINE) for text in texts)
 
 
-def place_of(test: Test, phase: Phase) -> tuple[str, int, str] | None:
-    """The innermost line of the learner's files in the traceback: (path, line, function)."""
-    labs = str(phase.labs)
-    for file, line, function in reversed(test.detail.get("frames", [])):
-        if file.startswith(labs):
-            return Path(file).relative_to(phase.root).as_posix(), line, function
-    return None
-
-
-def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, int, str] | None:
-    """The innermost line of the traceback in a function of the task, or in one of the learner's
-    own: a helper, or given code that she has changed. What is given, and other tasks, only pass on
-    what this task got wrong."""
-    frames = [f for f in test.detail.get("frames", []) if f[0].startswith(str(phase.labs))]
-    others = {name for each in phase.exercises for name in each.functions}
-    for module in phase.modules if frames else ():
-        others |= _as_given(phase, module)
-    others -= set(exercise.functions)
-    for file, line, function in reversed(frames):
-        if function.partition(".<locals>")[0] not in others:
-            return Path(file).relative_to(phase.root).as_posix(), line, function
-    return None
-
-
-def _as_given(phase: Phase, module: str) -> set[str]:
-    """The functions that are in the learner's file as they are in the reference."""
-    mine, theirs = read_python(phase.lab_file(module)), phase.reference_file(module)
-    text = theirs.read_text(encoding="utf-8")
-    known, given = source.functions(mine), source.functions(text)
-    return {
-        name
-        for name in known.keys() & given.keys()
-        if ast.dump(known[name].node) == ast.dump(given[name].node)
-    }
-
-
-def place_of_fault(test: Test, phase: Phase, exercise: Exercise) -> tuple[str, int, str] | None:
-    """The line that a kernel's fault names, "triton_paged.py:65: …", and its function, if that is
-    one of the task's. A kernel runs in a copy, so the traceback does not lead to it."""
-    path = phase.lab_file(exercise.module)
-    message = str(test.detail.get("message", ""))
-    found = re.search(rf"^\s*{re.escape(path.name)}:(\d+): ", message, re.MULTILINE)
-    if test.detail.get("error") != "KernelFault" or not found:
-        return None
-    line = int(found[1])
-    for name, function in source.functions(read_python(path)).items():
-        inside = function.node.lineno <= line <= (function.node.end_lineno or 0)
-        if name in exercise.functions and inside:
-            return phase.lab_path(exercise.module), line, name
-    return None
-
-
-def entered(test: Test, exercise: Exercise) -> list[str]:
-    """The task's functions that the test had come to when it failed: no other can be the fault."""
-    found = {name.partition(":")[2] for name in test.detail.get("entered", [])}
-    return [name for name in exercise.functions if name in found]
-
-
 def test_line(test: Test, phase: Phase) -> str:
     """Where the test stood when it failed: "tests/public/03-scheduler/test_clamp.py:41". A line of
     the test itself comes before one of the helpers that it called."""
@@ -288,9 +239,29 @@ def test_line(test: Test, phase: Phase) -> str:
     return test.id.partition("::")[0]
 
 
-def _source_line(path: Path, line: int) -> str:
-    lines = source.lines_of(read_python(path))
-    return lines[line - 1].strip() if line <= len(lines) else ""
+def asked(test: Test, phase: Phase) -> str:
+    """Of a test that asks whether something holds, the question as it stands there, such as
+    "ours < 0.95 * plain": False beside True says too little. "" for other tests, as for one whose
+    question is a single call of a function that answers yes or no."""
+    if test.detail.get("types") != ["bool", "bool"]:
+        return ""
+    place, _, line = test_line(test, phase).rpartition(":")
+    for node in ast.walk(ast.parse(read_python(phase.root / place))):
+        if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "expect"):
+            continue
+        if node.lineno <= int(line) <= (node.end_lineno or 0) and len(node.args) == 2:
+            return shorten(ast.unparse(node.args[0]), 100) if _compares(node.args[0]) else ""
+    return ""
+
+
+def _compares(question: ast.expr) -> bool:
+    """Whether it says more than that a function answered: "a < b", "torch.equal(a, b)"."""
+    for node in ast.walk(question):
+        if isinstance(node, ast.Compare | ast.BoolOp | ast.Not):
+            return True
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in COMPARING:
+            return True
+    return False
 
 
 def _made_async(test: Test, phase: Phase) -> list[str]:
@@ -313,6 +284,11 @@ def _made_async(test: Test, phase: Phase) -> list[str]:
     ]
 
 
+def _one(kind: str) -> str:
+    """ "int" -> "an int"."""
+    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
+
+
 def explain(test: Test, phase: Phase) -> list[str]:
     """What most probably went wrong, in sentences; [] if the comparison says it all."""
     detail, place = test.detail, place_of(test, phase)
@@ -320,7 +296,7 @@ def explain(test: Test, phase: Phase) -> list[str]:
     where = f"{place[0]}:{place[1]} in {place[2]}" if place else ""
     found = []
     if test.outcome == "hang":
-        code = f": {_source_line(phase.root / place[0], place[1])}" if place else ""
+        code = f": {source_line(phase.root / place[0], place[1])}" if place else ""
         found.append(
             f"Still running after {phase.test_seconds:g} s, so it was stopped (endless loop?)."
         )
@@ -352,7 +328,7 @@ def explain(test: Test, phase: Phase) -> list[str]:
         )
     elif returned:
         found.append(
-            f"{returned['function']} returned a {returned['type']};"
+            f"{returned['function']} returned {_one(returned['type'])};"
             f" its signature promises {returned['promised']}."
         )
     if detail.get("printed_lines", 0) > 20:

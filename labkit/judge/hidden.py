@@ -52,6 +52,10 @@ threads that never end make them slow."""
 TASK_SECONDS = 120.0
 """For all answers of one task. On an idle machine right files need less for a whole phase
 (docs/instructors.md, "What it costs")."""
+LEAST_SHARE = 1 / 8
+"""Each task that was waited for in vain halves the time of an answer, and of a task, for those that
+follow, down to this share: a trap in every function costs little more than one in three. An answer
+has `FAIR_TIMES` what the slowest of the reference's took, if that is more."""
 WARM_SECONDS = 60.0
 SHRINK_SECONDS = 2.0
 """For each test's search for a smaller example. Hypothesis's own limit is five minutes, and an
@@ -95,16 +99,23 @@ class Observed(Worker):
         asked: scenario and arguments of the last request.
         seen: its answer, as far as there is one.
         raised: name of the exception that ended it, or "".
+        first, slowest: seconds that the first answer took, which imports everything, and the
+            slowest of the others; 0 before.
     """
 
+    first, slowest = 0.0, 0.0
     asked: tuple[str, dict[str, Any]] = ("", {})
     seen: Any = None
     raised: str = ""
 
     def call(self, scenario: str, **args: Any) -> Any:
         self.asked, self.seen, self.raised = (scenario, args), None, ""
+        begin = time.monotonic()
         try:
             self.seen = super().call(scenario, **args)
+            seconds = time.monotonic() - begin
+            self.slowest = max(self.slowest, seconds if self.first else 0.0)
+            self.first = self.first or seconds
         except WorkerError as error:
             self.raised = error.detail["type"] if error.kind == "error" else ""
             raise
@@ -123,6 +134,7 @@ class Subject(Observed):
         lost: tasks that are over -> why, one of `labkit.grading.result.KINDS`.
         unusable: modules whose import raised or never ended -> why. Their tasks are lost without
             another try: each would wait for the same limit again.
+        waits: tasks that were waited for in vain.
         calm: whether nothing computes once all modules are imported; None before a look.
         imports: seconds that all imports have taken, in `starts` workers.
         fair: those that the reference's take in one; 0 before somebody is slow.
@@ -135,9 +147,10 @@ class Subject(Observed):
         self.seconds = 0.0
         self.lost: dict[str, str] = {}
         self.unusable: dict[str, str] = {}
+        self.waits = 0
         self.calm: bool | None = None
         self.starts, self.imports, self.fair = 0, 0.0, 0.0
-        self.look_at = LOOK_SECONDS
+        self.look_at, self.first_seconds = LOOK_SECONDS, FIRST_SECONDS
         self.phase, self.sandbox = phase, launcher
         self.packages = sandbox.heavy_packages(phase)
 
@@ -160,18 +173,30 @@ class Subject(Observed):
         if not why and self.seconds > self.look_at:
             self.look_at *= 2
             why = "endless loop" if self._is_busy() else ""
-        if why or self.seconds > TASK_SECONDS:
-            self.lose(why or "timeout")
+        is_late = self.seconds > self._share() * TASK_SECONDS
+        if why or is_late:
+            self.lose(why or "timeout", is_late or why == "endless loop")
             raise TaskLost(self.lost[self.task])
 
-    def enter(self, task: str) -> None:
-        """From now on tests of `task` run; another task's worker ends."""
+    def _share(self) -> float:
+        """Of the usual time, what there is after all that was waited for."""
+        return max(0.5**self.waits, LEAST_SHARE)
+
+    def enter(self, task: str, right: Observed | None = None) -> None:
+        """From now on tests of `task` run; another task's worker ends. `right`: the reference."""
+        if self.waits:
+            fair = FAIR_TIMES * (right.slowest if right else 0.0)
+            seconds = min(max(self._share() * ANSWER_SECONDS, fair), ANSWER_SECONDS)
+            self.limits = replace(self.limits, seconds=seconds)
+            first = (right.first if right else 0.0) or self._share() * FIRST_SECONDS
+            self.first_seconds = min(first, FIRST_SECONDS)
         if task != self.task:
             if self.task:  # before the first test, a fixture may have asked already
                 self.close()
             self.task, self.seconds, self.look_at = task, 0.0, LOOK_SECONDS
 
-    def lose(self, why: str) -> None:
+    def lose(self, why: str, waited: bool = False) -> None:
+        self.waits += waited
         self.lost.setdefault(self.task, why)
         self.close()
 
@@ -209,7 +234,9 @@ class Subject(Observed):
                 self.close()
         if self._process is None:  # an import has ended it
             self._start()
-        self._extra = 0.0 if self.lost or self.unusable else FIRST_SECONDS
+        self._extra = self.first_seconds
+        if (self.lost or self.unusable) and not self.waits:  # an answer's own time suffices
+            self._extra = 0.0
 
     def _try(self, module: str) -> None:
         """Import a graded module; or remember why that does not work."""
@@ -289,7 +316,7 @@ class Subject(Observed):
         except WorkerError as error:
             if error.kind == "error":
                 raise
-            self.lose(LOST[error.kind])
+            self.lose(LOST[error.kind], error.kind == "hang")
             raise TaskLost(LOST[error.kind]) from None
 
 
@@ -377,9 +404,10 @@ def pytest_collection_finish() -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Each task has a worker of its own."""
-    for worker in item.config.stash.get(WORKERS, {}).values():
+    workers = item.config.stash.get(WORKERS, {})
+    for (slug, _), worker in workers.items():
         if isinstance(worker, Subject):
-            worker.enter(task_of(item.name))
+            worker.enter(task_of(item.name), workers.get((slug, "reference")))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -428,7 +456,7 @@ def kind_of(subject: Subject, reference: Any, error: BaseException) -> str:
     if isinstance(error, SandboxBroken):
         return SANDBOX
     if isinstance(error, EndlessLoop):
-        subject.lose("timeout")
+        subject.lose("timeout", waited=True)
     kind = subject.lost.get(subject.task) or RAISED.get(subject.raised, "")
     if isinstance(error, NotImplementedError):  # the kernel checker saw a TODO, and ran nothing
         kind = kind or "open TODO"

@@ -138,14 +138,16 @@ def _patched(where: str, body: str, entry: dict[str, Any]) -> str:
 def named(result: public.PhaseResult, mapping: Mapping[str, str]) -> Mutant | None:
     """The mutant that the learner has probably made; None if it may be another, or none of them.
 
-    An endless loop is no mutant's. Of several whose failures are the learner's, the one that fails
-    the first of these tests with her very values is meant, if it is the only one.
+    One with an endless loop is not run again to be sure. Of several whose failures are the
+    learner's, the one that fails the first of these tests with her very values is meant, if it is
+    the only one.
     """
     alike = candidates(result)
-    if any(test.outcome == "hang" for test in result.tests) or len(alike) > MOST_ALIKE:
+    if len(alike) > MOST_ALIKE:
         return None
     found = _recorded_alike(result, alike)
-    if not found:  # another machine may round otherwise than the one that recorded
+    hangs = any(test.outcome == "hang" for test in result.tests)
+    if not found and not hangs:  # another machine may round otherwise than the one that recorded
         run = partial(_fails_alike, result, mapping, sure=len(alike) > 1)
         with ThreadPoolExecutor(MOST_ALIKE) as pool:
             same = list(pool.map(run, alike))
@@ -184,15 +186,15 @@ def _recorded_alike(result: public.PhaseResult, alike: Sequence[Mutant]) -> list
     for mutant in alike:
         first = _first_failed(result, mutant)
         name, *digests = recorded.get(mutant.name, ["", "", ""])
-        if name != first.name:
+        if first is None or name != first.name:
             return []
         found += [mutant] * (digests[sure] == fault_of(first, sure))
     return found
 
 
-def _first_failed(result: public.PhaseResult, mutant: Mutant) -> public.Test:
+def _first_failed(result: public.PhaseResult, mutant: Mutant) -> public.Test | None:
     tests = (test for test in result.tests if test.outcome == "failed")
-    return next(test for test in tests if test.task == mutant.exercise)
+    return next((test for test in tests if test.task == mutant.exercise), None)
 
 
 def _fails_alike(
@@ -205,6 +207,8 @@ def _fails_alike(
         sure: with the same words, too.
     """
     first = _first_failed(result, mutant)
+    if first is None:
+        return False
     again = run_first(result.phase, mutant, mapping, first.id)
     return any(fault_of(test, sure) == fault_of(first, sure) for test in again.tests)
 

@@ -70,6 +70,7 @@ class PhaseResult:
         broken: why the tests could not be loaded, or "".
         stack: where the child stood when its time was over, or "".
         died: how the process ended before its tests did, "signal 9"; or "".
+        busy: after the last test a thread still computed.
         whole: the run came to its own end: each of its tests did, too.
         shared: functions of the learner that were entered outside of any one test.
         notebook_entered: those that the notebook's cells entered; None if it was cut off.
@@ -82,6 +83,7 @@ class PhaseResult:
     stack: str = ""
     died: str = ""
     seconds: float = 0.0
+    busy: bool = False
     whole: bool = False
     shared: set[str] = field(default_factory=set)
     notebook_entered: set[str] | None = None
@@ -252,10 +254,10 @@ def _watch(phase: Phase, mapping: Mapping[str, str]) -> dict[str, dict[str, str]
 
 def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -> PhaseResult:
     tests: dict[str, Test] = {}
-    broken, ended, shared = "", False, set[str]()
+    broken, ended, busy, shared = "", False, False, set[str]()
     for event in events:
         if event["event"] == "end":
-            ended, shared = True, set(event["entered"])
+            ended, busy, shared = True, event["busy"], set(event["entered"])
         elif event["event"] == "collected":
             name = event["name"]
             tests[event["id"]] = Test(event["id"], name, event["title"], task_of(name))
@@ -272,7 +274,7 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
     if hung:
         _blame(list(tests.values()), stack)
     result = PhaseResult(phase, list(tests.values()), broken=broken, stack=stack)
-    result.seconds = done.seconds
+    result.seconds, result.busy = done.seconds, busy
     if not (ended or hung or broken):
         signalled = done.code is not None and done.code < 0
         result.died = f"signal {-(done.code or 0)}" if signalled else f"exit code {done.code}"

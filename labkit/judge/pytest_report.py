@@ -12,6 +12,7 @@ import gc
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 
 from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
+from labkit.inside.basic import is_busy
 from labkit.judge.return_types import wrong_return
 from labkit.judge.told import KEPT, REPORT, SECONDS, WATCH
 from labkit.process import reach
@@ -78,10 +80,12 @@ class Reporter:
         try:
             return (yield)
         except BaseException as error:
+            stood = alarm.interrupted()
             alarm.arm(0)
-            frames = _frames(error)
-            self.extra[item.nodeid] = _describe(error, frames)
-            if isinstance(error, EndlessLoop):
+            self.extra[item.nodeid] = _describe(error, _frames(error))
+            if stood and not isinstance(error, EndlessLoop):  # an event loop has kept it
+                self.extra[item.nodeid] = {"error": "EndlessLoop", "frames": _without_ours(stood)}
+            if stood or isinstance(error, EndlessLoop):
                 self.hangs += 1
                 self.endless.add(_task(item))
             elif self._worth_a_second_run(item, error):
@@ -126,7 +130,9 @@ class Reporter:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         self.exitstatus = int(exitstatus)
-        self.write({"event": "end", "entered": sorted(self.shared | reach.taken())})
+        busy = threading.active_count() > 1 and is_busy()
+        entered = sorted(self.shared | reach.taken())
+        self.write({"event": "end", "entered": entered, "busy": busy})
 
     @pytest.hookimpl(trylast=True)
     def pytest_unconfigure(self) -> None:
@@ -140,15 +146,19 @@ def _task(item: pytest.Item) -> str:
 
 
 def _frames(error: BaseException) -> list[tuple[str, int, str]]:
-    """(file, line, function) of the traceback without pytest's and our own frames; of a deep
-    recursion the first and last twenty."""
+    """(file, line, function) of the traceback, without pytest's and our own frames."""
     found, trace = [], error.__traceback__
-    ours = str(Path(__file__).parents[1])
     while trace is not None:
         code = trace.tb_frame.f_code
-        if "site-packages" not in code.co_filename and not code.co_filename.startswith(ours):
-            found.append((code.co_filename, trace.tb_lineno, code.co_qualname))
+        found.append((code.co_filename, trace.tb_lineno, code.co_qualname))
         trace = trace.tb_next
+    return _without_ours(found)
+
+
+def _without_ours(frames: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
+    """Those that are neither pytest's nor ours; of a deep recursion the first and last twenty."""
+    ours = str(Path(__file__).parents[1])
+    found = [f for f in frames if "site-packages" not in f[0] and not f[0].startswith(ours)]
     return found if len(found) <= 40 else found[:20] + found[-20:]
 
 

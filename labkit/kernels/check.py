@@ -268,7 +268,7 @@ class _Run:
 
     def repeat(self) -> Stage:
         """Another seed must be right too; another order and poison must not change a bit."""
-        cases = [case for case in self.cases if not case.graded]
+        cases = [case for case in self.cases if case.repeated]
         seed, other = self.result.seed, self.result.seed + 1
         jobs = [self._job(case.name, other) for case in cases]
         jobs += [self._job(case.name, seed, "shuffled", OTHER_POISON) for case in cases]

@@ -73,12 +73,16 @@ def solve(
 
 
 def describe(findings: Sequence[Finding], filename: str) -> str:
-    """The first finding with its line of code, and that there are more."""
+    """The first findings with their lines of code, and that there are more. A kernel is named where
+    it is first spoken of, and elements are counted where the message has not done so."""
     lines = read_python(Path(filename)).split("\n")
-    name, told = Path(filename).name, []
+    name, told, kernel = Path(filename).name, [], ""
     for finding in findings[:SHOWN]:
-        more = f" (and {finding.count - 1} more such elements)" if finding.count > 1 else ""
-        told.append(f"{finding.kernel}: {finding.message}{more}")
+        counted = finding.count < 2 or f"{finding.count} of the " in finding.message
+        more = "" if counted else f" (and {finding.count - 1} more such elements)"
+        of = "" if finding.kernel == kernel else f"{finding.kernel}: "
+        told.append(f"{of}{finding.message}{more}")
+        kernel = finding.kernel
         if finding.line and finding.line <= len(lines):
             told.append(f"  {name}:{finding.line}: {lines[finding.line - 1].strip()}")
     left = len(findings) - SHOWN

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 
 from labkit.inside.child import Limits
+from labkit.kernels.cases import find_case
 from labkit.kernels.watch.crosscompile import CompileReport, CompileRequest
 from labkit.kernels.watch.extract import Submission
 from labkit.kernels.watch.findings import Finding
@@ -82,6 +83,9 @@ class Sandbox:
         poison: float = math.nan,
     ) -> Observation | Finding:
         """Run one case under the monitor; see `monitor.run_monitored`."""
+        usual = self._interpreter.limits
+        seconds = usual.seconds * find_case(spec, case).patience
+        self._interpreter.limits = replace(usual, seconds=seconds)
         try:
             answer = self._interpreter.call(
                 "labkit.kernels.watch.sandbox:observe_here", submission=asdict(submission),
@@ -95,6 +99,8 @@ class Sandbox:
             return Observation(findings, Traffic.parse(answer["traffic"]), outputs)
         except WorkerError as error:
             return finding_from(error, submission, spec, "running")
+        finally:
+            self._interpreter.limits = usual
 
 
 def finding_from(error: WorkerError, submission: Submission, kernel: str, doing: str) -> Finding:

@@ -28,12 +28,13 @@ from labkit.course.console import (
     task_in,
     where_to_edit,
 )
-from labkit.course.files import backup, read_as_utf8, read_python, write_all
+from labkit.course.files import HALF, backup, read_as_utf8, read_python, write_all
 from labkit.course.manifest import HINT_LEVELS, Exercise, ManifestError, Phase
 from labkit.course.skeleton import open_holes, skeleton
 from labkit.course.state import State, fingerprint
 from labkit.judge import diagnose, mistakes, public
 from labkit.judge.kept import Verdicts
+from labkit.judge.suspects import place_to_edit, suspects
 from labkit.learner import hints, screen
 from labkit.process import overlay
 from labkit.setup import bootstrap
@@ -76,14 +77,14 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
     screen.show_header(out, phase, whose)
     problem = next(filter(None, map(diagnose.before, chosen)), None) if mapping else None
     if problem:
-        screen.show_problem(out, phase, problem)
+        screen.show_problem(out, problem)
         show_notices(out, phase)
         return False
     verdicts = Verdicts(phase, mapping) if mapping and not only else None
     kept = verdicts.unchanged() if verdicts and not every else None
     result = public.judge(phase, mapping, task=only, kept=kept)
     if result.broken:
-        screen.show_problem(out, phase, diagnose.import_problem(phase, result.broken))
+        screen.show_problem(out, diagnose.import_problem(phase, result.broken))
         show_notices(out, phase)
         return False
     holes = open_holes(phase) if mapping else {}
@@ -91,6 +92,7 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
         holes = {name: functions for name, functions in holes.items() if name == only.id}
     left = sum(map(len, holes.values()))
     begun = any(record["outcome"] != "todo" for record in result.notebook or [])
+    match = None
     if left == sum(len(task.functions) for task in phase.exercises) and not begun:
         screen.show_untouched(out, result)
     else:
@@ -101,9 +103,20 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
         screen.show_end(out, result, next_step(result, holes, match))
     show_notices(out, phase)
     if verdicts:  # last: a disk that is full must not hide what was found out
-        remember(phase, result)
+        remember(phase, result, match)
         public.keep(verdicts, result)
     return result.green and not holes
+
+
+def require_python(phases: list[Phase]) -> None:
+    """Before the learner's modules run inside the engine: a file that is no Python, or lacks a
+    function, is shown as `lab` shows it, and ends the command."""
+    mine = phases if overlay.mapping_for(phases) else []
+    for phase in mine:
+        problem = diagnose.before(phase, notebook=False)
+        if problem:
+            screen.show_problem(Screen(), problem, tiers=False)
+            raise typer.Exit(1)
 
 
 def show_notices(out: Screen, phase: Phase) -> None:
@@ -114,7 +127,9 @@ def show_notices(out: Screen, phase: Phase) -> None:
         out.line(f"note: {notice}", "yellow")
 
 
-def remember(phase: Phase, result: public.PhaseResult) -> None:
+def remember(
+    phase: Phase, result: public.PhaseResult, mutant: mistakes.Mutant | None = None
+) -> None:
     """Store what `progress`, `hint` and `diff` ask for."""
     earlier = State(phase.root).passed(phase.slug)
     record = {
@@ -128,7 +143,7 @@ def remember(phase: Phase, result: public.PhaseResult) -> None:
             for task in phase.exercises
             if not _not_judged(result, task)
         },
-        "failing": failing_functions(result),
+        "failing": failing_functions(result, mutant),
         "public": list(result.public),
         "notebook": list(result.answers),
         "green": result.green,
@@ -137,17 +152,15 @@ def remember(phase: Phase, result: public.PhaseResult) -> None:
     State(phase.root).put("phases", phase.slug, record)
 
 
-def failing_functions(result: public.PhaseResult) -> dict[str, str]:
-    """Task -> its function in the traceback of its first failure, or the only one entered there."""
-    found = {}
+def failing_functions(
+    result: public.PhaseResult, mutant: mistakes.Mutant | None = None
+) -> dict[str, str]:
+    """Task -> the function of it that `next: edit` names first, for each task that fails."""
+    found: dict[str, str] = {}
     for task in result.phase.exercises:
-        failed = [t for t in result.of_task(task) if t.outcome in ("failed", "hang")]
-        place = diagnose.place_in_task(failed[0], result.phase, task) if failed else None
-        seen = diagnose.entered(failed[0], task) if failed else []
-        if place and place[2] in task.functions:
-            found[task.id] = place[2]
-        elif len(seen) == 1:
-            found[task.id] = seen[0]
+        names, _ = suspects(result.phase, task, result.of_task(task), mutant)
+        if names and names[0] in task.functions:
+            found[task.id] = names[0]
     return found
 
 
@@ -169,7 +182,7 @@ def next_step(
         failed = [t for t in result.of_task(exercise) if t.outcome in ("failed", "hang")]
         if exercise.id in holes or failed:
             blank = [] if failed and len(exercise.functions) > 1 else holes.get(exercise.id, [])
-            where = place_to_edit(phase, exercise, failed, blank, mutant)
+            where = place_to_edit(phase, exercise, result.of_task(exercise), blank, mutant)
             return f"edit {where}, then {command(phase, 'lab')}{keys}"
     if len({test.task for test in result.tests}) < len(phase.exercises):
         return f"{command(phase, 'lab')} judges the whole phase"
@@ -184,35 +197,6 @@ def next_step(
         f"{command(phase, 'run')} puts your module into the engine;"
         f" {command(phase, 'diff')} compares; {command(phase, 'grade')} runs the hidden suite"
     )
-
-
-def place_to_edit(
-    phase: Phase,
-    exercise: Exercise,
-    failed: list[public.Test],
-    holes: list[source.Function],
-    mutant: mistakes.Mutant | None,
-) -> str:
-    """The function of the first task that is not green that most probably needs work: one still
-    open, one of a known mistake; of the failed test that is explained, one that returned the wrong
-    type or is in the traceback; else all that it may be, which are those that it had entered."""
-    if holes:
-        return where_to_edit(phase, exercise, holes[0].name)
-    if mutant and mutant.exercise == exercise.id:
-        fault = diagnose.place_of_fault(failed[0], phase, exercise) if failed else None
-        if fault and fault[2] == mutant.function:
-            return f"{fault[0]}:{fault[1]} ({fault[2]})"
-        return where_to_edit(phase, exercise, mutant.function)
-    for test in failed[:1]:  # what others trip over may be what this one is about
-        returned = (test.detail.get("returned") or {}).get("function")
-        if returned in exercise.functions:
-            return where_to_edit(phase, exercise, returned)
-        place = diagnose.place_of_fault(test, phase, exercise)
-        place = place or diagnose.place_in_task(test, phase, exercise)
-        if place:
-            return f"{place[0]}:{place[1]} ({place[2]})"
-    seen = diagnose.entered(failed[0], exercise) if failed else []
-    return where_to_edit(phase, exercise, *(seen or exercise.functions))
 
 
 @polite
@@ -304,7 +288,8 @@ def diff(
             seen = "is not green yet" if exercise.id in verdicts else "was not judged as it stands"
             question = f"{exercise.id} {seen}. Show its solution?"
             if not sys.stdin.isatty() or not typer.confirm(question):
-                out.line(f"not shown; `--yes` shows it, {command(chosen, 'hint')} helps", "dim", 2)
+                shows = f'{command(chosen, "diff")} ARGS="--yes" shows it'
+                out.line(f"not shown; {shows}, {command(chosen, 'hint')} helps", "dim", 2)
                 continue
         for name in exercise.functions:
             show_diff(out, chosen, exercise, name)
@@ -369,6 +354,7 @@ def undo() -> None:
     if take_back(root):
         return
     folders = sorted(path for path in (root / ".labkit" / "backups").glob("*") if path.is_dir())
+    folders = [folder for folder in folders if not folder.name.endswith(HALF)]
     if not folders:
         print("there is no backup in .labkit/backups: nothing was reset or updated here")
         raise typer.Exit(1)
@@ -471,10 +457,13 @@ def run(
     from labkit.learner import ab
 
     if labs and words:
+        require_python(phases_in(labs))
         raise typer.Exit(ab.run_command(course(), phases_in(labs), words))
     if not words or len(words) > 1:
         raise ManifestError("say which phase: run 03; or give a command: run --labs 02,03 -- -m …")
-    raise typer.Exit(ab.compare(ready_phase(words[0])))
+    chosen = ready_phase(words[0])
+    require_python([chosen])
+    raise typer.Exit(ab.compare(chosen))
 
 
 @polite
@@ -485,4 +474,6 @@ def trace_diff(
     """Replay traces on your modules and the reference, and stop at the first difference."""
     from labkit.learner import divergence
 
-    raise typer.Exit(divergence.show(ready_phase(phase), traces or []))
+    chosen = ready_phase(phase)
+    require_python([chosen])
+    raise typer.Exit(divergence.show(chosen, traces or []))

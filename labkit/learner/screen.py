@@ -17,6 +17,7 @@ from labkit.judge.diagnose import Problem
 from labkit.judge.kept import Kept
 from labkit.judge.mistakes import Mutant
 from labkit.judge.public import PhaseResult, Test
+from labkit.judge.suspects import place_of, source_line
 
 SHOWN_PRINTS = 8
 MAX_MESSAGE = 600
@@ -52,13 +53,14 @@ def show_header(screen: Screen, phase: Phase, whose: str) -> None:
     screen.line()
 
 
-def show_problem(screen: Screen, phase: Phase, problem: Problem) -> None:
-    """Nothing could be judged: say why, and what to do."""
+def show_problem(screen: Screen, problem: Problem, tiers: bool = True) -> None:
+    """Nothing could be judged, or run: say why, and what to do."""
     screen.line(f"✗ {problem.what}", "red")
     for line in problem.lines:
         screen.line(line, indent=2)
     screen.line()
-    screen.line("public not run · notebook not run · hidden not run")
+    if tiers:
+        screen.line("public not run · notebook not run · hidden not run")
     screen.line(f"next: {problem.todo}", "bold")
 
 
@@ -150,6 +152,9 @@ def show_failure(
         width = max([8, *(len(name) for name in detail["state"])])
         for name, value in detail["state"].items():
             screen.pair(name, value, width=width)
+        question = diagnose.asked(test, phase)
+        if question:
+            screen.pair("asked", question, width=width)
         yours, expected = detail["types"]
         kinds = (f"  ({yours})", f"  ({expected})") if yours != expected else ("", "")
         screen.pair("yours", detail["yours"] + kinds[0], "red", width=width)
@@ -159,9 +164,10 @@ def show_failure(
             screen.line(line, indent=8)
     for line in diagnose.explain(test, phase):
         screen.line(line, "yellow", 8)
-    place = diagnose.place_of(test, phase)
+    place = place_of(test, phase)
     if place and test.outcome != "hang":
-        screen.line(f"in {place[2]}, {place[0]}:{place[1]}", indent=8)
+        code = shorten(source_line(phase.root / place[0], place[1]), 100)
+        screen.line(f"in {place[2]}, {place[0]}:{place[1]}: {code}", indent=8)
     _show_prints(screen, detail)
     if mutant:
         screen.line(f"this looks like a known mistake: {mutant.misconception}", "yellow", 8)
@@ -176,8 +182,17 @@ def _short_message(detail: dict[str, object]) -> list[str]:
     lines = shorten(message, MAX_MESSAGE).splitlines() or [""]
     if error not in ("AssertionError", ""):
         lines[0] = f"{error}: {lines[0]}".removesuffix(": ")
-    said = [line for line in lines if line.strip()][:8]
+    said = _compared([line for line in lines if line.strip()])[:8]
     return said[:-1] if len(said) > 1 and said[-1] == "assert False" else said
+
+
+def _compared(said: list[str]) -> list[str]:
+    """Of an assertion about an approximate number, which pytest says twice, the two numbers."""
+    sides = [line.strip().partition(": ") for line in said[-2:]]
+    if [name for name, *_ in sides] != ["Obtained", "Expected"]:
+        return said
+    first = next((n for n, line in enumerate(said) if line.startswith("assert ")), 0)
+    return [*said[:first], f"yours    {sides[0][2]}", f"expected {sides[1][2]}"]
 
 
 def _show_prints(screen: Screen, detail: dict[str, object]) -> None:
@@ -239,5 +254,7 @@ def show_end(screen: Screen, result: PhaseResult, next_step: str) -> None:
     if stood:
         screen.line("The run was stopped as a whole; it stood here:", "yellow")
         screen.line("\n".join(stood[:6]), "dim", 2)
+    if result.busy:
+        screen.line("A thread still computes after the last test; a grade refuses that.", "yellow")
     screen.line(tiers(result), "bold green" if result.green else "bold")
     screen.line(f"next: {next_step}", "bold")

@@ -83,8 +83,10 @@ def declared(files: Mapping[str, Path]) -> dict[str, bytes]:
     for module, path in files.items():
         try:
             about = path.lstat()
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             raise SubmissionError(f"{path.name} is missing") from None
+        except OSError as error:  # its folder is closed
+            raise SubmissionError(f"{path.name} cannot be read: {error.strerror}") from None
         if not stat.S_ISREG(about.st_mode):
             raise SubmissionError(f"{path.name} is a link or no file; hand in the file itself")
         if about.st_size > MAX_FILE:

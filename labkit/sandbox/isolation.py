@@ -22,6 +22,7 @@ import secrets
 import shutil
 import subprocess
 import sys
+import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,8 @@ print("ok", end="")
 """
 
 
+OPEN_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm")
+AT_ONCE = 1000  # paths of one command
 KILL_ALL = "import os, signal; os.kill(-1, signal.SIGKILL)"
 
 
@@ -229,6 +232,15 @@ class OtherUid(Rung):
         super().end(process)
         killer = child.spawn([self.python, "-I", "-S", "-c", KILL_ALL], {}, uid=self.uid)
         killer.communicate()
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Remove what the user has left where anybody may leave things."""
+        for folder in {tempfile.gettempdir(), *OPEN_FOLDERS}:
+            left = [path for path in _listed(folder) if _owner(path) == self.uid]
+            for begin in range(0, len(left), AT_ONCE):
+                words = ["rm", "-rf", "--", *left[begin : begin + AT_ONCE]]
+                subprocess.run(words, stderr=subprocess.DEVNULL)
 
 
 class Plain(Rung):
@@ -308,6 +320,20 @@ def why_not(rung: type[Rung], view: View, python: str) -> str:
         return ""
     last = err.decode("utf-8", "replace").strip().splitlines()[-1:]
     return answer or (last or [f"the probe ended with code {process.returncode}"])[0]
+
+
+def _listed(folder: str) -> list[str]:
+    """What lies in a folder, as paths; [] if there is no such folder."""
+    with contextlib.suppress(OSError):
+        return [os.path.join(folder, name) for name in os.listdir(folder)]
+    return []
+
+
+def _owner(path: str) -> int:
+    """The user to whom a file, or a link itself, belongs; -1 if it has gone."""
+    with contextlib.suppress(OSError):
+        return os.lstat(path).st_uid
+    return -1
 
 
 def _processes_of(uid: int) -> list[int]:

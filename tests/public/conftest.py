@@ -10,19 +10,25 @@ from pathlib import Path
 
 import pytest
 
-from labkit.course.manifest import Course
+from labkit.course.manifest import Course, Phase
 from labkit.course.root import find_root
 from labkit.process import overlay
 
 
+def phases_of(words: Sequence[str]) -> list[Phase]:
+    """The phases that the words of a command name."""
+    return [phase for phase in Course(find_root()).ready if phase.slug in " ".join(words)]
+
+
 def environment_of(words: Sequence[str]) -> dict[str, str]:
-    """The variables of the phases that the words of a command name, as `make lab-NN` sets them."""
-    named = [phase for phase in Course(find_root()).ready if phase.slug in " ".join(words)]
+    """The variables of these phases, as `make lab-NN` sets them."""
+    named = phases_of(words)
     return {name: value for phase in named for name, value in phase.environment.items()}
 
 
+TYPED = [*sys.argv, str(Path.cwd())]
 if overlay.VARIABLE not in os.environ:  # by hand, and before the phase's conftest imports Triton
-    for name, value in environment_of([*sys.argv, str(Path.cwd())]).items():
+    for name, value in environment_of(TYPED).items():
         os.environ.setdefault(name, value)
 
 
@@ -30,7 +36,9 @@ def pytest_report_header(config: pytest.Config) -> str:
     """The first lines say whose file the tests are about to judge."""
     if json.loads(os.environ.get(overlay.VARIABLE, "{}")):
         return "judged: your files in labs/"
-    return "judged: the reference in mini_vllm, not your files; `make lab-NN` judges those"
+    numbers = [phase.number for phase in phases_of(TYPED)]
+    command = f"make lab-{numbers[0] if len(numbers) == 1 else 'NN'}"
+    return f"judged: the reference in mini_vllm, not your files; `{command}` judges those"
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

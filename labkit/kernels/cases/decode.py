@@ -133,8 +133,8 @@ PAGED_DECODE = (
         decode([17, None], 131, 1, 16, 16),
     ),
     Case(
-        "thousands", "a context of 40,000 tokens", "float32",
-        decode([40_000], 1, 1, 16, 16, key_tile=256),
+        "thousands", "a context of 140,000 tokens", "float32",
+        decode([140_000], 1, 1, 16, 128, key_tile=256), long=True,
     ),
     Case(
         "distant", "the last 40 of 33 million tokens", "float32",
@@ -247,8 +247,8 @@ SPLIT_DECODE = (
         "one-for-all", "71 heads share one", "bfloat16",
         decode([70, None], 71, 1, 16, 16, splits=2),
     ),
-    Case("thousands", "70,000 tokens for 2 splits", "float32",
-         decode([70_000], 1, 1, 16, 16, splits=2, key_tile=256)),
+    Case("thousands", "140,000 tokens for 2 splits", "float32",
+         decode([140_000], 1, 1, 16, 128, splits=2, key_tile=256), long=True),
     Case("distant", "the last 100 of 33 million tokens", "float32",
          decode([FAR_ALONG + 5, 70], 2, 1, 16, 12, 100, splits=2)),
     Case("block-100", "blocks of 100 tokens", "float32",

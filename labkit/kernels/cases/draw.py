@@ -17,6 +17,7 @@ from labkit.kernels.cases.rules import CaseRules
 
 PRIMES = (5, 7, 11, 13)
 FAR = 2**30
+LONG = 4
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # Linux' MAP_NORESERVE; not in every Python
 
 Setup = tuple[dict[str, Any], CaseRules]
@@ -66,6 +67,8 @@ class Case:
             all cases are such (`tolerances.ROUNDED_ONCE`).
         cancels: whether values of opposite signs, shared by thousands of keys, all but cancel: the
             honest error is then larger by the sum's condition (`tolerances.long_sum`).
+        long: whether its loop is so long that a kernel which takes few numbers at a time needs
+            minutes. It has `LONG` times as long, and runs once, with no other seed.
     """
 
     name: str
@@ -75,6 +78,17 @@ class Case:
     graded: bool = False
     once: bool = False
     cancels: bool = False
+    long: bool = False
+
+    @property
+    def patience(self) -> int:
+        """How many times as long as usual the case may take."""
+        return LONG if self.long else 1
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it runs with another seed, another order and another poison, too."""
+        return not (self.graded or self.long)
 
 
 def lazy_zeros(*shape: int, dtype: torch.dtype) -> Tensor:
@@ -95,6 +109,9 @@ def unfilled(*shape: int, dtype: torch.dtype) -> Tensor:
 
 def inside_wider(tensor: Tensor, before: int, after: int) -> Tensor:
     """The same numbers as a slice of a wider matrix, as q is of qkv; all else of it is NaN.
+
+    Most cases have such rows, whatever they are about: contiguous ones are the exception that a
+    kernel must not count on in any of its ways.
 
     `tensor` is `[T, ...]`; a row of the matrix has `before` and `after` more elements.
     """

@@ -28,7 +28,7 @@ def judge(
     room: int = 0,
     impossible: bool = False,
     margin: float = 0.5,
-    strided: bool = False,
+    strided: bool = True,
     far: bool = False,
     tiny: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -63,6 +63,7 @@ def judge(
             q[ends[::2] - 2] = 0.0
             p[ends[1::2] - 3], u[ends[1::2] - 3] = 0.0, 0.0
         tokens = torch.tensor([draw.integer(0, vocab_size - 1) for _ in range(total)])
+        tokens[:1] = vocab_size - 1
         target, own = _around(p, tokens, vocab_size)
         drafted = _around(q, tokens, vocab_size)[0] if drawn else None
         if strided:
@@ -99,7 +100,7 @@ def _around(values: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Te
 
 
 REJECTION_RANDOM_SAMPLE = (
-    Case("one", "one draft of one request", "float32", judge([1], 7)),
+    Case("one", "one draft of one request", "float32", judge([1], 7, strided=False)),
     Case("all", "everything is accepted", "float32", judge([3, 1, 4], 50, accept=1.0)),
     Case("none", "nothing is accepted", "float32", judge([3, 1, 4], 50, accept=0.0)),
     Case("ragged", "requests with 0 to 5 drafts", "float32", judge(None, 100)),
@@ -116,7 +117,7 @@ REJECTION_RANDOM_SAMPLE = (
     Case("power", "7 drafts: the tile has no place to spare", "float16", judge([7, 2, 7], 40)),
     Case("over", "8 drafts: one more than a tile of 8", "bfloat16", judge([8, 1], 40, accept=0.9)),
     Case("long", "150 drafts", "float32", judge([150, 3], 20, accept=0.99)),
-    Case("wide-vocab", "155,000 tokens", "float16", judge([3, 2], 155_000, accept=1.0)),
+    Case("wide-vocab", "270,000 tokens", "float16", judge([3, 2], 270_000, accept=1.0)),
     Case("room", "more places than the longest needs", "float32", judge([2, 3], 20, room=4)),
     Case("impossible", "q = 0, and p = 0 beside u = 0", "float32",
          judge([6, 5, 4, 6], 30, accept=1.0, impossible=True)),
@@ -124,13 +125,14 @@ REJECTION_RANDOM_SAMPLE = (
          judge([9, 7, 1, 8], 30, accept=0.9, tiny=True)),
     Case("chosen-tiny", "the same for drafts that were not drawn", "bfloat16",
          judge([9, 7, 1, 8], 30, accept=0.9, drawn=False, tiny=True)),
-    Case("sliced", "probabilities are slices", "float32", judge([2, 4], 25, strided=True)),
+    Case("sliced", "probabilities are slices", "float32", judge([2, 4], 25)),
     Case("far", "rows of p 2^30 elements apart", "float16",
          judge([4, 1], 64, accept=1.0, drawn=False, far=True)),
     Case("far-drafts", "rows of p and of q 2^30 elements apart", "float16",
          judge([4, 2], 64, accept=1.0, far=True)),
-    Case("many", "hundreds of requests", "float32", judge([1, 0, 2] * 180, 8)),
-    Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128), graded=True),
+    Case("many", "more than a thousand requests", "float32", judge([1, 0, 2] * 360, 8)),
+    Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128, strided=False),
+         graded=True),
 )  # fmt: skip
 
 CASES = {"rejection_random_sample": REJECTION_RANDOM_SAMPLE}

@@ -33,7 +33,7 @@ def mask(
     batch: int | None = None,
     idle: int = 0,
     num_words: int | None = None,
-    strided: bool = False,
+    strided: bool = True,
     far: bool = False,
     far_masks: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -98,7 +98,8 @@ def _inside_wider_words(bitmask: Tensor) -> Tensor:
 
 
 APPLY_TOKEN_BITMASK = (
-    Case("word", "one row of 32 tokens: exactly one word", "float32", mask(1, 32, batch=1)),
+    Case("word", "one row of 32 tokens: exactly one word", "float32",
+         mask(1, 32, batch=1, strided=False)),
     Case("one", "one token", "float32", mask(1, 1, batch=1)),
     Case("tail", "33 tokens: a second word with one bit", "float32", mask(2, 33)),
     Case("almost", "31 tokens: the last bit is nobody's", "float16", mask(3, 31)),
@@ -108,7 +109,7 @@ APPLY_TOKEN_BITMASK = (
     Case("narrow", "fewer words than logits: the rest is forbidden", "float32",
          mask(2, 300, num_words=5)),
     Case("wide", "more words than logits", "bfloat16", mask(2, 70, num_words=6)),
-    Case("sliced", "logits and masks are slices", "float32", mask(3, 77, strided=True)),
+    Case("sliced", "logits and masks are slices", "float32", mask(3, 77)),
     Case("nearly-all", "nearly all tokens are allowed", "float16", mask(2, 500, share=0.99)),
     Case("nearly-none", "nearly no token is allowed", "float32", mask(2, 500, share=0.01)),
     Case("far", "rows 2^30 elements apart", "float16", mask(6, 64, batch=6, far=True)),
@@ -117,8 +118,9 @@ APPLY_TOKEN_BITMASK = (
     Case("deep", "rows behind the 32,768th", "float32", mask(9, 40, batch=70_000)),
     Case("many-masks", "5 of 140,000 masks forbid anything", "float16",
          mask(5, 40, idle=139_995)),
-    Case("wide-vocab", "155,000 tokens: 152 tiles", "bfloat16", mask(1, 155_000)),
-    Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4), graded=True),
+    Case("wide-vocab", "270,000 tokens: 264 tiles", "bfloat16", mask(1, 270_000)),
+    Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4, strided=False),
+         graded=True),
 )  # fmt: skip
 
 CASES = {"apply_token_bitmask": APPLY_TOKEN_BITMASK}

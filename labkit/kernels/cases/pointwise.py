@@ -20,23 +20,29 @@ from labkit.kernels.cases.rules import CaseRules, TensorRule
 ROW_AXES = {2: ("token", "feature"), 3: ("token", "head", "feature")}
 
 
+def _spoil(draw: Draw, x: torch.Tensor) -> None:
+    """One number of `[T, ...]`, in the second row, becomes NaN."""
+    x[1].view(-1)[draw.integer(0, x[1].numel() - 1)] = torch.nan
+
+
 # ---------------------------------------------------------------- rms_norm
 def norm(
     tokens: int | None,
     size: int,
     heads: int = 0,
     residual: bool = False,
-    sliced: bool = False,
+    sliced: bool = True,
     far: bool = False,
     scale: float = 1.0,
     loud: float = 0.0,
     zero_row: bool = False,
     eps: float = 1e-6,
+    nan: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` rows (None: a prime number) of `size`; with `heads` one row a head.
 
     `scale` multiplies x; its square need not fit into float16. `loud` is added to one number a
-    row, at a place that is drawn. `far` rows lie 2^30 elements apart.
+    row, at a place that is drawn. `far` rows lie 2^30 elements apart. `nan`: one number is NaN.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -48,6 +54,8 @@ def norm(
                 row[draw.integer(0, size - 1)] += loud
         if zero_row:
             x[count // 2] = 0.0
+        if nan:
+            _spoil(draw, x)
         rest = draw.normal(*shape, dtype=dtype) if residual else None
         if zero_row and rest is not None:
             rest[count // 2] = 0.0
@@ -101,13 +109,16 @@ def _only(programs: Sequence[int], count: int, dims: int) -> torch.Tensor:
 
 
 RMS_NORM = (
-    Case("one", "one token of one feature", "float32", norm(1, 1)),
+    Case("one", "one token of one feature", "float32", norm(1, 1, sliced=False)),
     Case("row", "a row of 64", "float32", norm(3, 64)),
     Case("almost", "a row of 63", "float16", norm(None, 63)),
     Case("over", "a row of 65, with a residual", "bfloat16", norm(None, 65, residual=True)),
     Case("prime", "a row of 1031, with a residual", "float32", norm(3, 1031, residual=True)),
     Case("heads", "3 heads with a weight each, slices of qkv", "float16",
-         norm(None, 80, heads=3, sliced=True)),
+         norm(None, 80, heads=3)),
+    Case("one-token", "one token of 5 heads", "float32", norm(1, 24, heads=5)),
+    Case("nan", "a row with NaN: it spoils its row, and must not vanish", "float32",
+         norm(5, 70, nan=True)),
     Case("zero", "a row of zeros", "float32", norm(5, 128, residual=True, zero_row=True)),
     Case("large", "numbers whose squares do not fit into float16", "float16",
          norm(4, 96, scale=1000.0)),
@@ -119,7 +130,7 @@ RMS_NORM = (
     Case("eps-tiny", "numbers that an eps of 1e-6 would drown", "float32",
          norm(3, 64, scale=1e-4, eps=1e-12)),
     Case("heads-residual", "3 heads with a residual, and an eps of 0.3", "float32",
-         norm(None, 48, heads=3, residual=True, sliced=True, eps=0.3)),
+         norm(None, 48, heads=3, residual=True, eps=0.3)),
     Case("long", "more than 2^32 numbers", "float16", long_norm(2048)),
     Case("wide-row", "rows of 20,000", "float32", norm(2, 20_000)),
     Case("hundreds", "300 rows of 24", "float16", norm(300, 24)),
@@ -129,7 +140,7 @@ RMS_NORM = (
     Case("eps-half", "an eps as large as the numbers' squares, with a residual", "bfloat16",
          norm(3, 90, residual=True, eps=0.5)),
     Case("traffic", "16 rows of 1024, with a residual", "bfloat16",
-         norm(16, 1024, residual=True), graded=True),
+         norm(16, 1024, residual=True, sliced=False), graded=True),
 )  # fmt: skip
 
 
@@ -138,15 +149,19 @@ def rope(
     tokens: int | None,
     heads: int,
     dim: int,
-    sliced: bool = False,
+    sliced: bool = True,
     first: int = 0,
     far: bool = False,
+    nan: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """`tokens` consecutive positions from `first`; `far` tokens lie 2^30 elements apart."""
+    """`tokens` consecutive positions from `first`; `far` tokens lie 2^30 elements apart. `nan`: one
+    number is NaN."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
         x = draw.normal(count, heads, dim, dtype=dtype)
+        if nan:
+            _spoil(draw, x)
         speed = 10_000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
         angles = (first + torch.arange(count, dtype=torch.float64))[:, None, None] * speed
         cos, sin = angles.cos(), angles.sin()
@@ -187,22 +202,23 @@ def long_rope(dim: int) -> Callable[[Draw, torch.dtype], Setup]:
 
 
 ROPE = (
-    Case("one", "one token, at position 0: nothing turns", "float32", rope(1, 1, 2)),
+    Case("one", "one token, at position 0: nothing turns", "float32", rope(1, 1, 2, False)),
     Case("head", "one head of 32", "float32", rope(3, 1, 32, first=7)),
     Case("odd-heads", "3 heads of 80", "float16", rope(None, 3, 80, first=100)),
-    Case("sliced", "heads are a slice of qkv", "bfloat16", rope(None, 2, 64, True, first=5)),
+    Case("sliced", "heads are a slice of qkv", "bfloat16", rope(None, 2, 64, first=5)),
     Case("far", "positions beyond 100,000", "float32", rope(5, 2, 64, first=100_003)),
     Case("wide", "8 heads of 128", "float16", rope(None, 8, 128, first=1)),
-    Case("narrow", "5 heads of 6", "float32", rope(None, 5, 6, True, first=31)),
+    Case("narrow", "5 heads of 6", "float32", rope(None, 5, 6, first=31)),
     Case("apart", "tokens 2^30 elements apart", "float16", rope(6, 2, 32, first=9, far=True)),
     Case("many-heads", "11 heads of 96", "bfloat16", rope(4, 11, 96, first=3)),
     Case("wide-head", "heads of 320", "float16", rope(2, 3, 320, first=4)),
     Case("all-heads", "150 heads of 8", "float32", rope(2, 150, 8, first=4)),
     Case("seventy-heads", "70 heads of 16", "float32", rope(2, 70, 16, first=4)),
     Case("hundreds", "250 tokens of one head, a slice of qkv", "float16",
-         rope(250, 1, 16, True, first=2)),
+         rope(250, 1, 16, first=2)),
+    Case("nan", "NaN in a pair: it spoils both", "bfloat16", rope(3, 2, 32, first=3, nan=True)),
     Case("long", "more than 2^32 numbers", "float16", long_rope(64)),
-    Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128), graded=True),
+    Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128, False), graded=True),
 )  # fmt: skip
 
 
@@ -211,12 +227,13 @@ LOUD_GATES = (-1e4, -100.0, 100.0, 1e4)
 
 
 def silu(
-    tokens: int | None, size: int, scale: float = 1.0, loud: bool = False
+    tokens: int | None, size: int, scale: float = 1.0, loud: bool = False, nan: bool = False
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` rows of `size` gates and `size` ups; `scale` multiplies the gates.
 
     With `loud` one gate a row, at a place that is drawn, is so large that exp does not survive it.
-    In bfloat16 an up beside it is larger than float16's largest number, too.
+    In bfloat16 an up beside it is larger than float16's largest number, too. `nan`: a gate is NaN,
+    and an up.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -232,6 +249,9 @@ def silu(
             if dtype == torch.bfloat16:
                 gate_up[row, place] *= 1e4
                 gate_up[row, size + place] *= 1e10
+        if nan:
+            _spoil(draw, gate_up[:, :size])
+            _spoil(draw, gate_up[:, size:])
         problem = dict(gate_up=gate_up.to(dtype), output=unfilled(count, size, dtype=dtype))
         axes = ("token", "feature")
         rules = {name: TensorRule(axes=axes) for name in problem}
@@ -268,6 +288,8 @@ SILU_MUL = (
     Case("almost", "rows of 1023", "float16", silu(2, 1023)),
     Case("tile", "rows of 1024", "bfloat16", silu(2, 1024)),
     Case("over", "rows of 1025: a second tile with one element", "float32", silu(2, 1025)),
+    Case("nan", "a gate and an up are NaN", "float16", silu(3, 90, nan=True)),
+    Case("one-row", "one row of 2,500: three tiles", "float32", silu(1, 2500)),
     Case("loud", "one large gate among small ones", "float32", silu(None, 300, loud=True)),
     Case("long", "more than 2^32 numbers", "float16", long_silu(3072)),
     Case("prime", "rows of 97", "bfloat16", silu(None, 97)),

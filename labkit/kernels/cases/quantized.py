@@ -63,7 +63,7 @@ def per_token(
     scale: float = 1.0,
     zero_row: bool = False,
     halves: bool = False,
-    strided: bool = False,
+    strided: bool = True,
     far: bool = False,
     least: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -115,7 +115,7 @@ def long_per_token(size: int) -> Callable[[Draw, torch.dtype], Setup]:
 
 
 PER_TOKEN_QUANT = (
-    Case("one", "one token of one feature", "float32", per_token(1, 1)),
+    Case("one", "one token of one feature", "float32", per_token(1, 1, strided=False)),
     Case("row", "rows of 64, loud and quiet", "float32", per_token(3, 64)),
     Case("over", "a row of 65", "bfloat16", per_token(None, 65)),
     Case("prime", "a row of 1031", "float16", per_token(2, 1031)),
@@ -127,13 +127,14 @@ PER_TOKEN_QUANT = (
     Case("least", "a least scale that quiet tokens need", "float32",
          per_token(6, 48, least=0.004)),
     Case("large", "numbers up to 60,000", "float16", per_token(2, 64, scale=500.0)),
-    Case("sliced", "x is a slice of a wider matrix", "bfloat16", per_token(None, 77, strided=True)),
+    Case("sliced", "x is a slice of a wider matrix", "bfloat16", per_token(None, 77)),
     Case("far", "tokens 2^30 elements apart", "float16", per_token(6, 48, far=True)),
     Case("wide-row", "rows of 20,000", "float32", per_token(2, 20_000)),
     Case("many", "300 tokens", "float32", per_token(300, 40)),
     Case("huge", "numbers up to 1e30", "bfloat16", per_token(3, 40, scale=1e28)),
     Case("long", "more than 2^32 numbers", "float16", long_per_token(1024)),
-    Case("traffic", "16 tokens of 1,024", "bfloat16", per_token(16, 1024), graded=True),
+    Case("traffic", "16 tokens of 1,024", "bfloat16", per_token(16, 1024, strided=False),
+         graded=True),
 )  # fmt: skip
 
 
@@ -188,7 +189,7 @@ def w8a8(
     columns: int,
     extreme: bool = False,
     cancel: bool = False,
-    strided: bool = False,
+    strided: bool = True,
     far: bool = False,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -223,7 +224,7 @@ def w8a8(
 
 
 W8A8_GEMM = (
-    Case("one", "one token, two rows, three columns", "float32", w8a8(1, 2, 3)),
+    Case("one", "one token, two rows, three columns", "float32", w8a8(1, 2, 3, strided=False)),
     Case("tile", "exactly one tile", "float32", w8a8(16, 64, 64)),
     Case("over", "one more than a tile in every direction", "float32", w8a8(17, 65, 65)),
     Case("prime", "67 rows of 101", "float16", w8a8(None, 67, 101)),
@@ -236,14 +237,15 @@ W8A8_GEMM = (
     Case("cancel", "sums that pass 2^24 and come back", "float32",
          w8a8(3, 5, 10_000, cancel=True)),
     Case("long", "1,100 columns", "bfloat16", w8a8(4, 33, 1100)),
-    Case("longer", "20,000 columns", "float32", w8a8(2, 3, 20_000)),
-    Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70, strided=True)),
+    Case("longer", "70,000 columns", "float32", w8a8(2, 3, 70_000), long=True),
+    Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70)),
     Case("far", "tokens 2^30 elements apart", "bfloat16", w8a8(6, 40, 48, far=True)),
     Case("long-output", "more than 2^32 results", "float16",
          at_the_ends(2**32 // 60, w8a8(73, 60, 20), ("x", "x_scale"), axis=0)),
     Case("long-weight", "a weight of more than 2^32 numbers", "bfloat16",
          at_the_ends(2**22, w8a8(1, 73, 1024), ("weight", "weight_scale"), axis=1)),
-    Case("traffic", "16 tokens, 128 rows of 512", "float32", w8a8(16, 128, 512), graded=True),
+    Case("traffic", "16 tokens, 128 rows of 512", "float32", w8a8(16, 128, 512, strided=False),
+         graded=True),
 )  # fmt: skip
 
 
@@ -265,7 +267,7 @@ def w4a16(
     columns: int,
     groups: int = 1,
     symmetric: bool = False,
-    strided: bool = False,
+    strided: bool = True,
     far: bool = False,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -296,7 +298,7 @@ def w4a16(
 
 
 W4A16_GEMM = (
-    Case("one", "one token, two rows, eight columns", "float32", w4a16(1, 2, 8)),
+    Case("one", "one token, two rows, eight columns", "float32", w4a16(1, 2, 8, strided=False)),
     Case("tile", "exactly one tile, one group", "float32", w4a16(16, 64, 64)),
     Case("groups", "groups of 32 inside tiles of columns", "float32", w4a16(5, 20, 128, 4)),
     Case("inside", "a group ends inside a tile", "float32", w4a16(3, 17, 144, 3)),
@@ -307,18 +309,19 @@ W4A16_GEMM = (
     Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
     Case("rows", "1,100 rows", "bfloat16", w4a16(2, 1100, 40)),
     Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
-    Case("longer", "19,200 columns in 300 groups", "float32", w4a16(2, 3, 19_200, 300)),
+    Case("longer", "70,400 columns in 2,200 groups", "float32",
+         w4a16(2, 3, 70_400, 2_200), long=True),
     Case("narrow", "tiles of 32 columns", "bfloat16", w4a16(9, 50, 96, 2, COLUMN_TILE=32)),
     Case("symmetric", "zero is 8 everywhere", "float16", w4a16(None, 33, 96, 3, symmetric=True)),
     Case("sliced", "x is a slice of a wider matrix", "bfloat16",
-         w4a16(None, 40, 64, 2, strided=True)),
+         w4a16(None, 40, 64, 2)),
     Case("far", "tokens 2^30 elements apart", "float16", w4a16(6, 40, 64, 2, far=True)),
     Case("long-output", "more than 2^32 results", "float16",
          at_the_ends(2**32 // 60, w4a16(73, 60, 24), ("x",), axis=0)),
     Case("long-weight", "a weight of more than 2^32 words", "bfloat16",
          at_the_ends(2**25, w4a16(1, 73, 1024, 128), ("words", "scale", "zero"), axis=1)),
     Case("traffic", "16 tokens, 128 rows of 512 in groups of 128", "bfloat16",
-         w4a16(16, 128, 512, 4), graded=True),
+         w4a16(16, 128, 512, 4, strided=False), graded=True),
 )  # fmt: skip
 
 
@@ -338,7 +341,7 @@ def store(
     scale: float = 1.0,
     halves: bool = False,
     odd: bool = False,
-    strided: bool = False,
+    strided: bool = True,
     far: bool = False,
     num_blocks: int | None = None,
     least: float | None = None,
@@ -392,7 +395,7 @@ def store(
 
 
 STORE_KV_INT8 = (
-    Case("one", "one token of one head", "float32", store(1, 1, 32, 16)),
+    Case("one", "one token of one head", "float32", store(1, 1, 32, 16, strided=False)),
     Case("block", "a whole block and a token, loud and quiet", "float32", store(17, 2, 64, 16)),
     Case("prime", "80 features, which are no power of two", "bfloat16", store(None, 3, 80, 16)),
     Case("odd-size", "70 features: no multiple of four", "float16", store(None, 2, 70, 4)),
@@ -407,8 +410,9 @@ STORE_KV_INT8 = (
     Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
     Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
     Case("sliced", "keys and values are slices of qkv", "float16",
-         store(6, 2, 32, 4, 2, strided=True)),
+         store(6, 2, 32, 4, 2)),
     Case("many-heads", "139 heads", "float16", store(2, 139, 8, 4)),
+    Case("one-token", "one token of 5 heads", "float32", store(1, 5, 24, 4)),
     Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
     Case("wide-head", "heads of 200", "float16", store(3, 2, 200, 16)),
     Case("many", "700 tokens, 200 of which are stored", "float32",
@@ -417,7 +421,8 @@ STORE_KV_INT8 = (
          among_idle(70_000, store(9, 1, 16, 7))),
     Case("big-cache", "more than 2^32 bytes a cache, and 2^25 slots", "float16",
          store(5, 1, 124, 16, num_blocks=BIG_CACHE // (16 * 128))),
-    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16), graded=True),
+    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16, strided=False),
+         graded=True),
 )  # fmt: skip
 
 
@@ -531,8 +536,8 @@ PAGED_DECODE_INT8 = (
          decode([128, 121, 150], 4, 2, 64, 16, steady=True), once=True),
     Case("steady-bf16", "values that differ little, over two tiles", "bfloat16",
          decode([128, 121, 150], 4, 2, 64, 16, steady=True), once=True),
-    Case("thousands", "40,000 tokens of context", "float32",
-         decode([40_000], 1, 1, 16, 16, even=True, key_tile=256)),
+    Case("thousands", "140,000 tokens of context", "float32",
+         decode([140_000], 1, 1, 16, 128, even=True, key_tile=256), long=True),
     Case("distant", "the last 40 of 33 million tokens", "float32",
          decode([FAR_ALONG + 5, 70], 2, 1, 16, 12, 40)),
     Case("block-100", "blocks of 100 tokens", "float32", decode([250, None], 2, 2, 32, 100)),

@@ -222,7 +222,9 @@ class Bench:
                     return fault
             for case in cases:
                 fault = (
-                    None if case.graded else _in_repeat(sandbox, submission, spec, case, first_run)
+                    _in_repeat(sandbox, submission, spec, case, first_run)
+                    if case.repeated
+                    else None
                 )
                 if fault:
                     return fault

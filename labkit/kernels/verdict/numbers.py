@@ -53,7 +53,8 @@ def differ(got: Tensor, want: Tensor, bound: tolerances.Bound) -> Difference:
         )
     if bound.limit == 0.0:
         return _differ_in_bits(got, want)
-    same = got.isinf() & (got == want)  # the mass of nothing is -inf
+    # The mass of nothing is -inf, and what is made of NaN must be NaN.
+    same = (got.isinf() & (got == want)) | (got.isnan() & want.isnan())
     got, want = (torch.where(same, 0.0, t) for t in (got, want))
     off = (got.double() - want.double()).abs()
     error = float(off.norm() / want.double().norm().clamp(min=1e-300))
@@ -86,7 +87,10 @@ def misrounded(got: Tensor, wants: Sequence[Tensor]) -> float:
     `wants` are the results of a kernel that rounds in between where it may, or does not; all
     elements are held against the same one, the nearest.
     """
-    return min(float((got != want.to(got.dtype)).double().mean()) for want in wants)
+    return min(
+        float(((got != want.to(got.dtype)) & ~(got.isnan() & want.isnan())).double().mean())
+        for want in wants
+    )
 
 
 def _at_worst(

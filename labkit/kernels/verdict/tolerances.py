@@ -68,6 +68,8 @@ def long_sum(tiles: int, condition: float = 1.0) -> float:
     (`Case.cancels`), the condition is about 6. Random values cancel too, but as they are added:
     their sum so far is small as well, and nothing is allowed for that.
 
+    A plain product over tiles of features rounds once a tile, a quarter as often.
+
     The limit knows none of this. It is the same for all cases, and further away than what this
     gives for any. A weight or a sum in half precision misses it there by more than five times.
     """

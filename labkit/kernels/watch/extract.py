@@ -50,6 +50,12 @@ VALUE = frozenset(
     "type scalar primitive_bitwidth is_floating is_fp8 is_fp16 is_bf16 is_fp32 is_int "
     "is_int8".split()
 )
+ANNOTATIONS = frozenset(
+    f"tl.{name}"
+    for name in "constexpr int1 int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 "
+    "bfloat16 float32 float64".split()
+)
+"""Of these Triton obeys constexpr, and takes the others for notes; what it launches has none."""
 ARITHMETIC = (ast.Add, ast.Sub, ast.Mult, ast.Div)
 ALLOWED = (
     ast.Assign, ast.AugAssign, ast.AnnAssign, ast.Expr, ast.If, ast.For, ast.While, ast.Return,
@@ -254,8 +260,8 @@ def _lint_header(node: ast.FunctionDef) -> Iterator[Finding]:
         yield finding("a kernel's parameters are plain: no `*` and no `/`")
     for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
         annotation = argument.annotation
-        if annotation is not None and ast.unparse(annotation) != "tl.constexpr":
-            yield finding(f"{argument.arg} may be annotated with tl.constexpr only")
+        if annotation is not None and ast.unparse(annotation) not in ANNOTATIONS:
+            yield finding(f"{argument.arg} may be annotated with tl.constexpr or a type of tl only")
     defaults = [default for default in (*arguments.defaults, *arguments.kw_defaults) if default]
     if node.returns is not None or not all(map(_is_literal, defaults)):
         yield finding("no annotation of the result, and only literals as defaults")
@@ -384,8 +390,8 @@ class _FunctionLint:
             self._add(node, "elements of a tile cannot be assigned: use tl.where or tl.store")
         elif isinstance(node, ast.keyword) and (node.arg is None or node.arg.startswith("_")):
             self._add(node, f"an argument cannot be passed as `{node.arg or '**'}`")
-        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) != "tl.constexpr":
-            self._add(node, "a variable may be annotated with tl.constexpr only")
+        elif isinstance(node, ast.AnnAssign) and ast.unparse(node.annotation) not in ANNOTATIONS:
+            self._add(node, "a variable may be annotated with tl.constexpr or a type of tl only")
         elif isinstance(node, ast.Constant) and node.lineno != node.end_lineno:
             self._add(node, "a string inside a kernel must stand on one line")
         elif isinstance(node, (ast.For, ast.While)) and node.orelse:

@@ -46,6 +46,7 @@ def run_monitored(
     order: str = "natural",
     seed: int = 0,
     poison: float = math.nan,
+    patience: int = 1,
 ) -> Observation:
     """Solve `problem` with the submission's kernels, in place, and report what they did.
 
@@ -54,12 +55,14 @@ def run_monitored(
         poison: what lanes hold that a load masks off without `other`. With NaN, integers hold a
             number beyond every tensor. With a finite number (integers: within ±100) nothing marks
             such a lane; that is for a second run, whose outputs must equal the first's.
+        patience: how many times as long as usual a program may go on.
 
     Raises:
         RuntimeError: Triton was imported without TRITON_INTERPRET=1.
     """
     kernels = submission.module()
-    monitor = Monitor(Memory(problem, spec, rules), submission.filename, poison, rules)
+    memory = Memory(problem, spec, rules)
+    monitor = Monitor(memory, submission.filename, poison, rules, patience)
     kernels.__dict__["range"] = monitor.counted_range
     shuffle = random.Random(seed).shuffle if order == "shuffled" else None
     loops = {"range": monitor.counted_range, "static_range": monitor.unrolled_range}

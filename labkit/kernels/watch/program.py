@@ -15,8 +15,8 @@ from labkit.kernels.watch.memory import Memory, Region
 from labkit.kernels.watch.observation import Traffic
 from labkit.kernels.watch.shims import index
 
-PATIENCE = 50_000  # loads and stores of one program; 40,000 keys four by four need 30,000
-LONG_PATIENCE = 1_000_000  # iterations, or operations, of one program; those keys need 400,000
+PATIENCE = 50_000  # loads and stores of one program; 35,000 keys four by four need 27,000
+LONG_PATIENCE = 1_000_000  # iterations, or operations, of one program; those keys need 350,000
 MAX_LANES = 1 << 21  # of one tile
 
 
@@ -27,9 +27,11 @@ class EndlessError(Exception):
 class RunningProgram:
     """What is known about the program that runs, and what was found in all of them."""
 
-    def __init__(self, memory: Memory, filename: str, poison: float, rules: CaseRules) -> None:
+    def __init__(
+        self, memory: Memory, filename: str, poison: float, rules: CaseRules, patience: int
+    ) -> None:
         self.memory, self.filename, self.poison = memory, filename, poison
-        self.rules = rules
+        self.rules, self.patience = rules, patience
         self.findings, self.traffic = Findings(), Traffic()
         self.kernel, self.grid = "", (1, 1, 1)
         self.base = 0  # number of the launch's first program
@@ -61,8 +63,8 @@ class RunningProgram:
             EndlessError: that is too many.
         """
         self.steps += 1
-        if self.steps > LONG_PATIENCE:
-            raise EndlessError(f"has gone on for {LONG_PATIENCE:,} steps")
+        if self.steps > self.patience * LONG_PATIENCE:
+            raise EndlessError(f"has gone on for {self.patience * LONG_PATIENCE:,} steps")
 
     def unrolled_range(self, *bounds: Any, **hints: Any) -> Iterator[int]:
         """`tl.static_range` in kernels: each iteration is a step."""
@@ -107,8 +109,8 @@ class RunningProgram:
         self.traffic.lanes += mask.size
         self.traffic.masked_lanes += mask.size - len(active)
         self.accesses += 1
-        if self.accesses > PATIENCE:
-            raise EndlessError(f"has loaded or stored {PATIENCE:,} times")
+        if self.accesses > self.patience * PATIENCE:
+            raise EndlessError(f"has loaded or stored {self.patience * PATIENCE:,} times")
         return self.line(), active
 
     def _crash(self, error: Exception) -> None:

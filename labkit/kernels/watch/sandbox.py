@@ -34,13 +34,14 @@ def observe_here(
 ) -> dict[str, Any]:
     """The scenario behind `labkit.kernels.workers.Sandbox.observe`."""
     os.environ[INTERPRET] = "1"  # before Triton is imported
-    from labkit.kernels.cases import SPECS, build
+    from labkit.kernels.cases import SPECS, build, find_case
     from labkit.kernels.watch.monitor import run_monitored
 
     torch.set_num_threads(1)
     problem, rules = build(spec, case, seed)
     kernels = Submission(**submission)
-    seen = run_monitored(kernels, SPECS[spec], problem, rules, order, seed, poison)
+    patience = find_case(spec, case).patience
+    seen = run_monitored(kernels, SPECS[spec], problem, rules, order, seed, poison, patience)
     return {
         "findings": [finding.plain() for finding in seen.findings],
         "traffic": seen.traffic.plain(),

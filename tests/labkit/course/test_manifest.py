@@ -20,7 +20,8 @@ def course(root: Path, manifest: str = MANIFEST) -> Course:
 def test_a_valid_manifest_loads(tmp_path: Path) -> None:
     phase = course(tmp_path).phase("00")
     assert [exercise.id for exercise in phase.exercises] == ["00.1", "00.2"]
-    assert phase.exercise("2").test_prefix == "test_00_2_"
+    for typed in ("2", "00.2", "0.2", "00.02"):
+        assert phase.exercise(typed).test_prefix == "test_00_2_"
     assert phase.lab_path("toy.fifo") == "labs/00-toy/fifo.py"
     assert sorted(phase.holes("toy.fifo")) == ["Fifo.drain", "Fifo.head", "clamp"]
 

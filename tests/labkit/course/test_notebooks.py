@@ -59,17 +59,54 @@ def test_a_plot_whose_values_are_not_made_yet_is_one_line_and_no_picture() -> No
     made = "BATCHES"
     plot = f"import matplotlib.pyplot as plt\nplt.subplots()\nplt.plot({made})"
     elsewhere = f"exec('def f(): return {made}', module := {{'__name__': 'm'}})\nmodule['f']()"
+    logged = (
+        "import logging\ntry:\n    raise NotImplementedError('TODO N01.1: a hook')\n"
+        "except NotImplementedError:\n"
+        "    logging.getLogger('engine').exception('%s failed', 'a pass')"
+    )
     first = next(cell for cell in node.cells if cell.cell_type == "code")
-    node.cells = [first, *map(nbformat.v4.new_code_cell, (plot, elsewhere))]
+    node.cells = [first, *map(nbformat.v4.new_code_cell, (plot, elsewhere, logged))]
     client = NotebookClient(
         node, timeout=60, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(phase.folder)}},
     )  # fmt: skip
     client.execute()
-    (shown,), (other,) = (cell.outputs for cell in node.cells[1:])
+    (shown,), (other,), (log,) = (cell.outputs for cell in node.cells[1:])
     assert shown.output_type == "error" and len(shown.traceback) == 1
     assert shown.traceback[0].startswith(f"○ `{made}` is made by a cell above")
     assert len(other.traceback) > 1, "a module's own mistake is shown in full"
+    assert log.text == "a pass failed: TODO N01.1: a hook\n", "the engine's log is no traceback"
+
+
+def test_what_an_unfinished_cell_left_out_is_one_line_in_the_given_cells_below_it() -> None:
+    """A loop that stops at an open answer leaves a dictionary half full: 14 lines of KeyError."""
+    phase = COURSE.phase("08")
+    text = notebook_source.to_ipynb(phase, notebook_source.read(phase), solved=False)
+    node = nbformat.reads(text, as_version=4)
+    code = [cell for cell in node.cells if cell.cell_type == "code"]
+    plot = next(cell for cell in code if "Who guesses what" in cell.source)
+    begun = (
+        "import matplotlib.pyplot as plt\n"
+        "texts, steps, METHODS, BLUE, ORANGE = {'chats': 0}, {}, {'ngram': 0}, 'b', 'r'"
+    )
+    open_answer = nbformat.v4.new_code_cell(f"{begun}\nraise NotImplementedError('TODO N08.3')")
+    mine = nbformat.v4.new_code_cell("{}['my own']")
+    ended = nbformat.v4.new_code_cell(begun)
+    again = nbformat.v4.new_code_cell(plot.source)
+    node.cells = [code[0], open_answer, plot, mine, ended, again]
+    client = NotebookClient(
+        node, timeout=60, kernel_name="python3", allow_errors=True,
+        resources={"metadata": {"path": str(phase.folder)}},
+    )  # fmt: skip
+    client.execute()
+    _, _, below, own, _, later = (cell.outputs for cell in node.cells)
+    (error,) = [output for output in below if output.output_type == "error"]
+    assert error.traceback == [
+        "○ a cell above did not come to its end: run it first (KeyError: ('chats', None))"
+    ]
+    assert not any("data" in output for output in below), "empty axes"
+    assert len(own[0].traceback) > 1, "a learner's own mistake is shown in full"
+    assert len(later[-1].traceback) > 1, "nothing is unfinished any more"
 
 
 # ------------------------------------------------------------------ the first cell

@@ -145,6 +145,9 @@ def test_a_file_that_is_closed_to_the_grader_has_no_hash(
     assert result.hash_file(path) == ""
     with pytest.raises(sandbox.SubmissionError, match=r"request\.py cannot be read: Permission"):
         sandbox.declared({"m": path})
+    monkeypatch.setattr(Path, "lstat", closed)  # its folder is another user's
+    with pytest.raises(sandbox.SubmissionError, match=r"request\.py cannot be read: Permission"):
+        sandbox.declared({"m": path})
 
 
 def test_the_hash_of_a_suite_changes_with_its_tests_and_with_the_shared_fixtures(

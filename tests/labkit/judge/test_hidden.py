@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -143,6 +144,46 @@ def test_a_slow_import_is_not_waited_for_in_every_task(monkeypatch: pytest.Monke
             with pytest.raises(hidden.TaskLost):
                 subject.call("labkit.inside.basic:ping")
         assert subject.imports < 1.5
+
+
+TRAPS = {"hang": "while True: pass", "slow": "time.sleep(0.05)"}
+
+
+@pytest.mark.parametrize(("trap", "why"), [("hang", "endless loop"), ("slow", "timeout")])
+def test_a_trap_in_every_function_costs_little_more_than_one_in_three(
+    monkeypatch: pytest.MonkeyPatch, trap: str, why: str
+) -> None:
+    """What is waited for in vain is waited for half as long the next time, and a right function
+    among the others has its time, where the reference's answers are slow, too."""
+    monkeypatch.setattr(hidden, "ANSWER_SECONDS", 2.0)
+    monkeypatch.setattr(hidden, "FIRST_SECONDS", 2.0)
+    monkeypatch.setattr(hidden, "TASK_SECONDS", 0.8 if trap == "slow" else 60.0)
+    phase = course().phase("03")
+    text = (
+        f"import time\n\n\ndef trap():\n    {TRAPS[trap]}\n\n\ndef slow():\n    time.sleep(0.4)\n"
+    )
+    files = {module: text.encode() for module in phase.modules}
+    p, right = Program(), Program()
+    p.call(f"{phase.modules[0]}:trap")
+    right.see(right.call(f"{phase.modules[0]}:slow"))
+    reference: Any = SimpleNamespace(first=1.0, slowest=0.1)
+    waited = []
+    with hidden.Subject(phase, Sandbox(phase, files, isolation.LADDER["plain"])) as subject:
+        for task in ("03.1", "03.2", "03.3", "03.4", "03.5", "03.6"):
+            subject.enter(task, None if trap == "slow" else reference)
+            begin = time.monotonic()
+            with pytest.raises(hidden.TaskLost):
+                for _ in range(100):
+                    subject.run(p)
+            waited.append(time.monotonic() - begin)
+        assert set(subject.lost.values()) == {why} and len(subject.lost) == 6
+        if trap == "hang":
+            assert subject.limits.seconds == 0.5, "five times the reference's slowest answer"
+            subject.enter("03.7", reference)
+            assert subject.run(right) == [None]
+            subject.enter("03.8", None)
+            assert subject.limits.seconds == 0.25
+    assert trap == "hang" or waited[-1] < waited[0]
 
 
 def test_imports_are_slow_where_the_references_are(monkeypatch: pytest.MonkeyPatch) -> None:

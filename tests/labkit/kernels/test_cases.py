@@ -177,7 +177,7 @@ def test_attention_goes_beyond_what_a_tile_a_number_or_a_constant_holds(spec: st
     assert any((p["block_table"] == 0).any() for p in found), "block 0 is in use"
     lengths = [int(p["seq_lens"].max()) for p in found]
     assert max(lengths) > 2**25, "a position that float32 does not tell from the next"
-    assert any(n > 2**15 and p["window"] is None for n, p in zip(lengths, found, strict=True))
+    assert any(n > 2**17 and p["window"] is None for n, p in zip(lengths, found, strict=True))
     assert "abyss" in {case.name for case in cases_of(spec)}
 
 
@@ -200,15 +200,47 @@ def test_results_are_more_than_32_bits_count(spec: str, output: str) -> None:
     ("spec", "size", "more_than"),
     [("store_kv", "ROW", 4096), ("rms_norm", "SIZE", 8192), ("rope", "NUM_HEADS", 128),
      ("rope", "HEAD_DIM", 256), ("silu_mul", "SIZE", 65536), ("reduce_splits", "NUM_SPLITS", 128),
-     ("apply_token_bitmask", "vocab_size", 2**17), ("rejection_random_sample", "max_drafts", 128),
-     ("per_token_quant_int8", "SIZE", 8192), ("w8a8_gemm", "N", 2**16), ("w8a8_gemm", "K", 8192),
-     ("w4a16_gemm", "N", 2**16), ("w4a16_gemm", "K", 4096), ("paged_decode", "BLOCK_SIZE", 512),
+     ("apply_token_bitmask", "vocab_size", 2**18), ("rejection_random_sample", "max_drafts", 128),
+     ("per_token_quant_int8", "SIZE", 8192), ("w8a8_gemm", "N", 2**16), ("w8a8_gemm", "K", 2**16),
+     ("w4a16_gemm", "N", 2**16), ("w4a16_gemm", "K", 2**16), ("w4a16_gemm", "GROUPS", 2048),
+     ("lora_shrink", "RANK", 256), ("lora_shrink", "IN_SIZE", 2**16), ("lora_expand", "RANK", 256),
+     ("lora_expand", "OUT_SIZE", 2**16), ("paged_decode", "BLOCK_SIZE", 512),
      ("paged_prefill", "BLOCK_SIZE", 512), ("paged_decode_int8", "BLOCK_SIZE", 512)],
 )  # fmt: skip
 def test_a_size_goes_beyond_what_a_kernel_may_take_for_the_largest(
     spec: str, size: str, more_than: int
 ) -> None:
     assert max(passed(spec)[size]) > more_than
+
+
+STRIDED = {"table": "block_table", "draft": "draft_probs", "target": "target_probs"}
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_rows_are_apart_in_some_case_of_each_dtype(spec: str) -> None:
+    """A kernel may take rows for contiguous in one of its ways only."""
+    apart: dict[tuple[str, str], set[bool]] = {}
+    for case in cases_of(spec):
+        problem, _ = build(spec, case.name, 3)
+        for launch in SPECS[spec].plan(**problem):
+            for name in (name for name in launch.args if name.endswith("_stride")):
+                stem = name.removesuffix("_stride")
+                tensor = problem[STRIDED.get(stem, stem)]
+                if tensor is not None and len(tensor) > 1:
+                    is_apart = launch.args[name] != tensor[0].numel()
+                    apart.setdefault((name, case.dtype), set()).add(is_apart)
+    assert all(True in found for found in apart.values()), apart
+
+
+@pytest.mark.parametrize("spec", sorted(set(SPECS) - {"split_decode"}))
+def test_each_axis_of_a_grid_has_one_program_where_another_has_several(spec: str) -> None:
+    """Where an axis is 0 in all programs, its number may come from anywhere. (One split is none;
+    a single one is a case of `paged_decode`.)"""
+    launches = [launch for p in problems(spec) for launch in SPECS[spec].plan(**p)]
+    for kernel in {launch.kernel for launch in launches}:
+        grids = [launch.grid for launch in launches if launch.kernel == kernel]
+        for axis in range(len(grids[0]) if len(grids[0]) > 1 else 0):
+            assert any(grid[axis] == 1 and max(grid) > 1 for grid in grids), (kernel, axis)
 
 
 @pytest.mark.parametrize("spec", ["store_kv", "store_kv_int8"])

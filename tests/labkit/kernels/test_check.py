@@ -58,19 +58,23 @@ def edited(folder: Path, spec: str, old: str, new: str) -> Path:
 
 def summed(spec: str, case: Case, seed: int) -> float:
     """How much larger than usual the honest error of a case is."""
+    problem, rules = build(spec, case.name, seed)
+    if spec == "lora_shrink":
+        launch = SPECS[spec].plan(**problem)[0].constexprs
+        return tolerances.long_sum(int(launch["IN_SIZE"]) // int(launch["IN_TILE"]) // 4)
     if spec not in ("paged_decode", "paged_prefill") or case.dtype != "float32":
         return 1.0
-    problem, rules = build(spec, case.name, seed)
     constants = SPECS[spec].plan(**problem)[0].constexprs | dict(rules.constants)
     keys = min(int(problem["seq_lens"].max()), problem["window"] or 2**31)
     condition = oracles.condition(spec, problem) if case.cancels else 1.0
     return tolerances.long_sum(-(-keys // int(constants["KEY_TILE"])), condition)
 
 
-@pytest.mark.parametrize("spec", ["paged_decode", "paged_prefill"])
+@pytest.mark.parametrize("spec", ["paged_decode", "paged_prefill", "lora_shrink"])
 def test_the_honest_error_of_a_long_sum_stays_far_from_the_limit(spec: str) -> None:
     most = {case.name: summed(spec, case, 20) for case in cases_of(spec)}
-    assert {name for name, more in most.items() if more > 1.0} >= {"creeping", "uneven"}
+    long = {"wide-input"} if spec == "lora_shrink" else {"creeping", "uneven", "thousands"}
+    assert {name for name, more in most.items() if more > 1.0} >= long
     assert 1.9 * tolerances.FLOAT32.honest * max(most.values()) <= tolerances.FLOAT32.limit
 
 

@@ -312,8 +312,121 @@ LIMITS = [
     ),
     ("lora_shrink", "many-adapters", "if (slot >= 0) &", "if (slot >= 0) & (segment < 256) &"),
     ("lora_expand", "many-adapters", "if (slot >= 0) &", "if (slot >= 0) & (segment < 256) &"),
+    (
+        "paged_decode",
+        "thousands",
+        "range(begin, end,",
+        "range(begin, tl.minimum(end, begin + 131072),",
+    ),
+    (
+        "split_decode",
+        "thousands",
+        "range(begin, end,",
+        "range(begin, tl.minimum(end, begin + 65536),",
+    ),
+    (
+        "paged_prefill",
+        "thousands",
+        "range(first, end,",
+        "range(first, tl.minimum(end, first + 131072),",
+    ),
+    (
+        "paged_decode_int8",
+        "thousands",
+        "0), end, KEY_TILE",
+        "0), tl.minimum(end, tl.maximum(end - window, 0) + 131072), KEY_TILE",
+    ),
+    ("paged_decode", "thousands", "seq_len - window", "seq_len - tl.minimum(window, 131072)"),
+    ("paged_prefill", "thousands", "distance < window", "distance < tl.minimum(window, 131072)"),
+    ("paged_decode_int8", "thousands", "(end - window", "(end - tl.minimum(window, 131072)"),
+    (
+        "paged_decode",
+        "thousands",
+        "visible = position < end\n",
+        "visible = (position < end) & ((position - begin).to(tl.uint16) == position - begin)\n",
+    ),
+    ("paged_decode", "thousands", "begin + stretch,", "begin + stretch.to(tl.uint16),"),
+    ("lora_shrink", "rank-300", "rank < RANK\n", "rank < tl.minimum(RANK, 256)\n"),
+    ("lora_expand", "rank-300", "rank < RANK\n", "rank < tl.minimum(RANK, 256)\n"),
+    (
+        "apply_token_bitmask",
+        "wide-vocab",
+        "(token < vocab_size)",
+        "(token < tl.minimum(vocab_size, 262144))",
+    ),
+    (
+        "rejection_random_sample",
+        "wide-vocab",
+        "row * target_stride + draft",
+        "row * target_stride + tl.minimum(draft, 262143)",
+    ),
+    (
+        "rejection_random_sample",
+        "wide-vocab",
+        "row * draft_stride + draft",
+        "row * draft_stride + tl.minimum(draft, 151935)",
+    ),
+    (
+        "rejection_random_sample",
+        "many",
+        "= tl.program_id(0)",
+        "= tl.minimum(tl.program_id(0), 1023)",
+    ),
+    ("w8a8_gemm", "longer", "range(0, K,", "range(0, tl.minimum(K, 65536),"),
+    ("w4a16_gemm", "longer", "range(0, K,", "range(0, tl.minimum(K, 65536),"),
+    ("w4a16_gemm", "longer", "// (K // GROUPS)", "// (K // GROUPS) % 1024"),
+    ("lora_shrink", "wide-input", "range(0, IN_SIZE,", "range(0, tl.minimum(IN_SIZE, 65536),"),
+    ("lora_expand", "wide-slices", "column < end", "column < tl.minimum(end, 65536)"),
+    (
+        "paged_decode",
+        "ragged",
+        "range(begin, end,",
+        "range(begin, tl.minimum(end, begin + tl.load(seq_lens_ptr)),",
+    ),
+    ("paged_decode_int8", "ragged", "end, KEY", "tl.minimum(end, tl.load(seq_lens_ptr)), KEY"),
+    (
+        "lora_shrink",
+        "long",
+        "if (slot >= 0) &",
+        "if (slot >= 0) & (first < tl.load(num_tokens_ptr)) &",
+    ),
 ]
 """Limits and narrow numbers: spec, the case that is beyond, what stands there, and what instead."""
+
+
+CONTIGUOUS = [
+    ("store_kv", "prime", "token * key_stride", "key_ptr", "bfloat16", "ROW", "key_stride"),
+    ("store_kv_int8", "prime", "token * key_stride", "key_ptr", "bfloat16",
+     "tl.num_programs(1) * HEAD_DIM", "key_stride"),
+    ("rms_norm", "wide-heads", "token * x_stride", "x_ptr", "bfloat16",
+     "tl.num_programs(1) * SIZE", "x_stride"),
+    ("rope", "many-heads", "token * x_stride", "x_ptr", "bfloat16", "NUM_HEADS * HEAD_DIM",
+     "x_stride"),
+    ("per_token_quant_int8", "row", "token * x_stride", "x_ptr", "float32", "SIZE", "x_stride"),
+    ("w8a8_gemm", "tile", "[:, None] * x_stride", "output_ptr", "float32", "K", "x_stride"),
+    ("w4a16_gemm", "tile", "[:, None] * x_stride", "x_ptr", "float32", "K", "x_stride"),
+    ("lora_shrink", "segments", "[:, None] * x_stride", "x_ptr", "float32", "IN_SIZE", "x_stride"),
+    ("lora_expand", "segments", "[:, None] * y_stride", "y_ptr", "float32", "OUT_SIZE", "y_stride"),
+    ("apply_token_bitmask", "rows", "target * logits_stride", "logits_ptr", "bfloat16",
+     "vocab_size", "logits_stride"),
+]  # fmt: skip
+"""Rows that are contiguous for one dtype: spec, case, offset, tensor, dtype, length and stride."""
+ALONE = [
+    ("rms_norm", "one-token", "head = tl.program_id(1)", "0", "tl.program_id(0)"),
+    ("silu_mul", "one-row", "tl.program_id(1) * TILE", "0", "tl.program_id(0) * TILE"),
+    ("store_kv_int8", "one-token", "head = tl.program_id(1)", "0", "tl.program_id(0)"),
+    ("lora_shrink", "slices", "slice_id = tl.program_id(1)", "0", "tl.program_id(0)"),
+    ("paged_decode", "all-heads", "kv_head = tl.program_id(1)", "0", "tl.program_id(0)"),
+    ("apply_token_bitmask", "tail", "tl.program_id(1) * WORDS", "1", "tl.program_id(0) * WORDS"),
+]
+"""A program's number, read from another axis where an axis of the grid has one program: spec,
+case, what stands there, the axis and what is read then."""
+SPOILED = [
+    ("rms_norm", "nan", "x32 = x.to(tl.float32)", "tl.where(x32 == x32, x32, 0.0)", "x32"),
+    ("rope", "nan", "    tl.store(first_ptr", "tl.where(first == first, first, 0.0)", "first"),
+    ("silu_mul", "nan", "    tl.store(output_ptr", "tl.where(up == up, up, 0.0)", "up"),
+]
+"""NaN that is made a number: spec, case, the line, and what a variable becomes before or behind."""
 
 
 HIDDEN = 'float("-inf"))'  # behind `where`: what a score is that nobody may see
@@ -436,6 +549,33 @@ def test_no_limit_is_far_enough_and_no_narrow_number_wide_enough(
     bench: Bench, spec: str, case: str, old: str, new: str
 ) -> None:
     refused(bench, spec, case, old, new)
+
+
+@pytest.mark.parametrize(("spec", "case", "offset", "tensor", "dtype", "row", "stride"), CONTIGUOUS)
+def test_no_dtype_has_contiguous_rows_of_its_own(
+    bench: Bench, spec: str, case: str, offset: str, tensor: str, dtype: str, row: str, stride: str
+) -> None:
+    there = f"{tensor}.dtype.element_ty == tl.{dtype}"
+    new = offset.replace(stride, f"({row} if {there} else {stride})")
+    refused(bench, spec, case, offset, new)
+
+
+@pytest.mark.parametrize(("spec", "case", "old", "axis", "other"), ALONE)
+def test_a_single_program_along_an_axis_takes_its_number_from_its_own(
+    bench: Bench, spec: str, case: str, old: str, axis: str, other: str
+) -> None:
+    name, _, value = old.rpartition("= ")
+    new = f"({other} if tl.num_programs({axis}) == 1 else {value})"
+    refused(bench, spec, case, old, f"{name}= {new}" if name else new)
+
+
+@pytest.mark.parametrize(("spec", "case", "line", "value", "name"), SPOILED)
+def test_nan_is_not_made_a_number(
+    bench: Bench, spec: str, case: str, line: str, value: str, name: str
+) -> None:
+    change = f"    {name} = {value}\n"
+    new = change + line if line.startswith(" ") else f"{line}\n{change}"
+    refused(bench, spec, case, line, new)
 
 
 def test_no_atomic_writes_over_what_an_output_happens_to_hold(bench: Bench) -> None:

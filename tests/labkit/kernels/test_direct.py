@@ -85,7 +85,7 @@ def test_further_findings_are_counted(tmp_path: Path) -> None:
     file.write_text("one\ntwo\n")
     findings = [Finding("oob", f"reads {n}", "k", n, count=n) for n in (1, 2, 3, 9)]
     assert describe(findings, str(file)).splitlines() == [
-        "k: reads 1", "  a.py:1: one", "k: reads 2 (and 1 more such elements)", "  a.py:2: two",
+        "k: reads 1", "  a.py:1: one", "reads 2 (and 1 more such elements)", "  a.py:2: two",
         "and 2 findings of another kind",
     ]  # fmt: skip
 

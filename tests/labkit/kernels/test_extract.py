@@ -79,6 +79,12 @@ def test_only_what_is_launched_and_called_is_kept() -> None:
     assert result.lines == {"twice": 10, "copy_kernel": 15}
 
 
+def test_a_type_may_be_noted() -> None:
+    noted = with_line("base: tl.int64 = SIZE").replace("def twice(x)", "def twice(x: tl.float32)")
+    result = extract(noted, SPEC, "learner.py", reference=COPY)
+    assert isinstance(result, Submission), result
+
+
 def test_a_module_holds_the_kernels_alone_and_keeps_their_lines() -> None:
     result = extract(COPY, SPEC, "learner.py", reference=COPY)
     assert isinstance(result, Submission)
@@ -122,7 +128,7 @@ def test_a_module_holds_the_kernels_alone_and_keeps_their_lines() -> None:
         ("tl.load = 1", "cannot be assigned"),
         ("TILE = 3", "`TILE` is taken"),
         ("twice = 3", "`twice` is taken"),
-        ("y: int = 3", "annotated with tl.constexpr only"),
+        ("y: int = 3", "annotated with tl.constexpr or a type of tl only"),
         ('y = """a\ndef b(): """', "on one line"),
         ("for i in x_ptr: pass", "`for` runs over range"),
         ("print('x', n)", "write tl.device_print"),
@@ -151,7 +157,7 @@ def test_the_body_holds_only_what_a_kernel_may(line: str, word: str) -> None:
         ("@triton.jit(debug=True)\ndef free(): pass", "@triton.jit(debug=True)"),
         ("@triton.jit\n@print\ndef free(): pass", "@triton.jit @print"),
         ("@triton.jit\ndef free(x=print(1)): pass", "only literals as defaults"),
-        ("@triton.jit\ndef free(x: print(1)): pass", "annotated with tl.constexpr only"),
+        ("@triton.jit\ndef free(x: print(1)): pass", "annotated with tl.constexpr or a type of tl"),
         ("@triton.jit\ndef free() -> print(1): pass", "annotation of the result"),
         ("@triton.jit\ndef free(*x): pass", "no `*`"),
     ],

@@ -324,6 +324,42 @@ def test_an_endless_loop_that_catches_everything_ends_as_soon_as_others(toy: Cou
     assert "in clamp: turns += 1" in text or "in clamp: while True:" in text, text
 
 
+@pytest.mark.parametrize("work", ["pass", "time.sleep(0.01)"])
+def test_a_thread_that_never_ends_is_told(toy: Course, work: str) -> None:
+    """The grade would call it an endless loop; one that waits costs nobody anything."""
+    solve(toy)
+    text = lab(toy).read_text(encoding="utf-8")
+    spin = f"import threading, time\n\n\ndef spin():\n    while True:\n        {work}\n\n\n"
+    start = "threading.Thread(target=spin, daemon=True).start()\n"
+    lab(toy).write_text(text + "\n\n" + spin + start, encoding="utf-8")
+    shown, _ = screen(toy)
+    assert ("A thread still computes after the last test" in shown) == (work == "pass")
+
+
+KEPT_BY_THE_LOOP = """
+import asyncio
+
+async def spin():
+    while True:
+        pass
+
+async def wait():
+    await asyncio.wait([asyncio.ensure_future(spin())])
+
+asyncio.run(wait())
+return -1
+""".strip()
+
+
+def test_an_endless_loop_in_a_task_of_an_event_loop_is_one(toy: Course) -> None:
+    """The task keeps what ends it, and the test goes on to a wrong value; the task's other tests
+    need not wait so long."""
+    solve(toy)
+    rewrite(toy, "clamp", KEPT_BY_THE_LOOP)
+    text, _ = screen(toy)
+    says(text, "✗ 00.1", "Still running after 1 s", "clamp.<locals>.spin: ", "then make lab-00")
+
+
 def test_a_cell_that_ends_the_process_is_named(toy: Course) -> None:
     solve(toy)
     answer_notebook(toy)
@@ -478,7 +514,7 @@ def test_diff_asks_before_it_shows_what_is_not_green(
     screen(toy)
     loop.diff("00", "", yes=False)
     text = capsys.readouterr().out
-    says(text, "clamp: the same, line for line", "not shown")
+    says(text, "clamp: the same, line for line", 'not shown; make diff-00 ARGS="--yes" shows it')
     assert "popleft" not in text
     loop.diff("00", "2", yes=True)
     says(

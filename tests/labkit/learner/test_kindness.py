@@ -26,7 +26,7 @@ from labkit.course.manifest import Course, ManifestError
 from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.grading import likeness
-from labkit.judge import diagnose, public
+from labkit.judge import public, suspects
 from labkit.judge.mistakes import Mutant
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, check, check_close, predict
@@ -102,6 +102,31 @@ def test_a_file_that_is_nested_too_deeply_is_told_so(toy: Course, length: int) -
     text = " ".join(screen(toy)[0].split())
     assert "is no Python that can be read" in text and "thousands of `elif`" in text
     assert "mend it, then make lab-00" in text and "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["trace-diff 0", "run 0", "run --labs 0 -- -m toy"],
+    ids=["trace-diff", "run", "run --labs"],
+)
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [("def f(:", "is not Python yet"), ("del_clamp", "has no clamp any more"), ("", "is missing")],
+)
+def test_what_is_no_python_is_told_before_the_engine_meets_it(
+    toy: Course, command: str, left: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`trace-diff` gave a difference in step 0, at the line of the file that imports it."""
+    if left == "del_clamp":
+        lab(toy).write_text(lab(toy).read_text().replace("def clamp(", "def clamped("))
+    elif left:
+        lab(toy).write_text(f"{lab(toy).read_text()}\n{left}\n")
+    else:
+        lab(toy).unlink()
+    assert main(command.split()) == 1
+    text = capsys.readouterr().out
+    says(text, "✗ labs/00-toy/fifo.py", said, "next: ")
+    assert "first difference" not in text and "not run" not in text
 
 
 def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
@@ -289,13 +314,13 @@ def test_the_next_step_is_the_line_that_a_kernel_s_fault_names(
         f"probe raises TypeError: a tile is neither true nor false\n  fifo.py:{line}: if tile:"
     )
     test = public.Test("t", "t", "t", "00.2", "failed", detail={"error": error, "message": message})
-    place = diagnose.place_of_fault(test, phase, phase.exercise("2"))
+    place = suspects.place_of_fault(test, phase, phase.exercise("2"))
     expected = ("labs/00-toy/fifo.py", line, "Fifo.drain")
     assert place == (expected if found else None)
-    assert diagnose.place_of_fault(test, phase, phase.exercise("1")) is None, "another task's"
+    assert suspects.place_of_fault(test, phase, phase.exercise("1")) is None, "another task's"
     if found:  # a known mistake is in a function, the fault in a line of it
         mistake = Mutant("00.2", "leave it", "You leave it.", "toy.fifo", "Fifo.drain", "")
-        said = loop.place_to_edit(phase, phase.exercise("2"), [test], [], mistake)
+        said = suspects.place_to_edit(phase, phase.exercise("2"), [test], [], mistake)
         assert said == f"labs/00-toy/fifo.py:{line} (Fifo.drain)"
 
 
@@ -337,7 +362,7 @@ def test_a_refusal_in_words_is_shown_without_its_comparison(toy: Course) -> None
     solve(toy)
     rewrite(toy, "clamp", "assert False, 'not yet'")
     text = screen(toy)[0]
-    assert "not yet" in text and "assert False" not in text
+    assert "not yet" in text and "\n        assert False" not in text
 
 
 def test_a_long_exception_is_cut(toy: Course) -> None:
@@ -719,7 +744,19 @@ def test_pytest_typed_by_hand_says_whom_it_judges(
 
     monkeypatch.setenv("LABKIT_OVERLAY", mapping)
     line = conftest.pytest_report_header(None)  # type: ignore[arg-type]
-    assert ("make lab-NN" in line) is (mapping == "{}")
+    assert ("make lab-" in line) is (mapping == "{}")
+
+
+@pytest.mark.parametrize(
+    ("folder", "command"), [("labs/03-scheduler", "make lab-03"), ("labs", "make lab-NN")]
+)
+def test_pytest_typed_among_one_s_own_files_says_who_judges_them(folder: str, command: str) -> None:
+    words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
+    done = subprocess.run(
+        words, cwd=ROOT / folder, env=base, capture_output=True, text=True, timeout=100
+    )
+    assert f"`{command}` judges your files" in done.stdout, done.stdout
 
 
 @pytest.mark.parametrize("quiet", ["-q", "-qq", "--no-header", "-v"])
@@ -729,7 +766,8 @@ def test_pytest_says_whom_it_judges_in_its_first_line_however_quiet(quiet: str) 
     base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
     done = subprocess.run(words, cwd=ROOT, env=base, capture_output=True, text=True)
     assert done.returncode == 0
-    assert done.stdout.count("judged: the reference in mini_vllm, not your files") == 1
+    said = "judged: the reference in mini_vllm, not your files; `make lab-00` judges those"
+    assert done.stdout.count(said) == 1
     assert quiet == "-v" or "judged:" in "".join(done.stdout.splitlines()[:2])
 
 

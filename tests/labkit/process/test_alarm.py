@@ -62,3 +62,22 @@ def test_who_waits_for_work_has_the_patience_of_the_wall_clock(body: str) -> Non
     """Others do the work, and on a busy machine they come late."""
     rang, seconds = run(body)
     assert not rang and seconds < 4.0
+
+
+def test_what_an_event_loop_keeps_for_itself_is_known_all_the_same() -> None:
+    """A task takes whatever is raised in it as its result, and the loop goes on."""
+    body = """
+    import asyncio
+    async def spin():
+        while True:
+            pass
+    async def main():
+        await asyncio.wait([asyncio.ensure_future(spin())])
+    asyncio.run(main())
+    stood = alarm.interrupted()
+    print(stood[-1][2], stood[0][2], end=" ")
+    """
+    program = PROGRAM.replace("{body}", textwrap.indent(textwrap.dedent(body), "    "))
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=find_root(), capture_output=True, text=True, timeout=60)
+    assert done.stdout.split()[:2] == ["spin", "<module>"], done.stderr

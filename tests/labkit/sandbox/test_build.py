@@ -627,6 +627,42 @@ def test_a_rung_that_does_not_show_what_it_should_is_not_taken(
     assert isolation.why_not(rung, seen, python) == f"{packages} cannot be read"
 
 
+LITTER = """
+import os, sys
+for folder in sys.argv[1:]:
+    os.makedirs(folder + "/in/it")
+    open(folder + "/in/file", "w").close()
+    os.symlink("/etc", folder + "/link")
+    os.chmod(folder + "/in", 0)
+    os.chmod(folder, 0)
+print("left")
+"""
+
+
+def test_what_another_user_leaves_in_open_folders_is_removed(
+    rung: type[Rung], open_folder: Path
+) -> None:
+    only(rung, "other-uid", why="the other rungs have folders of their own, or the grader's user")
+    first, root = open_folder / "scratch", open_folder / "root"
+    for folder in (first, root):
+        folder.mkdir()
+    python = "/usr/bin/python3"
+    seen = isolation.View((Path(python).parents[1],), first, root)
+    if reason := isolation.why_not(rung, seen, python):
+        pytest.skip(f"not run: {rung.name} does not work here: {reason}")
+    name = f"left-by-{os.getpid()}"
+    left = [os.path.join(folder, name) for folder in isolation.OPEN_FOLDERS]
+    started = rung()
+    process = started.start([python, "-I", "-S", "-c", LITTER, *left], {}, seen)
+    try:
+        assert process.stdout and process.stdout.readline() == b"left\n"
+        assert all(map(os.path.lexists, left))
+    finally:
+        started.end(process)
+        process.wait()
+    assert not any(map(os.path.lexists, left)) and os.path.exists("/etc/passwd")
+
+
 def test_a_rung_that_shows_a_secret_is_not_taken(
     phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,142 @@
+"""Which function a failure points to: by its traceback, or by which tests came to which one."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from labkit.course import source
+from labkit.course.console import where_to_edit
+from labkit.course.files import read_python
+from labkit.course.manifest import Exercise, Phase
+from labkit.judge.mistakes import Mutant
+from labkit.judge.public import Test
+
+Place = tuple[str, int, str]
+"""A path below the checkout, a line, and the function around it."""
+
+
+def place_to_edit(
+    phase: Phase,
+    exercise: Exercise,
+    tests: Sequence[Test],
+    holes: Sequence[source.Function] = (),
+    mutant: Mutant | None = None,
+) -> str:
+    """Where to edit for a task: one of its open `holes`; else what its `tests` make suspect."""
+    if holes:
+        return where_to_edit(phase, exercise, holes[0].name)
+    names, place = suspects(phase, exercise, tests, mutant)
+    if place:
+        return f"{place[0]}:{place[1]} ({place[2]})"
+    return where_to_edit(phase, exercise, *(names or exercise.functions))
+
+
+def suspects(
+    phase: Phase, exercise: Exercise, tests: Sequence[Test], mutant: Mutant | None = None
+) -> tuple[list[str], Place | None]:
+    """The functions that most probably need work, the first one most of all, and the line if that
+    is known.
+
+    Of a known mistake its function; of the first test that failed, which is the one that is
+    explained, the function that returned the wrong type or is in the traceback; else all that it
+    may be (:func:`by_suspicion`). Nothing where no test failed.
+
+    Args:
+        tests: all of the task's.
+        mutant: the mistake that was recognised, of whichever task.
+    """
+    failed = next((test for test in tests if test.outcome in ("failed", "hang")), None)
+    if failed is None:
+        return [], None
+    fault = place_of_fault(failed, phase, exercise)
+    if mutant and mutant.exercise == exercise.id:
+        return [mutant.function], fault if fault and fault[2] == mutant.function else None
+    returned = (failed.detail.get("returned") or {}).get("function")
+    if returned in exercise.functions:
+        return [returned], None
+    place = fault or place_in_task(failed, phase, exercise)
+    return ([place[2]], place) if place else (by_suspicion(failed, tests, exercise), None)
+
+
+def by_suspicion(failed: Test, tests: Sequence[Test], exercise: Exercise) -> list[str]:
+    """The task's functions that a test had come to when it failed: no other can be the fault. First
+    those to which failing tests come and passing ones do not, by Ochiai's coefficient, failing and
+    there / sqrt(all failing * all there); of equal ones the later, which calls the earlier.
+
+    Source: Abreu et al. 2007, "On the accuracy of spectrum-based fault localization".
+    """
+    came = {
+        test.id: {name.partition(":")[2] for name in test.detail.get("entered", [])}
+        for test in tests
+    }
+    bad = [came[test.id] for test in tests if test.outcome in ("failed", "hang")]
+    good = [came[test.id] for test in tests if test.outcome == "passed"]
+
+    def coefficient(name: str) -> float:
+        failing, passing = (sum(name in names for names in some) for some in (bad, good))
+        return failing / math.sqrt(len(bad) * (failing + passing))
+
+    names = [name for name in exercise.functions if name in came[failed.id]]
+    return sorted(reversed(names), key=coefficient, reverse=True)
+
+
+def place_of(test: Test, phase: Phase) -> Place | None:
+    """The innermost line of the learner's files in the traceback: (path, line, function)."""
+    labs = str(phase.labs)
+    for file, line, function in reversed(test.detail.get("frames", [])):
+        if file.startswith(labs):
+            return Path(file).relative_to(phase.root).as_posix(), line, function
+    return None
+
+
+def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> Place | None:
+    """The innermost line of the traceback in a function of the task, or in one of the learner's
+    own: a helper, or given code that she has changed. What is given, and other tasks, only pass on
+    what this task got wrong."""
+    frames = [f for f in test.detail.get("frames", []) if f[0].startswith(str(phase.labs))]
+    others = {name for each in phase.exercises for name in each.functions}
+    for module in phase.modules if frames else ():
+        others |= _as_given(phase, module)
+    others -= set(exercise.functions)
+    for file, line, function in reversed(frames):
+        if function.partition(".<locals>")[0] not in others:
+            return Path(file).relative_to(phase.root).as_posix(), line, function
+    return None
+
+
+def _as_given(phase: Phase, module: str) -> set[str]:
+    """The functions that are in the learner's file as they are in the reference."""
+    mine, theirs = read_python(phase.lab_file(module)), phase.reference_file(module)
+    text = theirs.read_text(encoding="utf-8")
+    known, given = source.functions(mine), source.functions(text)
+    return {
+        name
+        for name in known.keys() & given.keys()
+        if ast.dump(known[name].node) == ast.dump(given[name].node)
+    }
+
+
+def place_of_fault(test: Test, phase: Phase, exercise: Exercise) -> Place | None:
+    """The line that a kernel's fault names, "triton_paged.py:65: …", and its function, if that is
+    one of the task's. A kernel runs in a copy, so the traceback does not lead to it."""
+    path = phase.lab_file(exercise.module)
+    message = str(test.detail.get("message", ""))
+    found = re.search(rf"^\s*{re.escape(path.name)}:(\d+): ", message, re.MULTILINE)
+    if test.detail.get("error") != "KernelFault" or not found:
+        return None
+    line = int(found[1])
+    for name, function in source.functions(read_python(path)).items():
+        inside = function.node.lineno <= line <= (function.node.end_lineno or 0)
+        if name in exercise.functions and inside:
+            return phase.lab_path(exercise.module), line, name
+    return None
+
+
+def source_line(path: Path, line: int) -> str:
+    """That line of a file, without the blanks around it."""
+    lines = source.lines_of(read_python(path))
+    return lines[line - 1].strip() if line <= len(lines) else ""

@@ -1,0 +1,120 @@
+"""Which function a failing task's screen and hints lead to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.course.manifest import Course, Exercise, Phase
+from labkit.course.state import State
+from labkit.judge import diagnose
+from labkit.judge.public import Test as Judged
+from labkit.judge.suspects import by_suspicion, place_to_edit
+from labkit.learner.commands import function_at
+from tests.labkit.learner.test_commands import says, screen
+from tests.labkit.toy_course import lab, make_course, rewrite, solve
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    monkeypatch.delenv("LAB", raising=False)
+    return make_course(tmp_path)
+
+
+def task_of(course: Course) -> tuple[Phase, Exercise]:
+    phase = course.phase("0")
+    return phase, phase.exercise("2")
+
+
+def ran(name: str, outcome: str, *entered: str) -> Judged:
+    found = {"entered": [f"toy.fifo:{function}" for function in entered]}
+    return Judged(name, name, name, "00.2", outcome, detail=found)
+
+
+@pytest.mark.parametrize(
+    ("others", "order"),
+    [
+        ([ran("b", "passed", "Fifo.drain")], ["Fifo.head", "Fifo.drain"]),
+        ([ran("b", "passed", "Fifo.head")], ["Fifo.drain", "Fifo.head"]),
+        ([ran("b", "failed", "Fifo.head")], ["Fifo.head", "Fifo.drain"]),
+        ([ran("b", "todo", "Fifo.drain")], ["Fifo.drain", "Fifo.head"]),
+        ([], ["Fifo.drain", "Fifo.head"]),
+    ],
+    ids=["drain passed elsewhere", "head did", "head fails elsewhere", "a hole", "nothing known"],
+)
+def test_first_is_what_failing_tests_reach_and_passing_ones_do_not(
+    toy: Course, others: list[Judged], order: list[str]
+) -> None:
+    """Of equal ones the later, which mostly calls the earlier."""
+    _, exercise = task_of(toy)
+    failed = ran("a", "failed", "Fifo.head", "Fifo.drain")
+    assert by_suspicion(failed, [failed, *others], exercise) == order
+
+
+def test_what_a_failing_test_never_reached_is_no_suspect(toy: Course) -> None:
+    phase, exercise = task_of(toy)
+    tests = [ran("a", "failed", "Fifo.head"), ran("b", "failed", "Fifo.drain")]
+    assert by_suspicion(tests[0], tests, exercise) == ["Fifo.head"]
+    assert place_to_edit(phase, exercise, tests).endswith("(Fifo.head)")
+    assert place_to_edit(phase, exercise, [ran("a", "passed")]).endswith(
+        "(Fifo.head or Fifo.drain)"
+    )
+
+
+BOTH = """
+def test_00_2_both():
+    \"\"\"Head and drain agree.\"\"\"
+    fifo = filled()
+    expect(fifo.head == fifo.drain(1)[0], True, at="the first of three")
+"""
+
+
+def test_the_hint_speaks_of_the_function_that_the_next_step_names(toy: Course) -> None:
+    tests = toy.root / "tests/public/00-toy/test_toy.py"
+    text = tests.read_text()
+    at = text.index("def test_00_2_head_is_oldest")
+    tests.write_text(text[:at] + BOTH.lstrip() + "\n\n" + text[at:])
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "return [self.items.pop() for _ in range(number)]")
+    shown, _ = screen(toy)
+    says(
+        shown,
+        "asked    fifo.head == fifo.drain(1)[0]",
+        "yours    False",
+        "(Fifo.drain or Fifo.head)",
+    )
+    phase, exercise = task_of(toy)
+    assert State(toy.root).get("phases", "00-toy")["failing"] == {"00.2": "Fifo.drain"}
+    assert function_at(phase, exercise) == "Fifo.drain"
+
+
+def test_an_error_is_shown_with_the_line_of_code_that_raised_it(toy: Course) -> None:
+    """`queue.Empty`, for one, says nothing by its name alone."""
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "import queue\nreturn queue.Queue().get_nowait()")
+    line = lab(toy).read_text().split("get_nowait")[0].count("\n") + 1
+    shown, _ = screen(toy)
+    says(shown, f"in Fifo.drain, labs/00-toy/fifo.py:{line}: return queue.Queue().get_nowait()")
+
+
+def test_an_approximate_number_is_said_once(toy: Course) -> None:
+    tests = toy.root / "tests/public/00-toy/test_toy.py"
+    text = tests.read_text().replace(
+        "assert clamp(3, -1, 8) == 0,", "assert clamp(3, -1, 8) == approx(7),"
+    )
+    tests.write_text("from pytest import approx\n" + text)
+    solve(toy)
+    shown, _ = screen(toy)
+    says(shown, "a negative budget gives 0", "yours    0", "expected 7 ± 7.0e-06")
+    assert "comparison failed" not in shown and "assert" not in shown
+
+
+def test_a_returned_value_is_named_with_its_article(toy: Course) -> None:
+    phase, exercise = task_of(toy)
+    wrong = {"function": "Fifo.drain", "type": "int", "promised": "list[int]"}
+    test = Judged("a", "a", "a", exercise.id, "failed", detail={"returned": wrong})
+    assert diagnose.explain(test, phase) == [
+        "Fifo.drain returned an int; its signature promises list[int]."
+    ]
