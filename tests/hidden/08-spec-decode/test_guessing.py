@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -122,13 +123,15 @@ def test_08_1_whose_text_is_searched(subject: Any) -> None:
 
 
 def test_08_1_each_step_anew(subject: Any) -> None:
-    """Requests run in another order than their rows, and not all of them; then another step."""
+    """Requests run in another order than their rows, and not all of them; then another step, which
+    changes nothing of what was said in the first."""
     common = {"computed": 0, "scheduled": 3, "sampled": 1}
     batch = [{"id": str(n), "tokens": [n, n + 1, 9, n]} | common for n in range(4)]
     p = Program()
     proposer = p.new("mini_vllm.spec_decode.ngram_proposer:NgramProposer", 1, 2, 2, 64)
-    for order in ([3, 1], [2]):
-        p.see(proposer.propose(p.call(f"{DRAFTING}make_step", batch, order=order)))
+    steps = [p.call(f"{DRAFTING}make_step", batch, order=order) for order in ([3, 1], [2])]
+    for answer in [proposer.propose(step) for step in steps]:
+        p.see(answer)
     assert subject.run(p) == [{"3": [4, 9], "1": [2, 9]}, {"2": [3, 9]}]
 
 
@@ -166,6 +169,14 @@ def requests(draw: Any, block_size: int = 4) -> list[dict[str, Any]]:
 FULL = {"id": "full", "tokens": list(range(9)), "computed": 0, "scheduled": 8, "sampled": 1,
         "blocks": [5, 9]}  # fmt: skip
 """A prompt that fills its two blocks of 4: the newest token has no slot."""
+BEYOND = {"id": "beyond", "tokens": list(range(18)), "computed": 14, "scheduled": 3, "sampled": 0,
+          "blocks": [1, 2, 3, 4, 6]}  # fmt: skip
+"""A chunk behind the positions of a draft model that has 12."""
+SHORT = {"id": "short", "tokens": list(range(8)), "computed": 0, "scheduled": 7, "sampled": 1,
+         "blocks": [5, 9]}  # fmt: skip
+"""A prompt whose newest token has the last slot: it may have one draft."""
+LONG = {"id": "long", "tokens": [30, 31, 32], "computed": 0, "scheduled": 2, "sampled": 1,
+        "blocks": [11, 12, 13]}  # fmt: skip
 
 
 @st.composite
@@ -180,6 +191,7 @@ def steps(draw: Any) -> tuple[list[dict[str, Any]], int, list[int]]:
 @many
 @given(step=steps(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
 @example(step=([FULL], 4, [0]), k=3, limit=64)
+@example(step=([BEYOND, SHORT], 4, [1, 0]), k=3, limit=12)
 def test_08_8_counts_and_limits(
     subject: Any, step: tuple[list[dict[str, Any]], int, list[int]], k: int, limit: int
 ) -> None:
@@ -200,6 +212,7 @@ def test_08_8_counts_and_limits(
 
 @many
 @given(step=steps(), k=st.integers(1, 5), limit=st.sampled_from((12, 20, 64)))
+@example(step=([SHORT, LONG, BEYOND], 4, [0, 1, 2]), k=4, limit=12)
 def test_08_9_drafts_passes_and_slots(
     subject: Any, step: tuple[list[dict[str, Any]], int, list[int]], k: int, limit: int
 ) -> None:
@@ -249,6 +262,30 @@ def test_08_9_each_step_anew(subject: Any) -> None:
         p.see(proposer.propose(p.call(f"{DRAFTING}make_step", batch, order=order)))
     expected = {n: [successor(n), successor(successor(n))] for n in range(4)}
     assert subject.run(p) == [{"3": expected[3], "1": expected[1]}, {"2": expected[2]}]
+
+
+@many
+@given(seed=st.integers(0, 2**32 - 1))
+@example(seed=1)
+def test_08_9_drawn_drafts(subject: Any, reference: Any, seed: int) -> None:
+    """Each has a random number of its own, and is judged by what it was drawn from: of the last
+    proposal, however often its request has drafted before."""
+    p = Program()
+    model, cpu = p.new(f"{DRAFTING}ToyModel"), p.call("torch:device", "cpu")
+    proposer = p.new(
+        "mini_vllm.spec_decode.draft_model:DraftModelProposer",
+        model, p.new(f"{DRAFTING}ToyCache"), 4, 64, cpu, True,
+    )  # fmt: skip
+    for first, order in ((0, [3, 1, 0]), (20, [3, 2, 0]), (7, [1, 0])):
+        batch = [
+            {"id": str(n), "tokens": [n, 1, 9, first + n], "computed": 0, "scheduled": 3,
+             "sampled": 1, "params": {"temperature": n / 2, "seed": seed + n}} for n in range(4)
+        ]  # fmt: skip
+        p.see(proposer.propose(p.call(f"{DRAFTING}make_step", batch, order=order)))
+        for n in order:
+            p.see(proposer.draft_probs(str(n), 3).tolist())
+    for found, expected in zip(subject.run(p), reference.run(p), strict=True):
+        assert np.allclose(found, expected) if isinstance(found, list) else found == expected
 
 
 @many

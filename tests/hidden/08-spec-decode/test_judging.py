@@ -55,7 +55,23 @@ def test_08_2_counts_in_arrays(subject: Any) -> None:
     found = p.call(f"{METADATA}calc_spec_decode_metadata", drafts, ends)
     p.see(p.call("builtins:list", found.num_draft_tokens))
     p.see([found.logits_indices.tolist(), drafts.tolist(), ends.tolist()])
-    assert subject.run(p) == [[2, 0, 1], [[0, 1, 2, 8, 10, 11], [2, 0, 1], [3, 9, 12]]]
+    for name in ("logits_indices", "target_logits_indices", "bonus_logits_indices"):
+        p.see(p.call("builtins:str", getattr(found, name).dtype))
+    counts, arrays, *kinds = subject.run(p)
+    assert counts == [2, 0, 1]
+    assert arrays == [[0, 1, 2, 8, 10, 11], [2, 0, 1], [3, 9, 12]]
+    assert kinds == ["int64"] * 3
+
+
+def test_08_2_a_large_batch(subject: Any) -> None:
+    """Hundreds of drafts, and more tokens than 16 bits count."""
+    p = Program()
+    ends = [40_000, 40_001, 70_000]
+    found = p.call(f"{METADATA}calc_spec_decode_metadata", [300, 0, 130], ends)
+    for name in ("logits_indices", "target_logits_indices", "bonus_logits_indices"):
+        p.see(getattr(found, name).tolist())
+    rows = [*range(39_699, 40_000), 40_000, *range(69_869, 70_000)]
+    assert subject.run(p) == [rows, [*range(300), *range(302, 432)], [300, 301, 432]]
 
 
 def kept(drafts: list[int], says: list[int], bonus: int) -> list[int]:
@@ -94,13 +110,29 @@ def test_08_3_what_stands_behind_the_drafts_does_not_matter(subject: Any) -> Non
     accepted = [[True, True, False], [True, True, True], [False, True, True], [True, True, True]]
     tokens = [[1, 2, 3], [4, 9, 9], [5, 6, 9], [9, 9, 9]]
     p = Program()
+    given_tensors = tensor(p, accepted, "bool"), tensor(p, tokens)
     output = p.call(
-        f"{REJECTION}keep_until_rejected", tensor(p, accepted, "bool"), tensor(p, tokens),
-        [3, 1, 2, 0], tensor(p, [7, 8, 3, 2]),
+        f"{REJECTION}keep_until_rejected", *given_tensors, [3, 1, 2, 0], tensor(p, [7, 8, 3, 2])
+    )
+    p.see(output.tolist())
+    p.see([held.tolist() for held in given_tensors])
+    expected = [[1, 2, 3, GAP], [4, 8, GAP, GAP], [5, GAP, GAP, GAP], [2, GAP, GAP, GAP]]
+    assert subject.run(p) == [expected, [accepted, tokens]]
+
+
+def test_08_3_hundreds_of_drafts(subject: Any) -> None:
+    """All of 300 are right, 140 of them, or none."""
+    counts, right = [300, 300, 200], [300, 140, 0]
+    drafts = [list(range(count)) for count in counts]
+    says = [[n + (n >= stop) for n in row] for row, stop in zip(drafts, right, strict=True)]
+    p = Program()
+    output = p.call(
+        f"{REJECTION}rejection_greedy_sample", tensor(p, [*itertools.chain(*drafts)]), counts,
+        tensor(p, [*itertools.chain(*says)]), tensor(p, [7, 8, 9]),
     )  # fmt: skip
     p.see(output.tolist())
-    expected = [[1, 2, 3, GAP], [4, 8, GAP, GAP], [5, GAP, GAP, GAP], [2, GAP, GAP, GAP]]
-    assert subject.run(p) == [expected]
+    expected = [kept(*case) for case in zip(drafts, says, [7, 8, 9], strict=True)]
+    assert subject.run(p) == [[row + [GAP] * (301 - len(row)) for row in expected]]
 
 
 def test_08_3_tokens_of_a_large_vocabulary(subject: Any) -> None:
@@ -177,26 +209,42 @@ def test_08_4_however_little_is_missing(subject: Any, seed: int, power: int) -> 
     assert kept_q == [q_row]
 
 
+@many
+@given(power=st.integers(-90, -70))
+def test_08_4_hardly_anything_is_missing(subject: Any, power: int) -> None:
+    """What only p allows, and p almost never: it sums to 1 all the same."""
+    little = 2.0**power
+    p = Program()
+    rows = [tensor(p, [x], "float32") for x in ([1.0, 0.0, 0.0], [1.0, little, little])]
+    p.see(p.call(f"{REJECTION}recovered_probs", tensor(p, [0]), *rows).tolist())
+    p.see(p.call(f"{REJECTION}recovered_probs", tensor(p, [0]), None, rows[1]).tolist())
+    assert subject.run(p) == [[[0.0, 0.5, 0.5]]] * 2
+
+
 def test_08_5_at_the_edges_of_the_question(subject: Any) -> None:
     """(q, p, u, accepted?) of one draft each; q None: it was chosen."""
     drawn = [(0.0, 0.5, 0.25, False), (0.0, 0.5, 0.0, False), (0.5, 0.0, 0.0, False),
              (0.5, 0.25, 0.25, True), (0.5, 0.25, 0.5, False), (0.25, 0.5, 0.75, True),
              (2**-30, 2**-31, 0.25, True), (2**-30, 2**-31, 0.75, False),
-             (2**-40, 2**-41, 0.25, True), (2**-40, 2**-41, 0.5, False)]  # fmt: skip
+             (2**-40, 2**-41, 0.25, True), (2**-40, 2**-41, 0.5, False),
+             (0.5, 0.5, 1 - 2**-20, True)]  # fmt: skip
     chosen = [(None, 0.5, 0.25, True), (None, 0.5, 0.5, False), (None, 0.0, 0.0, False),
               (None, 1.0, 0.75, True), (None, 0.25, 0.5, False)]  # fmt: skip
     p = Program()
+    numbers = []
     for cases in (drawn, chosen):
         size = len(cases)
+        numbers.append(tensor(p, [c[2] for c in cases], "float64"))
         q = None if cases is chosen else tensor(p, [[c[0], 1 - c[0]] for c in cases], "float64")
         output = p.call(
             f"{REJECTION}rejection_random_sample", tensor(p, [0] * size), [1] * size, q,
             tensor(p, [[c[1], 1 - c[1]] for c in cases], "float64"), tensor(p, [7] * size),
-            tensor(p, [1] * size), tensor(p, [c[2] for c in cases], "float64"),
+            tensor(p, [1] * size), numbers[-1],
         )  # fmt: skip
         p.see(output.tolist())
+    p.see([held.tolist() for held in numbers])
     expected = [[[0, 7] if c[3] else [1, GAP] for c in cases] for cases in (drawn, chosen)]
-    assert subject.run(p) == expected
+    assert subject.run(p) == [*expected, [[c[2] for c in cases] for cases in (drawn, chosen)]]
 
 
 @few
@@ -317,7 +365,16 @@ def test_08_6_repeated_drafts_and_no_penalties(subject: Any) -> None:
 
 
 @many
-@given(counts=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 9), st.booleans()), min_size=1))
+@given(
+    counts=st.lists(
+        st.tuples(
+            st.integers(0, 5) | st.integers(6, 600),
+            st.integers(0, 9) | st.integers(100, 100_000),
+            st.booleans(),
+        ),
+        min_size=1,
+    )
+)
 def test_08_7_what_stays(subject: Any, counts: list[tuple[int, int, bool]]) -> None:
     """Drafts, how many of them were accepted, and whether it was a chunk of a prompt."""
     scheduled, drafts, sampled, stays = [], [], [], []
@@ -339,7 +396,7 @@ def test_08_7_what_stays(subject: Any, counts: list[tuple[int, int, bool]]) -> N
 @many
 @given(
     observed=st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=8),
-    k=st.integers(0, 9),
+    k=st.integers(0, 40),
     quarters=st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 20)),
 )
 def test_08_11_counters_and_the_bill(
@@ -369,11 +426,15 @@ def test_08_11_counters_and_the_bill(
 
 
 def test_08_11_the_expectation_at_its_ends(subject: Any) -> None:
-    """Nothing is ever accepted; everything is, where a closed form would divide by zero."""
+    """Nothing is ever accepted; everything is, where a closed form would divide by zero; and almost
+    everything."""
     p = Program()
-    for acceptance in (0.0, 1.0, 1):
+    almost = 1 - 2.0**-12
+    for acceptance in (0.0, 1.0, 1, almost):
         p.see(p.call("mini_vllm.spec_decode.metrics:expected_tokens_per_step", acceptance, 4))
-    assert subject.run(p) == [1, 5, 5]
+    *found, last = subject.run(p)
+    assert found == [1, 5, 5]
+    assert abs(last - sum(almost**place for place in range(5))) < 1e-9
 
 
 def test_08_11_no_draft_one_draft_two(subject: Any) -> None:
