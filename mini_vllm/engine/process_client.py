@@ -47,6 +47,8 @@ HINT = (
 )
 LAST_OUTPUTS_SECONDS = 2.0
 """How long an engine's last outputs may lie unread after its end."""
+MOST_AT_ONCE = 8
+"""Steps that are read without a pause, however many wait: then others of the loop have a turn."""
 
 
 def make_engine_core(config: EngineConfig, scheduler: str, replica: int = 0) -> Any:
@@ -106,6 +108,7 @@ class ProcessClient:
         self.dead: str | None = None
         """Why the engine is gone; None while it lives."""
         self._closing = False
+        self._num_at_once = 0
         self._loop: asyncio.AbstractEventLoop | None = None
         """The one that reads, since somebody does."""
         self._read_to_the_end = threading.Event()
@@ -212,12 +215,16 @@ class ProcessClient:
             EngineDeadError: when the engine has said its last words.
         """
         self._loop = asyncio.get_running_loop()
+        if self._num_at_once == MOST_AT_ONCE:  # what waits already is received without a pause
+            self._num_at_once = 0
+            await asyncio.sleep(0)
         while not self._async_receiver.closed:
             first, content = await self._async_receiver.recv_multipart()
             kind = MessageKind(first)
             if kind == MessageKind.OUTPUTS:
                 outputs = decode_outputs(content)
                 outputs.is_late = bool(self._receiver.get(zmq.EVENTS) & zmq.POLLIN)
+                self._num_at_once = self._num_at_once + 1 if outputs.is_late else 0
                 return outputs
             if kind == MessageKind.ANSWER:
                 self._take_answer(decode_answer(content))

@@ -32,6 +32,7 @@ class Client(ProcessClient):
         self.process = SimpleNamespace(is_alive=lambda: True)  # type: ignore[assignment]
         self.dead = None
         self._closing = False
+        self._num_at_once = 0
         self._on_death = lambda reason: None
 
 
@@ -87,6 +88,33 @@ def test_outputs_that_are_followed_by_others_are_late(client: Client) -> None:
         return [*late, (await asyncio.wait_for(client.get_outputs(), 10)).is_late]
 
     assert asyncio.run(read()) == [True, True, False, False]
+
+
+def test_others_have_a_turn_though_ever_more_steps_wait(client: Client) -> None:
+    async def read() -> list[int]:
+        engine = client._context.socket(zmq.PUSH)
+        engine.connect(client.output)
+        for _ in range(20):
+            engine.send_multipart([MessageKind.OUTPUTS.value, encode(EngineCoreOutputs())])
+        await asyncio.sleep(0.2)
+        turns = 0
+
+        async def neighbour() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.create_task(neighbour())
+        await asyncio.sleep(0)
+        begin, seen = turns, []
+        for _ in range(20):
+            await client.get_outputs()
+            seen.append(turns - begin)
+        beside.cancel()
+        return seen
+
+    assert asyncio.run(read()) == [0] * 8 + [1] * 8 + [2] * 4
 
 
 def test_a_pause_of_another_kind_is_refused_before_anything_is_sent() -> None:
