@@ -335,6 +335,20 @@ def test_12_3_no_checksum_stands_for_a_set(subject: Any) -> None:
     assert subject.run(p) == [True, False, False, True]
 
 
+def test_12_3_the_empty_text_stands_at_both_ends(subject: Any) -> None:
+    """`$^|a`: first a move that is open at the end, then one that is open at the start."""
+    free = [[(1, "end")], [(2, "start")], []]
+    moves = [[((97, 97), 2)], [((98, 98), 2)], []]
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", free)
+    p.set(nfa, "moves", moves)
+    dfa = p.call(f"{REGEX}subset_construction", nfa, 0, 2)
+    for text in (b"", b"a", b"b", b"aa"):
+        p.see(p.call(f"{REGEX}matches", dfa, p.call("builtins:bytes", list(text))))
+    assert subject.run(p) == [True, True, False, False]
+
+
 def test_12_3_a_long_way_without_reading(subject: Any) -> None:
     """Three thousand free moves in a row, as letters that may all be missing make them."""
     p = Program()
