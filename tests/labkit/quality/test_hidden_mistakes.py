@@ -191,7 +191,6 @@ NONE_YET = {
     CHANGES: [
         "test_11_7_nobody_is_foreign",
         "test_11_4_who_is_in_use_stays_and_is_known",
-        "test_12_3_large_sets_are_refused_too",
         "test_12_8_a_mask_of_several_words",
         "test_10_1_where_the_input_is",
         "test_10_9_on_its_device",
@@ -230,7 +229,6 @@ NONE_YET = {
         "test_11_4_each_rule_of_going",
         "test_11_6_tensors_stay_where_they_are",
         "test_11_7_a_stranger_is_infinite",
-        "test_12_10_too_many_stacks_are_refused",
         "test_12_12_an_error_behind_a_draft",
         "test_12_2_an_anchor_in_the_middle",
         "test_12_2_anchors",
