@@ -37,9 +37,8 @@ openai client, 5 s; proxies up to 60). Whoever closes first must be the client, 
 send a request into a connection that is being closed, and see it fail. Upstream closes at 5 s, too.
 """
 GARBAGE_ALLOCATIONS = 10_000
-"""Objects made before Python looks for unreachable ones. A request brings some hundred, which all
-live until it ends: with Python's own 700, a quarter of what 1,500 at once cost went into looking.
-"""
+"""Objects made before Python looks for unreachable ones. Those of a request live until it ends:
+with Python's own 700, a quarter of what 1,500 at once cost the front end went into looking."""
 WATCH_SECONDS = 0.1
 LAST_ANSWERS_SECONDS = 5.0
 """How long answers that are complete may take to reach their readers."""
