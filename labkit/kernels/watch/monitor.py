@@ -31,7 +31,7 @@ from labkit.kernels.watch.hooks import MonitoredBuilder
 from labkit.kernels.watch.memory import DENSE, REGION_BITS, Memory, Region
 from labkit.kernels.watch.observation import Observation
 from labkit.kernels.watch.races import Races
-from labkit.kernels.watch.shims import interpreting, narrow, numpy_type, widen
+from labkit.kernels.watch.shims import forget, interpreting, narrow, numpy_type, widen
 from mini_vllm.kernels.launch import KernelSpec, Launch, Problem
 
 HALF_REGION = 1 << (REGION_BITS - 1)
@@ -72,6 +72,7 @@ def run_monitored(
             monitor.launch(builder, launch, getattr(kernels, launch.kernel), shuffle)
             for launch in spec.plan(**problem)
         )
+    forget(kernels)
     if ended:
         monitor.check_coverage()
     outputs = {

@@ -18,7 +18,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -310,6 +310,15 @@ def _constant_first(name: str) -> Callable[[Any, Any], Any]:
         return plain(self.value, other) if isinstance(other, tl.tensor) else stock(self, other)
 
     return apply
+
+
+def forget(module: ModuleType) -> None:
+    """Empty a module of kernels that have run. Triton keeps each that it has rewritten for ever, and
+    with it all that its module's names lead to: here a monitor, and every tensor of a case."""
+    rewritten = interpreter.InterpretedFunction.rewritten_fn
+    for function in [each for each in rewritten if each.__globals__ is vars(module)]:
+        del rewritten[function]
+    vars(module).clear()
 
 
 @contextmanager

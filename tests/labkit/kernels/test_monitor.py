@@ -524,3 +524,10 @@ def test_a_number_that_is_masked_off_is_the_other_even_if_that_is_0(run: Run) ->
     assert seen["y"][:3] == [[2.0 * column for column in range(6)]] * 3
     taken = run({LOAD: number.replace("row > 5", "row < 5")})
     assert taken["y"][1][:2] == [WANT[1][0], WANT[1][0] + 2]
+
+
+def test_no_run_keeps_the_tensors_of_those_before_it(run: Run) -> None:
+    """One process judges hundreds of cases, and some map gigabytes."""
+    for _ in range(4):
+        run()
+    assert run()["alive"] <= 1, "the last one's, which the interpreter's builder knows"
