@@ -313,8 +313,11 @@ def _constant_first(name: str) -> Callable[[Any, Any], Any]:
 
 
 def forget(module: ModuleType) -> None:
-    """Empty a module of kernels that have run. Triton keeps each that it has rewritten for ever, and
-    with it all that its module's names lead to: here a monitor, and every tensor of a case."""
+    """Empty a module of kernels that have run.
+
+    Triton keeps each that it has rewritten for ever, and with it all that its module's names lead
+    to: here a monitor, and every tensor of a case.
+    """
     rewritten = interpreter.InterpretedFunction.rewritten_fn
     for function in [each for each in rewritten if each.__globals__ is vars(module)]:
         del rewritten[function]
