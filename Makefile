@@ -6,7 +6,8 @@
 #   KERNEL=name  FILE=path  MODE=word  TRACE=path  AGAINST=path      what a target works on
 #   ARGS="..."                 further words for the command
 
-NUMBER := $(filter 0% 1% 2% 3% 4% 5% 6% 7% 8% 9%,$(MAKECMDGOALS))
+NUMBERS := $(filter 0% 1% 2% 3% 4% 5% 6% 7% 8% 9%,$(MAKECMDGOALS))
+NUMBER := $(subst $() ,.,$(NUMBERS))
 TASK ?= $(task)
 ARGS ?= $(args)
 ifndef PYTHON
@@ -43,7 +44,7 @@ demo: ## watch a real, small model answer through the whole engine
 lab-%: ## judge your answers of phase NN: what has changed; ARGS="--all" runs all of it
 	$(LABKIT) lab $* $(if $(TASK),--task $(TASK)) $(ARGS)
 lab:
-	$(LABKIT) lab $(NUMBER) $(ARGS)
+	$(LABKIT) lab $(NUMBER) $(if $(TASK),--task $(TASK)) $(ARGS)
 watch-%: ## judge phase NN again at every save
 	$(LABKIT) watch $* $(ARGS)
 hint-%: ## the next hint of phase NN
@@ -132,6 +133,6 @@ help: ## list the targets
 # Any other word is a slip of the fingers (lab_03, Lab-03, hint 03): labkit runs what it surely means,
 # or says what is near. FORCE, because a file of that name (labs) is no result of it.
 Makefile FORCE: ;
-$(if $(word 2,$(MAKECMDGOALS)),$(NUMBER)): ; @:
+$(if $(word 2,$(MAKECMDGOALS)),$(NUMBERS)): ; @:
 %: FORCE
 	$(SLIP) meant $@$(addprefix -,$(filter-out $@,$(NUMBER))) $(ARGS)

@@ -274,10 +274,20 @@ def call_typer(name: str, function: Callable[..., Any], rest: list[str]) -> int:
         app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
         app.command()(function)
     try:
-        app(args=rest, prog_name=f"labkit {name}")
+        done = app(args=rest, prog_name=f"python -m labkit {name}", standalone_mode=False)
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
-    return 0
+    except typer.Abort:
+        print("\nInterrupted.", file=sys.stderr)
+        return 130
+    except Exception as error:
+        said = getattr(error, "format_message", None)  # click's, of words that no command takes
+        if said is None:
+            raise
+        if shown := said().rstrip("."):  # nothing: it has shown its help
+            print(f"{shown}; `python -m labkit {name} --help` lists what it takes", file=sys.stderr)
+        return 2
+    return done if isinstance(done, int) else 0
 
 
 def run_module(module: str, words: list[str]) -> int:

@@ -51,15 +51,20 @@ def write_all(contents: Mapping[Path, str | bytes]) -> None:
 
 
 def _write_beside(path: Path, content: str | bytes) -> Path:
-    """A new file next to `path`, with its permissions: what is missing is one `os.replace`."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    """A new file next to `path`, with its permissions: what is missing is one `os.replace`. A
+    refusal names `path`, which somebody knows, and not that file."""
+    name = ""
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
         os.chmod(name, path.stat().st_mode if path.exists() else 0o644)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
+    except BaseException as error:
+        if name:
+            Path(name).unlink(missing_ok=True)
+        if isinstance(error, OSError) and (name or path.parent.is_dir()):
+            error.filename = str(path)
         raise
     return Path(name)
 

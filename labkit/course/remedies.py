@@ -10,8 +10,8 @@ REMEDIES = {
     errno.EDQUOT: "your quota is used up: free some space, and try again",
     errno.EROFS: "this disk is read-only: copy the course to a folder that you can write to",
     errno.ENOENT: "there is none of that name: look with `ls` what it is called",
-    errno.EACCES: "you may not read or write it: look at its owner with `ls -l`, or copy the course"
-    " to a folder of your own",
+    errno.EACCES: "you may not read or write it, or its folder: `ls -la` shows whose they are; or"
+    " copy the course to a folder of your own",
     errno.EPERM: "the system does not allow it: copy the course to a folder of your own",
     errno.EFBIG: "this system lets no file become so large: `ulimit -f` shows the limit",
     errno.EMFILE: "too many files are open: close other programs, and try again",

@@ -197,6 +197,52 @@ def replace_function(text: str, name: str, source: str, filename: str = "<source
     return "".join(lines[: function.first_line - 1]) + new + "".join(lines[end:])
 
 
+def put_back(text: str, name: str, blank: str, filename: str = "<source>") -> str:
+    """The text with one function as it is in `blank`: in its own place; where it is gone, behind
+    the nearest function that stands above it there, or at the end of its class or file.
+
+    Raises:
+        SourceError: `blank` does not have it, or its class is gone, too.
+    """
+    new = function_text(blank, find(blank, name))
+    known, family = functions(text, filename), name.rpartition(".")[0]
+    if name in known:
+        return replace_function(text, name, new, filename)
+    above = [each for each in functions(blank) if each.rpartition(".")[0] == family]
+    found = [known[each] for each in above[: above.index(name)] if each in known]
+    lines = lines_of(text)
+    if found:
+        column = found[-1].node.col_offset
+        line = _with_trailing_comments(lines, found[-1].end_line, column)
+    else:
+        line, column = _end_of(text, family, filename)
+    apart = "\n" if family else "\n\n"
+    body = indented(new.strip("\n"), " " * column) + "\n"
+    return "".join([*lines[:line], apart, body, *lines[line:]])
+
+
+def has_class_of(text: str, name: str) -> bool:
+    """Whether a function of that qualified name has a place in the text."""
+    try:
+        _end_of(text, name.rpartition(".")[0], "")
+    except SourceError:
+        return False
+    return True
+
+
+def _end_of(text: str, family: str, filename: str) -> tuple[int, int]:
+    """The last line of a class, "Outer.Inner", or of the file for "", and where what is in it
+    begins."""
+    body, line, column = parse(text, filename).body, len(lines_of(text)), 0
+    for name in filter(None, family.split(".")):
+        inner = (node for node in body if isinstance(node, ast.ClassDef) and node.name == name)
+        found = next(inner, None)
+        if not found:
+            raise SourceError(f"{filename} has no class {family!r}")
+        body, line, column = found.body, found.end_lineno or 0, found.body[0].col_offset
+    return line, column
+
+
 def _with_trailing_comments(lines: list[str], end: int, column: int) -> int:
     """Move `end` past comment lines that stand deeper than `def`: they belong to the body."""
     last = end

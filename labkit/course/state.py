@@ -9,6 +9,7 @@ ignores.
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,25 @@ ROWS: dict[str, type] = {"hints": int}
 
 class State:
     """Reads the file when made; each change writes it. What somebody has damaged counts as not
-    there."""
+    there, and is kept beside it when the file is written anew.
+
+    Attributes:
+        refused: why the system does not let the file be read; None if it does, or there is none.
+    """
 
     def __init__(self, root: Path) -> None:
         self.path = root / ".labkit" / "state.json"
+        self.refused: OSError | None = None
+        self._damaged = False
+        data: Any = {}
         try:
             data = json.loads(self.path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            data = {}
+        except (FileNotFoundError, NotADirectoryError):
+            pass
+        except OSError as error:
+            self.refused = error
+        except ValueError:
+            self._damaged = True
         tables = data.items() if isinstance(data, dict) else ()
         self.data: dict[str, dict[str, Any]] = {
             table: {key: row for key, row in rows.items() if isinstance(row, ROWS.get(table, dict))}
@@ -41,6 +53,20 @@ class State:
         return self.data.get(table, {}).get(key, default)
 
     def put(self, table: str, key: str, value: Any) -> None:
+        """Remember something.
+
+        Raises:
+            OSError: the file cannot be written, or could not be read, so that what it holds would
+                be lost.
+        """
+        if self.refused:
+            raise self.refused
+        if self._damaged:
+            kept = self.path.with_suffix(".damaged")
+            os.replace(self.path, kept)
+            shown = "/".join(kept.parts[-2:])
+            print(f"note: {self.path.name} was damaged, so progress begins anew; it is in {shown}")
+            self._damaged = False
         self.data.setdefault(table, {})[key] = value
         write_text(self.path, json.dumps(self.data, indent=1, sort_keys=True) + "\n")
 

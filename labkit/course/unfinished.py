@@ -55,7 +55,7 @@ class Unfinished:
         old = {path: kept.read_bytes() for path, kept in self._kept().items()}
         now = backup(self.root, [path for path in old if not _holds(path, old[path])], HALF)
         self._end_merge()
-        write_all(old)
+        write_all({path: data for path, data in old.items() if not _holds(path, data)})
         for path in old:  # what was written beside its place, and never got there
             for left in path.parent.glob(f".{path.name}.????????"):
                 left.unlink(missing_ok=True)

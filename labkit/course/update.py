@@ -49,6 +49,9 @@ def update(course: Course, pull: bool = True) -> list[Change]:
         text = text_of(root / name)
         if text is not None and blob_id(text) != recorded:
             mine[name] = text
+            if line := source.unresolved_merge(text):
+                todo = f"mend it, {AGAIN}; `make undo` takes the last update back"
+                return [Change("wrong", ".", f"{name}:{line} holds an unresolved merge: {todo}")]
     folder = backup(root, [root / name for name in [*mine, *([RECORD] if mine else [])]])
     changes = [Change("backup", folder.relative_to(root).as_posix())] if folder else []
     try:

@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from labkit.course.files import write_text
+from labkit.course.remedies import remedy
 from labkit.course.root import ROOT
 from labkit.inspector.page import build_page
 from labkit.inspector.perfetto import to_perfetto
@@ -60,7 +61,7 @@ def inspect(
     except RecordingError as error:
         _fail(str(error))
     except OSError as error:
-        _fail(f"{error.filename}: cannot be written: {error.strerror}")
+        _fail(f"cannot be written: {remedy(error)}")
 
 
 def _title(trace: Path, runs: list[Run]) -> str:

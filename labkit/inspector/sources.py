@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from labkit.course.remedies import remedy
 from labkit.course.root import ROOT
 from labkit.inspector.recording import RecordingError, Run, check_line, read_lines
 from labkit.trace.format import Add, Trace, TraceError, config_dict, parse_trace
@@ -118,9 +119,11 @@ def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise RecordingError(f"{path}: there is no such file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RecordingError(f"{path}: cannot be read: {error}") from None
+        raise RecordingError(f"{path}: there is no such file; docs/traces holds some") from None
+    except OSError as error:
+        raise RecordingError(f"{path}: cannot be read: {remedy(error)}") from None
+    except UnicodeDecodeError:
+        raise RecordingError(f"{path}: cannot be read as text, as traces are") from None
 
 
 def _whole_document(path: Path, text: str) -> dict[str, Any] | None:
@@ -131,7 +134,8 @@ def _whole_document(path: Path, text: str) -> dict[str, Any] | None:
         if _begins_with_a_step(text):
             return None
         place = f"{path}, line {error.lineno}, column {error.colno}"
-        raise RecordingError(f"{place}: this is not JSON: {error.msg}") from None
+        said = f"{place}: this is not JSON: {error.msg}"
+        raise RecordingError(f"{said}; docs/traces holds files that are") from None
     if not isinstance(data, dict):
         raise RecordingError(f"{path}: this is neither a trace nor a recording of steps")
     return data if data.keys() & {"config", "events", "trace"} and "step" not in data else None

@@ -12,6 +12,14 @@ from labkit.course import source
 from labkit.course.files import git, read_python
 from labkit.course.manifest import Phase
 from labkit.inside.alarm import shorten
+from labkit.judge.declared import declared_otherwise
+from labkit.judge.nearby import (
+    UPSTREAM_IMPORT,
+    about_module,
+    imports_vllm,
+    like_function,
+    why_missing,
+)
 from labkit.judge.public import Test
 from labkit.judge.suspects import place_of, source_line
 
@@ -23,12 +31,6 @@ class Problem:
     what: str
     lines: tuple[str, ...]
     todo: str
-
-
-UPSTREAM_IMPORT = (
-    "vLLM itself is not installed, and not needed: the course's names for the same things are in"
-    " mini_vllm, and what a file needs is imported at its top already."
-)
 
 
 COMPARING = {"all", "any", "equal", "array_equal", "allclose"}
@@ -71,11 +73,10 @@ def before(phase: Phase, notebook: bool = True) -> Problem | None:
     for module in phase.modules:
         path, shown = phase.lab_file(module), phase.lab_path(module)
         if not path.exists():
-            return Problem(
-                f"{shown} is missing.",
-                ("Your backups, if any, lie in .labkit/backups/.",),
-                f"make reset-{phase.number} puts the skeleton back",
-            )
+            known_of_it, back = why_missing(path, shown)
+            skeleton = f"make reset-{phase.number} puts the skeleton back"
+            todo = f"{back}, then make lab-{phase.number}" if back else skeleton
+            return Problem(f"{shown} is missing.", known_of_it, todo)
         try:
             text = read_python(path)
             unmerged = source.unresolved_merge(text)
@@ -86,14 +87,9 @@ def before(phase: Phase, notebook: bool = True) -> Problem | None:
             return _merge_problem(text, error.lineno or 1, shown, phase)
         except SyntaxError as error:
             return _syntax_problem(error, shown, phase)
-        for name, exercise in phase.holes(module).items():
+        for name in phase.holes(module):
             if name not in known:
-                number = exercise.number
-                return Problem(
-                    f"{shown} has no {name} any more; task {exercise.id} needs it.",
-                    ("Was it renamed, deleted, or moved by a change of indentation?",),
-                    f"bring it back, or: python -m labkit reset {phase.number} --task {number}",
-                )
+                return _gone(phase, module, name, text)
     if notebook and phase.notebook and not (phase.labs / "lab.ipynb").exists():
         return Problem(
             f"labs/{phase.slug}/lab.ipynb is missing.",
@@ -101,6 +97,23 @@ def before(phase: Phase, notebook: bool = True) -> Problem | None:
             f"make reset-{phase.number} puts the notebook back (your modules are backed up first)",
         )
     return None
+
+
+def _gone(phase: Phase, module: str, name: str, text: str) -> Problem:
+    """A function of a task that the learner's file does not have."""
+    shown, exercise = phase.lab_path(module), phase.holes(module)[name]
+    if not text.strip():
+        back = (
+            f"`make undo`, if a backup holds it; make reset-{phase.number} puts the skeleton back"
+        )
+        return Problem(f"{shown} is empty.", (), back)
+    given = phase.reference_file(module).read_text(encoding="utf-8")
+    alone = f" TASK={exercise.number}" if source.has_class_of(text, name) else ""
+    return Problem(
+        f"{shown} has no {name} any more; task {exercise.id} needs it.",
+        (like_function(name, source.functions(text, shown), given),),
+        f"bring it back; make reset-{phase.number}{alone} does, with a TODO in it",
+    )
 
 
 def _merge_problem(text: str, line: int, shown: str, phase: Phase) -> Problem:
@@ -190,15 +203,11 @@ def import_problem(phase: Phase, text: str) -> Problem:
         why[:0] = [f"It was stopped at: {code}"] if code else []
         return Problem(what, tuple(why), f"mend {place or 'that'}, then make lab-{phase.number}")
     what = f"{place or f'labs/{phase.slug}'} fails while it is imported, so no test could run."
-    said = [last, UPSTREAM_IMPORT] if "No module named 'vllm" in last else [last]
+    said = [last, *about_module(last, phase)]
+    said += [KEYBOARD] if "reading from stdin" in last else []
     said += [CIRCULAR] if "partially initialized module" in last else []
-    said += [
-        f"{phase.lab_file(module).name} stands in for {module}: from {module} import …"
-        for module in phase.modules
-        if f"No module named '{phase.lab_file(module).stem}'" in last
-    ]
     if "from __future__ imports must" in last:
-        said += [FUTURE_FIRST, *([UPSTREAM_IMPORT] if _imports_vllm(phase) else [])]
+        said += [FUTURE_FIRST, *([UPSTREAM_IMPORT] if imports_vllm(phase) else [])]
     return Problem(what, tuple(said), f"mend {place or 'that'}, then make lab-{phase.number}")
 
 
@@ -221,11 +230,6 @@ def _is_given(phase: Phase, module: str, code: str) -> bool:
     """Whether the reference has this line, too."""
     text = phase.reference_file(module).read_text(encoding="utf-8")
     return code in map(str.strip, text.splitlines())
-
-
-def _imports_vllm(phase: Phase) -> bool:
-    texts = [read_python(phase.lab_file(module)) for module in phase.modules]
-    return any(re.search(r"^\s*(from|import) vllm\b", text, re.MULTILINE) for text in texts)
 
 
 def test_line(test: Test, phase: Phase) -> str:
@@ -264,26 +268,6 @@ def _compares(question: ast.expr) -> bool:
     return False
 
 
-def _made_async(test: Test, phase: Phase) -> list[str]:
-    """Functions of the test's task that the learner made `async`, and the reference did not."""
-    exercise = next((each for each in phase.exercises if each.id == test.task), None)
-    if not exercise:
-        return []
-    files = (phase.lab_file(exercise.module), phase.reference_file(exercise.module))
-    try:
-        mine, theirs = (source.functions(read_python(file)) for file in files)
-    except (OSError, SyntaxError):  # the reference is judged, whatever lies in labs
-        return []
-    known = mine.keys() & theirs.keys() & set(exercise.functions)
-    return [
-        name
-        for name in exercise.functions
-        if name in known
-        and isinstance(mine[name].node, ast.AsyncFunctionDef)
-        and isinstance(theirs[name].node, ast.FunctionDef)
-    ]
-
-
 def _one(kind: str) -> str:
     """ "int" -> "an int"."""
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
@@ -301,8 +285,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
             f"Still running after {phase.test_seconds:g} s, so it was stopped (endless loop?)."
         )
         found.append(f"It was at {where}{code}" if where else "It was not in your file.")
-    elif error == "ModuleNotFoundError" and "'vllm" in detail.get("message", ""):
-        found.append(UPSTREAM_IMPORT)
+    elif error == "ModuleNotFoundError":
+        found += about_module(detail.get("message", ""), phase)
     elif error == "BdbQuit" or "reading from stdin" in detail.get("message", ""):
         found.append(KEYBOARD)
     elif re.search(OTHER_DEVICE, detail.get("message", "")):
@@ -315,11 +299,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(f"Out of memory at {phase.memory_mb} MB: does a list grow in a loop? {where}")
     elif error == "OSError" and "File too large" in detail.get("message", ""):
         found.append(f"It printed without an end, so it was stopped. {where}")
-    found += [
-        f"{name} is an `async def`: a call of it only makes a coroutine, and nothing in it runs."
-        " Here it is a plain `def`."
-        for name in _made_async(test, phase)
-    ]
+    exercise = next((each for each in phase.exercises if each.id == test.task), None)
+    found += declared_otherwise(phase, exercise) if exercise else []
     returned = detail.get("returned")
     if returned and returned["type"] == "NoneType":
         found.append(

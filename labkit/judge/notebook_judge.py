@@ -21,6 +21,7 @@ from typing import Any
 from labkit import notebook
 from labkit.course import notebook_source, source
 from labkit.course.manifest import Course, Phase
+from labkit.course.remedies import remedy
 from labkit.course.skeleton import is_todo
 from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
@@ -150,9 +151,10 @@ def main(root: str, number: str, report: str) -> None:
     solved = os.environ.get("LAB") == "reference"
     try:
         records = judge(phase, solved, Path(report).with_suffix(".at"))
-    except ValueError as error:
-        title = "lab.ipynb"
-        records = [{"task": "notebook", "title": title, "outcome": "failed", "message": str(error)}]
+    except (ValueError, OSError) as error:
+        said = remedy(error) if isinstance(error, OSError) else str(error)
+        about = {"task": "notebook", "title": "lab.ipynb"}
+        records = [about | {"outcome": "failed", "message": said}]
     Path(report).write_text(json.dumps(records), encoding="utf-8")
 
 

@@ -275,12 +275,20 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
         _blame(list(tests.values()), stack)
     result = PhaseResult(phase, list(tests.values()), broken=broken, stack=stack)
     result.seconds, result.busy = done.seconds, busy
-    if not (ended or hung or broken):
-        signalled = done.code is not None and done.code < 0
-        result.died = f"signal {-(done.code or 0)}" if signalled else f"exit code {done.code}"
     cut_off = {"hang", "not run"} & {test.outcome for test in result.tests}
+    if not (hung or broken) and (not ended or cut_off == {"not run"}):
+        result.died = _how_it_ended(done)
     result.whole, result.shared = ended and not hung and not cut_off, shared
     return result
+
+
+def _how_it_ended(done: child.Finished) -> str:
+    """Of a process that ended before its tests: its signal, the error that pytest met in its own
+    work, as where a test has closed its stdout, or its exit code."""
+    if done.code is not None and done.code < 0:
+        return f"signal {-done.code}"
+    said = re.findall(r"^(?:INTERNALERROR> )?(\w+Error: .+)", f"{done.stdout}\n{done.stderr}", re.M)
+    return str(said[-1]) if said else f"exit code {done.code}"
 
 
 def _frames(stack: str) -> list[tuple[str, int, str]]:
@@ -302,7 +310,10 @@ def _blame_end(result: PhaseResult) -> None:
     running = next((test for test in result.tests if test.outcome == "not run"), None)
     if running and result.died:
         frames = _frames(result.stack)
-        message = f"here the whole process ended ({result.died}): by os._exit, a signal or a crash?"
+        message = (
+            f"here the whole process ended ({result.died}): by os._exit, a signal, a crash, or a"
+            " closed sys.stdout?"
+        )
         running.outcome, running.detail = "failed", {"message": message, "frames": frames}
 
 

@@ -88,6 +88,8 @@ class Reporter:
             if stood or isinstance(error, EndlessLoop):
                 self.hangs += 1
                 self.endless.add(_task(item))
+            elif self._ends_the_tests(item, error):
+                raise RuntimeError("a test was to end here, or all of them") from None
             elif self._worth_a_second_run(item, error):
                 alarm.arm(self.seconds)
                 self.extra[item.nodeid]["returned"] = wrong_return(item, self.watched)
@@ -97,6 +99,13 @@ class Reporter:
             record = self.extra.setdefault(item.nodeid, {})
             record["seconds"] = time.perf_counter() - begin
             record["entered"] = sorted(reach.taken())
+
+    def _ends_the_tests(self, item: pytest.Item, error: BaseException) -> bool:
+        """Whether the learner's file has raised what pytest takes for a wish: to leave this test
+        out, or to end the run. It is a failure like any other."""
+        wishes = pytest.skip.Exception | pytest.exit.Exception | KeyboardInterrupt
+        files = [file for file, *_ in self.extra[item.nodeid]["frames"]]
+        return isinstance(error, wishes) and bool(self.watched.keys() & {*files[-1:]})
 
     def _worth_a_second_run(self, item: pytest.Item, error: BaseException) -> bool:
         """Once a task: the first failure is the one that the screen explains."""

@@ -418,8 +418,7 @@ def reset_task(phase: Phase, exercise: Exercise) -> dict[Path, str]:
     try:
         text = read_as_utf8(path)
         for name in exercise.functions:
-            hole = source.function_text(blank, source.find(blank, name))
-            text = source.replace_function(text, name, hole, shown)
+            text = source.put_back(text, name, blank, shown)
     except (OSError, SyntaxError, source.SourceError) as error:
         raise source.SourceError(
             f"{shown} cannot be reset task by task ({error});"

@@ -12,6 +12,8 @@ def progress() -> None:
     """Every phase: built (points, notebook, hints), debugged, changed, predicted."""
     known, out = course(), Screen()
     state = State(known.root)
+    if state.refused:
+        raise state.refused
     earned = total = 0
     for phase in known.phases:
         if not phase.ready:

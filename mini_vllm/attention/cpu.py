@@ -11,7 +11,8 @@ A step's requests are put into groups that need no ragged arithmetic:
                                                              d0      x x x x x x x x x . .
 
 Where `kernels/cpu.cpp` can be built, all short queries are one group, and its kernel reads their
-keys and values from the pages where they lie. Otherwise, and for prefills:
+keys and values from the pages where they lie; prompts of a short context, too, where it is faster.
+Otherwise, and for other prefills:
 
 For each group one gather copies the pages into a dense buffer, and one call of torch's
 `scaled_dot_product_attention` (a flash kernel on CPU) does the rest. Indices and masks depend only
@@ -34,6 +35,10 @@ from mini_vllm.kernels import native
 MAX_SHORT_QUERY = 16
 """Queries up to this length are computed as decodes are. A whole group of them costs one gather
 and one call; each alone would cost as much as a prompt."""
+
+MAX_SHORT_CONTEXT = 512
+"""Tokens of context up to which our kernel, which takes each token alone, is faster than torch's
+for whole prompts, if that takes half vectors and two or more query heads share a key head."""
 
 
 class Group:
@@ -90,9 +95,13 @@ def as_slice(rows: Tensor) -> slice | Tensor:
 
 
 class PagedTokens:
-    """Tokens of queries no longer than `longest`, for the kernel that reads pages in place."""
+    """Tokens of some requests, for the kernel that reads pages in place.
 
-    def __init__(self, metadata: AttentionMetadata, longest: int = MAX_SHORT_QUERY) -> None:
+    Args:
+        are_taken: `[num_reqs]` bool, the requests; None: all.
+    """
+
+    def __init__(self, metadata: AttentionMetadata, are_taken: np.ndarray | None = None) -> None:
         self.table = metadata.block_table
         num_reqs = metadata.num_reqs
         if metadata.max_query_len == 1:  # only decodes: a token is a request
@@ -104,10 +113,10 @@ class PagedTokens:
         behind = seq_lens - lens.cumsum()  # how much further a request's text goes than the batch
         ends = np.arange(1, len(rows) + 1) + behind[rows]  # a token sees what is before, and itself
         self.tokens = slice(0, len(rows))
-        if metadata.max_query_len > longest:
-            is_short = np.flatnonzero((lens <= longest)[rows])
-            rows, ends = rows[is_short], ends[is_short]
-            self.tokens = as_slice(torch.from_numpy(is_short))
+        if are_taken is not None and not are_taken.all():
+            taken = np.flatnonzero(are_taken[rows])
+            rows, ends = rows[taken], ends[taken]
+            self.tokens = as_slice(torch.from_numpy(taken))
         self.rows, self.ends = torch.from_numpy(rows), torch.from_numpy(ends.astype(np.int32))
 
     def attend(self, query: Tensor, kv_cache: Tensor, scale: float, window: int | None) -> Tensor:
@@ -117,19 +126,25 @@ class PagedTokens:
 
 
 def make_groups(
-    metadata: AttentionMetadata, num_blocks: int, block_size: int, has_kernel: bool = False
+    metadata: AttentionMetadata,
+    num_blocks: int,
+    block_size: int,
+    has_kernel: bool = False,
+    most_context: int = 0,
 ) -> list[Group | PagedTokens]:
-    """Group the requests of one step; `num_blocks` is the size of the cache."""
-    members: dict[tuple[int, int], list[int]] = {}
+    """Group the requests of one step; `num_blocks` is the size of the cache.
+
+    Our kernel, if there is one, takes short queries, and all of at most `most_context` tokens.
+    """
+    lens, seq_lens = np.array(metadata.query_lens_cpu), np.array(metadata.seq_lens_cpu)
+    are_taken = ((lens <= MAX_SHORT_QUERY) | (seq_lens <= most_context)) & has_kernel
     groups: list[Group | PagedTokens] = []
-    if has_kernel and min(metadata.query_lens_cpu, default=0) <= MAX_SHORT_QUERY:
-        groups.append(PagedTokens(metadata))
-    lens = zip(metadata.query_lens_cpu, metadata.seq_lens_cpu, strict=True)
-    for row, (query_len, seq_len) in enumerate(lens):
-        is_short = query_len <= MAX_SHORT_QUERY
-        if is_short and has_kernel:
-            continue
-        if is_short:  # up to 64, 128, 256 ... tokens of context share a group
+    if are_taken.any():
+        groups.append(PagedTokens(metadata, are_taken))
+    members: dict[tuple[int, int], list[int]] = {}
+    for row in np.flatnonzero(~are_taken).tolist():
+        query_len, seq_len = metadata.query_lens_cpu[row], metadata.seq_lens_cpu[row]
+        if query_len <= MAX_SHORT_QUERY:  # up to 64, 128, 256 ... tokens of context share a group
             seq_len = (max(seq_len, 64) - 1).bit_length()
         members.setdefault((query_len, seq_len), []).append(row)
     return groups + [Group(metadata, rows, num_blocks, block_size) for rows in members.values()]
@@ -190,8 +205,10 @@ class CpuAttention:
         if metadata.plan is None:
             has_kernel = native.can_run(query) and kv_cache.dtype in native.NAMES
             has_kernel = has_kernel and query.shape[2] % native.LANES == 0
-            num_blocks, block_size = kv_cache.shape[1:3]
-            metadata.plan = make_groups(metadata, num_blocks, block_size, has_kernel)
+            num_blocks, block_size, num_kv_heads = kv_cache.shape[1:4]
+            is_faster = native.has_narrow_mkl() and query.shape[1] > num_kv_heads
+            most_context = MAX_SHORT_CONTEXT if is_faster else 0
+            metadata.plan = make_groups(metadata, num_blocks, block_size, has_kernel, most_context)
         groups = metadata.plan
         if len(groups) == 1:
             return self._attend(query, kv_cache, groups[0], scale, sliding_window)

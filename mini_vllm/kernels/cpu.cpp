@@ -296,30 +296,36 @@ struct Softmax {
         }
     }
 
-    // Rows of one head lie far apart, where the processor expects nothing: ask for them one page ahead.
-    void expect_page(const C* page) const {
-        for (i64 t = 0; t < block_size; ++t)
+    // Rows of one head lie far apart, where the processor expects nothing. So each page is asked for, a few
+    // rows at a time, while the one that is read before it is computed.
+    void expect(const C* rows, i64 count) const {
+        for (i64 t = 0; t < count; ++t)
             for (i64 i = 0; i < size; i += 64 / static_cast<i64>(sizeof(C)))
-                __builtin_prefetch(page + t * width + i);
+                __builtin_prefetch(rows + t * width + i);
     }
 
     // The scores of a page, whose first token is number `at` of the span. Those that its query does not
     // see are computed along: nobody reads them.
-    void score_page(const Partner<C>* q, const C* k, i64 at) {
+    void score_page(const Partner<C>* q, const C* k, i64 at, const C* ahead) {
         constexpr int N = DOTS / G;
         i64 t = 0;
-        for (; t + N <= block_size; t += N)
+        for (; t + N <= block_size; t += N) {
+            expect(ahead + t * width, N);
             dot_products<G, N>(score + at + t, span, q, k + t * width, size, width, scale);
+        }
         for (; t < block_size; ++t)
             dot_products<G, 1>(score + at + t, span, q, k + t * width, size, width, scale);
     }
 
-    void add_page(const C* v, i64 at, i64 lo, i64 hi) {  // those of it that are among tokens lo .. hi
+    // Of a page, the tokens that are among lo .. hi of the span.
+    void add_page(const C* v, i64 at, i64 lo, i64 hi, const C* ahead) {
         constexpr int N = 4;
         i64 t = lo > at ? lo - at : 0;
         hi = hi - at < block_size ? hi - at : block_size;
-        for (; t + N <= hi; t += N)
+        for (; t + N <= hi; t += N) {
+            expect(ahead + t * width, N);
             add_values<G, N>(sum_v, score + at + t, span, v + t * width, size, width);
+        }
         for (; t < hi; ++t) add_values<G, 1>(sum_v, score + at + t, span, v + t * width, size, width);
     }
 
@@ -348,6 +354,13 @@ inline bool are_pages(const std::int32_t* pages, i64 count, i64 num_blocks) {
     return true;
 }
 
+// One token and one key head: where their numbers lie, and what is seen.
+struct Task {
+    i64 token, offset, query;  // offset: of the head in a row of the cache; query: the first of its queries
+    const std::int32_t* pages;
+    i64 begin, end, from, behind;  // the tokens that it sees, and their pages
+};
+
 // Attention of single tokens over their requests' pages, read where they lie. One task is one token and
 // one key head, with G of the `group` query heads that share it. `size` is a multiple of LANES. Returns
 // a token that has a page outside the cache, or -1.
@@ -357,7 +370,16 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
                     i64 group, i64 size, i64 num_blocks, i64 block_size, i64 table_stride,
                     i64 query_stride, i64 window, float scale, int threads) {
     const i64 width = kv_heads * size, step = block_size * width, parts = group / G;
+    const i64 num_tasks = tokens * kv_heads * parts;
     const i64 at_once = Softmax<G, C>::pages_of_span(block_size), span = at_once * block_size;
+    const auto task_of = [&](i64 number) {
+        const i64 token = number / (kv_heads * parts), rest = number % (kv_heads * parts);
+        const i64 end = ends[token], begin = end > window ? end - window : 0;
+        return Task{token, rest / parts * size, rest / parts * group + rest % parts * G,
+                    table + rows[token] * table_stride, begin, end, begin / block_size,
+                    (end + block_size - 1) / block_size};
+    };
+    const auto place = [&](const Task& task, i64 page) { return task.pages[page] * step + task.offset; };
     i64 bad = -1;
 #pragma omp parallel num_threads(threads) if (threads > 1)
     {
@@ -365,36 +387,38 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
         std::vector<Partner<C>> q(static_cast<std::size_t>(G * size));
         Softmax<G, C> softmax{buffer.data(), buffer.data() + G * size, size, width, block_size, span, scale,
                               {}, {}};
+        i64 expected = 0;  // the first page whose keys nobody has asked for
 #pragma omp for schedule(static)
-        for (i64 task = 0; task < tokens * kv_heads * parts; ++task) {
-            const i64 token = task / (kv_heads * parts), rest = task % (kv_heads * parts);
-            const i64 head = rest / parts, offset = head * size, first = head * group + rest % parts * G;
-            for (i64 i = 0; i < G * size; ++i)
-                put(q[static_cast<std::size_t>(i)], get(query[token * query_stride + first * size + i]));
-            softmax.start();
-            const std::int32_t* pages = table + rows[token] * table_stride;
-            const i64 end = ends[token], begin = end > window ? end - window : 0;
-            const i64 from = begin / block_size, behind = (end + block_size - 1) / block_size;
-            if (!are_pages(pages + from, behind - from, num_blocks)) {
+        for (i64 number = 0; number < num_tasks; ++number) {
+            const Task task = task_of(number), next = task_of(number + 1 < num_tasks ? number + 1 : number);
+            if (!are_pages(task.pages + task.from, task.behind - task.from, num_blocks)) {
 #pragma omp atomic write
-                bad = token;
+                bad = task.token;
                 continue;
             }
-            for (i64 page = from; page < behind; page += at_once) {
-                const i64 some = behind - page < at_once ? behind - page : at_once, start = page * block_size;
-                const i64 lo = begin > start ? begin - start : 0;
-                const i64 hi = end - start < span ? end - start : span;
-                const auto place = [&](i64 i) { return pages[page + i] * step + offset; };
-                for (i64 i = 0; i < some; ++i) {
-                    softmax.expect_page(values + place(i));
-                    if (page + i + 1 < behind) softmax.expect_page(keys + place(i + 1));
-                    softmax.score_page(q.data(), keys + place(i), i * block_size);
+            const T* own = query + task.token * query_stride + task.query * size;
+            for (i64 i = 0; i < G * size; ++i) put(q[static_cast<std::size_t>(i)], get(own[i]));
+            softmax.start();
+            for (i64 page = task.from; page < task.behind; page += at_once) {
+                const i64 stop = page + at_once < task.behind ? page + at_once : task.behind;
+                const i64 start = page * block_size, hi = task.end - start < span ? task.end - start : span;
+                const i64 lo = task.begin > start ? task.begin - start : 0;
+                for (i64 i = page; i < stop; ++i) {
+                    if (i + 1 >= expected && i + 1 < stop)
+                        softmax.expect(keys + place(task, i + 1), block_size);
+                    softmax.score_page(q.data(), keys + place(task, i), (i - page) * block_size,
+                                       values + place(task, i));
                 }
                 softmax.weigh(lo, hi);
-                for (i64 i = 0; i < some; ++i)
-                    softmax.add_page(values + place(i), i * block_size, lo, hi);
+                const Task& then = stop < task.behind ? task : next;
+                expected = stop < task.behind ? stop : next.from;
+                for (i64 i = page; i < stop; ++i) {
+                    softmax.add_page(values + place(task, i), (i - page) * block_size, lo, hi,
+                                     keys + place(then, expected));
+                    if (expected + 1 < then.behind) ++expected;
+                }
             }
-            T* to = out + (token * kv_heads * group + first) * size;
+            T* to = out + (task.token * kv_heads * group + task.query) * size;
             for (int g = 0; g < G; ++g)
                 for (i64 i = 0; i < size; ++i)
                     put(to[g * size + i], softmax.sum_v[g * size + i] / softmax.total[g]);
@@ -435,6 +459,15 @@ inline floats part(const bf16* columns, int i, int p) {
     return as_floats(i ? both & 0xffff0000u : both << 16);
 }
 
+// Memory is slower than the products of a dozen tokens, and faster than those of more: so that neither waits
+// for the other, what lies so many columns further is asked for. It may be of the next block, or of nobody.
+constexpr i64 AHEAD = 256;
+template <class W>
+inline void expect_columns(const W* columns) {
+    for (i64 i = 0; i < TOGETHER<W> * ROWS; i += 64 / static_cast<i64>(sizeof(W)))
+        __builtin_prefetch(columns + AHEAD * ROWS + i);
+}
+
 // out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
 template <int R, int N, int STRIDE, class W>
 inline void add_products(float* out, const float* x, const W* tile, i64 columns, i64 out_stride,
@@ -443,11 +476,13 @@ inline void add_products(float* out, const float* x, const W* tile, i64 columns,
     floats sums[N][PARTS];
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
-    for (i64 c = 0; c < columns; c += TOGETHER<W>)
+    for (i64 c = 0; c < columns; c += TOGETHER<W>) {
+        if constexpr (R == ROWS && N > 4) expect_columns(tile + c * ROWS);  // fewer only wait for memory
         for (int i = 0; i < TOGETHER<W>; ++i)
             for (int t = 0; t < N; ++t)
                 for (int p = 0; p < PARTS; ++p)
                     sums[t][p] += x[t * x_stride + c + i] * part(tile + c * STRIDE, i, p);
+    }
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
@@ -526,7 +561,8 @@ inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 
     floats sums[N][PARTS];
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
-    for (i64 c = 0; c < columns; c += 2)
+    for (i64 c = 0; c < columns; c += 2) {
+        expect_columns(block + c * ROWS);
         for (int t = 0; t < N; ++t) {
             std::uint32_t pair;
             std::memcpy(&pair, x + t * x_stride + c, sizeof pair);
@@ -535,6 +571,7 @@ inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 
                 sums[t][p] = add_pairs(sums[t][p], pair + words{}, weights);
             }
         }
+    }
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
@@ -1152,6 +1189,15 @@ FOR_LAYERS(float, f32)
 FOR_LAYERS(bf16, bf16)
 
 extern "C" int multiplies_bf16() { return MULTIPLIES_BF16; }
+
+extern "C" int has_narrow_mkl() {
+#ifdef __AVX512F__
+    __builtin_cpu_init();
+    return !__builtin_cpu_is("intel");
+#else
+    return 0;
+#endif
+}
 
 extern "C" void multiply_int8(float* out, const std::int16_t* x, const std::int8_t* packed,
                               const float* scales, i64 tokens, i64 rows, i64 columns, int threads) {

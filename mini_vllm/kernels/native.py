@@ -43,7 +43,8 @@ LANES = 16
 ROWS = 32
 """Rows of a weight that lie together for `linear`; a weight has a multiple of them."""
 FEW_TOKENS = 32
-"""Tokens up to which `linear` is faster in float32 than PyTorch's product of the plain weight."""
+"""Tokens up to which `linear` is faster in float32 than PyTorch's product of the plain weight; with
+a narrow MKL it always is."""
 INT4_BLOCKS = (64, 32)
 """Rows of a packed int4 weight that lie together, as `multiply_int4` knows them."""
 PLACES = (0, 16, 4, 20, 8, 24, 12, 28)
@@ -85,6 +86,17 @@ def multiplies_bf16() -> bool:
     """Whether the processor multiplies bfloat16, and `linear` with it."""
     found = library()
     return found is not None and bool(found.multiplies_bf16())
+
+
+def has_narrow_mkl() -> bool:
+    """Whether PyTorch's product in float32 takes half of a vector at a time, and `linear` a whole.
+
+    MKL computes it, which leaves AVX-512 to Intel's processors.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    found = library()
+    return found is not None and bool(found.has_narrow_mkl())
 
 
 def cache_folder() -> Path:

@@ -282,10 +282,11 @@ class UnquantizedLinearMethod:
 
     def apply(self, layer: Linear, x: Tensor, bias: Tensor | None) -> Tensor:
         weight: Tensor | None = layer.weight
-        is_ours = weight is None or len(x) <= native.FEW_TOKENS
+        has_rival = x.dtype == torch.float32 and not native.has_narrow_mkl()
+        is_ours = weight is None or len(x) <= native.FEW_TOKENS or not has_rival
         if layer.blocks is not None and is_ours and native.can_run(x):
             return native.linear(x, layer.blocks, bias)
-        is_onednns = x.dtype != torch.float32 or len(x) < MIN_UNPACKED_TOKENS
+        is_onednns = not has_rival or len(x) < MIN_UNPACKED_TOKENS
         if layer.packed is not None and is_onednns:
             return packed_linear(x, layer.packed, bias)
         return F.linear(x, (unpacked(layer) if weight is None else weight).to(x.dtype), bias)

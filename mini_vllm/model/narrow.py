@@ -122,7 +122,7 @@ def places_of(rope: tuple[Tensor, Tensor], metadata: AttentionMetadata) -> nativ
     """Where a step's tokens stand: made by its first layer, and kept for the others."""
     places: native.Places | None = metadata.places
     if places is None or places.rope is not rope:
-        tokens = PagedTokens(metadata, longest=metadata.max_query_len)
+        tokens = PagedTokens(metadata)
         placed = (metadata.slot_mapping, tokens.table, tokens.rows, tokens.ends)
         metadata.places = places = native.Places(rope, *placed)
     return places

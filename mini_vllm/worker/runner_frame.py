@@ -331,8 +331,8 @@ class RunnerFrame(ABC):
             state = self.requests[req_id]
             num_logprobs = state.sampling_params.prompt_logprobs
             first = seq_len - num_tokens + 1
-            targets = state.prompt_token_ids[first : seq_len + 1]
-            if num_logprobs is not None and targets:
+            if num_logprobs is not None and first < len(state.prompt_token_ids):
+                targets = state.prompt_token_ids[first : seq_len + 1]
                 logits = self.model.compute_logits(hidden[start : start + len(targets)])
                 entries = prompt_logprob_entries(logits, targets, num_logprobs)
                 result.prompt_logprobs[req_id] = PromptLogprobs(first, entries)

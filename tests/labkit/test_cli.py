@@ -59,6 +59,22 @@ def test_help_shows_authors_commands_only_when_asked(capsys: pytest.CaptureFixtu
     assert "--help --all" in shown
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--nonsense"], "No such option: --nonsense; `python -m labkit lab --help` lists"),
+        (["3", "hello"], "Got unexpected extra argument(s) (hello); `python -m labkit lab"),
+        (["3", "--task"], "Option '--task' requires an argument; `python -m labkit lab"),
+    ],
+)
+def test_words_that_a_command_does_not_take_are_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["lab", *words]) == 2
+    told = capsys.readouterr()
+    assert told.out == "" and said in told.err and told.err.count("\n") == 1
+
+
 def test_typer_functions_get_their_arguments_and_give_their_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

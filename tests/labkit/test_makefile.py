@@ -139,7 +139,13 @@ def test_a_slip_reaches_labkit_even_where_a_file_has_its_name(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("typed", "said"),
-    [("lab 03", "lab 03"), ("hint 3", "meant hint-3"), ("labs 03.2", "meant labs-03.2")],
+    [
+        ("lab 03", "lab 03"),
+        ("hint 3", "meant hint-3"),
+        ("labs 03.2", "meant labs-03.2"),
+        ("lab 3 2", "lab 3.2"),
+        ("hint 3 2", "meant hint-3.2"),
+    ],
 )
 def test_a_number_behind_a_blank_belongs_to_the_word(tmp_path: Path, typed: str, said: str) -> None:
     python = tmp_path / "python"
@@ -170,6 +176,10 @@ def test_lab_reaches_the_command_through_the_environment(tmp_path: Path) -> None
         ("labs/16-policies-and-capstone", ["diff"], "diff 16"),
         ("labs/03-scheduler", ["progress"], "progress"),
         ("labs", ["lab-03"], "lab 03"),
+        ("labs", ["03-scheduler"], "meant 03-scheduler"),
+        ("tests", ["lab-03"], "lab 03"),
+        ("docs", ["hint-03", "TASK=2"], "hint 03 2"),
+        ("phases", ["lab03"], "meant lab03"),
     ],
 )
 def test_make_in_a_lab_s_own_folder_leads_to_its_phase(

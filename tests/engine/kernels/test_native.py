@@ -109,13 +109,24 @@ def scene(
 @pytest.mark.parametrize("window", [None, 1, 7, 1000])
 @pytest.mark.parametrize("group", [1, 2, 3, 4, 6])
 @pytest.mark.parametrize("block_size", [1, 5, 16])
-def test_attention_equals_the_reference(window: int | None, group: int, block_size: int) -> None:
-    """Decodes, drafts to verify and a prompt in one step; float32 against plain torch."""
-    lens = [(1, 1), (1, 40), (1, 17), (4, 4), (3, 33), (16, 50), (18, 21)]
+@pytest.mark.parametrize("is_narrow", [True, False])
+def test_attention_equals_the_reference(
+    window: int | None,
+    group: int,
+    block_size: int,
+    is_narrow: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Decodes, drafts to verify and prompts in one step; float32 against plain torch."""
+    monkeypatch.setattr(native, "has_narrow_mkl", lambda: is_narrow)
+    lens = [(1, 1), (1, 40), (1, 17), (4, 4), (3, 33), (17, 514), (16, 50), (18, 21), (20, 512)]
     metadata, kv_cache = scene(lens, block_size, 2, 32, torch.float32)
     query = torch.randn(sum(n for n, _ in lens), 2 * group, 32)
     actual = CpuAttention().forward(query, kv_cache, metadata, 0.3, window)
-    assert isinstance(metadata.plan[0], PagedTokens)
+    in_place, *others = metadata.plan
+    assert isinstance(in_place, PagedTokens)
+    assert len(in_place.rows) == 26 + (38 if is_narrow and group > 1 else 0)
+    assert len(others) == (1 if is_narrow and group > 1 else 3)
     metadata.plan = None
     expected = ReferenceAttention().forward(query, kv_cache, metadata, 0.3, window)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
@@ -249,10 +260,10 @@ def test_registers_of_other_processors(width: int, tmp_path: Path) -> None:
 @needs_compiler
 @pytest.mark.parametrize("has_bias", [False, True])
 @pytest.mark.parametrize(("rows", "columns"), [(32, 1), (64, 33), (96, 192)])
-def test_a_product_of_few_tokens(rows: int, columns: int, has_bias: bool) -> None:
+def test_a_product(rows: int, columns: int, has_bias: bool) -> None:
     weight, bias = torch.randn(rows, columns), torch.randn(rows) if has_bias else None
     blocks = native.pack(weight)
-    for num_tokens in range(1, native.FEW_TOKENS + 1):
+    for num_tokens in (*range(1, native.FEW_TOKENS + 1), 300, 601):
         x = torch.randn(num_tokens, 2 * columns)[:, ::2]  # rows and columns apart
         wanted = torch.nn.functional.linear(x, weight, bias)
         torch.testing.assert_close(native.linear(x, blocks, bias), wanted, rtol=1e-4, atol=1e-4)

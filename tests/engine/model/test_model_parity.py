@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -239,6 +240,30 @@ def test_packed_linear_equals_plain(
     assert (linear.blocks is not None) == is_ours
     assert is_ours or linear.packed is not None or not layers.can_pack(torch.float32)
     torch.testing.assert_close(linear(x), expected, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("is_narrow", [True, False])
+@pytest.mark.parametrize("rows", [96, 90, 1056, 1050])
+@pytest.mark.parametrize("tokens", [1, 33, 600])
+@torch.inference_mode()
+def test_who_multiplies_many_tokens(
+    tokens: int, rows: int, is_narrow: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PyTorch, a small weight in float32; but we do where its product takes half vectors."""
+    monkeypatch.setattr(layers.native, "has_narrow_mkl", lambda: is_narrow)
+    ours = mock.Mock(wraps=layers.native.linear)
+    monkeypatch.setattr(layers.native, "linear", ours)
+    torch.manual_seed(0)
+    linear = layers.Linear(1000, rows, bias=True)
+    for parameter in linear.parameters():
+        parameter.data.normal_()
+    x = torch.randn(tokens, 1000)
+    expected = torch.nn.functional.linear(x, linear.weight, linear.bias)
+    linear.process_weights_after_loading()
+    torch.testing.assert_close(linear(x), expected, rtol=1e-4, atol=1e-3)
+    is_small = linear.weight is not None
+    is_ours = linear.blocks is not None and (is_narrow or not is_small or tokens < 33)
+    assert ours.called == is_ours
 
 
 @pytest.mark.parametrize("tokens", [1, 5, 40, 600])

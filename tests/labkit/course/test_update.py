@@ -301,6 +301,16 @@ def test_what_is_staged_is_to_be_committed_first(clone: Clone) -> None:
     assert "return 42" in lab(clone.mine).read_text()
 
 
+def test_an_unresolved_merge_is_not_merged_again(clone: Clone) -> None:
+    lab(clone.mine).write_text("<<<<<<< yours\n" + lab(clone.mine).read_text())
+    before = lab(clone.mine).read_text()
+    clone.publish(NEWER)
+    assert "fifo.py:1 holds an unresolved merge: mend it, then `make update` again" in refusal(
+        clone
+    )
+    assert lab(clone.mine).read_text() == before
+
+
 def test_a_newer_engine_alone_is_said_too(clone: Clone) -> None:
     clone.publish("NEW = 1\n", "toy/extra.py")
     assert "1 newer commit fetched" in "\n".join(map(str, update(clone.mine)))

@@ -431,7 +431,9 @@ def test_a_deleted_lab_file_is_named_with_the_way_back(toy: Course) -> None:
 def test_a_renamed_function_is_named(toy: Course) -> None:
     lab(toy).write_text(lab(toy).read_text().replace("def clamp", "def clip"))
     says(
-        screen(toy)[0], "labs/00-toy/fifo.py has no clamp any more; task 00.1", "reset 00 --task 1"
+        screen(toy)[0],
+        "labs/00-toy/fifo.py has no clamp any more; task 00.1",
+        "make reset-00 TASK=1",
     )
 
 

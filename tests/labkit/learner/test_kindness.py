@@ -27,6 +27,7 @@ from labkit.course.root import find_root
 from labkit.course.state import State
 from labkit.grading import likeness
 from labkit.judge import public, suspects
+from labkit.judge.declared import declared_otherwise
 from labkit.judge.mistakes import Mutant
 from labkit.learner import commands as loop
 from labkit.notebook import CheckFailed, check, check_close, predict
@@ -182,7 +183,44 @@ def test_a_function_that_was_made_async_is_told_that_nothing_in_it_runs(toy: Cou
     lab(toy).write_text(text.replace("def clamp(", "async def clamp("), encoding="utf-8")
     rewrite(toy, "clamp", "return max(min(wanted, budget, limit), 0)")
     text = " ".join(screen(toy)[0].split())
-    assert "clamp is an `async def`: a call of it only makes a coroutine" in text
+    assert "clamp is an `async def`: a call only makes a coroutine" in text
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("(self, number: int)", "(self, number, more)", "it is called with (self, number)."),
+        ("    def drain", "    @staticmethod\n    def drain", "has a `@staticmethod` that was not"),
+        ("        return taken", "        yield taken", "a call only makes a generator"),
+        ("    @property\n", "", "Fifo.head has lost its `@property`: put it back"),
+    ],
+)
+def test_what_was_changed_about_a_functions_first_lines_is_told(
+    toy: Course, old: str, new: str, said: str
+) -> None:
+    solve(toy)
+    text = lab(toy).read_text(encoding="utf-8")
+    assert old in text
+    lab(toy).write_text(text.replace(old, new), encoding="utf-8")
+    assert said in " ".join(screen(toy)[0].split())
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        "def drain(self, number, /)",
+        "def drain(self, number: int, more: int = 1)",
+        "def drain(me, *_)",
+    ],
+    ids=["by place", "a default", "any"],
+)
+def test_first_lines_that_take_every_call_are_the_learners_own(toy: Course, new: str) -> None:
+    solve(toy)
+    text = lab(toy).read_text(encoding="utf-8").replace("def drain(self, number: int)", new)
+    lab(toy).write_text(text, encoding="utf-8")
+    phase = toy.phase("00")
+    said = declared_otherwise(phase, phase.exercise("2"))
+    assert len(said) == ("me" in new), said  # its own name for `self` is no matter, but who knows
 
 
 def test_upstreams_import_gets_a_hint(toy: Course) -> None:
@@ -227,6 +265,83 @@ def test_a_fault_of_a_file_that_another_imports_is_named_in_its_own_line(
 
 
 # ---------------------------------------------------------------- what is shown of a failure
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import pandas_of_nobody", "No task needs pandas_of_nobody, and it is not installed here"),
+        ("from helpers import twice", "helpers.py lies beside it, but only the course's own files"),
+        ("import fifo", "fifo.py stands in for toy.fifo: from toy.fifo import"),
+        ("import mini_vllm.configs", "The engine has no such module"),
+        ("print(input())", "nobody can type while tests run"),
+    ],
+)
+def test_what_a_file_cannot_import_is_told_with_the_way_out(
+    toy: Course, line: str, said: str
+) -> None:
+    solve(toy)
+    lab(toy).with_name("helpers.py").write_text("twice = 2\n")
+    there = "from collections import deque\n"
+    lab(toy).write_text(lab(toy).read_text().replace(there, f"{there}{line}\n"))
+    says(screen(toy)[0], "fifo.py:6 fails while it is imported", said)
+
+
+@pytest.mark.parametrize("name", ["Fifo.py", "fifo (1).py", "fifo.py.txt", "fifo_old.py"])
+def test_a_lab_file_under_another_name_is_found(toy: Course, name: str) -> None:
+    lab(toy).rename(lab(toy).with_name(name))
+    says(screen(toy)[0], "fifo.py is missing", f'mv "labs/00-toy/{name}" labs/00-toy/fifo.py')
+
+
+def test_of_several_files_under_other_names_none_is_chosen(toy: Course) -> None:
+    lab(toy).rename(lab(toy).with_name("fifo1.py"))
+    assert "mv " not in screen(toy)[0]
+    for name in ("fifo-a.py", "fifo-b.py"):
+        lab(toy).with_name(name).touch()
+    says(screen(toy)[0], "fifo.py is missing", "make reset-00 puts the skeleton back")
+    lab(toy).symlink_to("nowhere.py")
+    says(screen(toy)[0], "It is a link to nowhere.py, where nothing is.")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("def drain(", "def drains(", "Was it renamed? `drains` in line"),
+        ("    def drain(", "def drain(", "`drain` in line"),
+        ("def drain(", "def empty_out_all(", "Was it renamed, deleted, or moved"),
+    ],
+)
+def test_a_function_that_is_gone_is_looked_for_and_brought_back_alone(
+    toy: Course, old: str, new: str, said: str
+) -> None:
+    solve(toy)
+    before = lab(toy).read_text()
+    head, _, tail = before.rpartition(old)
+    lab(toy).write_text(head + new + tail)
+    says(screen(toy)[0], "fifo.py has no Fifo.drain any more", said, "make reset-00 TASK=2")
+    printed(loop.reset, "00", task="2", notebook_only=False)
+    functions = source.functions(lab(toy).read_text())
+    assert {"clamp", "Fifo.push", "Fifo.head", "Fifo.drain"} <= functions.keys()
+    says(screen(toy)[0], "✓ 00.1", "○ 00.2 Leave in order  (not written yet)")
+
+
+def test_an_empty_file_is_told_so(toy: Course) -> None:
+    lab(toy).write_text("\n")
+    says(screen(toy)[0], "fifo.py is empty", "`make undo`, if a backup holds it")
+
+
+@pytest.mark.parametrize("name", ["clamp", "Fifo.push", "Fifo.__init__"])
+def test_a_function_is_put_back_wherever_it_stood(toy: Course, name: str) -> None:
+    text = (toy.root / "toy/fifo.py").read_text()
+    lost = source.find(text, name)
+    lines = source.lines_of(text)
+    without = "".join(lines[: lost.first_line - 1] + lines[lost.end_line :])
+    assert name not in source.functions(without)
+    again = source.put_back(without, name, text)
+    assert source.functions(again).keys() == source.functions(text).keys()
+    assert source.function_text(again, source.find(again, name)) == source.function_text(text, lost)
+    with pytest.raises(source.SourceError, match="no class 'Fifo'"):
+        source.put_back("x = 1\n", "Fifo.push", text, "fifo.py")
+
+
 def test_the_next_step_is_the_given_function_that_was_changed(toy: Course) -> None:
     solve(toy)
     lab(toy).write_text(lab(toy).read_text().replace("self.items.append(item)", "self.itms.push()"))
@@ -260,6 +375,26 @@ def test_code_that_ends_the_process_is_named(toy: Course, line: str, said: str) 
     text = lab(toy).read_text()
     lab(toy).write_text(text.replace("    smallest =", f"    {line}\n    smallest ="))
     says(screen(toy)[0], "✗ 00.1", f"here the whole process ended ({said})", "- 00.2")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import pytest; pytest.skip('no')", "Skipped: no"),
+        ("import pytest; pytest.exit('no')", "Exit: no"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt"),
+        ("import sys; sys.stdout.close()", "here the whole process ended"),
+    ],
+)
+def test_code_that_ends_the_tests_and_not_the_process_is_named(
+    toy: Course, line: str, said: str
+) -> None:
+    """The advice was to run the tests again, again and again."""
+    solve(toy)
+    text = lab(toy).read_text()
+    lab(toy).write_text(text.replace("    smallest =", f"    {line}\n    smallest ="))
+    text = screen(toy)[0]
+    says(text, "✗ 00.1 Clamp", "✗ The budget bounds what fits.", said, "next: edit labs/00-toy")
 
 
 def test_a_terminal_of_another_encoding_shows_a_screen() -> None:
@@ -494,6 +629,55 @@ def test_a_file_that_cannot_be_put_in_its_place_leaves_the_others(
         files.write_all({old: "changed", new: "there"})
     assert [path.name for path in tmp_path.iterdir()] == ["old.py"]
     assert old.read_bytes() == b"# old\r\n"
+
+
+def test_a_refused_folder_is_named_by_its_file_and_nothing_is_left_to_take_back(
+    toy: Course, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    solve(toy)
+    real = files.tempfile.mkstemp
+
+    def refuse(**options: object) -> object:
+        if "labs" in str(options["dir"]):
+            raise PermissionError(errno.EACCES, "Permission denied", "/labs/.fifo.py.x1y2z3")
+        return real(**options)
+
+    monkeypatch.setattr(files.tempfile, "mkstemp", refuse)
+    with pytest.raises(typer.Exit):
+        loop.reset("00", task="", notebook_only=False)
+    said = capsys.readouterr().err
+    assert f"{lab(toy)}: Permission denied; you may not read or write it, or its folder" in said
+    assert not (toy.root / ".labkit/unfinished.json").exists()
+
+
+def test_progress_that_cannot_be_read_is_not_written_over(
+    toy: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    State(toy.root).put("hints", "00.1", 3)
+    real = Path.read_text
+
+    def refuse(path: Path, **options: object) -> str:
+        if path.name == "state.json":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return real(path, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(PermissionError, match=r"state\.json"):
+        State(toy.root).put("hints", "00.2", 1)
+    monkeypatch.undo()
+    assert State(toy.root).get("hints", "00.1") == 3
+
+
+def test_damaged_progress_is_kept_beside_the_new(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = toy.root / ".labkit/state.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text('{"hints": {"00.1": 3')
+    State(toy.root).put("hints", "00.2", 1)
+    says(capsys.readouterr().out, "state.json was damaged", "it is in .labkit/state.damaged")
+    assert path.with_suffix(".damaged").read_text() == '{"hints": {"00.1": 3'
+    assert State(toy.root).get("hints", "00.2") == 1
 
 
 @contextmanager

@@ -1,0 +1,68 @@
+"""What a learner has changed about the first lines of a function: its parameters, its decorators,
+or that it is a plain function. No test says so by itself: it only meets what comes of it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from labkit.course import source
+from labkit.course.files import read_python
+from labkit.course.manifest import Exercise, Phase
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def declared_otherwise(phase: Phase, exercise: Exercise) -> list[str]:
+    """One sentence for each difference that the functions of a task have from the given ones."""
+    files = (phase.lab_file(exercise.module), phase.reference_file(exercise.module))
+    try:
+        mine, theirs = (source.functions(read_python(file)) for file in files)
+    except (OSError, SyntaxError):  # the reference is judged, whatever lies in labs
+        return []
+    names = [name for name in exercise.functions if name in mine and name in theirs]
+    return [
+        said for name in names for said in _differences(name, mine[name].node, theirs[name].node)
+    ]
+
+
+def _differences(name: str, mine: Definition, theirs: Definition) -> Iterator[str]:
+    nothing_runs = "and nothing in it runs. Here it is a plain"
+    if isinstance(mine, ast.AsyncFunctionDef) and isinstance(theirs, ast.FunctionDef):
+        yield f"{name} is an `async def`: a call only makes a coroutine, {nothing_runs} `def`."
+    if _yields(mine) and not _yields(theirs):
+        yield f"{name} has a `yield`: a call only makes a generator, {nothing_runs} function."
+    above, given = (list(map(ast.unparse, node.decorator_list)) for node in (mine, theirs))
+    for lost in given:
+        if lost not in above:
+            yield f"{name} has lost its `@{lost}`: put it back above its `def`."
+    for new in above:
+        if new not in given:
+            yield f"{name} has a `@{new}` that was not there: without it?"
+    if not _fits(mine.args, theirs.args):
+        yield f"{name} takes ({_names(mine.args)}) now; it is called with ({_names(theirs.args)})."
+
+
+def _yields(node: ast.AST) -> bool:
+    """Whether it is a generator; one that it defines inside does not count."""
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)
+    parts = [part for part in ast.iter_child_nodes(node) if not isinstance(part, inner)]
+    return any(isinstance(part, ast.Yield | ast.YieldFrom) or _yields(part) for part in parts)
+
+
+def _fits(mine: ast.arguments, theirs: ast.arguments) -> bool:
+    """Whether every call of the given function is one of this, by place or by name."""
+    ours, given = ([a.arg for a in (*args.posonlyargs, *args.args)] for args in (mine, theirs))
+    needed = ours[: len(ours) - len(mine.defaults)]
+    keywords, wanted = ([a.arg for a in args.kwonlyargs] for args in (mine, theirs))
+    by_place = bool(mine.vararg) or ours[: len(given)] == given
+    by_name = bool(mine.kwarg) or set(wanted) <= {*keywords, *ours}
+    return by_place and by_name and set(needed) <= set(given)
+
+
+def _names(args: ast.arguments) -> str:
+    """ "self, prompt, *, limit", without types and defaults."""
+    names = [a.arg for a in (*args.posonlyargs, *args.args)]
+    star = f"*{args.vararg.arg}" if args.vararg else "*" if args.kwonlyargs else ""
+    rest = [f"**{args.kwarg.arg}"] if args.kwarg else []
+    return ", ".join([*names, *filter(None, [star]), *(a.arg for a in args.kwonlyargs), *rest])
