@@ -14,11 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from hypothesis.internal.conjecture import engine
 
 from labkit.course.console import course
 from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
+from labkit.inside import child
 from labkit.judge import hidden
 from labkit.judge.hidden_suite import run_hidden
 from labkit.process.worker import Program
@@ -260,6 +263,27 @@ def test_an_unfinished_hand_in_is_asked_no_more_than_a_right_one(tmp_path: Path)
         assert [test.passed for test in result.tests] == [not mapping]
         counts.append(len(asked.read_text().splitlines()))
     assert counts[1] < 2 * counts[0]
+
+
+def test_a_reference_that_gives_no_answer_is_the_graders_fault() -> None:
+    """Hypothesis asks again what has failed, and would say that the learner's code is flaky."""
+    limits = child.Limits(1.0)
+    times = iter([99.0, 0.0])
+    p, reference = Program(), hidden.Observed(find_root(), {}, limits, "reference", None, 20.0)
+    p.call("time:sleep", 0.0)
+
+    @settings(database=None, deadline=None, max_examples=3)
+    @given(st.just(0))
+    def asked(_: int) -> None:
+        p.steps[-1]["args"] = [["plain", next(times, 0.0)]]
+        reference.run(p)
+
+    box = Sandbox(course().phase("00"), {"mini_vllm.request": b""}, isolation.LADDER["plain"])
+    with reference, hidden.Subject(course().phase("00"), box) as subject:
+        reference.call("labkit.inside.basic:ping")
+        with pytest.raises(hidden.SandboxBroken, match="hang") as caught:
+            asked()
+        assert hidden.kind_of(subject, reference, caught.value) == hidden.SANDBOX
 
 
 def test_a_run_leaves_nothing_in_the_temporary_folder(
