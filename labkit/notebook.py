@@ -60,7 +60,7 @@ def start(number: str, lab: str | None = None) -> None:
     print(f"Phase {phase.number}, {phase.title}: its modules come from {whose}.")
     if borrowed:
         print(f"Not written yet, so borrowed from the reference: {some(borrowed)}.")
-    _show_in_one_line()
+    _show_in_one_line(bool(mapping))
 
 
 class _Cells:
@@ -72,9 +72,11 @@ class _Cells:
         self.given = {notebook_source.student_source(cell).strip() for cell in given}
         self.running, self.text, self.stopped = "", "", set[str]()
         self.looks = False
+        self.logged = set[str]()
 
     def begins(self, info: Any) -> None:
         self._look_before_it_shows()
+        self.logged.clear()
         self.text = info.raw_cell.strip()
         self.running = getattr(info, "cell_id", None) or self.text
 
@@ -104,6 +106,8 @@ class _Cells:
 
         def showing(*args: Any, **more: Any) -> Any:
             self.leave_out_empty_pictures()
+            for number in plots.get_fignums():  # or IPython prints what fails, in full, by itself
+                plots.figure(number).draw_without_rendering()
             return show(*args, **more)
 
         plots.show = showing
@@ -118,9 +122,14 @@ class _Cells:
         return self.text in self.given and bool(others) and own and not _in_labs(error)
 
 
-def _show_in_one_line() -> None:
+def _show_in_one_line(mine: bool) -> None:
     """In Jupyter, show as one line, without a traceback, what is not written yet, and what only
-    cells above can make. A cell that fails leaves no picture half drawn."""
+    cells above can make; in a few lines what comes of a learner's functions. A cell that fails
+    leaves no picture half drawn.
+
+    Args:
+        mine: the learner's modules run, not the reference.
+    """
     if "IPython" not in sys.modules:
         return
     from IPython.core.getipython import get_ipython
@@ -136,6 +145,9 @@ def _show_in_one_line() -> None:
             line = f"○ a cell above did not come to its end: run it first ({said})"
         if not line and (place := _in_labs(error)):
             line = _of_a_lab(error, *place)
+        elif not line and mine and cells.text in cells.given and not isinstance(error, CheckFailed):
+            line = _of_a_given_cell(error)
+        if line:
             sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for %tb
         if line:
             cells.stopped.add(cells.running)
@@ -148,7 +160,7 @@ def _show_in_one_line() -> None:
         shell.events.register("pre_run_cell", cells.begins)
         shell.events.register("post_run_cell", cells.ended)
         shell.events.register("post_execute", cells.leave_out_empty_pictures)
-        _log_in_one_line()
+        _log_in_one_line(cells.logged)
 
 
 def _in_labs(error: BaseException) -> tuple[str, str] | None:
@@ -164,20 +176,36 @@ def _in_labs(error: BaseException) -> tuple[str, str] | None:
 
 def _of_a_lab(error: BaseException, place: str, function: str) -> str:
     """An exception from the learner's files: what, where, and from which line of the cell."""
-    frames = list(traceback.walk_tb(error.__traceback__))
-    said = [f"✗ {shorten(f'{type(error).__name__}: {error}', 600)}", f"  in {function}, {place}"]
-    for frame, line in reversed(frames):
-        if _is_of_a_cell(frame):
-            code = linecache.getline(frame.f_code.co_filename, line).strip()
-            said.append(f"  called by line {line} of this cell: {shorten(code, 100)}")
-            break
+    said = [_said(error), f"  in {function}, {place}", *_cell_line(error, "called by line")]
     number = _started[0].number
     return "\n".join([*said, f"  `make lab-{number}` judges it; `%tb` shows the whole traceback"])
 
 
-def _log_in_one_line() -> None:
+def _of_a_given_cell(error: BaseException) -> str:
+    """An exception in a cell that runs well with the reference: what, where, and whose fault it may
+    be."""
+    number = _started[0].number
+    whose = "  With the reference it runs: one of your functions may answer otherwise;"
+    tail = f"{whose} `make lab-{number}` judges them, `%tb` shows the whole traceback"
+    return "\n".join([_said(error), *_cell_line(error, "in line"), tail])
+
+
+def _said(error: BaseException) -> str:
+    return f"✗ {shorten(f'{type(error).__name__}: {error}'.removesuffix(': '), 600)}"
+
+
+def _cell_line(error: BaseException, how: str) -> list[str]:
+    """The innermost line of a cell that an exception came through."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if _is_of_a_cell(frame):
+            code = linecache.getline(frame.f_code.co_filename, line).strip()
+            return [f"  {how} {line} of this cell: {shorten(code, 100)}"]
+    return []
+
+
+def _log_in_one_line(logged: set[str]) -> None:
     """What the engine itself meets of the learner's, such as an open answer in a hook or a function
-    that raises, is one line of its log, too."""
+    that raises, is one line of its log, too, and once a cell: those in `logged` were written."""
     made = logging.getLogRecordFactory()
 
     def make(*args: Any, **more: Any) -> logging.LogRecord:
@@ -187,6 +215,9 @@ def _log_in_one_line() -> None:
         said = f"{type(error).__name__}: {error} ({place[0]})" if place else ""
         if said := str(error) if _is_todo(error) else said:
             record.msg, record.args = f"{record.getMessage()}: {shorten(said, 400)}", ()
+            if record.msg in logged:
+                record.levelno = logging.NOTSET  # no handler takes it
+            logged.add(record.msg)
             record.exc_info = None
         return record
 
