@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import linecache
 import logging
 import math
 import os
@@ -15,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from labkit.course import notebook_source
-from labkit.course.borrow import borrow
+from labkit.course.borrow import borrow, in_lab
 from labkit.course.console import some
 from labkit.course.manifest import Course, Phase
 from labkit.course.root import find_root
@@ -59,7 +60,7 @@ def start(number: str, lab: str | None = None) -> None:
     print(f"Phase {phase.number}, {phase.title}: its modules come from {whose}.")
     if borrowed:
         print(f"Not written yet, so borrowed from the reference: {some(borrowed)}.")
-    _show_in_one_line()
+    _show_in_one_line(bool(mapping))
 
 
 class _Cells:
@@ -70,8 +71,12 @@ class _Cells:
         given = (c for c in cells if c.kind == "code" and c.tag != "todo")
         self.given = {notebook_source.student_source(cell).strip() for cell in given}
         self.running, self.text, self.stopped = "", "", set[str]()
+        self.looks = False
+        self.logged = set[str]()
 
     def begins(self, info: Any) -> None:
+        self._look_before_it_shows()
+        self.logged.clear()
         self.text = info.raw_cell.strip()
         self.running = getattr(info, "cell_id", None) or self.text
 
@@ -79,24 +84,52 @@ class _Cells:
         if not result.success:
             return
         self.stopped.discard(self.running)
-        if self.running == self.text and self.text not in self.given:
+        own = self.text not in self.given and "predict(" not in self.text
+        if self.running == self.text and own:
             self.stopped.clear()  # a front end without ids: it may be the one that was mended
+
+    def leave_out_empty_pictures(self) -> None:
+        """Close what a given cell has drawn of nothing, since a cell above made nothing."""
+        plots: Any = sys.modules.get("matplotlib.pyplot")
+        for number in plots.get_fignums() if plots and self.stopped else ():
+            axes = [axes for axes in plots.figure(number).axes if axes.axison]
+            if any(not abs(axes.dataLim.get_points()).max() < math.inf for axes in axes):
+                plots.close(number)
+                print("○ an empty picture is left out: a cell above did not come to its end")
+
+    def _look_before_it_shows(self) -> None:
+        """Pictures are shown by `plt.show()`, or when a cell has ended."""
+        plots: Any = sys.modules.get("matplotlib.pyplot")
+        if not plots or self.looks:
+            return
+        self.looks, show = True, plots.show
+
+        def showing(*args: Any, **more: Any) -> Any:
+            self.leave_out_empty_pictures()
+            for number in plots.get_fignums():  # or IPython prints what fails, in full, by itself
+                plots.figure(number).draw_without_rendering()
+            return show(*args, **more)
+
+        plots.show = showing
 
     def lacks_what_others_make(self, error: Exception) -> bool:
         """Whether a given cell fails in its own lines while another has not come to its end."""
-        files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
-        learners = any(str(phase.labs) in file for file in files for phase in _started)
         cells = [
             frame for frame, _ in traceback.walk_tb(error.__traceback__) if _is_of_a_cell(frame)
         ]
         own = len({frame.f_code.co_filename for frame in cells}) == 1
         others = self.stopped - {self.running}
-        return self.text in self.given and bool(others) and own and not learners
+        return self.text in self.given and bool(others) and own and not _in_labs(error)
 
 
-def _show_in_one_line() -> None:
+def _show_in_one_line(mine: bool) -> None:
     """In Jupyter, show as one line, without a traceback, what is not written yet, and what only
-    cells above can make. A cell that fails leaves no picture half drawn."""
+    cells above can make; in a few lines what comes of a learner's functions. A cell that fails
+    leaves no picture half drawn.
+
+    Args:
+        mine: the learner's modules run, not the reference.
+    """
     if "IPython" not in sys.modules:
         return
     from IPython.core.getipython import get_ipython
@@ -110,6 +143,12 @@ def _show_in_one_line() -> None:
         if not line and not isinstance(error, CheckFailed) and cells.lacks_what_others_make(error):
             said = shorten(f"{type(error).__name__}: {error}", 120)
             line = f"○ a cell above did not come to its end: run it first ({said})"
+        if not line and (place := _in_labs(error)):
+            line = _of_a_lab(error, *place)
+        elif not line and mine and cells.text in cells.given and not isinstance(error, CheckFailed):
+            line = _of_a_given_cell(error)
+        if line:
+            sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for %tb
         if line:
             cells.stopped.add(cells.running)
             shell._showtraceback(kind, error, [line])
@@ -120,18 +159,65 @@ def _show_in_one_line() -> None:
         shell.set_custom_exc((Exception,), show)
         shell.events.register("pre_run_cell", cells.begins)
         shell.events.register("post_run_cell", cells.ended)
-        _log_in_one_line()
+        shell.events.register("post_execute", cells.leave_out_empty_pictures)
+        _log_in_one_line(cells.logged)
 
 
-def _log_in_one_line() -> None:
-    """An open answer that the engine itself meets, such as a hook, is one line of its log, too."""
+def _in_labs(error: BaseException) -> tuple[str, str] | None:
+    """Where in the learner's files an exception came up, "labs/…/queue.py:9", and the function;
+    None if its way did not lead through them."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        for phase in _started:
+            if place := in_lab(phase, frame.f_code.co_filename, line):
+                shown = place[0].relative_to(phase.root).as_posix()
+                return f"{shown}:{place[1]}", frame.f_code.co_qualname
+    return None
+
+
+def _of_a_lab(error: BaseException, place: str, function: str) -> str:
+    """An exception from the learner's files: what, where, and from which line of the cell."""
+    said = [_said(error), f"  in {function}, {place}", *_cell_line(error, "called by line")]
+    number = _started[0].number
+    return "\n".join([*said, f"  `make lab-{number}` judges it; `%tb` shows the whole traceback"])
+
+
+def _of_a_given_cell(error: BaseException) -> str:
+    """An exception in a cell that runs well with the reference: what, where, and whose fault it may
+    be."""
+    number = _started[0].number
+    whose = "  With the reference it runs: one of your functions may answer otherwise;"
+    tail = f"{whose} `make lab-{number}` judges them, `%tb` shows the whole traceback"
+    return "\n".join([_said(error), *_cell_line(error, "in line"), tail])
+
+
+def _said(error: BaseException) -> str:
+    return f"✗ {shorten(f'{type(error).__name__}: {error}'.removesuffix(': '), 600)}"
+
+
+def _cell_line(error: BaseException, how: str) -> list[str]:
+    """The innermost line of a cell that an exception came through."""
+    for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
+        if _is_of_a_cell(frame):
+            code = linecache.getline(frame.f_code.co_filename, line).strip()
+            return [f"  {how} {line} of this cell: {shorten(code, 100)}"]
+    return []
+
+
+def _log_in_one_line(logged: set[str]) -> None:
+    """What the engine itself meets of the learner's, such as an open answer in a hook or a function
+    that raises, is one line of its log, too, and once a cell: those in `logged` were written."""
     made = logging.getLogRecordFactory()
 
     def make(*args: Any, **more: Any) -> logging.LogRecord:
         record = made(*args, **more)
         error = record.exc_info[1] if record.exc_info else None
-        if _is_todo(error):
-            record.msg, record.args = f"{record.getMessage()}: {error}", ()
+        place = _in_labs(error) if error else None
+        said = f"{type(error).__name__}: {error} ({place[0]})" if place else ""
+        if said := str(error) if _is_todo(error) else said:
+            record.msg, record.args = f"{record.getMessage()}: {shorten(said, 400)}", ()
+            if record.msg in logged:
+                record.levelno = logging.NOTSET  # no handler takes it
+            logged.add(record.msg)
             record.exc_info = None
         return record
 

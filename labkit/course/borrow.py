@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 from labkit.course import source
 from labkit.course.files import read_python, write_text
@@ -33,6 +34,26 @@ def borrow(phase: Phase, mapping: Mapping[str, str]) -> tuple[dict[str, str], li
             complete[module] = str(copy)
             borrowed += names
     return complete, borrowed
+
+
+def in_lab(phase: Phase, file: str, line: int) -> tuple[Path, int] | None:
+    """Where a line that ran stands in the learner's files, for in a copy with borrowed functions it
+    has another number; of a borrowed function the line of its `def`. None in other files."""
+    path, mine = Path(file), phase.labs / Path(file).name
+    if path.parent == phase.labs:
+        return path, line
+    if path.parent != phase.root / FOLDER / phase.slug:
+        return None
+    try:
+        known = source.functions(read_python(mine))
+        ran = source.functions(read_python(path))
+    except (OSError, SyntaxError):  # changed since
+        return mine, line
+    for name, function in ran.items():
+        if function.first_line <= line <= function.end_line and name in known:
+            offset = line - function.line
+            return mine, known[name].line + (0 if is_hole(known[name]) else offset)
+    return mine, line
 
 
 def _filled(phase: Phase, module: str) -> tuple[str, list[str]]:

@@ -31,7 +31,13 @@ from labkit.grading.result import hash_suite
 PACKED = ("tests/hidden", "tests/corpora/mutants", "tests/corpora/hunts", "solutions")
 """What the sealed pack holds."""
 LEFT_OUT = ("solutions", "tests", "autograder", ".github", ".ci")
-KEPT_TESTS = ("tests/conftest.py", "tests/public", "tests/engine", "tests/conformance")
+KEPT_TESTS = (
+    "tests/conftest.py",
+    "tests/Makefile",
+    "tests/public",
+    "tests/engine",
+    "tests/conformance",
+)
 """Of the tests only these: a folder that somebody adds is secret until it is named here."""
 PACK = "tests/hidden.sealed"
 WORKFLOW = ".github/classroom/autograding.yml"

@@ -33,7 +33,7 @@ _stood: list[tuple[str, int, str]] = []
 _limit = _computed = _begin = 0.0
 """Seconds allowed; the main thread's computing time and the wall clock when it was armed."""
 _load: tuple[float, int] | None = None
-"""What `_load_of_all` said then."""
+"""What `load_of_all` said then."""
 
 
 class EndlessLoop(BaseException):
@@ -53,7 +53,7 @@ def arm(seconds: float) -> None:
     _rings, _limit = 0, seconds
     _stood.clear()
     _computed, _begin = time.thread_time(), time.monotonic()
-    _load = _load_of_all() if seconds else None
+    _load = load_of_all() if seconds else None
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
 
@@ -84,13 +84,13 @@ def _ring(signum: int, frame: Any) -> None:
 def _kept_busy(waited: float) -> float:
     """Of so many seconds on the wall those in which this process did something, or would have;
     all of them if nobody can say."""
-    now = _load_of_all()
+    now = load_of_all()
     if _load is None or now is None or now[1] != _load[1]:
         return waited
     return now[0] - _load[0]
 
 
-def _load_of_all() -> tuple[float, int] | None:
+def load_of_all() -> tuple[float, int] | None:
     """Seconds that the threads of this process have computed, or waited for a processor that others
     had; and how often it had to wait for a disk. None if it has children, which may be those that
     do the work, or on a system that does not tell."""

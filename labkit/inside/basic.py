@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import time
 
+from labkit.inside import alarm
+
 BUSY_WINDOWS = 10
 WINDOW_SECONDS = 0.1
 
@@ -35,3 +37,10 @@ def is_busy() -> bool:
         if time.process_time() - begin < WINDOW_SECONDS / 5:
             return False
     return True
+
+
+def computed() -> float | None:
+    """Seconds that the threads of this process have computed, or waited for a processor that others
+    had; None if nobody can say, as on a system that does not tell."""
+    load = alarm.load_of_all()
+    return load[0] if load else None

@@ -43,6 +43,9 @@ class Limits:
         cpu_seconds: CPU time of each process; 0 = no limit.
         tasks: processes and threads that its user may have, those of other programs included
             (RLIMIT_NPROC, which does not bind root); 0 = no limit.
+        files: how many may be open (RLIMIT_NOFILE): what waits in sockets and pipes is counted
+            for nobody; 0 = no limit.
+        alone: it may start no other process (`labkit.inside.alone`).
     """
 
     seconds: float = 60.0
@@ -51,6 +54,8 @@ class Limits:
     mapped_mb: int = 0
     cpu_seconds: int = 0
     tasks: int = 0
+    files: int = 0
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -89,11 +94,16 @@ def prepare_from_environment() -> None:
         (resource.RLIMIT_AS, wanted.mapped_mb << 20),
         (resource.RLIMIT_CPU, wanted.cpu_seconds),
         (resource.RLIMIT_NPROC, wanted.tasks),
+        (resource.RLIMIT_NOFILE, wanted.files),
     ):
         if value:
             _lower(which, value)
     _lower(resource.RLIMIT_FSIZE, wanted.file_mb << 20)
     _lower(resource.RLIMIT_CORE, 0)
+    if wanted.alone:
+        from labkit.inside.alone import stay_alone
+
+        stay_alone()
 
 
 def die_with_the_parent() -> None:

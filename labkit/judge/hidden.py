@@ -22,7 +22,7 @@ import pytest
 
 from labkit.course.manifest import Course, Phase
 from labkit.inside import child
-from labkit.inside.alarm import EndlessLoop
+from labkit.inside.alarm import REST, EndlessLoop
 from labkit.judge import counterexample
 from labkit.judge.public import task_of
 from labkit.process import overlay
@@ -48,7 +48,10 @@ FAIR_TIMES = 5
 """To that each start of a worker adds so many times what the reference's imports take here."""
 LOOK_SECONDS = 5.0
 """Once a task's answers have taken so long, and twice and four times as long, it is looked whether
-threads that never end make them slow."""
+threads that never end make them slow, or sleep."""
+SLEEP_SECONDS = 20.0
+"""For all answers of a task whose worker was at rest meanwhile, whatever the machine had to do: it
+sleeps in each of its functions, or waits for a lock that nobody opens."""
 TASK_SECONDS = 120.0
 """For all answers of one task. On an idle machine right files need less for a whole phase
 (docs/instructors.md, "What it costs")."""
@@ -66,6 +69,7 @@ KERNEL_SECONDS = 300.0
 WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
 WARM = "labkit.inside.basic:warm"
 BUSY = "labkit.inside.basic:is_busy"
+COMPUTED = "labkit.inside.basic:computed"
 SANDBOX = "sandbox"
 """The kind of failure that is the grader's own."""
 LOST = {"hang": "endless loop", "died": "crash", "garbage": "garbage"}
@@ -88,8 +92,10 @@ class TaskLost(BaseException):
     again with other inputs."""
 
 
-class SandboxBroken(Exception):
-    """The sandbox did not come up, before any code of the learner ran."""
+class SandboxBroken(BaseException):
+    """The sandbox did not come up, before any code of the learner ran; or the reference gave no
+    answer, on a machine that stood still. No Exception either: it would call a test flaky that
+    passes the second time, and so its failure the learner's."""
 
 
 class Observed(Worker):
@@ -117,7 +123,9 @@ class Observed(Worker):
             self.slowest = max(self.slowest, seconds if self.first else 0.0)
             self.first = self.first or seconds
         except WorkerError as error:
-            self.raised = error.detail["type"] if error.kind == "error" else ""
+            if error.kind in LOST:  # not the learner's, whose answers have another way out
+                raise SandboxBroken(str(error)) from None
+            self.raised = error.detail["type"]
             raise
         last = self.seen[-1] if isinstance(self.seen, list) and self.seen else None
         if isinstance(last, dict) and isinstance(last.get("!raises"), str):
@@ -138,6 +146,7 @@ class Subject(Observed):
         calm: whether nothing computes once all modules are imported; None before a look.
         imports: seconds that all imports have taken, in `starts` workers.
         fair: those that the reference's take in one; 0 before somebody is slow.
+        computed: seconds that the worker had computed before its first answer.
     """
 
     def __init__(self, phase: Phase, launcher: Sandbox) -> None:
@@ -150,7 +159,7 @@ class Subject(Observed):
         self.waits = 0
         self.calm: bool | None = None
         self.starts, self.imports, self.fair = 0, 0.0, 0.0
-        self.look_at, self.first_seconds = LOOK_SECONDS, FIRST_SECONDS
+        self.look_at, self.first_seconds, self.computed = LOOK_SECONDS, FIRST_SECONDS, 0.0
         self.phase, self.sandbox = phase, launcher
         self.packages = sandbox.heavy_packages(phase)
 
@@ -173,7 +182,7 @@ class Subject(Observed):
         if not why and self.seconds > self.look_at:
             self.look_at *= 2
             why = "endless loop" if self._is_busy() else ""
-        is_late = self.seconds > self._share() * TASK_SECONDS
+        is_late = self.seconds > self._share() * TASK_SECONDS or self._is_asleep()
         if why or is_late:
             self.lose(why or "timeout", is_late or why == "endless loop")
             raise TaskLost(self.lost[self.task])
@@ -234,6 +243,7 @@ class Subject(Observed):
                 self.close()
         if self._process is None:  # an import has ended it
             self._start()
+        self.computed = self._ask(COMPUTED) or 0.0
         self._extra = self.first_seconds
         if (self.lost or self.unusable) and not self.waits:  # an answer's own time suffices
             self._extra = 0.0
@@ -286,12 +296,23 @@ class Subject(Observed):
     def _is_busy(self) -> bool:
         """Whether the imports left threads behind that compute without an end. They would make
         every answer slow, up to the limit of each task."""
-        if self._process is None:
+        return self._ask(BUSY) is True
+
+    def _is_asleep(self) -> bool:
+        """Whether the task has been waited for long, and its worker has hardly computed."""
+        if self.seconds <= self._share() * SLEEP_SECONDS:
             return False
+        now = self._ask(COMPUTED)
+        return isinstance(now, float) and now - self.computed < REST * self.seconds
+
+    def _ask(self, scenario: str) -> Any:
+        """What the worker says of itself; None if it is gone: the next question will say why."""
+        if self._process is None:
+            return None
         try:
-            return True in [value for _, value in super()._exchange(BUSY, {})]
+            return [value for _, value in super()._exchange(scenario, {})][-1]
         except WorkerError:
-            return False  # it is gone: the next question will say why
+            return None
 
     def _import(self, modules: list[str], seconds: float) -> None:
         """

@@ -33,6 +33,8 @@ IMPORT_SECONDS = 20.0
 """Computing time for all that is imported before the first test: torch takes three of them."""
 NEXT_SECONDS = 1.0
 """For further tests of a task of which one did not end: it is red already."""
+LOOK_SECONDS = 1.0
+"""For a failed test's second run, which looks for a wrong type: it comes early, or not at all."""
 MAX_TEXT = 4000
 
 
@@ -91,7 +93,7 @@ class Reporter:
             elif self._ends_the_tests(item, error):
                 raise RuntimeError("a test was to end here, or all of them") from None
             elif self._worth_a_second_run(item, error):
-                alarm.arm(self.seconds)
+                alarm.arm(min(self.seconds, LOOK_SECONDS))
                 self.extra[item.nodeid]["returned"] = wrong_return(item, self.watched)
             raise
         finally:

@@ -10,14 +10,19 @@ import dis
 import inspect
 import sys
 import typing
-from types import FrameType, UnionType
+from types import CodeType, FrameType, UnionType
 from typing import Any
 
 _LAZY = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
+class _Found(BaseException):
+    """Ends the test: what it was run for is known."""
+
+
 def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str] | None:
-    """Run the test again; the first watched function that returns a wrong type, or None.
+    """Run the test again, as far as the first watched function that returns a wrong type; None if
+    none does.
 
     Args:
         item: the failed pytest item.
@@ -27,6 +32,7 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
         {"file", "function", "type", "promised"}: names of the types.
     """
     found: list[dict[str, str]] = []
+    promises: dict[CodeType, Any] = {}
 
     def profiler(frame: FrameType, event: str, value: Any) -> None:
         code = frame.f_code
@@ -36,7 +42,9 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
             return
         if value is None and not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):
             return  # left by an exception
-        promise = _promise(frame, code.co_qualname)
+        if code not in promises:
+            promises[code] = _promise(frame, code.co_qualname)
+        promise = promises[code]
         if promise is not None and not _fits(value, promise):
             found.append(
                 {
@@ -46,6 +54,7 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
                     "promised": _name(promise),
                 }
             )
+            raise _Found
 
     previous = sys.getprofile()
     sys.setprofile(profiler)

@@ -51,6 +51,7 @@ KERNEL_TOOLS = ("kernels/__init__.py", "kernels/cases/*.py", "kernels/watch/*.py
 """What a worker needs besides to draw a kernel's cases, interpret it and compile it: no oracle."""
 HEAVY = ("torch", "triton", "transformers")
 TASKS = 64
+FILES = 1024
 MAPPED_MB = 8192
 """Address space beyond the memory limit: libraries are mapped, not used."""
 CPU_SECONDS = 300
@@ -132,6 +133,7 @@ class Sandbox:
         rung: how it is locked up.
         python: the interpreter; default: this one, where its real file lies.
         tools: the files of labkit that its workers get, as patterns.
+        compiles: for the kernel checker, whose compilers are processes.
 
     Attributes:
         stand_ins: modules of the submission that the next workers get other files for.
@@ -144,7 +146,7 @@ class Sandbox:
         rung: type[isolation.Rung],
         python: str = "",
         tools: Sequence[str] = TOOLS,
-        maps_far: bool = False,
+        compiles: bool = False,
     ) -> None:
         if set(submission) != set(phase.modules):
             raise ValueError(
@@ -154,7 +156,7 @@ class Sandbox:
         self.phase, self.submission, self.rung_type = phase, dict(submission), rung
         self.stand_ins: dict[str, bytes] = {}
         self.python, self.tools = python or os.path.realpath(sys.executable), tuple(tools)
-        self.maps_far = maps_far
+        self.compiles = compiles
 
     def for_kernels(self) -> Sandbox:
         """A launcher for the same submission on the same rung, for workers of the kernel
@@ -163,7 +165,7 @@ class Sandbox:
         out."""
         tools = (*TOOLS, *KERNEL_TOOLS)
         return Sandbox(
-            self.phase, self.submission, self.rung_type, self.python, tools, maps_far=True
+            self.phase, self.submission, self.rung_type, self.python, tools, compiles=True
         )
 
     def start(self, limits: child.Limits) -> subprocess.Popen[bytes]:
@@ -177,9 +179,11 @@ class Sandbox:
         build(folder, self.phase, self.submission | self.stand_ins, self.tools)
         limits = replace(
             limits,
-            mapped_mb=0 if self.maps_far else limits.memory_mb + MAPPED_MB,
+            mapped_mb=0 if self.compiles else limits.memory_mb + MAPPED_MB,
             cpu_seconds=CPU_SECONDS,
             tasks=self._rung.tasks() + TASKS,
+            files=FILES,
+            alone=not self.compiles,
         )
         own = dict(self.phase.environment)
         env = environment(folder / "scratch") | own | child.variable(limits)

@@ -459,6 +459,15 @@ inline floats part(const bf16* columns, int i, int p) {
     return as_floats(i ? both & 0xffff0000u : both << 16);
 }
 
+// Memory is slower than the products of a dozen tokens, and faster than those of more: so that neither waits
+// for the other, what lies so many columns further is asked for. It may be of the next block, or of nobody.
+constexpr i64 AHEAD = 256;
+template <class W>
+inline void expect_columns(const W* columns) {
+    for (i64 i = 0; i < TOGETHER<W> * ROWS; i += 64 / static_cast<i64>(sizeof(W)))
+        __builtin_prefetch(columns + AHEAD * ROWS + i);
+}
+
 // out[t, r] += x[t] . tile[:, r], for N tokens whose sums fill the registers; columns are STRIDE apart.
 template <int R, int N, int STRIDE, class W>
 inline void add_products(float* out, const float* x, const W* tile, i64 columns, i64 out_stride,
@@ -467,11 +476,13 @@ inline void add_products(float* out, const float* x, const W* tile, i64 columns,
     floats sums[N][PARTS];
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
-    for (i64 c = 0; c < columns; c += TOGETHER<W>)
+    for (i64 c = 0; c < columns; c += TOGETHER<W>) {
+        if constexpr (R == ROWS && N > 4) expect_columns(tile + c * ROWS);  // fewer only wait for memory
         for (int i = 0; i < TOGETHER<W>; ++i)
             for (int t = 0; t < N; ++t)
                 for (int p = 0; p < PARTS; ++p)
                     sums[t][p] += x[t * x_stride + c + i] * part(tile + c * STRIDE, i, p);
+    }
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];
@@ -550,7 +561,8 @@ inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 
     floats sums[N][PARTS];
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p) sums[t][p] = load(out + t * out_stride + p * LANES);
-    for (i64 c = 0; c < columns; c += 2)
+    for (i64 c = 0; c < columns; c += 2) {
+        expect_columns(block + c * ROWS);
         for (int t = 0; t < N; ++t) {
             std::uint32_t pair;
             std::memcpy(&pair, x + t * x_stride + c, sizeof pair);
@@ -559,6 +571,7 @@ inline void add_bf16_products(float* out, const bf16* x, const bf16* block, i64 
                 sums[t][p] = add_pairs(sums[t][p], pair + words{}, weights);
             }
         }
+    }
     for (int t = 0; t < N; ++t)
         for (int p = 0; p < PARTS; ++p)
             *reinterpret_cast<floats*>(out + t * out_stride + p * LANES) = sums[t][p];

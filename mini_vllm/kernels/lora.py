@@ -9,11 +9,26 @@ from mini_vllm.kernels.launch import KernelSpec, Launch, Work, next_power_of_2, 
 MODULE = "mini_vllm.lora.triton_ops"
 MIN_DOT = 16
 """No side of a tile that `tl.dot` multiplies may be shorter."""
+ROWS_BY_RANK = 2**13
+WEIGHTS_BY_RANK = 2**14
+"""Numbers of a tile of rows, which stays in registers, and of a tile of weights, of which shared
+memory holds two: a tile of a high rank has fewer rows and columns."""
 
 
-def rows_tile(num_tokens: int, num_segments: int) -> int:
-    """Rows of a tile: what a segment has if all are equal, from 16 to 64."""
-    return min(max(next_power_of_2(num_tokens // num_segments), MIN_DOT), 64)
+def rank_tile_of(rank: int) -> int:
+    """A whole rank is one side of a tile."""
+    return max(next_power_of_2(rank), MIN_DOT)
+
+
+def rows_tile(num_tokens: int, num_segments: int, rank: int) -> int:
+    """Rows of a tile: what a segment has if all are equal, from 16 to 64, or fewer by rank."""
+    most = min(64, ROWS_BY_RANK // rank_tile_of(rank))
+    return max(min(next_power_of_2(num_tokens // num_segments), most), MIN_DOT)
+
+
+def columns_tile(usual: int, rank: int) -> int:
+    """Columns of a tile of A or of B: the usual number, or fewer by rank."""
+    return max(min(usual, WEIGHTS_BY_RANK // rank_tile_of(rank)), MIN_DOT)
 
 
 def users_of(num_tokens: Tensor, lora_ids: Tensor) -> list[tuple[int, int]]:
@@ -38,7 +53,7 @@ def plan_lora_shrink(
     room for all T tokens in every segment.
     """
     _, num_slices, rank, in_size = lora_a.shape
-    row_tile = rows_tile(len(x), len(lora_ids))
+    row_tile = rows_tile(len(x), len(lora_ids), rank)
     launch = Launch(
         "lora_shrink_kernel",
         grid=(-(-len(x) // row_tile), num_slices, len(lora_ids)),
@@ -57,8 +72,8 @@ def plan_lora_shrink(
             "IN_SIZE": in_size,
             "RANK": rank,
             "ROW_TILE": row_tile,
-            "RANK_TILE": max(next_power_of_2(rank), MIN_DOT),
-            "IN_TILE": 64,
+            "RANK_TILE": rank_tile_of(rank),
+            "IN_TILE": columns_tile(64, rank),
         },
     )
     return [launch]
@@ -111,8 +126,8 @@ def plan_lora_expand(
     has. Slices are as unequal as queries and keys are.
     """
     num_slices, total_tokens, rank = hidden.shape
-    row_tile = rows_tile(total_tokens, len(lora_ids))
-    out_tile = 128
+    row_tile = rows_tile(total_tokens, len(lora_ids), rank)
+    out_tile = columns_tile(128, rank)
     launch = Launch(
         "lora_expand_kernel",
         grid=(
@@ -137,7 +152,7 @@ def plan_lora_expand(
             "NUM_SLICES": num_slices,
             "RANK": rank,
             "ROW_TILE": row_tile,
-            "RANK_TILE": max(next_power_of_2(rank), MIN_DOT),
+            "RANK_TILE": rank_tile_of(rank),
             "OUT_TILE": out_tile,
         },
     )

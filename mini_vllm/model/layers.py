@@ -31,8 +31,8 @@ from mini_vllm.model.layout import (
 )
 
 # Below this many elements a weight is kept as it is, too: for many tokens a plain product of torch
-# is then the fastest, and a call of oneDNN costs more than the product. In half precision a plain
-# call packs the weight anew each time, so there oneDNN has all of them.
+# is then mostly the fastest, and a call of oneDNN costs more than the product. In half precision a
+# plain call packs the weight anew each time, so there oneDNN has all of them.
 MIN_PACKED_ELEMENTS = 1 << 20
 # From this many tokens on, unpacking oneDNN's weight costs nothing beside the product itself.
 MIN_UNPACKED_TOKENS = 512

@@ -176,6 +176,10 @@ def test_lab_reaches_the_command_through_the_environment(tmp_path: Path) -> None
         ("labs/16-policies-and-capstone", ["diff"], "diff 16"),
         ("labs/03-scheduler", ["progress"], "progress"),
         ("labs", ["lab-03"], "lab 03"),
+        ("labs", ["03-scheduler"], "meant 03-scheduler"),
+        ("tests", ["lab-03"], "lab 03"),
+        ("docs", ["hint-03", "TASK=2"], "hint 03 2"),
+        ("phases", ["lab03"], "meant lab03"),
     ],
 )
 def test_make_in_a_lab_s_own_folder_leads_to_its_phase(

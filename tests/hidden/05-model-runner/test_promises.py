@@ -295,10 +295,10 @@ def test_05_6_rows_are_looked_up_in_every_step(subject: Any) -> None:
         runner._update_states(step)
         inputs = runner._prepare_inputs(step)
         p.see([inputs.input_ids.tolist(), inputs.metadata.block_table.tolist()])
-        p.see(
-            p.call("operator:eq", inputs.sample_rows[0], runner.batch.req_id_to_row["cleo"]).item()
-        )
-    assert subject.run(p) == [[[8], [[3]]], True] * 3
+        p.see([inputs.sample_rows[0].item(), runner.batch.req_id_to_row["cleo"]])
+    seen = subject.run(p)
+    assert seen[::2] == [[[8], [[3]]]] * 3
+    assert all(sampled == row for sampled, row in seen[1::2]) and len(seen) == 6
 
 
 def test_05_6_a_step_is_prepared_without_a_trace(subject: Any) -> None:

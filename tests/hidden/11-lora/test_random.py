@@ -539,14 +539,13 @@ def test_11_6_tensors_stay_where_they_are(subject: Any, reference: Any) -> None:
     for slots in ([3, 0, -1, 1, 0, 3], [2, -1]):
         meta.prepare_tensors(p.call("numpy:array", slots, dtype="int32"))
         places.append([getattr(meta, name).data_ptr() for name in META])
-    for before, after in zip(*places, strict=True):
-        p.see(p.call("operator:eq", before, after))
+        p.see(places[-1])
     for name in META:
         size = 2 if "sorted" in name else 3
         p.see(getattr(meta, name).narrow(0, 0, size).tolist())
     yours = subject.run(p)
-    assert yours[:5] == [True] * 5
-    assert yours == reference.run(p)
+    assert yours[0] == yours[1]
+    assert yours[2:] == reference.run(p)[2:]
 
 
 @many

@@ -304,13 +304,17 @@ def test_15_10_any_store(subject: Any, reference: Any, data: Any) -> None:
             store.put(key, key * 3)
             p.call("os:utime", path, (1000, 1000))
             store.get(key)
-            p.see(p.call("operator:gt", path.stat().st_mtime, 1000))
+            p.see(path.stat().st_mtime)
         else:
             store.put(key, key * 3)
             path.write_bytes(b"miniKV01 and nonsense")
     for _, key in moves:
         p.see(p.call("builtins:len", p.call("os:listdir", store.path_of(key).parent)))
-    compare(subject, reference, p)
+    yours, right = (
+        [seen > 1000 if type(seen) is float else seen for seen in worker.run(p)]
+        for worker in (subject, reference)
+    )
+    assert yours == right
 
 
 def test_15_10_neighbours(subject: Any) -> None:

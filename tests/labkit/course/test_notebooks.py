@@ -16,7 +16,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import CellExecutionError
 
 from labkit import notebook
-from labkit.course import notebook_source, sync
+from labkit.course import notebook_source, source, sync
 from labkit.course.manifest import Course
 from labkit.course.root import find_root
 from labkit.setup.requirements import requirements
@@ -107,6 +107,108 @@ def test_what_an_unfinished_cell_left_out_is_one_line_in_the_given_cells_below_i
     assert not any("data" in output for output in below), "empty axes"
     assert len(own[0].traceback) > 1, "a learner's own mistake is shown in full"
     assert len(later[-1].traceback) > 1, "nothing is unfinished any more"
+
+
+def test_a_plot_of_what_no_cell_has_filled_is_left_out() -> None:
+    phase = COURSE.phase("02")
+    text = notebook_source.to_ipynb(phase, notebook_source.read(phase), solved=False)
+    code = [cell for cell in nbformat.reads(text, as_version=4).cells if cell.cell_type == "code"]
+    plot = next(cell for cell in code if 'title="Only full blocks' in cell.source)
+    begun = "import matplotlib.pyplot as plt\nBLUE, rates = 'b', {}"
+    stopped = f"{begun}\nraise NotImplementedError('TODO N02.4')"
+    node = nbformat.v4.new_notebook()
+    node.cells = [code[0], *map(nbformat.v4.new_code_cell, (stopped, plot.source))]
+    node.cells += map(nbformat.v4.new_code_cell, ("rates[4] = 90", plot.source, "rates.clear()"))
+    node.cells.append(nbformat.v4.new_code_cell(plot.source))
+    client = NotebookClient(
+        node, timeout=60, kernel_name="python3", allow_errors=True,
+        resources={"metadata": {"path": str(phase.folder)}},
+    )  # fmt: skip
+    client.execute()
+    shown = [cell.outputs for cell in node.cells]
+    assert [output.text for output in shown[2]] == [
+        "○ an empty picture is left out: a cell above did not come to its end\n"
+    ]
+    for there in (shown[4], shown[6]):  # filled; or the learner's own, with nothing unfinished
+        assert any("image/png" in output.get("data", {}) for output in there)
+
+
+def test_a_given_cell_that_fails_with_the_learners_functions_is_told_in_short(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """matplotlib's 99 lines about a None that a learner's function had returned."""
+    monkeypatch.setenv("LAB", "labs")
+    phase = COURSE.phase("01")
+    text = notebook_source.to_ipynb(phase, notebook_source.read(phase), solved=False)
+    code = [cell for cell in nbformat.reads(text, as_version=4).cells if cell.cell_type == "code"]
+    plot = next(cell for cell in code if 'label="the roof"' in cell.source)
+    node = nbformat.v4.new_notebook()
+    node.cells = [code[0], nbformat.v4.new_code_cell(GIVES_NONE), plot]
+    client = NotebookClient(
+        node, timeout=60, kernel_name="python3", allow_errors=True,
+        resources={"metadata": {"path": str(phase.folder)}},
+    )  # fmt: skip
+    client.execute()
+    (error,) = [each for each in node.cells[2].outputs if each.output_type == "error"]
+    what, line, whose = error.traceback[0].split("\n")
+    assert what.startswith("✗ TypeError: ") and line.startswith("  in line ")
+    assert "one of your functions may answer otherwise; `make lab-01` judges them" in whose
+
+
+GIVES_NONE = """
+from types import SimpleNamespace
+import matplotlib.pyplot as plt
+BLUE, ORANGE = "b", "r"
+points = [("decode", 1, SimpleNamespace(flops=1, bytes=1), 1.0)]
+ridge, machine = 1.0, SimpleNamespace(bytes_per_s=1, flops_per_s=1)
+
+def arithmetic_intensity(cost):
+    return None
+"""
+
+
+def test_what_a_learners_function_raises_is_told_with_its_own_line(
+    tmp_path: Path,
+) -> None:
+    """Of the phase a part is written, so a copy runs, with other line numbers: 42 lines led there,
+    and the engine's log held one more traceback for each request."""
+    root = tmp_path / "course"
+    root.mkdir()
+    for name in ("mini_vllm", "labkit", "phases", "pyproject.toml", "Makefile"):
+        (root / name).symlink_to(COURSE.root / name)
+    shutil.copytree(COURSE.phase("00").labs, root / "labs/00-orientation")
+    phase = Course(root).phase("00")
+    lab = phase.labs / "request.py"
+    text = source.replace_body(lab.read_text(), "RequestStatus.can_become", "raise ValueError(old)")
+    lab.write_text(text)
+    line = source.find(text, "RequestStatus.can_become").end_line
+    node = nbformat.v4.new_notebook()
+    cells = (
+        f"import os, sys; sys.path.insert(0, '{root}')\n"
+        f"os.environ |= {{'LABKIT_ROOT': '{root}', 'LAB': 'labs'}}\n"
+        "from labkit.notebook import start\nstart('00')",
+        "from mini_vllm.request import Request, RequestStatus\n"
+        "def run():\n    Request('a', [1]).transition_to(RequestStatus.RUNNING)\nrun()",
+        "import logging\nfor _ in range(3):\n    try:\n        run()\n"
+        "    except ValueError:\n        logging.getLogger('engine').exception('failed')",
+        "[].pop()",
+    )
+    node.cells = list(map(nbformat.v4.new_code_cell, cells))
+    client = NotebookClient(
+        node, timeout=60, kernel_name="python3", allow_errors=True,
+        resources={"metadata": {"path": str(tmp_path)}},
+    )  # fmt: skip
+    client.execute()
+    raised, logged, own = (cell.outputs[0] for cell in node.cells[1:])
+    assert raised.traceback == [
+        "✗ ValueError: WAITING\n"
+        f"  in RequestStatus.can_become, labs/00-orientation/request.py:{line}\n"
+        "  called by line 3 of this cell: Request('a', [1]).transition_to(RequestStatus.RUNNING)\n"
+        "  `make lab-00` judges it; `%tb` shows the whole traceback"
+    ]
+    told = f"failed: ValueError: WAITING (labs/00-orientation/request.py:{line})"
+    assert logged.text == f"{told}\n", "the same line three times"
+    assert len(own.traceback) > 1, "a mistake in a cell is shown in full"
 
 
 # ------------------------------------------------------------------ the first cell

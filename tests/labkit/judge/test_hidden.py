@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from pathlib import Path
@@ -12,11 +14,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from hypothesis.internal.conjecture import engine
 
 from labkit.course.console import course
 from labkit.course.root import find_root
 from labkit.course.skeleton import skeleton
+from labkit.inside import child
 from labkit.judge import hidden
 from labkit.judge.hidden_suite import run_hidden
 from labkit.process.worker import Program
@@ -217,6 +222,34 @@ def test_threads_that_a_function_leaves_behind_end_the_task(
         assert subject.lost == {"00.1": "endless loop"}
 
 
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="not run: this system tells no times of threads"
+)
+@pytest.mark.parametrize(
+    ("body", "lost"),
+    [
+        ("time.sleep(0.1)", {"00.1": "timeout"}),
+        ("end = time.thread_time() + 0.1\n    while time.thread_time() < end: pass", {}),
+    ],
+)
+def test_a_sleeper_is_not_waited_for_as_long_as_slow_code(
+    monkeypatch: pytest.MonkeyPatch, body: str, lost: dict[str, str]
+) -> None:
+    """Code that computes may need its time; what is at rest would only rest longer."""
+    monkeypatch.setattr(hidden, "SLEEP_SECONDS", 0.35)
+    phase = course().phase("00")
+    text = f"import time\n\n\ndef slow():\n    {body}\n"
+    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    p = Program()
+    p.call("mini_vllm.request:slow")
+    with hidden.Subject(phase, sandbox) as subject:
+        subject.enter("00.1")
+        with contextlib.suppress(hidden.TaskLost):
+            for _ in range(20):
+                subject.run(p)
+        assert subject.lost == lost
+
+
 def test_an_unfinished_hand_in_is_asked_no_more_than_a_right_one(tmp_path: Path) -> None:
     """Each of its tests fails, and Hypothesis would ask thousands of questions about each."""
     phase = course().phase("14")
@@ -230,6 +263,39 @@ def test_an_unfinished_hand_in_is_asked_no_more_than_a_right_one(tmp_path: Path)
         assert [test.passed for test in result.tests] == [not mapping]
         counts.append(len(asked.read_text().splitlines()))
     assert counts[1] < 2 * counts[0]
+
+
+def test_a_reference_that_gives_no_answer_is_the_graders_fault() -> None:
+    """Hypothesis asks again what has failed, and would say that the learner's code is flaky."""
+    limits = child.Limits(1.0)
+    times = iter([99.0, 0.0])
+    p, reference = Program(), hidden.Observed(find_root(), {}, limits, "reference", None, 20.0)
+    p.call("time:sleep", 0.0)
+
+    @settings(database=None, deadline=None, max_examples=3)
+    @given(st.just(0))
+    def asked(_: int) -> None:
+        p.steps[-1]["args"] = [["plain", next(times, 0.0)]]
+        reference.run(p)
+
+    box = Sandbox(course().phase("00"), {"mini_vllm.request": b""}, isolation.LADDER["plain"])
+    with reference, hidden.Subject(course().phase("00"), box) as subject:
+        reference.call("labkit.inside.basic:ping")
+        with pytest.raises(hidden.SandboxBroken, match="hang") as caught:
+            asked()
+        assert hidden.kind_of(subject, reference, caught.value) == hidden.SANDBOX
+
+
+def test_a_run_leaves_nothing_in_the_temporary_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference makes folders there, too, and pytest its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    tmp_path.chmod(0o711)
+    result = run_hidden(course().phase("15"), {}, 1, ["15.10"], only="any_")
+    assert result.tests and all(test.passed for test in result.tests)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_hypothesis_still_has_the_limit_that_grades_set() -> None:

@@ -18,6 +18,7 @@ from labkit.kernels.cases.draw import Draw, lazy_zeros
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict import oracles, tolerances
 from labkit.kernels.verdict.controls import BUGS
+from labkit.kernels.watch.crosscompile import SHARED_LIMIT
 from labkit.kernels.watch.extract import reference_source
 
 ALL = [(spec, case.name) for spec in SPECS for case in cases_of(spec)]
@@ -123,7 +124,6 @@ def test_each_kernel_meets_an_offset_beyond_32_bits_by_its_program_alone(spec: s
 
 # ---------------------------------------------------------------- nothing is always the same
 ALWAYS = {
-    "OUT_TILE": "the grid of lora_expand is made for it",
     "NUM_SPLITS of paged_decode": "split_decode has the others",
     "ROW_TILE of w8a8_gemm": "its grid is made for it",
     "ROW_TILE of w4a16_gemm": "its grid is made for it",
@@ -463,3 +463,17 @@ def test_a_case_is_no_address_which_would_draw_other_numbers_in_each_run() -> No
 
 
 def print_nothing() -> None: ...
+
+
+@pytest.mark.parametrize("spec", ["lora_shrink", "lora_expand"])
+def test_the_tiles_of_a_high_rank_fit_into_a_block(spec: str) -> None:
+    """Two tiles of weights in float32 leave a fifth of sm_80's shared memory to the kernel."""
+    seen = set()
+    for case in cases_of(spec):
+        for launch in SPECS[spec].plan(**build(spec, case.name, 3)[0]):
+            rank = launch.constexprs["RANK_TILE"]
+            columns = launch.constexprs["IN_TILE" if spec == "lora_shrink" else "OUT_TILE"]
+            assert 2 * 4 * rank * columns <= SHARED_LIMIT[80] * 0.8
+            assert rank * launch.constexprs["ROW_TILE"] <= 2**13
+            seen.add(rank)
+    assert max(seen) >= 512

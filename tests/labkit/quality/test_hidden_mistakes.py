@@ -341,3 +341,16 @@ def test_what_did_not_run_stays_recorded(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace(f'"{second.name}"', '"another"'))
     mutants.write_vectors(phase, [])
     assert second.name not in recorded()["public"]
+
+
+COMPARED = re.compile(
+    r"\"(torch:(equal|allclose)|numpy:(array_equal|allclose)|operator:(eq|ne|lt|le|gt|ge))\""
+)
+
+
+def test_nothing_is_compared_where_the_submission_runs() -> None:
+    """There `torch.equal` may be a function of hers that always says yes: a test lets the values
+    themselves come back."""
+    suites = sorted((COURSE.root / "tests" / "hidden").rglob("*.py"))
+    assert len(suites) > 50
+    assert [path.name for path in suites if COMPARED.search(path.read_text("utf-8"))] == []

@@ -94,6 +94,36 @@ def hoard_shared():
     while True:
         held.append(mmap.mmap(-1, 1 << 30))
 
+def start_another():
+    import subprocess
+    subprocess.run([sys.executable, "-c", ""])
+
+def memory_of_nobody():
+    """Names of the ways to memory that no limit counts which are open."""
+    import ctypes
+    libc = ctypes.CDLL(None)
+    ways = {
+        "memfd": lambda: os.memfd_create("x") >= 0,
+        "segment": lambda: libc.shmget(0, 4096, 0o1600) >= 0,
+        "mapping": lambda: mmap.mmap(-1, 1 << 20) is not None,
+    }
+    found = []
+    for name, way in ways.items():
+        try:
+            found += [name] * way()
+        except OSError:
+            pass
+    return found
+
+def start_threads():
+    seen = []
+    threads = [threading.Thread(target=seen.append, args=(1,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return len(seen)
+
 def kill_parent():
     os.kill(os.getppid(), signal.SIGKILL)
     time.sleep(60)
@@ -213,16 +243,30 @@ def rung(request: pytest.FixtureRequest) -> type[Rung]:
     return LADDER[request.param]
 
 
-def launcher(rung: type[Rung], phase: Phase) -> Sandbox:
+def launcher(rung: type[Rung], phase: Phase, compiles: bool = False) -> Sandbox:
+    text = (ENGINE + HOSTILE).encode()
     python = python_for(rung, phase)
-    return Sandbox(phase, {phase.modules[0]: (ENGINE + HOSTILE).encode()}, rung, python)
+    return Sandbox(phase, {phase.modules[0]: text}, rung, python, compiles=compiles)
+
+
+@contextlib.contextmanager
+def started(launcher: Sandbox) -> Iterator[Worker]:
+    limits = child.Limits(seconds=SECONDS, memory_mb=256)
+    with Worker(launcher.phase.root, {}, limits, "toy", launcher, SECONDS) as made:
+        made.call("labkit.inside.basic:ping")
+        yield made
 
 
 @pytest.fixture
 def worker(rung: type[Rung], phase: Phase) -> Iterator[Worker]:
-    limits = child.Limits(seconds=SECONDS, memory_mb=256)
-    with Worker(phase.root, {}, limits, "toy", launcher(rung, phase), SECONDS) as made:
-        made.call("labkit.inside.basic:ping")
+    with started(launcher(rung, phase)) as made:
+        yield made
+
+
+@pytest.fixture
+def compiler(rung: type[Rung], phase: Phase) -> Iterator[Worker]:
+    """A worker that may start processes, as that of the kernel checker."""
+    with started(launcher(rung, phase, compiles=True)) as made:
         yield made
 
 
@@ -284,34 +328,46 @@ def test_a_crash_or_a_hang_costs_one_request(worker: Worker, name: str, kinds: s
 @pytest.mark.parametrize("name", ["hoard", "hoard_shared"])
 def test_a_memory_bomb_ends_in_its_own_process(worker: Worker, name: str) -> None:
     try:
-        assert call(worker, name)["!raises"] in ("MemoryError", "OSError")
+        assert call(worker, name)["!raises"] in ("MemoryError", "OSError", "PermissionError")
     except WorkerError as error:
         assert error.kind in ("hang", "died")  # a slow machine, or the kernel was first
     goes_on(worker)
 
 
-@pytest.mark.serial
-def test_a_fork_bomb_stops_at_the_limit(worker: Worker, rung: type[Rung]) -> None:
-    if rung.name == "plain" and os.getuid() == 0:
-        pytest.skip("not run: root is not bound by RLIMIT_NPROC, and a plain child of root is root")
-    # The limit counts all of the user's processes: others that end meanwhile would leave room.
-    assert call(worker, "fork_many") <= sandbox.TASKS
-    worker.close()
-    goes_on(worker)
-    give_up_soon(worker)
-    with pytest.raises(WorkerError, match=r"hang|died|garbage"):
+@pytest.mark.skipif(sys.platform != "linux", reason="not run: only Linux has such a filter")
+def test_a_worker_is_one_process_whose_memory_is_counted(worker: Worker) -> None:
+    for name in ("fork_many", "start_another"):
+        assert call(worker, name) in (0, {"!raises": "PermissionError"})
+    assert call(worker, "memory_of_nobody") == []
+    assert call(worker, "start_threads") == 8
+    with pytest.raises(WorkerError, match="hang"):
+        give_up_soon(worker)
         call(worker, "fork_storm")
     goes_on(worker)
 
 
-def test_no_process_outlives_its_worker(worker: Worker, rung: type[Rung]) -> None:
+@pytest.mark.serial
+def test_a_fork_bomb_stops_at_the_limit(compiler: Worker, rung: type[Rung]) -> None:
+    if rung.name == "plain" and os.getuid() == 0:
+        pytest.skip("not run: root is not bound by RLIMIT_NPROC, and a plain child of root is root")
+    # The limit counts all of the user's processes: others that end meanwhile would leave room.
+    assert call(compiler, "fork_many") <= sandbox.TASKS
+    compiler.close()
+    goes_on(compiler)
+    give_up_soon(compiler)
+    with pytest.raises(WorkerError, match=r"hang|died|garbage"):
+        call(compiler, "fork_storm")
+    goes_on(compiler)
+
+
+def test_no_process_outlives_its_worker(compiler: Worker, rung: type[Rung]) -> None:
     only(
         rung, "container", "namespaces", "other-uid",
         why="a plain child can leave its process group, and nothing finds it then",
     )  # fmt: skip
-    (variables, *_) = call(worker, "world")
-    leave_a_daemon(worker)
-    worker.close()
+    (variables, *_) = call(compiler, "world")
+    leave_a_daemon(compiler)
+    compiler.close()
     deadline = time.monotonic() + 30
     while alive(variables["HOME"]) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -367,12 +423,12 @@ def test_what_gives_up_its_parent_ends_with_a_grader_that_is_killed(
     assert alive(str(open_folder / "scratch")) == []
 
 
-def test_a_daemon_that_holds_the_pipes_does_not_stop_the_grader(worker: Worker) -> None:
-    leave_a_daemon(worker)
+def test_a_daemon_that_holds_the_pipes_does_not_stop_the_grader(compiler: Worker) -> None:
+    leave_a_daemon(compiler)
     begin = time.monotonic()
-    worker.close()
+    compiler.close()
     assert time.monotonic() - begin < 30
-    goes_on(worker)
+    goes_on(compiler)
 
 
 @pytest.mark.parametrize("name", ["kill_parent", "kill_all"])
