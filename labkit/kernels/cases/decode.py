@@ -23,6 +23,7 @@ from labkit.kernels.cases.pages import (
     leaning,
     loud_key,
     low_logits,
+    spoilt,
     steady,
     uneven,
     zero_queries,
@@ -147,6 +148,8 @@ PAGED_DECODE = (
          decode([50, 3], 2, 1, 32, 16, zero=True)),
     Case("abyss", "logits around -3,000,000", "float32",
          decode([40, 9], 2, 1, 16, 16, change=abyss)),
+    Case("nan", "NaN in a value: it spoils this number of an average", "float32",
+         decode([40, 9], 2, 2, 32, 16, change=spoilt)),
     Case("uneven", "one key, the first or the last, weighs as much as thousands", "float32",
          decode([3000, 2900], 2, 1, 16, 16, change=uneven), cancels=True),
     Case(
@@ -288,6 +291,10 @@ SPLIT_DECODE = (
         decode([900, 700], 4, 1, 64, 16, splits=2, change=steady), once=True,
     ),
     Case(
+        "nan", "NaN in a value: it spoils this number of an average", "float32",
+        decode([100, 70], 2, 2, 16, 16, splits=2, change=spoilt),
+    ),
+    Case(
         "uneven", "one key in one split weighs as much as 32 in the other", "float32",
         decode([64], 2, 1, 16, 16, splits=2, change=uneven),
     ),
@@ -316,13 +323,14 @@ def reduce(
     spread: float = 1.0,
     level: float = 0.0,
     first: int = 0,
+    nan: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Partial results whose splits `empty` are empty: their share is exp(-inf).
 
     `first`: in every second request the first so many splits are empty, too.
 
     Request 0 has no context at all if there are more requests than one and any split is empty.
-    `level` is added to every lse.
+    `level` is added to every lse. `nan`: one number of a split's average is NaN.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -333,6 +341,8 @@ def reduce(
         partial[1::2, :, :first], lse[1::2, :, :first] = 0.0, float("-inf")
         if empty and requests > 1:
             partial[0], lse[0] = 0.0, float("-inf")
+        if nan:
+            partial[1, 0, splits - 1, 3] = torch.nan
         problem = dict(partial=partial, lse=lse, output=unfilled(requests, heads, dim, dtype=dtype))
         axes = ("request", "head", "split", "dim")
         rules = {
@@ -389,6 +399,8 @@ REDUCE_SPLITS = (
     Case("far", "splits whose masses differ by e^1000", "float32", reduce(2, 2, 4, 64, spread=1e3)),
     Case("abyss", "masses around e^-3,000,000", "float32",
          reduce(2, 2, 3, 16, empty=(1,), spread=50.0, level=-3e6)),
+    Case("nan", "NaN in a split's average", "float32",
+         reduce(2, 2, 3, 16, nan=True)),
     Case("wide", "128 features", "float16", reduce(2, 4, 4, 128)),
     Case("long", "more than 2^32 numbers", "float16", long_reduce(32, 128, 32 * 128)),
     Case("long-output", "more than 2^32 results", "bfloat16", long_reduce(2, 256, 256)),

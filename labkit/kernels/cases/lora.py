@@ -153,11 +153,12 @@ def shrink(
     far_slots: bool = False,
     only_rank: int | None = None,
     tiles: dict[str, int] | None = None,
+    nan: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`counts[s]` rows use slot s (None: a prime number), and `base` rows none.
 
     `only_rank`: the adapters have fewer rows than the slots, the rest is zero. `tiles` are used
-    instead of the launcher's.
+    instead of the launcher's. `nan`: a number of row 1 is NaN.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -171,6 +172,8 @@ def shrink(
         if only_rank is not None:
             lora_a[used, :, only_rank:] = 0.0
         x = draw.normal(total, in_size, dtype=dtype)
+        if nan:
+            x[1, in_size - 1] = torch.nan
         if strided:
             x = inside_wider(x, in_size, 2 * in_size)
         if far_rows:
@@ -222,6 +225,7 @@ SHRINK = (
     Case("many-tiles", "4,200 rows of one adapter", "float16", shrink([4200], 0, 16, 8, padding=0)),
     Case("wide-input", "70,000 features", "bfloat16",
          shrink([3, 2], 1, 70_000, 8), long=True),
+    Case("nan", "NaN in a row", "float32", shrink([4, 5], 0, 70, 16, 2, nan=True)),
     Case("tiles", "other tiles than the launcher's", "float32",
          shrink([9, 20], 2, 100, 24, 2, tiles={"IN_TILE": 32})),
     Case("empty", "segments of nobody before and behind", "bfloat16",
@@ -243,8 +247,10 @@ def expand(
     strided: bool = True,
     far_rows: bool = False,
     far_slots: bool = False,
+    nan: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """As `shrink`; y has slices of these widths. Rows of `hidden` that have no adapter are NaN."""
+    """As `shrink`; y has slices of these widths. Rows of `hidden` that have no adapter are NaN.
+    `nan`: so are a number of row 1 of `hidden`, and one of row 2 of y."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         users = [draw.prime() if count is None else count for count in counts]
@@ -259,6 +265,8 @@ def expand(
         rows = mapping >= 0
         hidden[:, rows] = draw.normal(len(widths), int(rows.sum()), rank)
         y = draw.normal(total, out_size, dtype=dtype)
+        if nan:
+            hidden[0, 1, rank - 1], y[2, out_size - 1] = torch.nan, torch.nan
         if strided:
             y = inside_wider(y, out_size, out_size)
         if far_rows:
@@ -347,6 +355,8 @@ EXPAND = (
     Case("many-slices", "130 slices", "float32",
          expand([3, 5], 2, [20, 8, 8, 40, 1, 33, 8, 8, 17, *[2] * 121], 8)),
     Case("long-hidden", "more than 2^32 numbers of hidden", "float32", long_hidden(2, 128)),
+    Case("nan", "NaN in a row of hidden, and of y", "float32",
+         expand([4, 5], 0, [40, 30], 16, nan=True)),
     Case("rank-300", "a larger rank", "float32", expand([2, 3], 1, [40], 300)),
     Case("rank-300-long", "a larger rank, one adapter with 70 rows", "float16",
          expand([70, 3], 1, [70], 300)),

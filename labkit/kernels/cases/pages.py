@@ -283,6 +283,11 @@ def loud_key(paged: Pages, problem: dict[str, Any]) -> None:
             paged.key[paged.place(row, paged.draw.integer(0, length - 1))] *= 20
 
 
+def spoilt(paged: Pages, problem: dict[str, Any]) -> None:
+    """NaN in one number of a value that all of the first request's tokens see."""
+    paged.value[paged.place(0, 1)][0, 1] = torch.nan
+
+
 def far_queries(paged: Pages, problem: dict[str, Any]) -> None:
     """Queries 2^30 elements apart."""
     problem["query"] = far_apart(problem["query"])

@@ -20,9 +20,9 @@ from labkit.kernels.cases.rules import CaseRules, TensorRule
 ROW_AXES = {2: ("token", "feature"), 3: ("token", "head", "feature")}
 
 
-def _spoil(draw: Draw, x: torch.Tensor) -> None:
-    """One number of `[T, ...]`, in the second row, becomes NaN."""
-    x[1].view(-1)[draw.integer(0, x[1].numel() - 1)] = torch.nan
+def _spoil(draw: Draw, x: torch.Tensor, number: float) -> None:
+    """One number of `[T, ...]`, in the second row, becomes this one."""
+    x[1].view(-1)[draw.integer(0, x[1].numel() - 1)] = number
 
 
 # ---------------------------------------------------------------- rms_norm
@@ -37,12 +37,13 @@ def norm(
     loud: float = 0.0,
     zero_row: bool = False,
     eps: float = 1e-6,
-    nan: bool = False,
+    spoilt: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` rows (None: a prime number) of `size`; with `heads` one row a head.
 
     `scale` multiplies x; its square need not fit into float16. `loud` is added to one number a
-    row, at a place that is drawn. `far` rows lie 2^30 elements apart. `nan`: one number is NaN.
+    row, at a place that is drawn. `far` rows lie 2^30 elements apart. `spoilt`: one number
+    is this one, NaN or infinity.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -54,8 +55,8 @@ def norm(
                 row[draw.integer(0, size - 1)] += loud
         if zero_row:
             x[count // 2] = 0.0
-        if nan:
-            _spoil(draw, x)
+        if spoilt is not None:
+            _spoil(draw, x, spoilt)
         rest = draw.normal(*shape, dtype=dtype) if residual else None
         if zero_row and rest is not None:
             rest[count // 2] = 0.0
@@ -118,7 +119,11 @@ RMS_NORM = (
          norm(None, 80, heads=3)),
     Case("one-token", "one token of 5 heads", "float32", norm(1, 24, heads=5)),
     Case("nan", "a row with NaN: it spoils its row, and must not vanish", "float32",
-         norm(5, 70, nan=True)),
+         norm(5, 70, spoilt=torch.nan)),
+    Case("inf", "infinity: it is NaN in its row, and all else there is 0", "float32",
+         norm(4, 70, spoilt=torch.inf)),
+    Case("inf-bf16", "infinity below 0, in a head of 3", "bfloat16",
+         norm(3, 48, heads=3, spoilt=-torch.inf)),
     Case("zero", "a row of zeros", "float32", norm(5, 128, residual=True, zero_row=True)),
     Case("large", "numbers whose squares do not fit into float16", "float16",
          norm(4, 96, scale=1000.0)),
@@ -152,16 +157,16 @@ def rope(
     sliced: bool = True,
     first: int = 0,
     far: bool = False,
-    nan: bool = False,
+    spoilt: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """`tokens` consecutive positions from `first`; `far` tokens lie 2^30 elements apart. `nan`: one
-    number is NaN."""
+    """`tokens` consecutive positions from `first`; `far` tokens lie 2^30 elements apart. `spoilt`:
+    one number is this one, NaN or infinity."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
         x = draw.normal(count, heads, dim, dtype=dtype)
-        if nan:
-            _spoil(draw, x)
+        if spoilt is not None:
+            _spoil(draw, x, spoilt)
         speed = 10_000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
         angles = (first + torch.arange(count, dtype=torch.float64))[:, None, None] * speed
         cos, sin = angles.cos(), angles.sin()
@@ -216,7 +221,10 @@ ROPE = (
     Case("seventy-heads", "70 heads of 16", "float32", rope(2, 70, 16, first=4)),
     Case("hundreds", "250 tokens of one head, a slice of qkv", "float16",
          rope(250, 1, 16, first=2)),
-    Case("nan", "NaN in a pair: it spoils both", "bfloat16", rope(3, 2, 32, first=3, nan=True)),
+    Case("nan", "NaN in a pair: it spoils both", "bfloat16",
+         rope(3, 2, 32, first=3, spoilt=torch.nan)),
+    Case("inf", "infinity in a pair: both become infinite", "float32",
+         rope(3, 2, 32, first=3, spoilt=torch.inf)),
     Case("long", "more than 2^32 numbers", "float16", long_rope(64)),
     Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128, False), graded=True),
 )  # fmt: skip
@@ -227,13 +235,17 @@ LOUD_GATES = (-1e4, -100.0, 100.0, 1e4)
 
 
 def silu(
-    tokens: int | None, size: int, scale: float = 1.0, loud: bool = False, nan: bool = False
+    tokens: int | None,
+    size: int,
+    scale: float = 1.0,
+    loud: bool = False,
+    spoilt: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` rows of `size` gates and `size` ups; `scale` multiplies the gates.
 
     With `loud` one gate a row, at a place that is drawn, is so large that exp does not survive it.
-    In bfloat16 an up beside it is larger than float16's largest number, too. `nan`: a gate is NaN,
-    and an up.
+    In bfloat16 an up beside it is larger than float16's largest number, too. `spoilt`: a gate is
+    this number, NaN or infinity, and an up.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -249,9 +261,9 @@ def silu(
             if dtype == torch.bfloat16:
                 gate_up[row, place] *= 1e4
                 gate_up[row, size + place] *= 1e10
-        if nan:
-            _spoil(draw, gate_up[:, :size])
-            _spoil(draw, gate_up[:, size:])
+        if spoilt is not None:
+            _spoil(draw, gate_up[:, :size], spoilt)
+            _spoil(draw, gate_up[:, size:], spoilt)
         problem = dict(gate_up=gate_up.to(dtype), output=unfilled(count, size, dtype=dtype))
         axes = ("token", "feature")
         rules = {name: TensorRule(axes=axes) for name in problem}
@@ -288,7 +300,8 @@ SILU_MUL = (
     Case("almost", "rows of 1023", "float16", silu(2, 1023)),
     Case("tile", "rows of 1024", "bfloat16", silu(2, 1024)),
     Case("over", "rows of 1025: a second tile with one element", "float32", silu(2, 1025)),
-    Case("nan", "a gate and an up are NaN", "float16", silu(3, 90, nan=True)),
+    Case("nan", "a gate and an up are NaN", "float16", silu(3, 90, spoilt=torch.nan)),
+    Case("inf", "a gate and an up are infinite", "float32", silu(3, 90, spoilt=torch.inf)),
     Case("one-row", "one row of 2,500: three tiles", "float32", silu(1, 2500)),
     Case("loud", "one large gate among small ones", "float32", silu(None, 300, loud=True)),
     Case("long", "more than 2^32 numbers", "float16", long_silu(3072)),

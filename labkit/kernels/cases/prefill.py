@@ -24,6 +24,7 @@ from labkit.kernels.cases.pages import (
     leaning,
     loud_key,
     low_logits,
+    spoilt,
     steady,
     uneven,
     zero_queries,
@@ -137,6 +138,8 @@ PAGED_PREFILL = (
          prefill([(20, 30), (9, 0)], 2, 1, 16, 16, change=abyss)),
     Case("uneven", "one key weighs as much as thousands", "float32",
          prefill([(3, 2997)], 2, 1, 16, 16, change=uneven), cancels=True),
+    Case("nan", "NaN in a value: it spoils this number of an average", "float32",
+         prefill([(20, 30), (9, 0)], 2, 2, 32, 16, change=spoilt)),
     Case("wide-head", "200 features", "float32", prefill([(5, 0), (3, 4)], 1, 1, 200, 16)),
     Case("block-1", "blocks of one token", "float16", prefill([(5, 0), (None, 3)], 2, 2, 64, 1)),
     Case(

@@ -191,10 +191,12 @@ def w8a8(
     cancel: bool = False,
     strided: bool = True,
     far: bool = False,
+    nan: bool = False,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`[tokens, columns]` times `[rows, columns]`; `extreme`: all numbers are 127 or -127;
     `cancel`: the second half of a sum takes back what the first has added, but for a little.
+    `nan`: a token's scale is NaN, and a row's infinite.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -216,6 +218,8 @@ def w8a8(
             weight_scale=positive(draw, rows, 1),
             output=unfilled(count, rows, dtype=dtype),
         )
+        if nan:
+            problem["x_scale"][1], problem["weight_scale"][2] = torch.nan, torch.inf
         axes = {"x": ("token", "column"), "weight": ("row", "column"), "output": ("token", "row")}
         rules = {name: TensorRule(axes=a) for name, a in axes.items()}
         return problem, CaseRules(rules, constants=constants)
@@ -236,6 +240,8 @@ W8A8_GEMM = (
          w8a8(3, 20, 300, extreme=True)),
     Case("cancel", "sums that pass 2^24 and come back", "float32",
          w8a8(3, 5, 10_000, cancel=True)),
+    Case("nan", "a token's scale is NaN, a row's infinite", "float32",
+         w8a8(5, 20, 70, nan=True)),
     Case("long", "1,100 columns", "bfloat16", w8a8(4, 33, 1100)),
     Case("longer", "70,000 columns", "float32", w8a8(2, 3, 70_000), long=True),
     Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70)),
@@ -269,9 +275,11 @@ def w4a16(
     symmetric: bool = False,
     strided: bool = True,
     far: bool = False,
+    nan: bool = False,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """`[tokens, columns]` times `[rows, columns]` of 4 bits, in `groups` a row."""
+    """`[tokens, columns]` times `[rows, columns]` of 4 bits, in `groups` a row. `nan`: a number of
+    x is NaN, and a scale."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
@@ -287,6 +295,8 @@ def w4a16(
             zero=zero,
             output=unfilled(count, rows, dtype=dtype),
         )
+        if nan:
+            problem["x"][1, columns - 1], problem["scale"][2, 0] = torch.nan, torch.nan
         axes = {
             "x": ("token", "column"), "words": ("row", "word"), "scale": ("row", "group"),
             "zero": ("row", "group"), "output": ("token", "row"),
@@ -308,6 +318,7 @@ W4A16_GEMM = (
     Case("many", "300 tokens", "float16", w4a16(300, 20, 40)),
     Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
     Case("rows", "1,100 rows", "bfloat16", w4a16(2, 1100, 40)),
+    Case("nan", "a number of x is NaN, and a scale", "float32", w4a16(3, 10, 64, 2, nan=True)),
     Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
     Case("longer", "70,400 columns in 2,200 groups", "float32",
          w4a16(2, 3, 70_400, 2_200), long=True),

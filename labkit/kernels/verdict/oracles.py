@@ -128,14 +128,21 @@ def store_kv(problem: Problem) -> dict[str, Tensor]:
     return result
 
 
-def rms_norm(problem: Problem, round_sum: bool = True, round_row: bool = True) -> dict[str, Tensor]:
-    """x / sqrt(mean(x^2) + eps) * weight; x first joins the residual, which keeps the sum."""
+def rms_norm(
+    problem: Problem, round_sum: bool = True, round_row: bool = True, spread: bool = False
+) -> dict[str, Tensor]:
+    """x / sqrt(mean(x^2) + eps) * weight; x first joins the residual, which keeps the sum.
+
+    With infinity in it a row is 0, and NaN where that was; with `spread` it is NaN.
+    """
     x, result = problem["x"], {}
     dtype = x.dtype
     if problem["residual"] is not None:
         x = result["residual"] = x.double() + problem["residual"].double()
         x = x.to(dtype) if round_sum else x
     mean_square = x.double().square().mean(-1, keepdim=True)
+    if spread:
+        mean_square = torch.where(mean_square.isinf(), torch.nan, mean_square)
     normalised = x.double() / (mean_square + problem["eps"]).sqrt()
     normalised = normalised.to(dtype) if round_row else normalised
     return result | {"output": normalised.double() * problem["weight"].double()}
@@ -312,11 +319,13 @@ CHOICES: dict[str, tuple[dict[str, bool], ...]] = {
         dict(round_sum=True, round_row=False),
         dict(round_sum=False, round_row=True),
         dict(round_sum=False, round_row=False),
+        dict(spread=True),
+        dict(round_row=False, spread=True),
     ),
     "lora_expand": (dict(round_h=True),),
     "w4a16_gemm": (dict(round_weight=False),),
 }
-"""Where a right kernel may round in between or not, as it likes: what else it may compute."""
+"""Where a right kernel may round in between or not, or spread a NaN: what else it may compute."""
 
 
 def expected(

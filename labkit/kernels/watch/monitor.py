@@ -112,7 +112,7 @@ class Monitor(Races):
         try:
             for self.program in programs:
                 self.number = self.base + self._linear(self.program)
-                self.undefined, self.read_nan, builder.nan_spreads = {}, False, False
+                self.undefined, self.read_odd, builder.nan_spreads = {}, False, False
                 self.accesses = self.steps = 0
                 self.barrier()
                 builder.set_grid_idx(*self.program)
@@ -195,7 +195,7 @@ class Monitor(Races):
             places = self.places(pointers.shape, active)
             for lanes, region, offsets in self._resolve(addresses, raw, line, "read"):
                 flat[active[lanes]] = self._read(region, offsets, places[lanes], line).view(raw)
-            self.read_nan = self.read_nan or _has_nan(flat[active], dtype)
+            self.read_odd = self.read_odd or _has_odd(flat[active], dtype)
         return result
 
     def _undefined(self, dtype: Any, line: int) -> Any:
@@ -359,7 +359,7 @@ class Monitor(Races):
         self, region: Region, offsets: np.ndarray, values: np.ndarray, dtype: Any, line: int
     ) -> None:
         """Undefined lanes are NaN, or a large integer, and must not reach a store."""
-        if not self.undefined or self.read_nan or not math.isnan(self.poison):
+        if not self.undefined or self.read_odd or not math.isnan(self.poison):
             return
         if dtype.is_floating():
             bad = np.isnan(widen(values) if dtype == tl.bfloat16 else values)
@@ -443,7 +443,8 @@ def _count(counter: dict[Any, int], key: Any, amount: int) -> None:
     counter[key] = counter.get(key, 0) + amount
 
 
-def _has_nan(values: np.ndarray, dtype: Any) -> bool:
+def _has_odd(values: np.ndarray, dtype: Any) -> bool:
+    """Whether there is a NaN, or infinity, of which arithmetic makes one."""
     if dtype == tl.bfloat16:
-        return bool(((values & 0x7FFF) > 0x7F80).any())
-    return bool(values.dtype.kind == "f" and np.isnan(values).any())
+        return bool(((values & 0x7FFF) >= 0x7F80).any())
+    return bool(values.dtype.kind == "f" and not np.isfinite(values).all())

@@ -42,7 +42,7 @@ class RunningProgram:
         self.stretch = 0  # number of what a program does between two barriers
         self.shapes: dict[tuple[int, ...], int] = {}
         self.undefined: dict[int, bool] = {}  # lines that left lanes undefined; True = integers
-        self.read_nan = False
+        self.read_odd = False  # NaN or infinity, which explain a NaN that is written
 
     # ------------------------------------------------------------ which one
     def _linear(self, program: tuple[int, int, int]) -> int:

@@ -423,10 +423,81 @@ ALONE = [
 case, what stands there, the axis and what is read then."""
 SPOILED = [
     ("rms_norm", "nan", "x32 = x.to(tl.float32)", "tl.where(x32 == x32, x32, 0.0)", "x32"),
+    ("rms_norm", "inf", "x32 = x.to(tl.float32)", "tl.minimum(x32, 3e38)", "x32"),
+    ("rms_norm", "inf-bf16", "x32 = x.to(tl.float32)", "tl.maximum(x32, -1e18)", "x32"),
     ("rope", "nan", "    tl.store(first_ptr", "tl.where(first == first, first, 0.0)", "first"),
+    ("rope", "inf", "    tl.store(first_ptr", "tl.minimum(first, 3e38)", "first"),
     ("silu_mul", "nan", "    tl.store(output_ptr", "tl.where(up == up, up, 0.0)", "up"),
+    ("silu_mul", "inf", "    tl.store(output_ptr", "tl.minimum(up, 3e38)", "up"),
+    ("silu_mul", "inf", "    tl.store(output_ptr", "tl.minimum(gate, 3e38)", "gate"),
+    (
+        "reduce_splits",
+        "nan",
+        "    output = tl.sum(partial",
+        "tl.where(partial == partial, partial, 0.0)",
+        "partial",
+    ),
+    (
+        "paged_decode",
+        "nan",
+        "        acc = acc * rescale[:, None]",
+        "tl.where(value == value, value, 0.0)",
+        "value",
+    ),
+    (
+        "split_decode",
+        "nan",
+        "        acc = acc * rescale[:, None]",
+        "tl.where(value == value, value, 0.0)",
+        "value",
+    ),
+    (
+        "paged_prefill",
+        "nan",
+        "        acc = acc * rescale[:, None]",
+        "tl.where(value == value, value, 0.0)",
+        "value",
+    ),
+    (
+        "w8a8_gemm",
+        "nan",
+        "    output = total.to(tl.float32)",
+        "tl.where(x_scale == x_scale, x_scale, 0.0)",
+        "x_scale",
+    ),
+    (
+        "w8a8_gemm",
+        "nan",
+        "    output = total.to(tl.float32)",
+        "tl.minimum(weight_scale, 1e30)",
+        "weight_scale",
+    ),
+    (
+        "w4a16_gemm",
+        "nan",
+        "        total = tl.dot(x, tl.trans(weight), acc=total, input",
+        "tl.where(x == x, x, 0.0)",
+        "x",
+    ),
+    (
+        "w4a16_gemm",
+        "nan",
+        "        total = tl.dot(x, tl.trans(weight), acc=total, input",
+        "tl.where(weight == weight, weight, 0.0)",
+        "weight",
+    ),
+    ("lora_shrink", "nan", "            acc = tl.dot(", "tl.where(x == x, x, 0.0)", "x"),
+    ("lora_expand", "nan", "        tl.store(y_ptr", "tl.where(y == y, y, 0.0)", "y"),
+    (
+        "lora_expand",
+        "nan",
+        "        tl.store(y_ptr",
+        "tl.where(delta == delta, delta, 0.0)",
+        "delta",
+    ),
 ]
-"""NaN that is made a number: spec, case, the line, and what a variable becomes before or behind."""
+"""NaN or infinity that is made a number: spec, case, the line, and what a variable becomes before
+or behind."""
 
 
 HIDDEN = 'float("-inf"))'  # behind `where`: what a score is that nobody may see
@@ -573,8 +644,9 @@ def test_a_single_program_along_an_axis_takes_its_number_from_its_own(
 def test_nan_is_not_made_a_number(
     bench: Bench, spec: str, case: str, line: str, value: str, name: str
 ) -> None:
-    change = f"    {name} = {value}\n"
-    new = change + line if line.startswith(" ") else f"{line}\n{change}"
+    indent = line[: len(line) - len(line.lstrip())]
+    change = f"{indent or '    '}{name} = {value}\n"
+    new = change + line if indent else f"{line}\n{change}"
     refused(bench, spec, case, line, new)
 
 
