@@ -362,9 +362,9 @@ def shown(root: Path, path: Path) -> str:
 
 
 @polite
-def undo() -> None:
+def undo(phase: str = typer.Argument("", help="of this phase's files only: 3 or 03")) -> None:
     """Bring back the files of the last backup, which `reset`, `update` or `undo` has made."""
-    root = course().root
+    root, within = course().root, f"labs/{course().phase(phase).slug}" if phase else ""
     if take_back(root):
         return
     folders = sorted(path for path in (root / ".labkit" / "backups").glob("*") if path.is_dir())
@@ -372,7 +372,7 @@ def undo() -> None:
     if not folders:
         print("there is no backup in .labkit/backups: nothing was reset or updated here")
         raise typer.Exit(1)
-    kept = ((folder, differing(root, folder)) for folder in reversed(folders))
+    kept = ((folder, differing(root, folder, within)) for folder in reversed(folders))
     last, back = next((pair for pair in kept if pair[1]), (folders[-1], {}))
     if not back:
         print("every backup in .labkit/backups holds what stands there now: nothing to undo")
@@ -385,6 +385,16 @@ def undo() -> None:
             print(f"brought back {shown(root, path)}, from {shown(root, last)}")
     if now:
         print(f"what stood there is in {shown(root, now)}; `make undo` again brings that back")
+    for other in () if phase else others(root, folders[: folders.index(last)], back):
+        print(f'an older backup holds files of {other}: `make undo ARGS="{other[5:7]}"`')
+
+
+def others(root: Path, folders: list[Path], back: dict[Path, bytes]) -> list[str]:
+    """The labs, "labs/03-scheduler", of which older backups hold what does not stand there now,
+    without those that have just come back."""
+    held = {path.parent for folder in folders for path in differing(root, folder)}
+    labs = {shown(root, folder) for folder in held - {path.parent for path in back}}
+    return sorted(name for name in labs if name.startswith("labs/"))
 
 
 def take_back(root: Path) -> bool:
@@ -395,10 +405,14 @@ def take_back(root: Path) -> bool:
     return begun is not None
 
 
-def differing(root: Path, folder: Path) -> dict[Path, bytes]:
+def differing(root: Path, folder: Path, within: str = "") -> dict[Path, bytes]:
     """What of a backup is other than what stands in its place: nothing, after a command that was
-    refused, or had nothing to do."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    refused, or had nothing to do.
+
+    Args:
+        within: of this folder of the course alone.
+    """
+    files = sorted(path for path in (folder / within).rglob("*") if path.is_file())
     kept = {root / path.relative_to(folder): path.read_bytes() for path in files}
     other = {path: data for path, data in kept.items() if not _holds(path, data)}
     return other if set(other) - {root / sync.RECORD} else {}

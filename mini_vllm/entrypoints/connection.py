@@ -7,6 +7,7 @@ else gets in. The head of a request is its first line and its headers.
 from __future__ import annotations
 
 import asyncio
+import re
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +18,10 @@ from mini_vllm.entrypoints.openai.errors import APIError
 
 HEAD_SECONDS = 60.0
 """How long the head of a request may take, from its first byte, or from a connection's begin."""
+
+_TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
+"""An offer to go on in HTTP/2, as Java's client makes with its first request. A server may ignore
+it, but httptools takes for granted that whoever offers has no body, and the body is lost."""
 
 _Auto: Any = AutoHTTPProtocol
 
@@ -39,6 +44,9 @@ class PromptConnection(_Auto):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if b"h2c" in data and (self.cycle is None or self.cycle.response_complete):
+            head, end, body = data.partition(b"\r\n\r\n")
+            data = _TO_HTTP_2.sub(b"", head + b"\r\n").removesuffix(b"\r\n") + end + body
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
             self._end()

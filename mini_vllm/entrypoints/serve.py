@@ -78,8 +78,13 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError("--api-key is empty and would let anybody in; give a key or leave it out")
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port is {args.port}; it must be between 0 and 65535")
-    if args.shutdown_timeout < 0:
+    if not args.shutdown_timeout >= 0:  # nan is neither
         raise ValueError(f"--shutdown-timeout is {args.shutdown_timeout}; it must be at least 0")
+    if args.h11_max_incomplete_event_size < 1:
+        raise ValueError(
+            f"--h11-max-incomplete-event-size is {args.h11_max_incomplete_event_size}; it must be "
+            "at least 1 byte"
+        )
     for name in ("allowed_origins", "allowed_methods", "allowed_headers"):
         value = getattr(args, name)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):

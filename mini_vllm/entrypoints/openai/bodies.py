@@ -8,6 +8,7 @@ answer goes out as soon as it is known, and what is still sent is read and dropp
 from __future__ import annotations
 
 import asyncio
+import codecs
 import contextlib
 from http import HTTPStatus
 from typing import Any
@@ -48,7 +49,7 @@ async def read_body(request: Request) -> dict[str, Any]:
                 "others would wait meanwhile; send several smaller requests"
             )
     try:
-        value = orjson.loads(data)
+        value = orjson.loads(data.removeprefix(codecs.BOM_UTF8))  # some Windows programs begin so
     except orjson.JSONDecodeError as error:
         raise APIError(f"the body is not valid JSON: {error}") from error
     if not isinstance(value, dict):

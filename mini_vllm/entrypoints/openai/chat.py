@@ -100,7 +100,7 @@ async def create_chat_completion(
     state.check_alive()
     request.check_fields(state.engine.limits.vocab_size)
     check_tools(state, request)
-    answer_id = request_id("chatcmpl", headers, request.request_id)
+    answer_id = request_id("chatcmpl-", headers, request.request_id)
     prompt, params = await prepare_chat(state, request)
     (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority, headers)
     role = state.response_role
@@ -193,7 +193,7 @@ def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int)
     if wanted is not None and wanted < 1:
         raise APIError(f"{name} is {wanted}; it must be at least 1", param=name)
     tops = request.top_logprobs
-    if tops is not None and not request.logprobs:
+    if tops and not request.logprobs:  # clients that fill in every field send 0 for none
         raise APIError(
             "top_logprobs is given but logprobs is not true; set it", param="top_logprobs"
         )
@@ -427,11 +427,10 @@ def chat_logprobs(
     num_top = request.top_logprobs or 0
 
     def entry(token_id: int, found: Logprob) -> dict[str, Any]:
-        token = token_text(request, token_id, found)
         return {
-            "token": token,
+            "token": token_text(request, token_id, found),
             "logprob": finite(found.logprob),
-            "bytes": list(token.encode()),
+            "bytes": list((found.decoded_token or "").encode()),
         }
 
     content = [

@@ -80,7 +80,7 @@ async def create_completion(
         token_ids = cut_prompt(state, await _token_ids(state, prompt, request), request)
         prompts.append(_with_salt(token_ids, request.cache_salt))
         params.append(_params(state, request, len(token_ids)))
-    answer_id = request_id("cmpl", headers, request.request_id)
+    answer_id = request_id("cmpl-", headers, request.request_id)
     streams = await state.submit(answer_id, prompts, params, lora, request.priority, headers)
     answer = Answer(state, request, answer_id, state.name_of(lora), streams, params[0].n)
     if request.stream:
@@ -160,8 +160,8 @@ async def _whole(answer: Answer) -> Response:
                 "finish_reason": completion.finish_reason,
                 "stop_reason": completion.stop_reason,
             }
-            wants_prompt = request.prompt_logprobs is not None
-            choice["prompt_logprobs"] = prompt_logprobs(output) if wants_prompt else None
+            has_prompt = output.prompt_logprobs is not None  # asked for, or of an echo
+            choice["prompt_logprobs"] = prompt_logprobs(output) if has_prompt else None
             wants_ids = request.return_token_ids
             choice["token_ids"] = completion.token_ids if wants_ids else None
             choice["prompt_token_ids"] = output.prompt_token_ids if wants_ids else None

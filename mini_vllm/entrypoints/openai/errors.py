@@ -90,17 +90,21 @@ def as_api_error(error: BaseException) -> APIError:
     if isinstance(error, (EngineDeadError, EngineGenerateError)):
         return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
     if isinstance(error, (ValueError, TypeError, OverflowError)) or _is_template_error(error):
-        return APIError(message, HTTPStatus.BAD_REQUEST, _param_in(message))
+        return APIError(message, HTTPStatus.BAD_REQUEST, _param_in(message) or _blamed(message))
     return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def of_output(message: str) -> APIError:
     """What a client is told of a request that the engine has given up: its own constraint may be
     to blame, as is found out only when that is compiled, or KV of another prompt."""
-    for beginnings, param in _BLAMED:
-        if message.startswith(beginnings):
-            return APIError(message, HTTPStatus.BAD_REQUEST, param)
+    if param := _blamed(message):
+        return APIError(message, HTTPStatus.BAD_REQUEST, param)
     return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+
+def _blamed(message: str) -> str | None:
+    """The field whose own words begin a message: that of a constraint, or of KV."""
+    return next((param for beginnings, param in _BLAMED if message.startswith(beginnings)), None)
 
 
 def _is_template_error(error: BaseException) -> bool:

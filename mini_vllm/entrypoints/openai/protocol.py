@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, FailFast, Field
 
 from mini_vllm.entrypoints.openai.errors import APIError
+from mini_vllm.errors import show
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 MOST_STRINGS = {"stop": 16, "bad_words": 1024}
@@ -360,6 +361,8 @@ class ResponsesRequest(GenerationRequest):
         messages = (
             [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         )
+        if not messages:
+            raise APIError("input is empty; it must have at least 1 message", param="input")
         for index, item in enumerate(messages):
             if item.get("type", "message") != "message":
                 raise APIError(
@@ -374,8 +377,19 @@ class ResponsesRequest(GenerationRequest):
     def _form(self) -> dict[str, Any] | None:
         """The form of the text, as a chat asks for it: there the schema lies one level deeper."""
         form = (self.text or {}).get("format")
-        if not isinstance(form, dict) or form.get("type") != "json_schema":
-            return form
+        if form is None:
+            return None
+        kind = form.get("type") if isinstance(form, dict) else form
+        if kind not in ("text", "json_object", "json_schema"):
+            raise APIError(
+                f"text.format.type is {show(kind)}; it must be 'text', 'json_object' or "
+                "'json_schema'",
+                param="text",
+            )
+        if kind != "json_schema":
+            return dict(form)
+        if form.get("schema") is None:
+            raise APIError("text.format has type json_schema but no schema; add it", param="text")
         return {"type": "json_schema", "json_schema": form}
 
 

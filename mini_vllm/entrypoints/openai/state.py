@@ -200,8 +200,8 @@ def shutting_down() -> APIError:
 
 
 def request_id(prefix: str, headers: Headers, given: str | None) -> str:
-    """The id of an answer. Clients may choose it, and need not make it unique."""
-    return f"{prefix}-{given or headers.get('x-request-id') or uuid.uuid4().hex}"
+    """An answer's id, behind ``prefix``. Clients may choose it, and need not make it unique."""
+    return prefix + (given or headers.get("x-request-id") or uuid.uuid4().hex)
 
 
 def rank_wanted(headers: Mapping[str, str]) -> int | None:

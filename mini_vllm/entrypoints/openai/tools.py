@@ -34,6 +34,8 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
     names = [_function_name(tool) for tool in tools]
     if None in names:
         raise APIError("tools holds one without function.name; add it", param="tools")
+    for tool, name in zip(tools, names, strict=True):
+        _check_tool(tool, name)
     twice = next((name for name, count in Counter(names).items() if count > 1), None)
     if twice is not None:
         raise APIError(f"tools has two named {twice!r}; give each a name of its own", 400, "tools")
@@ -55,6 +57,20 @@ def check_tools(state: ServerState, request: ChatCompletionRequest) -> None:
             '"auto" tool choice needs a server that was started with --enable-auto-tool-choice '
             "--tool-call-parser hermes",
             param="tool_choice",
+        )
+
+
+def _check_tool(tool: dict[str, Any], name: str | None) -> None:
+    if (kind := tool.get("type", "function")) != "function":
+        raise APIError(
+            f"tool {show(name)} has type {show(kind)}; it must be 'function'", param="tools"
+        )
+    parameters = tool["function"].get("parameters")
+    if not isinstance(parameters, dict | None):
+        raise APIError(
+            f"tool {show(name)} has parameters {show(parameters)}; they must be a JSON schema, an "
+            "object; leave them out for none",
+            param="tools",
         )
 
 

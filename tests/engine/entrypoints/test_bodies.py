@@ -179,3 +179,23 @@ def test_what_is_no_request_gets_the_error_object(port: int) -> None:
         with connected(port) as sock:
             sock.sendall(text.encode())
             assert rest(sock)[1]["error"]["code"] == 400
+
+
+@pytest.mark.parametrize("is_apart", [False, True])
+def test_who_offers_http_2_is_answered_in_http_1(port: int, is_apart: bool) -> None:
+    offer = "Connection: Upgrade, HTTP2-Settings\r\nHTTP2-Settings: AAMAAABkAARAAAAAAAIAAAAA\r\n"
+    with connected(port) as sock:
+        for name in ("Upgrade", "UPGRADE"):
+            head = f"{POST}Content-Length: 13\r\n{offer}{name}: h2c\r\n\r\n"
+            sock.sendall(head.encode())
+            if is_apart:
+                time.sleep(0.05)
+            sock.sendall(b'{"a": "h2c" }')
+            assert sock.recv(1000).endswith(b'{"values":1}')
+
+
+def test_a_mark_of_the_byte_order_may_stand_before_a_body(port: int) -> None:
+    body = b'\xef\xbb\xbf{"a": 1, "b": 2}'
+    with connected(port) as sock:
+        sock.sendall(f"{POST}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        assert sock.recv(1000).endswith(b'{"values":2}')

@@ -74,6 +74,9 @@ def test_null_is_what_is_not_given(server: Server) -> None:
     answer = server.post("/v1/completions", prompt="Once", echo=None, **GREEDY, **nulls)
     assert answer.status_code == 200, answer.text
     assert server.post("/v1/chat/completions", messages=HELLO, **nulls).status_code == 200
+    zero: dict[str, Any] = GREEDY | {"logprobs": False, "top_logprobs": 0}
+    (choice,) = server.post("/v1/chat/completions", messages=HELLO, **zero).json()["choices"]
+    assert choice["logprobs"] is None
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,13 @@ def test_null_is_what_is_not_given(server: Server) -> None:
         ("completions", {"stream": True, "prompt_logprobs": 1}, "prompt_logprobs is 1 and stream"),
         ("chat/completions", {"max_completion_tokens": 0}, "max_completion_tokens is 0"),
         ("chat/completions", {"media_io_kwargs": {"image": {}}}, "media_io_kwargs"),
+        ("completions", {"structured_outputs": {"regex": "["}}, "regex '[': unterminated"),
+        ("completions", {"structured_outputs": {"choice": []}}, "choice is empty"),
         ("responses", {"background": True}, "background is not supported"),
+        ("responses", {"input": []}, "input is empty"),
+        ("responses", {"text": {"format": {"type": "x"}}}, "text.format.type is 'x'"),
+        ("responses", {"text": {"format": "json"}}, "text.format.type is 'json'"),
+        ("responses", {"text": {"format": {"type": "json_schema"}}}, "but no schema"),
         ("responses", {"input": [{"type": "function_call_output"}]}, "input[0] is of type"),
     ],
 )
@@ -100,7 +109,9 @@ def test_fields_that_cannot_be_obeyed(
     body = {"prompt": "Once", "messages": HELLO, "input": "Hello"}
     body = {k: v for k, v in body.items() if (k == "prompt") == (path == "completions")}
     answer = server.post(f"/v1/{path}", **(body | change))
-    assert answer.status_code == 400 and part in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and part in error["message"]
+    assert error["param"] in change
 
 
 def test_a_prompt_is_cut(server: Server) -> None:
@@ -142,6 +153,8 @@ def test_tokens_go_by_their_ids(server: Server) -> None:
     entries = choice["logprobs"]["content"]
     assert [e["token"] for e in entries] == [f"token_id:{i}" for i in choice["token_ids"]]
     assert all(t["token"].startswith("token_id:") for e in entries for t in e["top_logprobs"])
+    text = b"".join(bytes(entry["bytes"]) for entry in entries)
+    assert text.decode() == choice["message"]["content"]  # the bytes are the token's all the same
 
 
 def test_a_chat_knows_its_prompt_and_repeats_its_beginning(server: Server) -> None:

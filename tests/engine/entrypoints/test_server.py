@@ -141,6 +141,7 @@ def test_echo_and_logprobs(server: Server) -> None:
     body = {"prompt": PROMPT, "echo": True, "logprobs": 2, "temperature": 0}
     choice = server.post("/v1/completions", max_tokens=3, **body).json()["choices"][0]
     logprobs = choice["logprobs"]
+    assert len(choice["prompt_logprobs"]) == len(logprobs["tokens"]) - 3
     assert choice["text"] == "".join(logprobs["tokens"])
     assert logprobs["token_logprobs"][0] is None and logprobs["top_logprobs"][0] is None
     assert logprobs["text_offset"][:2] == [0, len(logprobs["tokens"][0])]
@@ -183,7 +184,7 @@ def test_responses(client: openai.OpenAI) -> None:
     )
     assert [event.sequence_number for event in stream] == list(range(len(stream)))
     deltas = [event.delta for event in stream if event.type == "response.output_text.delta"]
-    assert "".join(deltas) == whole.output_text != ""
+    assert "".join(deltas) == whole.output_text != "" and whole.id.startswith("resp_")
     assert stream[-1].type == "response.completed"
 
 

@@ -290,6 +290,8 @@ def test_a_model_that_need_not_call_may_just_talk(client: openai.OpenAI) -> None
         ({"tools": []}, "tools is empty"),
         ({"tools": [{"type": "function", "function": "x"}]}, "function.name"),
         ({"tools": [WEATHER, WEATHER]}, "two named 'weather'"),
+        ({"tools": [WEATHER | {"type": "search"}]}, "type 'search'"),
+        ({"tools": [{"function": {"name": "f", "parameters": "x"}}]}, "parameters 'x'"),
         ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "'weather'"),
         ({"tool_choice": {"type": "function"}}, "'weather'"),
         ({"tool_choice": "perhaps"}, "'perhaps'"),

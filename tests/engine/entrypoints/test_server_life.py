@@ -236,6 +236,8 @@ def test_a_taken_port_is_known_before_the_model_is_loaded() -> None:
         (["--enable-auto-tool-choice"], "--tool-call-parser"),
         (["--chat-template", "/no/such/file"], "/no/such/file"),
         (["--port", "70000"], "65535"),
+        (["--shutdown-timeout", "nan"], "--shutdown-timeout is nan"),
+        (["--h11-max-incomplete-event-size", "0"], "at least 1 byte"),
         (["--max-num-queued-reqs", "0"], "max_num_queued_reqs"),
         (["--max-model-len", "99999"], "max_model_len"),
     ],

@@ -275,7 +275,7 @@ def test_an_undone_update_can_be_made_again(
     clone.publish(NEWER)
     update(clone.mine)
     merged = lab(clone.mine).read_text()
-    undo()
+    undo("")
     assert (lab(clone.mine).read_text(), sync.read_record(clone.mine.root)) == (mine, record)
     assert sync.RECORD not in capsys.readouterr().out
     clone.publish(NEWER.replace("A queue and a clamp.", "Newer still."))
@@ -370,7 +370,7 @@ def test_a_killed_update_is_taken_back_by_the_next_command(
     mine = {path: path.read_bytes() for path in clone.mine.root.glob("labs/**/*") if path.is_file()}
     clone.publish(NEWER)
     killed(clone, before)
-    undo()
+    undo("")
     said = capsys.readouterr().out
     assert "`make update` was stopped in its middle" in said and ".labkit/backups/" in said
     assert mine == {p: p.read_bytes() for p in clone.mine.root.glob("labs/**/*") if p.is_file()}

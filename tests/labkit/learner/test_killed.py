@@ -59,6 +59,10 @@ def reset_all() -> None:
     reset("0", task="", notebook_only=False)
 
 
+def undo_all() -> None:
+    undo("")
+
+
 @pytest.mark.parametrize("before", FILES)
 def test_a_killed_reset_is_taken_back(
     toy: Course, before: str, capsys: pytest.CaptureFixture[str]
@@ -66,7 +70,7 @@ def test_a_killed_reset_is_taken_back(
     mine = state(toy)
     killed(reset_all, before)
     assert "a `make reset` was stopped in its middle: your files are in" in screen(toy)[0]
-    undo()
+    undo_all()
     assert "`make reset` was stopped in its middle and is taken back" in capsys.readouterr().out
     assert state(toy) == mine
     assert not list(toy.root.glob("labs/**/.*.????????")), "nothing half written is left"
@@ -78,7 +82,7 @@ def test_a_reset_after_a_killed_one_keeps_what_was_there_first(toy: Course, befo
     killed(reset_all, before)
     reset_all()
     assert "return 42" not in lab(toy).read_text()
-    undo()
+    undo_all()
     assert state(toy) == mine, "its backup is of the learner's files, not of half a skeleton"
 
 
@@ -89,15 +93,15 @@ def test_a_killed_undo_is_taken_back_and_can_be_done_again(
     mine = state(toy)
     reset_all()
     blank = state(toy)
-    killed(undo, before)
-    undo()
+    killed(undo_all, before)
+    undo_all()
     assert "`make undo` was stopped in its middle and is taken back" in capsys.readouterr().out
     assert state(toy) == blank
-    undo()
+    undo_all()
     assert state(toy) == mine
 
 
 def test_nothing_is_left_to_take_back_after_a_command_that_ended(toy: Course) -> None:
     reset_all()
-    undo()
+    undo_all()
     assert "stopped in its middle" not in screen(toy)[0]

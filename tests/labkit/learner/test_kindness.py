@@ -548,10 +548,28 @@ def test_undo_brings_the_last_backup_back_and_can_be_undone(toy: Course) -> None
     says(printed(loop.reset, "00", task="", notebook_only=False), "your version is in", "make undo")
     blank = lab(toy).read_text()
     assert blank != mine
-    says(printed(loop.undo), "brought back labs/00-toy/fifo.py", "make undo` again")
+    says(printed(loop.undo, phase=""), "brought back labs/00-toy/fifo.py", "make undo` again")
     assert lab(toy).read_text() == mine
-    printed(loop.undo)
+    printed(loop.undo, phase="")
     assert lab(toy).read_text() == blank
+
+
+def test_after_several_resets_each_phase_can_be_brought_back(toy: Course) -> None:
+    """`make undo` twice is a step back and forth: the first of two resets was out of reach."""
+    other = toy.root / "labs/01-later/clock.py"
+    other.parent.mkdir()
+    other.write_text("MINE = 1\n")
+    files.backup(toy.root, [other])
+    other.write_text("TODO = 1\n")
+    solve(toy)
+    mine = lab(toy).read_text()
+    printed(loop.reset, "00", task="", notebook_only=False)
+    text = printed(loop.undo, phase="")
+    says(text, "brought back labs/00-toy/fifo.py", "an older backup holds files of labs/01-later:")
+    says(text, '`make undo ARGS="01"`')
+    says(printed(loop.undo, phase="01"), "brought back labs/01-later/clock.py")
+    assert other.read_text() == "MINE = 1\n" and lab(toy).read_text() == mine
+    assert "labs/01-later" not in printed(loop.undo, phase="00")
 
 
 def test_a_folder_that_is_gone_is_restored_whole(toy: Course) -> None:
@@ -571,9 +589,9 @@ def test_undo_passes_over_a_backup_of_what_is_there(toy: Course) -> None:
     printed(loop.reset, "00", task="", notebook_only=False)
     blank = lab(toy).read_text()
     files.backup(toy.root, [lab(toy)])
-    says(printed(loop.undo), "brought back labs/00-toy/fifo.py")
+    says(printed(loop.undo, phase=""), "brought back labs/00-toy/fifo.py")
     assert lab(toy).read_text() == mine
-    printed(loop.undo)
+    printed(loop.undo, phase="")
     assert lab(toy).read_text() == blank
 
 
@@ -582,13 +600,13 @@ def test_where_every_backup_is_what_is_there_nothing_is_undone(
 ) -> None:
     files.backup(toy.root, [lab(toy)])
     with pytest.raises(typer.Exit):
-        loop.undo()
+        loop.undo(phase="")
     assert "nothing to undo" in capsys.readouterr().out
 
 
 def test_without_a_backup_undo_says_so(toy: Course, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(typer.Exit):
-        loop.undo()
+        loop.undo(phase="")
     assert "there is no backup" in capsys.readouterr().out
 
 
@@ -713,7 +731,7 @@ def test_reset_and_undo_keep_a_file_as_its_editor_left_it(toy: Course) -> None:
     lab(toy).write_bytes(mine)
     printed(loop.reset, "00", task="", notebook_only=False)
     assert b"coding" not in lab(toy).read_bytes()
-    printed(loop.undo)
+    printed(loop.undo, phase="")
     assert lab(toy).read_bytes() == mine
 
 

@@ -42,10 +42,10 @@ def test_12_7_words_are_int32() -> None:
 
 
 def test_12_7_single_bits_are_set_in_place() -> None:
-    """Others keep what they are, the sign included."""
+    """Others keep what they are, the sign included, and so does one that is set already."""
     words = np.array([2, 0], dtype=np.int32)
-    set_bits(words, [0, 31, 33])
-    expect(words.tolist(), [3 - 2**31, 2], at="2, 0 with tokens 0, 31, 33 allowed")
+    set_bits(words, [0, 1, 31, 33])
+    expect(words.tolist(), [3 - 2**31, 2], at="2, 0 with tokens 0, 1, 31, 33 allowed")
 
 
 def test_12_7_and_cleared() -> None:

@@ -13,9 +13,11 @@ def test_15_12_an_answer_is_put_in_place(lab: Any) -> None:
     south = lab.South()
     south.fetches_now("ada", math.inf).set_result(b"kv")
     south.fetches_now("ben", math.inf)
+    south.fetches_now("cyd", math.inf).set_result(b"kv")
     _, received = south.get_finished(set())
-    expect(received, {"ada"}, at="ada's answer is there, ben's is not")
-    expect((south.placed, south.told), (["ada"], ["ada"]), at="placed, and the other side told")
+    expect(received, {"ada", "cyd"}, at="ben alone has no answer, and cyd asked after him")
+    both = ["ada", "cyd"]
+    expect((south.placed, south.told), (both, both), at="placed, and the other side told")
     expect(list(south.fetches), ["ben"], at="still on their way")
 
 
