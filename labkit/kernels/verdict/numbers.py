@@ -170,9 +170,9 @@ class Judge:
         return tolerances.misrounded_limit(self.spec.name, self.case.once, name)
 
     def _counts(self, name: str, tensor: Tensor) -> bool:
-        """Whether it is in half precision, or of whole numbers, and there are enough of them."""
+        """Whether it is in half precision, or whole numbers of float32, and large enough."""
         if tolerances.whole(self.spec.name, name):
-            return tensor.numel() >= tolerances.COUNTED_WHOLE
+            return self.case.dtype == "float32" and tensor.numel() >= tolerances.COUNTED_WHOLE
         return tensor.itemsize == 2 and tensor.numel() >= tolerances.COUNTED
 
     def _misrounded_findings(self, shares: Mapping[str, float]) -> list[Finding]:

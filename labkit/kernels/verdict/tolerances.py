@@ -117,8 +117,9 @@ MISROUNDED = 0.02
 MISROUNDED_SUM = 0.1
 """The same for a weighted average whose weights are rounded."""
 FALLEN = 0.002
-"""The same for whole numbers: of a thousand quotients of bfloat16 numbers at most 0.6 lie so near
-to the middle of two that float32 takes the other."""
+"""The same for whole numbers of float32 inputs: hardly any quotient lies so near to the middle of
+two that float32 takes the other. Of two numbers in half precision the quotient often is a middle.
+"""
 COUNTED, COUNTED_WHOLE = 200, 5000
 """An output with fewer elements is too small for a share of them to mean anything."""
 
