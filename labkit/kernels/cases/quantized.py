@@ -471,7 +471,8 @@ def decode(
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """One new token a request; a length of None is drawn. `low`: all scores are about -110;
     `falling`: they fall by 4 from token to token, from 100 on; `even`: all are 0. `steady`: values
-    are about 3 and scores differ little, so that what weights lose by rounding averages out.
+    are about 3 and scores differ little, so that what weights lose by rounding averages out; a
+    value's scale, which all tokens share, lies between two numbers of the dtype, and does not.
     `abyss`: scores are about -2 million, exact and thousands apart. `key_tile` is used instead of
     the launcher's.
     """
@@ -490,7 +491,11 @@ def decode(
         if even:
             query.zero_()
         if steady:
+            step = torch.finfo(dtype).eps / 32  # of numbers from 1/32 to 1/16
+            largest = 127 * step * (round(1 / 24 / step) + 0.49)
             numbers = 3 + draw.normal(int(paged.slots.sum()), kv_heads, dim) / 4
+            numbers = numbers.clamp(max=largest)
+            numbers[..., 0] = largest
             paged.value[paged.slots] = as_bytes(numbers)
             query /= 16
         if abyss:

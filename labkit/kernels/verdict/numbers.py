@@ -157,31 +157,39 @@ class Judge:
 
     def misrounded(self, outputs: Mapping[str, Tensor]) -> dict[str, float]:
         """The shares of misrounded elements, of outputs where that means something."""
-        if tolerances.misrounded_limit(self.spec.name, self.case.once) is None:
-            return {}
         judged = self._judged(outputs)
         return {
             name: misrounded(judged[name], [want, *(other[name] for other in self.others)])
             for name, want in self.expected.items()
-            if judged[name].itemsize == 2
+            if self._misrounded_limit(name) is not None
             and judged[name].shape == want.shape
-            and want.numel() >= tolerances.COUNTED
+            and self._counts(name, judged[name])
         }
 
+    def _misrounded_limit(self, name: str) -> float | None:
+        return tolerances.misrounded_limit(self.spec.name, self.case.once, name)
+
+    def _counts(self, name: str, tensor: Tensor) -> bool:
+        """Whether it is in half precision, or of whole numbers, and there are enough of them."""
+        if tolerances.whole(self.spec.name, name):
+            return tensor.numel() >= tolerances.COUNTED_WHOLE
+        return tensor.itemsize == 2 and tensor.numel() >= tolerances.COUNTED
+
     def _misrounded_findings(self, shares: Mapping[str, float]) -> list[Finding]:
-        limit = tolerances.misrounded_limit(self.spec.name, self.case.once)
-        return [
-            Finding(
-                "values",
-                f"{share:.0%} of {name} are not float64's numbers, rounded to {self.case.dtype},"
-                f" but ones beside them (at most {limit:.0%}): something is rounded on the way."
-                " Keep it in float32 up to the store",
-                self.spec.kernels[-1],
-                tensor=name,
+        findings = []
+        for name, share in shares.items():
+            limit = self._misrounded_limit(name)
+            if limit is None or share <= limit:
+                continue
+            whole = tolerances.whole(self.spec.name, name)
+            kind = "whole numbers" if whole else self.case.dtype
+            message = (
+                f"{share:.1%} of {name} are not float64's numbers, rounded to {kind}, but ones"
+                f" beside them (at most {limit:.1%}): something is rounded on the way. Keep it in"
+                " float32 up to the store"
             )
-            for name, share in shares.items()
-            if limit is not None and share > limit
-        ]
+            findings.append(Finding("values", message, self.spec.kernels[-1], tensor=name))
+        return findings
 
     def without_run(self, finding: Finding) -> CaseReport:
         """The case's report if the run gave no observation."""

@@ -37,7 +37,8 @@ class CaseReport:
     Attributes:
         errors: relative L2 error by output.
         bounds: the largest that is accepted.
-        misrounded: share of a half-precision output's elements that are not float64's, rounded.
+        misrounded: share of the elements of an output in half precision, or of whole numbers, that
+            are not float64's, rounded.
         traffic: what the monitor counted (`observation.Traffic` as data); None where nothing ran.
         minimum: bytes and FLOPs that the problem needs at least.
         findings: of the monitor and of the comparison.

@@ -77,6 +77,7 @@ def long_sum(tiles: int, condition: float = 1.0) -> float:
 
 
 _EXACT_KERNELS = ("store_kv", "apply_token_bitmask", "rejection_random_sample")
+_QUANTIZING = ("per_token_quant_int8", "store_kv_int8")
 _BY_DTYPE = {"float32": FLOAT32, "float16": FLOAT16, "bfloat16": BFLOAT16}
 
 
@@ -87,7 +88,7 @@ def bound(spec: str, dtype: str, output: str = "") -> Bound:
     sum in float32, has float32's bound. What quantises has whole numbers as its output, and scales
     in float32.
     """
-    if spec in ("per_token_quant_int8", "store_kv_int8"):
+    if spec in _QUANTIZING:
         return FLOAT32 if output.endswith("scale") else INT8
     if spec == "paged_decode_int8":
         return INT8_PAGES[dtype]
@@ -115,12 +116,22 @@ MISROUNDED = 0.02
 """Share of elements that may be another number than float64's, rounded."""
 MISROUNDED_SUM = 0.1
 """The same for a weighted average whose weights are rounded."""
-COUNTED = 200
+FALLEN = 0.002
+"""The same for whole numbers: of a thousand quotients of bfloat16 numbers at most 0.6 lie so near
+to the middle of two that float32 takes the other."""
+COUNTED, COUNTED_WHOLE = 200, 5000
 """An output with fewer elements is too small for a share of them to mean anything."""
 
 
-def misrounded_limit(spec: str, once: bool) -> float | None:
+def whole(spec: str, output: str) -> bool:
+    """Whether an output consists of whole numbers, as quantising makes them."""
+    return spec in _QUANTIZING and not output.endswith("scale")
+
+
+def misrounded_limit(spec: str, once: bool, output: str) -> float | None:
     """The share of misrounded elements that is accepted; None where nothing is promised."""
+    if whole(spec, output):
+        return FALLEN
     if spec in ROUNDED_ONCE:
         return MISROUNDED
     return MISROUNDED_SUM if once else None

@@ -500,6 +500,19 @@ SPOILED = [
 or behind."""
 
 
+EARLY = [
+    ("per_token_quant_int8", "wide-row", "(x / scale + ROUND)",
+     "((x / scale).to(tl.float16).to(tl.float32) + ROUND)"),
+    ("store_kv_int8", "many", "(value / scale + ROUND)",
+     "((value / scale).to(tl.float16).to(tl.float32) + ROUND)"),
+    ("paged_decode_int8", "steady", "(weights * value_scale[None, :])",
+     "(weights * value_scale.to(query.dtype).to(tl.float32)[None, :])"),
+    ("paged_decode_int8", "steady-bf16", "(weights * value_scale[None, :])",
+     "(weights * value_scale.to(query.dtype).to(tl.float32)[None, :])"),
+]  # fmt: skip
+"""Scales and quotients that are rounded early: the error's size does not tell, its bias does."""
+
+
 HIDDEN = 'float("-inf"))'  # behind `where`: what a score is that nobody may see
 FINITE = [
     ("paged_decode", "abyss", -1e5),
@@ -638,6 +651,13 @@ def test_a_single_program_along_an_axis_takes_its_number_from_its_own(
     name, _, value = old.rpartition("= ")
     new = f"({other} if tl.num_programs({axis}) == 1 else {value})"
     refused(bench, spec, case, old, f"{name}= {new}" if name else new)
+
+
+@pytest.mark.parametrize(("spec", "case", "old", "new"), EARLY)
+def test_no_scale_and_no_quotient_is_rounded_early(
+    bench: Bench, spec: str, case: str, old: str, new: str
+) -> None:
+    refused(bench, spec, case, old, new)
 
 
 @pytest.mark.parametrize(("spec", "case", "line", "value", "name"), SPOILED)
