@@ -81,6 +81,8 @@ def as_api_error(error: BaseException) -> APIError:
     if isinstance(error, APIError):
         return error
     message = _ADDRESS.sub("", str(error)) or type(error).__name__
+    if _is_template_error(error) and (line := getattr(error, "lineno", None)):
+        message = f"the chat template cannot be read, line {line}: {message}"
     if isinstance(error, QueueFullError):
         return APIError(message, HTTPStatus.SERVICE_UNAVAILABLE)
     if isinstance(error, RecursionError):

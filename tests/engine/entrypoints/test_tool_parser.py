@@ -9,8 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from jinja2 import TemplateSyntaxError
 
 from mini_vllm import bundled
+from mini_vllm.engine.chat_template import render_chat
 from mini_vllm.entrypoints.openai.chat import prompt_of
 from mini_vllm.entrypoints.openai.errors import as_api_error
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
@@ -99,3 +101,12 @@ def test_tools_that_may_not_be_used_are_shown_all_the_same(excludes: bool) -> No
 )
 def test_an_error_blames_a_field_or_nobody(message: str, param: str | None) -> None:
     assert as_api_error(ValueError(message)).param == param
+
+
+def test_a_template_that_cannot_be_read_is_named_with_the_line() -> None:
+    tokenizer = load_tokenizer(bundled.path("storyteller"))
+    with pytest.raises(TemplateSyntaxError) as caught:
+        render_chat(tokenizer, [{"role": "user", "content": "x"}], template="a\n{{ x }")
+    error = as_api_error(caught.value)
+    assert error.status == 400
+    assert error.message.startswith("the chat template cannot be read, line 2: unexpected '}'")
