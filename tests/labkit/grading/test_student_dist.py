@@ -30,7 +30,15 @@ KEPT_SECRET = (
     "tests/corpora/cheats",
     "autograder",
 )
-SHOWN_TESTS = {"conftest.py", "public", "engine", "conformance", "corpora", "hidden.sealed"}
+SHOWN_TESTS = {
+    "conftest.py",
+    "Makefile",
+    "public",
+    "engine",
+    "conformance",
+    "corpora",
+    "hidden.sealed",
+}
 
 
 @pytest.fixture(scope="module")
