@@ -20,8 +20,8 @@ HEAD_SECONDS = 60.0
 """How long the head of a request may take, from its first byte, or from a connection's begin."""
 
 _TO_HTTP_2 = re.compile(rb"\r\nupgrade:[ \t]*h2c[ \t]*(?=\r\n)", re.IGNORECASE)
-"""An offer to go on in HTTP/2, as Java's client makes with its first request. A server may ignore
-it, but httptools takes for granted that whoever offers has no body, and the body is lost."""
+"""An offer to go on in HTTP/2, as some clients make with their first request (Vert.x's). A server
+may ignore it, but httptools takes for granted that whoever offers has no body, and it is lost."""
 
 _Auto: Any = AutoHTTPProtocol
 
