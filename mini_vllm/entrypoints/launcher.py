@@ -101,6 +101,7 @@ def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,
         ssl_ca_certs=args.ssl_ca_certs,
+        ssl_cert_reqs=args.ssl_cert_reqs,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(LAST_ANSWERS_SECONDS),
         h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.errors import show
@@ -30,8 +30,6 @@ MOST_EXTRA = 2**16
 MOST_COMPLETIONS = 2**11
 """Of one prompt. All of them are let in or none, so nobody else has a turn until they are: 0.08 ms
 each."""
-MOST_ID = 2**10
-"""Characters of ``request_id``, which stands in every event of a stream."""
 SAME_NAME = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
@@ -188,7 +186,9 @@ class GenerationRequest(Lenient):
                     "'json_schema'",
                     param="response_format",
                 )
-        return {"structured_outputs": wanted} if wanted else {}
+        # An empty object is refused: it would enforce nothing where something was to be.
+        is_given = wanted or self.structured_outputs is not None
+        return {"structured_outputs": wanted} if is_given else {}
 
     def check_fields(self, vocab_size: int) -> None:
         """Raises APIError for fields that do not go together, that ask for what is not here, or
@@ -217,12 +217,6 @@ class GenerationRequest(Lenient):
                 f"n is {num:,}; at most {MOST_COMPLETIONS:,} completions of a prompt are begun at "
                 "once, for others would wait meanwhile; send the prompt several times",
                 param="n",
-            )
-        if len(self.request_id or "") > MOST_ID:
-            raise APIError(
-                f"request_id has {len(self.request_id or ''):,} characters; at most {MOST_ID:,} "
-                "are allowed; shorten it",
-                param="request_id",
             )
         for name, most in MOST_STRINGS.items():
             value = getattr(self, name) or []
@@ -276,9 +270,14 @@ class CompletionRequest(GenerationRequest):
     prompt: str | Many[int] | Many[str] | Many[Many[int]] | None = None
     echo: bool | None = False
     logprobs: int | None = None
-    max_tokens: int | None = 16
+    max_tokens: int = 16
     suffix: str | None = None
     add_special_tokens: bool = True
+
+    @field_validator("max_tokens", mode="before")
+    @classmethod
+    def _null_is_not_given(cls, value: Any) -> Any:
+        return cls.model_fields["max_tokens"].default if value is None else value
 
 
 class ChatCompletionRequest(GenerationRequest):

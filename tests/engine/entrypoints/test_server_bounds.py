@@ -77,6 +77,15 @@ def test_a_long_name_is_not_sent_back(server: Server) -> None:
     assert len(answer.content) < 1000
 
 
+def test_a_long_id_is_not_sent_back_in_every_event(server: Server) -> None:
+    """As a header it may have four megabytes."""
+    headers = {"X-Request-Id": "x" * 1025}
+    for path, body in (("completions", {"prompt": "Once"}), ("responses", {"input": "Once"})):
+        answer = server.client.post(f"/v1/{path}", json=body | {"stream": True}, headers=headers)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("X-Request-Id has 1,025 characters")
+
+
 def test_many_tools_are_counted_not_compared_with_each_other(server: Server) -> None:
     """Each with each: 20,000 took minutes."""
     tools = [{"type": "function", "function": {"name": f"f{i}"}} for i in range(20_000)]
