@@ -16,9 +16,11 @@ from typing import Any
 
 FORBIDDEN = frozenset(
     {"gc.get_objects", "gc.get_referrers", "sys._current_frames", "sys._current_exceptions",
-     "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback", "sys.addaudithook"}
+     "sys.monitoring.register_callback", "sys.addaudithook"}
 )  # fmt: skip
 """Audit events of what finds the frames of another thread, or is called on its stack."""
+ALL_THREADS = ("_settraceallthreads", "_setprofileallthreads")
+"""Of `sys`, since Python 3.12: they trace this thread, too. To trace one's own is no harm."""
 INTERPRETER = ("Py", "_Py")
 """How names of its own functions begin; some have another thread call something."""
 
@@ -73,6 +75,8 @@ def hide() -> None:
         if event in forbidden or inside:
             raise refusal(f"{event} is not for code that is graded")
 
+    for name in filter(vars(sys).__contains__, ALL_THREADS):
+        delattr(sys, name)
     for name in [name for name in sys.modules if name.partition(".")[0] == "labkit"]:
         del sys.modules[name]
     sys.addaudithook(hook)
