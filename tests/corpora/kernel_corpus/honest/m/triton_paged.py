@@ -91,8 +91,8 @@ def paged_decode_kernel(
     member, dim = tl.arange(0, GROUP_TILE), tl.arange(0, DIM_TILE)
     mine = (member < GROUP)[:, None] & (dim < HEAD_DIM)[None, :]
     head = kv_head * GROUP + member
-    at = request * query_stride + head[:, None] * HEAD_DIM + dim[None, :]
-    query = tl.load(query_ptr + at, mine, 0.0)
+    own = request * query_stride + head[:, None] * HEAD_DIM + dim[None, :]
+    query = tl.load(query_ptr + own, mine, 0.0)
     length = tl.load(seq_lens_ptr + request)
     oldest = tl.maximum(length - window, 0)
     share = tl.cdiv(length - oldest, NUM_SPLITS)
