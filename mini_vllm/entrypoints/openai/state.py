@@ -133,7 +133,10 @@ class ServerState:
         self.engine.admission.check(total, tokens)
         if params and params[0].structured_outputs is not None:
             # Whoever reads a large constraint on the loop makes everybody wait; it is kept.
-            await asyncio.to_thread(self.engine.input_processor.check_constraint, params[0])
+            try:
+                await asyncio.to_thread(self.engine.input_processor.check_constraint, params[0])
+            except ValueError as error:
+                raise APIError(str(error), param="structured_outputs") from error
         streams: list[Stream] = []
         turns = Turns()
         try:

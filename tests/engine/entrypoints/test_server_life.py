@@ -22,6 +22,7 @@ import pytest
 
 from mini_vllm.entrypoints import serve
 from mini_vllm.entrypoints.cli import build_parser
+from mini_vllm.entrypoints.launcher import bind
 from tests.engine.entrypoints.server import ROOT, SLOW, SMALL, Server, running
 
 LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
@@ -278,6 +279,21 @@ def test_a_template_is_read_before_the_first_chat(
     if b"\xff" not in text:
         with pytest.raises(ValueError, match="--chat-template: the template, line"):
             serve.read_template(text.decode())
+
+
+def test_where_nobody_can_listen(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for host, uds, part in (
+        ("", str(tmp_path / "no" / "s"), "No such file or directory; make the folder first"),
+        ("", str(tmp_path / ("x" * 200)), "path too long; a path may have about 100 bytes"),
+        ("", str(file), "in use; is another server there? choose another --port or --uds"),
+        ("192.0.2.1", None, "--host must be an address of this machine"),
+        ("no such host", None, "--host must be an address of this machine"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(part)):
+            bind(host, 0, uds)
+    assert file.read_text() == "mine"
 
 
 def test_a_unix_socket(tmp_path: Path) -> None:
