@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_vllm.errors import show
 from mini_vllm.multimodal.chat import part_text
+
+logger = logging.getLogger(__name__)
 
 
 def render_chat(
@@ -47,8 +50,11 @@ def render_chat(
             "continue_final_message and add_generation_prompt are both true; set one of them to "
             "false"
         )
+    plain = [_plain(index, message) for index, message in enumerate(messages)]
+    if any(message["role"] == "developer" for message in plain):
+        plain = _known_roles(plain, tokenizer.get_chat_template(template, tools))
     return tokenizer.apply_chat_template(
-        [_plain(index, message) for index, message in enumerate(messages)],
+        plain,
         chat_template=template,
         tools=tools,
         add_generation_prompt=add_generation_prompt,
@@ -56,6 +62,16 @@ def render_chat(
         tokenize=False,
         **kwargs,
     )
+
+
+def _known_roles(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
+    """What developers say is said by the system, first and in one message, if a template does not
+    know them: many write any role as it is, and the model has seen none of that name."""
+    if "'developer'" in template or '"developer"' in template:
+        return messages
+    orders = [m["content"] for m in messages if m["role"] in ("system", "developer")]
+    others = [m for m in messages if m["role"] not in ("system", "developer")]
+    return [{"role": "system", "content": "\n\n".join(filter(None, orders))}, *others]
 
 
 def _plain(index: int, message: Mapping[str, Any]) -> dict[str, Any]:
@@ -81,14 +97,14 @@ def _with_arguments(index: int, call: Any) -> dict[str, Any]:
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise ValueError(f"messages[{index}].tool_calls holds a call without function.name; add it")
-    arguments = function.get("arguments") or {}
+    arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments)
-        except ValueError as error:
-            raise ValueError(
-                f"messages[{index}].tool_calls holds arguments that are no JSON: {error}"
-            ) from error
+            arguments = json.loads(arguments or "{}")
+        except ValueError:  # a call that was cut: refused, it would end its conversation for good
+            logger.warning("messages[%d].tool_calls: arguments are no JSON and left out", index)
+    if not isinstance(arguments, Mapping):
+        arguments = {}
     return {**call, "function": {**function, "arguments": arguments}}
 
 

@@ -14,6 +14,7 @@ from mini_vllm.entrypoints.load import RequestResult
 
 COLORS = ("#636efa", "#109618", "#ff7f0e", "#d62728")
 """Of the time to first token, and of gaps below, between and above the two thresholds."""
+PLOT_FORMATS = ("png", "pdf", "svg", "jpg")
 ROW, WIDTH, LABELS = 14, 1200, 60
 """Of the timeline, in pixels: a request's row, the drawing, and what stands left of it."""
 

@@ -19,6 +19,13 @@ SAMPLING = {
 }  # fmt: skip
 """Options that go into every request as they are."""
 
+SMALLEST = {
+    "input_len": 1, "output_len": 1, "random_input_len": 1, "random_output_len": 1,
+    "random_prefix_len": 0, "prefix_repetition_prefix_len": 0, "prefix_repetition_suffix_len": 1,
+    "prefix_repetition_output_len": 1, "vocab_size": 1,
+}  # fmt: skip
+"""Options that are whole numbers, and the smallest that they can be."""
+
 
 @dataclass
 class Sample:
@@ -36,7 +43,7 @@ class Sample:
 def add_dataset_options(parser: argparse.ArgumentParser) -> None:
     """Source: vllm/benchmarks/datasets/datasets.py#L1402-L1645 (add_dataset_parser) @ v0.22.1"""
     add = parser.add_argument
-    add("--dataset-name", choices=tuple(DATASETS), default="random")
+    add("--dataset-name", type=_dataset_name, default="random", help=", ".join(DATASETS))
     add("--dataset-path", type=Path, metavar="FILE.jsonl",
         help='of "custom": a line is {"prompt": TEXT, "output_tokens": N}')  # fmt: skip
     add("--custom-output-len", type=int, default=256, help="-1: as the file says")
@@ -56,6 +63,15 @@ def add_dataset_options(parser: argparse.ArgumentParser) -> None:
     add("--prefix-repetition-output-len", type=int, default=128)
     add("--vocab-size", type=int, default=1000, help="prompts hold token ids below it")
     add("--seed", type=int, default=0)
+
+
+def _dataset_name(word: str) -> str:
+    if word not in DATASETS:
+        raise argparse.ArgumentTypeError(
+            f"{word!r} is not supported; it must be one of {', '.join(DATASETS)}; other data sets "
+            "can be written to a file, for custom"
+        )
+    return word
 
 
 def make_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
@@ -142,8 +158,12 @@ def custom_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]
     if args.dataset_path is None:
         raise ValueError("--dataset-name custom reads a file; give --dataset-path FILE.jsonl")
     wanted = args.custom_output_len if args.output_len is None else args.output_len
+    try:
+        lines = args.dataset_path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{args.dataset_path} is no UTF-8 text: {error}") from error
     samples = []
-    for number, line in enumerate(args.dataset_path.read_text("utf-8").splitlines(), start=1):
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 row = json.loads(line)
@@ -178,10 +198,10 @@ def make_bodies(
     common: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
     if args.ignore_eos or args.dataset_name == "random":  # what means nothing may end anywhere
         common["ignore_eos"] = True
-    if args.logprobs is not None and args.backend == "openai":
-        common["logprobs"] = args.logprobs
-    elif args.logprobs is not None:
+    if args.logprobs is not None and args.backend == "openai-chat":
         common |= {"logprobs": True, "top_logprobs": args.logprobs}
+    elif args.logprobs is not None:
+        common["logprobs"] = args.logprobs
     given = {name: getattr(args, name) for name in SAMPLING}
     common |= {name: value for name, value in given.items() if value is not None}
     models = _models(args, len(samples), model, rng)
@@ -208,7 +228,7 @@ def _models(
 
 
 def _prompt(backend: str, sample: Sample) -> dict[str, Any]:
-    if backend == "openai":
+    if backend != "openai-chat":
         return {"prompt": sample.prompt}
     is_text = isinstance(sample.prompt, str)
     text = sample.prompt if is_text else " ".join(f"word{token}" for token in sample.prompt)

@@ -24,9 +24,16 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mini_vllm.entrypoints.bench_plots import plot_dataset, plot_latencies, write_timeline
+from mini_vllm.config.options import json_value
+from mini_vllm.entrypoints.bench_plots import (
+    PLOT_FORMATS,
+    plot_dataset,
+    plot_latencies,
+    write_timeline,
+)
 from mini_vllm.entrypoints.bench_requests import (
     SAMPLING,
+    SMALLEST,
     add_dataset_options,
     make_bodies,
     make_samples,
@@ -42,7 +49,11 @@ from mini_vllm.entrypoints.load import (
     summarize,
 )
 
-ENDPOINTS = {"openai": "/v1/completions", "openai-chat": "/v1/chat/completions"}
+ENDPOINTS = {
+    "openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions",
+}  # fmt: skip
+LEAST = {"max_concurrency": 1, "num_warmups": 0, "seed": 0, **SMALLEST}
+"""Options that are whole numbers, and the smallest that they can be."""
 SWITCHES = ("disable-tqdm", "skip-tokenizer-init", "trust-remote-code")
 IGNORED = {
     "tokenizer": "not needed, for prompts are token ids",
@@ -171,7 +182,7 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     for name, kind in SAMPLING.items():
         add("--" + name.replace("_", "-"), type=kind)
     add("--header", nargs="*", default=[], metavar="KEY=VALUE")
-    add("--extra-body", type=json.loads, default={}, metavar="JSON")
+    add("--extra-body", type=_json_object, default={}, metavar="JSON")
     add("--request-id-prefix", help="requests carry it and their number as X-Request-Id")
     add("--percentile-metrics", default=",".join(METRICS), help="of which, with commas")
     add("--metric-percentiles", default="99", help="with commas")
@@ -200,6 +211,15 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
             add(f"--{name}", nargs="*", action=_Refused, about=about, help=argparse.SUPPRESS)
 
 
+def _json_object(text: str) -> dict[str, Any]:
+    value = json_value(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no JSON object, such as '{{\"min_p\": 0.1}}'"
+        )
+    return value
+
+
 class _Refused(argparse.Action):
     """An option of vLLM's that is not here: its name is known, and so is what to do instead."""
 
@@ -218,6 +238,7 @@ def run_bench_serve(args: argparse.Namespace) -> int:
     percentiles = _percentiles(args.metric_percentiles)
     slos = _slos(args.goodput)
     load, model = _make_load(args)
+    _check_files(args)
     if args.num_warmups:
         drive(load.cut(args.num_warmups))
     started = datetime.datetime.now()
@@ -256,7 +277,7 @@ def run_bench_serve(args: argparse.Namespace) -> int:
 
 def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
     """Raises ValueError for options that cannot be, and if the server does not answer."""
-    for name, least in (("max_concurrency", 1), ("num_warmups", 0), ("vocab_size", 1)):
+    for name, least in LEAST.items():
         value = getattr(args, name)
         if value is not None and value < least:
             option = "--" + name.replace("_", "-")
@@ -264,7 +285,7 @@ def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
     rng = random.Random(args.seed)
     samples = make_samples(args, rng)
     times, rates = _times(args, len(samples))
-    base = args.base_url or f"http://{args.host}:{args.port}"
+    base = _base_url(args)
     for option in ("header", "metadata"):
         for pair in getattr(args, option):
             if "=" not in pair:
@@ -286,6 +307,35 @@ def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
         args.insecure,
     )
     return load, model
+
+
+def _base_url(args: argparse.Namespace) -> str:
+    """Where the server is, without a slash at the end."""
+    host = f"[{args.host}]" if ":" in args.host else args.host
+    base = (args.base_url or f"http://{host}:{args.port}").rstrip("/")
+    if not base.startswith(("http://", "https://")):
+        raise ValueError(f"--base-url is {base!r}; it must begin with http:// or https://")
+    return base
+
+
+def _check_files(args: argparse.Namespace) -> None:
+    """Raises ValueError for a file that could not be written in the end, when all is measured."""
+    files = [args.plot] if args.plot is not None else []
+    if args.plot is not None and args.plot.suffix[1:] not in PLOT_FORMATS:
+        raise ValueError(
+            f"--plot is {args.plot}; its name must end with .{', .'.join(PLOT_FORMATS)}"
+        )
+    if args.save_result or args.save_detailed or args.append_result or args.plot_timeline:
+        files.append(Path(args.result_dir, args.result_filename or "result.json"))
+    for file in files:
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ValueError(
+                f"{file} could not be written: {error}; choose another folder"
+            ) from error
+        if file.is_dir() or not os.access(file if file.exists() else file.parent, os.W_OK):
+            raise ValueError(f"{file} cannot be written; choose another place for it")
 
 
 def _times(args: argparse.Namespace, num_requests: int) -> tuple[list[float], list[float] | None]:
@@ -331,7 +381,7 @@ def _ramp_up(args: argparse.Namespace, load: Load, started: datetime.datetime) -
 def _first_model(args: argparse.Namespace, base: str, headers: Mapping[str, str]) -> str:
     """The first model that the server has; it is waited for as long as ``args`` say."""
     import ssl
-    from urllib.error import URLError
+    from urllib.error import HTTPError, URLError
     from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
     end = time.monotonic() + args.ready_check_timeout_sec
@@ -342,6 +392,11 @@ def _first_model(args: argparse.Namespace, base: str, headers: Mapping[str, str]
             with opener.open(Request(f"{base}/v1/models", headers=dict(headers)), timeout=10) as r:
                 return str(json.load(r)["data"][0]["id"])
         except (URLError, OSError) as error:
+            if isinstance(error, HTTPError) and error.code < 500:  # asking again would not help
+                raise ValueError(
+                    f"{base}/v1/models answers {error.code} {error.reason}; a key is taken from "
+                    "OPENAI_API_KEY, and with --model nobody is asked"
+                ) from error
             if time.monotonic() > end:
                 raise ValueError(f"no server answers at {base}: {error}; is it running?") from error
             time.sleep(0.5)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import errno
 import gc
 import logging
 import signal
@@ -43,6 +44,16 @@ WATCH_SECONDS = 0.1
 LAST_ANSWERS_SECONDS = 5.0
 """How long answers that are complete may take to reach their readers."""
 
+_ADVICE = {
+    0: "a path may have about 100 bytes; choose a shorter one",
+    errno.EADDRINUSE: "is another server there? choose another --port or --uds",
+    errno.ENOENT: "make the folder first, or choose another --uds",
+    errno.EACCES: "choose a --port above 1023, or a folder for --uds that you may write to",
+    errno.EADDRNOTAVAIL: "--host must be an address of this machine",
+    socket.EAI_NONAME: "--host must be an address of this machine",
+}
+"""What to do about an error of the system when a socket is bound."""
+
 
 def bind(host: str, port: int, uds: str | None) -> socket.socket:
     """A socket that listens to nobody yet.
@@ -65,10 +76,9 @@ def bind(host: str, port: int, uds: str | None) -> socket.socket:
     except OSError as error:
         sock.close()
         where = uds or f"{host}:{port}"
-        raise ValueError(
-            f"cannot listen on {where}: {error.strerror or error}; is another server there? choose "
-            "another --port or --uds"
-        ) from error
+        reason = error.strerror or error  # a path that is too long has no number
+        advice = _ADVICE.get(error.errno or 0, "choose another --host, --port or --uds")
+        raise ValueError(f"cannot listen on {where}: {reason}; {advice}") from error
     return sock
 
 
@@ -101,6 +111,7 @@ def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse
         ssl_keyfile=args.ssl_keyfile,
         ssl_certfile=args.ssl_certfile,
         ssl_ca_certs=args.ssl_ca_certs,
+        ssl_cert_reqs=args.ssl_cert_reqs,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=int(LAST_ANSWERS_SECONDS),
         h11_max_incomplete_event_size=args.h11_max_incomplete_event_size,

@@ -39,7 +39,9 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--allow-credentials", action="store_true")
     add("--ssl-keyfile")
     add("--ssl-certfile")
-    add("--ssl-ca-certs")
+    add("--ssl-ca-certs", help="of the authorities that clients' certificates come from")
+    add("--ssl-cert-reqs", type=int, choices=(0, 1, 2), default=0,
+        help="of clients: not asked for (0), checked if sent (1), required (2)")  # fmt: skip
     add("--root-path", default="", help="path prefix that a proxy in front takes away")
     add("--enable-request-id-headers", action="store_true")
     add("--enable-prompt-tokens-details", action="store_true")
@@ -69,9 +71,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
 
 def check(args: argparse.Namespace) -> None:
     """Raises ValueError for options that contradict each other: before anything is loaded."""
-    if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
-        raise ValueError("--ssl-keyfile and --ssl-certfile belong together; give both or neither")
-    _check_certificate(args)
+    _check_tls(args)
     if args.enable_auto_tool_choice and not args.tool_call_parser:
         raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
     if any(not key.strip() for key in api_keys(args)):
@@ -91,23 +91,49 @@ def check(args: argparse.Namespace) -> None:
             raise ValueError(f"--{name.replace('_', '-')} must be a JSON list, such as '[\"*\"]'")
 
 
-def _check_certificate(args: argparse.Namespace) -> None:
-    """Raises ValueError for files that are not there, or are no certificate and its key."""
+def _check_tls(args: argparse.Namespace) -> None:
+    """Raises ValueError for files that are not there, that are not what they are given as, or that
+    would have no effect."""
     for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
         file = getattr(args, name)
         if file and not Path(file).is_file():
             raise ValueError(f"--{name.replace('_', '-')}: there is no file {file}")
+    if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
+        raise ValueError("--ssl-keyfile and --ssl-certfile belong together; give both or neither")
+    if bool(args.ssl_ca_certs) != bool(args.ssl_cert_reqs):
+        raise ValueError(
+            "--ssl-ca-certs and --ssl-cert-reqs 1 or 2 belong together; with one of them alone "
+            "no client's certificate would be checked; give both or neither"
+        )
+    if args.ssl_cert_reqs and not args.ssl_certfile:
+        raise ValueError("--ssl-cert-reqs needs --ssl-keyfile and --ssl-certfile, for HTTPS")
     if args.ssl_certfile:
-        import ssl
+        _load_certificates(args)
 
-        try:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile)
-        except ssl.SSLError as error:
-            raise ValueError(
-                f"{args.ssl_certfile} and {args.ssl_keyfile} are no certificate and its key in "
-                f"PEM format: {error}"
-            ) from error
+
+def _load_certificates(args: argparse.Namespace) -> None:
+    import ssl
+
+    def password() -> str:
+        raise ValueError(
+            f"--ssl-keyfile: {args.ssl_keyfile} is encrypted; nobody is asked for its password; "
+            "write it decrypted: openssl pkey -in FILE -out NEW"
+        )
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(args.ssl_certfile, args.ssl_keyfile, password)
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"{args.ssl_certfile} and {args.ssl_keyfile} are no certificate and its key in "
+            f"PEM format: {error}"
+        ) from error
+    try:
+        context.load_verify_locations(args.ssl_ca_certs) if args.ssl_ca_certs else None
+    except ssl.SSLError as error:
+        raise ValueError(
+            f"--ssl-ca-certs: {args.ssl_ca_certs} holds no certificates in PEM format: {error}"
+        ) from error
 
 
 def api_keys(args: argparse.Namespace) -> list[str]:
@@ -165,13 +191,40 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
 
 
 def read_template(given: str | None) -> str | None:
-    """A template from a file, or as it stands. Raises ValueError for a file that is not there."""
-    if given is None or "{" in given:
-        return given
-    path = Path(given)
-    if not path.is_file():
-        raise ValueError(f"--chat-template: there is no file {given}")
-    return path.read_text(encoding="utf-8")
+    """A template from a file, or as it stands.
+
+    Raises:
+        ValueError: for a file that cannot be read, or what no template can be.
+    """
+    if given is None:
+        return None
+    text, where = given, "the template"
+    if "{" not in given:
+        where = given
+        try:
+            text = Path(given).read_text(encoding="utf-8")
+        except FileNotFoundError as error:
+            raise ValueError(f"--chat-template: there is no file {given}") from error
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--chat-template: {given} cannot be read: {error}") from error
+    _check_template(text, where)
+    return text
+
+
+def _check_template(text: str, where: str) -> None:
+    """Raises ValueError for what is no Jinja: the first chat would be too late to find it out."""
+    from jinja2 import TemplateSyntaxError
+    from transformers.utils.chat_template_utils import render_jinja_template
+
+    try:
+        render_jinja_template([[{"role": "user", "content": ""}]], chat_template=text)
+    except TemplateSyntaxError as error:
+        raise ValueError(
+            f"--chat-template: {where}, line {error.lineno}: {error.message}; mend that line, or "
+            "leave the option out for the model's own template"
+        ) from error
+    except Exception:  # whatever else it misses here, such as the names of tokens, it may have then
+        return
 
 
 def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:

@@ -963,17 +963,19 @@ void int8_product(float* out, Rows<std::int16_t> x, const std::int8_t* packed, c
 }
 
 // ---------------------------------------------------------------- a layer
-// What a layer of the Llama family is made of; `native.py` has the same structure.
+// What a layer of the Llama family is made of, whose activations are T; `native.py` has the same structure.
+template <class T>
 struct Layer {
     Matrix qkv, o, gate_up, down;
-    const float *input_norm, *qk_norm, *post_norm;  // without `qk_norm`, queries and keys stay as they are
+    const T *input_norm, *qk_norm, *post_norm;  // without `qk_norm`, queries and keys stay as they are
     i64 heads, kv_heads, size, window;
     float eps, scale;
 };
 
 // Where the tokens of a step stand: their rotations, their slots, and the pages that each sees.
+template <class T>
 struct Places {
-    const float *cos, *sin;
+    const T *cos, *sin;
     const i64* slots;
     const std::int32_t *table, *rows, *ends;
     i64 turning, table_stride;
@@ -982,28 +984,28 @@ struct Places {
 // What a layer adds to the residual stream: [T, H] -> out [T, H]. First the stream takes in `x`, what the
 // layer before has added; the first layer has none. Returns -1; or a token whose slot is outside the
 // cache; or one that has a page outside it, plus T.
-template <class C>
-i64 decoder_layer(float* out, const float* x, float* stream, const Layer& layer, const Places& at, C* keys,
+template <class T, class C>
+i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Places<T>& at, C* keys,
                   C* values, i64 num_blocks, i64 block_size, i64 tokens, int threads) {
     const i64 hidden = layer.qkv.columns, qkv_width = layer.qkv.rows, mlp = layer.down.columns;
     const i64 qk_heads = layer.heads + layer.kv_heads, width = layer.kv_heads * layer.size;
     const i64 wide = 2 * qkv_width > 3 * mlp ? 2 * qkv_width : 3 * mlp;
     const auto needed = static_cast<std::size_t>(tokens * (hidden + wide));
-    static thread_local std::vector<float> room;  // kept: a call is too short to ask for memory
+    static thread_local std::vector<T> room;  // kept: a call is too short to ask for memory
     if (room.size() < needed) room.resize(needed);
-    float *normed = room.data(), *qkv = normed + tokens * hidden, *attended = qkv + tokens * qkv_width;
+    T *normed = room.data(), *qkv = normed + tokens * hidden, *attended = qkv + tokens * qkv_width;
 
     rms_norm(normed, x ? x : stream, x ? stream : nullptr, layer.input_norm, tokens, 1, hidden, hidden,
              layer.eps, threads);
     product(qkv, normed, layer.qkv, tokens, threads);
     if (layer.qk_norm)
         for (i64 t = 0; t < tokens; ++t) {
-            float* heads = qkv + t * qkv_width;
-            rms_norm(heads, heads, static_cast<float*>(nullptr), layer.qk_norm, 1, qk_heads, layer.size,
+            T* heads = qkv + t * qkv_width;
+            rms_norm(heads, heads, static_cast<T*>(nullptr), layer.qk_norm, 1, qk_heads, layer.size,
                      qkv_width, layer.eps, 1);
         }
     rope(qkv, at.cos, at.sin, tokens, qk_heads, layer.size, at.turning, qkv_width, threads);
-    const float *key = qkv + layer.heads * layer.size, *value = key + width;
+    const T *key = qkv + layer.heads * layer.size, *value = key + width;
     const i64 lost = store(keys, values, key, value, at.slots, num_blocks * block_size, tokens, width,
                            qkv_width, qkv_width);
     if (lost >= 0) return lost;
@@ -1013,8 +1015,8 @@ i64 decoder_layer(float* out, const float* x, float* stream, const Layer& layer,
     if (blind >= 0) return tokens + blind;
     product(out, attended, layer.o, tokens, threads);
 
-    float *gate_up = qkv, *activated = qkv + tokens * 2 * mlp;
-    rms_norm(normed, static_cast<const float*>(out), stream, layer.post_norm, tokens, 1, hidden, hidden,
+    T *gate_up = qkv, *activated = qkv + tokens * 2 * mlp;
+    rms_norm(normed, static_cast<const T*>(out), stream, layer.post_norm, tokens, 1, hidden, hidden,
              layer.eps, threads);
     product(gate_up, normed, layer.gate_up, tokens, threads);
     silu_mul(activated, gate_up, tokens, mlp, threads);
@@ -1025,7 +1027,7 @@ i64 decoder_layer(float* out, const float* x, float* stream, const Layer& layer,
 // ---------------------------------------------------------------- a model
 // What a decoder of such layers is made of, and its cache; `native.py` has the same structures.
 struct Decoder {
-    const Layer* layers;
+    const Layer<float>* layers;
     void *const *keys, *const *values;          // of each layer's cache
     const float *embedding, *cos, *sin, *norm;  // [V, H]; of all positions [P, turning] each; [H]
     Matrix head;                                // V rows
@@ -1089,7 +1091,7 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     const i64 tokens = static_cast<i64>(pass.slots.size()), hidden = model.head.columns;
     pass.added.resize(pass.stream.size());
     float *stream = pass.stream.data(), *added = pass.added.data();
-    const Places at{pass.cos.data(), pass.sin.data(), pass.slots.data(), batch.table, pass.rows.data(),
+    const Places<float> at{pass.cos.data(), pass.sin.data(), pass.slots.data(), batch.table, pass.rows.data(),
                     pass.ends.data(), model.turning, batch.max_blocks};
     for (i64 l = 0; l < model.num_layers; ++l) {
         const i64 bad = decoder_layer(added, l ? added : nullptr, stream, model.layers[l], at,
@@ -1172,21 +1174,27 @@ FOR_CACHE(float, bf16, f32_bf16)
 FOR_CACHE(bf16, float, bf16_f32)
 FOR_CACHE(bf16, bf16, bf16_bf16)
 
-#define FOR_LAYERS(C, name)                                                                          \
-    extern "C" i64 decoder_layer_##name(float* out, const float* x, float* stream,                   \
-                                        const Layer* layer, const Places* at, C* keys, C* values,    \
-                                        i64 num_blocks, i64 block_size, i64 tokens, int threads) {   \
+#define FOR_LAYERS(T, C, name)                                                                       \
+    extern "C" i64 decoder_layer_##name(T* out, const T* x, T* stream, const Layer<T>* layer,        \
+                                        const Places<T>* at, C* keys, C* values, i64 num_blocks,     \
+                                        i64 block_size, i64 tokens, int threads) {                   \
         return decoder_layer(out, x, stream, *layer, *at, keys, values, num_blocks, block_size,      \
                              tokens, threads);                                                       \
-    }                                                                                                \
+    }
+
+#define FOR_DECODERS(C, name)                                                                        \
     extern "C" i64 next_logits_##name(float* logits, const Decoder* model, const Batch* batch,       \
                                       const i64* rows, const i64* starts, const i64* counts,         \
                                       const i64* fed, i64 requests, int threads) {                   \
         return next_logits<C>(logits, *model, *batch, rows, starts, counts, fed, requests, threads); \
     }
 
-FOR_LAYERS(float, f32)
-FOR_LAYERS(bf16, bf16)
+FOR_LAYERS(float, float, f32_f32)
+FOR_LAYERS(float, bf16, f32_bf16)
+FOR_LAYERS(bf16, float, bf16_f32)
+FOR_LAYERS(bf16, bf16, bf16_bf16)
+FOR_DECODERS(float, f32)
+FOR_DECODERS(bf16, bf16)
 
 extern "C" int multiplies_bf16() { return MULTIPLIES_BF16; }
 

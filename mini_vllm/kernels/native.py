@@ -169,7 +169,9 @@ class Matrix(ctypes.Structure):
     ]
 
     def __init__(self, blocks: Tensor, bias: Tensor | None) -> None:
-        """`blocks` is a packed weight, see :func:`pack`; both must outlive this."""
+        """`blocks` is a packed weight, see :func:`pack`, `bias` float32; both must outlive this."""
+        if bias is not None and bias.dtype != torch.float32:
+            raise TypeError(f"the bias is {bias.dtype}; sums begin with it, so it must be float32")
         rows, columns = len(blocks) * ROWS, blocks[0].numel() // ROWS
         at = None if bias is None else bias.data_ptr()
         super().__init__(blocks.data_ptr(), at, rows, columns, blocks.dtype == torch.bfloat16)
@@ -381,7 +383,7 @@ def unpack_pairs(packed: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
-    """x @ weight^T + bias: `[T, K]` -> `[T, N]`; `blocks` is the packed weight.
+    """x @ weight^T + bias: `[T, K]` -> `[T, N]`; `blocks` is the packed weight, `bias` float32.
 
     With a weight in bfloat16 x is rounded to bfloat16, if the processor multiplies such numbers.
     A token's numbers are the same, to the bit, whatever other tokens come with it.
@@ -398,13 +400,13 @@ def linear(x: Tensor, blocks: Tensor, bias: Tensor | None) -> Tensor:
 def decoder_layer(
     layer: Layer, x: Tensor | None, residual: Tensor, places: Places, kv_cache: Tensor
 ) -> Tensor:
-    """What a layer adds to `residual` `[T, H]`, which first takes in `x`; all are float32.
+    """What a layer adds to `residual` `[T, H]`, which first takes in `x`; all have one dtype.
 
     Raises IndexError for a slot or a page that the cache does not have.
     """
-    output = torch.empty(residual.shape)
+    output = torch.empty(residual.shape, dtype=residual.dtype)
     num_tokens, (num_blocks, block_size) = residual.shape[0], kv_cache.shape[1:3]
-    bad = function("decoder_layer", kv_cache.dtype)(
+    bad = function("decoder_layer", residual.dtype, kv_cache.dtype)(
         output.data_ptr(), None if x is None else x.data_ptr(), residual.data_ptr(),
         layer, places, *halves(kv_cache), num_blocks, block_size, num_tokens,
         torch.get_num_threads(),

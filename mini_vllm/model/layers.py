@@ -269,6 +269,8 @@ class UnquantizedLinearMethod:
         is_float = compute_dtype(weight.dtype, "cpu") == torch.float32
         if (is_float or is_alone) and native.can_run(weight) and native.can_pack(weight):
             layer.blocks = native.pack(weight)
+            if layer.bias is not None:
+                layer.bias.data = layer.bias.float()  # its sums are float32, whatever is multiplied
         elif not (is_float and is_small) and can_pack(weight.dtype):
             layer.packed = pack(weight)
         is_twice = not is_small and (layer.blocks is not None or layer.packed is not None)
@@ -289,6 +291,7 @@ class UnquantizedLinearMethod:
         is_onednns = not has_rival or len(x) < MIN_UNPACKED_TOKENS
         if layer.packed is not None and is_onednns:
             return packed_linear(x, layer.packed, bias)
+        bias = None if bias is None else bias.to(x.dtype)
         return F.linear(x, (unpacked(layer) if weight is None else weight).to(x.dtype), bias)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata
@@ -39,6 +38,7 @@ class LayerCall:
 
     def __init__(self, layer: Any) -> None:
         attn, norms = layer.self_attn, (layer.input_layernorm, layer.post_attention_layernorm)
+        self.dtype = norms[0].weight.dtype
         self.linears = linears_of(layer)
         self.parts = [*attn.modules(), *layer.mlp.modules(), *norms]
         self.struct = native.Layer(
@@ -84,7 +84,7 @@ class LayerCall:
             x.shape[0] <= MOST_TOKENS
             and (metadata.max_query_len <= MAX_SHORT_QUERY or metadata.max_seq_len <= MOST_CONTEXT)
             and kv_cache.dtype in native.NAMES
-            and x.dtype == torch.float32
+            and x.dtype == self.dtype
             and x.is_contiguous()
             and all(linear.adapters is None for linear in self.linears)
             and not any(part._forward_pre_hooks or part._forward_hooks for part in self.parts)

@@ -133,7 +133,7 @@ def _params(state: ServerState, request: CompletionRequest, num_tokens: int) -> 
     wanted = request.max_tokens
     if wanted == 0 and request.echo:
         wanted = 1
-    if wanted is not None and wanted < 1:
+    if wanted < 1:
         raise APIError(
             f"max_tokens is {wanted}; it must be at least 1 (0 only with echo)", param="max_tokens"
         )

@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, FailFast, Field
+from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.errors import show
@@ -27,11 +27,12 @@ MOST_COPIED = 2**18
 """Entries of lists that all completions of a request may have together: each has its own copy."""
 MOST_EXTRA = 2**16
 """Values inside ``vllm_xargs`` and ``kv_transfer_params``, which are copied for each completion."""
+CHARACTERS_A_VALUE = 64
+MOST_SALT = 2**10
+"""Characters of ``cache_salt``, of which each completion has a copy, too."""
 MOST_COMPLETIONS = 2**11
 """Of one prompt. All of them are let in or none, so nobody else has a turn until they are: 0.08 ms
 each."""
-MOST_ID = 2**10
-"""Characters of ``request_id``, which stands in every event of a stream."""
 SAME_NAME = (
     "n", "presence_penalty", "frequency_penalty", "repetition_penalty", "temperature", "top_p",
     "top_k", "min_p", "seed", "stop", "stop_token_ids", "include_stop_str_in_output", "ignore_eos",
@@ -68,14 +69,20 @@ Many = Annotated[list[T], _FirstMistake()]
 
 
 def count_values(value: Any, most: int) -> int:
-    """Values inside lists and objects, at any depth; counting ends soon after ``most``."""
+    """Values inside lists and objects, at any depth; counting ends soon after ``most``.
+
+    A text counts once more for each ``CHARACTERS_A_VALUE``: what is copied is its characters.
+    """
     count, rest = 0, [value]
     while rest and count <= most:
         inside = rest.pop()
-        if isinstance(inside, (list, dict)):
+        if isinstance(inside, str):
+            count += len(inside) // CHARACTERS_A_VALUE
+        elif isinstance(inside, (list, dict)):
             count += len(inside)
             if count <= most:
-                rest += inside.values() if isinstance(inside, dict) else inside
+                rest += inside
+                rest += inside.values() if isinstance(inside, dict) else ()
     return count
 
 
@@ -121,7 +128,7 @@ class GenerationRequest(Lenient):
     structured_outputs: dict[str, Any] | None = None
     priority: int = 0
     request_id: str | None = None
-    cache_salt: str | None = None
+    cache_salt: str | None = Field(default=None, max_length=MOST_SALT)
     kv_transfer_params: dict[str, Any] | None = None
     return_token_ids: bool | None = False
     return_tokens_as_token_ids: bool | None = False
@@ -188,7 +195,9 @@ class GenerationRequest(Lenient):
                     "'json_schema'",
                     param="response_format",
                 )
-        return {"structured_outputs": wanted} if wanted else {}
+        # An empty object is refused: it would enforce nothing where something was to be.
+        is_given = wanted or self.structured_outputs is not None
+        return {"structured_outputs": wanted} if is_given else {}
 
     def check_fields(self, vocab_size: int) -> None:
         """Raises APIError for fields that do not go together, that ask for what is not here, or
@@ -203,7 +212,8 @@ class GenerationRequest(Lenient):
                 "place for them; leave one of the two out",
                 param="prompt_logprobs",
             )
-        if self.stream_options is not None and not self.stream:
+        options = self.stream_options
+        if options is not None and options.model_fields_set and not self.stream:
             raise APIError(
                 "stream_options is given but stream is false; set stream to true or leave it out",
                 param="stream_options",
@@ -218,12 +228,7 @@ class GenerationRequest(Lenient):
                 "once, for others would wait meanwhile; send the prompt several times",
                 param="n",
             )
-        if len(self.request_id or "") > MOST_ID:
-            raise APIError(
-                f"request_id has {len(self.request_id or ''):,} characters; at most {MOST_ID:,} "
-                "are allowed; shorten it",
-                param="request_id",
-            )
+        copied = 0
         for name, most in MOST_STRINGS.items():
             value = getattr(self, name) or []
             if isinstance(value, list) and len(value) > most:
@@ -238,7 +243,7 @@ class GenerationRequest(Lenient):
                     "shorten it",
                     param=name,
                 )
-        copied = 0
+            copied += length // CHARACTERS_A_VALUE
         for name in TOKEN_LISTS:
             length = len(getattr(self, name) or ())
             if length > vocab_size:
@@ -252,14 +257,16 @@ class GenerationRequest(Lenient):
             length = count_values(getattr(self, name), MOST_EXTRA)
             if length > MOST_EXTRA:
                 raise APIError(
-                    f"{name} has more than {MOST_EXTRA:,} values; send fewer", param=name
+                    f"{name} has more than {MOST_EXTRA:,} values (of texts, "
+                    f"{CHARACTERS_A_VALUE} characters are one); send fewer",
+                    param=name,
                 )
             copied += length if name == "vllm_xargs" else 0  # the other is not copied
         if num > 1 and num * copied > MOST_COPIED:
             raise APIError(
-                f"n is {num} and lists of tokens and vllm_xargs have {copied:,} entries; each "
-                f"completion has its copy, and {MOST_COPIED:,} entries are the most; lower n, or "
-                "shorten them",
+                f"n is {num} and strings, lists of tokens and vllm_xargs have {copied:,} entries "
+                f"({CHARACTERS_A_VALUE} characters are one); each completion has its copy, and "
+                f"{MOST_COPIED:,} entries are the most; lower n, or shorten them",
                 param="n",
             )
 
@@ -276,9 +283,14 @@ class CompletionRequest(GenerationRequest):
     prompt: str | Many[int] | Many[str] | Many[Many[int]] | None = None
     echo: bool | None = False
     logprobs: int | None = None
-    max_tokens: int | None = 16
+    max_tokens: int = 16
     suffix: str | None = None
     add_special_tokens: bool = True
+
+    @field_validator("max_tokens", mode="before")
+    @classmethod
+    def _null_is_not_given(cls, value: Any) -> Any:
+        return cls.model_fields["max_tokens"].default if value is None else value
 
 
 class ChatCompletionRequest(GenerationRequest):
@@ -413,8 +425,9 @@ class DetokenizeRequest(Lenient):
 
 
 class LoadLoRARequest(Lenient):
-    lora_name: str
-    lora_path: str
+    lora_name: str = Field(min_length=1, max_length=256)
+    """It stands in every event of a stream, as the model's name."""
+    lora_path: str = Field(min_length=1, max_length=4096)
     load_inplace: bool = False
 
 

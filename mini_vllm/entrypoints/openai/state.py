@@ -26,6 +26,8 @@ BREATH = 0.005
 """Seconds that the prompts of one request are worked on before others have their turn."""
 MOST_TEXT = 2**20
 """Characters of a text that no model's length bounds: to be counted, or to be cut."""
+MOST_ID = 2**10
+"""Characters of a request's id, which stands in every event of a stream."""
 
 
 class Turns:
@@ -131,7 +133,10 @@ class ServerState:
         self.engine.admission.check(total, tokens)
         if params and params[0].structured_outputs is not None:
             # Whoever reads a large constraint on the loop makes everybody wait; it is kept.
-            await asyncio.to_thread(self.engine.input_processor.check_constraint, params[0])
+            try:
+                await asyncio.to_thread(self.engine.input_processor.check_constraint, params[0])
+            except ValueError as error:
+                raise APIError(str(error), param="structured_outputs") from error
         streams: list[Stream] = []
         turns = Turns()
         try:
@@ -200,8 +205,19 @@ def shutting_down() -> APIError:
 
 
 def request_id(prefix: str, headers: Headers, given: str | None) -> str:
-    """An answer's id, behind ``prefix``. Clients may choose it, and need not make it unique."""
-    return prefix + (given or headers.get("x-request-id") or uuid.uuid4().hex)
+    """An answer's id, behind ``prefix``. Clients may choose it, and need not make it unique.
+
+    Raises:
+        APIError: for one that is too long: it stands in every event of a stream.
+    """
+    wanted = given or headers.get("x-request-id") or uuid.uuid4().hex
+    if len(wanted) > MOST_ID:
+        name = "request_id" if given else "X-Request-Id"
+        raise APIError(
+            f"{name} has {len(wanted):,} characters; at most {MOST_ID:,} are allowed; shorten it",
+            param="request_id",
+        )
+    return prefix + wanted
 
 
 def rank_wanted(headers: Mapping[str, str]) -> int | None:

@@ -7,8 +7,10 @@ import asyncio
 import datetime
 import json
 import math
+import threading
 from collections.abc import Callable
 from functools import partial
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -262,11 +264,16 @@ def test_every_option_of_vllm_is_known() -> None:
 
 
 def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["--profile"], ["--sonnet-input-len", "3"], ["--use-beam-search"]):
+    for words, part in (
+        (["--profile"], "--profile is not supported; "),
+        (["--sonnet-input-len", "3"], "--sonnet-input-len is not supported; "),
+        (["--use-beam-search"], "--use-beam-search is not supported; "),
+        (["--dataset-name", "sharegpt"], "'sharegpt' is not supported; it must be one of random,"),
+        (["--extra-body", "[1]"], "'[1]' is no JSON object, such as '{\"min_p\": 0.1}'"),
+    ):
         with pytest.raises(SystemExit):
             options(*words)
-        said = capsys.readouterr().err
-        assert f"{words[0]} is not supported; " in said
+        assert part in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -275,7 +282,8 @@ def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
         ["--goodput", "ttft:soon"], ["--goodput", "tft:100"], ["--goodput", "ttft"],
         ["--goodput", "ttft:nan"], ["--metric-percentiles", "99,101"],
         ["--metric-percentiles", "most"], ["--max-concurrency", "0"], ["--num-warmups", "-1"],
-        ["--vocab-size", "0"],
+        ["--vocab-size", "0"], ["--input-len", "0"], ["--random-output-len", "-1"],
+        ["--seed", "-1"], ["--base-url", "127.0.0.1:8000"], ["--plot", "picture.xyz"],
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_named_before_anything_is_sent(
@@ -284,6 +292,56 @@ def test_a_wrong_option_is_named_before_anything_is_sent(
     monkeypatch.setattr(bench_serve, "drive", lambda load: pytest.fail("it was sent"))
     with pytest.raises(ValueError, match=f"^{words[0]} (has|is) "):
         bench_serve.run_bench_serve(options(*words))
+
+
+def test_a_file_that_cannot_be_written_is_known_before_anything_is_sent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was found out when all had been measured."""
+    monkeypatch.setattr(bench_serve, "drive", lambda load: pytest.fail("it was sent"))
+    taken = tmp_path / "file"
+    taken.write_text("mine")
+    for words in (
+        ["--plot", str(taken / "p.png")],
+        ["--save-result", "--result-dir", str(taken)],
+        ["--append-result", "--result-filename", str(tmp_path)],
+    ):
+        with pytest.raises(ValueError, match=r"(could not|cannot) be written"):
+            bench_serve.run_bench_serve(options(*words))
+    assert taken.read_text() == "mine"
+
+
+def test_where_the_server_is() -> None:
+    for words, want in (
+        (["--host", "::1"], "http://[::1]:8000"),
+        (["--base-url", "https://a/b/"], "https://a/b"),
+    ):
+        assert bench_serve._base_url(options(*words)) == want
+
+
+def test_a_server_that_refuses_is_not_called_silent() -> None:
+    class Locked(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401, "no key")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        args = options("--ready-check-timeout-sec", "60")
+        with pytest.raises(
+            ValueError, match="/v1/models answers 401 no key; a key is taken"
+        ) as error:
+            bench_serve._first_model(args, f"http://127.0.0.1:{server.server_port}", {})
+        assert "is it running" not in str(error.value)
+        server.shutdown()
+
+
+def test_vllms_name_of_the_backend() -> None:
+    load, _ = bench_serve._make_load(options("--backend", "vllm", "--logprobs", "2"))
+    assert load.url.endswith("/v1/completions")
+    assert load.bodies[0]["logprobs"] == 2 and isinstance(load.bodies[0]["prompt"], list)
 
 
 def test_adapters_take_turns() -> None:
@@ -334,6 +392,9 @@ def test_prompts_from_a_file(tmp_path: Path) -> None:
     assert len(load.bodies) == 2
     with pytest.raises(ValueError, match=r"p\.jsonl:3 is not"):
         bench_serve._make_load(options(*words, "--custom-output-len", "-1"))
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(ValueError, match=r"p\.jsonl is no UTF-8 text"):
+        bench_serve._make_load(options(*words))
 
 
 def test_lengths_spread_apart() -> None:

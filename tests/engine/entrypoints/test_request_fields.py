@@ -74,6 +74,8 @@ def test_null_is_what_is_not_given(server: Server) -> None:
     answer = server.post("/v1/completions", prompt="Once", echo=None, **GREEDY, **nulls)
     assert answer.status_code == 200, answer.text
     assert server.post("/v1/chat/completions", messages=HELLO, **nulls).status_code == 200
+    long = server.post("/v1/completions", prompt="Once", ignore_eos=True, max_tokens=None)
+    assert long.json()["usage"]["completion_tokens"] == 16
     zero: dict[str, Any] = GREEDY | {"logprobs": False, "top_logprobs": 0}
     (choice,) = server.post("/v1/chat/completions", messages=HELLO, **zero).json()["choices"]
     assert choice["logprobs"] is None
@@ -95,6 +97,8 @@ def test_null_is_what_is_not_given(server: Server) -> None:
         ("chat/completions", {"media_io_kwargs": {"image": {}}}, "media_io_kwargs"),
         ("completions", {"structured_outputs": {"regex": "["}}, "regex '[': unterminated"),
         ("completions", {"structured_outputs": {"choice": []}}, "choice is empty"),
+        ("completions", {"structured_outputs": {}}, "has none of json, regex, choice"),
+        ("chat/completions", {"structured_outputs": {"json": None}}, "has none of json, regex"),
         ("responses", {"background": True}, "background is not supported"),
         ("responses", {"input": []}, "input is empty"),
         ("responses", {"text": {"format": {"type": "x"}}}, "text.format.type is 'x'"),
@@ -192,13 +196,30 @@ def test_arguments_of_earlier_calls_are_objects_for_the_template() -> None:
         ('{"city": "Oslo"}', '{"city": "Oslo"}'),
         ("", "{}"),
         ({"a": 1}, '{"a": 1}'),
+        (None, "{}"),
+        ('{"city": "Os', "{}"),  # cut by max_tokens: its conversation goes on all the same
+        ('["Oslo"]', "{}"),
     ):
         call = {"type": "function", "function": {"name": "weather", "arguments": given}}
         turn = {"role": "assistant", "content": None, "tool_calls": [call]}
         assert render_chat(tokenizer, [turn], template=template) == want
-    call["function"] = {"name": "weather", "arguments": "{"}
-    with pytest.raises(ValueError, match="holds arguments that are no JSON"):
-        render_chat(tokenizer, [turn], template=template)
+
+
+def test_developers_speak_as_the_system_to_a_template_that_does_not_know_them() -> None:
+    tokenizer = load_tokenizer(bundled.path("storyteller"))
+    roles = ("user", "system", "developer", "assistant", "developer")
+    turns = [{"role": role, "content": f"{i}"} for i, role in enumerate(roles)]
+    turns[-1]["content"] = [{"type": "text", "text": "4"}]
+    template = "{% for m in messages %}{{ m.role }}:{{ m.content | tojson }} {% endfor %}"
+    said = render_chat(tokenizer, turns, template=template)
+    assert said == 'system:"1\\n\\n2\\n\\n4" user:"0" assistant:"3" '
+    knows = template + "{% if messages[0].role == 'developer' %}{% endif %}"
+    assert render_chat(tokenizer, turns, template=knows).count("developer:") == 2
+    asked, told = (
+        render_chat(tokenizer, [{"role": role, "content": "Hi"}])
+        for role in ("developer", "system")
+    )
+    assert asked == told
 
 
 @pytest.mark.parametrize("part", ["Hi", {"type": "refusal", "refusal": "Hi"}, {"text": "Hi"}])

@@ -43,6 +43,11 @@ def server() -> Iterator[Server]:
         ({"bad_words": ["word " * 100] * 1000}, "bad_words has 500,000 characters"),
         ({"structured_outputs": {"grammar": "x" * 100_001}}, "grammar has 100,001 characters"),
         ({"n": 2049}, "n is 2,049; at most 2,048 completions of a prompt"),
+        ({"cache_salt": "x" * 1025}, "cache_salt is 'xxx"),
+        ({"n": 9, "vllm_xargs": {"a": "x" * 2**21}}, "n is 9 and strings, lists of tokens and v"),
+        ({"vllm_xargs": {"x" * 2**23: ["x"]}}, "vllm_xargs has more than 65,536 values"),
+        ({"n": 512, "stop": ["x" * 2**12] * 16}, "n is 512 and strings, lists of tokens and v"),
+        ({"structured_outputs": {"json": {"enum": [*range(3000)]}}}, "enum has 3,000 values"),
         ({"request_id": "x" * 1025}, "request_id has 1,025 characters; at most 1,024"),
         ({"prompt": "x" * (LONG + 1), "truncate_prompt_tokens": 8}, TOO_LONG),
     ],
@@ -52,7 +57,9 @@ def test_what_is_too_large_is_refused_with_its_size(
 ) -> None:
     answer = server.post("/v1/completions", **{"prompt": "Once", "max_tokens": 1, **body})
     assert answer.status_code == 400
-    assert words in answer.json()["error"]["message"]
+    error = answer.json()["error"]
+    assert words in error["message"]
+    assert error["param"] is None or error["param"] in body
 
 
 def test_a_text_is_counted_or_cut_only_up_to_a_length(server: Server) -> None:
@@ -77,6 +84,15 @@ def test_a_long_name_is_not_sent_back(server: Server) -> None:
     assert len(answer.content) < 1000
 
 
+def test_a_long_id_is_not_sent_back_in_every_event(server: Server) -> None:
+    """As a header it may have four megabytes."""
+    headers = {"X-Request-Id": "x" * 1025}
+    for path, body in (("completions", {"prompt": "Once"}), ("responses", {"input": "Once"})):
+        answer = server.client.post(f"/v1/{path}", json=body | {"stream": True}, headers=headers)
+        assert answer.status_code == 400
+        assert answer.json()["error"]["message"].startswith("X-Request-Id has 1,025 characters")
+
+
 def test_many_tools_are_counted_not_compared_with_each_other(server: Server) -> None:
     """Each with each: 20,000 took minutes."""
     tools = [{"type": "function", "function": {"name": f"f{i}"}} for i in range(20_000)]
@@ -93,7 +109,7 @@ def test_many_tools_are_counted_not_compared_with_each_other(server: Server) -> 
 def test_lists_count_once_for_each_completion() -> None:
     length = MOST_COPIED // 256
     CompletionRequest(n=256, stop_token_ids=[1] * length).check_fields(VOCAB)
-    with pytest.raises(APIError, match="n is 257 and lists of tokens"):
+    with pytest.raises(APIError, match="n is 257 and strings, lists of"):
         CompletionRequest(n=257, stop_token_ids=[1] * length).check_fields(VOCAB)
     with pytest.raises(APIError, match="vllm_xargs has more than"):
         CompletionRequest(vllm_xargs={"a": [1] * (MOST_EXTRA + 1)}).check_fields(VOCAB)

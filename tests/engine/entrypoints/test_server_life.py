@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -18,6 +20,9 @@ from typing import Any
 import httpx
 import pytest
 
+from mini_vllm.entrypoints import serve
+from mini_vllm.entrypoints.cli import build_parser
+from mini_vllm.entrypoints.launcher import bind
 from tests.engine.entrypoints.server import ROOT, SLOW, SMALL, Server, running
 
 LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
@@ -251,6 +256,46 @@ def test_options_that_cannot_be(words: list[str], part: str) -> None:
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("text", "part"),
+    [
+        (b"{% for m in messages %}\n{{ m.content }\n{% endfor %}", "line 2: unexpected '}'; mend"),
+        (b"{{ messages | shout }}", "line 1: No filter named 'shout'"),
+        (b"\xff{{ messages }}", "cannot be read: 'utf-8' codec"),
+        (b"{{ no_such_name.field }}{{ raise_exception('none') }}", None),
+    ],
+)
+def test_a_template_is_read_before_the_first_chat(
+    tmp_path: Path, text: bytes, part: str | None
+) -> None:
+    file = tmp_path / "chat.jinja"
+    file.write_bytes(text)
+    if part is None:  # what is missing here may be there in a chat
+        assert serve.read_template(str(file)) == text.decode()
+        return
+    with pytest.raises(ValueError, match=re.escape(part)) as error:
+        serve.read_template(str(file))
+    assert str(error.value).startswith(f"--chat-template: {file}")
+    if b"\xff" not in text:
+        with pytest.raises(ValueError, match="--chat-template: the template, line"):
+            serve.read_template(text.decode())
+
+
+def test_where_nobody_can_listen(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("mine")
+    for host, uds, part in (
+        ("", str(tmp_path / "no" / "s"), "No such file or directory; make the folder first"),
+        ("", str(tmp_path / ("x" * 200)), "path too long; a path may have about 100 bytes"),
+        ("", str(file), "in use; is another server there? choose another --port or --uds"),
+        ("192.0.2.1", None, "--host must be an address of this machine"),
+        ("no such host", None, "--host must be an address of this machine"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(part)):
+            bind(host, 0, uds)
+    assert file.read_text() == "mine"
+
+
 def test_a_unix_socket(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     with running("--uds", path, uds=path) as server:
@@ -267,8 +312,45 @@ def test_tls(tmp_path: Path) -> None:
         assert server.post("/v1/completions", prompt="Once", max_tokens=2).status_code == 200
 
 
-def write_certificate(key_file: Path, cert_file: Path) -> None:
-    """A certificate for this machine, signed by itself."""
+def test_files_of_tls_that_cannot_be(tmp_path: Path) -> None:
+    """All before the model is loaded, and without a question that nobody is there to answer."""
+    key, cert, secret, other = (str(tmp_path / name) for name in ("key", "cert", "secret", "other"))
+    write_certificate(Path(key), Path(cert), Path(secret))
+    write_certificate(Path(other), tmp_path / "rest")
+    tls = ["--ssl-keyfile", key, "--ssl-certfile", cert]
+    for words, part in (
+        (["--ssl-keyfile", secret, "--ssl-certfile", cert], f"{secret} is encrypted"),
+        (["--ssl-keyfile", other, "--ssl-certfile", cert], "no certificate and its key"),
+        ([*tls, "--ssl-ca-certs", cert], "no client's certificate would be checked"),
+        ([*tls, "--ssl-cert-reqs", "2"], "no client's certificate would be checked"),
+        ([*tls, "--ssl-ca-certs", key, "--ssl-cert-reqs", "2"], f"{key} holds no certificates"),
+        (["--ssl-ca-certs", cert, "--ssl-cert-reqs", "1"], "needs --ssl-keyfile"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(part)):
+            serve.check(build_parser().parse_args(["serve", *words]))
+
+
+def test_clients_show_a_certificate(tmp_path: Path) -> None:
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    write_certificate(Path(key), Path(cert))
+    tls = ("--ssl-keyfile", key, "--ssl-certfile", cert)
+    with running(*tls, "--ssl-ca-certs", cert, "--ssl-cert-reqs", "1", scheme="https") as server:
+        assert server.client.get("/health").status_code == 200, "not required"
+        for trusted in (True, False):
+            if not trusted:
+                write_certificate(Path(key), Path(cert))
+            context = ssl._create_unverified_context()
+            context.load_cert_chain(cert, key)
+            with httpx.Client(base_url=server.url, verify=context, trust_env=False) as client:
+                if trusted:
+                    assert client.get("/health").status_code == 200
+                    continue
+                with pytest.raises(httpx.TransportError):
+                    client.get("/health")
+
+
+def write_certificate(key_file: Path, cert_file: Path, secret_file: Path | None = None) -> None:
+    """A certificate for this machine, signed by itself, and its key, once more with a password."""
     from datetime import UTC, datetime, timedelta
 
     from cryptography import x509
@@ -289,6 +371,9 @@ def write_certificate(key_file: Path, cert_file: Path) -> None:
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    plain = serialization.NoEncryption()
-    key_file.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    form = serialization.PrivateFormat.PKCS8
+    key_file.write_bytes(key.private_bytes(pem, form, serialization.NoEncryption()))
+    if secret_file is not None:
+        locked = serialization.BestAvailableEncryption(b"x")
+        secret_file.write_bytes(key.private_bytes(pem, form, locked))
     cert_file.write_bytes(cert.public_bytes(pem))

@@ -74,6 +74,14 @@ def test_adapters_come_and_go(server: Server, tmp_path: Path) -> None:
     answer = server.post("/v1/load_lora_adapter", lora_name="json", lora_path=path)
     assert answer.status_code == 200, answer.text
     assert said(server, "json") == '{"answer": "The capital of Italy is Rome."}'
+    for name, where, param in (
+        ("x" * 257, path, "lora_name"),
+        ("", path, "lora_name"),
+        ("x", "/" * 5000, "lora_path"),
+    ):
+        wrong = server.post("/v1/load_lora_adapter", lora_name=name, lora_path=where)
+        assert wrong.status_code == 400 and wrong.json()["error"]["param"] == param
+        assert len(wrong.text) < 400
     again = server.post("/v1/load_lora_adapter", lora_name="json", lora_path=path)
     assert again.status_code == 400 and "is loaded already" in again.json()["error"]["message"]
     polite = str(bundled.adapter_path("polite"))

@@ -285,6 +285,26 @@ def test_a_bfloat16_weight_is_unpacked_on_the_way(tokens: int) -> None:
     assert torch.equal(half(x), whole(x))
 
 
+@pytest.mark.parametrize("values", [None, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("shape", [(64, 64), (1024, 1030), (33, 65)])
+@torch.inference_mode()
+def test_a_bias_is_added_in_every_dtype(
+    shape: tuple[int, int], dtype: torch.dtype, values: torch.dtype | None
+) -> None:
+    """However the weight is kept: Qwen2 has such biases, and so have towers for images."""
+    torch.manual_seed(0)
+    rows, columns = shape
+    linear = layers.Linear(columns, [rows], bias=True, build=layers.Build(values=values))
+    linear.to(dtype)
+    linear.weight.data = torch.randn(shape).to(torch.bfloat16).to(dtype)
+    linear.bias.data = 100 * torch.randn(rows).to(dtype)
+    x = torch.randn(3, columns, dtype=layers.compute_dtype(dtype, "cpu"))
+    expected = x.float() @ linear.weight.float().T + linear.bias.float()
+    linear.process_weights_after_loading()
+    torch.testing.assert_close(linear(x).float(), expected, rtol=0.02, atol=0.5)
+
+
 @torch.inference_mode()
 def test_a_weight_in_blocks_can_be_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     """While torch.compile traces, our products cannot run, and the weight is unpacked."""

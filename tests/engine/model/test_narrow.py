@@ -11,6 +11,7 @@ import torch
 from mini_vllm.attention import AttentionMetadata, get_backend
 from mini_vllm.kernels import native
 from mini_vllm.model.build import load_model
+from mini_vllm.model.layers import NARROW
 from mini_vllm.model.narrow import MOST_CONTEXT, LayerCall
 from tests.engine.model.test_model_parity import (
     EXPERTS,
@@ -66,13 +67,33 @@ def test_one_call_computes_the_layer(
     model = load_model(tmp_path, backend=get_backend("cpu", "cpu"), dtype=dtype)
     schedule = (make_prompts([20, 9, 13]), SCHEDULES["decodes beside prefills"], 4)
     whole = paged_logits(model, *schedule)
-    if next(iter(model.model.layers)).input_layernorm.weight.dtype != torch.float32:
-        pytest.skip("activations are bfloat16 here, and such layers are not one call")
     assert calls == [n for n in (20, 8, 7, 7) for _ in range(2)], "both layers, in every step"
     near = {"float32": 1e-4, "bfloat16": 0.05}[dtype]
     monkeypatch.setattr(native, "library", lambda: None)
     for ours, wanted in zip(whole, paged_logits(model, *schedule), strict=True):
         torch.testing.assert_close(ours, wanted, rtol=near, atol=near * float(wanted.std()))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+@torch.inference_mode()
+def test_one_call_computes_a_wide_layer_to_the_bit(
+    name: str, tmp_path: Path, calls: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its activations are bfloat16 if the processor multiplies them, with every rounding between.
+
+    Prompts are short, for attention of long ones sums in another order.
+    """
+    family, overrides = MODELS[name]
+    save_random_model(family, overrides | ROUND | {"hidden_size": NARROW}, tmp_path)
+    model = load_model(tmp_path, backend=get_backend("cpu", "cpu"), dtype="bfloat16")
+    schedule = (make_prompts([9, 6, 3]), [[7, 0, 0], [1, 5, 3], [1, 1, 0]], 4)
+    whole = paged_logits(model, *schedule)
+    assert calls
+    calls.clear()
+    monkeypatch.setattr(LayerCall, "takes", lambda *_: False)
+    for ours, wanted in zip(whole, paged_logits(model, *schedule), strict=True):
+        assert torch.equal(ours, wanted)
+    assert not calls
 
 
 @pytest.mark.parametrize("name", IN_PARTS)
