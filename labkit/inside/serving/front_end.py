@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
@@ -89,8 +90,11 @@ def add_requests(
         engine = make_engine(diary, **limits)
         engine.client.dead = "it fell" if dead else None
         plain = engine.preprocess
+        begun: dict[int, float] = {}
+        in_time: list[bool] = []
 
         async def slowly(prompt: Any) -> Any:
+            begun[id(prompt)] = time.monotonic()
             await turns(3)
             return await plain(prompt)
 
@@ -98,8 +102,11 @@ def add_requests(
 
         async def one(request: dict[str, Any]) -> Any:
             params = sampling(n=request.get("n", 1), **request.get("params", {}))
-            prompt = [3] * request.get("prompt", 2)
-            return await engine.add_request(request.get("name", "r"), prompt, params)
+            prompt, before = [3] * request.get("prompt", 2), time.monotonic()
+            stream = await engine.add_request(request.get("name", "r"), prompt, params)
+            noted = [engine.stats.requests[i].arrival for i in stream.child_ids]
+            in_time.append(all(before <= t <= begun.get(id(prompt), 0.0) for t in noted))
+            return stream
 
         if at_once:
             answers = await asyncio.gather(*map(one, asked), return_exceptions=True)
@@ -118,6 +125,7 @@ def add_requests(
             "counted": len(engine.stats.requests),
             "streams": len(engine._streams),
             "arrived": all(r.arrival > 0 for r in engine.stats.requests.values()),
+            "arrived before its prompt was read": all(in_time),
             "handler": engine._handler is not None,
         }
         await end(engine)

@@ -116,6 +116,13 @@ def test_14_3_bytes_that_are_no_request(subject: Any) -> None:
     assert seen["diary"] == [["added", ["prepared", "good"]]]
 
 
+def test_14_3_nobody_comes_in_at_the_very_end(subject: Any) -> None:
+    """While the loop is being left, whoever comes is told so, as since the end was asked for."""
+    for state in ("REQUESTED", "SHUTTING_DOWN"):
+        seen = play(subject, "handle_messages", {"a": 1}, [["ADD", "z", "late"]], state)
+        assert seen["sent"] == [["z", "abort", None]] and seen["diary"] == [], state
+
+
 def test_14_3_an_end_counts_from_now_and_never_goes_back(subject: Any) -> None:
     """The clock has run for a while; a loop that is nearly left is asked to end once more."""
     seen = play(subject, "handle_messages", {"a": 3}, [["SHUTDOWN", 4.0]], now=100.0)
@@ -198,6 +205,17 @@ def test_14_9_both_by_hand(subject: Any) -> None:
     ]:
         answers = play(subject, "admit", [5, 7], reqs, tokens, asked)
         assert [answer == "in" for answer in answers] == expected, (reqs, tokens)
+
+
+def test_14_9_nothing_is_a_limit_too(subject: Any) -> None:
+    """A limit of 0 lets nobody in; None is no limit."""
+    for reqs, tokens in ((0, None), (None, 0), (0, 0)):
+        for there in ([], [5]):
+            (answer,) = play(subject, "admit", there, reqs, tokens, [[1, 1]])
+            assert answer.startswith("QueueFullError"), (reqs, tokens, there)
+    for reqs, tokens, asked in ((1, None, [2, 1]), (None, 4, [1, 5])):
+        (answer,) = play(subject, "admit", [], reqs, tokens, [asked])
+        assert answer.startswith("QueueFullError"), "though nobody is there"
 
 
 def test_14_9_who_came_and_went_counts(subject: Any) -> None:
@@ -486,6 +504,16 @@ def test_14_13_objectives_by_hand(subject: Any) -> None:
     ]:  # fmt: skip
         assert play(subject, "good", seen, limits, 0.5) == good / 0.5, limits
     assert play(subject, "good", [[0.1004, 0.6, 6]], {"ttft": 100.0}, 1.0) == 0.0
+
+
+def test_14_13_a_limit_may_be_reached(subject: Any) -> None:
+    """250 ms to the first token, 125 ms a token, 500 ms in all: exactly what was promised."""
+    exact = [[0.25, 0.5, 3]]
+    for limits in ({"ttft": 250.0}, {"tpot": 125.0}, {"e2el": 500.0}):
+        assert play(subject, "good", exact, limits, 2.0) == 0.5, limits
+        ((name, limit),) = limits.items()
+        assert play(subject, "good", exact, {name: limit - 0.25}, 2.0) == 0.0, limits
+    assert play(subject, "good", exact * 3, {"ttft": 250.0}, 0.5) == 6.0
 
 
 @many

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -181,6 +182,27 @@ def test_14_2_a_slot_by_hand(subject: Any) -> None:
     assert read([["fail", "one"], look, wait]) == [one, "waits"]
 
 
+@pytest.mark.parametrize(
+    "error",
+    ["builtins:KeyError", "mini_vllm.engine.exceptions:EngineDeadError", "builtins:RuntimeError"],
+)
+@pytest.mark.parametrize("is_full", [False, True])
+def test_14_2_any_error_ends_it(subject: Any, error: str, is_full: bool) -> None:
+    """Errors of every kind take the slot, whatever is in it, and nothing later changes that."""
+    p = Program()
+    kind = p.name("mini_vllm.sampling_params:RequestOutputKind.DELTA")
+    slot = p.new("mini_vllm.engine.collector:RequestOutputCollector", kind)
+    outputs = [p.new("mini_vllm.outputs:RequestOutput", "r", None, [1], []) for _ in range(2)]
+    if is_full:
+        slot.put(outputs[0])
+    slot.put(p.new(error, "it fell"))
+    slot.put(outputs[1])
+    p.see(slot.ready.is_set())
+    p.new("unittest:TestCase").assertRaises(p.name(error), slot.get_nowait)
+    p.see([slot.get_nowait(), slot.ready.is_set()])
+    assert subject.run(p) == [True, [None, False]]
+
+
 requests = st.builds(
     lambda name, n, prompt: {"name": name, "n": n, "prompt": prompt},
     st.sampled_from(["x", "y"]), st.integers(1, 3), st.sampled_from([1, 2, 9, 31, 32, 40]),
@@ -238,6 +260,15 @@ def test_14_5_limits_by_hand(subject: Any) -> None:
         for at_once in (False, True):
             seen = play(subject, "add_requests", asked, at_once, max_num_queued_reqs=most)
             assert sorted(seen["answers"]) == sorted(["Stream", last])
+
+
+def test_14_5_it_arrives_before_its_prompt_is_read(subject: Any) -> None:
+    """Reading a prompt takes time, for which its sender waits; all of it counts, on one clock."""
+    asked = [{"name": name, "n": n} for name, n in (("x", 1), ("y", 3), ("x", 2))]
+    for at_once in (False, True):
+        seen = play(subject, "add_requests", asked, at_once)
+        assert seen["answers"] == ["Stream"] * 3 and seen["counted"] == 6
+        assert seen["arrived before its prompt was read"], at_once
 
 
 def test_14_5_a_dead_engine_says_so_first(subject: Any) -> None:

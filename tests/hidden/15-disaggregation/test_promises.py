@@ -93,6 +93,27 @@ def test_15_5_what_the_host_has(subject: Any, size: int) -> None:
     assert subject.run(p) == expected
 
 
+@pytest.mark.parametrize("loading", ["a", "c", "e", "x"])
+def test_15_5_any_of_them_may_be_under_way(subject: Any, loading: str) -> None:
+    """Five blocks are there; ben loads one of them, whichever, or another one."""
+    p = Program()
+    config = p.new(
+        "mini_vllm.config:KVTransferConfig", "OffloadingConnector", "kv_both",
+        kv_connector_extra_config={"cpu_bytes_to_use": 8}, engine_id="e",
+    )  # fmt: skip
+    context = p.new(f"{KV}base:ConnectorContext", NORTH, 4, 1, 64)
+    role = p.name(f"{KV}base:KVConnectorRole.SCHEDULER")
+    connector = p.new(f"{KV}offloading:OffloadingConnector", config, role, context)
+    for place, letter in enumerate("abcde"):
+        block = p.new(f"{KV}offload_manager:BlockStatus", place, 0)
+        connector.manager.policy.insert(key(letter), block)
+    connector.loads.update({"ben": ([key(loading)], None)})
+    request = p.new("mini_vllm.request:Request", "ada", list(range(20)))
+    p.set(request, "block_hashes", [key(letter) for letter in "abcde"])
+    p.see(connector.get_num_new_matched_tokens(request, 0))
+    assert subject.run(p) == [(20, True) if loading == "x" else (None, False)]
+
+
 def test_15_8_what_was_sent_has_not_arrived(subject: Any) -> None:
     """ada is loading: that something of hers has been sent is not what she waits for."""
     p = Program()
@@ -172,6 +193,45 @@ for whole in (False, True):
     told, left = subject.run(p)
     assert [list(args) for args in told] == [[3, 4, "hits", whole] for whole in (False, True)]
     assert left == [[False, True, [], 0, False, 0]] * 2
+
+
+def test_15_6_hits_and_what_is_to_come(subject: Any) -> None:
+    """8 tokens are here and 4 will come: 12 count as computed, 8 and 4 as found, nothing is
+    charged, and the engine is told that loads have begun."""
+    p = Program()
+    names = p.new("builtins:dict")
+    p.call(
+        "builtins:exec",
+        f"""
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+from {KV}remote_kv import TransferState
+from {KV}scheduler import RemoteKVScheduler
+from mini_vllm.request import Request
+
+scheduler = RemoteKVScheduler.__new__(RemoteKVScheduler)
+scheduler.kv_cache_manager = SimpleNamespace(allocate_for_load=Mock(return_value="blocks"))
+scheduler.scheduler_config = SimpleNamespace(scheduler_reserve_full_isl=True)
+scheduler.transfers, scheduler.has_started_loads = TransferState(), False
+scheduler._count_cached = Mock()
+others = Request("ben", [1])
+scheduler.passed_over = [others]
+step = SimpleNamespace(token_budget=20, num_scheduled_tokens={{}})
+request = Request("ada", list(range(13)))
+answer = scheduler._start_load(step, request, "hits", 8, 4)
+told = [
+    answer, request.num_computed_tokens, list(scheduler._count_cached.call_args.args[1:]),
+    request.status.name, sorted(scheduler.transfers.loading),
+    [other.request_id for other in scheduler.passed_over], scheduler.has_started_loads,
+    step.token_budget, step.num_scheduled_tokens,
+]
+""",
+        names,
+    )
+    p.see(names["told"])
+    waits = ["WAITING_FOR_REMOTE_KVS", ["ada"], ["ben", "ada"]]
+    assert subject.run(p) == [[True, 12, [8, 4], *waits, True, 20, {}]]
 
 
 def test_15_10_what_is_counted(subject: Any) -> None:
@@ -285,12 +345,13 @@ def test_15_11_the_oldest_go_however_they_are_found(
 
 
 def test_15_11_by_the_nanosecond(subject: Any) -> None:
-    """Written in the same second, the name of the youngest the first: age decides."""
+    """Written in the same second, the name of the youngest the first, and read in another order:
+    when they were written decides, which reading renews."""
     p = Program()
     store, paths = new_store(p, "cba")
     for age, letter in enumerate("cba"):
         written = 10**18 + 1000 * age
-        p.call("os:utime", paths[letter], ns=(written, written))
+        p.call("os:utime", paths[letter], ns=(10**18 - written, written))
     p.set(store, "max_bytes", 200)
     p.see(store.evict())
     p.see([paths[letter].exists() for letter in "abc"])
@@ -324,6 +385,21 @@ left = store.evict()
     assert subject.run(p) == [[0, is_left]]
 
 
+def test_15_11_counted_anew(subject: Any) -> None:
+    """Others have deleted a file, and then written two, since it was counted last."""
+    p = Program()
+    store, paths = new_store(p, "abcde")
+    for letter in "de":
+        paths[letter].unlink()
+    p.see([store.evict(), store.num_bytes])
+    paths["a"].unlink()
+    p.see([store.evict(), store.num_bytes])
+    for letter in "de":
+        paths[letter].write_bytes(bytes(100))
+    p.see([store.evict(), store.num_bytes])
+    assert subject.run(p) == [[300] * 2, [200] * 2, [400] * 2]
+
+
 def test_15_11_vanished_since_it_was_counted(subject: Any) -> None:
     """Another engine has deleted the oldest file in between: it is as good as deleted."""
     p = Program()
@@ -335,6 +411,19 @@ def test_15_11_vanished_since_it_was_counted(subject: Any) -> None:
     p.see(store.evict())
     p.see([path.exists() for path in paths.values()])
     assert subject.run(p) == [200, [False, True, True]]
+
+
+def test_15_14_one_worker_at_a_time(subject: Any) -> None:
+    """What one is told of, loses or clears is nothing of the other's."""
+    p = Program()
+    index = p.new(f"{KV}routing:PrefixIndex")
+    for worker in ("north", "south"):
+        index.apply(worker, [p.new(f"{KV}events:BlockStored", [key("a")], None, [], 4)])
+    for event in (p.new(f"{KV}events:BlockRemoved", [key("a")]),
+                  p.new(f"{KV}events:AllBlocksCleared")):  # fmt: skip
+        index.apply("north", [event])
+        p.see([index.score(worker, [key("a")]) for worker in ("north", "south")])
+    assert subject.run(p) == [[0, 1]] * 2
 
 
 def test_15_14_one_copy_after_the_other(subject: Any) -> None:
@@ -394,6 +483,76 @@ def test_15_4_one_block_for_each_id(subject: Any, count: int) -> None:
     for layer in layers:
         p.see(layer.sum().item())
     assert subject.run(p) == [0, 0]
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+def test_15_4_bits_stay_bits(subject: Any, kind: str) -> None:
+    """A cache in any dtype: what leaves has it, and comes back bit for bit, NaN included."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"kind": kind})
+    p.call(
+        "builtins:exec",
+        f"""
+import torch
+from {KV}layout import gather_blocks, scatter_blocks
+
+dtype = getattr(torch, kind)
+size = torch.empty(0, dtype=dtype).element_size()
+torch.manual_seed(1)
+raw = [torch.randint(-128, 128, (2, 3, 2, 1, 4 * size), dtype=torch.int8) for _ in range(2)]
+layers = [r.clone().view(dtype) for r in raw]
+blocks = gather_blocks(layers, [2, 0])
+before = blocks.clone().view(torch.int8)
+back = [torch.zeros_like(layer) for layer in layers]
+scatter_blocks(blocks, back, [2, 0])
+same = [torch.equal(b.view(torch.int8)[:, [0, 2]], r[:, [0, 2]]) for b, r in zip(back, raw)]
+told = [str(blocks.dtype), same, torch.equal(blocks.view(torch.int8), before)]
+""",
+        names,
+    )
+    p.see(names["told"])
+    assert subject.run(p) == [[f"torch.{kind}", [True] * 2, True]]
+
+
+@pytest.mark.parametrize("hours", [1, -1])
+def test_15_13_on_the_clock_of_its_deadline(subject: Any, hours: int) -> None:
+    """A lease that ends in an hour of the monotonic clock is good, one that ended then is not."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"hours": hours})
+    p.call(
+        "builtins:exec",
+        f"""
+import time
+from {KV}leases import Lease, Leases
+from {KV}wire import Question
+
+table = Leases("north", b"n" * 32, 10.0)
+table.leases["ada"] = Lease("a", [4], time.monotonic() + 3600.0 * hours)
+try:
+    table._check(Question("read", "north", "ada", "a", b"n" * 32, [4]))
+    is_refused = False
+except ValueError:
+    is_refused = True
+left = sorted(table.leases)
+""",
+        names,
+    )
+    p.see([names["is_refused"], names["left"]])
+    assert subject.run(p) == [[hours < 0, ["ada"]]]
+
+
+def test_15_13_under_the_lock(subject: Any) -> None:
+    """The server's thread reads the table, and the engine's takes out of it."""
+    p = Program()
+    table = p.new(f"{KV}leases:Leases", "north", NORTH, 10.0)
+    table.leases.update({"ben": p.new(f"{KV}leases:Lease", "b", [4], 5.0)})
+    lock = p.new("unittest.mock:MagicMock")
+    p.set(table, "_lock", lock)
+    p.see(table.take_ended(9.0))
+    p.see(p.call("builtins:bool", lock.mock_calls))
+    assert subject.run(p) == [{"ben"}, True]
 
 
 def test_15_13_a_release_waits_for_its_request(subject: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -95,3 +96,30 @@ def test_15_12_any_fetch(subject: Any, reference: Any, data: Any) -> None:
         p.see([south.invalid, place.call_count, tell.call_count])
         p.see(p.call("builtins:sorted", south.fetches))
     assert subject.run(p) == reference.run(p)
+
+
+@pytest.mark.parametrize(("fetch", "lease"), [(1, 1), (1, -1), (-1, 1), (-1, -1)])
+def test_15_12_on_the_clock_of_its_deadline(subject: Any, fetch: int, lease: int) -> None:
+    """Hours from now on the monotonic clock: neither waits for the other, and a fetch whose request
+    has ended is waited for like any other, for it still writes."""
+    p = Program()
+    config = p.new(
+        "mini_vllm.config:KVTransferConfig", "P2pTcpConnector", "kv_both", engine_id="south"
+    )
+    context = p.new(f"{KV}base:ConnectorContext", b"n" * 32, 4, 16, 64)
+    role = p.name(f"{KV}base:KVConnectorRole.WORKER")
+    south = p.new(f"{KV}p2p:P2pTcpConnector", config, role, context)
+    p.set(south, "_tell_done", p.new("unittest.mock:Mock"))
+    source = p.new(f"{KV}params:RemotePrefill", "north", "ada", "l", "127.0.0.1", 1, [5], 4)
+    pull, answer = p.new(f"{KV}p2p:Pull", source, [5], [1]), p.new("concurrent.futures:Future")
+    late, over = (
+        p.call("operator:add", p.call("time:monotonic"), 3600.0 * hours) for hours in (fetch, lease)
+    )
+    south.fetches.update({"ada": p.new(f"{KV}p2p:Fetch", pull, late, answer)})
+    south.leases.leases.update({"ben": p.new(f"{KV}leases:Lease", "l", [4], over)})
+    p.see(south.get_finished(p.call("builtins:set", ["ada"])))
+    p.see([p.call("builtins:sorted", south.fetches), p.call("builtins:sorted", south.invalid)])
+    (ended, received), left = subject.run(p)
+    assert ended == ({"ben"} if lease < 0 else set())
+    assert received == ({"ada"} if fetch < 0 else set())
+    assert left == ([[], [1]] if fetch < 0 else [["ada"], []])

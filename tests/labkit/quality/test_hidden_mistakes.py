@@ -267,7 +267,6 @@ NONE_YET = {
         "test_14_3_random_messages",
         "test_14_4_random_ends",
         "test_14_5_random_aborts",
-        "test_14_5_random_crowds",
         "test_14_5_random_departures",
         "test_14_6_random_slices",
         "test_14_6_random_steps",
