@@ -12,7 +12,7 @@ from labkit.course.manifest import Course, Exercise, Phase
 from labkit.kernels.cases import SPECS
 from labkit.kernels.measure.roofline import Gpu, points_of
 from labkit.kernels.verdict.report import CheckResult, Stage
-from labkit.kernels.watch.findings import KINDS, Finding
+from labkit.kernels.watch.findings import KINDS
 
 STYLES = {"passed": ("✓", "green"), "failed": ("✗", "red"), "not run": ("○", "dim")}
 SHOWN = {
@@ -42,6 +42,10 @@ ADVICE = {
     "flops": "Which tiles cannot matter? Let the loop begin later or end earlier.",
     "timeout": "Does the loop's variable reach its end?",
 }
+SLOW_TO_COMPILE = (
+    "Loops of tl.static_range are written out, and a thread holds its part of a tile in registers:"
+    " use range, and smaller tiles."
+)
 
 
 def show_result(screen: Screen, result: CheckResult, course: Course, gpu: Gpu) -> None:
@@ -71,7 +75,7 @@ def _show_stage(screen: Screen, result: CheckResult, stage: Stage, course: Cours
     if stage.name == "compile" and stage.status == "passed":
         _show_compiled(screen, result)
     if stage.findings:
-        _show_finding(screen, stage.findings[0], result, course)
+        _show_finding(screen, stage, result, course)
         others = len(stage.findings) - 1
         if others:
             kinds = ", ".join(dict.fromkeys(finding.kind for finding in stage.findings[1:]))
@@ -97,7 +101,8 @@ def _show_compiled(screen: Screen, result: CheckResult) -> None:
         screen.line(f"{kernel} on sm_{newest}: {text}", "dim", 6)
 
 
-def _show_finding(screen: Screen, finding: Finding, result: CheckResult, course: Course) -> None:
+def _show_finding(screen: Screen, stage: Stage, result: CheckResult, course: Course) -> None:
+    finding = stage.findings[0]
     if finding.kind == "todo":
         screen.line(finding.message, "dim", 6)
         return
@@ -111,7 +116,8 @@ def _show_finding(screen: Screen, finding: Finding, result: CheckResult, course:
     if finding.count > 1:
         screen.line(f"{finding.count:,} elements in all", indent=6)
     if finding.kind in ADVICE:
-        screen.line(ADVICE[finding.kind], "yellow", 6)
+        slow = stage.name == "compile" and finding.kind == "timeout"
+        screen.line(SLOW_TO_COMPILE if slow else ADVICE[finding.kind], "yellow", 6)
 
 
 def source_line(root: Path, file: str, line: int) -> str:

@@ -291,6 +291,10 @@ SPLIT_DECODE = (
         decode([900, 700], 4, 1, 64, 16, splits=2, change=steady), once=True,
     ),
     Case(
+        "steady-bf16", "values that differ little, over many tiles", "bfloat16",
+        decode([900, 700], 4, 1, 64, 16, splits=2, change=steady), once=True,
+    ),
+    Case(
         "nan", "NaN in a value: it spoils this number of an average", "float32",
         decode([100, 70], 2, 2, 16, 16, splits=2, change=spoilt),
     ),

@@ -6,6 +6,7 @@ monitor notices the read itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -447,9 +448,38 @@ class BytePages(Pages):
         else:
             cache = torch.full(shape, NOBODYS, dtype=torch.int8)
             cache[..., dim:] = torch.tensor([float("nan")]).view(torch.int8)
+        self.heads = heads, dim
         loud = draw.normal(int(self.slots.sum()), heads, 1).exp()
         cache[self.slots] = as_bytes(draw.normal(len(loud), heads, dim) * loud)
         return cache
+
+    def put(self, row: int, key: Tensor, value: Tensor) -> None:
+        """The context of a request, `[length, Hkv, D]` each."""
+        for position, heads in enumerate(zip(as_bytes(key), as_bytes(value), strict=True)):
+            place = self.place(row, position)
+            self.key[place], self.value[place] = heads
+
+
+def uneven(paged: BytePages, query: Tensor) -> None:
+    """One key, a request's first or its last, weighs as much as all others together, which are
+    alike, and has a value of the other sign."""
+    query.zero_()[..., 0] = 1.0
+    for row, length in enumerate(paged.seq_lens):
+        key, value = paged.draw.normal(2, length, *paged.heads)
+        loud = length - 1 if row % 2 else 0
+        key[..., 0], value = 0.0, value - 3
+        key[loud, :, 0], value[loud] = math.log(length - 1), value[loud] + 6
+        paged.put(row, key, value)
+
+
+def creeping(paged: BytePages, query: Tensor) -> None:
+    """Scores that rise by less than a millionth a token, and values that rise with them."""
+    query.zero_()[..., 0] = 1.0
+    for row, length in enumerate(paged.seq_lens):
+        key, value = torch.zeros(length, *paged.heads), paged.draw.normal(length, *paged.heads)
+        rise = torch.arange(length)[:, None] / length
+        key[..., 0] = 2e-3 * rise
+        paged.put(row, key, value + 2 * rise[..., None])
 
 
 def decode(
@@ -466,6 +496,7 @@ def decode(
     scale: float | None = None,
     steady: bool = False,
     abyss: bool = False,
+    change: Callable[[BytePages, Tensor], None] | None = None,
     key_tile: int | None = None,
     **pages: Any,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -474,7 +505,7 @@ def decode(
     are about 3 and scores differ little, so that what weights lose by rounding averages out; a
     value's scale, which all tokens share, lies between two numbers of the dtype, and does not.
     `abyss`: scores are about -2 million, exact and thousands apart. `key_tile` is used instead of
-    the launcher's.
+    the launcher's. `change` gets pages and queries, and the scale is 1.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -511,6 +542,8 @@ def decode(
                     head = draw.normal(kv_heads, dim)
                     head[:, 0] = 100.0 - 4 * position
                     paged.key[paged.place(row, position)] = as_bytes(head)
+        if change:
+            change(paged, query)
         query = far_apart(query) if far else inside_wider(query, 0, 2 * kv_heads * dim)
         problem: dict[str, Any] = dict(
             query=query,
@@ -519,7 +552,7 @@ def decode(
             block_table=far_apart(paged.table) if far else paged.table,
             seq_lens=int32(lens),
             output=unfilled(len(lens), heads, dim, dtype=dtype),
-            scale=scale or (1.0 if low or falling or abyss else dim**-0.5),
+            scale=scale or (1.0 if low or falling or abyss or change else dim**-0.5),
             window=window,
         )
         axes = ("request", "head", "dim")
@@ -572,8 +605,12 @@ PAGED_DECODE_INT8 = (
          decode([35_000, 40], 2, 1, 16, 16, 33_500, even=True, key_tile=256)),
     Case("all-heads", "131 key/value heads", "float32", decode([5], 2, 131, 16, 4)),
     Case("low", "scores of about -110", "float32", decode([40, 7], 2, 1, 64, 16, low=True)),
-    Case("low-half", "scores of about -110", "float16", decode([40, 7], 1, 2, 64, 16, low=True)),
-    Case("low-bf16", "scores of about -110", "bfloat16", decode([33], 3, 1, 64, 1, low=True)),
+    Case("low-half", "scores of about -110", "float16", decode([140, 7], 1, 2, 64, 16, low=True)),
+    Case("low-bf16", "scores of about -110", "bfloat16", decode([90], 3, 1, 64, 1, low=True)),
+    Case("uneven", "one key, the first or the last, weighs as much as thousands", "float32",
+         decode([3000, 2900], 2, 1, 16, 16, change=uneven)),
+    Case("creeping", "scores that rise by less than a millionth a token", "float32",
+         decode([3000], 1, 1, 16, 16, change=creeping)),
     Case("large-scale", "scores times 0.4, a window; every head has its own key", "float16",
          decode([20, None], 1, 3, 32, 16, 11, scale=0.4)),
     Case("small-scale", "scores times 0.03, a window and blocks of one token", "bfloat16",

@@ -29,10 +29,11 @@ def store(
     strided: bool = True,
     num_blocks: int | None = None,
     far: bool = False,
+    more: int = 0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
 
-    With `far` new tokens lie 2^30 elements apart.
+    With `far` new tokens lie 2^30 elements apart. Rows of qkv have `more` elements.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -53,7 +54,8 @@ def store(
             key[row].view(-1)[:5], value[row].view(-1)[-5:] = odd, odd
         row = heads * dim
         if strided:
-            key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, row)
+            key = inside_wider(key, 2 * row, row + more)
+            value = inside_wider(value, 3 * row, row + more)
         if far:
             key, value = far_apart(key), far_apart(value)
         shape = (blocks, block_size, heads, dim)
@@ -101,7 +103,8 @@ STORE_KV = (
     Case("prime", "a row that is no power of two", "bfloat16", store(None, 3, 80, 16)),
     Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
     Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
-    Case("sliced", "keys and values are slices of qkv", "float16", store(6, 2, 32, 4, 2)),
+    Case("sliced", "keys and values are slices of qkv", "float16",
+         store(6, 2, 32, 4, 2, more=3)),
     Case("block-1", "blocks of one token", "bfloat16", store(None, 1, 128, 1)),
     Case("far", "tokens 2^30 elements apart", "float16", store(6, 1, 32, 4, far=True)),
     Case("odd-block", "blocks of 12 tokens, 5 heads of 96", "bfloat16", store(31, 5, 96, 12)),

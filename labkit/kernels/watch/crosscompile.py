@@ -34,6 +34,14 @@ POINTERS = {
 LOAD = re.compile(r"\bld\.global[\w.:]*?(?:\.v(\d))?\.[bsuf](\d+)\b")
 COPY = re.compile(r"\bcp\.async\.\w+\.shared\.global[^;]*?\], (?:0x)?([0-9a-f]+)")
 USED = re.compile(r"Used (\d+) registers")
+HINTS = (
+    (r"operands of type pointer<\w+> and triton\.language\.(b?float|fp)",
+     "an offset is a whole number, and / gives none: // does"),
+    (r"'NoneType' object has no attribute", "a function without `return` gives nothing"),
+    (r"_semantic. argument must be provided|unsupported tensor index",
+     "no index picks elements: tl.load(pointer + offsets) reads them, and x[:, None] adds an axis"),
+)  # fmt: skip
+"""What a message of Triton's means, where it does not say so."""
 SPILL = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 
 
@@ -224,6 +232,7 @@ def _rejected(
         reason = getattr(chain, "error_message", None) or str(chain) or reason
         chain = chain.__cause__ or chain.__context__
     message = f"does not compile for sm_{request.capability}: {reason.strip()}"
+    message += next((f". {hint}" for words, hint in HINTS if re.search(words, reason)), "")
     ones = [name for name, value in request.values.items() if name.islower() and value == 1]
     if re.search("'(constexpr|int)' object has no attribute", reason) and ones:
         message += (

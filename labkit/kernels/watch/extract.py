@@ -25,6 +25,7 @@ TL = frozenset(
     # the grid, ranges and shapes
     "program_id num_programs arange range static_range zeros zeros_like full broadcast "
     "broadcast_to expand_dims permute trans reshape view ravel interleave join split cat "
+    "squeeze unsqueeze "
     # memory
     "load store make_block_ptr advance atomic_add atomic_and atomic_cas atomic_max atomic_min "
     "atomic_or atomic_xchg atomic_xor debug_barrier "
@@ -32,8 +33,8 @@ TL = frozenset(
     "abs cdiv ceil clamp cos div_rn dot erf exp exp2 fdiv floor fma log log2 maximum minimum "
     "rsqrt sigmoid sin softmax sqrt sqrt_rn umulhi where cast "
     # over an axis
-    "sum max min argmax argmin xor_sum reduce associative_scan cumsum cumprod sort flip gather "
-    "histogram "
+    "sum max min argmax argmin xor_sum reduce_or reduce associative_scan cumsum cumprod sort topk "
+    "flip gather histogram "
     # hints and messages
     "assume multiple_of max_contiguous max_constancy swizzle2d static_assert static_print "
     "device_assert device_print "
@@ -143,8 +144,7 @@ def extract(
     launched = [name for name in spec.kernels if not _is_called(name, expected)]
     for name in launched:
         if name not in functions:
-            message = f"the file has no @triton.jit function {name}, which the launcher starts"
-            findings.append(Finding("lint", message, name))
+            findings.append(_missing(name, functions, expected))
         else:
             findings += _compare_parameters(functions[name], expected[name])
     reached = _reachable([name for name in launched if name in functions], functions)
@@ -274,6 +274,19 @@ def _compare_parameters(yours: ast.FunctionDef, expected: ast.FunctionDef) -> li
         return []
     message = f"parameters differ from what the launcher passes.\nyours:  {left}\npassed: {right}"
     return [Finding("lint", message, yours.name, yours.lineno)]
+
+
+def _missing(
+    name: str, functions: dict[str, ast.FunctionDef], expected: dict[str, ast.FunctionDef]
+) -> Finding:
+    """That a launched kernel is not there, and whether it is there under another name."""
+    message = f"the file has no @triton.jit function {name}, which the launcher starts"
+    wanted = ast.unparse(expected[name].args)
+    for other, node in functions.items():
+        if other not in expected and ast.unparse(node.args) == wanted:
+            message += f". {other} has its parameters: is it that one, under another name?"
+            return Finding("lint", message, name, node.lineno)
+    return Finding("lint", message, name)
 
 
 def _called(node: ast.FunctionDef) -> set[str]:
@@ -421,6 +434,11 @@ class _FunctionLint:
         elif ast.unparse(node.value) == "tl.math":
             if node.attr not in TL:
                 self._add(node, f"`{text}` is not among the functions that a kernel may use")
+        elif ast.unparse(node.value) == "tl.PropagateNan":
+            if node.attr not in ("ALL", "NONE"):
+                self._add(node, f"`{text}` is not known: tl.PropagateNan has ALL and NONE")
+        elif isinstance(node.value, ast.Name) and node.value.id not in self.names:
+            self._name(node.value)
         elif node.attr not in VALUE:
             self._add(node, f"`.{node.attr}` is not among the attributes of a tile or a number")
         else:

@@ -55,6 +55,8 @@ class Watcher(Protocol):
 
     def step(self) -> None: ...
 
+    def may_print(self) -> bool: ...
+
 
 class MonitoredBuilder(TrueBuilder):
     """The interpreter's builder whose memory is the monitor's."""
@@ -109,6 +111,10 @@ class MonitoredBuilder(TrueBuilder):
 
     def create_barrier(self) -> None:
         self.monitor.barrier()
+
+    def create_print(self, *words: Any) -> None:
+        if self.monitor.may_print():
+            super().create_print(*words)
 
     def binary_op(
         self, lhs: TensorHandle, rhs: TensorHandle, op: Callable[..., np.ndarray]

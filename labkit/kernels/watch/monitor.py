@@ -401,7 +401,7 @@ class Monitor(Races):
         raw = numpy_type(dtype)
         line, active = self.access(mask)
         result = np.zeros(pointers.size, raw)
-        addresses = pointers.reshape(-1)[active]
+        addresses, places = pointers.reshape(-1)[active], self.places(pointers.shape, active)
         groups = self._resolve(addresses, raw, line, "write") if len(active) else []
         for lanes, region, offsets in groups:
             kept = self._may_write(region, offsets, line)
@@ -412,6 +412,7 @@ class Monitor(Races):
             records = storage.records(elements)
             self._check_readable(region, offsets, records, line, "reads, with an atomic,")
             self._check_order(region, offsets, records, line, atomic=True)
+            self._change_by_lanes(region, offsets, records, places[lanes][kept], line)
             distinct = int(np.count_nonzero(storage.first_lanes(records)))
             memory = storage.data.view(raw)
             for lane, element in zip(chosen.tolist(), elements.tolist(), strict=True):

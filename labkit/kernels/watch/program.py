@@ -18,6 +18,7 @@ from labkit.kernels.watch.shims import index
 PATIENCE = 50_000  # loads and stores of one program; 35,000 keys four by four need 27,000
 LONG_PATIENCE = 1_000_000  # iterations, or operations, of one program; those keys need 350,000
 MAX_LANES = 1 << 21  # of one tile
+PRINTED = 500  # tiles that one run prints
 
 
 class EndlessError(Exception):
@@ -39,6 +40,8 @@ class RunningProgram:
         self.program = (0, 0, 0)
         self.accesses = 0  # loads and stores of this program
         self.steps = 0  # its iterations and operations
+        self.printed = 0  # tiles, by all programs
+        self.is_number = False  # whether what it loads or stores is no tile
         self.stretch = 0  # number of what a program does between two barriers
         self.shapes: dict[tuple[int, ...], int] = {}
         self.undefined: dict[int, bool] = {}  # lines that left lanes undefined; True = integers
@@ -65,6 +68,13 @@ class RunningProgram:
         self.steps += 1
         if self.steps > self.patience * LONG_PATIENCE:
             raise EndlessError(f"has gone on for {self.patience * LONG_PATIENCE:,} steps")
+
+    def may_print(self) -> bool:
+        """Whether one tile more is printed: thousands take minutes, and nobody reads them."""
+        self.printed += 1
+        if self.printed == PRINTED + 1:
+            print(f"tl.device_print: the rest, after the first {PRINTED} times, is left out")
+        return self.printed <= PRINTED
 
     def unrolled_range(self, *bounds: Any, **hints: Any) -> Iterator[int]:
         """`tl.static_range` in kernels: each iteration is a step."""
@@ -106,6 +116,7 @@ class RunningProgram:
     def access(self, mask: np.ndarray) -> tuple[int, np.ndarray]:
         """Begin a load or a store: the learner's line, and the lanes that take part."""
         active = np.flatnonzero(mask)
+        self.is_number = mask.size == 1
         self.traffic.lanes += mask.size
         self.traffic.masked_lanes += mask.size - len(active)
         self.accesses += 1

@@ -3,7 +3,8 @@
 Programs of one launch run one after the other here but at the same time on a GPU, in any order. So
 two that meet at one element, unless both only read it or both use atomics, are a race, whatever the
 result was. So are two lanes of one program without `tl.debug_barrier()` in between: different
-threads run them. The lane with the same number in a tile of the same shape is the same thread.
+threads run them. The lane with the same number in a tile of the same shape is the same thread. A
+single number is stored by one thread and loaded by all.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from labkit.kernels.watch.program import RunningProgram
 
 CONCURRENT = "programs of one launch run at the same time"
 BARRIER = "different lanes are different threads: put tl.debug_barrier() in between"
+ONE_STORES = (
+    "one thread stores a number, and all threads load it: put tl.debug_barrier() in between"
+)
+BY_ATOMIC = -2  # in place of a lane: whichever thread did it, the others do not know when
 
 
 class Races(RunningProgram):
@@ -59,6 +64,9 @@ class Races(RunningProgram):
         clash = mine & (storage.write_place[records] != places)
         if clash.any():
             self._lane_race("race", region, offsets[clash], line, "reads", "has written")
+        elif mine.any() and self.is_number:
+            message = f"reads {region.place(int(offsets[0]))}, which it has written: {ONE_STORES}"
+            self.add("race", message, line, region, region.index(int(offsets[0])))
         known = storage.read_stretch[records] == self.stretch
         other = known & (storage.read_place[records] != places)
         storage.read_place[records] = places
@@ -83,6 +91,24 @@ class Races(RunningProgram):
                 "duplicate_store", region, offsets[clash], line, "writes", "has written"
             )
         storage.write_place[records] = places
+        storage.write_stretch[records] = self.stretch
+
+    def _change_by_lanes(
+        self, region: Region, offsets: np.ndarray, records: np.ndarray, places: np.ndarray,
+        line: int,
+    ) -> None:  # fmt: skip
+        """A race of an atomic with another lane that has just read or written without one."""
+        storage = region.storage
+        read = storage.read_stretch[records] == self.stretch
+        clash = read & (storage.read_place[records] != places)
+        if clash.any():
+            self._lane_race("race", region, offsets[clash], line, "changes", "reads")
+        before = storage.write_place[records]
+        written = (storage.write_stretch[records] == self.stretch) & (before != BY_ATOMIC)
+        clash = written & (before != places)
+        if clash.any():
+            self._lane_race("race", region, offsets[clash], line, "changes", "has written")
+        storage.write_place[records] = BY_ATOMIC
         storage.write_stretch[records] = self.stretch
 
     def _lane_race(

@@ -44,6 +44,7 @@ KNOWN = (
     tl.standard._prod_combine,
 )
 """What the stock interpreter does for a whole tile at once."""
+ALIGNED = 16  # bytes, to which every address of a GPU's allocator is
 INTEGER_OPS = {"create_add": np.add, "create_sub": np.subtract, "create_mul": np.multiply}
 
 
@@ -158,6 +159,16 @@ class TrueBuilder(InterpreterBuilder):
 
     def create_minnumf(self, lhs: TensorHandle, rhs: TensorHandle) -> TensorHandle:
         return self.binary_op(lhs, rhs, np.minimum if self.nan_spreads else np.fmin)
+
+    def create_assume(self, condition: TensorHandle) -> None:
+        if not condition.data.all():
+            raise ValueError("tl.assume says what is not so here: a GPU would believe it")
+
+    def create_gather(self, src: TensorHandle, indices: TensorHandle, axis: int) -> TensorHandle:
+        size, wrong = src.data.shape[axis], indices.data[indices.data < 0]
+        if wrong.size:  # the stock builder counts from the end
+            raise IndexError(f"index {wrong[0]} is out of bounds for an axis of {size}")
+        return super().create_gather(src, indices, axis)
 
     def create_dot(
         self,
@@ -312,6 +323,29 @@ def _constant_first(name: str) -> Callable[[Any, Any], Any]:
     return apply
 
 
+def _promised_multiple(stock: Callable[..., Any]) -> Callable[..., Any]:
+    """`tl.multiple_of`, held against what it is said of: a compiler believes it, and fetches many
+    bytes at once from what may be no place for that. It is about the first number along an axis,
+    as the others follow from it; of an address no more than an allocator promises is asked."""
+
+    def multiple_of(input: Any, values: Any) -> Any:
+        result = stock(input, values)
+        promised = values if isinstance(values, (list, tuple)) else [values]
+        for axis, value in enumerate(promised if isinstance(input, tl.tensor) else ()):
+            number = int(getattr(value, "value", value))
+            number = min(number, ALIGNED) if input.dtype.is_ptr() else number
+            first = np.atleast_1d(input.handle.data).take([0], axis)
+            wrong = first[first % number != 0]
+            if wrong.size:
+                raise ValueError(
+                    f"tl.multiple_of promises a multiple of {number}, and this is {wrong[0]:,}:"
+                    " a GPU would believe it"
+                )
+        return result
+
+    return multiple_of
+
+
 def forget(module: ModuleType) -> None:
     """Empty a module of kernels that have run.
 
@@ -343,6 +377,7 @@ def interpreting(
         scope.set_attr(tl.core.tensor, name, _method(name))
     for name, loop in loops.items():
         scope.set_attr(tl, name, loop)
+    scope.set_attr(tl, "multiple_of", _promised_multiple(tl.multiple_of))
     scope.set_attr(interpreter, "_get_np_dtype", numpy_type)
     scope.set_attr(interpreter, "_patch_lang", lambda fn: interpreter._LangPatchScope())
     for kind in (interpreter.ReduceOps, interpreter.ScanOps):

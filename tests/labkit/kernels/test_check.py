@@ -23,6 +23,7 @@ from labkit.kernels.verdict import controls, oracles, tolerances
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict.report import CheckResult, Stage, check_schema
 from labkit.kernels.watch.extract import extract, reference_source
+from labkit.kernels.watch.findings import Finding
 
 ROOT = find_root()
 H200 = DATASHEETS["H200"]
@@ -76,6 +77,16 @@ def test_the_honest_error_of_a_long_sum_stays_far_from_the_limit(spec: str) -> N
     long = {"wide-input"} if spec == "lora_shrink" else {"creeping", "uneven", "thousands"}
     assert {name for name, more in most.items() if more > 1.0} >= long
     assert 1.9 * tolerances.FLOAT32.honest * max(most.values()) <= tolerances.FLOAT32.limit
+
+
+def test_advice_for_what_takes_long_fits_what_it_is() -> None:
+    for stage, words in (("compile", "written out"), ("interpreter", "variable reach its end")):
+        late = Finding("timeout", "it does not end within 90 s", "silu_mul_kernel", 3)
+        result = CheckResult("silu_mul", "cpu", "labs/07-going-fast/fused.py", 1)
+        result.stages.append(Stage(stage, "failed", "", (late,)))
+        advice = [text for text in ("written out", "variable reach its end")
+                  if text in screen_of(result)]  # fmt: skip
+        assert advice == [words]
 
 
 def test_one_wait_for_an_endless_loop_is_enough(checker: Checker) -> None:

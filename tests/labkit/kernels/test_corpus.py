@@ -346,6 +346,18 @@ LIMITS = [
         "visible = (position < end) & ((position - begin).to(tl.uint16) == position - begin)\n",
     ),
     ("paged_decode", "thousands", "begin + stretch,", "begin + stretch.to(tl.uint16),"),
+    (
+        "paged_decode_int8",
+        "uneven",
+        "weights = tl.exp(scores - new_max[:, None])",
+        "weights = tl.exp2((scores - new_max[:, None]) * 1.4427)",
+    ),
+    (
+        "paged_decode_int8",
+        "uneven",
+        "rescale = tl.exp(row_max - new_max)",
+        "rescale = tl.exp2((row_max - new_max) * 1.4427)",
+    ),
     ("lora_shrink", "rank-300", "rank < RANK\n", "rank < tl.minimum(RANK, 256)\n"),
     ("lora_expand", "rank-300", "rank < RANK\n", "rank < tl.minimum(RANK, 256)\n"),
     (
@@ -509,8 +521,19 @@ EARLY = [
      "(weights * value_scale.to(query.dtype).to(tl.float32)[None, :])"),
     ("paged_decode_int8", "steady-bf16", "(weights * value_scale[None, :])",
      "(weights * value_scale.to(query.dtype).to(tl.float32)[None, :])"),
+    ("paged_decode_int8", "low-half", "rescale = tl.exp(row_max - new_max)",
+     "rescale = tl.exp(row_max.to(query.dtype).to(tl.float32) - new_max)"),
+    ("paged_decode_int8", "low-bf16", "rescale = tl.exp(row_max - new_max)",
+     "rescale = tl.exp(row_max.to(query.dtype).to(tl.float32) - new_max)"),
+    ("split_decode", "low-half", "lse_ptr + rows, row_max + tl.log(row_sum_or_1),",
+     "lse_ptr + rows, (row_max + tl.log(row_sum_or_1)).to(query.dtype).to(tl.float32),"),
+    ("split_decode", "deep-logits", "lse_ptr + rows, row_max + tl.log(row_sum_or_1),",
+     "lse_ptr + rows, (row_max + tl.log(row_sum_or_1)).to(query.dtype).to(tl.float32),"),
+    ("split_decode", "steady-bf16", "acc / row_sum_or_1[:, None], mask=in_tile)\n    if NUM",
+     "(acc / row_sum_or_1[:, None]).to(query.dtype).to(tl.float32), mask=in_tile)\n    if NUM"),
 ]  # fmt: skip
-"""Scales and quotients that are rounded early: the error's size does not tell, its bias does."""
+"""Scales, quotients and what is kept between tiles and splits, rounded early: the error's size does
+not tell, its bias does."""
 
 
 HIDDEN = 'float("-inf"))'  # behind `where`: what a score is that nobody may see
@@ -607,6 +630,26 @@ THROUGH_MEMORY = [
 """A tile that turns round through memory, with no barrier between store and load."""
 
 
+PROMISED = [
+    ("store_kv", "sliced", "token = tl.program_id(0)", "key_stride"),
+    ("store_kv_int8", "odd-size", "token = tl.program_id(0)", "value_stride"),
+    ("rms_norm", "almost", "token = tl.program_id(0)", "x_stride"),
+    ("rope", "narrow", "token = tl.program_id(0)", "x_stride"),
+    ("per_token_quant_int8", "prime", "token = tl.program_id(0)", "x_stride"),
+    ("w8a8_gemm", "prime", "token = tl.program_id(0)", "x_stride"),
+    ("w4a16_gemm", "tail", "token = tl.program_id(0)", "x_stride"),
+    ("paged_decode", "small-scale", "request = tl.program_id(0)", "query_stride"),
+    ("paged_decode_int8", "odd-group", "request = tl.program_id(0)", "query_stride"),
+    ("paged_prefill", "small-scale", "request = tl.program_id(2)", "query_stride"),
+    ("paged_prefill", "ragged", "request = tl.program_id(2)", "table_stride"),
+    ("lora_shrink", "odd", "segment = tl.program_id(2)", "x_stride"),
+    ("lora_expand", "uneven", "segment = tl.program_id(2)", "y_stride"),
+    ("apply_token_bitmask", "tail", "row = tl.program_id(0)", "logits_stride"),
+    ("rejection_random_sample", "ragged", "request = tl.program_id(0)", "target_stride"),
+]
+"""What a tutorial promises the compiler of every stride, and a case in which it is none."""
+
+
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     with Bench() as running:
@@ -676,6 +719,13 @@ def test_no_atomic_writes_over_what_an_output_happens_to_hold(bench: Bench) -> N
     changed = text.replace("tl.store(output_ptr", "tl.atomic_max(output_ptr")
     fault = bench.fault(changed, "rejection_random_sample", "one")
     assert changed != text and fault and fault.kind == "uninitialised"
+
+
+@pytest.mark.parametrize(("spec", "case", "line", "stride"), PROMISED)
+def test_no_stride_is_a_multiple_of_what_is_promised(
+    bench: Bench, spec: str, case: str, line: str, stride: str
+) -> None:
+    refused(bench, spec, case, line, f"{stride} = tl.multiple_of({stride}, 16)\n    {line}")
 
 
 @pytest.mark.parametrize(("spec", "case", "number"), FINITE)

@@ -49,7 +49,7 @@ def kernels(spec: KernelSpec, **changes: str) -> Submission:
 
 
 def silu(body: str) -> Submission:
-    """The kernel silu_mul with one more line before its store, and a helper before it."""
+    """The kernel silu_mul with one more line before its store, and helpers around it."""
     source = (
         "import triton\nimport triton.language as tl\n\n\n"
         "@triton.jit\ndef helper(x):\n    return tl.dot(x, x)\n\n\n"
@@ -57,7 +57,8 @@ def silu(body: str) -> Submission:
         "def silu_mul_kernel(output_ptr, gate_up_ptr, SIZE: tl.constexpr, TILE: tl.constexpr):\n"
         "    column = tl.arange(0, TILE)\n"
         f"    {body}\n"
-        "    tl.store(output_ptr + column, x)\n"
+        "    tl.store(output_ptr + column, x)\n\n\n"
+        "@triton.jit\ndef silent(x):\n    x += 1\n"
     )
     result = extract(source, SILU_MUL, "learner.py")
     assert isinstance(result, Submission), result
@@ -135,6 +136,10 @@ def test_a_dot_of_bfloat16_uses_tensor_cores(sandbox: Sandbox) -> None:
         ("x = helper(column)", 7, ""),
         ("x = column\n    for i in range(3):\n        x = tl.sum(x)", 14, "x"),
         ("x = tl.arange(0, 3)", 13, "power of 2"),
+        ("x = gate_up_ptr + column / 2", 13, "an offset is a whole number, and / gives none: //"),
+        ("x = gate_up_ptr[column]", 13, "no index picks elements: tl.load(pointer + offsets)"),
+        ("x = column[0]", 13, "x[:, None] adds an axis"),
+        ("x = column + silent(column)", 13, "a function without `return` gives nothing"),
     ],
 )  # fmt: skip
 def test_what_only_the_interpreter_accepts_is_rejected(

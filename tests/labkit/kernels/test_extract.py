@@ -112,12 +112,14 @@ def test_a_module_holds_the_kernels_alone_and_keeps_their_lines() -> None:
         ("global TILE", "global"),
         ("y = print", "`print` is not known"),
         ("y = np", "`np` is not known"),
+        ("y = np.arange(4)", "`np` is not known"),
         ("y = x_ptr.handle", "`.handle`"),
         ("y = x_ptr.__class__", "`.__class__`"),
         ("y = SIZE.bit_length", "`.bit_length`"),
         ("y = tl.core", "`tl.core`"),
         ("y = tl.inline_asm_elementwise", "`tl.inline_asm_elementwise`"),
         ("y = tl.math.libdevice", "`tl.math.libdevice`"),
+        ("y = tl.PropagateNan.name", "tl.PropagateNan has ALL and NONE"),
         ("y = triton.runtime", "`triton.runtime`"),
         ("y = tl", "`tl` may be used only as in"),
         ("tl.load(x_ptr, _semantic=1)", "_semantic"),
@@ -213,6 +215,8 @@ def test_a_constant_takes_no_time(value: str) -> None:
         "y = x_ptr.dtype.element_ty.primitive_bitwidth // 8",
         "y = (lane > 1).logical_and(lane < 9)",
         "y = tl.math.exp2(lane.to(tl.float32))",
+        "y = tl.maximum(lane, 0, propagate_nan=tl.PropagateNan.ALL)",
+        "y = tl.squeeze(tl.unsqueeze(lane, 0), 0)",
     ],
 )
 def test_what_upstreams_kernels_say_is_known(line: str) -> None:
@@ -231,6 +235,9 @@ def test_parameters_are_the_launchers() -> None:
 def test_a_missing_kernel_and_a_syntax_error_are_findings() -> None:
     (finding,) = lint(COPY.replace("def copy_kernel(x", "def kernel(x"))
     assert "no @triton.jit function copy_kernel" in finding.message
+    assert "kernel has its parameters: is it that one" in finding.message and finding.line == 15
+    (finding,) = lint(COPY.replace("def copy_kernel(x_ptr", "def kernel(a_ptr"))
+    assert finding.message.endswith("which the launcher starts") and finding.line is None
     (finding,) = lint(COPY.replace("SIZE: tl", "SIZE: : tl"))
     assert finding.line == 15 and finding.message.startswith("not Python")
     (finding,) = lint(COPY + "\0")

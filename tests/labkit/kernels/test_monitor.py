@@ -266,7 +266,7 @@ def test_a_lost_update_is_a_race_and_an_atomic_is_not(run: Run) -> None:
     seen = run({SCALE: atomic})
     assert seen["findings"] == []
     assert seen["total"] == [sum(map(sum, WANT)) / 2, 0.0]
-    mixed = atomic + "\n    z = tl.load(total_ptr)"
+    mixed = atomic + "\n    tl.debug_barrier()\n    z = tl.load(total_ptr)"
     finding = only(run({SCALE: mixed}), "race")
     assert "writes total[0], which program (0, 0, 0) reads" in finding["message"]
 
@@ -489,6 +489,77 @@ def test_two_stores_of_two_lanes_to_one_element(run: Run) -> None:
     assert run(lines_after(text))["findings"] == []
 
 
+ADDED = "tl.atomic_add(total_ptr + column * 0, x, mask=inside)"
+NUMBER = "tl.load(total_ptr)"
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"{ADDED}; z = {NUMBER}", "reads total[0], which another lane of it has written"),
+        (f"{ADDED}; tl.store(total_ptr, 1.0)", "writes total[0], which another lane of it has"),
+        (f"tl.store(total_ptr, 0.0); {ADDED}", "changes total[0], which another lane of it has"),
+        (f"z = {NUMBER}; {ADDED}", "changes total[0], which another lane of it reads"),
+    ],
+)
+def test_an_atomic_and_what_is_none_need_a_barrier_between_them(
+    run: Run, text: str, words: str
+) -> None:
+    """A sum that lanes make in memory: when all have added is not known to the one that reads."""
+    rest = f"{ROUND_TRIP}; tl.store(total_ptr + 1, 0.0)"
+    findings = run(lines_after(f"{rest}; {text}"), grid=[1])["findings"]
+    assert [f["kind"] for f in findings if words in f["message"]] in (["race"], ["duplicate_store"])
+    apart = text.replace("; ", "; tl.debug_barrier(); ")
+    seen = run(lines_after(f"{rest}; {apart}"), grid=[1])
+    assert {finding["kind"] for finding in seen["findings"]} == {"coverage"}
+    twice = run(lines_after(f"{rest}; {ADDED}; {ADDED}"), grid=[1])
+    assert {finding["kind"] for finding in twice["findings"]} == {"coverage"}
+
+
+def test_a_number_is_stored_by_one_thread_and_loaded_by_all(run: Run) -> None:
+    text = f"{ROUND_TRIP}; tl.store(total_ptr, tl.sum(x, axis=0)); z = {NUMBER}"
+    findings = run(lines_after(text), grid=[1])["findings"]
+    [finding] = [f for f in findings if f["kind"] == "race"]
+    assert "reads total[0], which it has written: one thread stores a number" in finding["message"]
+    apart = text.replace("; z", "; tl.debug_barrier(); z")
+    assert {f["kind"] for f in run(lines_after(apart), grid=[1])["findings"]} == {"coverage"}
+
+
+# ---------------------------------------------------------------- what a GPU takes for granted
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("x_stride = tl.multiple_of(x_stride, 16)", "promises a multiple of 16, and this is 8"),
+        ("tl.assume(x_stride % 16 == 0)", "tl.assume says what is not so here"),
+        ("column = tl.multiple_of(column + 4, 8)", "promises a multiple of 8, and this is 4"),
+        ("x_ptr = tl.multiple_of(x_ptr + 1, 16)", "promises a multiple of 16"),
+        ("y_ptr += tl.sum(tl.gather(column, column - 8, 0)) * 0", "index -8 is out of bounds"),
+    ],
+)
+def test_a_promise_that_is_not_kept_is_an_error(run: Run, line: str, words: str) -> None:
+    [finding] = [f for f in run({LOAD: f"{line}\n    {GOOD_LOAD}"})["findings"]
+                 if f["kind"] == "crash"]  # fmt: skip
+    assert words in finding["message"] and finding["line"] == LOAD
+
+
+GOOD_LOAD = GOOD.splitlines()[LOAD - 1].strip()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x_stride = tl.multiple_of(x_stride, 8)",
+        "tl.assume(x_stride > 0)",
+        "column = tl.max_contiguous(tl.multiple_of(column, TILE), TILE)",
+        "x_ptr = tl.multiple_of(x_ptr, 16)",
+        "y_ptr += tl.sum(tl.gather(column, 7 - column, 0)) * 0",
+    ],
+)
+def test_a_promise_that_is_kept_is_none_of_the_monitors_business(run: Run, line: str) -> None:
+    seen = run({LOAD: f"{line}\n    {GOOD_LOAD}"})
+    assert seen["findings"] == [] and seen["y"][:3] == WANT
+
+
 # ---------------------------------------------------------------- what only the interpreter takes
 @pytest.mark.parametrize(
     "line",
@@ -514,6 +585,24 @@ def test_a_loop_without_loads_is_stopped_too(run: Run, loop: str) -> None:
         if f["kind"] == "timeout"
     ]  # fmt: skip
     assert "steps" in finding["message"]
+
+
+def test_what_is_printed_in_a_loop_ends_after_some_hundred_times() -> None:
+    """Numbers of 100,000 iterations took minutes, and the run had no time left."""
+    loop = "for i in range(0, 50000): tl.device_print('i', i)"
+    source = GOOD.replace("    y = x", f"    {loop}\n    y = x")
+    request = {"source": source, "grid": [3], "order": "natural", "poison": "nan",
+               "dtype": "float32", "launches": 1}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).with_name("toys.py"))],
+        input=json.dumps(request) + "\n",
+        env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    *printed, said, answer = done.stdout.splitlines()
+    assert (len(printed), printed[0]) == (500, "(0, 0, 0) i:  [0]")
+    assert "the rest, after the first 500 times, is left out" in said
+    assert json.loads(answer)["findings"] == []
 
 
 def test_a_number_that_is_masked_off_is_the_other_even_if_that_is_0(run: Run) -> None:
