@@ -8,7 +8,8 @@
 
 NUMBERS := $(filter 0% 1% 2% 3% 4% 5% 6% 7% 8% 9%,$(MAKECMDGOALS))
 NUMBER := $(subst $() ,.,$(NUMBERS))
-TASK ?= $(task)
+# `make lab-03 2`: a number behind a phase is its task.
+TASK ?= $(or $(task),$(if $(findstring -,$(firstword $(MAKECMDGOALS))),$(NUMBER)))
 ARGS ?= $(args)
 ifndef PYTHON
 PYTHON := $(shell for p in .venv/bin/python python3 python; do $$p -c '' 2>/dev/null && echo $$p && break; done)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import io
+import re
 import runpy
 import sys
 from collections.abc import Callable
@@ -32,6 +33,8 @@ ENGINE = ("engine",)
 COURSE = ("engine", "course")
 SERVE = ("engine", "serve", "structured")
 DEV = DEFAULT_GROUPS
+INTERRUPTED = 130
+"""Exit code, by custom."""
 AUTHORS = "Maintain"
 """The section that `--help` leaves out."""
 
@@ -204,6 +207,8 @@ def main(argv: list[str]) -> int:
         print(usage("--all" in argv))
         return 0
     name, rest = argv[0], argv[1:]
+    if rest and re.fullmatch(r"-+\d.*", rest[0]):  # "make lab--03": a number is no option
+        rest[0] = rest[0].lstrip("-")
     command = COMMANDS.get(name)
     words = slips.meant(name)[0] if command is None else []
     if words and words[0] in COMMANDS:  # "lab-03", as it is typed for make
@@ -228,7 +233,7 @@ def main(argv: list[str]) -> int:
         return 2
     except KeyboardInterrupt:
         print("\nInterrupted.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def meant(argv: list[str]) -> int:
@@ -279,7 +284,7 @@ def call_typer(name: str, function: Callable[..., Any], rest: list[str]) -> int:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except typer.Abort:
         print("\nInterrupted.", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except Exception as error:
         said = getattr(error, "format_message", None)  # click's, of words that no command takes
         if said is None:
@@ -287,6 +292,8 @@ def call_typer(name: str, function: Callable[..., Any], rest: list[str]) -> int:
         if shown := said().rstrip("."):  # nothing: it has shown its help
             print(f"{shown}; `python -m labkit {name} --help` lists what it takes", file=sys.stderr)
         return 2
+    if done == INTERRUPTED:  # Typer has caught it, and says nothing
+        print("\nInterrupted.", file=sys.stderr)
     return done if isinstance(done, int) else 0
 
 

@@ -68,7 +68,8 @@ def where_to_edit(phase: Phase, exercise: Exercise, *functions: str) -> str:
     shown = phase.lab_path(exercise.module)
     try:
         text = read_python(phase.lab_file(exercise.module))
-        line = f":{source.find(text, names[0], shown).line}"
+        last = source.defined_again(text, names[0])
+        line = f":{last or source.find(text, names[0], shown).line}"
     except (OSError, SyntaxError, source.SourceError):
         line = ""
     label = " or ".join(names) if len(names) <= SHOWN_NAMES else some(names, "or")

@@ -1,8 +1,9 @@
-"""Small file helpers: atomic writes, backups, and git's name for a text."""
+"""Small file helpers: atomic writes, backups, temporary folders, and git's name for a text."""
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import hashlib
 import io
 import os
@@ -10,10 +11,18 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 import tokenize
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
+from types import ModuleType
+
+fcntl: ModuleType | None
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
 
 
 def write_text(path: Path, text: str) -> None:
@@ -153,7 +162,10 @@ def run_git(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     does not end."""
     words = ["git", "-C", str(root), *arguments]
     try:
-        return subprocess.run(words, capture_output=True, text=True, timeout=GIT_SECONDS)
+        english = os.environ | {"LC_ALL": "C"}  # what git says is looked through for its reason
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=GIT_SECONDS, env=english
+        )
     except OSError as error:
         return subprocess.CompletedProcess(words, NO_GIT, "", str(error))
     except subprocess.TimeoutExpired:
@@ -195,3 +207,39 @@ def backup(root: Path, paths: list[Path], ending: str = "") -> Path | None:
             shutil.copy2(path, target)
         whole.rename(folder)
     return folder
+
+
+ASIDE = "labkit-grade-"
+FRESH_SECONDS = 60.0
+"""A folder that was made later may be about to get its lock."""
+
+
+@contextlib.contextmanager
+def set_aside() -> Iterator[str]:
+    """A temporary folder that goes in the end. Where this process is killed, the next one that asks
+    for a folder removes it: nobody holds its lock any more."""
+    for left in Path(tempfile.gettempdir()).glob(f"{ASIDE}*") if fcntl else ():
+        with contextlib.suppress(OSError):
+            if time.time() - left.lstat().st_mtime > FRESH_SECONDS:
+                with _locked(left):
+                    shutil.rmtree(left, ignore_errors=True)
+    made = tempfile.TemporaryDirectory(prefix=ASIDE, ignore_cleanup_errors=True)
+    with made as folder, _locked(Path(folder)):
+        yield folder
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """
+    Raises:
+        OSError: another process has the lock, or this is no folder of ours.
+    """
+    if fcntl is None:
+        yield
+        return
+    number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(number)

@@ -204,7 +204,7 @@ class Course:
         `make lab-NN`.
 
         Raises:
-            ManifestError: there is no such phase; the message lists those that exist.
+            ManifestError: there is no such phase; the message names the first and the last.
         """
         typed = re.fullmatch(r"(?:labs?|phases?|s)?[-_ /]*(\d.*?)/?", name.strip().lower())
         wanted = typed[1] if typed else name.strip().lower()
@@ -214,8 +214,10 @@ class Course:
             named = [slug for slug in self.manifests if number in slug]
         if len(named) == 1:
             return load_phase(self.root, self.manifests[named[0]])
-        known = ", ".join(self.manifests) or "none"
-        raise ManifestError(f"there is no phase {name!r}; the phases are: {known}")
+        slugs = list(self.manifests)
+        known = ", ".join(slugs if len(slugs) < 4 else [slugs[0], "…", slugs[-1]]) or "none"
+        listed = "; `make progress` lists them" if slugs else ""
+        raise ManifestError(f"there is no phase {name!r}; the phases are: {known}{listed}")
 
 
 class _Table:

@@ -140,6 +140,24 @@ def find(text: str, name: str, filename: str = "<source>") -> Function:
     return known[name]
 
 
+def defined_again(text: str, name: str) -> int:
+    """The line of the definition that replaces a function's first one; 0 if there is none. A
+    property's setter replaces nothing."""
+    *classes, own = name.split(".")
+    body = parse(text).body
+    for part in classes:
+        inside = [node for node in body if isinstance(node, ast.ClassDef) and node.name == part]
+        body = [node for each in inside for node in each.body]
+    lines = [
+        node.lineno
+        for node in body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name == own
+        and not any(isinstance(above, ast.Attribute) for above in node.decorator_list)
+    ]
+    return lines[-1] if len(lines) > 1 else 0
+
+
 def _header_end(node: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> int:
     """Last line of `def …:`; comments between it and the first statement belong to the body."""
     lines = lines_of(text)

@@ -9,7 +9,9 @@ by function, whether the learner has committed them or not.
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import subprocess
 import tempfile
 from collections.abc import Collection, Mapping
@@ -46,6 +48,8 @@ def update(course: Course, pull: bool = True) -> list[Change]:
         return [Change("wrong", ".", str(refused))]
     mine = {}
     for name, recorded in before.items():
+        if (parent := (root / name).parent).exists() and not parent.is_dir():
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(parent))
         text = text_of(root / name)
         if text is not None and blob_id(text) != recorded:
             mine[name] = text
@@ -182,7 +186,7 @@ def _refuse_unready(root: Path) -> None:
     if git(root, "symbolic-ref", "-q", "HEAD") is None:
         raise UpdateRefused(
             "you are on no branch (a detached HEAD, in git's words); `git switch -c mine` and"
-            f" `git branch -u origin/main` make one of what you have, {AGAIN}"
+            f" `git branch -u {_course_branch(root)}` make one of what you have, {AGAIN}"
         )
 
 
@@ -201,12 +205,12 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> tuple[int
     """
     fetched = run_git(root, "fetch")
     if fetched.returncode:
-        raise UpdateRefused(_says(fetched, f"look at `git remote -v`, {AGAIN}"))
+        raise UpdateRefused(_says(fetched, _todo(fetched, "look at `git remote -v`")))
     target = (git(root, "rev-parse", "--verify", "-q", "@{upstream}") or "").strip()
     if not target:
         raise UpdateRefused(
-            "this branch follows no other; say which one: `git branch -u origin/main`, then"
-            " `make update` again"
+            f"this branch follows no other; say which one: `git branch -u {_course_branch(root)}`,"
+            f" {AGAIN}"
         )
     commits = int(git(root, "rev-list", "--count", f"HEAD..{target}") or 0)
     texts = mine | {RECORD: record_text(read_record(root))}  # an undone update has an older one
@@ -218,16 +222,14 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> tuple[int
     # A lab file that was renamed is the learner's own now, and not the course's. Before git 2.50,
     # it is the older strategy that can be told so.
     as_named = ("-s", "recursive", "-X", "no-renames")
-    merged = run_git(root, "merge", "--no-commit", "--no-edit", *as_named, target)
+    merged = run_git(root, "merge", "--ff", "--no-commit", "--no-edit", *as_named, target)
     left = (git(root, "diff", "--name-only", "--diff-filter=U") or "").splitlines()
     others = sorted(set(left) - set(ours))
     if others or (merged.returncode and not left):
         git(root, "merge", "--abort")
         write_all({root / name: texts[name] for name in aside})
         if not others:
-            known = (todo for said, todo in TODO.items() if said in merged.stderr)
-            todo = next(known, "do what git says")
-            raise UpdateRefused(_says(merged, f"{todo}, {AGAIN}"))
+            raise UpdateRefused(_says(merged, _todo(merged, "do what git says")))
         raise UpdateRefused(
             f"you and the newer course both changed {', '.join(others[:3])}; take the course's"
             f" with `git checkout {target[:12]} -- {others[0]}` and `git commit`, or merge by hand"
@@ -241,13 +243,25 @@ def _bring(root: Path, ours: Collection[str], mine: dict[str, str]) -> tuple[int
     return commits, f"{branch} ({address})" if address else branch
 
 
+def _course_branch(root: Path) -> str:
+    """The branch of a remote that most probably has the course, whatever the remote is called."""
+    listed = git(root, "for-each-ref", "--format=%(refname:short)", "refs/remotes") or ""
+    names = [name for name in listed.split() if "/" in name and not name.endswith("/HEAD")]
+    return next((name for name in names if name.endswith("/main")), [*names, "origin/main"][0])
+
+
 TODO = {
     "local changes": "`git commit -am 'my work'`, or set them aside with `git stash`",
     "untracked working tree files": "rename your file, or move it elsewhere",
+    "index file": "`rm .git/index` and `git reset` make it anew, and change no file of yours",
     "unrelated histories": "the course was published anew: clone it again, copy your labs/ over the"
     " clone's, and work there",
 }
-"""What git says when it refuses to merge -> what to do."""
+"""What git says when it refuses -> what to do."""
+
+
+def _todo(done: subprocess.CompletedProcess[str], usual: str) -> str:
+    return f"{next((todo for said, todo in TODO.items() if said in done.stderr), usual)}, {AGAIN}"
 
 
 def _says(done: subprocess.CompletedProcess[str], todo: str) -> str:

@@ -203,14 +203,17 @@ def run(
 def side_by_side(
     jobs: list[Job], workers: int, grader: Callable[[Job], Result]
 ) -> Iterator[tuple[Job, Result]]:
-    """Some jobs at a time; gives each as it ends, and begins no other if one raises."""
+    """Some jobs at a time; gives each as it ends. Begins no other if one raises; if this is
+    interrupted, none goes on."""
     with ThreadPoolExecutor(workers) as pool:
         futures = {pool.submit(grader, job): job for job in jobs}
         try:
             for future in as_completed(futures):
                 yield futures[future], future.result()
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            if not isinstance(error, Exception):
+                child.stop_all()
             raise
 
 

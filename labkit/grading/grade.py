@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ from pathlib import Path
 import typer
 
 from labkit.course.console import MARKS, PHASE, Screen, command, polite, ready_phase
+from labkit.course.files import set_aside
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.state import State
 from labkit.grading import result
@@ -129,7 +129,7 @@ def judge(
     graded = _empty(phase, files, seed, rung)
     graded.unavailable = reasons
     judged = Judged(graded)
-    with tempfile.TemporaryDirectory(prefix="labkit-") as folder:
+    with set_aside() as folder:
         graded.problem = _take(phase, files, Path(folder), graded)
         if graded.problem:
             kind = "missing file" if "is missing" in graded.problem else "cannot import"

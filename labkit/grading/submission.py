@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import typer
@@ -42,6 +44,8 @@ SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "__MACOSX", "mini_vll
 
 MAX_DEPTH = 8
 """Levels of folders that are searched: an archive packed in haste has three or four."""
+MAX_ENTRIES = 100_000
+"""Files and folders that are looked at: a whole checkout has a few thousand."""
 
 
 @dataclass(frozen=True)
@@ -57,33 +61,42 @@ def find_files(phase: Phase, folder: Path) -> dict[str, Path]:
 
     It may lie in `labs/NN-slug/`, in `NN-slug/`, at the top, or anywhere else if it is there once.
     """
-    return {module: _find(phase, folder, phase.lab_file(module).name) for module in phase.modules}
+    files = {m: _usual(phase, folder, phase.lab_file(m).name) for m in phase.modules}
+    lacking = {path.name for path in files.values() if not os.path.lexists(path)}
+    elsewhere = defaultdict[str, list[str]](list)
+    for entry in _below(folder) if lacking else ():
+        if entry.name in lacking:
+            elsewhere[entry.name].append(entry.path)
+    once = {name: Path(paths[0]) for name, paths in elsewhere.items() if len(paths) == 1}
+    return {module: once.get(path.name, path) for module, path in files.items()}
 
 
-def _find(phase: Phase, folder: Path, name: str) -> Path:
-    usual = [folder / "labs" / phase.slug / name, folder / phase.slug / name, folder / name]
-    for path in usual:
-        if path.is_symlink() or path.is_file():
-            return path
-    others = [path for path in _below(folder) if path.name == name]
-    return others[0] if len(others) == 1 else folder / name
+def _usual(phase: Phase, folder: Path, name: str) -> Path:
+    """Where a file lies, of the usual places; the last of them if it is in none."""
+    *usual, top = folder / "labs" / phase.slug / name, folder / phase.slug / name, folder / name
+    return next((path for path in usual if path.is_symlink() or path.is_file()), top)
 
 
-def _below(folder: Path) -> Iterator[Path]:
-    """What lies in a folder, at most `MAX_DEPTH` levels down. No link is followed, and a folder
-    that cannot be opened is passed over: a hand-in must not end the search through a class."""
-    waiting = [(folder, 0)]
+def _below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    """What lies in a folder, at most `MAX_DEPTH` levels down and `MAX_ENTRIES` in all. No link is
+    followed, and a folder that cannot be opened is passed over: a hand-in must not end the search
+    through a class."""
+    return islice(_all_below(folder), MAX_ENTRIES)
+
+
+def _all_below(folder: Path) -> Iterator[os.DirEntry[str]]:
+    waiting = [(os.fspath(folder), 0)]
     while waiting:
         here, depth = waiting.pop()
         try:
-            entries = list(os.scandir(here))
+            with os.scandir(here) as entries:
+                for entry in entries:
+                    yield entry
+                    inner = entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED
+                    if inner and depth < MAX_DEPTH:
+                        waiting.append((entry.path, depth + 1))
         except OSError:
             continue
-        for entry in entries:
-            yield Path(entry.path)
-            inner = entry.is_dir(follow_symlinks=False) and entry.name not in SKIPPED
-            if inner and depth < MAX_DEPTH:
-                waiting.append((Path(entry.path), depth + 1))
 
 
 def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
@@ -101,21 +114,30 @@ def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
             own = False
         if not own:
             return Problem("missing file", f"{path.name} is a link; hand in the file itself")
-        if not os.path.lexists(path) and (alike := _alike(folder, path.name)):
-            text = f"{path.name} is missing: hand in one file of this name, not {some(alike)}"
-            return Problem("missing file", text)
+        if not os.path.lexists(path) and (problem := _missing(folder, path.name)):
+            return problem
     return None
 
 
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".xz", ".bz2", ".7z", ".rar")
 
 
-def _alike(folder: Path, name: str) -> list[str]:
-    """Files that may have been meant: several of the name, what a system or a browser makes of it,
-    or an archive that may hold it."""
-    meant = _core(name)
-    found = [p for p in _below(folder) if _core(p.name) == meant or p.suffix.lower() in ARCHIVES]
-    return sorted(printable(path.relative_to(folder).as_posix())[:80] for path in found)
+def _missing(folder: Path, name: str) -> Problem | None:
+    """Why a file was not found, if there is more to say than that it is not there: several of the
+    name, what a system or a browser makes of it, an archive that may hold it, or too much else."""
+    below, meant = list(_below(folder)), _core(name)
+    alike = [
+        printable(os.path.relpath(entry.path, folder))[:80]
+        for entry in below
+        if _core(entry.name) == meant or os.path.splitext(entry.name)[1].lower() in ARCHIVES
+    ]
+    if alike:
+        text = f"{name} is missing: hand in one file of this name, not {some(sorted(alike))}"
+        return Problem("missing file", text)
+    if len(below) == MAX_ENTRIES:
+        text = f"{name} is missing among the first {MAX_ENTRIES} files; hand in yours alone"
+        return Problem("missing file", text)
+    return None
 
 
 def _core(name: str) -> str:

@@ -8,19 +8,31 @@ time; what it sees of the others is nothing.
 from __future__ import annotations
 
 import _thread
+import gc
 import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
 FORBIDDEN = frozenset(
-    {"gc.get_objects", "gc.get_referrers", "sys._current_frames", "sys._current_exceptions"}
-)
-"""Audit events of what finds the frames of another thread."""
+    {"gc.get_objects", "gc.get_referrers", "sys._current_frames", "sys._current_exceptions",
+     "sys.monitoring.register_callback", "sys.addaudithook"}
+)  # fmt: skip
+"""Audit events of what finds the frames of another thread, or is called on its stack."""
+ALL_THREADS = ("_settraceallthreads", "_setprofileallthreads")
+"""Of `sys`, since Python 3.12: they trace this thread, too. To trace one's own is no harm."""
+INTERPRETER = ("Py", "_Py")
+"""How names of its own functions begin; some have another thread call something."""
 
 
 def start() -> Callable[..., Any]:
-    """A thread for calls; returns the function that has it do one and gives back its result."""
+    """A thread for calls; returns the function that has it do one and gives back its result.
+
+    Garbage is looked for while a call runs, and not between calls: finalizers run on the stack of
+    whoever finds it.
+    """
+    begin, rest = gc.enable, gc.disable
+    rest()
     go, done = _thread.allocate_lock(), _thread.allocate_lock()
     go.acquire()
     done.acquire()
@@ -39,8 +51,10 @@ def start() -> Callable[..., Any]:
     def apart(function: Callable[..., Any], *arguments: Any) -> Any:
         """`function` must not raise."""
         desk.append((function, arguments))
+        begin()
         go.release()
         done.acquire()
+        rest()
         return desk.pop()
 
     _thread.start_new_thread(work, ())
@@ -54,12 +68,15 @@ def start() -> Callable[..., Any]:
 def hide() -> None:
     """In a sandbox, before the learner's code is loaded: whoever imports a module of labkit gets
     another copy than the one that runs, and nobody may ask for all objects or frames."""
-    forbidden, refusal = FORBIDDEN, RuntimeError
+    forbidden, own, refusal = FORBIDDEN, INTERPRETER, RuntimeError
 
-    def hook(event: str, _: Any) -> None:
-        if event in forbidden:
+    def hook(event: str, told: Any) -> None:
+        inside = event == "ctypes.dlsym" and f"{told[1]}".startswith(own)
+        if event in forbidden or inside:
             raise refusal(f"{event} is not for code that is graded")
 
+    for name in filter(vars(sys).__contains__, ALL_THREADS):
+        delattr(sys, name)
     for name in [name for name in sys.modules if name.partition(".")[0] == "labkit"]:
         del sys.modules[name]
     sys.addaudithook(hook)

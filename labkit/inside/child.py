@@ -224,6 +224,16 @@ def kill_group(process: subprocess.Popen[bytes]) -> None:
         process.kill()
 
 
+_running: set[subprocess.Popen[bytes]] = set()
+"""What `run` waits for, in all threads."""
+
+
+def stop_all() -> None:
+    """End all that `run` waits for: an interrupt reaches the main thread alone."""
+    for process in list(_running):
+        kill_group(process)
+
+
 def run(
     command: Sequence[str], env: Mapping[str, str], limits: Limits, cwd: Path | None = None
 ) -> Finished:
@@ -233,6 +243,7 @@ def run(
     assert process.stdin and process.stdout and process.stderr
     process.stdin.close()
     out, err = Tail(process.stdout), Tail(process.stderr)
+    _running.add(process)
     try:
         code: int | None = process.wait(limits.seconds)
         kill_group(process)
@@ -242,4 +253,6 @@ def run(
     except BaseException:
         stop(process)
         raise
+    finally:
+        _running.discard(process)
     return Finished(code, out.text(), err.text(), time.monotonic() - begin)

@@ -15,9 +15,10 @@ from typing import Any
 MAX_DEPTH = 40
 MAX_COLLISIONS = 200
 MAX_NAME = 100
-MAX_PART = 64 << 20
-"""Characters, items or bytes of one value. Asked before it is written down, which would take many
-times its memory."""
+MAX_VALUE = 64 << 20
+"""Bytes of one value with all that it holds: eight for an item, one for a character. Asked before
+anything is written down, which would take many times its memory."""
+ITEM = 8
 SIZED = (str, bytes, list, tuple, set, frozenset, dict)
 TYPE_NAME = type.__dict__["__name__"]
 NUMBERS = re.compile(r"[<>|][biufc]\d{1,2}")
@@ -32,38 +33,69 @@ class TooLarge(PlainError):
     """A value that is larger than anybody reads."""
 
 
-def encode(value: Any, depth: int = 0) -> Any:
+class Room:
+    """What is left of `MAX_VALUE` for a value and all that it holds."""
+
+    def __init__(self) -> None:
+        self.left = MAX_VALUE
+
+    def take(self, size: int, kind: type) -> None:
+        """
+        Raises:
+            TooLarge: so many bytes are not left.
+        """
+        self.left -= size
+        if self.left < 0:
+            raise TooLarge(
+                f"{size} bytes of a {class_name(kind)}; {MAX_VALUE} are read of one value"
+            )
+
+
+def encode(value: Any, depth: int = 0, room: Room | None = None) -> Any:
     """Turn a value into JSON data.
+
+    Args:
+        room: of the value that this one is a part of.
 
     Raises:
         PlainError: nested deeper than 40 (or a list that holds itself).
-        TooLarge: one part of it is larger than anybody reads.
+        TooLarge: it is larger than anybody reads.
     """
     _check(depth)
-    kind = type(value)
-    if kind in SIZED and len(value) > MAX_PART:
-        raise TooLarge(f"a {kind.__name__} of {len(value)} parts; at most {MAX_PART} are read")
+    kind, room = type(value), room or Room()
+    if kind in SIZED:
+        room.take(len(value) * (1 if kind in (str, bytes) else ITEM), kind)
     if kind in (int, float, bool, str) or value is None:
         return value
     if kind is list:
-        return [encode(item, depth + 1) for item in value]
+        return [encode(item, depth + 1, room) for item in value]
     if kind is tuple:
-        return {"!tuple": [encode(item, depth + 1) for item in value]}
+        return {"!tuple": [encode(item, depth + 1, room) for item in value]}
     if kind in (set, frozenset):
-        return {"!set": sorted((encode(item, depth + 1) for item in value), key=repr)}
+        return {"!set": sorted((encode(item, depth + 1, room) for item in value), key=repr)}
     if kind is dict:
-        if all(type(key) is str and not key.startswith("!") for key in value):
-            return {key: encode(item, depth + 1) for key, item in value.items()}
-        return {"!dict": [[encode(part, depth + 1) for part in pair] for pair in value.items()]}
+        pairs = [[encode(part, depth + 1, room) for part in pair] for pair in value.items()]
+        plain = all(type(key) is str and not key.startswith("!") for key in value)
+        return dict(pairs) if plain else {"!dict": pairs}
     if kind is bytes:
         return {"!bytes": value.hex()}
-    array = _as_array(value)
+    array = _as_array(value, room)
     if array is None:
         return {"!type": class_name(kind)}
-    if array.nbytes > MAX_PART:
-        raise TooLarge(f"an array of {array.nbytes} bytes; at most {MAX_PART} are read")
     data = base64.b64encode(array.tobytes()).decode()
     return {"!array": [array.dtype.str, list(array.shape), data]}
+
+
+def check_size(error: BaseException) -> None:
+    """Nobody reads what an exception says, but one that is too large costs each answer seconds.
+
+    Raises:
+        TooLarge: it says more than is read of a value.
+    """
+    room = Room()
+    for part in BaseException.args.__get__(error):  # type: ignore[attr-defined]
+        if type(part) in SIZED:
+            room.take(len(part), type(part))
 
 
 def class_name(kind: type) -> str:
@@ -76,14 +108,15 @@ def _check(depth: int) -> None:
         raise PlainError(f"nested deeper than {MAX_DEPTH}")
 
 
-def _as_array(value: Any) -> Any:
+def _as_array(value: Any, room: Room) -> Any:
     """A numpy array for an array or a tensor of numbers, else None."""
     kind = type(value)
-    if (kind.__module__, kind.__name__) == ("torch", "Tensor"):
+    if (kind.__module__, kind.__name__) not in (("torch", "Tensor"), ("numpy", "ndarray")):
+        return None
+    room.take(value.nbytes, kind)  # before a copy is made: its elements may all lie in one place
+    if kind.__name__ == "Tensor":
         tensor = value.detach().cpu()
         value = (tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor).numpy()
-    elif (kind.__module__, kind.__name__) != ("numpy", "ndarray"):
-        return None
     return value if NUMBERS.fullmatch(value.dtype.str) else None
 
 
@@ -96,7 +129,7 @@ def decode(data: Any, depth: int = 0) -> Any:
     if depth > 3 * MAX_DEPTH:
         raise PlainError(f"nested deeper than {3 * MAX_DEPTH}")
     if isinstance(data, list):
-        return _spread([decode(item, depth + 1) for item in data], hashed=False)
+        return _in_order(data, depth)
     if not isinstance(data, dict):
         return data
     if len(data) != 1 or not next(iter(data)).startswith("!"):
@@ -104,7 +137,7 @@ def decode(data: Any, depth: int = 0) -> Any:
     ((mark, inner),) = data.items()
     try:
         if mark == "!tuple":
-            return tuple(_spread([decode(item, depth + 1) for item in inner], hashed=False))
+            return tuple(_in_order(inner, depth))
         if mark == "!set":
             return set(_spread([decode(item, depth + 1) for item in inner]))
         if mark == "!dict":
@@ -121,18 +154,28 @@ def decode(data: Any, depth: int = 0) -> Any:
     return data
 
 
-def _spread(keys: list[Any], hashed: bool = True) -> list[Any]:
+def _in_order(inner: list[Any], depth: int) -> list[Any]:
+    """The items of a list or tuple. A test may make a set of them, or of tuples of lists."""
+    items = [decode(item, depth + 1) for item in inner]
+    if len(items) > MAX_COLLISIONS:
+        _spread(list({repr(i): i for i in items if type(i) in (int, tuple, list)}.values()))
+    return items
+
+
+def _spread(keys: list[Any]) -> list[Any]:
     """The keys of a set or dict, if their hashes differ. Those of many numbers can be made equal,
-    and then a set of a hundred thousand takes minutes to build. A list is none yet (not `hashed`),
-    but a test may make a set of its numbers."""
-    if not hashed:
-        if len(keys) > MAX_COLLISIONS:
-            _spread(list({str(key): key for key in keys if type(key) is int}.values()))
-        return keys
-    most = max(Counter(map(hash, keys)).values(), default=0)
+    as those of tuples of -1 and -2 are, and then a set of a hundred thousand takes minutes."""
+    most = max(Counter(map(_hash, keys)).values(), default=0)
     if most > MAX_COLLISIONS:
         raise PlainError(f"{most} keys of one hash")
     return keys
+
+
+def _hash(key: Any) -> int:
+    """Of a list, that of the tuple that a test may make of it."""
+    if type(key) in (list, tuple):
+        return hash(tuple(map(_hash, key)))
+    return hash(key) if type(key) is int else hash(repr(key))
 
 
 def _array(dtype: str, shape: list[int], data: str) -> Any:

@@ -29,16 +29,22 @@ SCENARIOS = (
 """The modules whose public functions can be asked for. Text, so that this file imports none: each
 is imported when it is first asked for, and a worker that lacks it cannot be asked."""
 _running: Iterator[Any] = iter(())
+_values: dict[int, Any] = {}
+"""What the steps of a program have made. It is here, and not with whoever asks for them: what is
+let go of is finalized on the stack of whoever lets go."""
 
 
-def one_step(step: dict[str, Any], values: dict[int, Any]) -> tuple[str, str]:
+def one_step(step: dict[str, Any], first: bool) -> tuple[str, str]:
     """("done", ""), ("seen", JSON), ("raised", JSON) of an exception of the learner's, or ("error",
-    JSON) of another."""
+    JSON) of another. `first`: of a program."""
     try:
+        if first:
+            _values.clear()
         step = plain.decode(step)
         try:
-            value = program.do(step, values)
+            value = program.do(step, _values)
         except Exception as error:
+            plain.check_size(error)
             return "raised", written({"!raises": plain.class_name(type(error))})
         return ("seen", written(value)) if "see" in step else ("done", "")
     except BaseException as error:
@@ -89,6 +95,10 @@ def find(scenario: str) -> Callable[..., Any]:
 
 def describe(error: BaseException) -> dict[str, Any]:
     """An exception as plain data: class, message, and the innermost frames."""
+    try:
+        plain.check_size(error)
+    except plain.TooLarge as larger:
+        error = larger
     frames = [
         [frame.filename, frame.lineno, frame.name]
         for frame in traceback.extract_tb(error.__traceback__, -LAST_FRAMES)

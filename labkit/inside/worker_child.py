@@ -63,9 +63,10 @@ def serve(scenario: str, args: dict[str, Any], do: Call) -> Iterator[tuple[str, 
 def run_program(program: list[dict[str, Any]], do: Call) -> tuple[str, str]:
     """Do a program's steps, one after the other; its observations."""
     seen: list[str] = []
-    values: dict[int, Any] = {}
+    first = True
     for step in program:
-        kind, text = exact(do(steps.one_step, step, values))
+        kind, text = exact(do(steps.one_step, step, first))
+        first = False
         if kind == "error":
             return kind, text
         if kind != "done":

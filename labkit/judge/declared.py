@@ -15,15 +15,23 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 def declared_otherwise(phase: Phase, exercise: Exercise) -> list[str]:
     """One sentence for each difference that the functions of a task have from the given ones."""
+    return [said for sentences in changed(phase, exercise).values() for said in sentences]
+
+
+def changed(phase: Phase, exercise: Exercise) -> dict[str, list[str]]:
+    """The functions of a task that are declared otherwise than the given ones -> how."""
     files = (phase.lab_file(exercise.module), phase.reference_file(exercise.module))
     try:
-        mine, theirs = (source.functions(read_python(file)) for file in files)
+        texts = [read_python(file) for file in files]
+        mine, theirs = map(source.functions, texts)
     except (OSError, SyntaxError):  # the reference is judged, whatever lies in labs
-        return []
+        return {}
     names = [name for name in exercise.functions if name in mine and name in theirs]
-    return [
-        said for name in names for said in _differences(name, mine[name].node, theirs[name].node)
-    ]
+    found = {name: list(_differences(name, mine[name].node, theirs[name].node)) for name in names}
+    for name in names:
+        if line := source.defined_again(texts[0], name):
+            found[name].append(f"{name} is defined twice; the one in line {line} counts.")
+    return {name: said for name, said in found.items() if said}
 
 
 def _differences(name: str, mine: Definition, theirs: Definition) -> Iterator[str]:

@@ -48,7 +48,9 @@ FAIR_TIMES = 5
 """To that each start of a worker adds so many times what the reference's imports take here."""
 LOOK_SECONDS = 5.0
 """Once a task's answers have taken so long, and twice and four times as long, it is looked whether
-threads that never end make them slow, or sleep."""
+threads that never end make them slow, or files that are written again and again."""
+MOST_WRITTEN = 1 << 30
+"""Bytes for one task: a right answer is written in a few thousand, and a folder holds 256 MiB."""
 SLEEP_SECONDS = 20.0
 """For all answers of a task whose worker was at rest meanwhile, whatever the machine had to do: it
 sleeps in each of its functions, or waits for a lock that nobody opens."""
@@ -70,6 +72,7 @@ WORKERS = pytest.StashKey[dict[tuple[str, str], "Observed"]]()
 WARM = "labkit.inside.basic:warm"
 BUSY = "labkit.inside.basic:is_busy"
 COMPUTED = "labkit.inside.basic:computed"
+WRITTEN = "labkit.inside.basic:written"
 SANDBOX = "sandbox"
 """The kind of failure that is the grader's own."""
 LOST = {"hang": "endless loop", "died": "crash", "garbage": "garbage"}
@@ -168,11 +171,11 @@ class Subject(Observed):
             request = hashlib.sha256(repr((scenario, args)).encode()).hexdigest()
             with open(path, "a", encoding="utf-8") as file:
                 file.write(f"{self.task} {request}\n")
-        begin = time.monotonic()
+        begin = time.process_time()
         try:
             return super().call(scenario, **args)
         finally:
-            self.seconds += time.monotonic() - begin
+            self.seconds += self._waited + time.process_time() - begin
             self._end_what_takes_too_much()
 
     def _end_what_takes_too_much(self) -> None:
@@ -181,10 +184,10 @@ class Subject(Observed):
         why = TOO_MUCH.get(self.raised, "")
         if not why and self.seconds > self.look_at:
             self.look_at *= 2
-            why = "endless loop" if self._is_busy() else ""
+            why = "endless loop" if self._is_busy() else "timeout" if self._writes_on() else ""
         is_late = self.seconds > self._share() * TASK_SECONDS or self._is_asleep()
         if why or is_late:
-            self.lose(why or "timeout", is_late or why == "endless loop")
+            self.lose(why or "timeout", why not in TOO_MUCH.values())
             raise TaskLost(self.lost[self.task])
 
     def _share(self) -> float:
@@ -297,6 +300,11 @@ class Subject(Observed):
         """Whether the imports left threads behind that compute without an end. They would make
         every answer slow, up to the limit of each task."""
         return self._ask(BUSY) is True
+
+    def _writes_on(self) -> bool:
+        """Whether the answers are slow because files are written again and again."""
+        now = self._ask(WRITTEN)
+        return isinstance(now, int) and now > MOST_WRITTEN
 
     def _is_asleep(self) -> bool:
         """Whether the task has been waited for long, and its worker has hardly computed."""

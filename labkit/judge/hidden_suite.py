@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from labkit.course.files import set_aside
 from labkit.course.manifest import Phase
 from labkit.judge import hidden, public, told
 
@@ -53,7 +53,7 @@ def run_hidden(
         told.SECONDS: str(max(LEAST_TEST_SECONDS, PUBLIC_TIMES * phase.test_seconds)),
     }
     extra |= {hidden.ASKED: str(asked)} if asked else {}
-    with tempfile.TemporaryDirectory(prefix="labkit-", ignore_cleanup_errors=True) as aside:
+    with set_aside() as aside:
         os.chmod(aside, 0o711)  # a worker may be another user's
         extra["TMPDIR"] = aside  # what pytest, the reference or a killed run leaves behind goes too
         tests = [phase.hidden_tests]

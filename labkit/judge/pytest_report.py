@@ -163,6 +163,8 @@ def _frames(error: BaseException) -> list[tuple[str, int, str]]:
         code = trace.tb_frame.f_code
         found.append((code.co_filename, trace.tb_lineno, code.co_qualname))
         trace = trace.tb_next
+    if isinstance(error, RecursionError) and [f[2] for f in found[-2:]] == [found[-1][2]] * 2:
+        found.pop()  # the call that was too many stands at its first line
     return _without_ours(found)
 
 

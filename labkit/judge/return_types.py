@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import dis
 import inspect
+import re
 import sys
 import typing
 from types import CodeType, FrameType, UnionType
 from typing import Any
 
+ARRAY = r"numpy\.ndarray\[(?:Any|tuple\[[^]]*\]), numpy\.dtype\[(.*?)\]\]"
+"""How Python writes what a signature calls `NDArray[np.int64]`."""
 _LAZY = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
@@ -106,4 +109,7 @@ def _fits(value: Any, promise: Any) -> bool:
 def _name(promise: Any) -> str:
     if promise is type(None):
         return "None"
-    return promise.__name__ if isinstance(promise, type) else str(promise).replace("typing.", "")
+    if isinstance(promise, type) and not typing.get_origin(promise):
+        return promise.__name__
+    text = re.sub(ARRAY, r"NDArray[\1]", str(promise).replace("typing.", ""))
+    return text.replace("numpy.", "np.")

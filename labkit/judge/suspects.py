@@ -12,6 +12,7 @@ from labkit.course import source
 from labkit.course.console import where_to_edit
 from labkit.course.files import read_python
 from labkit.course.manifest import Exercise, Phase
+from labkit.judge.declared import changed
 from labkit.judge.mistakes import Mutant
 from labkit.judge.public import PhaseResult, Test
 
@@ -42,8 +43,9 @@ def suspects(
     is known.
 
     Of a known mistake its function; of the first test that failed, which is the one that is
-    explained, the function that returned the wrong type or is in the traceback; else all that it
-    may be (:func:`by_suspicion`). Nothing where no test failed.
+    explained, the function that returned the wrong type or is in the traceback; else those whose
+    first lines were changed, or all that it may be (:func:`by_suspicion`). Nothing where no test
+    failed.
 
     Args:
         tests: all of the task's.
@@ -59,7 +61,9 @@ def suspects(
     if returned in exercise.functions:
         return [returned], None
     place = fault or place_in_task(failed, phase, exercise)
-    return ([place[2]], place) if place else (by_suspicion(failed, tests, exercise), None)
+    if place:
+        return [place[2]], place
+    return list(changed(phase, exercise)) or by_suspicion(failed, tests, exercise), None
 
 
 def root_of(result: PhaseResult, failing: Sequence[Exercise]) -> Exercise | None:

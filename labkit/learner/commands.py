@@ -30,9 +30,9 @@ from labkit.course.console import (
 )
 from labkit.course.files import HALF, backup, read_as_utf8, read_python, write_all
 from labkit.course.manifest import HINT_LEVELS, Exercise, ManifestError, Phase
-from labkit.course.skeleton import open_holes, skeleton
+from labkit.course.skeleton import left_todo, open_holes, skeleton
 from labkit.course.state import State, fingerprint
-from labkit.judge import diagnose, mistakes, public
+from labkit.judge import diagnose, mistakes, notebook_judge, public
 from labkit.judge.kept import Verdicts
 from labkit.judge.suspects import place_to_edit, root_of, suspects
 from labkit.learner import hints, screen
@@ -196,6 +196,11 @@ def next_step(
             return f"edit {where}, then {command(phase, 'lab')}{keys}"
     if len({test.task for test in result.tests}) < len(phase.exercises):
         return f"{command(phase, 'lab')} judges the whole phase"
+    waited_for = {test.waits_for for test in result.tests if test.outcome == "todo"}
+    for exercise in phase.exercises:
+        left = left_todo(phase, exercise) if exercise.id in waited_for else ""
+        if left:
+            return f"delete the TODO in {left}, then {command(phase, 'lab')}"
     if not all(test.passed for test in result.tests):
         return f"{command(phase, 'lab')} again; some tests did not run"
     done, total = result.answers
@@ -450,9 +455,8 @@ def notebook(phase: str = PHASE) -> None:
         raise ManifestError(
             f"{path.relative_to(chosen.root)} is missing; {command(chosen, 'reset')}"
         )
-    bootstrap.enter(
-        (*DEFAULT_GROUPS, "notebook"), ["notebook", phase]
-    )  # only for one that is there
+    notebook_judge.answers(chosen)  # one that no Jupyter opens is named before it is installed
+    bootstrap.enter((*DEFAULT_GROUPS, "notebook"), ["notebook", phase])
     words = [sys.executable, "-m", "jupyterlab", str(path)]
     if hasattr(os, "geteuid") and os.geteuid() == 0:  # as in most containers
         words.append("--allow-root")

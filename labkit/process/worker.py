@@ -35,6 +35,10 @@ TRACE = "labkit.trace.scenario:trace"
 MAX_LINE = 16 << 20
 MAX_ANSWER = 64 << 20
 WAITING_LINES = 4
+TURN_SECONDS = 1.0
+"""So long one looks for an answer before one looks at the clock. A turn that takes more than twice
+that is one in which everything stood still, as a container that is paused; the child could not go
+on, either."""
 
 
 class WorkerError(Exception):
@@ -113,6 +117,7 @@ class Worker:
         self.launcher: Launcher = launcher or Overlaid(root, mapping)
         self.start_seconds = start_seconds
         self._process: Any = None
+        self._waited = 0.0
 
     def __enter__(self) -> Worker:
         return self
@@ -246,21 +251,29 @@ class Worker:
         Raises:
             WorkerError: nothing in time, or it has ended.
         """
-        allowed, begin = self.limits.seconds + self._extra, time.monotonic()
-        try:
-            raw = self._lines.get(timeout=max(allowed - self._waited, 0.001))
-            self._waited += time.monotonic() - begin
-        except queue.Empty:
-            seconds = allowed
+        allowed, raw = self.limits.seconds + self._extra, None
+        while raw is None and self._waited < allowed:
+            raw = self._one_turn(min(allowed - self._waited, TURN_SECONDS))
+        if raw is None:
             self.launcher.ask(self._process)
             stack = self._stderr.text()[-3000:]
-            text = f"no answer after {seconds:g} s; it stood here:\n{stack}"
-            raise WorkerError("hang", text, self.name) from None
+            text = f"no answer after {allowed:g} s; it stood here:\n{stack}"
+            raise WorkerError("hang", text, self.name)
         if raw:
             return raw
         self.launcher.end(self._process)  # it may have closed its end and live on
         code = self._process.wait()
         raise WorkerError("died", f"exit code {code}\n{self._stderr.text()[-3000:]}", self.name)
+
+    def _one_turn(self, seconds: float) -> bytes | None:
+        """What comes within so many seconds; None if nothing does."""
+        begin = time.monotonic()
+        try:
+            return self._lines.get(timeout=seconds)
+        except queue.Empty:
+            return None
+        finally:
+            self._waited += min(time.monotonic() - begin, 2 * TURN_SECONDS)
 
 
 def _is_error(error: Any) -> bool:

@@ -418,6 +418,15 @@ def test_the_portfolio_does_not_scroll_sideways(
     browser.resize(width, 844)
     browser.open(page.as_uri())
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
+    heights = browser.evaluate(
+        "[...document.querySelectorAll('td.nb')].map((e) => e.firstChild && "
+        "(() => { const r = document.createRange(); r.selectNodeContents(e);"
+        " return r.getClientRects().length; })())"
+    )
+    assert heights and set(heights) == {1}, "a count stands in one line"
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.table')].every((e) => e.scrollWidth <= e.clientWidth)"
+    )
     browser.resize(1440, 900)
 
 

@@ -145,6 +145,10 @@ def test_a_slip_reaches_labkit_even_where_a_file_has_its_name(tmp_path: Path) ->
         ("labs 03.2", "meant labs-03.2"),
         ("lab 3 2", "lab 3.2"),
         ("hint 3 2", "meant hint-3.2"),
+        ("lab-03 2", "lab 03 --task 2"),
+        ("hint-03 2", "hint 03 2"),
+        ("reset-3 3.2", "reset 3 --task 3.2"),
+        ("lab-03 2 TASK=3", "lab 03 --task 3"),
     ],
 )
 def test_a_number_behind_a_blank_belongs_to_the_word(tmp_path: Path, typed: str, said: str) -> None:

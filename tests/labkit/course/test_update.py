@@ -429,3 +429,65 @@ def test_without_any_record_nothing_is_merged(clone: Clone) -> None:
     clone.publish(NEWER)
     assert "is missing or damaged; clone the course anew" in refusal(clone)
     assert "return 42" in lab(clone.mine).read_text()
+
+
+def test_a_remote_of_another_name_is_followed_and_named(clone: Clone) -> None:
+    git(clone.mine.root, "remote", "remove", "origin")
+    git(clone.mine.root, "remote", "add", "course", str(clone.origin))
+    clone.publish(NEWER)
+    assert "`git branch -u course/main`" in refusal(clone)
+    git(clone.mine.root, "branch", "-qu", "course/main")
+    assert "wrong" not in {change.kind for change in update(clone.mine)}
+
+
+@pytest.mark.parametrize("ff", ["only", "false"])
+def test_a_merge_is_one_whatever_git_is_configured_to_make_of_it(clone: Clone, ff: str) -> None:
+    rewrite(clone.mine, "clamp", "return 42")
+    clone.commit()
+    git(clone.mine.root, "config", "merge.ff", ff)
+    clone.publish(NEWER)
+    assert {change.kind for change in update(clone.mine)} == {"backup", "course", "merged"}
+    assert "return 42" in lab(clone.mine).read_text() and clone.is_clean()
+
+
+def test_gits_reason_is_known_in_any_language(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for in what git says in English."""
+    (tmp_path / "git").write_text("#!/bin/sh\necho $LC_ALL\n")
+    (tmp_path / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    assert asked(tmp_path, "status") == "C\n"
+
+
+def test_a_damaged_index_is_told_how_to_be_made_anew(clone: Clone) -> None:
+    rewrite(clone.mine, "clamp", "return 42")
+    (clone.mine.root / ".git/index").write_bytes(b"junk")
+    clone.publish(NEWER)
+    assert "`rm .git/index` and `git reset`" in refusal(clone)
+    (clone.mine.root / ".git/index").unlink()
+    git(clone.mine.root, "reset", "-q")
+    assert "wrong" not in {change.kind for change in update(clone.mine)}, "the advice works"
+
+
+def test_a_file_in_the_place_of_a_lab_s_folder_is_named(clone: Clone) -> None:
+    folder = lab(clone.mine).parent
+    shutil.rmtree(folder)
+    folder.write_text("x")
+    clone.publish(NEWER)
+    with pytest.raises(NotADirectoryError, match="00-toy"):
+        update(clone.mine)
+
+
+def test_a_shallow_clone_and_a_worktree_are_clones(clone: Clone, tmp_path: Path) -> None:
+    clone.publish("OLD = 1\n", "toy/old.py")
+    git(tmp_path, "clone", "-q", "--depth", "1", f"file://{clone.origin}", "shallow")
+    git(clone.mine.root, "worktree", "add", "-q", "-b", "own", str(tmp_path / "tree"))
+    git(tmp_path / "tree", "branch", "-qu", "origin/main")
+    clone.publish(NEWER)
+    for name in ("shallow", "tree"):
+        course = Course(tmp_path / name)
+        rewrite(course, "clamp", "return 42")
+        assert {change.kind for change in update(course)} == {"backup", "course", "merged"}
+        assert "return 42" in lab(course).read_text()

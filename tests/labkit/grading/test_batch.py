@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -291,6 +293,57 @@ def test_what_a_killed_run_has_put_aside_is_removed_by_the_next(
         assert mine != left and Path(tempfile.mkdtemp()).parent == mine
         assert os.environ["TMPDIR"] == str(mine)
     assert list(aside.iterdir()) == [] and os.environ["TMPDIR"] == str(aside)
+
+
+def started(pid: int) -> list[int]:
+    """All that a process has started, and what these have, as far as it lives."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == pid and state != "Z":
+                found += [int(folder.name), *started(int(folder.name))]
+    return found
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="not run: there is no /proc")
+@pytest.mark.parametrize("command", ["grade-class", "grade-submission"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
+def test_a_grader_that_is_stopped_leaves_no_process_and_no_folder(
+    tmp_path: Path, command: str, name: str
+) -> None:
+    """At once, and not when the submissions at work have been judged."""
+    hand_in(tmp_path / "in", dict.fromkeys(("ada", "bob"), with_body("while True: pass")))
+    aside, at = tmp_path / "tmp", tmp_path / "in" / ("ada" if command == "grade-submission" else "")
+    aside.mkdir(mode=0o711)
+    words = [sys.executable, "-m", "labkit", command, "00", str(at)]
+    words += ["--jobs", "2", "--out"] if command == "grade-class" else ["--result"]
+    words += [str(tmp_path / "out")]
+    env = os.environ | {"TMPDIR": str(aside)}
+    with open(tmp_path / "said", "w") as said:
+        grader = subprocess.Popen(words, cwd=ROOT, env=env, stdout=said, stderr=said)
+    deadline = time.monotonic() + 60
+    while not (workers := list(aside.glob("**/scratch"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert workers, (tmp_path / "said").read_text()
+    time.sleep(1)
+    processes = started(grader.pid)
+    grader.send_signal(getattr(signal, name))
+    begin = time.monotonic()
+    code = grader.wait(60)
+    while any(map(lives, processes)) and time.monotonic() - begin < 20:
+        time.sleep(0.05)
+    assert processes and not any(map(lives, processes))
+    assert time.monotonic() - begin < 15
+    if name != "SIGKILL":
+        assert code == 130 and "Interrupted." in (tmp_path / "said").read_text()
+        assert list(aside.iterdir()) == []
 
 
 def test_practice_lies_beside_the_results_and_not_among_them(

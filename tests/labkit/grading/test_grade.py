@@ -6,6 +6,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import typer
 
+from labkit.course import files
 from labkit.course.console import course
 from labkit.course.manifest import Phase
 from labkit.course.skeleton import skeleton
@@ -375,3 +377,22 @@ def test_a_file_that_is_no_python_is_told_why_in_our_words(
     graded = grade.grade_files(phase, files, seed=1, isolate="plain")
     assert graded.problem.startswith(f"request.py: {said}"), graded.problem
     assert "secret" not in graded.problem
+
+
+def test_what_a_killed_grader_has_put_aside_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But not the folder of one that lives, nor one that is just being made."""
+    pytest.importorskip("fcntl")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    old = tmp_path / f"{files.ASIDE}old"
+    (old / "scratch").mkdir(parents=True)
+    fresh = tmp_path / f"{files.ASIDE}fresh"
+    fresh.mkdir()
+    os.utime(old, (0, 0))
+    with files.set_aside() as first:
+        os.utime(first, (0, 0))
+        with files.set_aside() as second:
+            assert set(tmp_path.iterdir()) == {fresh, Path(first), Path(second)}
+    assert list(tmp_path.iterdir()) == [fresh]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,6 +89,31 @@ def test_a_file_that_may_have_been_meant_is_named(
         (tmp_path / name).write_text("x = 1\n", encoding="utf-8")
     problem = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
     assert (problem is None) if not said else (problem is not None and said in problem.text)
+
+
+def test_of_a_hand_in_with_too_many_files_those_in_their_place_count(
+    phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million files are not looked at one by one, for each module anew."""
+    monkeypatch.setattr(submission, "MAX_ENTRIES", 50)
+    looked: list[object] = []
+    below = submission._all_below
+
+    def counted(folder: Path) -> Iterator[os.DirEntry[str]]:
+        for entry in below(folder):
+            looked.append(entry)
+            yield entry
+
+    monkeypatch.setattr(submission, "_all_below", counted)
+    hand_in(tmp_path, {f"data/{n}.txt": "" for n in range(200)} | {"labs/03-scheduler/x": ""})
+    files = submission.find_files(phase, tmp_path)
+    problem = submission.check_files(tmp_path, files)
+    assert problem is not None and "is missing among the first 50 files" in problem.text
+    assert len(looked) <= 2 * 50
+    for name in ("scheduler.py", "request_queue.py"):
+        (tmp_path / "labs/03-scheduler" / name).write_text("x = 1\n")
+    assert set(found(phase, tmp_path)) == {"scheduler.py", "request_queue.py"}
+    assert submission.check_files(tmp_path, submission.find_files(phase, tmp_path)) is None
 
 
 def test_folders_deeper_than_the_stack_do_not_end_the_search(phase: Phase, tmp_path: Path) -> None:

@@ -250,6 +250,29 @@ def test_a_sleeper_is_not_waited_for_as_long_as_slow_code(
         assert subject.lost == lost
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="not run: this system counts no writing")
+def test_files_that_are_written_again_and_again_end_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each answer is in time, no file is too large, and no folder is full."""
+    monkeypatch.setattr(hidden, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(hidden, "MOST_WRITTEN", 100 << 20)
+    phase = course().phase("00")
+    text = "def slow():\n    with open('f', 'wb') as file:\n        file.write(bytes(20 << 20))\n"
+    sandbox = Sandbox(phase, {phase.modules[0]: text.encode()}, isolation.LADDER["plain"])
+    p = Program()
+    p.call("mini_vllm.request:slow")
+    with hidden.Subject(phase, sandbox) as subject:
+        subject.enter("00.1")
+        subject.look_at = 0.001
+        with pytest.raises(hidden.TaskLost):
+            for _ in range(40):
+                subject.run(p)
+        assert subject.lost == {"00.1": "timeout"}
+        subject.enter("00.2")
+        subject.run(p)
+
+
 def test_an_unfinished_hand_in_is_asked_no_more_than_a_right_one(tmp_path: Path) -> None:
     """Each of its tests fails, and Hypothesis would ask thousands of questions about each."""
     phase = course().phase("14")
@@ -325,6 +348,10 @@ def test_a_broken_file_costs_the_tasks_of_no_other(tmp_path: Path, fault: str) -
         ("raise MemoryError", 60.0, "memory"),
         ("return 'x' * 10**8", 60.0, "garbage"),
         ("return [0] * 10**8", 60.0, "garbage"),
+        ("return ['x' * 10**7] * 10", 60.0, "garbage"),
+        ("return [[0] * 10**6] * 10", 60.0, "garbage"),
+        ("raise ValueError('x' * 10**8)", 60.0, "garbage"),
+        ("raise KeyError('x' * 10**7, b'y' * 10**8)", 60.0, "garbage"),
         ("time.sleep(0.3)", 0.2, "timeout"),
     ],
 )

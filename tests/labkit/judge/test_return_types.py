@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import typing
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from labkit.judge import return_types
 
@@ -38,3 +41,18 @@ def test_a_promise_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     item = SimpleNamespace(runtest=lambda: [gives_number() for _ in range(50)])
     assert return_types.wrong_return(item, WATCHED) is None
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("promise", "said"),
+    [
+        (NDArray[np.int64], "NDArray[np.int64]"),
+        (NDArray[Any], "NDArray[Any]"),
+        (tuple[NDArray[np.int32], int], "tuple[NDArray[np.int32], int]"),
+        (np.float32, "float32"),
+        (list[int] | None, "list[int] | None"),
+        (type(None), "None"),
+    ],
+)
+def test_a_promise_is_said_as_the_signature_writes_it(promise: Any, said: str) -> None:
+    assert return_types._name(promise) == said

@@ -289,7 +289,9 @@ def test_a_wrong_return_type_is_named(toy: Course) -> None:
 def test_infinite_recursion_is_named(toy: Course) -> None:
     solve(toy)
     rewrite(toy, "Fifo.drain", "return self.drain(number)")
-    says(screen(toy)[0], "Fifo.drain calls itself without an end", "labs/00-toy/fifo.py:")
+    text, _ = screen(toy)
+    says(text, "Fifo.drain calls itself without an end", "labs/00-toy/fifo.py:")
+    assert text.count(": return self.drain(number)") == 1, "the call, and not the first line"
 
 
 def test_an_endless_loop_is_reported_with_its_line_and_the_rest_still_runs(toy: Course) -> None:
@@ -602,6 +604,7 @@ def test_a_todo_left_below_the_code_is_named(toy: Course) -> None:
     lab(toy).write_text(code.replace(last, todo), encoding="utf-8")
     text = screen(toy)[0]
     says(text, "still ends in its TODO", "delete the TODO below your code: labs/00-toy/fifo.py:")
+    says(text, "next: delete the TODO in labs/00-toy/fifo.py:")
 
 
 def test_the_tests_own_line_is_named_before_its_helpers(toy: Course) -> None:

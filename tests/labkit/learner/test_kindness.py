@@ -193,6 +193,11 @@ def test_a_function_that_was_made_async_is_told_that_nothing_in_it_runs(toy: Cou
         ("    def drain", "    @staticmethod\n    def drain", "has a `@staticmethod` that was not"),
         ("        return taken", "        yield taken", "a call only makes a generator"),
         ("    @property\n", "", "Fifo.head has lost its `@property`: put it back"),
+        (
+            "        return taken\n",
+            "        return taken\n\n    def drain(self, number):\n        return [99]\n",
+            "Fifo.drain is defined twice; the one in line 40 counts.",
+        ),
     ],
 )
 def test_what_was_changed_about_a_functions_first_lines_is_told(
@@ -202,7 +207,10 @@ def test_what_was_changed_about_a_functions_first_lines_is_told(
     text = lab(toy).read_text(encoding="utf-8")
     assert old in text
     lab(toy).write_text(text.replace(old, new), encoding="utf-8")
-    assert said in " ".join(screen(toy)[0].split())
+    shown = " ".join(screen(toy)[0].split())
+    assert said in shown
+    function = "Fifo.head" if "head" in said else "Fifo.drain"
+    assert f"({function}), then make lab-00" in shown, "the next step is that function alone"
 
 
 @pytest.mark.parametrize(
@@ -991,3 +999,32 @@ def test_nothing_is_installed_for_a_phase_that_is_not_there(
     assert main(["notebook", "99"]) == 2
     assert "there is no phase '99'" in capsys.readouterr().err
     assert all("notebook" not in groups for groups, _ in asked)
+
+
+@pytest.mark.parametrize("text", ["", "not json", "[]", '{"cells": [1]}', None])
+def test_nothing_is_installed_for_a_notebook_that_cannot_be_read(
+    toy: Course,
+    text: str | None,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    notebook = toy.root / "labs/00-toy/lab.ipynb"
+    notebook.unlink()
+    if text is None:
+        notebook.mkdir()
+    else:
+        notebook.write_text(text)
+    asked: list[object] = []
+    monkeypatch.setattr(bootstrap, "enter", lambda *words: asked.append(words))
+    assert main(["notebook", "0"]) == 2
+    said = capsys.readouterr().err
+    assert "lab.ipynb" in said and said.count("\n") == 1
+    assert all("notebook" not in groups for groups, _ in asked)
+
+
+@pytest.mark.parametrize("typed", ["-00", "--0", "00-", "0."])
+def test_a_number_among_dashes_is_that_phase(
+    toy: Course, typed: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["lab", typed]) == 1
+    assert "lab-00 · " in capsys.readouterr().out

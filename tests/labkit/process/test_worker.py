@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -377,6 +380,54 @@ def test_sets_of_numbers_with_one_hash_are_refused_at_once() -> None:
             plain.decode(data)
     assert time.monotonic() - begin < 10
     assert plain.decode(plain.encode(set(range(50_000)))) == set(range(50_000))
+
+
+def test_tuples_and_lists_of_one_hash_are_refused_too() -> None:
+    """-1 and -2 have one hash, and so have all tuples of them, which a test may make of lists."""
+    rows = list(itertools.product((-1, -2), repeat=12))
+    for data in (rows, [list(row) for row in rows], {"a": [[rows]]}):
+        with pytest.raises(plain.PlainError, match="one hash"):
+            plain.decode(plain.encode(data))
+    honest = [[i, -1, True, 0.5, None, "x", [i]] for i in range(5000)] + [[-1]] * 5000
+    assert plain.decode(plain.encode(honest)) == honest
+
+
+def test_a_size_is_asked_before_anything_is_copied() -> None:
+    """Of all that a value holds, and of a tensor whose elements lie in one place."""
+    wide = torch.zeros(1, dtype=torch.bfloat16).expand(10**11)
+    deep: Any = [0] * 1000
+    for _ in range(9):
+        deep = [deep] * 1000
+    held = ["x" * 10**6] * 100
+    begin = time.process_time()
+    for value in (wide, np.broadcast_to(np.int8(0), 10**11), deep, held, {"y": held}):
+        with pytest.raises(plain.TooLarge, match="are read of one value"):
+            plain.encode(value)
+    assert time.process_time() - begin < 20
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="nothing can stand still here")
+def test_the_time_in_which_everything_stood_still_is_nobodys(root: Path) -> None:
+    """A container that is paused, and goes on: what the child was asked, it still answers."""
+    program = (
+        "import sys\nfrom pathlib import Path\nfrom labkit.inside import child\n"
+        "from labkit.process.worker import Program, Worker\n"
+        "with Worker(Path(sys.argv[1]), {}, child.Limits(3.0), 'toy', None, 20.0) as worker:\n"
+        "    worker.call('labkit.inside.basic:ping')\n"
+        "    print(worker._process.pid, flush=True)\n"
+        "    p = Program()\n    p.call('time:sleep', 1.5)\n    worker.run(p)\n"
+        "    print('answered', flush=True)\n"
+    )
+    words = [sys.executable, "-c", program, str(root)]
+    parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert parent.stdout is not None
+    both = [int(parent.stdout.readline()), parent.pid]
+    for number in both:
+        os.kill(number, signal.SIGSTOP)
+    time.sleep(4.5)
+    for number in both:
+        os.kill(number, signal.SIGCONT)
+    assert parent.communicate(timeout=60)[0] == "answered\n"
 
 
 def test_an_answer_in_pieces_has_the_time_of_one_answer() -> None:
