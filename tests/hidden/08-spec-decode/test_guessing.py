@@ -122,6 +122,25 @@ def test_08_1_whose_text_is_searched(subject: Any) -> None:
     assert subject.run(p) == [{"one": [1, 2], "three": [5, 6, 5]}]
 
 
+def test_08_1_token_0_is_a_draft(subject: Any) -> None:
+    """Whatever followed is proposed, though it be token 0, first or alone."""
+    one = {"computed": 3, "scheduled": 1, "sampled": 1}
+    texts = {"zeros": [5, 0, 0, 5], "first": [6, 0, 7, 6]}
+    p = Program()
+    step = [{"id": name, "tokens": tokens} | one for name, tokens in texts.items()]
+    p.see(p.call(f"{DRAFTING}look_up", step, 1, 2, 2, 64))
+    assert subject.run(p) == [{"zeros": [0, 0], "first": [0, 7]}]
+
+
+def test_08_1_the_proposers_own_limits(subject: Any) -> None:
+    """Four tokens of at most six, five or four; n-grams that are too long; one draft at most."""
+    step = [{"id": "a", "tokens": [1, 2, 1, 2], "computed": 3, "scheduled": 1, "sampled": 1}]
+    p = Program()
+    for limits in ((1, 2, 3, 6), (1, 2, 3, 5), (1, 2, 3, 4), (3, 3, 3, 64), (2, 2, 1, 64)):
+        p.see(p.call(f"{DRAFTING}look_up", step, *limits))
+    assert subject.run(p) == [{"a": [1, 2]}, {"a": [1]}, {}, {}, {"a": [1]}]
+
+
 def test_08_1_each_step_anew(subject: Any) -> None:
     """Requests run in another order than their rows, and not all of them; then another step, which
     changes nothing of what was said in the first."""

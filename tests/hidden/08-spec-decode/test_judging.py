@@ -438,14 +438,17 @@ def test_08_11_the_expectation_at_its_ends(subject: Any) -> None:
 
 
 def test_08_11_no_draft_one_draft_two(subject: Any) -> None:
-    """The mean with nothing observed, and after the first and the second draft."""
+    """The mean with nothing observed, after the first and the second draft, and of one all of
+    whose tokens were accepted, as many as there may be."""
     stats_of = "mini_vllm.spec_decode.metrics:SpecDecodingStats.new"
     p = Program()
-    for observed in ([], [(4, 2)], [(4, 2), (3, 0)]):
+    for observed in ([], [(4, 2)], [(4, 2), (3, 0)], [(4, 4)]):
         stats = p.call(stats_of, 4)
         for pair in observed:
             stats.observe_draft(*pair)
         p.see([stats.mean_acceptance_length, stats.num_drafts, stats.num_draft_tokens])
         p.see(stats.num_accepted_tokens_per_pos)
-    none, one, two = ([1.0, 0, 0], [3.0, 1, 4], [2.0, 2, 7])
-    assert subject.run(p) == [none, [0] * 4, one, [1, 1, 0, 0], two, [1, 1, 0, 0]]
+    none, one, two, full = ([1.0, 0, 0], [3.0, 1, 4], [2.0, 2, 7], [5.0, 1, 4])
+    places = [0] * 4, [1, 1, 0, 0], [1, 1, 0, 0], [1] * 4
+    pairs = zip((none, one, two, full), places, strict=True)
+    assert subject.run(p) == [seen for pair in pairs for seen in pair]

@@ -125,6 +125,20 @@ def test_09_2_stored_numbers_and_what_they_mean(
     assert size == 2, "with a scale in half precision the weights are, too"
 
 
+@many
+@given(seed=seeds, bits=st.sampled_from([4, 8]))
+def test_09_2_a_little_beside_half_a_step(subject: Any, seed: int, bits: int) -> None:
+    """Whoever rounds a weight or a quotient to half precision first goes the other way."""
+    rng = np.random.default_rng(seed)
+    half = 2 ** (bits - 1)
+    steps = rng.integers(-half, half - 1, (3, 16)) + 0.5 + rng.choice([-1, 1], (3, 16)) / 1024
+    scale, zero = 2.0 ** rng.integers(-3, 4, (3, 1)), np.full((3, 1), half)
+    p = Program()
+    args = tensor(p, steps * scale), tensor(p, scale), tensor(p, zero, "int32"), bits
+    p.see(p.call(f"{PACKING}quantize", *args))
+    assert np.array_equal(subject.run(p)[0], np.clip(np.rint(steps) + half, 0, 2 * half - 1))
+
+
 def test_09_2_what_was_given_stays(subject: Any) -> None:
     """Weights are rounded, and numbers read, more than once."""
     given_values = [[1.5, -3.0, 0.5, 40.0]], [[3, 0, 9, 15]], [[2.0, 4.0]], [[8, 3]]
@@ -162,6 +176,21 @@ def test_09_3_words_of_any_length(
     assert np.array_equal(unpacked, stored) and np.asarray(unpacked).dtype == np.int32
 
 
+@pytest.mark.parametrize("dim", [0, 1])
+def test_09_3_what_was_given_stays(subject: Any, dim: int) -> None:
+    """Numbers are packed, and words unpacked, more than once."""
+    stored = np.random.default_rng(5).integers(0, 16, (8, 16))
+    words = words_of(stored.T, 4).T if dim == 0 else words_of(stored, 4)
+    p = Program()
+    held = tensor(p, stored, "int32"), tensor(p, words, "int32")
+    p.call(f"{PACKING}pack_int32", held[0], 4, dim)
+    p.call(f"{PACKING}unpack_int32", held[1], 4, dim, stored.shape[dim])
+    for each in held:
+        p.see(each)
+    for found, given_numbers in zip(subject.run(p), (stored, words), strict=True):
+        assert np.array_equal(found, given_numbers)
+
+
 @many
 @given(seed=seeds, rows=st.integers(1, 4), words=st.integers(1, 3))
 def test_09_4_awq_and_gptq(subject: Any, seed: int, rows: int, words: int) -> None:
@@ -189,3 +218,15 @@ def test_09_4_gptq_of_other_widths(subject: Any, bits: int, seed: int) -> None:
         p.see(p.call(f"{PACKING}unpack_gptq_zeros", tensor(p, held, "int32"), bits, is_v2))
     for found in subject.run(p):
         assert np.array_equal(found, stored)
+
+
+def test_09_4_words_are_only_read(subject: Any) -> None:
+    """A checkpoint's words say the same afterwards."""
+    words = words_of(np.random.default_rng(6).integers(0, 16, (3, 16)), 4)
+    p = Program()
+    held = tensor(p, words, "int32")
+    p.call(f"{PACKING}unpack_awq", held)
+    for is_v2 in (False, True):
+        p.call(f"{PACKING}unpack_gptq_zeros", held, 4, is_v2)
+    p.see(held)
+    assert np.array_equal(subject.run(p)[0], words)

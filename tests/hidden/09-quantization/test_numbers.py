@@ -375,7 +375,10 @@ def test_09_8_what_is_almost_impossible(subject: Any) -> None:
     p.see(p.call(f"{METRICS}kl_divergence", *pair))
     told = [[0.0, -600.0], *[[0.0, 1.0]] * 11]
     p.see(p.call(f"{METRICS}perplexity", tensor(p, told), tensor(p, [1] * 12, "int64")))
-    close = tensor(p, [[10, 10.001], [3, 3]]), tensor(p, [[10, 9], [3, 3]])
+    close = (
+        tensor(p, [[10, 10.001], [3, 3], [3, 3], [3, 4]]),
+        tensor(p, [[10, 9], [3, 3], [3, 4], [3, 3]]),
+    )
     p.see(p.call(f"{METRICS}top1_agreement", *close))
     divergence, found, agreement = subject.run(p)
 
@@ -387,7 +390,7 @@ def test_09_8_what_is_almost_impossible(subject: Any) -> None:
     assert np.isclose(divergence[0], wanted, rtol=1e-6) and divergence[1] == np.inf
     assert np.isfinite(divergence[2])
     assert np.isclose(found, np.exp(-logs(np.array(told))[:, 1].mean()), rtol=1e-3)
-    assert agreement == 0.5
+    assert agreement == 0.25, "of equal ones the first is what it says"
 
 
 @many
@@ -415,6 +418,15 @@ def test_09_9_scales_of_all_channels(subject: Any, seed: int, size: int, alpha: 
     assert np.allclose(found, np.maximum(x**alpha / w ** (1 - alpha), 1e-5), rtol=1e-3)
     assert np.allclose(norm_now, norm / found, rtol=1e-4)
     assert np.allclose(weight_now, weight * found, rtol=1e-4)
+
+
+def test_09_9_magnitudes_about_the_least(subject: Any) -> None:
+    """What is smaller than the least counts as the least, and what is a little larger as itself."""
+    x, w = [0.0, 4e-6, 1.5e-5, 2e-5, 1.0], [2e-5, 1.5e-5, 4e-6, 1.0, 0.0]
+    p = Program()
+    p.see(p.call(f"{SMOOTH}smooth_scales", tensor(p, x), tensor(p, w), 0.25))
+    least = np.maximum([x, w], 1e-5)
+    assert np.allclose(subject.run(p)[0], least[0] ** 0.25 / least[1] ** 0.75, rtol=1e-3)
 
 
 @few

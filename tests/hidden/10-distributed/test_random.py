@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
 from labkit.process.worker import Program
@@ -140,6 +140,38 @@ def test_10_1_where_the_input_is(subject: Any) -> None:
     p.see(p.call("builtins:str", total.device))
     p.see(p.call("builtins:list", total.shape))
     assert subject.run(p) == ["meta", [2, 3]]
+
+
+@pytest.mark.parametrize(("ranks", "rank"), [(2, 0), (3, 1), (5, 4)])
+def test_10_1_all_messages_are_over(subject: Any, ranks: int, rank: int) -> None:
+    """Whoever returns has waited for what it sent, too: until then its memory is being read."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}collectives import ring_all_reduce
+
+class Group:
+    rank_in_group, world_size = rank, ranks
+    begun = over = 0
+    def begin(self, x, other):
+        Group.begun += 1
+        class Message:
+            done = False
+            def wait(self):
+                Group.over += not self.done
+                self.done = True
+        return Message()
+    isend = irecv = begin
+
+ring_all_reduce(torch.ones(7), Group())
+counts = [Group.begun, Group.over]
+""",
+        ranks=ranks,
+        rank=rank,
+    )
+    p.see(names["counts"])
+    assert subject.run(p) == [[4 * (ranks - 1)] * 2]
 
 
 @pytest.mark.parametrize("size", [0, 4])
@@ -325,6 +357,24 @@ outputs, exchanged = zip(*run_ranks(ranks, work))
     assert all(count == {"all_reduce": 15, "all_gather": 0} for count in exchanged)
 
 
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_10_5_sums_in_the_dtype_of_the_parts(subject: Any, kind: str) -> None:
+    """What comes out of a layer has the dtype that its partial results have."""
+    p = Program()
+    names = code(
+        p,
+        f"""
+from {DIST}linear import RowParallel
+parts = [torch.tensor([[1.0, 2.0], [3.0, -4.0]]).to(getattr(torch, kind)) for _ in range(2)]
+sums = run_ranks(2, lambda group: RowParallel(group).finish(parts[group.rank_in_group]))
+told = [[str(each.dtype), each.tolist()] for each in sums]
+""",
+        kind=kind,
+    )
+    p.see(names["told"])
+    assert subject.run(p) == [[[f"torch.{kind}", [[2.0, 4.0], [6.0, -8.0]]]] * 2]
+
+
 @many
 @given(data=st.data())
 def test_10_6_any_targets(subject: Any, reference: Any, data: Any) -> None:
@@ -459,7 +509,49 @@ read = File.read
     assert read == piece.size
 
 
+@pytest.mark.parametrize(
+    ("rows", "columns"), [((2, 4), (1, 3)), ((3, 6), (2, 4)), ((4, 6), (0, 1)), ((0, 2), (3, 5))]
+)
+def test_10_6_cut_both_ways(subject: Any, rows: tuple[int, int], columns: tuple[int, int]) -> None:
+    """Some rows and some columns of five by four, over the end of either as well."""
+    p = Program()
+    names = code(
+        p,
+        """
+from pathlib import Path
+from mini_vllm.model.sharded_loader import Target, copy_slice
+
+tensor = torch.arange(1.0, 21.0).view(5, 4)
+view = torch.full((rows[1] - rows[0], columns[1] - columns[0]), 99.0)
+
+class File:
+    def get_slice(self, name):
+        return self
+
+    def __getitem__(self, index):
+        asked.append([[cut.start or 0, cut.stop] for cut in index])
+        return tensor[index]
+
+asked = []
+copy_slice(Target(view, {0: slice(*rows), 1: slice(*columns)}, [5, 4]), File(), "w", Path("w"))
+""",
+        rows=rows,
+        columns=columns,
+    )
+    p.see(names["view"])
+    p.see(names["asked"])
+    right = np.zeros((rows[1] - rows[0], columns[1] - columns[0]))
+    piece = np.arange(1.0, 21.0).reshape(5, 4)[slice(*rows), slice(*columns)]
+    right[: len(piece), : piece.shape[1]] = piece
+    view, asked = subject.run(p)
+    assert np.array_equal(view, right)
+    for each in asked:
+        assert all(stop <= size for (_, stop), size in zip(each, (5, 4), strict=True)), each
+
+
 @many
+@example(vocab=60, ranks=4)
+@example(vocab=65, ranks=6)
 @given(vocab=st.integers(1, 3000), ranks=st.integers(1, 9))
 def test_10_7_any_range(subject: Any, reference: Any, vocab: int, ranks: int) -> None:
     """Any vocabulary on any ranks."""
@@ -683,6 +775,30 @@ log = group.log
             assert shape == shape2 == [count, 3] and dtype == "torch.float16"
             assert second == first + 1
     assert sends == [[1.0, True], [2.0, True]] * (len(sends) // 2)
+
+
+def test_10_9_who_is_on_its_way_is_held(subject: Any) -> None:
+    """Nothing else may hold what leaves: it is kept, contiguous, until the next call has waited."""
+    p = Program()
+    names = code(
+        p,
+        STAGE
+        + """
+import weakref
+group.begin = lambda what, x, other: (gone.append(weakref.ref(x)), group)[1]
+group.wait = lambda: None
+gone, alive = [], []
+for count in (2, 3):
+    wide = torch.ones(count, 6, dtype=torch.float16)
+    stage.hand_on(IntermediateTensors(wide[:, :3], wide[:, 3:]))
+    del wide
+    alive.append([ref() is not None for ref in gone])
+""",
+        place=0,
+        size=2,
+    )
+    p.see(names["alive"])
+    assert subject.run(p) == [[[True] * 2, [False] * 2 + [True] * 2]]
 
 
 def test_10_9_on_its_device(subject: Any) -> None:

@@ -44,6 +44,8 @@ PATTERNS = st.sampled_from(
 @example(alpha=6, rslora=False, patterns={"proj": 9, "q": 7, "q|x_proj": 5}, layer=0, rank=3)
 @example(alpha=6, rslora=False, patterns={"q_proj": 9, ".*": 7}, layer=1, rank=3)
 @example(alpha=6, rslora=False, patterns={"proj": 3, "q_proj": 0}, layer=1, rank=4)
+@example(alpha=6, rslora=False, patterns={".*": 7, "q_proj": 9}, layer=0, rank=3)
+@example(alpha=6, rslora=False, patterns={"q": 7, "self_attn": 8}, layer=0, rank=3)
 @given(
     alpha=st.integers(1, 64),
     rslora=st.booleans(),
@@ -155,6 +157,29 @@ def test_11_2_any_pairs(subject: Any, reference: Any, data: Any) -> None:
     for mine, right in zip(yours, theirs, strict=True):
         assert (mine is None) == (right is None)
         assert right is None or (mine.dtype == right.dtype and np.array_equal(mine, right))
+
+
+def test_11_2_every_module_has_its_own_slices(subject: Any) -> None:
+    """Two matrices of two slices; q of the first and k of the second are adapted, and no other."""
+    p = Program()
+    names = ("q_proj", "k_proj")
+    inputs, outputs = p.call("builtins:slice", 0, 3), p.call("builtins:slice", 0, 2)
+    part = p.new("mini_vllm.model.layout:Part", outputs, inputs)
+    targets, file = {}, {}
+    for module, adapted in (("a", "q_proj"), ("b", "k_proj")):
+        for index, name in enumerate(names):
+            targets[f"{module}.{name}"] = p.new(
+                "mini_vllm.lora.checkpoint:LoRATarget", f"{module}.qkv_proj", index, 2, part, part
+            )
+        for half, shape in (("A", (2, 3)), ("B", (2, 2))):
+            file[f"{module}.{adapted}.lora_{half}.weight"] = tensor(p, numbers(1, *shape))
+    config = p.new(f"{PEFT}PEFTHelper", 8, 16)
+    load = "mini_vllm.lora.checkpoint:LoRAModel.from_tensors"
+    weights = p.call(load, "k", file, config, targets).weights
+    p.see(p.call("builtins:sorted", weights))
+    for module in "ab":
+        p.see([p.call("operator:is_", weights[f"{module}.qkv_proj"][i], None) for i in (0, 1)])
+    assert subject.run(p) == [["a.qkv_proj", "b.qkv_proj"], [False, True], [True, False]]
 
 
 def test_11_2_an_alpha_for_each_projection(subject: Any) -> None:
@@ -382,6 +407,38 @@ def test_11_4_versions_of_one_name(subject: Any) -> None:
     assert subject.run(p) == [0, 1, 2, 3, keys, left]
 
 
+def test_11_4_what_is_there_is_not_read_again(subject: Any) -> None:
+    """Asked for from another folder, and when more are there than fit."""
+    p = Program()
+    manager = manager_of(p, 1, 1)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {})
+    p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
+    for key, path in (("a", "/a"), ("b", "/b"), ("a", "/new"), ("b", "/b"), ("a", "/a")):
+        manager.add_adapter(key, path, ["a", "b"])
+        p.see(manager._load.call_count)
+    assert subject.run(p) == [1, 2, 2, 2, 2]
+
+
+def test_11_4_an_interrupt_while_a_slot_is_written(subject: Any) -> None:
+    """Ctrl-C comes in between: the slot is nobody's, and nothing counts as done."""
+    p = Program()
+    manager = manager_of(p, 1, 2)
+    loaded = p.new("mini_vllm.lora.checkpoint:LoRAModel", "k", {"layer": []})
+    p.set(manager, "_load", p.new("unittest.mock:Mock", return_value=loaded))
+    layer = p.new("unittest.mock:Mock")
+    p.set(manager, "layers", {"layer": layer})
+    for key in "ab":
+        manager.add_adapter(key, "/x")
+    manager.activate("a", ["a"])
+    p.set(layer.set_lora, "side_effect", p.name("builtins:KeyboardInterrupt"))
+    interrupted = p.name("builtins:KeyboardInterrupt")
+    p.new("unittest:TestCase").assertRaises(interrupted, manager.activate, "b", ["b"])
+    p.see([manager.slots, p.call("builtins:list", manager.last_used), manager.num_activations])
+    p.set(layer.set_lora, "side_effect", None)
+    p.see([manager.activate("b", ["b"]), manager.slots, manager.num_activations])
+    assert subject.run(p) == [[[None], [], 1], [0, ["b"], 2]]
+
+
 def test_11_4_a_dozen_stay(subject: Any) -> None:
     """Twelve that are kept stay beside one more; while twelve are needed nobody's slot is free,
     and while eleven are, that of the twelfth."""
@@ -497,6 +554,19 @@ def test_11_5_an_adapter_is_its_whole_key(subject: Any, others: int) -> None:
     assert subject.run(p) == [True, False, False, False]
 
 
+@pytest.mark.parametrize(("running", "may"), [("a", False), ("ab", False), ("", True)])
+def test_11_5_who_waits_holds_no_slot(subject: Any, running: str, may: bool) -> None:
+    """The extension knows everybody who is unfinished; only those who run hold a slot."""
+    p = Program()
+    config = p.new("mini_vllm.config:LoRAConfig", max_loras=max(len(running), 1))
+    gate = p.new("mini_vllm.lora.scheduling:LoRASchedulerExtension", config)
+    requests = {n: p.new("mini_vllm.request:Request", f"r{n}", [1], lora_name=n) for n in "abcde"}
+    for request in requests.values():
+        gate.request_added(request)
+    p.see(gate.may_admit(requests["c"], [requests[n] for n in running]))
+    assert subject.run(p) == [may]
+
+
 @many
 @given(steps=st.lists(SLOTS, min_size=1, max_size=4))
 def test_11_6_any_steps(subject: Any, reference: Any, steps: list[list[int]]) -> None:
@@ -523,6 +593,19 @@ def test_11_6_tokens_of_a_slot_keep_their_order(subject: Any) -> None:
     meta.prepare_tensors(p.call("numpy:array", slots, dtype="int32"))
     p.see(meta.token_indices_sorted_by_lora_ids.tolist())
     assert subject.run(p) == [sorted(range(300), key=lambda index: slots[index])]
+
+
+def test_11_6_a_step_without_tokens(subject: Any) -> None:
+    """As before a capture: nothing of the step before is left, and what was handed over stays."""
+    p = Program()
+    meta = p.new("mini_vllm.lora.mapping:LoRAKernelMeta", 4, 6, p.call("torch:device", "cpu"))
+    given_slots = p.call("numpy:array", [3, 0, -1, 1, 0, 3], dtype="int32")
+    meta.prepare_tensors(given_slots)
+    p.see(given_slots.tolist())
+    meta.prepare_tensors(p.call("numpy:array", [], dtype="int32"))
+    for name in ("token_lora_mapping", "active_lora_ids", "num_tokens_per_lora"):
+        p.see(p.call("builtins:set", getattr(meta, name).tolist()))
+    assert subject.run(p) == [[3, 0, -1, 1, 0, 3], {-1}, {-1}, {0}]
 
 
 META = (

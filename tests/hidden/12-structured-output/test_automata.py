@@ -404,6 +404,17 @@ def test_12_3_rules_lead_on_too(subject: Any) -> None:
     assert subject.run(p) == [True, ["x", "y"], True, [], [0, 1, 2, 3]]
 
 
+def test_12_3_what_was_asked_for_stays(subject: Any) -> None:
+    """A set of states is asked about, and used for the next question."""
+    p = Program()
+    nfa = p.new(f"{REGEX}Nfa")
+    p.set(nfa, "free", [[(1, None)], [(2, None)], []])
+    states = p.call("builtins:set", [0])
+    p.see(p.call("builtins:sorted", p.call(f"{REGEX}epsilon_closure", nfa, states)))
+    p.see(states)
+    assert subject.run(p) == [[0, 1, 2], {0}]
+
+
 def test_12_3_large_sets_are_refused_too(subject: Any) -> None:
     """After n letters the automaton is in states 0 to n: 1,000 sets have 500,000 members."""
     size = 1000
@@ -454,6 +465,44 @@ def test_12_4_random_automata(subject: Any, data: st.DataObject, texts: list[str
         for char in text:
             state = rows[state][ord(char) - 97] if state in alive else DEAD
         assert found == (state in alive and accepting[state]), text
+
+
+HARD = [
+    ([[-1], [3], [6], [5], [1], [0], [4]], [1, 1, 1, 1, 0, 1, 1], 7),
+    ([[4, 4, -1], [2, 5, 5], [1, 4, 0], [-1, 0, 0], [0, 4, 0], [3, 0, 2]], [1, 1, 1, 0, 1, 1], 6),
+    (
+        [[2, 5], [5, -1], [3, 0], [2, 7], [0, -1], [1, 6], [3, -1], [6, 2]],
+        [1, 0, 0, 0, 1, 1, 1, 1],
+        8,
+    ),
+]
+"""No two states are equal, and a group is split while it, or the group that it leads to, waits."""
+
+
+@pytest.mark.parametrize(("rows", "accepting", "count"), HARD)
+def test_12_4_states_that_a_longer_word_tells_apart(
+    subject: Any, rows: list[list[int]], accepting: list[int], count: int
+) -> None:
+    """Whoever begins with one group, looks at a group while it shrinks, or forgets half of one
+    that was still to be looked at, has too few states."""
+    p = Program()
+    table = [[DEAD] * 97 + row + [DEAD] * (159 - len(row)) for row in rows]
+    array = p.call("numpy:array", table, dtype=p.name("numpy:int32"))
+    flags = p.call("numpy:array", [bool(flag) for flag in accepting])
+    old = p.new(f"{REGEX}Dfa", array, flags, [{} for _ in rows])
+    p.see(p.call("builtins:len", p.call(f"{REGEX}minimise", old)))
+    assert subject.run(p) == [count]
+
+
+def test_12_4_no_rule_that_is_empty_leads_on(subject: Any) -> None:
+    """Of three calls only that of a rule with a text leads to the end."""
+    p = Program()
+    table = p.call("numpy:full", [3, 256], DEAD, dtype=p.name("numpy:int32"))
+    accepting = p.call("numpy:array", [False, False, True])
+    dfa = p.new(f"{REGEX}Dfa", table, accepting, [{"x": 2, "y": 1, "z": 2}, {"y": 2}, {}])
+    empty = p.call("builtins:frozenset", ["x", "y"])
+    p.see(p.call(f"{REGEX}remove_dead_states", dfa, empty).calls)
+    assert subject.run(p) == [[{"z": 1}, {}]]
 
 
 def test_12_4_calls_lead_on(subject: Any) -> None:
@@ -652,6 +701,19 @@ def test_12_9_cases_do_not_double(subject: Any) -> None:
         assert not pattern.fullmatch(wrong)
 
 
+def test_12_9_members_stay_the_callers(subject: Any) -> None:
+    """Both lists are read, and used for another object afterwards."""
+    p = Program()
+    members = p.call("builtins:list", [p.call(f"{PATTERNS}text", letter) for letter in "ab"])
+    needed = p.call("builtins:list", [False, True])
+    more, comma = p.call(f"{PATTERNS}text", "x"), p.call(f"{PATTERNS}text", ",")
+    for _ in range(2):
+        shown(p, p.call(f"{JSON}object_pattern", members, needed, more, comma))
+    p.see([p.call("builtins:len", members), needed])
+    first, second, left = subject.run(p)
+    assert first == second and left == [2, [False, True]]
+
+
 # ------------------------------------------------------------------ stacks
 def dfa(p: Program, rows: list[dict[str, int]], accepting: set[int], calls: Any) -> Any:
     """An automaton; `calls` says of some states where each rule leads."""
@@ -757,6 +819,19 @@ def test_12_10_stacks_are_sorted(subject: Any, seed: int) -> None:
         p.see([stacks[index] for index in sorted(set(pair))])
     seen = subject.run(p)
     assert seen[::2] == seen[1::2]
+
+
+def test_12_10_stacks_that_come_one_at_a_time(subject: Any) -> None:
+    """From an iterator as from a list, which stays what it was."""
+    p = Program()
+    walk = lists(p)
+    bottom = p.name(f"{PUSHDOWN}BOTTOM")
+    stacks = p.call("builtins:list", [walk.push(walk.machine.start, bottom), walk.push(3, bottom)])
+    p.see(p.call("builtins:list", walk.closure(p.call("builtins:iter", stacks))))
+    p.see(p.call("builtins:list", walk.closure(stacks)))
+    p.see(p.call("builtins:len", stacks))
+    one, other, left = subject.run(p)
+    assert one == other and len(one) == 2 and left == 2
 
 
 def test_12_10_as_many_stacks_as_may_be(subject: Any) -> None:

@@ -123,6 +123,28 @@ def test_12_5_what_looks_like_a_byte(subject: Any, by_bytes: bool) -> None:
     assert [bytes(token) for token in subject.run(p)[0]] == wanted
 
 
+def test_12_5_special_by_either_list(subject: Any) -> None:
+    """One that only `all_special_ids` names, one that is only marked, and others that are neither,
+    white space among them."""
+    spelled = ["<s>", "<|tool|>", "<|think|>", "a", "  ", " b\n"]
+    marked = {1: ("<|tool|>", True), 2: ("<|think|>", False), 4: ("  ", False), 5: (" b\n", False)}
+    p = Program()
+    tokenizer = namespace(
+        p,
+        get_vocab=p.call("functools:partial", p.name("builtins:dict"),
+                         p.call("builtins:dict", [(s, i) for i, s in enumerate(spelled)])),
+        all_special_ids=[0],
+        added_tokens_decoder=p.call("builtins:dict", [
+            (i, namespace(p, content=content, special=special))
+            for i, (content, special) in marked.items()
+        ]),
+    )  # fmt: skip
+    found = p.call(f"{INDEX}token_bytes", tokenizer, 6)
+    p.see(p.call("builtins:list", p.call("builtins:map", p.name("builtins:list"), found)))
+    wanted = [b"", b"", b"<|think|>", b"a", b"  ", b" b\n"]
+    assert [bytes(token) for token in subject.run(p)[0]] == wanted
+
+
 @many
 @given(vocabulary=texts, data=st.data())
 def test_12_6_random_automata(subject: Any, vocabulary: list[bytes], data: st.DataObject) -> None:
@@ -161,6 +183,19 @@ def test_12_6_who_was_used_last_stays(subject: Any) -> None:
         index.row(state)
     p.see(p.call("builtins:sorted", index._rows))
     assert subject.run(p) == [[1, 2]]
+
+
+def test_12_6_a_row_without_tokens_is_a_row(subject: Any) -> None:
+    """Nothing may follow state 1. It is asked for twice, and so state 0 goes before it."""
+    p = Program()
+    walk = automaton(p, [[0, 1, 2], [DEAD] * 3, [0, 1, 2]], [True] * 3)
+    tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, b"a"), as_bytes(p, b"b")])
+    index = p.new(f"{INDEX}TokenIndex", walk, tokens, 2 * 4)
+    for state in (1, 0, 1, 2):
+        index.row(state)
+    p.see(p.call("builtins:sorted", index._rows))
+    p.see(p.call("operator:is_", index.row(1), index.row(1)))
+    assert subject.run(p) == [[1, 2], True]
 
 
 def pack(allowed: list[bool]) -> list[int]:
@@ -231,7 +266,7 @@ def test_12_8_ends_and_corners(subject: Any) -> None:
     p.see(grammar.is_terminated())
     p.see(grammar.validate_tokens([1, 6, 1]))
     p.see(grammar.accept_tokens("r", [1, 6]))
-    grammar.accept_tokens("r", [])
+    p.see(grammar.accept_tokens("r", []))
     p.see(grammar.is_terminated())
     words = p.call("numpy:zeros", [1, 1], dtype=p.name("numpy:int32"))
     for _ in range(2):  # at the end, and when it was taken back
@@ -244,7 +279,7 @@ def test_12_8_ends_and_corners(subject: Any) -> None:
         p.name("builtins:ValueError"), corner.fill_bitmask, words, 0
     )
     open_again = pack([True, True, *[False] * 4, True])
-    assert subject.run(p) == [False, False, [1, 6], True, True, [0], False, open_again, False]
+    assert subject.run(p) == [False, False, [1, 6], True, True, True, [0], False, open_again, False]
 
 
 def test_12_8_a_row_of_its_own(subject: Any) -> None:
@@ -269,7 +304,7 @@ def test_12_8_a_row_of_its_own(subject: Any) -> None:
 
 @pytest.mark.parametrize("may_end", [False, True])
 def test_12_8_a_mask_of_several_words(subject: Any, may_end: bool) -> None:
-    """Of 70 tokens, 65 may come next, and 66 is an end."""
+    """Of 70 tokens, 65 may come next, and 66 is an end; behind the end none may come."""
     p = Program()
     legal = p.call("numpy:array", pack([t == 65 for t in range(70)]), dtype=p.name("numpy:int32"))
     row = p.call("functools:partial", p.name("operator:getitem"), [legal])
@@ -278,7 +313,12 @@ def test_12_8_a_mask_of_several_words(subject: Any, may_end: bool) -> None:
     words = p.call("numpy:full", [1, 3], -1, dtype=p.name("numpy:int32"))
     grammar.fill_bitmask(words, 0)
     p.see(words[0].tolist())
-    assert subject.run(p) == [[0, 0, 2 + 4 * may_end]]
+    p.see(grammar.accept_tokens("r", [66]))
+    p.call("numpy:copyto", words, -1)
+    grammar.fill_bitmask(words, 0)
+    p.see(words[0].tolist())
+    after = [0, 0, 0 if may_end else 2]
+    assert subject.run(p) == [[0, 0, 2 + 4 * may_end], may_end, after]
 
 
 @many
@@ -374,6 +414,15 @@ def test_12_12_random_drafts(subject: Any, accepted: list[bool], padding: int) -
     assert [row for _, row in filled_rows] == list(range(good + 1))
     assert told == [("r", [draft]) for draft in drafts[:asked]]
     assert back == good
+
+
+def test_12_12_token_0_is_a_draft(subject: Any) -> None:
+    """Two drafts, the first of them token 0: three rows, and both are taken back."""
+    p = Program()
+    spy, _ = filled(p, [0, 7], [True, True], None)
+    p.see(spy.fill_bitmask.call_count)
+    p.see(taken_back(p, spy))
+    assert subject.run(p) == [3, 2]
 
 
 def test_12_12_an_error_behind_a_draft(subject: Any) -> None:

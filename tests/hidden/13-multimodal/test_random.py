@@ -71,6 +71,16 @@ def test_13_1_any_part_of_any_span(
     compare(subject, reference, p)
 
 
+def test_13_1_asked_again(subject: Any) -> None:
+    """The same span, in three steps: what is kept of it does not change."""
+    p = Program()
+    place = p.new(f"{FEATURES}PlaceholderRange", 3, 5, (False, True, False, True, True))
+    for start, end in ((0, 2), (2, 4), (4, 5), (0, 5)):
+        p.see(place.get_embeds_indices_in_range(start, end))
+    p.see(place.get_num_embeds())
+    assert subject.run(p) == [(0, 1), (1, 2), (2, 3), (0, 3), 3]
+
+
 def picture(p: Program, mode: str, size: tuple[int, int], palette: int, see_through: int) -> Any:
     image = p.call("PIL.Image:frombytes", mode, size, bytes(range(24)))
     if mode == "P":
@@ -128,6 +138,34 @@ def test_13_2_parts_of_a_name_have_borders(subject: Any) -> None:
             p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, options))
     names = subject.run(p)
     assert len(set(names)) == 2 * len(OPTIONS)
+
+
+JOINED = [
+    ({"a": 1, "b": 2}, {f"a{equals}1{comma}b": 2})
+    for equals in ("", "=", ":", ": ", " ", "|", "-", "_", "\0", "\n")
+    for comma in ("", ",", ", ", "&", ";", " ", "|", "-", "_", "\0", "\n")
+]
+"""Two options, and one whose name is what the first of them looks like in a row."""
+
+
+def test_13_2_no_sign_is_a_border(subject: Any) -> None:
+    """A name of an option may hold whatever might stand between two of them."""
+    p = Program()
+    image = p.call("PIL.Image:frombytes", "L", (1, 1), b"x")
+    asked = [JOINED[0][0], *(other for _, other in JOINED)]
+    for options in asked:
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, options))
+    assert len(set(subject.run(p))) == len(asked), "options are joined without borders"
+
+
+def test_13_2_how_far_each_color_is_see_through(subject: Any) -> None:
+    """A PNG may say it of every color of its palette: bytes, and not the number of one."""
+    p = Program()
+    for opacity in (b"\0\xff\xff", b"\xff\0\xff", b"\0\xff", b"\x80\xff\xff"):
+        image = p.call("PIL.Image:frombytes", "P", (6, 4), bytes(range(24)))
+        p.call("builtins:setattr", image, "info", {"transparency": opacity})
+        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, {}))
+    assert len(set(subject.run(p))) == 4
 
 
 def test_13_2_what_counts_and_what_does_not(subject: Any) -> None:
@@ -240,17 +278,19 @@ def test_13_2_any_color_of_the_palette(subject: Any) -> None:
 
 
 def test_13_2_which_color_is_see_through(subject: Any) -> None:
-    """None, the first, the second: three pictures."""
+    """None, the first, the second: three pictures, of a palette or in grey."""
     p = Program()
-    for color in (None, 0, 1):
-        image = p.call("PIL.Image:frombytes", "P", (6, 4), bytes(range(24)))
-        if color is not None:
-            p.call("builtins:setattr", image, "info", {"transparency": color})
-        p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, {}))
-    assert len(set(subject.run(p))) == 3
+    for mode in ("P", "L"):
+        for color in (None, 0, 1):
+            image = p.call("PIL.Image:frombytes", mode, (6, 4), bytes(range(24)))
+            if color is not None:
+                p.call("builtins:setattr", image, "info", {"transparency": color})
+            p.see(p.call("mini_vllm.multimodal.hasher:hash_image", image, {}))
+    assert len(set(subject.run(p))) == 6
 
 
 @many
+@example(prompt=[7, 9, 8], sizes=[1] * 8, more=0)
 @given(
     prompt=st.lists(st.integers(7, 9), max_size=8),
     sizes=st.lists(st.integers(1, 4), min_size=8, max_size=8),
@@ -300,6 +340,35 @@ def test_13_4_rows_come_back_and_not_positions(subject: Any) -> None:
     p.see(p.call("builtins:dict", manager.freeable))
     p.see(manager.num_freeable_slots)
     assert subject.run(p) == [{"dog": 5}, 9]
+
+
+def test_13_4_a_hit_takes_rows_and_not_positions(subject: Any) -> None:
+    """What an image that nobody needed has freed, it takes again."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 9)
+    p.set(manager, "cached", {"dog": p.call("builtins:set")})
+    manager.freeable.update({"dog": 5})
+    p.set(manager, "num_free_slots", 4)
+    p.see(manager.check_and_update_cache(with_separator(p), 0))
+    p.see([p.call("builtins:dict", manager.freeable), manager.num_freeable_slots])
+    assert subject.run(p) == [True, [{}, 4]]
+
+
+def test_13_4_the_last_to_be_freed_is_the_youngest(subject: Any) -> None:
+    """Four images, in another order than they were cached in; one of them is needed once more."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 14)
+    p.set(manager, "cached", {name: p.call("builtins:set", ["ana"]) for name in NAMES})
+    p.set(manager, "num_free_slots", 0)
+    p.set(manager, "num_freeable_slots", 0)
+    images, end = placed(p, [(0, name) for name in NAMES])
+    one = request(p, "ana", images, end)
+    for index in (2, 0, 3, 1):
+        manager.free_encoder_input(one, index)
+    manager.check_and_update_cache(one, 0)
+    manager.free_encoder_input(one, 0)
+    p.see(p.call("builtins:list", manager.freeable))
+    assert subject.run(p) == [["owl", "fox", "dog", "cat"]]
 
 
 def test_13_4_who_and_what_by_their_whole_names(subject: Any) -> None:
@@ -432,6 +501,23 @@ def test_13_5_who_finds_no_room_pushes_nobody_out(subject: Any, idle: list[str])
     assert subject.run(p) == [False, idle, idle, []]
 
 
+@pytest.mark.parametrize(("budget", "promised"), [(3, 0), (0, 0), (3, 2)])
+def test_13_5_beyond_the_budget_nobody_goes(subject: Any, budget: int, promised: int) -> None:
+    """There would be room for the cat, if the owl went; but the step has too few rows left."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 7)
+    for name in ("owl", "fox"):
+        images, end = placed(p, [(0, name)])
+        other = request(p, f"r-{name}", images, end)
+        manager.allocate(other, 0)
+        manager.free_encoder_input(other, 0)
+    images, end = placed(p, [(0, "cat")])
+    p.see(manager.can_allocate(request(p, "r-cat", images, end), 0, budget, promised))
+    see_manager(p, manager)
+    kept = [("owl", 3), ("fox", 1)]
+    assert subject.run(p) == [False, {"owl": set(), "fox": set()}, kept, [], 3, 7]
+
+
 def test_13_5_rows_are_reserved_and_not_positions(subject: Any) -> None:
     """A separator takes no row."""
     p = Program()
@@ -498,6 +584,7 @@ def test_13_6_any_range(
     computed = data.draw(st.integers(0, end + 2))
     new = data.draw(st.integers(1, end + 3 - computed))
     p.see(encoder._try_schedule_encoder_inputs(one, computed, new, budget))
+    p.see([encoder.planned, encoder.budget])  # it gets its blocks later, or does not
     see_manager(p, encoder.manager)
     compare(subject, reference, p)
 
@@ -512,6 +599,7 @@ def test_13_6_any_range(
         pytest.param([(3, "owl")], (0, 3, 9), {"cached": "owl"}, ([], 3, 9), id="right-behind"),
         pytest.param([(0, "owl")], (3, 2, 9), {"cached": "owl"}, ([], 2, 9), id="right-before"),
         pytest.param([(2, "dog")], (0, 3, 9), {"mask": True}, ([], 3, 9), id="a-separator"),
+        pytest.param([(2, "dog")], (0, 3, 2), {"mask": True}, ([], 2, 2), id="a-separator-in-vain"),
         pytest.param([(0, "dog"), (0, "cat")], (0, 10, 20), {"size": 9}, ([0], 6, 14), id="room"),
         pytest.param(
             [(2, "dog")], (0, 5, 9), {"cached": "dog", "whole": True}, ([], 2, 9), id="cached-whole"
@@ -625,6 +713,20 @@ def test_13_8_any_pictures(
     compare(subject, reference, p)
 
 
+def test_13_8_pictures_are_only_read(subject: Any) -> None:
+    """What the encoder is given later is what it was, and the answer is the same again."""
+    p = Program()
+    data = p.call("builtins:dict", {"image_grid_thw": [1, 4, 6]})
+    place = p.new(f"{FEATURES}PlaceholderRange", 2, 6)
+    image = p.new(f"{FEATURES}MultiModalFeatureSpec", data, "image", "x", place)
+    for _ in range(2):
+        made = p.call("mini_vllm.multimodal.mrope:get_mrope_input_positions", 10, [image], 2)
+        p.see(made[0].tolist())
+        p.see(data)
+    positions, left, *again = subject.run(p)
+    assert again == [positions, left] and left == {"image_grid_thw": [1, 4, 6]}
+
+
 @many
 @given(
     batch=st.lists(st.tuples(PLACED, st.integers(0, 9), st.integers(1, 9)), min_size=1, max_size=3),
@@ -672,6 +774,24 @@ def test_13_9_chunks_of_three_requests(subject: Any) -> None:
     assert subject.run(p) == [[101, 102, 100, 101, 202, 203], [2, 3, 6, 7, 8, 9]]
 
 
+def test_13_9_one_picture_for_three(subject: Any) -> None:
+    """Two requests take all of a cat in one step, and a third the end of it: its rows are read as
+    often as they are needed, and stay in the cache."""
+    p = Program()
+    cat, _ = placed(p, [(0, "cat")])
+    rows = p.call("torch:tensor", [[200.0 + row] for row in range(4)])
+    cache = p.call("builtins:dict", {"cat": rows})
+    made = p.call(
+        "mini_vllm.multimodal.gather:gather_mm_embeddings",
+        [cat, cat, cat], [0, 0, 2], [4, 4, 2], cache,
+    )  # fmt: skip
+    p.see(p.call("torch:cat", made[0]).flatten().tolist())
+    p.see(made[1].tolist())
+    p.see(p.call("builtins:list", cache))
+    every = [200, 201, 202, 203]
+    assert subject.run(p) == [[*every, *every, 202, 203], [True] * 10, ["cat"]]
+
+
 def test_13_9_a_separator_needs_no_image(subject: Any) -> None:
     """A step that computes it alone, before anything was encoded."""
     p = Program()
@@ -691,6 +811,7 @@ def compare_tensors(subject: Any, reference: Any, p: Program) -> None:
 
 @many
 @example(mask=[True, True], levels=0, more=-1)
+@example(mask=[True, False], levels=1, more=1)
 @given(
     mask=st.lists(st.booleans(), min_size=1, max_size=6),
     levels=st.integers(0, 2),
