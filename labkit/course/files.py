@@ -147,6 +147,11 @@ def printable(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
+def one_line(name: str) -> str:
+    """A name that writes no line of its own on the screen and steers no terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in printable(name))
+
+
 def blob_id(text: str) -> str:
     """The name under which git stores this text as a file, so that git can give it back later."""
     data = text.encode("utf-8")

@@ -33,7 +33,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from labkit.course.console import PHASE, polite, ready_phase, some
-from labkit.course.files import printable, write_text
+from labkit.course.files import one_line, write_text
 from labkit.course.manifest import Phase
 from labkit.grading import exports, submission
 from labkit.grading.grade import ISOLATE
@@ -101,11 +101,6 @@ def find_jobs(
     if not names:
         raise ValueError(f"{folder} holds no folders; it must hold one for each student")
     return [Job(phase, path, out / f"{file_name(path.name)}.json", seed, isolate) for path in names]
-
-
-def one_line(name: str) -> str:
-    """A name that writes no line of its own on the screen and steers no terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in printable(name))
 
 
 def file_name(student: str) -> str:

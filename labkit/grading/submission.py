@@ -21,7 +21,7 @@ from pathlib import Path
 import typer
 
 from labkit.course.console import PHASE, polite, ready_phase, some
-from labkit.course.files import printable
+from labkit.course.files import one_line
 from labkit.course.manifest import Phase
 from labkit.grading import grade
 from labkit.grading.grade import ISOLATE
@@ -127,7 +127,7 @@ def _missing(folder: Path, name: str) -> Problem | None:
     name, what a system or a browser makes of it, an archive that may hold it, or too much else."""
     below, meant = list(_below(folder)), _core(name)
     alike = [
-        printable(os.path.relpath(entry.path, folder))[:80]
+        one_line(os.path.relpath(entry.path, folder))[:80]
         for entry in below
         if _core(entry.name) == meant or os.path.splitext(entry.name)[1].lower() in ARCHIVES
     ]

@@ -180,13 +180,18 @@ def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[
     if isinstance(error, Divergence):
         described |= {
             "at": error.at,
-            "yours": shorten(error.yours, 400),
-            "expected": shorten(error.expected, 400),
+            "yours": shorten(_visible(error.yours), 400),
+            "expected": shorten(_visible(error.expected), 400),
             "types": [type(error.yours).__name__, type(error.expected).__name__],
-            "state": {name: shorten(value, 200) for name, value in error.state.items()},
+            "state": {name: shorten(_visible(value), 200) for name, value in error.state.items()},
         }
     described["message"] = shorten(message_of(error))
     return described
+
+
+def _visible(value: Any) -> Any:
+    """A text that is nothing, or begins or ends with blanks, in quotes: else nobody sees it."""
+    return repr(value) if type(value) is str and value != (value.strip() or None) else value
 
 
 def pytest_load_initial_conftests() -> None:

@@ -74,6 +74,7 @@ def test_null_is_what_is_not_given(server: Server) -> None:
     answer = server.post("/v1/completions", prompt="Once", echo=None, **GREEDY, **nulls)
     assert answer.status_code == 200, answer.text
     assert server.post("/v1/chat/completions", messages=HELLO, **nulls).status_code == 200
+    assert server.post("/v1/completions", prompt="Once", stream_options={}).status_code == 200
     long = server.post("/v1/completions", prompt="Once", ignore_eos=True, max_tokens=None)
     assert long.json()["usage"]["completion_tokens"] == 16
     zero: dict[str, Any] = GREEDY | {"logprobs": False, "top_logprobs": 0}

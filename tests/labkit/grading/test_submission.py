@@ -79,6 +79,9 @@ def test_a_name_that_is_there_twice_is_not_guessed(phase: Phase, tmp_path: Path)
         (["scheduler.py "], "not scheduler.py "),
         (["scheduler.py.txt"], "not scheduler.py.txt"),
         (["homework.zip"], "not homework.zip"),
+        (["sched\nuler.py"], "not sched\\nuler.py"),
+        (["scheduler.py\x1b[31m"], ""),
+        (["scheduler\x1b.py"], "not scheduler\\x1b.py"),
     ],
 )
 def test_a_file_that_may_have_been_meant_is_named(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from labkit.judge import return_types
+from labkit.judge import pytest_report, return_types
 
 
 def gives_text() -> int:
@@ -56,3 +56,11 @@ def test_a_promise_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_promise_is_said_as_the_signature_writes_it(promise: Any, said: str) -> None:
     assert return_types._name(promise) == said
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("", "''"), (" a", "' a'"), ("a\n", "'a\\n'"), ("a b", "a b"), ([""], [""]), (0, 0)],
+)
+def test_a_text_that_nobody_would_see_is_shown_in_quotes(value: Any, said: Any) -> None:
+    assert pytest_report._visible(value) == said
