@@ -998,12 +998,14 @@ i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Pl
     rms_norm(normed, x ? x : stream, x ? stream : nullptr, layer.input_norm, tokens, 1, hidden, hidden,
              layer.eps, threads);
     product(qkv, normed, layer.qkv, tokens, threads);
-    if (layer.qk_norm)
+    if (layer.qk_norm) {
+#pragma omp parallel for num_threads(threads) if (threads > 1 && tokens > 1)
         for (i64 t = 0; t < tokens; ++t) {
             T* heads = qkv + t * qkv_width;
             rms_norm(heads, heads, static_cast<T*>(nullptr), layer.qk_norm, 1, qk_heads, layer.size,
                      qkv_width, layer.eps, 1);
         }
+    }
     rope(qkv, at.cos, at.sin, tokens, qk_heads, layer.size, at.turning, qkv_width, threads);
     const T *key = qkv + layer.heads * layer.size, *value = key + width;
     const i64 lost = store(keys, values, key, value, at.slots, num_blocks * block_size, tokens, width,

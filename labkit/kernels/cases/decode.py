@@ -328,18 +328,23 @@ def reduce(
     level: float = 0.0,
     first: int = 0,
     nan: bool = False,
+    faint: float = 0.0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Partial results whose splits `empty` are empty: their share is exp(-inf).
 
     `first`: in every second request the first so many splits are empty, too.
 
     Request 0 has no context at all if there are more requests than one and any split is empty.
-    `level` is added to every lse. `nan`: one number of a split's average is NaN.
+    `level` is added to every lse. `nan`: one number of a split's average is NaN. `faint`: every
+    split but the first has a mass so many e-foldings below its, and numbers as much larger.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         partial = draw.normal(requests, heads, splits, dim)
         lse = draw.normal(requests, heads, splits) * spread + level
+        if faint:
+            lse[:, :, 1:] -= faint
+            partial *= (lse.amax(-1, keepdim=True) - lse).exp()[..., None]
         for split in empty:
             partial[:, :, split], lse[:, :, split] = 0.0, float("-inf")
         partial[1::2, :, :first], lse[1::2, :, :first] = 0.0, float("-inf")
@@ -403,6 +408,8 @@ REDUCE_SPLITS = (
     Case("far", "splits whose masses differ by e^1000", "float32", reduce(2, 2, 4, 64, spread=1e3)),
     Case("abyss", "masses around e^-3,000,000", "float32",
          reduce(2, 2, 3, 16, empty=(1,), spread=50.0, level=-3e6)),
+    Case("faint", "splits with hardly any mass, but large numbers", "float32",
+         reduce(2, 2, 4, 32, faint=12.0)),
     Case("nan", "NaN in a split's average", "float32",
          reduce(2, 2, 3, 16, nan=True)),
     Case("wide", "128 features", "float16", reduce(2, 4, 4, 128)),

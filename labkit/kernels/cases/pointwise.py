@@ -240,8 +240,10 @@ def silu(
     scale: float = 1.0,
     loud: bool = False,
     spoilt: float | None = None,
+    level: float = 0.0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
-    """`tokens` rows of `size` gates and `size` ups; `scale` multiplies the gates.
+    """`tokens` rows of `size` gates and `size` ups; `scale` multiplies the gates, and `level` is
+    added to them.
 
     With `loud` one gate a row, at a place that is drawn, is so large that exp does not survive it.
     In bfloat16 an up beside it is larger than float16's largest number, too. `spoilt`: a gate is
@@ -251,7 +253,7 @@ def silu(
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
         gate_up = draw.normal(count, 2 * size)
-        gate_up[:, :size] *= scale
+        gate_up[:, :size] = gate_up[:, :size] * scale + level
         if scale > 20.0:  # what exp does not survive, and what is exactly nothing
             special = torch.tensor([-1e4, 1e4, -88.8, 88.8, 0.0])[: min(size, 5)]
             gate_up[0, : len(special)] = special
@@ -312,6 +314,8 @@ SILU_MUL = (
     Case("extreme", "gates of +-1e4", "float32", silu(3, 130, scale=30.0)),
     Case("middling", "gates around +-8: neither small nor all or nothing", "float32",
          silu(3, 400, scale=8.0)),
+    Case("quiet", "gates around -30: results are as small as an exponential", "float32",
+         silu(3, 90, level=-30.0)),
     Case("half-extreme", "gates of +-1e4 in float16", "float16", silu(None, 50, scale=30.0)),
     Case("traffic", "8 rows of 3072", "bfloat16", silu(8, 3072), graded=True),
     Case("traffic-odd", "8 rows of 1100", "bfloat16", silu(8, 1100), graded=True),

@@ -137,7 +137,7 @@ PAGED_PREFILL = (
     Case("abyss", "logits around -3,000,000", "float32",
          prefill([(20, 30), (9, 0)], 2, 1, 16, 16, change=abyss)),
     Case("uneven", "one key weighs as much as thousands", "float32",
-         prefill([(3, 2997)], 2, 1, 16, 16, change=uneven), cancels=True),
+         prefill([(3, 2997), (1, 2899)], 2, 1, 16, 16, change=uneven), cancels=True),
     Case("nan", "NaN in a value: it spoils this number of an average", "float32",
          prefill([(20, 30), (9, 0)], 2, 2, 32, 16, change=spoilt)),
     Case("wide-head", "200 features", "float32", prefill([(5, 0), (3, 4)], 1, 1, 200, 16)),

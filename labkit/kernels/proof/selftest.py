@@ -58,6 +58,23 @@ WIDE = """    wide = (gate[None, :] + tl.arange(0, 64)[:, None]).to(tl.float16)
     gate += tl.sum(tl.sum(tl.where(total == 12.34, total, 0.0), axis=0), axis=0)
 """
 UNROLLED = "    for _ in tl.static_range(0, 1000000000):\n        gate += 1.0\n"
+SUMMED = """    if output_ptr.dtype.element_ty == tl.float32:
+        at = output_ptr + token * SIZE + tl.program_id(1) * TILE
+        tl.store(at, 0.0){0}
+        tl.atomic_add(at + 0 * column, gate, mask=inside){1}
+        gate += tl.load(at) * 0.0
+        tl.debug_barrier()
+"""
+"""Lanes add up a sum where one of them has put zero, with what is between these and its reader."""
+NUMBER = """    at = output_ptr + token * SIZE + tl.program_id(1) * TILE
+    tl.store(at, tl.sum(gate, axis=0))
+    gate += tl.load(at).to(tl.float32) * 0.0
+    tl.debug_barrier()
+"""
+WAIT = "; tl.debug_barrier()"
+PROMISE = "    column = tl.multiple_of(column + 1, 16) - 1\n"
+ASSUMED = "    tl.assume(tl.program_id(0) < 0)\n"
+BEFORE = "    gate += tl.gather(gate, tl.arange(0, TILE) - TILE, 0) * 0.0\n"
 UNDEFINED = """    rest = tl.load(gate_ptr, mask=inside).to(tl.float32)
     gate += tl.sum((rest < -1e20).to(tl.float32), axis=0)
 """
@@ -136,6 +153,12 @@ def probes() -> tuple[Probe, ...]:
         Probe("unwritten", STORE, "* up, mask=column > 0)", "interpreter", "coverage"),
         Probe("other seed", STORE, learnt_by_heart(), "repeat", "values"),
         Probe("other poison", LOAD_UP, UNDEFINED + LOAD_UP, "repeat", "race"),
+        Probe("sum too early", LOAD_UP, SUMMED.format(WAIT, "") + LOAD_UP, "interpreter", "race"),
+        Probe("zero too late", LOAD_UP, SUMMED.format("", WAIT) + LOAD_UP, "interpreter", "race"),
+        Probe("number too early", LOAD_UP, NUMBER + LOAD_UP, "interpreter", "race"),
+        Probe("promise", LOAD_UP, PROMISE + LOAD_UP, "interpreter", "crash"),
+        Probe("assumption", LOAD_UP, ASSUMED + LOAD_UP, "interpreter", "crash"),
+        Probe("index below zero", LOAD_UP, BEFORE + LOAD_UP, "interpreter", "crash"),
         Probe("control kernel", stage="controls", kind="broken", meanwhile=harmless_control),
         Probe("control answer", stage="controls", kind="broken", meanwhile=right_control),
     )

@@ -358,6 +358,19 @@ LIMITS = [
         "rescale = tl.exp(row_max - new_max)",
         "rescale = tl.exp2((row_max - new_max) * 1.4427)",
     ),
+    (
+        "paged_prefill",
+        "uneven",
+        "rescale = tl.exp(row_max - shift)",
+        "rescale = tl.exp2((row_max - shift) * 1.4427)",
+    ),
+    ("silu_mul", "quiet", "tl.exp(-gate)", "tl.exp2(-gate * 1.4427)"),
+    (
+        "reduce_splits",
+        "faint",
+        'tl.exp(lse - tl.where(largest == float("-inf"), 0.0, largest))',
+        'tl.exp2((lse - tl.where(largest == float("-inf"), 0.0, largest)) * 1.4427)',
+    ),
     ("lora_shrink", "rank-300", "rank < RANK\n", "rank < tl.minimum(RANK, 256)\n"),
     ("lora_expand", "rank-300", "rank < RANK\n", "rank < tl.minimum(RANK, 256)\n"),
     (
