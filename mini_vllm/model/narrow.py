@@ -1,7 +1,8 @@
 """A decoder layer of a narrow model as one call, for steps of few tokens on a CPU.
 
 A layer is a dozen operations. In a narrow model each is done in a few microseconds, and to call it
-from Python takes as many again. So `cpu.cpp` does them one after another on its own:
+from Python takes as many again. So `cpu.cpp` does them one after another on its own; a wide model
+gains less by it, and is not left out:
 
     norm -> q, k, v -> rotation -> cache -> attention -> o -> + -> norm -> gate, up -> silu -> down
 

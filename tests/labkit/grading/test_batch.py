@@ -337,10 +337,10 @@ def test_a_grader_that_is_stopped_leaves_no_process_and_no_folder(
     grader.send_signal(getattr(signal, name))
     begin = time.monotonic()
     code = grader.wait(60)
-    while any(map(lives, processes)) and time.monotonic() - begin < 20:
+    while any(map(lives, processes)) and time.monotonic() - begin < 40:
         time.sleep(0.05)
     assert processes and not any(map(lives, processes))
-    assert time.monotonic() - begin < 15
+    assert time.monotonic() - begin < 30
     if name != "SIGKILL":
         assert code == 130 and "Interrupted." in (tmp_path / "said").read_text()
         assert list(aside.iterdir()) == []
