@@ -190,7 +190,8 @@ class BlockStore:
         self.num_bytes = None if self.num_bytes is None else self.num_bytes + num_bytes
         too_many = self.num_bytes is None or self.num_bytes > self.max_bytes
         if too_many or next(self._names) % SWEEP_EVERY == 0:
-            self.evict()
+            with contextlib.suppress(OSError):  # a disk may refuse to delete, too
+                self.evict()
 
     def _scan(self) -> Iterable[tuple[Path, os.stat_result]]:
         for path in self.folder.glob("*/*"):

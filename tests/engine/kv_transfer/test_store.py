@@ -130,6 +130,20 @@ def test_a_disk_that_fails_raises_nothing(
     assert not list(store.folder.rglob("*.tmp")), "no leftovers"
 
 
+def test_a_disk_that_deletes_nothing_keeps_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is there, if there is one too many; the next one asks again."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError("read-only")
+
+    store = BlockStore(tmp_path, OURS, max_bytes=1)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    assert store.put(KEYS[0], PAYLOAD) and store.put(KEYS[1], PAYLOAD)
+    assert store.contains(KEYS[0]) and store.contains(KEYS[1])
+
+
 def test_a_file_in_the_place_of_a_folder(store: BlockStore) -> None:
     """Neither the block nor what was begun of it can be written there, and nobody hears of it."""
     store.path_of(KEYS[0]).parent.write_bytes(b"")
