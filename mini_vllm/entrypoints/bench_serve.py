@@ -25,6 +25,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mini_vllm.config.options import json_value
+from mini_vllm.entrypoints import bench_words
 from mini_vllm.entrypoints.bench_plots import (
     PLOT_FORMATS,
     plot_dataset,
@@ -233,10 +234,10 @@ class _Refused(argparse.Action):
 
 def run_bench_serve(args: argparse.Namespace) -> int:
     """0 if every request succeeded. What is wrong with an option is found out before the load."""
-    shown = _metrics(args.percentile_metrics)
-    thresholds = _thresholds(args.timeline_itl_thresholds)
-    percentiles = _percentiles(args.metric_percentiles)
-    slos = _slos(args.goodput)
+    shown = bench_words.metrics(args.percentile_metrics)
+    thresholds = bench_words.thresholds(args.timeline_itl_thresholds)
+    percentiles = bench_words.percentiles(args.metric_percentiles)
+    slos = bench_words.slos(args.goodput)
     load, model = _make_load(args)
     _check_files(args)
     if args.num_warmups:
@@ -404,55 +405,6 @@ def _first_model(args: argparse.Namespace, base: str, headers: Mapping[str, str]
             raise ValueError(
                 f"{base}/v1/models does not list models as OpenAI's does; name one with --model"
             ) from error
-
-
-def _thresholds(words: str) -> tuple[float, float]:
-    """The two thresholds of the timeline's colors, in seconds."""
-    try:
-        low, high = (float(word) / 1000 for word in words.split(","))
-    except ValueError:
-        low, high = 0.0, 0.0
-    if not 0 < low < high:
-        raise ValueError(
-            f"--timeline-itl-thresholds is {words!r}; it must be two ascending times in ms, such "
-            "as 25,50"
-        )
-    return low, high
-
-
-def _metrics(words: str) -> list[str]:
-    """The metrics to show, by name."""
-    unknown = [word for word in words.split(",") if word not in METRICS]
-    if unknown:
-        raise ValueError(
-            f"--percentile-metrics has {unknown[0]!r}; it must be of {', '.join(METRICS)}"
-        )
-    return words.split(",")
-
-
-def _percentiles(words: str) -> list[float]:
-    try:
-        percentiles = [float(word) for word in words.split(",")]
-    except ValueError:
-        percentiles = [-1.0]
-    if not all(0 <= percentile <= 100 for percentile in percentiles):
-        raise ValueError(
-            f"--metric-percentiles is {words!r}; it must be numbers from 0 to 100, such as 50,99"
-        )
-    return percentiles
-
-
-def _slos(words: Sequence[str]) -> dict[str, float]:
-    slos = {}
-    for word in words:
-        name, _, limit = word.partition(":")
-        try:
-            slos[name] = float(limit)
-        except ValueError:
-            slos[name] = 0.0
-        if name not in ("ttft", "tpot", "e2el") or not slos[name] > 0:
-            raise ValueError(f"--goodput has {word!r}; it must be ttft:MS, tpot:MS or e2el:MS")
-    return slos
 
 
 def _result_path(args: argparse.Namespace, figures: Mapping[str, Any]) -> Path:

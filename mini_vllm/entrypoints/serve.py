@@ -94,12 +94,12 @@ def check(args: argparse.Namespace) -> None:
 def _check_tls(args: argparse.Namespace) -> None:
     """Raises ValueError for files that are not there, that are not what they are given as, or that
     would have no effect."""
+    if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
+        raise ValueError("--ssl-keyfile and --ssl-certfile belong together; give both or neither")
     for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
         file = getattr(args, name)
         if file and not Path(file).is_file():
             raise ValueError(f"--{name.replace('_', '-')}: there is no file {file}")
-    if bool(args.ssl_keyfile) != bool(args.ssl_certfile):
-        raise ValueError("--ssl-keyfile and --ssl-certfile belong together; give both or neither")
     if bool(args.ssl_ca_certs) != bool(args.ssl_cert_reqs):
         raise ValueError(
             "--ssl-ca-certs and --ssl-cert-reqs 1 or 2 belong together; with one of them alone "

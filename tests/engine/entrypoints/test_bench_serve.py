@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.entrypoints import bench_plots, bench_serve
+from mini_vllm.entrypoints import bench_plots, bench_serve, bench_words
 from mini_vllm.entrypoints import load as load_module
 from mini_vllm.entrypoints.bench_serve import Load, run_load
 from mini_vllm.entrypoints.load import (
@@ -211,7 +211,7 @@ def test_vllms_options_go_into_every_request() -> None:
 
 
 def test_only_the_metrics_asked_for_are_shown() -> None:
-    shown = bench_serve._metrics(options("--percentile-metrics", "ttft,e2el").percentile_metrics)
+    shown = bench_words.metrics(options("--percentile-metrics", "ttft,e2el").percentile_metrics)
     figures: dict[str, Any] = dict.fromkeys(
         ("completed", "failed", "duration", "request_throughput", "output_throughput",
          "total_token_throughput", "max_output_tokens_per_s", "max_concurrent_requests"), 1,
@@ -222,7 +222,7 @@ def test_only_the_metrics_asked_for_are_shown() -> None:
     text = bench_serve.report(figures, [99.0], shown)
     assert "TTFT" in text and "E2EL" in text and "TPOT" not in text
     with pytest.raises(ValueError, match="--percentile-metrics has 'speed'"):
-        bench_serve._metrics("ttft,speed")
+        bench_words.metrics("ttft,speed")
 
 
 def test_results_are_appended_and_labelled(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ def test_pictures_of_a_run(tmp_path: Path) -> None:
     bench_plots.plot_latencies([good], tmp_path / "l.png")
     assert all((tmp_path / name).stat().st_size > 1000 for name in ("d.png", "l.png"))
     with pytest.raises(ValueError, match="--timeline-itl-thresholds is '50,25'"):
-        bench_serve._thresholds("50,25")
+        bench_words.thresholds("50,25")
 
 
 def test_the_fullest_second() -> None:

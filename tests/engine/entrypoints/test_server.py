@@ -244,7 +244,8 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
     "greedy n": ("/v1/completions", {"prompt": "a", "n": 2, "temperature": 0}, 400, "n is 2"),
     "stops": ("/v1/completions", {"prompt": "a", "stop": ["x"] * 17}, 400, "at most 16"),
     "stream_options": (
-        "/v1/completions", {"prompt": "a", "stream_options": {}}, 400, "stream_options",
+        "/v1/completions", {"prompt": "a", "stream_options": {"include_usage": True}}, 400,
+        "stream_options",
     ),
     "top_logprobs": (
         "/v1/chat/completions",
