@@ -24,7 +24,7 @@ SMALLEST = {
     "random_prefix_len": 0, "prefix_repetition_prefix_len": 0, "prefix_repetition_suffix_len": 1,
     "prefix_repetition_output_len": 1, "vocab_size": 1,
 }  # fmt: skip
-"""Options that are whole numbers, and the smallest that they can be."""
+"""The smallest that lengths and numbers of tokens can be."""
 
 
 @dataclass

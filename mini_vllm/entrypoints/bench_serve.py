@@ -24,7 +24,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from mini_vllm.config.options import json_value
 from mini_vllm.entrypoints import bench_words
 from mini_vllm.entrypoints.bench_plots import (
     PLOT_FORMATS,
@@ -54,7 +53,7 @@ ENDPOINTS = {
     "openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions",
 }  # fmt: skip
 LEAST = {"max_concurrency": 1, "num_warmups": 0, "seed": 0, **SMALLEST}
-"""Options that are whole numbers, and the smallest that they can be."""
+"""The smallest that options can be, those of data sets with them."""
 SWITCHES = ("disable-tqdm", "skip-tokenizer-init", "trust-remote-code")
 IGNORED = {
     "tokenizer": "not needed, for prompts are token ids",
@@ -183,7 +182,7 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     for name, kind in SAMPLING.items():
         add("--" + name.replace("_", "-"), type=kind)
     add("--header", nargs="*", default=[], metavar="KEY=VALUE")
-    add("--extra-body", type=_json_object, default={}, metavar="JSON")
+    add("--extra-body", type=bench_words.json_object, default={}, metavar="JSON")
     add("--request-id-prefix", help="requests carry it and their number as X-Request-Id")
     add("--percentile-metrics", default=",".join(METRICS), help="of which, with commas")
     add("--metric-percentiles", default="99", help="with commas")
@@ -210,15 +209,6 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     for about, names in REFUSED.items():
         for name in names:
             add(f"--{name}", nargs="*", action=_Refused, about=about, help=argparse.SUPPRESS)
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    value = json_value(text)
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no JSON object, such as '{{\"min_p\": 0.1}}'"
-        )
-    return value
 
 
 class _Refused(argparse.Action):

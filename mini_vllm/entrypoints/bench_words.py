@@ -5,8 +5,11 @@ Raises ValueError for those that mean nothing, with the option's name.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Sequence
+from typing import Any
 
+from mini_vllm.config.options import json_value
 from mini_vllm.entrypoints.load import METRICS
 
 
@@ -59,3 +62,13 @@ def slos(words: Sequence[str]) -> dict[str, float]:
         if name not in ("ttft", "tpot", "e2el") or not limits[name] > 0:
             raise ValueError(f"--goodput has {word!r}; it must be ttft:MS, tpot:MS or e2el:MS")
     return limits
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """For argparse, which names the option itself: it raises ArgumentTypeError."""
+    value = json_value(text)
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no JSON object, such as '{{\"min_p\": 0.1}}'"
+        )
+    return value

@@ -128,8 +128,10 @@ def _load_certificates(args: argparse.Namespace) -> None:
             f"{args.ssl_certfile} and {args.ssl_keyfile} are no certificate and its key in "
             f"PEM format: {error}"
         ) from error
+    if args.ssl_ca_certs is None:
+        return
     try:
-        context.load_verify_locations(args.ssl_ca_certs) if args.ssl_ca_certs else None
+        context.load_verify_locations(args.ssl_ca_certs)
     except ssl.SSLError as error:
         raise ValueError(
             f"--ssl-ca-certs: {args.ssl_ca_certs} holds no certificates in PEM format: {error}"
@@ -198,16 +200,16 @@ def read_template(given: str | None) -> str | None:
     """
     if given is None:
         return None
-    text, where = given, "the template"
-    if "{" not in given:
-        where = given
-        try:
-            text = Path(given).read_text(encoding="utf-8")
-        except FileNotFoundError as error:
-            raise ValueError(f"--chat-template: there is no file {given}") from error
-        except (OSError, ValueError) as error:
-            raise ValueError(f"--chat-template: {given} cannot be read: {error}") from error
-    _check_template(text, where)
+    if "{" in given:
+        _check_template(given, "the template")
+        return given
+    try:
+        text = Path(given).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise ValueError(f"--chat-template: there is no file {given}") from error
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--chat-template: {given} cannot be read: {error}") from error
+    _check_template(text, given)
     return text
 
 

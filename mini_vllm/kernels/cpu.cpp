@@ -1093,8 +1093,8 @@ i64 next_logits(float* logits, const Decoder& model, const Batch& batch, const i
     const i64 tokens = static_cast<i64>(pass.slots.size()), hidden = model.head.columns;
     pass.added.resize(pass.stream.size());
     float *stream = pass.stream.data(), *added = pass.added.data();
-    const Places<float> at{pass.cos.data(), pass.sin.data(), pass.slots.data(), batch.table, pass.rows.data(),
-                    pass.ends.data(), model.turning, batch.max_blocks};
+    const Places<float> at{pass.cos.data(),  pass.sin.data(),  pass.slots.data(), batch.table,
+                           pass.rows.data(), pass.ends.data(), model.turning,     batch.max_blocks};
     for (i64 l = 0; l < model.num_layers; ++l) {
         const i64 bad = decoder_layer(added, l ? added : nullptr, stream, model.layers[l], at,
                                       static_cast<C*>(model.keys[l]), static_cast<C*>(model.values[l]),
