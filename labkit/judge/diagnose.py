@@ -309,7 +309,7 @@ def explain(test: Test, phase: Phase) -> list[str]:
         )
     elif returned:
         found.append(
-            f"{returned['function']} returned {_one(returned['type'])};"
+            f"{returned['function']} {returned['verb']} {_one(returned['type'])};"
             f" its signature promises {returned['promised']}."
         )
     if detail.get("printed_lines", 0) > 20:
