@@ -11,9 +11,11 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import Any
@@ -134,6 +136,14 @@ class Reporter:
         record["printed_lines"] = printed.count("\n")
         record["printed"] = printed[:MAX_TEXT]
         self.write(record | self.extra.pop(report.nodeid, {}))
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, nodeid: str
+    ) -> None:
+        """That a coroutine was never awaited is told when the test is over, and never by it."""
+        if re.fullmatch("coroutine '.+' was never awaited", str(warning_message.message)):
+            at = (warning_message.filename, warning_message.lineno)
+            self.write({"event": "not awaited", "id": nodeid, "at": at})
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         if self.hangs >= MAX_HANGS:
