@@ -101,6 +101,7 @@ def test_null_is_what_is_not_given(server: Server) -> None:
         ("completions", {"structured_outputs": {}}, "has none of json, regex, choice"),
         ("chat/completions", {"structured_outputs": {"json": None}}, "has none of json, regex"),
         ("responses", {"background": True}, "background is not supported"),
+        ("responses", {"conversation": {"id": "c"}}, "conversation is not supported"),
         ("responses", {"input": []}, "input is empty"),
         ("responses", {"text": {"format": {"type": "x"}}}, "text.format.type is 'x'"),
         ("responses", {"text": {"format": "json"}}, "text.format.type is 'json'"),
@@ -117,6 +118,16 @@ def test_fields_that_cannot_be_obeyed(
     error = answer.json()["error"]
     assert answer.status_code == 400 and part in error["message"]
     assert error["param"] in change
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_wishes_that_leave_no_token_are_the_clients_own(server: Server, stream: bool) -> None:
+    """A client that takes it for the server's failure asks again, in vain."""
+    wishes = {"allowed_token_ids": [5], "structured_outputs": {"choice": ["yes"]}}
+    answer = server.post("/v1/completions", prompt="Once", stream=stream, **wishes)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (400, "BadRequestError")
+    assert error["message"].startswith("no token is left to sample")
 
 
 def test_a_prompt_is_cut(server: Server) -> None:
