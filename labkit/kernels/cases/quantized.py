@@ -24,7 +24,7 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
-from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, stored_rules
+from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, levels, stored_rules
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 from labkit.kernels.cases.storing import among_idle
 
@@ -472,6 +472,15 @@ def uneven(paged: BytePages, query: Tensor) -> None:
         paged.put(row, key, value)
 
 
+def apart(paged: BytePages, query: Tensor) -> None:
+    """As `pages.apart`: each head needs a maximum of its own."""
+    query.zero_()[..., 0] = levels(*query.shape[:2])
+    for row, length in enumerate(paged.seq_lens):
+        key, value = paged.draw.normal(2, length, *paged.heads)
+        key[..., 0] = 1 + key[..., 0] / 32
+        paged.put(row, key, value)
+
+
 def creeping(paged: BytePages, query: Tensor) -> None:
     """Scores that rise by less than a millionth a token, and values that rise with them."""
     query.zero_()[..., 0] = 1.0
@@ -605,12 +614,18 @@ PAGED_DECODE_INT8 = (
          decode([35_000, 40], 2, 1, 16, 16, 33_500, even=True, key_tile=256)),
     Case("all-heads", "131 key/value heads", "float32", decode([5], 2, 131, 16, 4)),
     Case("low", "scores of about -110", "float32", decode([40, 7], 2, 1, 64, 16, low=True)),
-    Case("low-half", "scores of about -110", "float16", decode([140, 7], 1, 2, 64, 16, low=True)),
-    Case("low-bf16", "scores of about -110", "bfloat16", decode([90], 3, 1, 64, 1, low=True)),
+    Case("low-half", "scores of about -110", "float16",
+         decode([140, 7, 130, 95, 150, 121], 1, 2, 64, 16, low=True)),
+    Case("low-bf16", "scores of about -110, 16 requests: one's error leaves much to chance",
+         "bfloat16", decode([90, 75, 130, 66] * 4, 3, 2, 64, 1, low=True)),
     Case("uneven", "one key, the first or the last, weighs as much as thousands", "float32",
          decode([3000, 2900], 2, 1, 16, 16, change=uneven)),
     Case("creeping", "scores that rise by less than a millionth a token", "float32",
          decode([3000], 1, 1, 16, 16, change=creeping)),
+    Case("apart", "heads whose scores lie around -128, 0 and 128", "float32",
+         decode([70, 33], 3, 2, 64, 16, change=apart)),
+    Case("twins", "requests of equal length", "float32",
+         decode([21, 21, 5, 21], 2, 2, 32, 16)),
     Case("large-scale", "scores times 0.4, a window; every head has its own key", "float16",
          decode([20, None], 1, 3, 32, 16, 11, scale=0.4)),
     Case("small-scale", "scores times 0.03, a window and blocks of one token", "bfloat16",
@@ -622,6 +637,8 @@ PAGED_DECODE_INT8 = (
          decode([7, 3, 20, 1, 9, 18], 2, 1, 32, 16, far=True)),
     Case("big-cache", "blocks behind the 2^32nd byte", "float16",
          decode([18, 3], 2, 2, 124, 16, num_blocks=BIG_CACHE // (16 * 2 * 128))),
+    Case("many-blocks", "more than 2^24 blocks of one token", "float16",
+         decode([5, 3], 2, 2, 124, 1, num_blocks=BIG_CACHE // (2 * 128))),
     Case("traffic", "256 tokens of context, 4 heads share one", "bfloat16",
          decode([256], 4, 1, 64, 16), graded=True),
 )  # fmt: skip

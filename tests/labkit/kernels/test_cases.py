@@ -15,6 +15,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from labkit.kernels import cases
 from labkit.kernels.cases import SPECS, build, cases_of
 from labkit.kernels.cases.draw import Draw, lazy_zeros
+from labkit.kernels.cases.pages import IMPOSSIBLE_BLOCK
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict import oracles, tolerances
 from labkit.kernels.verdict.controls import BUGS
@@ -23,6 +24,7 @@ from labkit.kernels.watch.extract import reference_source
 
 ALL = [(spec, case.name) for spec in SPECS for case in cases_of(spec)]
 ATTENTION = ("paged_decode", "split_decode", "paged_prefill")
+PAGED = (*ATTENTION, "paged_decode_int8")
 
 
 def problems(spec: str) -> list[dict[str, Any]]:
@@ -169,7 +171,7 @@ def test_every_argument_of_a_branch_differs_in_two_cases(spec: str) -> None:
     assert not few, few
 
 
-@pytest.mark.parametrize("spec", [*ATTENTION, "paged_decode_int8"])
+@pytest.mark.parametrize("spec", PAGED)
 def test_attention_goes_beyond_what_a_tile_a_number_or_a_constant_holds(spec: str) -> None:
     found = problems(spec)
     assert any(p["key_cache"].shape[1] > 64 for p in found), "a block longer than a tile"
@@ -249,14 +251,50 @@ def test_slots_are_more_than_float32_counts(spec: str) -> None:
     assert max(int(found.max()) for found in slots) > 2**25
 
 
-@pytest.mark.parametrize("spec", [*ATTENTION, "paged_decode_int8"])
+@pytest.mark.parametrize("spec", PAGED)
+def test_blocks_are_more_than_float32_counts(spec: str) -> None:
+    table = build(spec, "many-blocks", 1)[0]["block_table"]
+    used = table[table != IMPOSSIBLE_BLOCK]
+    assert ((used > 2**24) & (used % 2 == 1)).any()
+
+
+@pytest.mark.parametrize("spec", PAGED)
+def test_neighbours_have_equal_lengths_and_other_blocks(spec: str) -> None:
+    problem = build(spec, "twins", 1)[0]
+    (length, same), tables = problem["seq_lens"][:2].tolist(), problem["block_table"]
+    assert length == same > 1 and tables[0, -1] != tables[1, -1]
+
+
+def test_one_new_token_has_several_heads_several_keys_and_a_window() -> None:
+    """A prefill of one token may have a way of its own."""
+    problem = build("paged_prefill", "twins", 1)[0]
+    assert problem["query_start_loc"].diff().tolist()[:2] == [1, 1]
+    assert problem["query"].shape[1] > problem["key_cache"].shape[2] > 1
+    assert 1 < problem["window"] < problem["seq_lens"][0]
+
+
+@pytest.mark.parametrize("spec", PAGED)
+def test_rows_of_a_tile_need_maxima_of_their_own(spec: str) -> None:
+    """The largest scores of heads that share a key, or of tokens, lie further apart than float32's
+    exp survives."""
+    problem = build(spec, "apart", 3)[0]
+    tokens = 3 if spec == "paged_prefill" else 1
+    slots = oracles.visible_keys(problem, 0, int(problem["seq_lens"][0]) - 1)
+    keys = oracles.read(problem["key_cache"], slots)[:, 0]
+    queries = problem["query"][:tokens, :3].double()
+    largest = (queries @ keys.T).amax(-1) * problem["scale"]
+    for line in (*largest, *largest.T):
+        assert len(line) == 1 or float(line.max() - line.min()) > 200
+
+
+@pytest.mark.parametrize("spec", PAGED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_scale_is_not_only_what_models_have(spec: str, dtype: torch.dtype) -> None:
     found = [p for p in problems(spec) if p["query"].dtype == dtype]
     assert any(abs(p["scale"] * p["query"].shape[2] ** 0.5 - 1) > 0.5 for p in found)
 
 
-@pytest.mark.parametrize("spec", [*ATTENTION, "paged_decode_int8"])
+@pytest.mark.parametrize("spec", PAGED)
 def test_logits_are_far_from_zero_in_half_precision_too(spec: str) -> None:
     """A finite number, be it 0, is no maximum to begin with; in halves its weights vanish early."""
     halves = {case.name for case in cases_of(spec) if case.dtype == "float16"}

@@ -155,7 +155,39 @@ ONE_BY_ONE = """\
     output = tl.where(most == float("-inf"), 0.0, acc / mass)
 """
 """Right, unless the first two splits are empty, and another is not."""
+TOGETHER = (
+    "tl.maximum(row_max, tl.max(scores, axis=1))",
+    "tl.maximum(row_max, tl.max(tl.max(scores, axis=1), axis=0))",
+)
+"""One maximum for all rows of a tile: right, as long as they are alike."""
+BEFORE = "tl.maximum(request - 1, 0)"
+TWIN = (
+    "block_table_ptr + request * table_stride",
+    f"block_table_ptr + (request - ((tl.load(seq_lens_ptr + {BEFORE}) == "
+    "tl.load(seq_lens_ptr + request)) & (request > 0)).to(tl.int64)) * table_stride",
+)
+"""The table of the request before, if it is as long."""
+BLOCK = (
+    " other=0).to(tl.int64)\n        slot",
+    " other=0).to(tl.float32).to(tl.int64)\n        slot",
+)
 LIMITS = [
+    *(
+        (spec, "apart", *TOGETHER)
+        for spec in ("paged_decode", "paged_prefill", "paged_decode_int8")
+    ),
+    *((spec, "twins", *TWIN) for spec in ("paged_decode", "paged_prefill", "paged_decode_int8")),
+    *(
+        (spec, "many-blocks", *BLOCK)
+        for spec in ("paged_decode", "split_decode", "paged_prefill", "paged_decode_int8")
+    ),
+    ("paged_prefill", "twins", "head // GROUP\n", "tl.where(query_len == 1, 0, head // GROUP)\n"),
+    (
+        "paged_prefill",
+        "twins",
+        "query_stride + head *",
+        "query_stride + tl.where((query_len == 1) & (num_heads > 2), 0, head) *",
+    ),
     ("paged_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 32768),"),
     ("split_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 65536),"),
     ("paged_decode_int8", "thousands", "0), end, KEY_TILE", "0), tl.minimum(end, 32768), KEY_TILE"),
@@ -663,6 +695,24 @@ PROMISED = [
 """What a tutorial promises the compiler of every stride, and a case in which it is none."""
 
 
+RUNS = [
+    ("store_kv", "prime", "inside = column < ROW\n",
+     "inside = column < ROW\n"
+     "        column = tl.max_contiguous(tl.where(inside, column, 0), ROW_TILE)\n"),
+    ("w8a8_gemm", "prime", "    is_token, is_row = token",
+     "    row = tl.max_contiguous(tl.multiple_of(row % N, ROW_TILE), ROW_TILE)\n"
+     "    is_token, is_row = token"),
+    ("lora_shrink", "segments", "        rank = tl.arange(0, RANK_TILE)",
+     "        row = tl.max_contiguous(row, ROW_TILE)\n        rank = tl.arange(0, RANK_TILE)"),
+    ("paged_decode", "block-1", "        slot = block",
+     "        block = tl.max_constancy(block, 16)\n        slot = block"),
+    ("paged_prefill", "ragged", "        slot = block",
+     "        block = tl.max_constancy(block, 32)\n        slot = block"),
+]  # fmt: skip
+"""Neighbours of which a kernel says that they follow each other, or are equal, and a case in which
+they are not."""
+
+
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     with Bench() as running:
@@ -739,6 +789,13 @@ def test_no_stride_is_a_multiple_of_what_is_promised(
     bench: Bench, spec: str, case: str, line: str, stride: str
 ) -> None:
     refused(bench, spec, case, line, f"{stride} = tl.multiple_of({stride}, 16)\n    {line}")
+
+
+@pytest.mark.parametrize(("spec", "case", "old", "new"), RUNS)
+def test_no_run_of_neighbours_is_as_long_as_is_promised(
+    bench: Bench, spec: str, case: str, old: str, new: str
+) -> None:
+    refused(bench, spec, case, old, new)
 
 
 @pytest.mark.parametrize(("spec", "case", "number"), FINITE)
