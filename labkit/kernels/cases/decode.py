@@ -87,7 +87,7 @@ FAR_ALONG = 2**25
 """A position that neither 16 bits nor float32 tell from its neighbours."""
 
 PAGED_DECODE = (
-    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16)),
+    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16), lone=True),
     Case(
         "ragged", "contexts that end before, at and after a block's border", "float32",
         decode([1, 15, 16, 17, None], 2, 2, 32, 16),
@@ -103,7 +103,7 @@ PAGED_DECODE = (
     Case("inert", "rows without a request", "float32", decode([0, None, 0], 2, 1, 32, 16)),
     Case(
         "window-1", "each token sees only itself", "float32",
-        decode([1, 16, 17], 2, 1, 32, 16, 1),
+        decode([1, 16, 17], 2, 1, 32, 16, 1), lone=True,
     ),
     Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
     Case(

@@ -108,7 +108,8 @@ def behind(
 
 
 PAGED_PREFILL = (
-    Case("one", "one token, nothing before it", "float32", prefill([(1, 0)], 1, 1, 32, 16)),
+    Case("one", "one token, nothing before it", "float32", prefill([(1, 0)], 1, 1, 32, 16),
+         lone=True),
     Case(
         "ragged", "requests that end before, at and after a block's border", "float32",
         prefill([(15, 0), (16, 0), (17, 0), (None, 0)], 2, 1, 32, 16),
@@ -157,13 +158,15 @@ PAGED_PREFILL = (
     ),
     Case(
         "window-1", "each token sees only itself", "float32",
-        prefill([(18, 15), (1, 0)], 2, 1, 32, 16, 1),
+        prefill([(18, 15), (1, 0)], 2, 1, 32, 16, 1), lone=True,
     ),
     Case("window-odd", "a window of 7", "bfloat16", prefill([(20, 13), (None, 0)], 1, 2, 64, 4, 7)),
     Case(
         "window-tiles", "a window so short that rows see nothing of their first tile", "float32",
         prefill([(40, 3), (17, 30)], 2, 1, 32, 16, 5, key_tile=16),
     ),
+    Case("edges", "a window that ends a tile before its last row does", "float32",
+         prefill([(32, 0), (33, 1), (3, 31), (64, 0)], 1, 1, 16, 16, 31)),
     Case(
         "shared", "requests that share their first blocks", "float16",
         prefill([(3, 8), (5, 9), (1, 12)], 2, 1, 32, 4, shared=2),

@@ -33,10 +33,11 @@ NOBODYS = -128
 
 
 def whole(draw: Draw, *shape: int, bits: int = 8) -> Tensor:
-    """Whole numbers of so many bits, about as often small as large: int8."""
+    """Whole numbers of so many bits, about as often small as large: int8. The smallest, which has
+    no counterpart above zero, is among many."""
     largest = 2 ** (bits - 1) - 1
     numbers = draw.normal(*shape) * largest / 3
-    return numbers.round().clamp(-largest, largest).to(torch.int8)
+    return numbers.round().clamp(-largest - 1, largest).to(torch.int8)
 
 
 def positive(draw: Draw, *shape: int) -> Tensor:
@@ -207,7 +208,7 @@ def w8a8(
             x, weight = (torch.where(t >= 0, 127, -127).to(torch.int8) for t in (x, weight))
             weight[0], x[0] = 127, 127  # a sum of columns * 16129
         if cancel:
-            x, half = x.abs(), columns // 2
+            x, half = x.clamp(min=-127).abs(), columns // 2
             x[:, :half] = x[:, half : 2 * half]
             weight[:, :half] = 127
             weight[:, half:] = -127
@@ -286,9 +287,11 @@ def w4a16(
         count = draw.prime() if tokens is None else tokens
         stored = (whole(draw, rows, columns, bits=4) + 8).long()
         stored[0, : columns // 2] = 15  # words with their highest bit set
+        stored[-1, columns // 2 :] = 0
         zero = torch.full((rows, groups), 8, dtype=torch.uint8)
         if not symmetric:
             zero = (whole(draw, rows, groups, bits=4) + 8).to(torch.uint8)
+            zero[0, -1], zero[-1, 0] = 0, 15
         problem = dict(
             x=spread_rows(draw.normal(count, columns, dtype=dtype), strided, far),
             words=pack_words(stored),
@@ -574,7 +577,7 @@ def decode(
 
 
 PAGED_DECODE_INT8 = (
-    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16)),
+    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16), lone=True),
     Case("ragged", "contexts that end before, at and after a block's border", "float32",
          decode([1, 15, 16, 17, None], 2, 2, 32, 16)),
     Case("tiles", "contexts around 32 and 64 tokens", "float32",
@@ -584,7 +587,7 @@ PAGED_DECODE_INT8 = (
     Case("wide", "8 heads share one, 128 features", "float16", decode([33, None], 8, 1, 128, 32)),
     Case("inert", "rows without a request", "float32", decode([0, None, 0], 2, 1, 32, 16)),
     Case("window-1", "each token sees only itself", "float32",
-         decode([1, 16, 17], 2, 1, 32, 16, 1)),
+         decode([1, 16, 17], 2, 1, 32, 16, 1), lone=True),
     Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
     Case("shared", "requests that share their first blocks", "float16",
          decode([9, 14, 19], 2, 2, 32, 4, shared=2)),

@@ -273,6 +273,30 @@ def test_one_new_token_has_several_heads_several_keys_and_a_window() -> None:
     assert 1 < problem["window"] < problem["seq_lens"][0]
 
 
+@pytest.mark.parametrize("spec", sorted(set(PAGED) - {"split_decode"}))
+def test_a_lone_token_is_judged_by_what_one_product_rounds(spec: str) -> None:
+    lone = [case for case in cases_of(spec) if case.lone]
+    assert len(lone) > 1 and {case.dtype for case in lone} == {"float32"}
+    for case in lone:
+        judge = verdict.Judge(spec, case, 1)
+        assert judge._bound("output") == tolerances.LONE
+        window, length = judge.problem["window"], int(judge.problem["seq_lens"].max())
+        assert window == 1 or length == 1
+
+
+@pytest.mark.parametrize("spec", ["w8a8_gemm", "w4a16_gemm"])
+def test_whole_numbers_reach_both_ends_of_their_range(spec: str) -> None:
+    numbers = {"w8a8_gemm": ("x", "weight"), "w4a16_gemm": ("zero",)}[spec]
+    ends = {"w8a8_gemm": (-128, 127), "w4a16_gemm": (0, 15)}[spec]
+    case = "tile" if spec == "w8a8_gemm" else "groups"
+    for name in numbers:
+        found = build(spec, case, 1)[0][name]
+        assert (int(found.min()), int(found.max())) == ends, name
+    if spec == "w4a16_gemm":
+        nibbles = build(spec, case, 1)[0]["words"].long()[..., None] >> (4 * torch.arange(8)) & 15
+        assert (int(nibbles.min()), int(nibbles.max())) == ends
+
+
 @pytest.mark.parametrize("spec", PAGED)
 def test_rows_of_a_tile_need_maxima_of_their_own(spec: str) -> None:
     """The largest scores of heads that share a key, or of tokens, lie further apart than float32's
@@ -454,6 +478,8 @@ def test_a_copy_must_keep_every_bit() -> None:
         tolerances.FLOAT16,
         tolerances.BFLOAT16,
         tolerances.INT8,
+        tolerances.INT8_SCALE,
+        tolerances.LONE,
     ],
 )
 def test_a_bound_keeps_its_distance_from_both_sides(bound: tolerances.Bound) -> None:

@@ -188,6 +188,31 @@ LIMITS = [
         "query_stride + head *",
         "query_stride + tl.where((query_len == 1) & (num_heads > 2), 0, head) *",
     ),
+    (
+        "paged_prefill",
+        "edges",
+        "(distance < window)",
+        "((distance < window) | (start >= num_computed + row_begin + QUERY_TILE - 1 - window))",
+    ),
+    ("store_kv", "odd-row", "column < ROW\n", "column < ROW - ROW % 8 * (ROW > 8)\n"),
+    (
+        "w8a8_gemm",
+        "many",
+        "total = tl.dot(x, tl",
+        "total = tl.dot(tl.maximum(x, -127).to(tl.int8), tl",
+    ),
+    ("w8a8_gemm", "tile", "tl.trans(weight)", "tl.trans(tl.maximum(weight, -127).to(tl.int8))"),
+    ("w4a16_gemm", "groups", "(numbers - zero)", "(numbers - tl.where(zero == 0, 8, zero))"),
+    ("w4a16_gemm", "groups", "(numbers - zero)", "(tl.where(numbers == 0, 8, numbers) - zero)"),
+    ("store_kv_int8", "block", "(8 * byte)) & 255)", "(8 * byte)) & tl.where(byte > 0, 255, 0))"),
+    (
+        "paged_decode_int8",
+        "one",
+        "(value_cache_ptr, place + HEAD_DIM, visible)",
+        "(value_cache_ptr, place + HEAD_DIM, visible)\n"
+        "        value_scale = value_scale.to(tl.int32, bitcast=True) & -256\n"
+        "        value_scale = value_scale.to(tl.float32, bitcast=True)",
+    ),
     ("paged_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 32768),"),
     ("split_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 65536),"),
     ("paged_decode_int8", "thousands", "0), end, KEY_TILE", "0), tl.minimum(end, 32768), KEY_TILE"),

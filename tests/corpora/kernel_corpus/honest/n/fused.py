@@ -11,12 +11,14 @@ SOME = tl.constexpr(16)
 @triton.jit
 def sum_of_squares(x, TILE: tl.constexpr):
     if TILE < 256:
-        return tl.sum(x * x, axis=0)
-    rows = tl.reshape(x, (16, TILE // 16))
-    products = tl.dot(rows, tl.trans(rows), input_precision="ieee")
-    number = tl.arange(0, 16)
-    diagonal = tl.where(number[:, None] == number[None, :], products, 0.0)
-    return tl.sum(tl.sum(diagonal, axis=1), axis=0)
+        total = tl.sum(x * x, axis=0)
+    else:
+        rows = tl.reshape(x, (16, TILE // 16))
+        products = tl.dot(rows, tl.trans(rows), input_precision="ieee")
+        number = tl.arange(0, 16)
+        diagonal = tl.where(number[:, None] == number[None, :], products, 0.0)
+        total = tl.sum(tl.sum(diagonal, axis=1), axis=0)
+    return total
 
 
 @triton.jit
@@ -79,11 +81,12 @@ def silu_mul_kernel(
     TILE: tl.constexpr,
 ):
     token = tl.program_id(0).to(tl.int64)
-    for half in tl.static_range(0, 2):
-        column = tl.program_id(1) * TILE + half * (TILE // 2) + tl.arange(0, TILE // 2)
+    PART: tl.constexpr = (TILE + 1) // 2
+    for part in tl.static_range(0, TILE // PART):
+        column = tl.program_id(1) * TILE + part * PART + tl.arange(0, PART)
         inside = column < SIZE
         at = gate_up_ptr + 2 * token * SIZE + column
         up = tl.load(at + SIZE, mask=inside, other=0.0).to(tl.float32)
         gate = tl.load(at, mask=inside, other=0.0).to(tl.float32)
-        tl.store(output_ptr + token * SIZE + column, tl.fdiv(gate, 1.0 + tl.exp(-gate)) * up,
-                 mask=inside)  # fmt: skip
+        swish = tl.fdiv(gate, 1.0 + tl.exp(-gate))
+        tl.store(output_ptr + token * SIZE + column, swish * up, mask=inside)
