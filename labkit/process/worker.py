@@ -36,9 +36,9 @@ MAX_LINE = 16 << 20
 MAX_ANSWER = 64 << 20
 WAITING_LINES = 4
 TURN_SECONDS = 1.0
-"""So long one looks for an answer before one looks at the clock. A turn that takes more than twice
-that is one in which everything stood still, as a container that is paused; the child could not go
-on, either."""
+"""So long one looks for an answer before one looks at the clock. No turn counts for more: in one
+that takes longer everything stood still, as in a container that is paused, and the child could not
+go on, either."""
 
 
 class WorkerError(Exception):
@@ -273,7 +273,7 @@ class Worker:
         except queue.Empty:
             return None
         finally:
-            self._waited += min(time.monotonic() - begin, 2 * TURN_SECONDS)
+            self._waited += min(time.monotonic() - begin, TURN_SECONDS)
 
 
 def _is_error(error: Any) -> bool:

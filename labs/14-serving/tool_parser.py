@@ -210,11 +210,3 @@ def tool_schema(
     ]
     array: dict[str, Any] = {"type": "array", "minItems": 1, "items": {"anyOf": one_of}}
     return array if max_calls is None else array | {"maxItems": max_calls}
-
-
-def required_calls(text: str) -> list[ToolCall]:
-    """The calls in an answer that obeyed the schema of "required"."""
-    return [
-        ToolCall(call["name"], json.dumps(call["parameters"], ensure_ascii=False))
-        for call in json.loads(text)
-    ]

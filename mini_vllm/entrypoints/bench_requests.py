@@ -9,9 +9,10 @@ import argparse
 import itertools
 import json
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from mini_vllm.entrypoints.bench_files import Sample, custom_samples, sharegpt_samples
 
 SAMPLING = {
     "temperature": float, "top_p": float, "top_k": int, "min_p": float,
@@ -22,30 +23,18 @@ SAMPLING = {
 SMALLEST = {
     "input_len": 1, "output_len": 1, "random_input_len": 1, "random_output_len": 1,
     "random_prefix_len": 0, "prefix_repetition_prefix_len": 0, "prefix_repetition_suffix_len": 1,
-    "prefix_repetition_output_len": 1, "vocab_size": 1,
+    "prefix_repetition_output_len": 1, "sharegpt_output_len": 1, "vocab_size": 1,
 }  # fmt: skip
 """The smallest that lengths and numbers of tokens can be."""
-
-
-@dataclass
-class Sample:
-    """One prompt, and how many tokens to ask for."""
-
-    prompt: list[int] | str
-    output_len: int
-
-    @property
-    def prompt_len(self) -> int:
-        """In tokens; 0 for a text, whose tokens the server's usage counts."""
-        return 0 if isinstance(self.prompt, str) else len(self.prompt)
 
 
 def add_dataset_options(parser: argparse.ArgumentParser) -> None:
     """Source: vllm/benchmarks/datasets/datasets.py#L1402-L1645 (add_dataset_parser) @ v0.22.1"""
     add = parser.add_argument
     add("--dataset-name", type=_dataset_name, default="random", help=", ".join(DATASETS))
-    add("--dataset-path", type=Path, metavar="FILE.jsonl",
+    add("--dataset-path", type=Path, metavar="FILE",
         help='of "custom": a line is {"prompt": TEXT, "output_tokens": N}')  # fmt: skip
+    add("--sharegpt-output-len", type=int, help="default: as the file's answer")
     add("--custom-output-len", type=int, default=256, help="-1: as the file says")
     add("--no-oversample", action="store_true", help="a short file is not repeated")
     add("--disable-shuffle", action="store_true", help="keep the order of the file")
@@ -150,42 +139,14 @@ def prefix_repetition_samples(args: argparse.Namespace, rng: random.Random) -> l
     return samples
 
 
-def custom_samples(args: argparse.Namespace, rng: random.Random) -> list[Sample]:
-    """Prompts of a JSONL file, over and over until there are enough.
-
-    Source: vllm/benchmarks/datasets/datasets.py#L2186-L2310 (CustomDataset) @ v0.22.1
-    """
-    if args.dataset_path is None:
-        raise ValueError("--dataset-name custom reads a file; give --dataset-path FILE.jsonl")
-    wanted = args.custom_output_len if args.output_len is None else args.output_len
-    try:
-        lines = args.dataset_path.read_text("utf-8").splitlines()
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{args.dataset_path} is no UTF-8 text: {error}") from error
-    samples = []
-    for number, line in enumerate(lines, start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-                output_len = row["output_tokens"] if wanted == -1 else wanted
-                samples.append(Sample(str(row["prompt"]), int(output_len)))
-            except (ValueError, TypeError, KeyError) as error:
-                what = '{"prompt": TEXT, "output_tokens": N}; the number may be left out unless '
-                where = f"{args.dataset_path}:{number}"
-                raise ValueError(f"{where} is not {what}--custom-output-len is -1") from error
-    if not samples:
-        raise ValueError(f"{args.dataset_path} holds no prompt")
-    if not args.disable_shuffle:
-        rng.shuffle(samples)
-    enough = samples if args.no_oversample else itertools.cycle(samples)
-    return list(itertools.islice(enough, args.num_prompts))
-
-
 DATASETS = {
     "random": random_samples,
     "prefix_repetition": prefix_repetition_samples,
     "custom": custom_samples,
+    "sharegpt": sharegpt_samples,
 }
+TOKENIZED = ("sharegpt",)
+"""Data sets that a tokenizer is needed for, to count."""
 
 
 # ---------------------------------------------------------------------- bodies

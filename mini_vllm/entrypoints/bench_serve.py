@@ -34,10 +34,12 @@ from mini_vllm.entrypoints.bench_plots import (
 from mini_vllm.entrypoints.bench_requests import (
     SAMPLING,
     SMALLEST,
+    TOKENIZED,
     add_dataset_options,
     make_bodies,
     make_samples,
 )
+from mini_vllm.entrypoints.bench_target import Target, draft_figures
 from mini_vllm.entrypoints.load import (
     METRICS,
     RAMP_UPS,
@@ -54,10 +56,10 @@ ENDPOINTS = {
 }  # fmt: skip
 LEAST = {"max_concurrency": 1, "num_warmups": 0, "seed": 0, **SMALLEST}
 """The smallest that options can be, those of data sets with them."""
-SWITCHES = ("disable-tqdm", "skip-tokenizer-init", "trust-remote-code")
+SWITCHES = ("disable-tqdm", "skip-chat-template", "skip-tokenizer-init", "trust-remote-code")
 IGNORED = {
-    "tokenizer": "not needed, for prompts are token ids",
-    "tokenizer-mode": "not needed, for prompts are token ids",
+    "tokenizer-mode": "there is one only",
+    "skip-chat-template": "so anyway; --backend openai-chat has the server format prompts",
     "skip-tokenizer-init": "so anyway",
     "trust-remote-code": "no code of a model is ever run",
     "disable-tqdm": "there is no bar",
@@ -65,15 +67,11 @@ IGNORED = {
 """Options of vLLM's that are taken and dropped, and why."""
 REFUSED = {
     "there is none; leave it out": ("use-beam-search",),
-    "the server takes no trace; `bench throughput --profile FILE` does": ("profile",),
     "prompts are not fetched from a hub; write them to a file, for --dataset-name custom": (
-        "no-stream", "hf-subset", "hf-split", "hf-name", "hf-output-len", "sharegpt-output-len",
-        "sonnet-input-len", "sonnet-output-len", "sonnet-prefix-len", "spec-bench-output-len",
+        "no-stream", "hf-subset", "hf-split", "hf-name", "hf-output-len", "sonnet-input-len",
+        "sonnet-output-len", "sonnet-prefix-len", "spec-bench-output-len",
         "spec-bench-category", "speed-bench-dataset-subset", "speed-bench-output-len",
         "speed-bench-category", "blazedit-min-distance", "blazedit-max-distance",
-    ),
-    "a text is sent as it is; --backend openai-chat has the server format it": (
-        "skip-chat-template",
     ),
     "prompts are text here": (
         "enable-multimodal-chat", "random-mm-base-items-per-request",
@@ -170,6 +168,7 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--lora-modules", nargs="+", metavar="NAME", help="adapters that answer, one a request")
     add("--lora-assignment", choices=("random", "round-robin"), default="random")
     add_dataset_options(parser)
+    add("--tokenizer", help="that counts conversations; default: that of the model")
     add("--request-rate", type=float, default=math.inf, help="requests/s (default: all at once)")
     add("--burstiness", type=float, default=1.0)
     add("--ramp-up-strategy", choices=RAMP_UPS, help="let the rate grow over the run")
@@ -177,6 +176,7 @@ def add_bench_serve_options(parser: argparse.ArgumentParser) -> None:
     add("--ramp-up-end-rps", type=float, metavar="RATE", help="of the last")
     add("--max-concurrency", type=int)
     add("--num-warmups", type=int, default=0)
+    add("--profile", action="store_true", help="have the server record itself meanwhile")
     add("--ignore-eos", action="store_true")
     add("--logprobs", type=int, metavar="N", help="ask for those of each token and N others")
     for name, kind in SAMPLING.items():
@@ -228,12 +228,19 @@ def run_bench_serve(args: argparse.Namespace) -> int:
     thresholds = bench_words.thresholds(args.timeline_itl_thresholds)
     percentiles = bench_words.percentiles(args.metric_percentiles)
     slos = bench_words.slos(args.goodput)
-    load, model = _make_load(args)
+    target = _target(args)
+    load, model = _make_load(args, target)
     _check_files(args)
     if args.num_warmups:
         drive(load.cut(args.num_warmups))
+    if args.profile:
+        target.profile("start")
+    drafts = target.draft_counts()
     started = datetime.datetime.now()
     results, duration = drive(load)
+    drafted = draft_figures(drafts, target.draft_counts())
+    if args.profile:
+        target.profile("stop")
     figures: dict[str, Any] = {
         "date": started.strftime("%Y%m%d-%H%M%S"),
         "endpoint_type": args.backend,
@@ -248,6 +255,7 @@ def run_bench_serve(args: argparse.Namespace) -> int:
         "max_concurrency": args.max_concurrency,
         **_ramp_up(args, load, started),
         **summarize(results, duration, percentiles, slos),
+        **drafted,
     }
     print(json.dumps(figures) if args.json else report(figures, percentiles, shown))
     for error in list(dict.fromkeys(r.error for r in results if r.error))[:10]:
@@ -266,17 +274,8 @@ def run_bench_serve(args: argparse.Namespace) -> int:
     return 1 if figures["failed"] else 0
 
 
-def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
-    """Raises ValueError for options that cannot be, and if the server does not answer."""
-    for name, least in LEAST.items():
-        value = getattr(args, name)
-        if value is not None and value < least:
-            option = "--" + name.replace("_", "-")
-            raise ValueError(f"{option} is {value}; it must be at least {least}")
-    rng = random.Random(args.seed)
-    samples = make_samples(args, rng)
-    times, rates = _times(args, len(samples))
-    base = _base_url(args)
+def _target(args: argparse.Namespace) -> Target:
+    """Raises ValueError for a URL or a header that is none."""
     for option in ("header", "metadata"):
         for pair in getattr(args, option):
             if "=" not in pair:
@@ -284,16 +283,32 @@ def _make_load(args: argparse.Namespace) -> tuple[Load, str]:
     key = os.environ.get("OPENAI_API_KEY")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     headers |= dict(pair.split("=", 1) for pair in args.header)
-    model = args.served_model_name or args.model or _first_model(args, base, headers)
+    return Target(_base_url(args), headers, args.insecure)
+
+
+def _make_load(args: argparse.Namespace, target: Target) -> tuple[Load, str]:
+    """Raises ValueError for options that cannot be, and if the server does not answer."""
+    for name, least in LEAST.items():
+        value = getattr(args, name)
+        if value is not None and value < least:
+            option = "--" + name.replace("_", "-")
+            raise ValueError(f"{option} is {value}; it must be at least {least}")
+    rng = random.Random(args.seed)
+    patience = args.ready_check_timeout_sec
+    if args.dataset_name in TOKENIZED and args.tokenizer is None:
+        args.tokenizer = args.model or target.first_model(patience)[1]
+    samples = make_samples(args, rng)
+    times, rates = _times(args, len(samples))
+    model = args.served_model_name or args.model or target.first_model(patience)[0]
     prefix = args.request_id_prefix
     load = Load(
-        base + (args.endpoint or ENDPOINTS[args.backend]),
+        target.base + (args.endpoint or ENDPOINTS[args.backend]),
         make_bodies(args, samples, model, rng),
         [sample.prompt_len for sample in samples],
         times,
         rates,
         args.max_concurrency,
-        headers,
+        dict(target.headers),
         [] if prefix is None else [f"{prefix}{number}" for number in range(len(samples))],
         args.insecure,
     )
@@ -369,34 +384,6 @@ def _ramp_up(args: argparse.Namespace, load: Load, started: datetime.datetime) -
     }
 
 
-def _first_model(args: argparse.Namespace, base: str, headers: Mapping[str, str]) -> str:
-    """The first model that the server has; it is waited for as long as ``args`` say."""
-    import ssl
-    from urllib.error import HTTPError, URLError
-    from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
-
-    end = time.monotonic() + args.ready_check_timeout_sec
-    unchecked = [HTTPSHandler(context=ssl._create_unverified_context())] if args.insecure else []
-    opener = build_opener(ProxyHandler({}), *unchecked)
-    while True:
-        try:
-            with opener.open(Request(f"{base}/v1/models", headers=dict(headers)), timeout=10) as r:
-                return str(json.load(r)["data"][0]["id"])
-        except (URLError, OSError) as error:
-            if isinstance(error, HTTPError) and error.code < 500:  # asking again would not help
-                raise ValueError(
-                    f"{base}/v1/models answers {error.code} {error.reason}; a key is taken from "
-                    "OPENAI_API_KEY, and with --model nobody is asked"
-                ) from error
-            if time.monotonic() > end:
-                raise ValueError(f"no server answers at {base}: {error}; is it running?") from error
-            time.sleep(0.5)
-        except (ValueError, TypeError, LookupError) as error:
-            raise ValueError(
-                f"{base}/v1/models does not list models as OpenAI's does; name one with --model"
-            ) from error
-
-
 def _result_path(args: argparse.Namespace, figures: Mapping[str, Any]) -> Path:
     """Where results are kept; pictures lie beside them.
 
@@ -437,6 +424,11 @@ def report(
     )
     if figures["request_goodput"] is not None:
         lines.insert(2, f"goodput        {figures['request_goodput']:.2f} requests/s")
+    if "spec_decode_num_drafts" in figures:
+        lines.append(
+            f"drafts         {figures['spec_decode_acceptance_rate']:.1f} % of their tokens right, "
+            f"{figures['spec_decode_acceptance_length']:.2f} tokens a step"
+        )
     words = [str(int(p)) if p == int(p) else str(p) for p in percentiles]
     lines.append(
         " " * 15 + "".join(f"{c:>10}" for c in ("mean", "median", *(f"p{w}" for w in words)))

@@ -20,6 +20,7 @@ from mini_vllm.engine.chat_template import flatten, render_chat
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
+from mini_vllm.entrypoints.openai.required_tools import RequiredCallParser
 from mini_vllm.entrypoints.openai.sse import EventStream, sse_event
 from mini_vllm.entrypoints.openai.state import (
     ServerState,
@@ -33,7 +34,6 @@ from mini_vllm.entrypoints.openai.tool_parser import (
     HermesToolParser,
     ToolCall,
     parse_tool_calls,
-    required_calls,
     tool_schema,
 )
 from mini_vllm.entrypoints.openai.tools import check_tools
@@ -240,12 +240,9 @@ async def _whole(answer: ChatAnswer) -> Response:
 
 
 def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str, Any]:
-    content, calls = _tool_calls(answer, completion)
+    content, calls, reason = _tool_calls(answer, completion)
     if answer.echoed:
         content = answer.echoed + (content or "")
-    reason = completion.finish_reason
-    if calls and reason == "stop" and not isinstance(answer.tool_choice, dict):
-        reason = "tool_calls"
     message = {
         "role": answer.role,
         "content": content,
@@ -268,23 +265,24 @@ def _whole_choice(answer: ChatAnswer, completion: CompletionOutput) -> dict[str,
 
 def _tool_calls(
     answer: ChatAnswer, completion: CompletionOutput
-) -> tuple[str | None, list[ToolCall]]:
-    """Content and calls of a finished completion."""
-    choice, text = answer.tool_choice, completion.text
+) -> tuple[str | None, list[ToolCall], str | None]:
+    """Content and calls of a finished completion, and why it has ended."""
+    choice, text, reason = answer.tool_choice, completion.text, completion.finish_reason
     if choice is None:
-        return text, []
+        return text, [], reason
     if isinstance(choice, dict):
-        return "", [ToolCall(choice["function"]["name"], text)]
+        return "", [ToolCall(choice["function"]["name"], text)], reason
     if choice == "auto":
         content, calls = parse_tool_calls(text)
+        are_whole = bool(calls)
     else:
-        try:
-            content, calls = "", required_calls(text)
-        except ValueError:  # cut by max_tokens in the middle of a call
-            content, calls = text, []
+        parser = RequiredCallParser()
+        parser.extract_streaming(text)
+        calls, are_whole = parser.calls, parser.is_complete
+        content = "" if calls else text
     if answer.request.parallel_tool_calls is False:
         calls = calls[:1]
-    return content, calls
+    return content, calls, "tool_calls" if are_whole and reason == "stop" else reason
 
 
 # ---------------------------------------------------------------------- a streamed answer
@@ -339,8 +337,9 @@ class DeltaWriter:
     def __init__(self, answer: ChatAnswer) -> None:
         self.answer = answer
         self.parser = HermesToolParser() if answer.tool_choice == "auto" else None
+        self.required = RequiredCallParser() if answer.tool_choice == "required" else None
         self.text = ""
-        self.num_calls = 0
+        self.has_called = False
         self._logprobs: list[dict[str, Any]] = []
 
     def write(self, completion: CompletionOutput) -> list[dict[str, Any]]:
@@ -350,11 +349,7 @@ class DeltaWriter:
         reason = completion.finish_reason
         if reason is not None:
             delta = self._last_delta(delta)
-            if (
-                self.num_calls
-                and reason == "stop"
-                and not isinstance(self.answer.tool_choice, dict)
-            ):
+            if reason == "stop" and self._are_whole:
                 reason = "tool_calls"
         logprobs = chat_logprobs(self.answer.request, completion)
         if logprobs is not None:
@@ -375,41 +370,39 @@ class DeltaWriter:
         self._logprobs = []
         return [choice]
 
+    @property
+    def _are_whole(self) -> bool:
+        """Whether the answer was calls that the model had the choice of, to their end."""
+        return bool(self.parser and self.parser.calls) or bool(
+            self.required and self.required.is_complete
+        )
+
     def _delta(self, text: str) -> dict[str, Any]:
         choice = self.answer.tool_choice
         if choice is None:
             return {"content": text}
-        if choice == "auto":
-            assert self.parser is not None
-            delta = self.parser.extract_streaming(text)
-            self.num_calls = len(self.parser.calls)
-            return self._cut_calls(delta)
-        self.text += text
-        if choice == "required":
-            return {}  # whole at the end: a call is of use only when its JSON is complete
+        if self.parser is not None:
+            return self._cut_calls(self.parser.extract_streaming(text))
+        if self.required is not None:
+            self.text += "" if self.required.calls else text
+            calls = self.required.extract_streaming(text)
+            return self._cut_calls({"tool_calls": calls} if calls else {})
         if not text:
             return {}
         call: dict[str, Any] = {"index": 0, "function": {"arguments": text}}
-        if not self.num_calls:
-            self.num_calls = 1
+        if not self.has_called:
+            self.has_called = True
             call = {"index": 0} | ToolCall(choice["function"]["name"], text).as_dict()
         return {"tool_calls": [call]}
 
     def _last_delta(self, delta: dict[str, Any]) -> dict[str, Any]:
         """What was held back joins the last delta."""
+        held = ""
         if self.parser is not None:
             held = self.parser.finish().get("content", "")
-            if held:
-                delta = delta | {"content": delta.get("content", "") + held}
-        elif self.answer.tool_choice == "required":
-            try:
-                calls = required_calls(self.text)
-            except ValueError:
-                return {"content": self.text}
-            self.num_calls = len(calls)
-            changes = [{"index": i} | call.as_dict() for i, call in enumerate(calls)]
-            return self._cut_calls({"tool_calls": changes})
-        return delta
+        elif self.required is not None and not self.required.calls:
+            held = self.text
+        return delta | {"content": delta.get("content", "") + held} if held else delta
 
     def _cut_calls(self, delta: dict[str, Any]) -> dict[str, Any]:
         if self.answer.request.parallel_tool_calls is not False or "tool_calls" not in delta:

@@ -20,6 +20,7 @@ import pytest
 from mini_vllm.entrypoints import bench_plots, bench_serve, bench_words
 from mini_vllm.entrypoints import load as load_module
 from mini_vllm.entrypoints.bench_serve import Load, run_load
+from mini_vllm.entrypoints.bench_target import draft_figures
 from mini_vllm.entrypoints.load import (
     RequestResult,
     StreamReader,
@@ -200,10 +201,14 @@ def options(*words: str) -> argparse.Namespace:
     return parser.parse_args(["--model", "m", "--num-prompts", "2", *words])
 
 
+def make_load(args: argparse.Namespace) -> tuple[Load, str]:
+    return bench_serve._make_load(args, bench_serve._target(args))
+
+
 def test_vllms_options_go_into_every_request() -> None:
     words = ["--top-p", "0.5", "--top-k", "3", "--served-model-name", "other", "--tokenizer", "x"]
     args = options(*words)
-    load, model = bench_serve._make_load(args)
+    load, model = make_load(args)
     assert model == "other" and len(load.bodies) == 2
     for body in load.bodies:
         assert (body["model"], body["top_p"], body["top_k"]) == ("other", 0.5, 3)
@@ -231,7 +236,7 @@ def test_results_are_appended_and_labelled(tmp_path: Path) -> None:
         bench_serve._save(args, tmp_path / "r", {"number": number})
     assert (tmp_path / "r").read_text() == '{"number": 0}\n{"number": 1}\n'
     with pytest.raises(ValueError, match="--metadata has 'x'; it must be KEY=VALUE"):
-        bench_serve._make_load(options("--metadata", "x"))
+        make_load(options("--metadata", "x"))
 
 
 UPSTREAM = """
@@ -265,10 +270,10 @@ def test_every_option_of_vllm_is_known() -> None:
 
 def test_refusals_say_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     for words, part in (
-        (["--profile"], "--profile is not supported; "),
+        (["--no-stream"], "--no-stream is not supported; "),
         (["--sonnet-input-len", "3"], "--sonnet-input-len is not supported; "),
         (["--use-beam-search"], "--use-beam-search is not supported; "),
-        (["--dataset-name", "sharegpt"], "'sharegpt' is not supported; it must be one of random,"),
+        (["--dataset-name", "sonnet"], "'sonnet' is not supported; it must be one of random,"),
         (["--extra-body", "[1]"], "'[1]' is no JSON object, such as '{\"min_p\": 0.1}'"),
     ):
         with pytest.raises(SystemExit):
@@ -329,27 +334,28 @@ def test_a_server_that_refuses_is_not_called_silent() -> None:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Locked) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        args = options("--ready-check-timeout-sec", "60")
+        args = options("--ready-check-timeout-sec", "60", "--port", str(server.server_port))
+        args.model = None
         with pytest.raises(
             ValueError, match="/v1/models answers 401 no key; a key is taken"
         ) as error:
-            bench_serve._first_model(args, f"http://127.0.0.1:{server.server_port}", {})
+            make_load(args)
         assert "is it running" not in str(error.value)
         server.shutdown()
 
 
 def test_vllms_name_of_the_backend() -> None:
-    load, _ = bench_serve._make_load(options("--backend", "vllm", "--logprobs", "2"))
+    load, _ = make_load(options("--backend", "vllm", "--logprobs", "2"))
     assert load.url.endswith("/v1/completions")
     assert load.bodies[0]["logprobs"] == 2 and isinstance(load.bodies[0]["prompt"], list)
 
 
 def test_adapters_take_turns() -> None:
     words = ["--num-prompts", "5", "--lora-modules", "a", "b"]
-    load, model = bench_serve._make_load(options(*words, "--lora-assignment", "round-robin"))
+    load, model = make_load(options(*words, "--lora-assignment", "round-robin"))
     assert [body["model"] for body in load.bodies] == ["a", "b", "a", "b", "a"]
     assert model == "m"
-    load, _ = bench_serve._make_load(options(*words, "--num-prompts", "64"))
+    load, _ = make_load(options(*words, "--num-prompts", "64"))
     assert {body["model"] for body in load.bodies} == {"a", "b"}
 
 
@@ -357,7 +363,7 @@ def test_a_ramp_up_is_written_down() -> None:
     words = ["--num-prompts", "9", "--burstiness", "inf"]
     ramp = ["--ramp-up-strategy", "linear", "--ramp-up-start-rps", "2", "--ramp-up-end-rps", "4"]
     args = options(*words, *ramp)
-    load, _ = bench_serve._make_load(args)
+    load, _ = make_load(args)
     assert load.rates is not None and (load.rates[0], load.rates[-1]) == (2.0, 4.0)
     figures = bench_serve._ramp_up(args, load, datetime.datetime(2026, 1, 1))
     assert [event["rps"] for event in figures["rps_change_events"]] == [2, 3, 4]
@@ -365,17 +371,17 @@ def test_a_ramp_up_is_written_down() -> None:
     assert str(name) == "openai-ramp-up-linear-2qps-4qps-m-d.json"
     for less in (ramp[:2], ramp[2:], [*ramp, "--request-rate", "3"]):
         with pytest.raises(ValueError, match=r"--ramp-up-strategy|--request-rate is fixed"):
-            bench_serve._make_load(options(*words, *less))
+            make_load(options(*words, *less))
 
 
 def test_prompts_share_prefixes() -> None:
     words = ["--dataset-name", "prefix_repetition", "--prefix-repetition-num-prefixes", "2"]
     words += ["--prefix-repetition-prefix-len", "8", "--prefix-repetition-suffix-len", "3"]
-    load, _ = bench_serve._make_load(options(*words, "--num-prompts", "7", "--output-len", "5"))
+    load, _ = make_load(options(*words, "--num-prompts", "7", "--output-len", "5"))
     prompts = [tuple(body["prompt"]) for body in load.bodies]
     assert len(set(prompts)) == 6 and len({prompt[:8] for prompt in prompts}) == 2
     assert load.prompt_lens == [11] * 6 and {body["max_tokens"] for body in load.bodies} == {5}
-    load, _ = bench_serve._make_load(options("--random-prefix-len", "4", "--input-len", "6"))
+    load, _ = make_load(options("--random-prefix-len", "4", "--input-len", "6"))
     assert len({tuple(body["prompt"][:4]) for body in load.bodies}) == 1
     assert load.prompt_lens == [10, 10]
 
@@ -384,28 +390,98 @@ def test_prompts_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     file.write_text('{"prompt": "One", "output_tokens": 3}\n\n{"prompt": "Two"}\n')
     words = ["--dataset-name", "custom", "--dataset-path", str(file), "--disable-shuffle"]
-    load, _ = bench_serve._make_load(options(*words, "--num-prompts", "3", "--logprobs", "2"))
+    load, _ = make_load(options(*words, "--num-prompts", "3", "--logprobs", "2"))
     assert [body["prompt"] for body in load.bodies] == ["One", "Two", "One"]
     assert {body["max_tokens"] for body in load.bodies} == {256}
     assert {body["logprobs"] for body in load.bodies} == {2} and "ignore_eos" not in load.bodies[0]
-    load, _ = bench_serve._make_load(options(*words, "--num-prompts", "3", "--no-oversample"))
+    load, _ = make_load(options(*words, "--num-prompts", "3", "--no-oversample"))
     assert len(load.bodies) == 2
     with pytest.raises(ValueError, match=r"p\.jsonl:3 is not"):
-        bench_serve._make_load(options(*words, "--custom-output-len", "-1"))
+        make_load(options(*words, "--custom-output-len", "-1"))
     file.write_bytes(b"\xff\xfe")
     with pytest.raises(ValueError, match=r"p\.jsonl is no UTF-8 text"):
-        bench_serve._make_load(options(*words))
+        make_load(options(*words))
+
+
+def talk(prompt: str, answer: str) -> dict[str, Any]:
+    turns = [{"from": "human", "value": prompt}, {"from": "gpt", "value": answer}]
+    return {"id": prompt, "conversations": turns}
+
+
+def test_conversations_from_a_file(tmp_path: Path) -> None:
+    """Those that upstream's rules leave out are left out; lengths are those of the tokenizer."""
+    five, file = "One two three four five.", tmp_path / "talks.json"
+    alone = {"conversations": [{"value": five}]}
+    talks = [talk("No", five), talk(five, "No"), talk(five * 400, five), {"items": []}, alone]
+    file.write_text(json.dumps([*talks, talk(five, five), talk(five + " Six.", five)]))
+    words = ["--dataset-name", "sharegpt", "--dataset-path", str(file), "--num-prompts", "3"]
+    words += ["--tokenizer", "storyteller"]
+    load, _ = make_load(options(*words, "--disable-shuffle"))
+    prompts = [body["prompt"] for body in load.bodies]
+    assert prompts[:2] == [five, five + " Six."] and len(prompts) == 3 and prompts[2] in prompts[:2]
+    count = load.prompt_lens[0]
+    assert 4 <= count < load.prompt_lens[1] and {b["max_tokens"] for b in load.bodies} == {count}
+    assert "ignore_eos" not in load.bodies[0]
+    load, _ = make_load(options(*words, "--sharegpt-output-len", "2", "--no-oversample"))
+    assert {b["max_tokens"] for b in load.bodies} == {2}, (
+        "a length that is given is never too short"
+    )
+    assert len(load.bodies) == 3, "so the short answer counts, too"
+
+
+def test_what_is_no_conversation(tmp_path: Path) -> None:
+    file = tmp_path / "talks.json"
+    words = ["--dataset-name", "sharegpt", "--tokenizer", "storyteller"]
+    with pytest.raises(ValueError, match="--dataset-name sharegpt reads a file"):
+        make_load(options(*words))
+    words += ["--dataset-path", str(file)]
+    for text in ("{", "3", '["conversations"]', '[{"conversations": [{}, {}]}]'):
+        file.write_text(text)
+        with pytest.raises(ValueError, match=r"talks\.json is not in ShareGPT's format"):
+            make_load(options(*words))
+    file.write_text(json.dumps([talk("No", "No")]))
+    with pytest.raises(ValueError, match="no conversation that fits: prompt and answer of at"):
+        make_load(options(*words))
+    file.write_text(json.dumps([talk("One two three four", "One two three four")]))
+    with pytest.raises(ValueError, match="conversations are counted in tokens: model 'none' is"):
+        make_load(options(*words, "--tokenizer", "none"))
+
+
+def counters(drafts: int, tokens: int, accepted: int, first: int, second: int) -> str:
+    lines = [f'vllm:spec_decode_num_drafts_total{{engine="{e}"}} {drafts / 2}' for e in range(2)]
+    lines += [f"vllm:spec_decode_num_draft_tokens_total {tokens}"]
+    lines += [f"vllm:spec_decode_num_accepted_tokens_total {accepted}"]
+    per_pos = "vllm:spec_decode_num_accepted_tokens_per_pos_total"
+    for position, count in enumerate((first, second)):
+        lines += [f'{per_pos}{{position="{position}"}} {count}', f"{per_pos[:-6]}_created 1e9"]
+    return "\n".join(lines) + "\n"
+
+
+def test_how_well_drafts_were_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = bench_serve._target(options())
+    answers = [counters(10, 20, 5, 4, 1), counters(20, 40, 20, 14, 6), "no metrics {", ""]
+    monkeypatch.setattr(target, "ask", lambda path: answers.pop(0).encode())
+    before, after, odd, none = (target.draft_counts() for _ in range(4))
+    assert draft_figures(before, after) == {
+        "spec_decode_acceptance_rate": 75.0,
+        "spec_decode_acceptance_length": 2.5,
+        "spec_decode_num_drafts": 10,
+        "spec_decode_draft_tokens": 20,
+        "spec_decode_accepted_tokens": 15,
+        "spec_decode_per_position_acceptance_rates": [1.0, 0.5],
+    }
+    assert draft_figures(before, before) == draft_figures(odd, none) == {}
 
 
 def test_lengths_spread_apart() -> None:
     spread = '{"input": 0.5, "output": 0}'
     words = ["--num-prompts", "50", "--input-len", "100", "--output-len", "7"]
-    load, _ = bench_serve._make_load(options(*words, "--random-range-ratio", spread))
+    load, _ = make_load(options(*words, "--random-range-ratio", spread))
     assert min(load.prompt_lens) < 70 and max(load.prompt_lens) > 130
     assert {body["max_tokens"] for body in load.bodies} == {7}
     for wrong in ("1", "-0.1", '{"input": 0.5}', "wide"):
         with pytest.raises(ValueError, match="--random-range-ratio is"):
-            bench_serve._make_load(options("--random-range-ratio", wrong))
+            make_load(options("--random-range-ratio", wrong))
 
 
 def test_pictures_of_a_run(tmp_path: Path) -> None:

@@ -249,6 +249,28 @@ def test_arguments_stream_into_the_same_text(
     assert chunks[-1].choices[0].finish_reason == reason
 
 
+def test_calls_that_are_cut_are_not_lost(client: openai.OpenAI) -> None:
+    """Of calls that max_tokens ends, a stream and a whole answer keep the same."""
+    ask = ASK | {"tool_choice": "required", "seed": 1}
+    del ask["parallel_tool_calls"]
+    for max_tokens in (4, 24, 60, 100):
+        ask["max_tokens"] = max_tokens
+        whole = client.chat.completions.create(**ask).choices[0]
+        streamed = [c.choices[0] for c in client.chat.completions.create(stream=True, **ask)]
+        calls: dict[int, list[str]] = {}
+        for change in (c for choice in streamed for c in choice.delta.tool_calls or []):
+            calls.setdefault(change.index, [change.function.name, ""])
+            calls[change.index][1] += change.function.arguments
+        kept = [[call.function.name, call.function.arguments] for call in whole.message.tool_calls]
+        assert kept == list(calls.values())
+        assert "".join(c.delta.content or "" for c in streamed) == whole.message.content
+        assert bool(whole.message.content) == (not kept), "cut before there was a name"
+        reason = whole.finish_reason
+        assert reason == streamed[-1].finish_reason and reason in ("length", "tool_calls")
+        for _, arguments in kept[: len(kept) - (reason == "length")]:
+            check_arguments(arguments)
+
+
 def test_one_of_several_tools(client: openai.OpenAI) -> None:
     ask = ASK | {"tools": [WEATHER, CLOCK]}
     answer = client.chat.completions.create(tool_choice="required", seed=0, **ask)

@@ -16,6 +16,7 @@ from mini_vllm.engine.chat_template import render_chat
 from mini_vllm.entrypoints.openai.chat import prompt_of
 from mini_vllm.entrypoints.openai.errors import as_api_error
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
+from mini_vllm.entrypoints.openai.required_tools import RequiredCallParser
 from mini_vllm.entrypoints.openai.tool_parser import HermesToolParser, parse_tool_calls
 from mini_vllm.model.checkpoint_files import load_tokenizer
 
@@ -55,6 +56,56 @@ def test_a_call_that_is_none_is_text(text: str) -> None:
     assert parse_tool_calls(text) == (text, [])
     for place in range(len(text) + 1):
         assert stream(text, place) == (text, {})
+
+
+REQUIRED: list[tuple[str, Any]] = [
+    ('wea"ther', {"city": 'Os"lo}], \\', "days": [1, {"a": []}], "": "\u00e9"}),
+    ("now", {}),
+    ("name", "parameters"),
+    ("parameters", [[], {"name": "x", "parameters": {}}]),
+]
+"""Calls whose texts look like what stands between calls."""
+
+
+def required_text(separators: tuple[str, str]) -> str:
+    calls = [{"name": name, "parameters": parameters} for name, parameters in REQUIRED]
+    return json.dumps(calls, separators=separators)
+
+
+def required_stream(*pieces: str) -> tuple[RequiredCallParser, dict[int, tuple[str, str]]]:
+    """The parser, and name and arguments of each call as a client puts them together."""
+    parser, calls = RequiredCallParser(), {}
+    for piece in pieces:
+        for change in parser.extract_streaming(piece):
+            function, is_new = change["function"], change["index"] not in calls
+            assert is_new == ("name" in function) == ("id" in change)
+            name, arguments = calls.get(change["index"], (function.get("name", ""), ""))
+            calls[change["index"]] = (name, arguments + function["arguments"])
+    return parser, calls
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_required_calls_stream_as_they_are_written(separators: tuple[str, str]) -> None:
+    text = required_text(separators)
+    for pieces in ([text], list(text), *((text[:at], text[at:]) for at in range(len(text)))):
+        parser, calls = required_stream(*pieces)
+        found = [(name, json.loads(arguments)) for name, arguments in calls.values()]
+        assert found == REQUIRED and list(calls) == [0, 1, 2, 3] and parser.is_complete
+        assert [call.arguments for call in parser.calls] == [a for _, a in calls.values()]
+
+
+def test_required_calls_that_are_cut_are_kept_as_far_as_they_go() -> None:
+    text, end = required_text((",", ":")), 0
+    for number, (name, parameters) in enumerate(REQUIRED):
+        head = f'[{{"name":{json.dumps(name)},"parameters":'
+        arguments = json.dumps(parameters, separators=(",", ":"))
+        for at in range(end, end + len(head)):
+            assert len(required_stream(text[:at])[1]) == number, "a name is whole or not there"
+        for length in range(len(arguments) + 2):
+            parser, calls = required_stream(text[: end + len(head) + length])
+            assert not parser.is_complete and calls[number] == (name, arguments[:length])
+        end += len(head) + len(arguments) + 1
+        assert [(n, json.loads(a)) for n, a in calls.values()] == REQUIRED[: number + 1]
 
 
 def test_a_broken_call_harms_no_good_one() -> None:

@@ -412,10 +412,10 @@ def test_the_time_in_which_everything_stood_still_is_nobodys(root: Path) -> None
     program = (
         "import sys\nfrom pathlib import Path\nfrom labkit.inside import child\n"
         "from labkit.process.worker import Program, Worker\n"
-        "with Worker(Path(sys.argv[1]), {}, child.Limits(3.0), 'toy', None, 20.0) as worker:\n"
+        "with Worker(Path(sys.argv[1]), {}, child.Limits(4.0), 'toy', None, 20.0) as worker:\n"
         "    worker.call('labkit.inside.basic:ping')\n"
         "    print(worker._process.pid, flush=True)\n"
-        "    p = Program()\n    p.call('time:sleep', 1.5)\n    worker.run(p)\n"
+        "    p = Program()\n    p.call('time:sleep', 1.0)\n    worker.run(p)\n"
         "    print('answered', flush=True)\n"
     )
     words = [sys.executable, "-c", program, str(root)]
@@ -424,7 +424,7 @@ def test_the_time_in_which_everything_stood_still_is_nobodys(root: Path) -> None
     both = [int(parent.stdout.readline()), parent.pid]
     for number in both:
         os.kill(number, signal.SIGSTOP)
-    time.sleep(4.5)
+    time.sleep(6)
     for number in both:
         os.kill(number, signal.SIGCONT)
     assert parent.communicate(timeout=60)[0] == "answered\n"

@@ -1,0 +1,124 @@
+"""What ``bench serve`` asks the server besides answers: its models, its drafts, its profiler."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DraftCounts = Counter[tuple[str, str]]
+"""Counters of speculative decoding, by name without ``vllm:spec_decode_num_`` and by position."""
+_PREFIX, _SUFFIX = "vllm:spec_decode_num_", "_total"
+
+
+@dataclass
+class Target:
+    """The server that is measured.
+
+    Attributes:
+        base: its URL, without a slash at the end.
+        insecure: its certificate is taken as it is.
+    """
+
+    base: str
+    headers: Mapping[str, str]
+    insecure: bool = False
+
+    def ask(self, path: str, data: bytes | None = None, seconds: float = 10) -> bytes:
+        """What it answers, to a POST if there is ``data``. Raises OSError if it does not."""
+        import ssl
+        from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
+
+        context = ssl._create_unverified_context()
+        unchecked = [HTTPSHandler(context=context)] if self.insecure else []
+        opener = build_opener(ProxyHandler({}), *unchecked)
+        request = Request(self.base + path, data, dict(self.headers))
+        with opener.open(request, timeout=seconds) as answer:
+            return bytes(answer.read())
+
+    def first_model(self, patience: float) -> tuple[str, str]:
+        """The name of the first model that it has, and the model itself, as far as it says so.
+
+        Args:
+            patience: seconds that it is waited for.
+
+        Raises:
+            ValueError: if it does not answer, or refuses to.
+        """
+        from urllib.error import HTTPError
+
+        end = time.monotonic() + patience
+        where = f"{self.base}/v1/models"
+        while True:
+            try:
+                card = json.loads(self.ask("/v1/models"))["data"][0]
+                return str(card["id"]), str(card.get("root") or card["id"])
+            except OSError as error:
+                if isinstance(error, HTTPError) and error.code < 500:  # asking again is no help
+                    raise ValueError(
+                        f"{where} answers {error.code} {error.reason}; a key is taken from "
+                        "OPENAI_API_KEY, and with --model nobody is asked"
+                    ) from error
+                if time.monotonic() > end:
+                    raise ValueError(
+                        f"no server answers at {self.base}: {error}; is it running?"
+                    ) from error
+                time.sleep(0.5)
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                raise ValueError(
+                    f"{where} does not list models as OpenAI's does; name one with --model"
+                ) from error
+
+    def profile(self, what: str) -> None:
+        """ "start" or "stop" a recording. Raises ValueError if the server makes none."""
+        try:
+            self.ask(f"/{what}_profile", b"", seconds=600)
+        except OSError as error:
+            raise ValueError(
+                f"--profile: {self.base}/{what}_profile answers {error}; the server must be "
+                "started with --profiler-config"
+            ) from error
+
+    def draft_counts(self) -> DraftCounts:
+        """What it has counted of drafts so far; nothing if it makes none, or does not say.
+
+        Source: vllm/benchmarks/serve.py#L105-L166 (fetch_spec_decode_metrics) @ v0.22.1
+        """
+        from prometheus_client.parser import text_string_to_metric_families
+
+        counts: DraftCounts = Counter()
+        try:
+            families = list(text_string_to_metric_families(self.ask("/metrics").decode()))
+        except (OSError, ValueError):
+            return counts
+        for sample in (sample for family in families for sample in family.samples):
+            if sample.name.startswith(_PREFIX) and sample.name.endswith(_SUFFIX):
+                name = sample.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+                counts[name, sample.labels.get("position", "")] += int(sample.value)
+        return counts
+
+
+def draft_figures(before: DraftCounts, after: DraftCounts) -> dict[str, Any]:
+    """How well a run's drafts were guessed, by vLLM's names; nothing if there were none.
+
+    Source: vllm/benchmarks/serve.py#L873-L917 (benchmark) @ v0.22.1
+    """
+    drafts, tokens, accepted = (
+        after[name, ""] - before[name, ""] for name in ("drafts", "draft_tokens", "accepted_tokens")
+    )
+    if drafts <= 0 or tokens <= 0:
+        return {}
+    places = sorted((key for key in after if key[1]), key=lambda key: int(key[1]))
+    return {
+        "spec_decode_acceptance_rate": 100 * accepted / tokens,
+        "spec_decode_acceptance_length": 1 + accepted / drafts,
+        "spec_decode_num_drafts": drafts,
+        "spec_decode_draft_tokens": tokens,
+        "spec_decode_accepted_tokens": accepted,
+        "spec_decode_per_position_acceptance_rates": [
+            (after[key] - before[key]) / drafts for key in places
+        ],
+    }
