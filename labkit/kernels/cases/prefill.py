@@ -191,8 +191,8 @@ PAGED_PREFILL = (
         "far", "queries 2^30 elements apart", "float16",
         prefill([(2, 3), (3, 0), (1, 20)], 2, 1, 32, 16, change=far_queries),
     ),
-    Case("far-output", "more than 2^32 results, of which these are the last", "float16",
-         behind(2**32 // (32 * 128), prefill([(3, 4), (2, 0)], 16, 2, 128, 16))),
+    Case("far-output", "behind 2^24 tokens, and more than 2^32 results", "float16",
+         behind(2**24 + 1, prefill([(3, 4), (2, 0)], 2, 1, 128, 16))),
     Case(
         "far-table", "rows of the block table 2^30 elements apart", "float16",
         prefill([(1, 3), (1, 0), (2, 20), (1, 1), (1, 2), (1, 18)], 2, 1, 32, 16,

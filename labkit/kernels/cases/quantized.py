@@ -33,8 +33,7 @@ NOBODYS = -128
 
 
 def whole(draw: Draw, *shape: int, bits: int = 8) -> Tensor:
-    """Whole numbers of so many bits, about as often small as large: int8. The smallest, which has
-    no counterpart above zero, is among many."""
+    """Whole numbers of so many bits, about as often small as large: int8."""
     largest = 2 ** (bits - 1) - 1
     numbers = draw.normal(*shape) * largest / 3
     return numbers.round().clamp(-largest - 1, largest).to(torch.int8)
@@ -204,6 +203,7 @@ def w8a8(
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
         x, weight = whole(draw, count, columns), whole(draw, rows, columns)
+        x[-1, -1], weight[0, 0] = -128, -128
         if extreme:
             x, weight = (torch.where(t >= 0, 127, -127).to(torch.int8) for t in (x, weight))
             weight[0], x[0] = 127, 127  # a sum of columns * 16129

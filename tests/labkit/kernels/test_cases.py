@@ -13,7 +13,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from labkit.kernels import cases
-from labkit.kernels.cases import SPECS, build, cases_of
+from labkit.kernels.cases import SPECS, build, cases_of, find_case
 from labkit.kernels.cases.draw import Draw, lazy_zeros
 from labkit.kernels.cases.pages import IMPOSSIBLE_BLOCK
 from labkit.kernels.verdict import numbers as verdict
@@ -284,17 +284,14 @@ def test_a_lone_token_is_judged_by_what_one_product_rounds(spec: str) -> None:
         assert window == 1 or length == 1
 
 
-@pytest.mark.parametrize("spec", ["w8a8_gemm", "w4a16_gemm"])
-def test_whole_numbers_reach_both_ends_of_their_range(spec: str) -> None:
-    numbers = {"w8a8_gemm": ("x", "weight"), "w4a16_gemm": ("zero",)}[spec]
-    ends = {"w8a8_gemm": (-128, 127), "w4a16_gemm": (0, 15)}[spec]
-    case = "tile" if spec == "w8a8_gemm" else "groups"
-    for name in numbers:
-        found = build(spec, case, 1)[0][name]
-        assert (int(found.min()), int(found.max())) == ends, name
-    if spec == "w4a16_gemm":
-        nibbles = build(spec, case, 1)[0]["words"].long()[..., None] >> (4 * torch.arange(8)) & 15
-        assert (int(nibbles.min()), int(nibbles.max())) == ends
+def test_quantised_numbers_reach_both_ends_of_their_range() -> None:
+    problem = build("w8a8_gemm", "tile", 1)[0]
+    for name in ("x", "weight"):
+        assert (int(problem[name].min()), int(problem[name].max())) == (-128, 127), name
+    problem = build("w4a16_gemm", "groups", 1)[0]
+    nibbles = problem["words"].long()[..., None] >> (4 * torch.arange(8)) & 15
+    for numbers in (nibbles, problem["zero"]):
+        assert (int(numbers.min()), int(numbers.max())) == (0, 15)
 
 
 @pytest.mark.parametrize("spec", PAGED)
@@ -468,6 +465,21 @@ def test_a_copy_must_keep_every_bit() -> None:
     assert not verdict.differ(want.clone(), want, tolerances.EXACT).why
     assert verdict.differ(torch.tensor([-0.0, float("nan"), 1e-40]), want, tolerances.EXACT).why
     assert verdict.differ(torch.tensor([0.0, float("nan"), 0.0]), want, tolerances.EXACT).why
+
+
+def test_a_wrong_token_is_shown_in_full_and_a_joined_split_by_its_axes() -> None:
+    judge = verdict.Judge("rejection_random_sample", find_case("rejection_random_sample", "one"), 1)
+    want = torch.tensor([[1_040_660_123, -1]])
+    found = verdict.differ(torch.tensor([[18, -1]]), want, tolerances.EXACT)
+    said = "output[request 0, place 0] differs: it is 18, and must be 1040660123"
+    assert judge._finding("output", found).message == said
+    judge = verdict.Judge("split_decode", find_case("split_decode", "one"), 1)
+    for name, place in (("joined lse", "[request 0, head 1]"), ("output", "[request 0, head 1, ")):
+        wrong = judge.expected[name].clone()
+        wrong[0, 1] += 1
+        bound = tolerances.bound("split_decode", "float32")
+        found = verdict.differ(wrong, judge.expected[name], bound)
+        assert judge._finding(name, found).message.startswith(name + place)
 
 
 @pytest.mark.parametrize(

@@ -181,6 +181,12 @@ LIMITS = [
         (spec, "many-blocks", *BLOCK)
         for spec in ("paged_decode", "split_decode", "paged_prefill", "paged_decode_int8")
     ),
+    (
+        "paged_prefill",
+        "far-output",
+        "query_start_loc_ptr + request)",
+        "query_start_loc_ptr + request).to(tl.float32).to(tl.int32)",
+    ),
     ("paged_prefill", "twins", "head // GROUP\n", "tl.where(query_len == 1, 0, head // GROUP)\n"),
     (
         "paged_prefill",

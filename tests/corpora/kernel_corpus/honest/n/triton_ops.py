@@ -77,7 +77,7 @@ def lora_expand_kernel(
     column = (tl.program_id(1) - part * tiles) * OUT_TILE + tl.arange(0, OUT_TILE)
     column += tl.load(slice_starts_ptr + part)
     known = column < tl.load(slice_starts_ptr + part + 1)
-    if slot < 0 or left <= 0:
+    if slot < 0 or left <= 0 or tl.max(known.to(tl.int32), axis=0) == 0:
         return
     number = tl.arange(0, ROW_TILE)
     real = number < left
