@@ -91,8 +91,8 @@ MOVES = ("blocks_to_swap_out", "blocks_to_swap_in", "blocks_to_copy")
 
 def make_engine(scheduler_cls: type[Scheduler] = MovingScheduler) -> Any:
     """The bundled model on the CPU, with room for every scene."""
+    from mini_vllm.engine.checked_config import make_engine_config
     from mini_vllm.engine.core import EngineCore
-    from mini_vllm.engine.llm import make_engine_config
 
     config = make_engine_config(
         MODEL,

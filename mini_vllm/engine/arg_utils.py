@@ -11,6 +11,7 @@ from typing import Any
 from mini_vllm.config import EngineConfig
 from mini_vllm.config.options import add_engine_options, given_options
 from mini_vllm.engine.async_llm import AsyncEngineArgs
+from mini_vllm.engine.checked_config import make_engine_config
 
 __all__ = ["AsyncEngineArgs", "EngineArgs"]
 
@@ -29,7 +30,7 @@ class EngineArgs:
 
     def create_engine_config(self) -> EngineConfig:
         """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
-        return EngineConfig.from_kwargs(self.model, **self.options)
+        return make_engine_config(self.model, **self.options)
 
     @staticmethod
     def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

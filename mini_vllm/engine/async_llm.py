@@ -26,6 +26,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
+from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.controls import EngineControls
 from mini_vllm.engine.dp_process_client import DataParallelProcessClient
@@ -109,7 +110,7 @@ class AsyncEngineArgs:
 
     def create_engine_config(self) -> EngineConfig:
         """Raises ValueError or TypeError for what ``LLM`` would refuse, too."""
-        return EngineConfig.from_kwargs(self.model, **self.options)
+        return make_engine_config(self.model, **self.options)
 
 
 def check_rank(rank: int | None, num_engines: int) -> None:

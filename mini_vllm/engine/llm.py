@@ -12,20 +12,18 @@ from typing import Any
 
 from tqdm import tqdm
 
-from mini_vllm.config import EngineConfig, ModelConfig
 from mini_vllm.config.vllm_names import refuse
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.chat_template import render_chat
+from mini_vllm.engine.checked_config import make_engine_config, recommended_params
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.errors import show
 from mini_vllm.executor.base import Method
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model.checkpoint_files import load_tokenizer
-from mini_vllm.model.config import load_config
-from mini_vllm.model.generation import default_sampling_params
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
@@ -477,25 +475,6 @@ class LLM:
                 sizes[output.request_id] = _size(output)
                 yield output
             waiting = [o for o in waiting if not (o.finished and _size(o) == sizes[o.request_id])]
-
-
-def recommended_params(model: ModelConfig) -> dict[str, Any]:
-    """Fields of `SamplingParams` for requests that bring none; see `model.generation`."""
-    return default_sampling_params(
-        model.model, model.generation_config, model.override_generation_config
-    )
-
-
-def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
-    """:meth:`EngineConfig.from_kwargs`, for a model that is there.
-
-    Raises:
-        FileNotFoundError: if there is no such model.
-    """
-    config = EngineConfig.from_kwargs(model, **options)
-    load_config(config.model.model, config.model.hf_overrides)
-    recommended_params(config.model)
-    return config
 
 
 def _size(output: RequestOutput) -> tuple[int, int, bool]:

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -84,6 +85,8 @@ def bind(host: str, port: int, uds: str | None) -> socket.socket:
 
 def _remove_stale(path: Path) -> None:
     """A socket file that a killed server has left behind: nobody answers at it."""
+    if path.exists() and not path.is_socket():
+        raise ValueError(f"--uds: {path} is there, and no socket; remove it, or choose another")
     if not path.is_socket():
         return
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
@@ -91,6 +94,28 @@ def _remove_stale(path: Path) -> None:
             probe.connect(str(path))
         except ConnectionRefusedError:
             path.unlink()
+
+
+class SocketFile:
+    """The file of a server's Unix socket, which the server that has made it removes.
+
+    It does so while it still listens. Later the file may be that of another server, which has
+    found nobody at the old one; and whoever has removed the file by hand may have started one, too.
+    """
+
+    def __init__(self, path: str | None) -> None:
+        self.path = path
+        self.made = self._look()
+
+    def _look(self) -> tuple[int, int] | None:
+        with contextlib.suppress(OSError, TypeError):
+            found = os.stat(self.path)  # type: ignore[arg-type]
+            return found.st_dev, found.st_ino
+        return None
+
+    def remove(self) -> None:
+        if self.path and self.made == self._look():
+            Path(self.path).unlink(missing_ok=True)
 
 
 class _Server(uvicorn.Server):
@@ -101,7 +126,9 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse.Namespace) -> int:
+def serve_http(
+    app: Any, state: ServerState, sock: socket.socket, file: SocketFile, args: argparse.Namespace
+) -> int:
     """Serve until SIGTERM or SIGINT, or until the engine dies; the exit code."""
     config = uvicorn.Config(
         app,
@@ -126,15 +153,17 @@ def serve_http(app: Any, state: ServerState, sock: socket.socket, args: argparse
     try:
         # uvloop's event loop and httptools' parser where they are installed: uvicorn picks them.
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            return runner.run(_serve(server, state, sock, args))
+            return runner.run(_serve(server, state, sock, file, args))
     finally:
         state.engine.shutdown()
-        if args.uds:
-            Path(args.uds).unlink(missing_ok=True)
 
 
 async def _serve(
-    server: uvicorn.Server, state: ServerState, sock: socket.socket, args: argparse.Namespace
+    server: uvicorn.Server,
+    state: ServerState,
+    sock: socket.socket,
+    file: SocketFile,
+    args: argparse.Namespace,
 ) -> int:
     asked, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -157,6 +186,7 @@ async def _serve(
     if stop.done() and not died:
         await drain(state, args.shutdown_timeout, hurried)
     await _until_answered(state, time.monotonic() + LAST_ANSWERS_SECONDS)
+    file.remove()
     server.should_exit = True
     for other in (watch, stop):
         other.cancel()

@@ -150,7 +150,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         options: of the engine, as ``LLM`` takes them.
     """
     from mini_vllm.engine.async_llm import AsyncEngineArgs, AsyncLLM
-    from mini_vllm.engine.llm import recommended_params
+    from mini_vllm.engine.checked_config import recommended_params
     from mini_vllm.entrypoints.openai.state import ServerState
     from mini_vllm.observability.metrics import PrometheusRecorder
 
@@ -231,7 +231,7 @@ def _check_template(text: str, where: str) -> None:
 
 def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Listen, load the model, serve until told to stop. 0 after a clean shutdown."""
-    from mini_vllm.entrypoints.launcher import bind, serve_http
+    from mini_vllm.entrypoints.launcher import SocketFile, bind, serve_http
     from mini_vllm.entrypoints.openai import dev
     from mini_vllm.entrypoints.openai.api_server import build_app
 
@@ -239,14 +239,19 @@ def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
     dev.is_enabled()
     # Before the model is loaded: a port that is taken is known in a second.
     socket = bind(args.host, args.port, args.uds)
-    state = make_state(args, options)
-    app = build_app(
-        state,
-        api_keys(args),
-        args.allowed_origins,
-        args.allowed_methods,
-        args.allowed_headers,
-        args.allow_credentials,
-        args.root_path,
-    )
-    return serve_http(app, state, socket, args)
+    file = SocketFile(args.uds)
+    try:
+        state = make_state(args, options)
+        app = build_app(
+            state,
+            api_keys(args),
+            args.allowed_origins,
+            args.allowed_methods,
+            args.allowed_headers,
+            args.allow_credentials,
+            args.root_path,
+        )
+    except BaseException:
+        file.remove()
+        raise
+    return serve_http(app, state, socket, file, args)

@@ -43,6 +43,8 @@ _FIELDS = {field.name for field in dataclasses.fields(SamplingParams)} | {
 }
 _CONSTRAINTS = tuple(f"{option.value} " for option in StructuredOutputOptions)
 _BLAMED = ((_CONSTRAINTS, "structured_outputs"), ("kv_transfer_params ", "kv_transfer_params"))
+OWN_FAULT = (*_CONSTRAINTS, "kv_transfer_params ", "no token is left to sample")
+"""How the engine begins to say that a request cannot be served as it is, whoever asks again."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -97,11 +99,11 @@ def as_api_error(error: BaseException) -> APIError:
 
 
 def of_output(message: str) -> APIError:
-    """What a client is told of a request that the engine has given up: its own constraint may be
-    to blame, as is found out only when that is compiled, or KV of another prompt."""
-    if param := _blamed(message):
-        return APIError(message, HTTPStatus.BAD_REQUEST, param)
-    return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
+    """What a client is told of a request that the engine has given up: its own constraints may be
+    to blame, as is found out only when they are compiled or met, or KV of another prompt."""
+    is_own = message.startswith(OWN_FAULT)
+    status = HTTPStatus.BAD_REQUEST if is_own else HTTPStatus.INTERNAL_SERVER_ERROR
+    return APIError(message, status, _blamed(message))
 
 
 def _blamed(message: str) -> str | None:

@@ -16,6 +16,7 @@ from starlette.responses import PlainTextResponse, Response
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.entrypoints.openai.protocol import LoadLoRARequest, UnloadLoRARequest
 from mini_vllm.entrypoints.openai.state import ServerState
+from mini_vllm.errors import show
 from mini_vllm.lora.request import LoRARequest
 
 _changing = asyncio.Lock()
@@ -33,10 +34,12 @@ async def load(state: ServerState, request: LoadLoRARequest, headers: Headers) -
     async with _changing:
         known = state.loras.get(name)
         if name in state.served_model_names:
-            raise APIError(f"{name!r} is the model's own name; choose another", param="lora_name")
+            raise APIError(
+                f"{show(name)} is the model's own name; choose another", param="lora_name"
+            )
         if known is not None and not request.load_inplace:
             raise APIError(
-                f"the adapter {name!r} is loaded already; unload it first, or set load_inplace",
+                f"the adapter {show(name)} is loaded already; unload it first, or set load_inplace",
                 param="lora_name",
             )
         number = known.lora_int_id if known else 1 + max(_numbers(state), default=0)
@@ -61,7 +64,7 @@ async def unload(state: ServerState, request: UnloadLoRARequest, headers: Header
         if name not in state.loras:
             known = ", ".join(map(repr, state.loras)) or "none"
             raise APIError(
-                f"there is no adapter {name!r}; loaded are {known}",
+                f"there is no adapter {show(name)}; loaded are {known}",
                 HTTPStatus.NOT_FOUND,
                 "lora_name",
             )

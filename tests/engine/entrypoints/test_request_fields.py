@@ -119,6 +119,16 @@ def test_fields_that_cannot_be_obeyed(
     assert error["param"] in change
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_wishes_that_leave_no_token_are_the_clients_own(server: Server, stream: bool) -> None:
+    """A client that takes it for the server's failure asks again, in vain."""
+    wishes = {"allowed_token_ids": [5], "structured_outputs": {"choice": ["yes"]}}
+    answer = server.post("/v1/completions", prompt="Once", stream=stream, **wishes)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["type"]) == (400, "BadRequestError")
+    assert error["message"].startswith("no token is left to sample")
+
+
 def test_a_prompt_is_cut(server: Server) -> None:
     ids = server.post("/tokenize", prompt="Once upon a time there was").json()["tokens"]
     for change, want in (

@@ -22,7 +22,7 @@ import pytest
 
 from mini_vllm.entrypoints import serve
 from mini_vllm.entrypoints.cli import build_parser
-from mini_vllm.entrypoints.launcher import bind
+from mini_vllm.entrypoints.launcher import SocketFile, bind
 from tests.engine.entrypoints.server import ROOT, SLOW, SMALL, Server, running
 
 LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
@@ -287,7 +287,7 @@ def test_where_nobody_can_listen(tmp_path: Path) -> None:
     for host, uds, part in (
         ("", str(tmp_path / "no" / "s"), "No such file or directory; make the folder first"),
         ("", str(tmp_path / ("x" * 200)), "path too long; a path may have about 100 bytes"),
-        ("", str(file), "in use; is another server there? choose another --port or --uds"),
+        ("", str(file), f"--uds: {file} is there, and no socket; remove it, or choose another"),
         ("192.0.2.1", None, "--host must be an address of this machine"),
         ("no such host", None, "--host must be an address of this machine"),
     ):
@@ -303,6 +303,39 @@ def test_a_unix_socket(tmp_path: Path) -> None:
         assert answer.status_code == 200
         assert server.stop() == 0
     assert not Path(path).exists()
+
+
+def test_a_socket_file_is_removed_by_its_own_server_only(tmp_path: Path) -> None:
+    """One that ended late took away the address of the server that had come after it."""
+    path = str(tmp_path / "s")
+    old, old_file = bind("", 0, path), SocketFile(path)
+    with pytest.raises(ValueError, match="in use; is another server there"):
+        bind("", 0, path)
+    os.unlink(path)  # by hand, for a new server
+    new, new_file = bind("", 0, path), SocketFile(path)
+    old_file.remove()
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+    new_file.remove()
+    new_file.remove()
+    assert not Path(path).exists()
+    old.close()
+    new.close()
+
+
+def test_no_socket_file_is_left_by_a_server_that_could_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("mini_vllm.engine.async_llm.load_tokenizer", lambda _: pytest.fail("slow"))
+    path, model = tmp_path / "s", tmp_path / "no-model"
+    for text, part in ((None, "does not exist"), ("[]", "must be a JSON object")):
+        if text is not None:
+            model.mkdir()
+            (model / "config.json").write_text(text)
+        args = build_parser().parse_args(["serve", str(model), "--uds", str(path)])
+        with pytest.raises((ValueError, FileNotFoundError), match=part):
+            serve.run_serve(args, {})
+        assert not path.exists()
 
 
 def test_tls(tmp_path: Path) -> None:

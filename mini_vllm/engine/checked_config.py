@@ -1,0 +1,30 @@
+"""The settings of an engine whose model is there, checked before seconds go into anything else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.config import EngineConfig, ModelConfig
+from mini_vllm.model.config import load_config
+from mini_vllm.model.generation import default_sampling_params
+
+
+def recommended_params(model: ModelConfig) -> dict[str, Any]:
+    """Fields of `SamplingParams` for requests that bring none; see `model.generation`."""
+    return default_sampling_params(
+        model.model, model.generation_config, model.override_generation_config
+    )
+
+
+def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
+    """:meth:`EngineConfig.from_kwargs`, for a model that is there.
+
+    Raises:
+        FileNotFoundError: if there is no such model.
+        ValueError: that names the file, for one that says what cannot be.
+    """
+    config = EngineConfig.from_kwargs(model, **options)
+    load_config(config.model.model, config.model.hf_overrides)
+    recommended_params(config.model)
+    return config
