@@ -416,6 +416,7 @@ REDUCE_SPLITS = (
     Case("hundreds", "150 requests", "bfloat16", reduce(150, 1, 2, 16)),
     Case("head-96", "5 heads of 96, 17 splits", "float16", reduce(2, 5, 17, 96)),
     Case("odd", "3 splits, 80 features", "bfloat16", reduce(2, 3, 3, 80)),
+    Case("head-70", "5 splits, 70 features", "float32", reduce(2, 3, 5, 70)),
     Case("empty", "empty splits, and a request without context", "float32",
          reduce(3, 2, 8, 32, empty=(2, 6, 7))),
     Case("far", "splits whose masses differ by e^1000", "float32", reduce(2, 2, 4, 64, spread=1e3)),

@@ -171,7 +171,23 @@ BLOCK = (
     " other=0).to(tl.int64)\n        slot",
     " other=0).to(tl.float32).to(tl.int64)\n        slot",
 )
+COUNT = "tl.load(num_tokens_ptr + segment)"
 LIMITS = [
+    *(
+        (spec, "many-tiles", COUNT, f"{COUNT}.to(tl.{kind}).to(tl.int32)")
+        for spec in ("lora_shrink", "lora_expand")
+        for kind in ("int16", "float16")
+    ),
+    *(
+        (spec, "rank-5", "in_rank = rank < RANK", "in_rank = rank < RANK - RANK % 2 * (RANK > 2)")
+        for spec in ("lora_shrink", "lora_expand")
+    ),
+    (
+        "reduce_splits",
+        "head-70",
+        "in_head = dim < HEAD_DIM",
+        "in_head = dim < HEAD_DIM - HEAD_DIM % 4",
+    ),
     *(
         (spec, "apart", *TOGETHER)
         for spec in ("paged_decode", "paged_prefill", "paged_decode_int8")
@@ -199,6 +215,10 @@ LIMITS = [
         "edges",
         "(distance < window)",
         "((distance < window) | (start >= num_computed + row_begin + QUERY_TILE - 1 - window))",
+    ),
+    *(
+        ("rejection_random_sample", "deep", ends, f"{ends}.to(tl.float32).to(tl.int32)")
+        for ends in ("tl.load(draft_ends_ptr + request - 1)", "tl.load(draft_ends_ptr + request)")
     ),
     ("store_kv", "odd-row", "column < ROW\n", "column < ROW - ROW % 8 * (ROW > 8)\n"),
     (

@@ -209,7 +209,7 @@ LARGE_CASES: dict[str, set[str]] = {
     "w4a16_gemm": {"far", "long-output", "long-weight"},
     "store_kv_int8": {"big-cache", "deep", "far"},
     "paged_decode_int8": {"big-cache", "far", "many-blocks", "thousand"},
-    "rejection_random_sample": {"far", "far-drafts"},
+    "rejection_random_sample": {"deep", "far", "far-drafts"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots", "long-hidden"},
 }
