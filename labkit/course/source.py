@@ -6,6 +6,7 @@ from __future__ import annotations
 import ast
 import io
 import textwrap
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -67,6 +68,31 @@ def parse(text: str, filename: str = "<source>") -> ast.Module:
             raise
         said = f"line {line} holds an unresolved merge"
         raise UnresolvedMerge(said, (filename, line, 1, None)) from None
+
+
+def compiled(text: str, filename: str = "<source>") -> list[tuple[int, str]]:
+    """Go further than `parse`: an `await` outside of an `async def`, a `return` outside of any
+    function and the like are found by Python's compiler alone.
+
+    Returns:
+        (line, what it warns of): `is` beside a number, a pair that is asserted, "\\d" in a text.
+
+    Raises:
+        SyntaxError: the text is not Python.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            compile(parse(text, filename), filename, "exec", dont_inherit=True)
+        except (RecursionError, MemoryError):
+            pass  # judged all the same: `labkit.process.overlay` compiles it in another way
+        except SyntaxError as error:
+            lines = lines_of(text)
+            error.text = error.text or (lines[error.lineno - 1] if error.lineno else None)
+            raise
+    kinds = SyntaxWarning | DeprecationWarning
+    told = [w for w in caught if isinstance(w.message, kinds) and w.filename == filename]
+    return sorted({(w.lineno, str(w.message)) for w in told})
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,11 @@ def _differences(name: str, mine: Definition, theirs: Definition) -> Iterator[st
         yield f"{name} is an `async def`: a call only makes a coroutine, {nothing_runs} `def`."
     if _yields(mine) and not _yields(theirs):
         yield f"{name} has a `yield`: a call only makes a generator, {nothing_runs} function."
+    if _yields(theirs) and (line := _returns(mine) if _yields(mine) else 0):
+        yield (
+            f"{name} yields, so what its `return` in line {line} gives reaches nobody: `yield` it,"
+            " then `return` alone."
+        )
     above, given = (list(map(ast.unparse, node.decorator_list)) for node in (mine, theirs))
     for lost in given:
         if lost not in above:
@@ -53,9 +58,22 @@ def _differences(name: str, mine: Definition, theirs: Definition) -> Iterator[st
 
 def _yields(node: ast.AST) -> bool:
     """Whether it is a generator; one that it defines inside does not count."""
+    return any(isinstance(part, ast.Yield | ast.YieldFrom) for part in _parts(node))
+
+
+def _returns(node: ast.AST) -> int:
+    """The line of its first `return` with a value; 0 if there is none."""
+    found = [p.lineno for p in _parts(node) if isinstance(p, ast.Return) and p.value is not None]
+    return min(found, default=0)
+
+
+def _parts(node: ast.AST) -> Iterator[ast.AST]:
+    """All that a function is made of, without the functions that it defines inside."""
     inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.GeneratorExp)
-    parts = [part for part in ast.iter_child_nodes(node) if not isinstance(part, inner)]
-    return any(isinstance(part, ast.Yield | ast.YieldFrom) or _yields(part) for part in parts)
+    for part in ast.iter_child_nodes(node):
+        if not isinstance(part, inner):
+            yield part
+            yield from _parts(part)
 
 
 def _fits(mine: ast.arguments, theirs: ast.arguments) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import contextlib
+import os
 import re
 from collections import Counter
 from dataclasses import dataclass
@@ -58,10 +60,17 @@ CIRCULAR = (
 )
 
 
-FUTURE_FIRST = (
-    "A line of code stands above `from __future__ import annotations`, which must be the first:"
-    " move it below."
-)
+SYNTAX = {
+    "from __future__ imports must": "A line of code stands above `from __future__ import"
+    " annotations`, which must be the first: move it below.",
+    "outside async function": "`await`, `async for` and `async with` belong inside of an"
+    " `async def`: has the `async` before its `def` gone?",
+    "outside function": "It belongs inside of a function: is the line indented far enough?",
+    "inconsistent use of tabs": "Tabs and blanks are mixed: indent with four blanks everywhere.",
+    "'return' with value in async generator": "A function that is `async` and has a `yield` gives"
+    " each value by a `yield`; `return` alone ends it.",
+}
+"""What a compiler says -> what it means for somebody who hears it for the first time."""
 
 
 def before(phase: Phase, notebook: bool = True) -> Problem | None:
@@ -83,6 +92,7 @@ def before(phase: Phase, notebook: bool = True) -> Problem | None:
             if unmerged:
                 return _merge_problem(text, unmerged, shown, phase)
             known = source.functions(text, shown)
+            source.compiled(text, shown)
         except source.UnresolvedMerge as error:
             return _merge_problem(text, error.lineno or 1, shown, phase)
         except SyntaxError as error:
@@ -158,11 +168,25 @@ def _syntax_problem(error: SyntaxError, shown: str, phase: Phase) -> Problem:
     if error.text:
         code = error.text.rstrip("\n")
         lines += [f"  {code}", "  " + " " * ((error.offset or 1) - 1) + "^"]
+    lines += [means for says, means in SYNTAX.items() if says in error.msg]
+    if "__future__" in error.msg and imports_vllm(phase):
+        lines.append(UPSTREAM_IMPORT)
     return Problem(
         f"{shown}:{line} is not Python yet.",
         tuple(lines),
         f"mend line {line} (or the one above it), then make lab-{phase.number}",
     )
+
+
+def warned(phase: Phase) -> list[str]:
+    """What Python warns of in the learner's files, and not in what was given."""
+    found = []
+    for module in phase.modules:
+        with contextlib.suppress(OSError, SyntaxError):
+            shown = phase.lab_path(module)
+            told = source.compiled(read_python(phase.lab_file(module)), shown)
+            found += [f"{shown}:{line}: Python warns: {what}" for line, what in told]
+    return found
 
 
 def notices(phase: Phase) -> list[str]:
@@ -206,8 +230,6 @@ def import_problem(phase: Phase, text: str) -> Problem:
     said = [last, *about_module(last, phase)]
     said += [KEYBOARD] if "reading from stdin" in last else []
     said += [CIRCULAR] if "partially initialized module" in last else []
-    if "from __future__ imports must" in last:
-        said += [FUTURE_FIRST, *([UPSTREAM_IMPORT] if imports_vllm(phase) else [])]
     return Problem(what, tuple(said), f"mend {place or 'that'}, then make lab-{phase.number}")
 
 
@@ -273,6 +295,17 @@ def _one(kind: str) -> str:
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 
+def _not_awaited(test: Test, phase: Phase) -> list[str]:
+    """Calls in the learner's files that only made a coroutine, which nothing has run."""
+    labs = f"{phase.labs}{os.sep}"
+    places = {(Path(f).name, line) for f, line in test.detail.get("not_awaited", []) if labs in f}
+    return [
+        f"What is called in {name}:{line} is `async` and was not awaited, so nothing of it ran: put"
+        " `await` before the call."
+        for name, line in sorted(places)
+    ]
+
+
 def explain(test: Test, phase: Phase) -> list[str]:
     """What most probably went wrong, in sentences; [] if the comparison says it all."""
     detail, place = test.detail, place_of(test, phase)
@@ -299,6 +332,7 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(f"Out of memory at {phase.memory_mb} MB: does a list grow in a loop? {where}")
     elif error == "OSError" and "File too large" in detail.get("message", ""):
         found.append(f"It printed without an end, so it was stopped. {where}")
+    found += _not_awaited(test, phase)
     exercise = next((each for each in phase.exercises if each.id == test.task), None)
     found += declared_otherwise(phase, exercise) if exercise else []
     returned = detail.get("returned")
@@ -309,7 +343,7 @@ def explain(test: Test, phase: Phase) -> list[str]:
         )
     elif returned:
         found.append(
-            f"{returned['function']} returned {_one(returned['type'])};"
+            f"{returned['function']} {returned['verb']} {_one(returned['type'])};"
             f" its signature promises {returned['promised']}."
         )
     if detail.get("printed_lines", 0) > 20:

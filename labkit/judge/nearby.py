@@ -31,11 +31,23 @@ def like_file(path: Path) -> str:
     return found[0] if len(found) == 1 else ""
 
 
+def like_folder(path: Path) -> str:
+    """The one other folder beside that of a missing file, and none of the course's, that holds a
+    file of this name, "labs/mine"; "" if there is none."""
+    folder = path.parent
+    ours = {each.name for each in (folder.parents[1] / "phases").iterdir()}
+    found = [p.parent for p in folder.parent.glob(f"*/{path.name}") if p.parent.name not in ours]
+    return f"{folder.parent.name}/{found[0].name}" if len(found) == 1 else ""
+
+
 def why_missing(path: Path, shown: str) -> tuple[tuple[str, ...], str]:
     """Of a lab file that is not there: what is known, and the command that brings it back; "" where
     only the skeleton is left."""
     if path.is_symlink():
         return (f"It is a link to {os.readlink(path)}, where nothing is.",), ""
+    if not path.parent.exists() and (moved := like_folder(path)):
+        folder = Path(shown).parent.as_posix()
+        return (f"{folder} is gone; {moved} holds a {path.name}.",), f'mv "{moved}" {folder}'
     other = like_file(path)
     if not other:
         return ("Your backups, if any, lie in .labkit/backups/.",), ""

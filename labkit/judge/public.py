@@ -263,6 +263,9 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
             tests[event["id"]] = Test(event["id"], name, event["title"], task_of(name))
         elif event["event"] == "broken":
             broken = broken or event["text"]
+        elif event["event"] == "not awaited":
+            if event["id"] in tests:
+                tests[event["id"]].detail.setdefault("not_awaited", []).append(event["at"])
         elif event["id"] in tests:
             _finish(tests[event["id"]], event)
     if not events and not done.timed_out:

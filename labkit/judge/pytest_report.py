@@ -11,10 +11,12 @@ from __future__ import annotations
 import gc
 import json
 import os
+import re
 import sys
 import threading
 import time
-from collections.abc import Generator
+import warnings
+from collections.abc import Collection, Generator
 from pathlib import Path
 from typing import Any
 
@@ -130,10 +132,18 @@ class Reporter:
         }
         if report.failed and report.when != "call":
             record["message"] = str(report.longrepr)[-MAX_TEXT:]
-        printed = report.capstdout + report.capstderr
+        printed = _own_frames(report.capstdout + report.capstderr, self.watched)
         record["printed_lines"] = printed.count("\n")
         record["printed"] = printed[:MAX_TEXT]
         self.write(record | self.extra.pop(report.nodeid, {}))
+
+    def pytest_warning_recorded(
+        self, warning_message: warnings.WarningMessage, nodeid: str
+    ) -> None:
+        """That a coroutine was never awaited is told when the test is over, and never by it."""
+        if re.fullmatch("coroutine '.+' was never awaited", str(warning_message.message)):
+            at = (warning_message.filename, warning_message.lineno)
+            self.write({"event": "not awaited", "id": nodeid, "at": at})
 
     def pytest_runtest_teardown(self, item: pytest.Item) -> None:
         if self.hangs >= MAX_HANGS:
@@ -173,6 +183,20 @@ def _without_ours(frames: list[tuple[str, int, str]]) -> list[tuple[str, int, st
     ours = str(Path(__file__).parents[1])
     found = [f for f in frames if "site-packages" not in f[0] and not f[0].startswith(ours)]
     return found if len(found) <= 40 else found[:20] + found[-20:]
+
+
+def _own_frames(printed: str, files: Collection[str]) -> str:
+    """What was printed, its tracebacks with the lines of these files alone: a process that ends by
+    an exception prints all that Python did to start it."""
+    kept, is_foreign = [], False
+    for line in printed.splitlines(keepends=True):
+        if line.startswith('  File "'):
+            is_foreign = line.split('"')[1] not in files
+        elif not line.startswith("    "):  # the code of a frame stands below it
+            is_foreign = False
+        if not is_foreign:
+            kept.append(line)
+    return "".join(kept)
 
 
 def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Find out whether a function of the learner returned something else than its signature promises.
 
 Only used on a test that has failed: the test runs once more under a profiler that looks at what the
-watched functions return.
+watched functions return, or yield, in whichever thread.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import dis
 import inspect
 import re
 import sys
+import threading
 import typing
+from collections.abc import Generator, Iterable, Iterator
 from types import CodeType, FrameType, UnionType
 from typing import Any
 
 ARRAY = r"numpy\.ndarray\[(?:Any|tuple\[[^]]*\]), numpy\.dtype\[(.*?)\]\]"
 """How Python writes what a signature calls `NDArray[np.int64]`."""
-_LAZY = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class _Found(BaseException):
@@ -32,7 +33,8 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
         watched: file -> qualified function name -> module, the holes of the phase.
 
     Returns:
-        {"file", "function", "type", "promised"}: names of the types.
+        {"file", "function", "verb", "type", "promised"}: names of the types; the verb is
+        "returned", or "yielded" of a generator.
     """
     found: list[dict[str, str]] = []
     promises: dict[CodeType, Any] = {}
@@ -41,31 +43,35 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
         code = frame.f_code
         if event != "return" or found or code.co_qualname not in watched.get(code.co_filename, {}):
             return
-        if code.co_flags & _LAZY:
+        yields = bool(code.co_flags & inspect.CO_GENERATOR)
+        if code.co_flags & inspect.CO_ASYNC_GENERATOR or not _gives(frame, yields, value):
             return
-        if value is None and not dis.opname[code.co_code[frame.f_lasti]].startswith("RETURN"):
-            return  # left by an exception
         if code not in promises:
-            promises[code] = _promise(frame, code.co_qualname)
+            promise = _promise(frame, code.co_qualname)
+            promises[code] = _each_of(promise) if yields else promise
         promise = promises[code]
         if promise is not None and not _fits(value, promise):
             found.append(
                 {
                     "file": code.co_filename,
                     "function": code.co_qualname,
+                    "verb": "yielded" if yields else "returned",
                     "type": type(value).__name__,
                     "promised": _name(promise),
                 }
             )
-            raise _Found
+            if threading.current_thread() is threading.main_thread():
+                raise _Found  # of another, Python would print it
 
     previous = sys.getprofile()
     sys.setprofile(profiler)
+    threading.setprofile(profiler)  # ranks, for one, are threads that a test starts
     try:
         item.runtest()
     except BaseException:
         pass
     finally:
+        threading.setprofile(None)
         sys.setprofile(previous)
     return found[0] if found else None
 
@@ -85,6 +91,21 @@ def _promise(frame: FrameType, name: str) -> Any:
         return typing.get_type_hints(target).get("return")
     except Exception:
         return None
+
+
+def _gives(frame: FrameType, yields: bool, value: Any) -> bool:
+    """Whether a function gives its caller a value here: not where it is left by an exception, a
+    coroutine only waits, or a generator ends."""
+    where = dis.opname[frame.f_code.co_code[frame.f_lasti]]
+    if yields:  # Python 3.13 stands behind the yield already
+        return where in ("YIELD_VALUE", "RESUME") and value is not None
+    return where.startswith("RETURN")
+
+
+def _each_of(promise: Any) -> Any:
+    """Of what a generator promises, the type of each that it yields; None if it does not say."""
+    parts = typing.get_args(promise)
+    return parts[0] if typing.get_origin(promise) in (Iterator, Iterable, Generator) else None
 
 
 def _fits(value: Any, promise: Any) -> bool:

@@ -123,7 +123,7 @@ def show_notices(out: Screen, phase: Phase) -> None:
     begun = unfinished.found(phase.root)
     if begun:
         out.line(f"note: {begun}; `make undo` takes it back", "yellow")
-    for notice in diagnose.notices(phase):
+    for notice in [*diagnose.warned(phase), *diagnose.notices(phase)]:
         out.line(f"note: {notice}", "yellow")
 
 
@@ -194,9 +194,14 @@ def next_step(
             blank = [] if failed and len(exercise.functions) > 1 else holes.get(exercise.id, [])
             where = place_to_edit(phase, exercise, result.of_task(exercise), blank, mutant)
             return f"edit {where}, then {command(phase, 'lab')}{keys}"
-    if len({test.task for test in result.tests}) < len(phase.exercises):
-        return f"{command(phase, 'lab')} judges the whole phase"
+    judged = {test.task for test in result.tests}
     waited_for = {test.waits_for for test in result.tests if test.outcome == "todo"}
+    for exercise in phase.exercises:
+        if exercise.id in waited_for - judged:
+            also = f"write {exercise.id} as well, which this task calls"
+            return f"{also}: {where_to_edit(phase, exercise)}, then {command(phase, 'lab')}{keys}"
+    if len(judged) < len(phase.exercises):
+        return f"{command(phase, 'lab')} judges the whole phase"
     for exercise in phase.exercises:
         left = left_todo(phase, exercise) if exercise.id in waited_for else ""
         if left:
@@ -439,8 +444,9 @@ def reset_task(phase: Phase, exercise: Exercise) -> dict[Path, str]:
         for name in exercise.functions:
             text = source.put_back(text, name, blank, shown)
     except (OSError, SyntaxError, source.SourceError) as error:
+        why = (error.strerror or error) if isinstance(error, OSError) else error
         raise source.SourceError(
-            f"{shown} cannot be reset task by task ({error});"
+            f"{shown} cannot be reset task by task ({why});"
             f" reset all of it: {command(phase, 'reset')}"
         ) from None
     return {path: text}
@@ -453,7 +459,8 @@ def notebook(phase: str = PHASE) -> None:
     path = chosen.labs / "lab.ipynb"
     if not path.exists():
         raise ManifestError(
-            f"{path.relative_to(chosen.root)} is missing; {command(chosen, 'reset')}"
+            f"{path.relative_to(chosen.root)} is missing;"
+            f" `python -m labkit reset {chosen.number} --notebook` brings a new one"
         )
     notebook_judge.answers(chosen)  # one that no Jupyter opens is named before it is installed
     bootstrap.enter((*DEFAULT_GROUPS, "notebook"), ["notebook", phase])

@@ -38,7 +38,7 @@ def tiers(result: PhaseResult) -> str:
     parts.append("hidden not run" if result.phase.hidden_tests.exists() else "hidden n/a")
     tasks = kernel_tasks(result.phase)
     tests = [test for test in result.tests if test.task in tasks]
-    if not tasks:
+    if not tests:
         parts += ["interpreter n/a", "GPU n/a"]
     elif result.phase.environment.get("TRITON_INTERPRET") == "1":
         parts += [f"interpreter {sum(test.passed for test in tests)}/{len(tests)}", "GPU not run"]

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labkit.course.root import ROOT
+from labkit.setup import by_hand
 from labkit.setup.pythons import probe
 from labkit.setup.requirements import SetupError, requirements
 
@@ -58,6 +59,8 @@ class Venv:
         draft = self.stamp.with_suffix(".tmp")
         draft.write_text(text + "\n", encoding="utf-8")
         os.replace(draft, self.stamp)
+        for packages in self.path.glob("lib/python3.*/site-packages"):
+            by_hand.install(str(packages))
 
     def groups(self) -> list[str]:
         """The groups that are installed as `pyproject.toml` now asks for."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import typing
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -21,7 +24,72 @@ def gives_number() -> int:
     return 3
 
 
-WATCHED = {__file__: dict.fromkeys(("gives_text", "gives_number"), __name__)}
+def yields_texts() -> Iterator[int]:
+    yield 3
+    yield "three"  # type: ignore[misc]
+
+
+def yields_numbers() -> Iterator[int]:
+    yield 3
+
+
+async def waits_and_gives_nothing() -> int:
+    await asyncio.sleep(0)
+    return None  # type: ignore[return-value]
+
+
+async def waits_and_gives_a_number() -> int:
+    await asyncio.sleep(0)
+    return 3
+
+
+def on_a_thread(function: Callable[[], object]) -> None:
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join(timeout=10)
+
+
+NAMES = (
+    "gives_text gives_number yields_texts yields_numbers waits_and_gives_nothing"
+    " waits_and_gives_a_number"
+)
+WATCHED = {__file__: dict.fromkeys(NAMES.split(), __name__)}
+
+
+@pytest.mark.parametrize(
+    ("runs", "function", "verb", "kind"),
+    [
+        (lambda: on_a_thread(gives_text), "gives_text", "returned", "str"),
+        (lambda: list(yields_texts()), "yields_texts", "yielded", "str"),
+        (
+            lambda: asyncio.run(waits_and_gives_nothing()),
+            "waits_and_gives_nothing",
+            "returned",
+            "NoneType",
+        ),
+    ],
+)
+def test_threads_generators_and_coroutines_are_looked_at(
+    runs: Callable[[], object], function: str, verb: str, kind: str
+) -> None:
+    """Ranks are threads, loaders yield, and a server's functions are awaited."""
+    found = return_types.wrong_return(SimpleNamespace(runtest=runs), WATCHED)
+    assert found and (found["function"], found["verb"], found["type"]) == (function, verb, kind)
+
+
+@pytest.mark.parametrize(
+    "runs",
+    [
+        lambda: on_a_thread(gives_number),
+        lambda: list(yields_numbers()),
+        lambda: yields_numbers().close(),  # type: ignore[attr-defined]
+        lambda: next(yields_numbers()),
+        lambda: asyncio.run(waits_and_gives_a_number()),
+    ],
+)
+def test_what_keeps_its_promise_is_no_fault(runs: Callable[[], object]) -> None:
+    assert return_types.wrong_return(SimpleNamespace(runtest=runs), WATCHED) is None
+    assert threading.getprofile() is None
 
 
 def test_it_ends_at_the_first_wrong_type() -> None:
@@ -64,3 +132,29 @@ def test_a_promise_is_said_as_the_signature_writes_it(promise: Any, said: str) -
 )
 def test_a_text_that_nobody_would_see_is_shown_in_quotes(value: Any, said: Any) -> None:
     assert pytest_report._visible(value) == said
+
+
+def test_of_a_printed_traceback_the_lines_of_the_learner_stay() -> None:
+    """A rank that is a process prints it, with all that Python did to start the process."""
+    printed = (
+        "rank 1 is here\n"
+        "Process SpawnProcess-2:\n"
+        "Traceback (most recent call last):\n"
+        '  File "/python/process.py", line 314, in _bootstrap\n'
+        "    self.run()\n"
+        "    ^^^^^^^^^^\n"
+        '  File "<frozen runpy>", line 291, in run_path\n'
+        '  File "/labs/ring.py", line 61, in ring\n'
+        "    sending.wait()\n"
+        '  File "/python/threading.py", line 9, in wait\n'
+        "    raise TimeoutError\n"
+        "TimeoutError: everybody waits\n"
+    )
+    assert pytest_report._own_frames(printed, {"/labs/ring.py"}).splitlines() == [
+        "rank 1 is here",
+        "Process SpawnProcess-2:",
+        "Traceback (most recent call last):",
+        '  File "/labs/ring.py", line 61, in ring',
+        "    sending.wait()",
+        "TimeoutError: everybody waits",
+    ]

@@ -139,7 +139,7 @@ def test_an_approximate_number_is_said_once(toy: Course) -> None:
 
 def test_a_returned_value_is_named_with_its_article(toy: Course) -> None:
     phase, exercise = task_of(toy)
-    wrong = {"function": "Fifo.drain", "type": "int", "promised": "list[int]"}
+    wrong = {"function": "Fifo.drain", "verb": "returned", "type": "int", "promised": "list[int]"}
     test = Judged("a", "a", "a", exercise.id, "failed", detail={"returned": wrong})
     assert diagnose.explain(test, phase) == [
         "Fifo.drain returned an int; its signature promises list[int]."

@@ -299,6 +299,15 @@ def test_a_lab_file_under_another_name_is_found(toy: Course, name: str) -> None:
     says(screen(toy)[0], "fifo.py is missing", f'mv "labs/00-toy/{name}" labs/00-toy/fifo.py')
 
 
+def test_a_lab_folder_under_another_name_is_found(toy: Course) -> None:
+    folder = lab(toy).parent
+    folder.rename(folder.with_name("my toy"))
+    said = ("labs/00-toy is gone; labs/my toy holds a fifo.py", 'mv "labs/my toy" labs/00-toy')
+    says(screen(toy)[0], *said)
+    shutil.copytree(folder.with_name("my toy"), folder.with_name("another"))
+    assert "mv " not in screen(toy)[0], "of two nobody knows which"
+
+
 def test_of_several_files_under_other_names_none_is_chosen(toy: Course) -> None:
     lab(toy).rename(lab(toy).with_name("fifo1.py"))
     assert "mv " not in screen(toy)[0]

@@ -1,0 +1,28 @@
+"""What a learner has changed about a function without meaning to."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from labkit.judge import declared
+
+GIVEN = "def parts(n):\n    yield 1\n"
+
+
+@pytest.mark.parametrize(
+    ("mine", "line"),
+    [
+        ("def parts(n):\n    if n:\n        return n\n    yield 1\n", 3),
+        ("def parts(n):\n    if n:\n        yield n\n        return\n    yield 1\n", 0),
+        ("def parts(n):\n    def inner():\n        return 1\n    yield inner()\n", 0),
+        ("def parts(n):\n    return [n]\n", 0),  # a list is iterated over as well
+    ],
+    ids=["a value is lost", "it only ends", "of a function inside", "no generator"],
+)
+def test_a_value_that_a_generator_returns_reaches_nobody(mine: str, line: int) -> None:
+    """And nothing says so: whoever iterates gets fewer of them, or none."""
+    nodes = [ast.parse(text).body[0] for text in (mine, GIVEN)]
+    said = list(declared._differences("parts", *nodes))  # type: ignore[arg-type]
+    assert [f"line {line} " in sentence for sentence in said] == ([True] if line else [])

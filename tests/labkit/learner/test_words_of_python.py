@@ -1,0 +1,69 @@
+"""What Python knows of a learner's file and no test would say: the screen passes it on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from labkit.course.manifest import Course
+from tests.labkit.learner.test_commands import says, screen
+from tests.labkit.learner.test_kindness import shown
+from tests.labkit.toy_course import lab, make_course, rewrite, solve
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
+    monkeypatch.setenv("LABKIT_ROOT", str(tmp_path))
+    monkeypatch.delenv("LAB", raising=False)
+    return make_course(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("def later():\n    await clamp(1, 2, 3)", "has the `async` before its `def` gone"),
+        ("return clamp", "is the line indented far enough"),
+        ("async def each():\n    yield 1\n    return 2", "gives each value by a `yield`"),
+        ("def both(a, a): ...", "duplicate argument 'a'"),
+        ("def mixed():\n    if 1:\n\tpass", "indent with four blanks everywhere"),
+        ("from __future__ import annotations", "which must be the first: move it below"),
+    ],
+    ids=["await", "return", "async generator", "argument", "tabs", "future"],
+)
+def test_what_only_the_compiler_finds_is_no_python_either(
+    toy: Course, line: str, said: str
+) -> None:
+    """`ast.parse` lets most of these pass, and each test failed with the whole of it."""
+    with lab(toy).open("a", encoding="utf-8") as file:
+        file.write(f"\n\n{line}\n")
+    text = " ".join(screen(toy)[0].split())
+    assert "labs/00-toy/fifo.py:" in text and "is not Python yet" in text and said in text
+    assert "next: mend line" in text
+
+
+def test_what_python_warns_of_is_a_note(toy: Course) -> None:
+    solve(toy)
+    assert "Python warns" not in screen(toy)[0]
+    rewrite(toy, "clamp", "return 0 if limit is 4 else max(min(wanted, budget, limit), 0)")
+    text = screen(toy)[0]
+    says(text, "✗ 00.1", "note: labs/00-toy/fifo.py:", 'Python warns: "is" with')
+
+
+def test_a_coroutine_that_nobody_awaits_is_named_with_its_line(toy: Course) -> None:
+    """Nothing of it runs, and all that a test sees is that nothing has happened."""
+    solve(toy)
+    body = "async def inner():\n    return 4\n\ninner()\nreturn 0"
+    rewrite(toy, "clamp", body)
+    number = lab(toy).read_text().splitlines().index("    inner()") + 1
+    text = " ".join(shown(toy, task="1").split())
+    assert f"called in fifo.py:{number} is `async` and was not awaited" in text
+    assert "put `await` before the call" in text
+
+
+def test_a_task_that_waits_for_another_leads_to_it(toy: Course) -> None:
+    """Judged alone, it said that the whole phase was to be judged, and nothing of the other."""
+    solve(toy, "Fifo.head", "Fifo.drain")
+    text = shown(toy, task="2")
+    says(text, "… 00.2", "waits for 00.1", "next: write 00.1 as well, which this task calls")
+    says(text, "labs/00-toy/fifo.py:", "(clamp), then make lab-00")
