@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -332,6 +333,21 @@ def test_16_2_as_many_blocks_as_were_announced(
     p.see(m.num_free_blocks)
     (wanted, before), after = subject.run(p)
     assert before - after == wanted
+
+
+@pytest.mark.parametrize("blocks", [2, 3])
+def test_16_2_a_refusal_changes_nothing(subject: Any, blocks: int) -> None:
+    """ "b" needs a copy and a third block, and none is free, or one."""
+    p = Program()
+    m = manager(p, blocks)
+    hold(p, m, "a", 6)
+    b = share(p, m, "a", "b", 6)
+    for _ in range(2):
+        p.see([m.get_block_ids("a"), m.get_block_ids("b"), m.num_free_blocks])
+        p.see_each(m.block_pool.blocks, "ref_cnt")
+        p.new("unittest:TestCase").assertRaises(p.name("builtins:ValueError"), m.append, b, 9)
+    held = [0, 2, 2, 0][: blocks + 1]
+    assert subject.run(p) == [[[1, 2], [1, 2], blocks - 2], held] * 2
 
 
 def test_16_2_a_long_fork_holds_all_of_its_blocks(subject: Any) -> None:
