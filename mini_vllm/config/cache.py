@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mini_vllm.config.checks import require_at_least, require_one_of
+from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
 
 KV_CACHE_DTYPES = (
     "auto",
@@ -45,6 +45,7 @@ class CacheConfig:
     for each head of each token."""
 
     def __post_init__(self) -> None:
+        require_flag("enable_prefix_caching", self.enable_prefix_caching)
         require_at_least("block_size", self.block_size, 1, "16 is the usual choice")
         if self.num_gpu_blocks is not None:
             require_at_least(

@@ -41,6 +41,16 @@ WHOLE_SECTIONS: dict[str, tuple[str, type]] = {
 }
 """Sections that are one argument each, as in vLLM: a dict, its JSON, or the dataclass."""
 
+LEFT_OPEN = (
+    "max_model_len",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "block_size",
+    "enable_prefix_caching",
+    "enable_chunked_prefill",
+)
+"""Arguments whose default in vLLM is None: so None asks for our default, and never for False."""
+
 
 @dataclass(frozen=True)
 class EngineConfig:
@@ -88,6 +98,7 @@ class EngineConfig:
             OSError: if there is no such model, or it cannot be had.
         """
         check_arguments(options)
+        options = {k: v for k, v in options.items() if v is not None or k not in LEFT_OPEN}
         folder = find_model(model, options)
         if options.get("tokenizer") is not None:
             options["tokenizer"] = str(find_tokenizer(options))

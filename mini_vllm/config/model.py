@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mini_vllm.config.checks import require_at_least, require_one_of
+from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
 from mini_vllm.errors import show
 
 MAX_THREADS = 1024
@@ -65,6 +65,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         require_one_of("dtype", self.dtype, DTYPES)
+        for name in ("enforce_eager", "compile_model"):
+            require_flag(name, getattr(self, name))
         for name in ("revision", "tokenizer_revision", "download_dir", "hf_token"):
             if not isinstance(value := getattr(self, name), str | None) or value == "":
                 shown = "" if name == "hf_token" else f" {show(value)}"

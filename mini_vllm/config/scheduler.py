@@ -5,10 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mini_vllm.config.checks import require_at_least, require_one_of
+from mini_vllm.config.checks import require_at_least, require_flag, require_one_of
 
 Policy = Literal["fcfs", "priority"]
 POLICIES = ("fcfs", "priority")
+FLAGS = (
+    "enable_chunked_prefill",
+    "scheduler_reserve_full_isl",
+    "uncache_refunded_blocks",
+    "disable_chunked_mm_input",
+)
 
 
 @dataclass(frozen=True)
@@ -54,4 +60,6 @@ class SchedulerConfig:
         for name in ("max_num_encoder_input_tokens", "encoder_cache_size"):
             if getattr(self, name) is not None:
                 require_at_least(name, getattr(self, name), 1, "leave it out for the default")
+        for name in FLAGS:
+            require_flag(name, getattr(self, name))
         require_one_of("policy", self.policy, POLICIES)

@@ -20,7 +20,8 @@ from mini_vllm.config import (
     StructuredOutputsConfig,
 )
 from mini_vllm.config.combinations import ARRIVES, FEATURES, ROWS, check
-from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, arguments
+from mini_vllm.config.engine import FLAT_SECTIONS, LEFT_OPEN, WHOLE_SECTIONS, arguments
+from mini_vllm.config.scheduler import FLAGS
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.llm import LLM
 from mini_vllm.entrypoints.cli import build_parser
@@ -65,6 +66,23 @@ def test_the_models_own_length_is_the_default(tmp_path: Any) -> None:
         (tmp_path / "config.json").write_text(text)
         assert EngineConfig.from_kwargs(tmp_path).scheduler.max_model_len == length
     assert EngineConfig.from_kwargs(tmp_path, max_model_len=7).scheduler.max_model_len == 7
+
+
+@pytest.mark.parametrize("name", LEFT_OPEN)
+def test_what_vllm_leaves_open_may_be_none(name: str) -> None:
+    assert EngineConfig.from_kwargs("storyteller", **{name: None}) == EngineConfig.from_kwargs(
+        "storyteller"
+    )
+
+
+@pytest.mark.parametrize("value", ["False", 0, 1.5, [], "x"])
+@pytest.mark.parametrize(
+    "name", ["enforce_eager", "compile_model", "enable_prefix_caching", *FLAGS]
+)
+def test_a_switch_is_true_or_false(name: str, value: Any) -> None:
+    """A word such as "False" would switch it on."""
+    with pytest.raises(ValueError, match=f"{name} is .*; it must be True or False"):
+        EngineConfig.from_kwargs("storyteller", **{name: value})
 
 
 def test_adapters_need_their_switch() -> None:
