@@ -339,7 +339,7 @@ def explain(test: Test, phase: Phase) -> list[str]:
     nothing = returned and returned["type"] == "NoneType"
     if exercise and (nothing or (place and "NoneType" in detail.get("message", ""))):
         found += kept_nothing(phase, exercise)
-    if nothing:
+    if returned and nothing:
         found.append(
             f"{returned['function']} returned None; its signature promises {returned['promised']}."
             " Is a `return` missing on some path?"
