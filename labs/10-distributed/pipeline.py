@@ -76,7 +76,7 @@ def missing_tokens(num_known: int, num_computed: int, new_token_ids: Sequence[in
     Args:
         num_known: tokens of the request that are here, its prompt included.
         num_computed: tokens before those of this step.
-        new_token_ids: the tokens that this step computes.
+        new_token_ids: the tokens that this step computes, in a list that stays the plan's.
 
     Source: vllm/v1/worker/gpu_model_runner.py#L1337-L1346 (GPUModelRunner._update_states) @ v0.22.1
     """

@@ -105,10 +105,10 @@ class EngineCoreProc:
     def _handle_shutdown(self) -> bool:
         """Move a requested shutdown forward; False when the loop is to be left.
 
-        RUNNING goes on. REQUESTED goes on while there is work and the deadline has not passed;
-        then everybody who is left is aborted and told (:meth:`_abort_all`), and the state
-        becomes SHUTTING_DOWN. That ends when there is no work left: who has finished must have
-        been told.
+        RUNNING goes on. REQUESTED goes on while somebody is unfinished, there is work, and the
+        deadline is still to come; then everybody who is left is aborted and told
+        (:meth:`_abort_all`), and the state becomes SHUTTING_DOWN. That ends when there is no work
+        left: who has finished must have been told.
 
         Source: vllm/v1/engine/core.py#L1258-L1292 (EngineCoreProc._handle_shutdown) @ v0.22.1
         """

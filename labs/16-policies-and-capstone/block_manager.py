@@ -132,7 +132,8 @@ class BlockManager(LateHashing):
             one. It must be made before anything is written.
 
         Raises:
-            ValueError: if the pool has too few blocks; ask :meth:`num_blocks_to_append` before.
+            ValueError: if the pool has too few blocks for copy and new ones together. Nothing is
+                changed then; ask :meth:`num_blocks_to_append` before.
         """
         # TODO 16.2
         raise NotImplementedError(

@@ -194,7 +194,7 @@ class EarliestFirstToken(FleetPolicy):
 
         Every prefill machine, and None, with every decode machine that has room for the prompt
         (with all of them, if none has). Of equal ones that whose decode machine runs fewer
-        requests; then the first.
+        requests; then the first decode machine, and with it None before the prefill machines.
         """
         # TODO 16.8
         raise NotImplementedError(

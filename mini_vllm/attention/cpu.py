@@ -11,8 +11,7 @@ A step's requests are put into groups that need no ragged arithmetic:
                                                              d0      x x x x x x x x x . .
 
 Where `kernels/cpu.cpp` can be built, all short queries are one group, and its kernel reads their
-keys and values from the pages where they lie; prompts of a short context, too, where it is faster.
-Otherwise, and for other prefills:
+keys and values from the pages where they lie; prompts, too, where it is faster. Otherwise:
 
 For each group one gather copies the pages into a dense buffer, and one call of torch's
 `scaled_dot_product_attention` (a flash kernel on CPU) does the rest. Indices and masks depend only
@@ -22,6 +21,8 @@ Shapes: n requests of a group, Q new tokens each, L context tokens, Hq = Hkv * G
 """
 
 from __future__ import annotations
+
+from math import inf
 
 import numpy as np
 import torch
@@ -35,10 +36,6 @@ from mini_vllm.kernels import native
 MAX_SHORT_QUERY = 16
 """Queries up to this length are computed as decodes are. A whole group of them costs one gather
 and one call; each alone would cost as much as a prompt."""
-
-MAX_SHORT_CONTEXT = 512
-"""Tokens of context up to which our kernel, which takes each token alone, is faster than torch's
-for whole prompts, if that takes half vectors and two or more query heads share a key head."""
 
 
 class Group:
@@ -129,15 +126,13 @@ def make_groups(
     metadata: AttentionMetadata,
     num_blocks: int,
     block_size: int,
-    has_kernel: bool = False,
-    most_context: int = 0,
+    longest: float = 0,
 ) -> list[Group | PagedTokens]:
     """Group the requests of one step; `num_blocks` is the size of the cache.
 
-    Our kernel, if there is one, takes short queries, and all of at most `most_context` tokens.
+    Our kernel takes those of at most `longest` new tokens.
     """
-    lens, seq_lens = np.array(metadata.query_lens_cpu), np.array(metadata.seq_lens_cpu)
-    are_taken = ((lens <= MAX_SHORT_QUERY) | (seq_lens <= most_context)) & has_kernel
+    are_taken = np.array(metadata.query_lens_cpu) <= longest
     groups: list[Group | PagedTokens] = []
     if are_taken.any():
         groups.append(PagedTokens(metadata, are_taken))
@@ -205,10 +200,11 @@ class CpuAttention:
         if metadata.plan is None:
             has_kernel = native.can_run(query) and kv_cache.dtype in native.NAMES
             has_kernel = has_kernel and query.shape[2] % native.LANES == 0
-            num_blocks, block_size, num_kv_heads = kv_cache.shape[1:4]
-            is_faster = native.has_narrow_mkl() and query.shape[1] > num_kv_heads
-            most_context = MAX_SHORT_CONTEXT if is_faster else 0
-            metadata.plan = make_groups(metadata, num_blocks, block_size, has_kernel, most_context)
+            longest = inf if native.has_narrow_mkl() else MAX_SHORT_QUERY
+            num_blocks, block_size = kv_cache.shape[1:3]
+            metadata.plan = make_groups(
+                metadata, num_blocks, block_size, longest if has_kernel else 0
+            )
         groups = metadata.plan
         if len(groups) == 1:
             return self._attend(query, kv_cache, groups[0], scale, sliding_window)

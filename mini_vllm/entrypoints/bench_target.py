@@ -32,9 +32,8 @@ class Target:
         import ssl
         from urllib.request import HTTPSHandler, ProxyHandler, Request, build_opener
 
-        context = ssl._create_unverified_context()
-        unchecked = [HTTPSHandler(context=context)] if self.insecure else []
-        opener = build_opener(ProxyHandler({}), *unchecked)
+        context = ssl._create_unverified_context() if self.insecure else None
+        opener = build_opener(ProxyHandler({}), HTTPSHandler(context=context))
         request = Request(self.base + path, data, dict(self.headers))
         with opener.open(request, timeout=seconds) as answer:
             return bytes(answer.read())

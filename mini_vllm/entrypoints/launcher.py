@@ -114,7 +114,9 @@ class SocketFile:
         return None
 
     def remove(self) -> None:
-        if self.path and self.made == self._look():
+        """The first time; later ones do nothing."""
+        made, self.made = self.made, None
+        if self.path and made is not None and made == self._look():
             Path(self.path).unlink(missing_ok=True)
 
 
@@ -176,6 +178,7 @@ async def _serve(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
     state.engine.start()
+    await load_adapters(state)
     task = asyncio.create_task(server.serve(sockets=[sock]))
     where = described(args, sock.getsockname())
     print(f"mini_vllm: {state.model_name} at {where}", file=sys.stderr, flush=True)
@@ -192,6 +195,22 @@ async def _serve(
         other.cancel()
     await task
     return 1 if died else 0
+
+
+async def load_adapters(state: ServerState) -> None:
+    """Load those that the server is started with: nobody is to find out by asking for one.
+
+    Raises:
+        ValueError: for one that cannot be served.
+
+    Source: vllm/entrypoints/openai/models/serving.py#L117-L132
+    (OpenAIServingModels.init_static_loras) @ v0.22.1
+    """
+    for adapter in state.loras.values():
+        try:
+            await state.engine.add_lora(adapter)
+        except RuntimeError as error:
+            raise ValueError(f"--lora-modules {adapter.lora_name}: {error}") from error
 
 
 def described(args: argparse.Namespace, address: Sequence[Any] | str) -> str:

@@ -155,6 +155,13 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
     from mini_vllm.observability.metrics import PrometheusRecorder
 
     template = read_template(args.chat_template)
+    names = args.served_model_name or [args.model]
+    loras = parse_lora_modules(args.lora_modules)
+    if taken := [name for name in loras if name in names]:
+        raise ValueError(
+            f"--lora-modules has {taken[0]!r}, which is the model's own name; choose another, or "
+            "another --served-model-name"
+        )
     engine = AsyncLLM.from_engine_args(
         AsyncEngineArgs(
             args.model,
@@ -166,7 +173,6 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
             **options,
         )
     )
-    names = args.served_model_name or [args.model]
     metrics = PrometheusRecorder.of(
         engine.config,
         names[0],
@@ -178,7 +184,7 @@ def make_state(args: argparse.Namespace, options: dict[str, Any]) -> ServerState
         engine,
         metrics,
         list(names),
-        loras=parse_lora_modules(args.lora_modules),
+        loras=loras,
         default_params=recommended_params(engine.config.model),
         chat_template=template,
         trust_request_chat_template=args.trust_request_chat_template,
@@ -251,7 +257,6 @@ def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
             args.allow_credentials,
             args.root_path,
         )
-    except BaseException:
+        return serve_http(app, state, socket, file, args)
+    finally:
         file.remove()
-        raise
-    return serve_http(app, state, socket, file, args)

@@ -427,17 +427,6 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
     return bad;
 }
 
-// Query heads that share a key head are taken four at a time, if there are as many.
-template <class T, class C, class... Rest>
-i64 attention(T* out, const T* query, const C* keys, const C* values, const std::int32_t* table,
-              const std::int32_t* rows, const std::int32_t* ends, i64 tokens, i64 kv_heads, i64 group,
-              Rest... rest) {
-    auto run = group % 4 == 0   ? paged_attention<4, T, C>
-               : group % 2 == 0 ? paged_attention<2, T, C>
-                                : paged_attention<1, T, C>;
-    return run(out, query, keys, values, table, rows, ends, tokens, kv_heads, group, rest...);
-}
-
 // ---------------------------------------------------------------- products
 // Of a tile of the weight, the numbers of a column lie together: each number of x meets whole registers,
 // and what a sum adds in which order does not depend on how many tokens there are.
@@ -650,6 +639,205 @@ void product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {  //
         product_of<bf16>(out, x, m, tokens, threads);
     else
         product_of<float>(out, x, m, tokens, threads);
+}
+
+// ---------------------------------------------------------------- attention of prompts
+// Many tokens of one request see the same keys: their scores are a product, and so are their sums of values.
+// So the keys and values of a head are packed once, as weights are, and a tile of queries at a time goes
+// through them, a span of keys after another:
+//
+//     scores [rows, SPAN]  = q . keys^T
+//     weights              = exp(scores - best)
+//     sums [rows, size]   += weights . values
+//
+// A row is one token and one of the `group` heads that share the key head. A span begins at a multiple of
+// SPAN, whichever token is first, so that a token's numbers do not depend on how a prompt was cut.
+constexpr i64 MANY_QUERIES = 16, MOST_ROWS = 96, SPAN = 256;
+
+inline i64 within(i64 place, i64 count) { return place < 0 ? 0 : place > count ? count : place; }
+inline i64 whole_blocks(i64 count) { return (count + ROWS - 1) / ROWS * ROWS; }
+
+// Some consecutive tokens of one request, whose pages are `pages`: the first sees `first_end` of its tokens,
+// each that follows one more.
+template <class T>
+struct Prompt {
+    const T* query;
+    T* out;
+    const std::int32_t* pages;
+    i64 tokens, first_end, kv_heads, group, size, block_size, query_stride, window;
+    float scale;
+
+    i64 length() const { return first_end + tokens - 1; }
+    i64 begin(i64 token) const { return first_end + token > window ? first_end + token - window : 0; }
+};
+
+// The keys and values of one head, as two weights: [length, size], and [size, length]. What nobody sees,
+// before the window and behind the last key, is zero, and so is what a head lacks to whole blocks.
+template <class T, class C>
+void pack_head(C* packed_k, C* packed_v, const C* keys, const C* values, const Prompt<T>& prompt) {
+    constexpr i64 N = TOGETHER<C>;
+    const i64 begin = prompt.begin(0), end = prompt.length(), rows = whole_blocks(end), size = prompt.size;
+    const std::vector<C> nothing(static_cast<std::size_t>(size));
+    const auto row_of = [&](const C* from, i64 t) {
+        if (t < begin || t >= end) return nothing.data();
+        const i64 slot = prompt.pages[t / prompt.block_size] * prompt.block_size + t % prompt.block_size;
+        return from + slot * prompt.kv_heads * size;
+    };
+    for (i64 t = begin / SPAN * SPAN; t < rows; t += N) {
+        const C* v[N];
+        for (i64 n = 0; n < N; ++n) {
+            const C* k = row_of(keys, t + n);
+            C* to = packed_k + t / ROWS * ROWS * size + (t + n) % ROWS * N;
+            for (i64 i = 0; i < size; i += N) std::memcpy(to + i * ROWS, k + i, N * sizeof(C));
+            v[n] = row_of(values, t + n);
+        }
+        for (i64 i = 0; i < size; i += ROWS) {
+            C* to = packed_v + i * rows + t * ROWS;
+            const i64 some = size - i < ROWS ? size - i : ROWS;
+            for (i64 r = 0; r < some; ++r)
+                for (i64 n = 0; n < N; ++n) to[r * N + n] = v[n][i + r];
+            for (i64 r = some * N; r < ROWS * N; ++r) to[r] = C{};
+        }
+    }
+}
+
+// What a thread needs for a tile of queries: X is what meets keys and values in a product.
+template <class X>
+struct Tile {
+    i64 dims;                     // of a row's sums: the size of a head in whole blocks
+    std::vector<X> q, weight;     // [rows, size]; [rows, SPAN]
+    std::vector<float> score, sum, best, total;  // [rows, SPAN]; [rows, dims]; [rows] each
+
+    Tile(std::size_t rows, i64 size)
+        : dims(whole_blocks(size)), q(rows * static_cast<std::size_t>(size)), weight(rows * SPAN),
+          score(rows * SPAN), sum(rows * static_cast<std::size_t>(dims)), best(rows), total(rows) {}
+
+    void start() {
+        best.assign(best.size(), -std::numeric_limits<float>::infinity());
+        total.assign(total.size(), 0.0f);
+        sum.assign(sum.size(), 0.0f);
+    }
+
+    // The scores of a row become weights. It sees lo .. hi of a span, of which `count` are there.
+    void weigh(i64 row, i64 lo, i64 hi, i64 count, float scale) {
+        float *s = score.data() + row * SPAN, &best_yet = best.data()[row];
+        X* w = weight.data() + row * SPAN;
+        float top = best_yet, all = 0;
+#pragma omp simd reduction(max : top)
+        for (i64 t = lo; t < hi; ++t) top = s[t] * scale > top ? s[t] * scale : top;
+#pragma omp simd reduction(+ : all)
+        for (i64 t = lo; t < hi; ++t) all += s[t] = exp_of(s[t] * scale - top);
+        for (i64 t = 0; t < lo; ++t) s[t] = 0;
+        for (i64 t = hi; t < count; ++t) s[t] = 0;
+#pragma omp simd
+        for (i64 t = 0; t < count; ++t) put(w[t], s[t]);
+        if (top != best_yet) {
+            const float shrink = exp_of(best_yet - top);
+            for (i64 i = 0; i < dims; ++i) sum.data()[row * dims + i] *= shrink;
+            total.data()[row] *= shrink;
+            best_yet = top;
+        }
+        total.data()[row] += all;
+    }
+};
+
+// Tokens first .. first + tokens of a prompt, for one key head.
+template <class T, class C>
+void attend_tile(Tile<Partner<C>>& tile, const Prompt<T>& prompt, i64 head, i64 first, i64 tokens,
+                 const C* packed_k, const C* packed_v) {
+    const i64 group = prompt.group, rows = tokens * group, size = prompt.size, dims = tile.dims;
+    const i64 length = whole_blocks(prompt.length()), end = prompt.first_end + first + tokens - 1;
+    for (i64 t = 0; t < tokens; ++t) {
+        const T* from = prompt.query + (first + t) * prompt.query_stride + head * group * size;
+        for (i64 i = 0; i < group * size; ++i) put(tile.q.data()[t * group * size + i], get(from[i]));
+    }
+    tile.start();
+    for (i64 at = prompt.begin(first) / SPAN * SPAN; at < end; at += SPAN) {
+        const i64 count = whole_blocks(end - at < SPAN ? end - at : SPAN);
+        start_sums(tile.score.data(), nullptr, rows, count, SPAN);
+        for (i64 t = 0; t < count; t += ROWS)
+            add_block(tile.score.data() + t, tile.q.data(), packed_k + (at + t) * size, rows, size, SPAN, size);
+        for (i64 row = 0; row < rows; ++row) {
+            const i64 token = first + row / group, behind = prompt.first_end + token;
+            tile.weigh(row, within(prompt.begin(token) - at, count), within(behind - at, count), count,
+                       prompt.scale);
+        }
+        for (i64 i = 0; i < dims; i += ROWS)
+            add_block(tile.sum.data() + i, tile.weight.data(), packed_v + i * length + at * ROWS, rows, count,
+                      dims, SPAN);
+    }
+    for (i64 row = 0; row < rows; ++row) {
+        const i64 token = first + row / group, query = head * group + row % group;
+        T* to = prompt.out + (token * prompt.kv_heads * group + query) * size;
+        for (i64 i = 0; i < size; ++i) put(to[i], tile.sum.data()[row * dims + i] / tile.total.data()[row]);
+    }
+}
+
+template <class T, class C>
+void prompt_attention(const Prompt<T>& prompt, const C* keys, const C* values, int threads) {
+    const i64 size = prompt.size, length = whole_blocks(prompt.length());
+    const i64 a_head = length * (size + whole_blocks(size));
+    static thread_local std::vector<C> room;  // kept: a call is too short to ask for memory
+    const auto needed = static_cast<std::size_t>(prompt.kv_heads * a_head);
+    if (room.size() < needed) room.resize(needed);
+    C* packed = room.data();
+    const i64 at_once = prompt.group < MOST_ROWS ? MOST_ROWS / prompt.group : 1;
+    const i64 tiles = (prompt.tokens + at_once - 1) / at_once;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    {
+#pragma omp for
+        for (i64 head = 0; head < prompt.kv_heads; ++head) {
+            C* own = packed + head * a_head;
+            pack_head(own, own + length * size, keys + head * size, values + head * size, prompt);
+        }
+        Tile<Partner<C>> tile(static_cast<std::size_t>(at_once * prompt.group), size);
+#pragma omp for schedule(dynamic)
+        for (i64 number = 0; number < prompt.kv_heads * tiles; ++number) {
+            const i64 head = number / tiles, first = number % tiles * at_once;
+            const i64 some = prompt.tokens - first < at_once ? prompt.tokens - first : at_once;
+            const C* own = packed + head * a_head;
+            attend_tile(tile, prompt, head, first, some, own, own + length * size);
+        }
+    }
+}
+
+// Attention of all tokens of a step. A run of more than MANY_QUERIES of one request is a prompt; others go
+// one by one, and query heads that share a key head four at a time, if there are as many. Returns a token
+// that has a page outside the cache, or -1.
+template <class T, class C>
+i64 attention(T* out, const T* query, const C* keys, const C* values, const std::int32_t* table,
+              const std::int32_t* rows, const std::int32_t* ends, i64 tokens, i64 kv_heads, i64 group,
+              i64 size, i64 num_blocks, i64 block_size, i64 table_stride, i64 query_stride, i64 window,
+              float scale, int threads) {
+    const auto one_by_one = group % 4 == 0   ? paged_attention<4, T, C>
+                            : group % 2 == 0 ? paged_attention<2, T, C>
+                                             : paged_attention<1, T, C>;
+    const auto run_from = [&](i64 first) {  // the token behind those that follow one another
+        i64 t = first + 1;
+        while (t < tokens && rows[t] == rows[first] && ends[t] == ends[t - 1] + 1) ++t;
+        return t;
+    };
+    for (i64 first = 0, behind, last; first < tokens; first = last) {
+        for (last = first; last < tokens && (behind = run_from(last)) - last <= MANY_QUERIES;) last = behind;
+        T* to = out + first * kv_heads * group * size;
+        const T* from = query + first * query_stride;
+        if (last > first) {
+            const i64 bad = one_by_one(to, from, keys, values, table, rows + first, ends + first, last - first,
+                                       kv_heads, group, size, num_blocks, block_size, table_stride,
+                                       query_stride, window, scale, threads);
+            if (bad >= 0) return first + bad;
+            continue;
+        }
+        const std::int32_t* pages = table + rows[first] * table_stride;
+        const Prompt<T> prompt{from, to, pages, behind - first, ends[first], kv_heads, group, size, block_size,
+                               query_stride, window, scale};
+        const i64 page = prompt.begin(0) / block_size;
+        if (!are_pages(pages + page, (prompt.length() + block_size - 1) / block_size - page, num_blocks))
+            return first;
+        prompt_attention(prompt, keys, values, threads);
+        last = behind;
+    }
+    return -1;
 }
 
 // Calls run(sums), and rounds the sums to `out`: PyTorch would take as long for that as a small product does.

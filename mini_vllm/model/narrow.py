@@ -16,16 +16,13 @@ from typing import Any
 from torch import Tensor
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.attention.cpu import MAX_SHORT_QUERY, CpuAttention, PagedTokens
+from mini_vllm.attention.cpu import CpuAttention, PagedTokens
 from mini_vllm.kernels import native
 from mini_vllm.model.layers import GatedMLP, Linear, UnquantizedLinearMethod, silu_mul
 from mini_vllm.model.layout import WHOLE
 
 MOST_TOKENS = 256
 """Tokens of a step up to which calling takes a share of the time that is worth saving."""
-MOST_CONTEXT = 256
-"""Tokens that a prompt's chunk may see. Each of its own reads all pages before it, alone; where
-there are many, `scaled_dot_product_attention` is faster, which takes them together."""
 ANY_DISTANCE = 1 << 62
 """The window of a layer that has none."""
 
@@ -83,7 +80,6 @@ class LayerCall:
         """
         return (
             x.shape[0] <= MOST_TOKENS
-            and (metadata.max_query_len <= MAX_SHORT_QUERY or metadata.max_seq_len <= MOST_CONTEXT)
             and kv_cache.dtype in native.NAMES
             and x.dtype == self.dtype
             and x.is_contiguous()

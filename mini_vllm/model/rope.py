@@ -55,7 +55,9 @@ def compute_inv_freq(args: ModelArgs) -> tuple[Tensor, float]:
         case "yarn":
             return _yarn(inv_freq, args)
         case "longrope":
-            return inv_freq / torch.tensor(rope["short_factor"]), _longrope_factor(rope)
+            # As floats of their own: a model is made while torch's default type is the model's.
+            factors = torch.tensor(rope["short_factor"], dtype=torch.float32)
+            return inv_freq / factors, _longrope_factor(rope)
     return inv_freq, 1.0
 
 

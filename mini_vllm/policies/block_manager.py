@@ -134,18 +134,17 @@ class BlockManager(LateHashing):
             one. It must be made before anything is written.
 
         Raises:
-            ValueError: if the pool has too few blocks; ask :meth:`num_blocks_to_append` before.
+            ValueError: if the pool has too few blocks for copy and new ones together. Nothing is
+                changed then; ask :meth:`num_blocks_to_append` before.
         """
+        new_blocks = self.block_pool.get_new_blocks(self.num_blocks_to_append(request, num_slots))
         table = self.req_to_blocks[request.request_id]
         copies = []
         if self._must_copy(request):
             index = request.num_computed_tokens // self.block_size
-            original = table[index]
-            (table[index],) = self.block_pool.get_new_blocks(1)
+            original, table[index] = table[index], new_blocks.pop(0)
             self.block_pool.free_blocks([original])
             copies.append((original.block_id, table[index].block_id))
-        num_new = max(self._num_blocks(num_slots) - len(table), 0)
-        new_blocks = self.block_pool.get_new_blocks(num_new)
         table.extend(new_blocks)
         return KVCacheBlocks(new_blocks), copies
 

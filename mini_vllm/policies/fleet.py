@@ -199,7 +199,7 @@ class EarliestFirstToken(FleetPolicy):
 
         Every prefill machine, and None, with every decode machine that has room for the prompt
         (with all of them, if none has). Of equal ones that whose decode machine runs fewer
-        requests; then the first.
+        requests; then the first decode machine, and with it None before the prefill machines.
         """
         roomy = [d for d, view in enumerate(decode) if view.free_tokens >= job.prompt_len]
         choices = [

@@ -13,6 +13,7 @@ from labkit.kernels.cases.pages import (
     Pages,
     abyss,
     among,
+    apart,
     creeping,
     deep_logits,
     far_logits,
@@ -86,7 +87,7 @@ FAR_ALONG = 2**25
 """A position that neither 16 bits nor float32 tell from its neighbours."""
 
 PAGED_DECODE = (
-    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16)),
+    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16), lone=True),
     Case(
         "ragged", "contexts that end before, at and after a block's border", "float32",
         decode([1, 15, 16, 17, None], 2, 2, 32, 16),
@@ -102,7 +103,7 @@ PAGED_DECODE = (
     Case("inert", "rows without a request", "float32", decode([0, None, 0], 2, 1, 32, 16)),
     Case(
         "window-1", "each token sees only itself", "float32",
-        decode([1, 16, 17], 2, 1, 32, 16, 1),
+        decode([1, 16, 17], 2, 1, 32, 16, 1), lone=True,
     ),
     Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
     Case(
@@ -148,6 +149,10 @@ PAGED_DECODE = (
          decode([50, 3], 2, 1, 32, 16, zero=True)),
     Case("abyss", "logits around -3,000,000", "float32",
          decode([40, 9], 2, 1, 16, 16, change=abyss)),
+    Case("apart", "heads whose scores lie around -128, 0 and 128", "float32",
+         decode([70, 33], 3, 2, 64, 16, change=apart)),
+    Case("twins", "requests of equal length", "float32",
+         decode([21, 21, 5, 21], 2, 2, 32, 16)),
     Case("nan", "NaN in a value: it spoils this number of an average", "float32",
          decode([40, 9], 2, 2, 32, 16, change=spoilt)),
     Case("uneven", "one key, the first or the last, weighs as much as thousands", "float32",
@@ -219,6 +224,8 @@ PAGED_DECODE = (
         "big-cache", "blocks behind the 2^32nd element", "float16",
         decode([18, 3], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
     ),
+    Case("many-blocks", "more than 2^24 blocks of one token", "float16",
+         decode([5, 3], 2, 2, 128, 1, num_blocks=BIG_CACHE // (2 * 128))),
     *(
         Case(
             f"traffic-{group}", f"256 tokens of context, {group} heads share one", "bfloat16",
@@ -298,6 +305,12 @@ SPLIT_DECODE = (
         "nan", "NaN in a value: it spoils this number of an average", "float32",
         decode([100, 70], 2, 2, 16, 16, splits=2, change=spoilt),
     ),
+    Case("apart", "heads whose scores lie around -128, 0 and 128", "float32",
+         decode([150, 33], 3, 2, 64, 16, splits=2, change=apart)),
+    Case("twins", "requests of equal length", "float32",
+         decode([81, 81, 5, 81], 2, 2, 32, 16, splits=2)),
+    Case("many-blocks", "more than 2^24 blocks of one token", "float16",
+         decode([70, 3], 2, 2, 128, 1, splits=2, num_blocks=BIG_CACHE // (2 * 128))),
     Case(
         "uneven", "one key in one split weighs as much as 32 in the other", "float32",
         decode([64], 2, 1, 16, 16, splits=2, change=uneven),
@@ -403,6 +416,7 @@ REDUCE_SPLITS = (
     Case("hundreds", "150 requests", "bfloat16", reduce(150, 1, 2, 16)),
     Case("head-96", "5 heads of 96, 17 splits", "float16", reduce(2, 5, 17, 96)),
     Case("odd", "3 splits, 80 features", "bfloat16", reduce(2, 3, 3, 80)),
+    Case("head-70", "5 splits, 70 features", "float32", reduce(2, 3, 5, 70)),
     Case("empty", "empty splits, and a request without context", "float32",
          reduce(3, 2, 8, 32, empty=(2, 6, 7))),
     Case("far", "splits whose masses differ by e^1000", "float32", reduce(2, 2, 4, 64, spread=1e3)),

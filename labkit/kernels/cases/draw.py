@@ -67,6 +67,7 @@ class Case:
             all cases are such (`tolerances.ROUNDED_ONCE`).
         cancels: whether values of opposite signs, shared by thousands of keys, all but cancel: the
             honest error is then larger by the sum's condition (`tolerances.long_sum`).
+        lone: whether each query sees one token: what comes out is its value, and nothing is summed.
         long: whether its loop is so long that a kernel which takes few numbers at a time needs
             minutes. It has `LONG` times as long, and runs once, with no other seed.
     """
@@ -78,6 +79,7 @@ class Case:
     graded: bool = False
     once: bool = False
     cancels: bool = False
+    lone: bool = False
     long: bool = False
 
     @property

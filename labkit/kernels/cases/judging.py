@@ -8,16 +8,29 @@ about: so every case has rejections where it wants them, and none within a round
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider
+from labkit.kernels.cases.draw import (
+    Case,
+    Draw,
+    Setup,
+    far_apart,
+    inside_wider,
+    lazy_zeros,
+)
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 LARGE_IDS = (2**24 + 1, 2**31 - 1)
 """Token ids that neither 16 bits nor float32 hold; vocabularies are smaller, ids need not be."""
 OWN_NUMBER = "a draft is judged by the probability of its own token"
+
+
+PER_DRAFT = (
+    "draft_token_ids", "recovered_token_ids", "uniform_probs", "target_probs", "draft_probs",
+)  # fmt: skip
 
 
 def judge(
@@ -91,6 +104,35 @@ def judge(
     return make
 
 
+def behind(many: int, make: Callable[[Draw, torch.dtype], Setup]) -> Callable[..., Setup]:
+    """The requests of a problem behind one with `many` drafts. Its program does not run: all its
+    numbers are 0, so the first draft is rejected, and its row holds what that gives."""
+
+    def moved(draw: Draw, dtype: torch.dtype) -> Setup:
+        problem, rules = make(draw, dtype)
+        count = many + len(problem["draft_token_ids"])
+        mine = torch.arange(count)[:, None] >= many
+        tensors = dict(rules.tensors)
+        for name in PER_DRAFT:
+            few = problem[name]
+            problem[name] = lazy_zeros(count, *few.shape[1:], dtype=few.dtype)
+            problem[name][many:] = few
+        for name in ("target_probs", "draft_probs"):
+            tensors[name] = replace(rules.rule(name), readable=mine)
+        nobodys = {"output": -1, "draft_ends": 0, "bonus_token_ids": 0}
+        for name, value in nobodys.items():
+            few = problem[name]
+            problem[name] = torch.cat((torch.full_like(few[:1], value), few))
+        problem["output"][0, 0] = 0
+        problem["draft_ends"] += many
+        runs = torch.arange(len(problem["output"]))[:, None] > 0
+        tensors["output"] = replace(rules.rule("output"), writable=runs, required=runs)
+        programs = tuple(range(1, len(runs)))
+        return problem, CaseRules(tensors, programs, rest_is_idle=True)
+
+    return moved
+
+
 def _around(values: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
     """`[N, vocab_size]` with one value a row, all else NaN; and where the values are."""
     own = torch.zeros(len(tokens), vocab_size, dtype=torch.bool)
@@ -130,6 +172,7 @@ REJECTION_RANDOM_SAMPLE = (
          judge([4, 1], 64, accept=1.0, drawn=False, far=True)),
     Case("far-drafts", "rows of p and of q 2^30 elements apart", "float16",
          judge([4, 2], 64, accept=1.0, far=True)),
+    Case("deep", "behind 2^24 drafts", "float16", behind(2**24 + 1, judge([3, 0, 2, 3], 8))),
     Case("many", "more than a thousand requests", "float32", judge([1, 0, 2] * 360, 8)),
     Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128, strided=False),
          graded=True),

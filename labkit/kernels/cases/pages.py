@@ -247,6 +247,22 @@ def uneven(paged: Pages, problem: dict[str, Any]) -> None:
             paged.value[place] += 3 if is_loud else -3
 
 
+def levels(tokens: int, heads: int) -> Tensor:
+    """-128, 0 or 128 by token and head; each is another one than its neighbour's."""
+    return 128.0 * ((torch.arange(tokens)[:, None] + torch.arange(heads)) % 3 - 1)
+
+
+def apart(paged: Pages, problem: dict[str, Any]) -> None:
+    """Scores around -128 for one head or token, around 0 for the next and around 128 for the one
+    after: each needs a maximum of its own. They are exact if `scale` is a power of two.
+    """
+    query = problem["query"]
+    query.zero_()[..., 0] = levels(*query.shape[:2]) / problem["scale"]
+    key = paged.key[paged.slots]
+    key[..., 0] = 1 + (2 * key[..., 0]).round() / 64
+    paged.key[paged.slots] = key
+
+
 def leaning(paged: Pages, problem: dict[str, Any]) -> None:
     """Scores around 40 that hardly differ, of long keys nearly at right angles to their query.
 

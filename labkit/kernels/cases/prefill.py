@@ -14,6 +14,7 @@ from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
     abyss,
+    apart,
     creeping,
     deep_logits,
     far_logits,
@@ -107,7 +108,8 @@ def behind(
 
 
 PAGED_PREFILL = (
-    Case("one", "one token, nothing before it", "float32", prefill([(1, 0)], 1, 1, 32, 16)),
+    Case("one", "one token, nothing before it", "float32", prefill([(1, 0)], 1, 1, 32, 16),
+         lone=True),
     Case(
         "ragged", "requests that end before, at and after a block's border", "float32",
         prefill([(15, 0), (16, 0), (17, 0), (None, 0)], 2, 1, 32, 16),
@@ -138,6 +140,10 @@ PAGED_PREFILL = (
          prefill([(20, 30), (9, 0)], 2, 1, 16, 16, change=abyss)),
     Case("uneven", "one key weighs as much as thousands", "float32",
          prefill([(3, 2997), (1, 2899)], 2, 1, 16, 16, change=uneven), cancels=True),
+    Case("apart", "tokens and heads whose scores lie around -128, 0 and 128", "float32",
+         prefill([(20, 30), (9, 0)], 3, 1, 64, 16, change=apart)),
+    Case("twins", "two requests of one new token, two of four, each pair of equal length",
+         "float32", prefill([(1, 20), (1, 20), (4, 17), (4, 17)], 2, 3, 32, 16, 19)),
     Case("nan", "NaN in a value: it spoils this number of an average", "float32",
          prefill([(20, 30), (9, 0)], 2, 2, 32, 16, change=spoilt)),
     Case("wide-head", "200 features", "float32", prefill([(5, 0), (3, 4)], 1, 1, 200, 16)),
@@ -152,13 +158,15 @@ PAGED_PREFILL = (
     ),
     Case(
         "window-1", "each token sees only itself", "float32",
-        prefill([(18, 15), (1, 0)], 2, 1, 32, 16, 1),
+        prefill([(18, 15), (1, 0)], 2, 1, 32, 16, 1), lone=True,
     ),
     Case("window-odd", "a window of 7", "bfloat16", prefill([(20, 13), (None, 0)], 1, 2, 64, 4, 7)),
     Case(
         "window-tiles", "a window so short that rows see nothing of their first tile", "float32",
         prefill([(40, 3), (17, 30)], 2, 1, 32, 16, 5, key_tile=16),
     ),
+    Case("edges", "a window that ends a tile before its last row does", "float32",
+         prefill([(32, 0), (33, 1), (3, 31), (64, 0)], 1, 1, 16, 16, 31)),
     Case(
         "shared", "requests that share their first blocks", "float16",
         prefill([(3, 8), (5, 9), (1, 12)], 2, 1, 32, 4, shared=2),
@@ -183,8 +191,8 @@ PAGED_PREFILL = (
         "far", "queries 2^30 elements apart", "float16",
         prefill([(2, 3), (3, 0), (1, 20)], 2, 1, 32, 16, change=far_queries),
     ),
-    Case("far-output", "more than 2^32 results, of which these are the last", "float16",
-         behind(2**32 // (32 * 128), prefill([(3, 4), (2, 0)], 16, 2, 128, 16))),
+    Case("far-output", "behind 2^24 tokens, and more than 2^32 results", "float16",
+         behind(2**24 + 1, prefill([(3, 4), (2, 0)], 2, 1, 128, 16))),
     Case(
         "far-table", "rows of the block table 2^30 elements apart", "float16",
         prefill([(1, 3), (1, 0), (2, 20), (1, 1), (1, 2), (1, 18)], 2, 1, 32, 16,
@@ -258,6 +266,8 @@ PAGED_PREFILL = (
         "big-cache", "blocks behind the 2^32nd element", "float16",
         prefill([(5, 14), (2, 0)], 2, 2, 128, 16, num_blocks=BIG_CACHE // (16 * 2 * 128)),
     ),
+    Case("many-blocks", "more than 2^24 blocks of one token", "float16",
+         prefill([(3, 2), (2, 0)], 2, 2, 128, 1, num_blocks=BIG_CACHE // (2 * 128))),
     Case(
         "low-logits", "rows whose first tile is empty, and whose logits are around -110", "float32",
         prefill([(24, 0)], 1, 1, 64, 16, 5, key_tile=16, change=low_logits),

@@ -24,7 +24,7 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
-from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, stored_rules
+from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, levels, stored_rules
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 from labkit.kernels.cases.storing import among_idle
 
@@ -36,7 +36,7 @@ def whole(draw: Draw, *shape: int, bits: int = 8) -> Tensor:
     """Whole numbers of so many bits, about as often small as large: int8."""
     largest = 2 ** (bits - 1) - 1
     numbers = draw.normal(*shape) * largest / 3
-    return numbers.round().clamp(-largest, largest).to(torch.int8)
+    return numbers.round().clamp(-largest - 1, largest).to(torch.int8)
 
 
 def positive(draw: Draw, *shape: int) -> Tensor:
@@ -203,11 +203,12 @@ def w8a8(
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
         x, weight = whole(draw, count, columns), whole(draw, rows, columns)
+        x[-1, -1], weight[0, 0] = -128, -128
         if extreme:
             x, weight = (torch.where(t >= 0, 127, -127).to(torch.int8) for t in (x, weight))
             weight[0], x[0] = 127, 127  # a sum of columns * 16129
         if cancel:
-            x, half = x.abs(), columns // 2
+            x, half = x.clamp(min=-127).abs(), columns // 2
             x[:, :half] = x[:, half : 2 * half]
             weight[:, :half] = 127
             weight[:, half:] = -127
@@ -286,9 +287,11 @@ def w4a16(
         count = draw.prime() if tokens is None else tokens
         stored = (whole(draw, rows, columns, bits=4) + 8).long()
         stored[0, : columns // 2] = 15  # words with their highest bit set
+        stored[-1, columns // 2 :] = 0
         zero = torch.full((rows, groups), 8, dtype=torch.uint8)
         if not symmetric:
             zero = (whole(draw, rows, groups, bits=4) + 8).to(torch.uint8)
+            zero[0, -1], zero[-1, 0] = 0, 15
         problem = dict(
             x=spread_rows(draw.normal(count, columns, dtype=dtype), strided, far),
             words=pack_words(stored),
@@ -472,6 +475,15 @@ def uneven(paged: BytePages, query: Tensor) -> None:
         paged.put(row, key, value)
 
 
+def apart(paged: BytePages, query: Tensor) -> None:
+    """As `pages.apart`: each head needs a maximum of its own."""
+    query.zero_()[..., 0] = levels(*query.shape[:2])
+    for row, length in enumerate(paged.seq_lens):
+        key, value = paged.draw.normal(2, length, *paged.heads)
+        key[..., 0] = 1 + key[..., 0] / 32
+        paged.put(row, key, value)
+
+
 def creeping(paged: BytePages, query: Tensor) -> None:
     """Scores that rise by less than a millionth a token, and values that rise with them."""
     query.zero_()[..., 0] = 1.0
@@ -565,7 +577,7 @@ def decode(
 
 
 PAGED_DECODE_INT8 = (
-    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16)),
+    Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16), lone=True),
     Case("ragged", "contexts that end before, at and after a block's border", "float32",
          decode([1, 15, 16, 17, None], 2, 2, 32, 16)),
     Case("tiles", "contexts around 32 and 64 tokens", "float32",
@@ -575,7 +587,7 @@ PAGED_DECODE_INT8 = (
     Case("wide", "8 heads share one, 128 features", "float16", decode([33, None], 8, 1, 128, 32)),
     Case("inert", "rows without a request", "float32", decode([0, None, 0], 2, 1, 32, 16)),
     Case("window-1", "each token sees only itself", "float32",
-         decode([1, 16, 17], 2, 1, 32, 16, 1)),
+         decode([1, 16, 17], 2, 1, 32, 16, 1), lone=True),
     Case("window-odd", "a window of 13", "bfloat16", decode([5, 13, 14, 40], 1, 2, 64, 4, 13)),
     Case("shared", "requests that share their first blocks", "float16",
          decode([9, 14, 19], 2, 2, 32, 4, shared=2)),
@@ -605,12 +617,18 @@ PAGED_DECODE_INT8 = (
          decode([35_000, 40], 2, 1, 16, 16, 33_500, even=True, key_tile=256)),
     Case("all-heads", "131 key/value heads", "float32", decode([5], 2, 131, 16, 4)),
     Case("low", "scores of about -110", "float32", decode([40, 7], 2, 1, 64, 16, low=True)),
-    Case("low-half", "scores of about -110", "float16", decode([140, 7], 1, 2, 64, 16, low=True)),
-    Case("low-bf16", "scores of about -110", "bfloat16", decode([90], 3, 1, 64, 1, low=True)),
+    Case("low-half", "scores of about -110", "float16",
+         decode([140, 7, 130, 95, 150, 121], 1, 2, 64, 16, low=True)),
+    Case("low-bf16", "scores of about -110, 16 requests: one's error leaves much to chance",
+         "bfloat16", decode([90, 75, 130, 66] * 4, 3, 2, 64, 1, low=True)),
     Case("uneven", "one key, the first or the last, weighs as much as thousands", "float32",
          decode([3000, 2900], 2, 1, 16, 16, change=uneven)),
     Case("creeping", "scores that rise by less than a millionth a token", "float32",
          decode([3000], 1, 1, 16, 16, change=creeping)),
+    Case("apart", "heads whose scores lie around -128, 0 and 128", "float32",
+         decode([70, 33], 3, 2, 64, 16, change=apart)),
+    Case("twins", "requests of equal length", "float32",
+         decode([21, 21, 5, 21], 2, 2, 32, 16)),
     Case("large-scale", "scores times 0.4, a window; every head has its own key", "float16",
          decode([20, None], 1, 3, 32, 16, 11, scale=0.4)),
     Case("small-scale", "scores times 0.03, a window and blocks of one token", "bfloat16",
@@ -622,6 +640,8 @@ PAGED_DECODE_INT8 = (
          decode([7, 3, 20, 1, 9, 18], 2, 1, 32, 16, far=True)),
     Case("big-cache", "blocks behind the 2^32nd byte", "float16",
          decode([18, 3], 2, 2, 124, 16, num_blocks=BIG_CACHE // (16 * 2 * 128))),
+    Case("many-blocks", "more than 2^24 blocks of one token", "float16",
+         decode([5, 3], 2, 2, 124, 1, num_blocks=BIG_CACHE // (2 * 128))),
     Case("traffic", "256 tokens of context, 4 heads share one", "bfloat16",
          decode([256], 4, 1, 64, 16), graded=True),
 )  # fmt: skip

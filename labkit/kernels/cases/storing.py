@@ -101,6 +101,7 @@ STORE_KV = (
     Case("one", "one token of one head", "float32", store(1, 1, 32, 16, strided=False)),
     Case("block", "a whole block and a token", "float32", store(17, 2, 64, 16)),
     Case("prime", "a row that is no power of two", "bfloat16", store(None, 3, 80, 16)),
+    Case("odd-row", "3 heads of 35: a row of odd length", "float16", store(None, 3, 35, 4)),
     Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
     Case("nothing", "only slots of -1", "float32", store(0, 2, 32, 16, padding=4)),
     Case("sliced", "keys and values are slices of qkv", "float16",

@@ -73,6 +73,7 @@ NUMBER = """    at = output_ptr + token * SIZE + tl.program_id(1) * TILE
 """
 WAIT = "; tl.debug_barrier()"
 PROMISE = "    column = tl.multiple_of(column + 1, 16) - 1\n"
+RUN = "    column = tl.where(inside, column, 0)\n    column = tl.max_contiguous(column, TILE)\n"
 ASSUMED = "    tl.assume(tl.program_id(0) < 0)\n"
 BEFORE = "    gate += tl.gather(gate, tl.arange(0, TILE) - TILE, 0) * 0.0\n"
 UNDEFINED = """    rest = tl.load(gate_ptr, mask=inside).to(tl.float32)
@@ -157,6 +158,7 @@ def probes() -> tuple[Probe, ...]:
         Probe("zero too late", LOAD_UP, SUMMED.format("", WAIT) + LOAD_UP, "interpreter", "race"),
         Probe("number too early", LOAD_UP, NUMBER + LOAD_UP, "interpreter", "race"),
         Probe("promise", LOAD_UP, PROMISE + LOAD_UP, "interpreter", "crash"),
+        Probe("promised run", LOAD_UP, RUN + LOAD_UP, "interpreter", "crash"),
         Probe("assumption", LOAD_UP, ASSUMED + LOAD_UP, "interpreter", "crash"),
         Probe("index below zero", LOAD_UP, BEFORE + LOAD_UP, "interpreter", "crash"),
         Probe("control kernel", stage="controls", kind="broken", meanwhile=harmless_control),

@@ -138,6 +138,8 @@ class Judge:
         }
 
     def _bound(self, output: str) -> tolerances.Bound:
+        if self.case.lone:
+            return tolerances.LONE
         return tolerances.bound(self.spec.name, self.case.dtype, output)
 
     def report(self, observation: Observation) -> CaseReport:
@@ -205,6 +207,8 @@ class Judge:
     def _finding(self, name: str, difference: Difference) -> Finding:
         axes, rows = self.rules.rule(name).axes, self.rules.rows
         place = list(difference.element)
+        if name.startswith("joined"):
+            axes = self.rules.rule("output").axes[: len(place)]
         if rows is not None and len(place) == len(axes):
             place[self.rules.axis] = rows[place[self.rules.axis]]
         elif axes and len(place) != len(axes):  # of a huge tensor, only what had to be written
@@ -214,12 +218,14 @@ class Judge:
         )
         where = f"{name}[{index}]" if difference.element else name
         message = f"{where} {difference.why}"
-        if difference.element:
+        if difference.element and difference.limit == 0.0:  # a copy, or a token's number
+            message += f": it is {difference.got:.10g}, and must be {difference.want:.10g}"
+        elif difference.element:
             message = (
                 f"{where} {difference.why}: {difference.got:.6g}, and float64 says"
                 f" {difference.want:.6g}"
             )
-            if difference.limit and difference.error != torch.inf:
+            if difference.error != torch.inf:
                 message += (
                     f" (relative L2 error of {name} {difference.error:.1e}, at most"
                     f" {difference.limit:.1e})"

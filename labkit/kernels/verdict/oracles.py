@@ -110,7 +110,8 @@ def reduce_splits(problem: Problem) -> dict[str, Tensor]:
 def split_decode(problem: Problem) -> dict[str, Tensor]:
     """The parts may be cut anywhere, but together they are the output, and have its mass."""
     output = paged_decode(problem)["output"]
-    return {"parts": output, "output": output, "lse": paged_decode(problem, mass=True)["output"]}
+    mass = paged_decode(problem, mass=True)["output"]
+    return {"joined partial": output, "output": output, "joined lse": mass}
 
 
 def store_kv(problem: Problem) -> dict[str, Tensor]:
@@ -368,4 +369,5 @@ def judged(
         return dict(outputs)
     partial, lse = outputs["partial"], outputs["lse"]
     whole = lse.double().logsumexp(-1)
-    return {"output": outputs["output"], "parts": combine(partial, lse), "lse": whole}
+    joined = {"joined partial": combine(partial, lse), "joined lse": whole}
+    return {"output": outputs["output"]} | joined

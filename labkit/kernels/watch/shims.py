@@ -27,6 +27,8 @@ import triton.language as tl
 from triton.runtime import interpreter
 from triton.runtime.interpreter import InterpreterBuilder, TensorHandle, _ir
 
+from labkit.kernels.watch import promises
+
 TRITON = os.path.dirname(triton.__file__)
 LANGUAGE = os.path.join(TRITON, "language")
 STOCK_DTYPE = interpreter._get_np_dtype
@@ -44,7 +46,6 @@ KNOWN = (
     tl.standard._prod_combine,
 )
 """What the stock interpreter does for a whole tile at once."""
-ALIGNED = 16  # bytes, to which every address of a GPU's allocator is
 INTEGER_OPS = {"create_add": np.add, "create_sub": np.subtract, "create_mul": np.multiply}
 
 
@@ -323,29 +324,6 @@ def _constant_first(name: str) -> Callable[[Any, Any], Any]:
     return apply
 
 
-def _promised_multiple(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """`tl.multiple_of`, held against what it is said of: a compiler believes it, and fetches many
-    bytes at once from what may be no place for that. It is about the first number along an axis,
-    as the others follow from it; of an address no more than an allocator promises is asked."""
-
-    def multiple_of(input: Any, values: Any) -> Any:
-        result = stock(input, values)
-        promised = values if isinstance(values, (list, tuple)) else [values]
-        for axis, value in enumerate(promised if isinstance(input, tl.tensor) else ()):
-            number = int(getattr(value, "value", value))
-            number = min(number, ALIGNED) if input.dtype.is_ptr() else number
-            first = np.atleast_1d(input.handle.data).take([0], axis)
-            wrong = first[first % number != 0]
-            if wrong.size:
-                raise ValueError(
-                    f"tl.multiple_of promises a multiple of {number}, and this is {wrong[0]:,}:"
-                    " a GPU would believe it"
-                )
-        return result
-
-    return multiple_of
-
-
 def forget(module: ModuleType) -> None:
     """Empty a module of kernels that have run.
 
@@ -377,7 +355,8 @@ def interpreting(
         scope.set_attr(tl.core.tensor, name, _method(name))
     for name, loop in loops.items():
         scope.set_attr(tl, name, loop)
-    scope.set_attr(tl, "multiple_of", _promised_multiple(tl.multiple_of))
+    for name in promises.NAMES:
+        scope.set_attr(tl, name, promises.held(getattr(tl, name)))
     scope.set_attr(interpreter, "_get_np_dtype", numpy_type)
     scope.set_attr(interpreter, "_patch_lang", lambda fn: interpreter._LangPatchScope())
     for kind in (interpreter.ReduceOps, interpreter.ScanOps):

@@ -328,6 +328,7 @@ class ResponsesRequest(GenerationRequest):
     chat_template_kwargs: dict[str, Any] | None = None
     mm_processor_kwargs: dict[str, Any] | None = None
     previous_response_id: str | None = None
+    conversation: str | dict[str, Any] | None = None
     background: bool | None = False
     prompt: dict[str, Any] | None = None
     tools: Many[dict[str, Any]] | None = None
@@ -342,7 +343,7 @@ class ResponsesRequest(GenerationRequest):
         Raises:
             APIError: for what this server cannot do, and would be wrong to ignore.
         """
-        for name in ("previous_response_id", "tools", "background", "prompt"):
+        for name in ("previous_response_id", "conversation", "tools", "background", "prompt"):
             if getattr(self, name):
                 raise APIError(
                     f"{name} is not supported here; use /v1/chat/completions", param=name

@@ -101,6 +101,7 @@ def test_null_is_what_is_not_given(server: Server) -> None:
         ("completions", {"structured_outputs": {}}, "has none of json, regex, choice"),
         ("chat/completions", {"structured_outputs": {"json": None}}, "has none of json, regex"),
         ("responses", {"background": True}, "background is not supported"),
+        ("responses", {"conversation": {"id": "c"}}, "conversation is not supported"),
         ("responses", {"input": []}, "input is empty"),
         ("responses", {"text": {"format": {"type": "x"}}}, "text.format.type is 'x'"),
         ("responses", {"text": {"format": "json"}}, "text.format.type is 'json'"),

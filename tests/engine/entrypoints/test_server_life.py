@@ -317,10 +317,13 @@ def test_a_socket_file_is_removed_by_its_own_server_only(tmp_path: Path) -> None
     with socket.socket(socket.AF_UNIX) as client:
         client.connect(path)
     new_file.remove()
-    new_file.remove()
     assert not Path(path).exists()
-    old.close()
     new.close()
+    last = bind("", 0, path)
+    new_file.remove()
+    assert Path(path).is_socket(), "the system may give a new file the number of the old one"
+    last.close()
+    old.close()
 
 
 def test_no_socket_file_is_left_by_a_server_that_could_not_start(
@@ -336,6 +339,34 @@ def test_no_socket_file_is_left_by_a_server_that_could_not_start(
         with pytest.raises((ValueError, FileNotFoundError), match=part):
             serve.run_serve(args, {})
         assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["x"], "--lora-modules has 'x'; write NAME=PATH"),
+        (["m=/no/such/adapter"], "--lora-modules has 'm', which is the model's own name"),
+    ],
+)
+def test_adapters_that_cannot_be_are_known_before_anything_is_loaded(
+    words: list[str], part: str
+) -> None:
+    line = ["serve", "storyteller", "--served-model-name", "m", "--lora-modules", *words]
+    with pytest.raises(ValueError, match=part):
+        serve.make_state(build_parser().parse_args(line), {})
+
+
+def test_an_adapter_that_cannot_be_served_stops_the_start() -> None:
+    """It answered an error to each request for it, and the server seemed to be well."""
+    server = Server("--lora-modules", "x=/no/such/adapter")
+    try:
+        assert server.process.wait(90) == 2
+        server.log.seek(0)
+        said = server.log.read().decode().strip()
+        assert said.splitlines()[-1].startswith("mini_vllm serve: --lora-modules x: ")
+        assert "/no/such/adapter" in said and "Traceback" not in said
+    finally:
+        server.stop()
 
 
 def test_tls(tmp_path: Path) -> None:

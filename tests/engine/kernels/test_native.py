@@ -119,14 +119,14 @@ def test_attention_equals_the_reference(
 ) -> None:
     """Decodes, drafts to verify and prompts in one step; float32 against plain torch."""
     monkeypatch.setattr(native, "has_narrow_mkl", lambda: is_narrow)
-    lens = [(1, 1), (1, 40), (1, 17), (4, 4), (3, 33), (17, 514), (16, 50), (18, 21), (20, 512)]
+    lens = [(1, 1), (1, 40), (1, 17), (4, 4), (3, 33), (17, 514), (16, 50), (18, 21), (120, 290)]
     metadata, kv_cache = scene(lens, block_size, 2, 32, torch.float32)
     query = torch.randn(sum(n for n, _ in lens), 2 * group, 32)
     actual = CpuAttention().forward(query, kv_cache, metadata, 0.3, window)
     in_place, *others = metadata.plan
     assert isinstance(in_place, PagedTokens)
-    assert len(in_place.rows) == 26 + (38 if is_narrow and group > 1 else 0)
-    assert len(others) == (1 if is_narrow and group > 1 else 3)
+    assert len(in_place.rows) == 26 + (155 if is_narrow else 0)
+    assert len(others) == (0 if is_narrow else 3)
     metadata.plan = None
     expected = ReferenceAttention().forward(query, kv_cache, metadata, 0.3, window)
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
@@ -144,10 +144,55 @@ def test_attention_of_rounded_numbers(dtype: torch.dtype, cache: torch.dtype) ->
     torch.testing.assert_close(actual, wanted, rtol=1e-2, atol=1e-2)
 
 
+def attend_prompt(query: Tensor, kv_cache: Tensor, table: Tensor, end: int, window: int) -> Tensor:
+    """By our kernel, whatever processor this is: of one request's tokens, the last sees `end`."""
+    rows = torch.zeros(len(query), dtype=torch.int32)
+    ends = torch.arange(end - len(query), end, dtype=torch.int32) + 1
+    return native.paged_attention(query, kv_cache, table, rows, ends, 0.2, window)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("dtype", "cache"), list(itertools.product(DTYPES, DTYPES)))
+@pytest.mark.parametrize("size", [16, 48, 80, 128])
+@pytest.mark.parametrize("window", [40, 300, 1 << 62])
+def test_prompts_longer_than_a_span(
+    dtype: torch.dtype, cache: torch.dtype, size: int, window: int
+) -> None:
+    """Whole, and behind a context: as plain torch has it, but for the rounding of weights."""
+    metadata, kv_cache = scene([(530, 530)], 16, 2, size, cache)
+    query = torch.randn(530, 6, size).to(dtype)
+    whole = attend_prompt(query, kv_cache, metadata.block_table, 530, window)
+    wanted = ReferenceAttention().forward(query.float(), kv_cache.float(), metadata, 0.2, window)
+    near = 1e-5 if dtype == cache == torch.float32 else 2e-2
+    torch.testing.assert_close(whole.float(), wanted, rtol=near, atol=near)
+    for cut in (17, 256, 300, 513):
+        parts = [
+            attend_prompt(part, kv_cache, metadata.block_table, end, window)
+            for part, end in ((query[:cut], cut), (query[cut:], 530))
+        ]
+        assert torch.equal(torch.cat(parts), whole), cut
+
+
+@needs_compiler
+def test_what_a_window_has_left_is_not_read() -> None:
+    """Its pages belong to others by now, or to nobody."""
+    metadata, kv_cache = scene([(100, 600)], 16, 2, 32, torch.float32)
+    query = torch.randn(100, 4, 32)
+    out = attend_prompt(query, kv_cache, metadata.block_table, 600, 70)
+    left = (500 - 69) // 16
+    kv_cache[:, metadata.block_table[0, :left].long()] = float("nan")
+    assert torch.equal(attend_prompt(query, kv_cache, metadata.block_table, 600, 70), out)
+    metadata.block_table[0, :left] = -1
+    assert torch.equal(attend_prompt(query, kv_cache, metadata.block_table, 600, 70), out)
+    metadata.block_table[0, left] = -1
+    with pytest.raises(IndexError, match="token 0 reads a page outside the cache"):
+        attend_prompt(query, kv_cache, metadata.block_table, 600, 70)
+
+
 @needs_compiler
 def test_threads_change_nothing() -> None:
-    metadata, kv_cache = scene([(1, 300)] * 12, 16, 4, 64, torch.bfloat16)
-    query = torch.randn(12, 8, 64).bfloat16()
+    metadata, kv_cache = scene([(1, 300)] * 12 + [(120, 300)], 16, 4, 64, torch.bfloat16)
+    query = torch.randn(132, 8, 64).bfloat16()
     results = []
     for count in (1, 2, 5):
         torch.set_num_threads(count)

@@ -17,6 +17,7 @@ from mini_vllm.attention import AttentionMetadata, get_backend
 from mini_vllm.model import layers
 from mini_vllm.model.build import load_model
 from mini_vllm.model.llama import LlamaForCausalLM
+from mini_vllm.model.rope import RotaryEmbedding
 
 SHAPE = dict(
     vocab_size=97,
@@ -48,7 +49,7 @@ LONGROPE = {
         "rope_type": "longrope",
         "rope_theta": 5000.0,
         "partial_rotary_factor": 0.5,
-        "short_factor": [1.0, 1.5, 2.0],
+        "short_factor": [1.01, 1.53, 2.07],
         "long_factor": [4.0, 5.0, 6.0],
         "original_max_position_embeddings": 32,
     },
@@ -216,6 +217,23 @@ def test_half_precision_is_near_float32(
         wanted = expected_model(prompt[None]).logits[0]
         assert actual.dtype == torch.float32
         assert float((actual - wanted).std() / wanted.std()) < tolerance
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", [name for name in MODELS if "rope_parameters" in MODELS[name][1]])
+def test_half_precision_turns_by_the_angles_of_float32(
+    name: str, dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A frequency that is rounded to eight bits is a whole radian off after a thousand tokens."""
+    monkeypatch.setattr(layers, "NARROW", 0)
+    save_random_model(*MODELS[name], tmp_path)
+    wanted, actual = (load_model(tmp_path, dtype=each).modules() for each in ("float32", dtype))
+    rotations = [module for module in actual if isinstance(module, RotaryEmbedding)]
+    exact = [module for module in wanted if isinstance(module, RotaryEmbedding)]
+    assert rotations
+    for rotation, other in zip(rotations, exact, strict=True):
+        assert torch.equal(rotation.inv_freq, other.inv_freq)
+        assert rotation.scaling == other.scaling
 
 
 @pytest.mark.parametrize("native", [True, False])

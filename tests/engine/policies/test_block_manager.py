@@ -111,6 +111,16 @@ def test_appending_says_before_how_many_blocks_it_takes() -> None:
     assert table(manager, parent) == [1, 2], "nothing has changed"
 
 
+def test_a_copy_without_the_blocks_behind_it_is_not_made() -> None:
+    manager = make_manager(blocks=3)
+    parent = start(manager, "p", 6)
+    child = fork(manager, parent, "c")
+    with pytest.raises(ValueError, match="2 blocks are wanted but 1 are free"):
+        manager.append(child, 9)
+    assert table(manager, child) == table(manager, parent) == [1, 2]
+    manager.check_integrity([parent, child])
+
+
 def test_ending_a_fork_leaves_the_shared_blocks_to_the_others() -> None:
     manager = make_manager()
     parent = start(manager, "p", 6)

@@ -856,6 +856,18 @@ def test_10_9_any_tokens(
     compare(subject, reference, p)
 
 
+@pytest.mark.parametrize("known", [3, 5, 9])
+def test_10_9_the_plan_keeps_its_tokens(subject: Any, known: int) -> None:
+    """None, some or all of the tokens are missing: what becomes of them is not the plan's."""
+    p = Program()
+    new = p.call("builtins:list", [7, 8, 9])
+    missing = p.call(f"{DIST}pipeline:missing_tokens", known, 3, new)
+    p.see(missing)
+    missing.append(0)
+    p.see(new)
+    assert subject.run(p) == [[7, 8, 9][known - 3 :], [7, 8, 9]]
+
+
 @many
 @given(
     sizes=st.lists(st.sampled_from([1, 1, 2, 0]), min_size=3, max_size=8),
@@ -905,6 +917,51 @@ for step in range(2 * len(sizes) + 2):
     )
     p.see(names["log"])
     compare(subject, reference, p)
+
+
+@pytest.mark.parametrize("what", ["submit", "finish"])
+def test_10_10_a_plan_that_fails(subject: Any, what: str) -> None:
+    """It is raised on. A plan that was not submitted is nowhere, and one whose answer is an error
+    is out of the queue, before it is finished and after."""
+    p = Program()
+    names = code(
+        p,
+        """
+from collections import deque
+from concurrent.futures import Future
+from types import SimpleNamespace
+from mini_vllm.engine.batch_queue import Batch, step_with_batch_queue
+
+log, steps = [], []
+
+def make(number):
+    return Batch(SimpleNamespace(num_scheduled_tokens={"a": 1}), Future(), [], number, 0.0)
+
+def submit():
+    if what == "submit":
+        raise KeyError("no plan")
+    return make(3)
+
+def finish(batch):
+    log.append([batch.started, [each.started for each in queue]])
+    raise KeyError("no answer")
+
+queue = deque([make(2), make(1)])
+for size in (3, 2):
+    try:
+        step_with_batch_queue(queue, size, lambda: True, submit, finish)
+        steps.append("done")
+    except KeyError as error:
+        steps.append(error.args[0])
+    log.append([each.started for each in queue])
+""",
+        what=what,
+    )
+    p.see([names["steps"], names["log"]])
+    if what == "submit":
+        assert subject.run(p) == [[["no plan", "no answer"], [[2, 1], [1, [2]], [2]]]]
+    else:
+        assert subject.run(p) == [[["no answer"] * 2, [[1, [3, 2]], [3, 2], [2, [3]], [3]]]]
 
 
 @many

@@ -19,6 +19,9 @@ many = settings(
 )
 
 
+METRICS = "mini_vllm.observability.metrics:"
+
+
 def play(worker: Any, scene: str, *args: Any, **more: Any) -> Any:
     """What a scene of labkit.inside.serving shows."""
     p = Program()
@@ -72,8 +75,14 @@ def test_14_3_asleep_and_awake(subject: Any) -> None:
 @given(running=running, there=st.lists(messages, min_size=1, max_size=5))
 def test_14_3_random_messages(subject: Any, reference: Any, running: Any, there: Any) -> None:
     """What each message does, and who is told what."""
-    yours = play(subject, "handle_messages", running, there)
-    assert yours == play(reference, "handle_messages", running, there)
+    yours, theirs = (play(who, "handle_messages", running, there) for who in (subject, reference))
+    for seen in (yours, theirs):  # ids may be ended together or one by one
+        seen["diary"] = [
+            each
+            for line in seen["diary"]
+            for each in ([["aborted", i] for i in line[1]] if line[0] == "aborted" else [line])
+        ]
+    assert yours == theirs
 
 
 def test_14_3_one_bad_request(subject: Any) -> None:
@@ -168,6 +177,35 @@ def test_14_4_nobody_waits_for_who_is_held(subject: Any) -> None:
     assert sorted(line[:2] for line in seen["sent"] if line[1]) == [["a", "abort"], ["b", "abort"]]
     assert seen["left"] == {} and ["aborted", ["a", "b"]] in seen["diary"]
     assert not [line for line in seen["diary"] if line[0] == "stuck"]
+
+
+def test_14_4_nobody_waits_when_nobody_is_left(subject: Any) -> None:
+    """Nobody is unfinished, and blocks are held for other engines: they are let go of at once, and
+    not when the time is over."""
+    p = Program()
+    names = p.new("builtins:dict")
+    p.call(
+        "builtins:exec",
+        """
+from labkit.inside.serving.engine_loop import make_loop, with_clock
+from mini_vllm.engine.core_proc import ShutdownState
+
+loop, _, _ = make_loop({}, [], [])
+held, seen = ["block"], []
+loop.core.has_requests = lambda: bool(held)
+loop.core.release_held = held.clear
+loop.shutdown_state, loop.deadline = ShutdownState.REQUESTED, 50.0
+with_clock(loop.core)
+try:
+    for _ in range(2):
+        seen.append([loop._handle_shutdown(), loop.shutdown_state.name, len(held)])
+finally:
+    with_clock(None)
+""",
+        names,
+    )
+    p.see(names["seen"])
+    assert subject.run(p) == [[[False, "SHUTTING_DOWN", 0]] * 2]
 
 
 sizes = st.lists(st.integers(1, 9), max_size=5)
@@ -302,7 +340,31 @@ def test_14_10_a_clock_that_begins_at_zero(subject: Any) -> None:
     assert [seen[name] for name in names] == [20.0, 0.0, 0.0, 5.0, 5.0]
 
 
-METRICS = "mini_vllm.observability.metrics:"
+def test_14_10_a_step_of_several_requests(subject: Any) -> None:
+    """The figures of a step add up over its outputs, and over a request that has two of them."""
+    p = Program()
+    step = p.new(f"{METRICS}IterationStats")
+    requests = [
+        p.new(f"{METRICS}RequestStats", float(arrival), size, 1, 8)
+        for arrival, size in ((100, 7), (102, 5))
+    ]
+    p.set(requests[1], "num_cached_tokens", 4)  # of the prompt, which counts all the same
+    for index, tokens, preempted, stamp, now in (
+        (0, [4, 5], 1, 3.0, 110.0), (1, [6], 2, 3.0, 111.0), (0, [7], 2, 8.0, 116.0),
+        (1, [], 2, 9.0, 117.0),
+    ):  # fmt: skip
+        output = p.new(
+            "mini_vllm.core.scheduler_output:EngineCoreOutput", "r", tokens,
+            num_preemptions=preempted,
+        )  # fmt: skip
+        step.update_from_output(output, requests[index], stamp, now)
+    for request, reason in zip(requests, ("stop", "length"), strict=True):
+        step.update_from_finished(request, reason, 120.0)
+    p.see([step.num_prompt_tokens, step.num_generation_tokens, step.num_preempted])
+    p.see([step.ttfts, step.itls])
+    p.see_each(step.finished, "finish_reason")
+    p.see_each(step.finished, "e2e_latency")
+    assert subject.run(p) == [[12, 4, 4], [[10.0, 9.0], [5.0]], ["stop", "length"], [20.0, 18.0]]
 
 
 @many
@@ -312,6 +374,7 @@ def test_14_11_random_limits(subject: Any, limit: int) -> None:
     every = [digit * 10**power for power in range(8) for digit in (1, 2, 5)]
     found = call(subject, f"{METRICS}build_1_2_5_buckets", limit)
     assert found == [bound for bound in every if bound <= limit]
+    assert {type(bound) for bound in found} == {int}
 
 
 @many
@@ -413,6 +476,45 @@ def test_14_12_without_arguments(subject: Any) -> None:
         assert [calls[i]["arguments"] for i in (0, 1)] == ["{}", "{}"], place
 
 
+PARSER = "mini_vllm.entrypoints.openai.tool_parser:"
+
+
+@pytest.mark.parametrize(
+    ("call", "is_complete", "expected"),
+    [
+        ('{"name": "f", "arguments": {"a": {"b": 1}', False, '{"a": {"b": 1}'),
+        ('{"name": "f", "arguments": {"a": 1}', False, '{"a": 1}'),
+        ('{"name": "f", "arguments": {"a": 1}}', False, '{"a": 1}'),
+        ('{"name": "f", "arguments": {"a": 1, \n', False, '{"a": 1,'),
+        ('{"name": "f", "arguments":', False, ""),
+        ('{"name": "f", "arguments": {"a": 1 } }\n', True, '{"a": 1 }'),
+        ('{"name": "f", "arguments": {"a": oops}}', True, '{"a": oops}'),
+        ('{"name": "f", "arguments": {"a": oops} }\n', True, '{"a": oops}'),
+        ('{"name": "f", "arguments": {"a": [1}}}', True, '{"a": [1}}'),
+        ('{"name": "f"}', True, "{}"),
+        ('{"name": "f"', False, ""),
+    ],
+)  # fmt: skip
+def test_14_12_how_far_arguments_are_certain(
+    subject: Any, call: str, is_complete: bool, expected: str
+) -> None:
+    """All that is written of them, and of the braces at the end those that are theirs."""
+    p = Program()
+    p.see(p.call(f"{PARSER}find_arguments", call, is_complete))
+    assert subject.run(p) == [expected]
+
+
+def test_14_12_no_news_is_an_empty_delta(subject: Any) -> None:
+    """What is held back, and what was sent already, is not sent as nothing."""
+    p = Program()
+    parser = p.new(f"{PARSER}HermesToolParser")
+    for piece in ("", "a", "<tool", "_call>", '{"name": "f"', ', "arguments": {}', "}", "</tool"):
+        news = parser.extract_streaming(piece)
+        p.see(p.call("builtins:sorted", news))
+    seen = subject.run(p)
+    assert seen == [[], ["content"], [], [], ["tool_calls"], ["tool_calls"], [], []]
+
+
 ARGUMENTS = [
     '{"arguments": {"arguments": 1}}',
     '{"a":1,  "b" :"\\u00e9é日😀"}',
@@ -479,12 +581,14 @@ def test_14_13_random_loads(
 
 
 def test_14_13_spreads(subject: Any) -> None:
-    """A coefficient of variation of one over the root of the burstiness."""
+    """A coefficient of variation of one over the root of the burstiness, and as many requests in
+    the first half of the time as in the second."""
     for burstiness in (0.25, 1.0, 4.0):
         times = play(subject, "load_times", 8_000, 2.0, burstiness, 7)
         gaps = [b - a for a, b in itertools.pairwise([0.0, *times])]
         cv = statistics.pstdev(gaps) / statistics.mean(gaps)
         assert abs(cv * math.sqrt(burstiness) - 1) < 0.1, burstiness
+        assert abs(times[3_999] / times[-1] - 0.5) < 0.05, burstiness
 
 
 def test_14_13_drawn_by_whoever_asks(subject: Any) -> None:
@@ -514,6 +618,16 @@ def test_14_13_a_limit_may_be_reached(subject: Any) -> None:
         ((name, limit),) = limits.items()
         assert play(subject, "good", exact, {name: limit - 0.25}, 2.0) == 0.0, limits
     assert play(subject, "good", exact * 3, {"ttft": 250.0}, 0.5) == 6.0
+
+
+def test_14_13_tokens_may_come_several_at_a_time(subject: Any) -> None:
+    """Six tokens in two chunks, half a second apart: 100 ms a token, by the server's count."""
+    p = Program()
+    load = "mini_vllm.entrypoints.load:"
+    result = p.new(f"{load}RequestResult", 5, 0.0, 0.125, [0.5], 0.625, 6)
+    for limit in (100.0, 99.0):
+        p.see(p.call(f"{load}goodput", [result], {"tpot": limit}, 0.5))
+    assert subject.run(p) == [2.0, 0.0]
 
 
 @many

@@ -27,18 +27,28 @@ def play(worker: Any, scene: str, *args: Any, **more: Any) -> Any:
     return seen
 
 
+def left_by(worker: Any, text: str, *wanted: str) -> list[Any]:
+    """What a piece of Python leaves behind under these names."""
+    p = Program()
+    names = p.new("builtins:dict")
+    p.call("builtins:exec", text, names)
+    p.see([names[name] for name in wanted])
+    (seen,) = worker.run(p)
+    return list(seen)
+
+
 def part(index: int, letter: str, more: dict[str, Any]) -> dict[str, Any]:
     return {"index": index, "text": letter, "ids": [ord(letter[0])] if letter else [], **more}
 
 
-ends = st.sampled_from(
-    [{}, {}, {"end": "stop", "stop": "##"}, {"end": "length"}, {"logprob": -1.5}]
-)
+ends = st.sampled_from([{}, {}, {"end": "stop", "stop": "##"}, {"end": "length"}])
 parts = st.builds(
-    lambda index, text, more, scored: part(
-        index, text, more | ({"logprobs": [-0.5] * bool(text)} if scored else {})
+    lambda index, text, more, scored, total: part(
+        index, text,
+        {"logprob": total, **more} | ({"logprobs": [-0.5] * bool(text)} if scored else {}),
     ),
     st.integers(0, 2), st.sampled_from(["", "a", "b", "c"]), ends, st.booleans(),
+    st.sampled_from([-1.5, -4.0]),
 )  # fmt: skip
 outputs = st.builds(
     lambda found, finished, cached, error, kv, prompt: {
@@ -96,6 +106,24 @@ def test_14_1_logprobs_by_hand(subject: Any) -> None:
         assert merged["logprobs"] == logprobs and merged["ids"] == [ord(p["text"]) for p in said]
     (merged,) = play(subject, "merge", True, [{"parts": [scored]}, {"parts": [later]}])["parts"]
     assert (merged["end"], merged["stop"], merged["logprob"]) == ("stop", "##", -3.0)
+
+
+def test_14_1_a_total_is_no_part(subject: Any) -> None:
+    """The later log probability is that of all tokens so far, so nothing is added to it."""
+    totals = [-1.5, -4.0, -4.25]
+    said = [{"parts": [part(0, "a", {"logprob": total})]} for total in totals]
+    for aggregate in (True, False):
+        (merged,) = play(subject, "merge", aggregate, said)["parts"]
+        assert merged["logprob"] == -4.25, aggregate
+
+
+def test_14_1_the_first_may_say_nothing(subject: Any) -> None:
+    """Completions come in after an output without any, each once, and grow from there."""
+    said = [{"parts": [part(i, letter, {}) for i in range(2)]} for letter in "abc"]
+    for aggregate, text in ((True, "abc"), (False, "c")):
+        parts = play(subject, "merge", aggregate, [{}, {}, *said])["parts"]
+        assert [(p["index"], p["text"]) for p in parts] == [(0, text), (1, text)], aggregate
+        assert [p["ids"] for p in parts] == [[ord(letter) for letter in text]] * 2
 
 
 def test_14_1_what_is_read_in_stays_as_it_was(subject: Any) -> None:
@@ -156,6 +184,44 @@ def test_14_2_a_reader_does_not_spin(subject: Any) -> None:
     put = ["put", {"parts": [part(0, "a", {})]}]
     seen = play(subject, "collect", "DELTA", [put, ["look"], ["read"], ["begin"], put, ["end"]])
     assert seen[1] == "waits" and seen[2]["parts"][0]["text"] == "a"
+
+
+def test_14_2_whoever_waits_is_woken(subject: Any) -> None:
+    """In a tenth of a second in which nothing happens, the reader hardly looks at the slot."""
+    looks, name = left_by(
+        subject,
+        """
+import asyncio
+from mini_vllm.engine.collector import RequestOutputCollector
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import RequestOutputKind
+
+class Watched(RequestOutputCollector):
+    looks = 0
+
+    @property
+    def output(self):
+        self.looks += 1
+        return self.inside
+
+    @output.setter
+    def output(self, value):
+        self.inside = value
+
+async def read():
+    slot = Watched(RequestOutputKind.DELTA)
+    reader = asyncio.ensure_future(slot.get())
+    await asyncio.sleep(0.1)
+    looks = slot.looks
+    slot.put(RequestOutput("r", None, [1], []))
+    return looks, (await asyncio.wait_for(reader, 5)).request_id
+
+looks, name = asyncio.run(read())
+""",
+        "looks",
+        "name",
+    )
+    assert looks <= 5 and name == "r", f"{looks} looks at an empty slot"
 
 
 def test_14_2_a_slot_by_hand(subject: Any) -> None:
@@ -271,6 +337,83 @@ def test_14_5_it_arrives_before_its_prompt_is_read(subject: Any) -> None:
         assert seen["arrived before its prompt was read"], at_once
 
 
+ENGINE = """
+import inspect
+from labkit.inside.serving.front_end import end, make_engine, sampling, say
+from labkit.inside.serving.turns import run, turns
+"""
+
+
+def test_14_5_all_that_is_asked_for_goes_on(subject: Any) -> None:
+    """Images, urgency, adapter, engine and kind of output reach those who need them."""
+    made, kinds = left_by(
+        subject,
+        ENGINE
+        + """
+from mini_vllm.sampling_params import RequestOutputKind
+made, kinds = [], []
+
+async def go():
+    engine = make_engine([])
+    plain_requests, plain_watch = engine._make_requests, engine._watch
+
+    async def preprocess(prompt):
+        return [5, 6, 7], ["an image"]
+
+    def make_requests(*args, **more):
+        told = inspect.signature(plain_requests).bind(*args, **more).arguments
+        names = ("prompt", "images", "priority", "lora_request", "data_parallel_rank")
+        made.append([told["stream"].live.prompt_token_ids, *map(told.get, names)])
+        told.update(images=[], lora_request=None, data_parallel_rank=None)
+        return plain_requests(**told)
+
+    def watch(*args, **more):
+        kinds.append(inspect.signature(plain_watch).bind(*args, **more).arguments["kind"].name)
+        return plain_watch(*args, **more)
+
+    engine.preprocess, engine._make_requests, engine._watch = preprocess, make_requests, watch
+    for kind in ("DELTA", "CUMULATIVE", "FINAL_ONLY"):
+        await engine.add_request(
+            "r", [5], sampling(kind), lora_request="adapter", priority=3, data_parallel_rank=1
+        )
+    await end(engine)
+
+run(go())
+""",
+        "made",
+        "kinds",
+    )
+    assert made == [[[5, 6, 7], [5], ["an image"], 3, "adapter", 1]] * 3
+    assert kinds == ["DELTA", "CUMULATIVE", "FINAL_ONLY"]
+
+
+@pytest.mark.parametrize("kind", ["DELTA", "CUMULATIVE"])
+def test_14_5_a_slow_reader_hears_the_end(subject: Any, kind: str) -> None:
+    """While she is busy with the first output, two more steps come, and the request ends."""
+    ((first, rest),) = left_by(
+        subject,
+        ENGINE
+        + f"""
+async def go():
+    engine = make_engine([])
+    stream = await engine.add_request("r", [3, 4], sampling({kind!r}))
+    outputs = engine.outputs(stream)
+    say(engine, [stream, [1], None])
+    first = (await anext(outputs)).outputs[0].token_ids
+    say(engine, [stream, [2], None])
+    say(engine, [stream, [3], "length"])
+    await turns(12)
+    rest = [[output.outputs[0].token_ids, output.finished] async for output in outputs]
+    await end(engine)
+    return [first, rest]
+
+seen = run(go())
+""",
+        "seen",
+    )
+    assert first == [1] and rest == [[[2, 3] if kind == "DELTA" else [1, 2, 3], True]]
+
+
 def test_14_5_a_dead_engine_says_so_first(subject: Any) -> None:
     """Whatever else is wrong: it is asked before the prompt, and nothing is begun."""
     asked = [{"prompt": 2}, {"prompt": 40}, {"prompt": 8, "n": 3}]
@@ -338,6 +481,67 @@ def test_14_6_sizes_by_hand(subject: Any) -> None:
         sliced = [["slice", count] for count in slices]
         assert seen["diary"] == [*sliced, ["step done", 0], ["slice", 1], ["step done", 1]]
         assert all(seen["shared"]) and not any(seen["late"]), size
+
+
+def test_14_6_nobody_has_a_turn_while_the_next_step_waits(subject: Any) -> None:
+    """Of three steps of three slices the first and the last are late."""
+    seen = play(subject, "handler", [300, 300, 300], "", [0, 2])
+    first, *shared = seen["shared"]  # before the first slice everybody has had a turn
+    assert (first, shared) == (True, [False] * 2 + [True] * 4 + [False] * 2)
+
+
+def test_14_6_a_slice_is_all_that_is_taken_in(subject: Any) -> None:
+    """The message holds outputs of two streams; one is taken in, and then the other."""
+    (seen,) = left_by(
+        subject,
+        ENGINE
+        + """
+from mini_vllm.core.scheduler_output import EngineCoreOutput
+from mini_vllm.engine.messages import EngineCoreOutputs
+
+async def go():
+    engine, seen = make_engine([]), []
+    streams = [await engine.add_request(name, [3], sampling()) for name in "ab"]
+    outputs = [EngineCoreOutput(s.child_ids[0], [7 + i]) for i, s in enumerate(streams)]
+    message = EngineCoreOutputs(outputs, None, 2.5)
+    for output in outputs:
+        engine._process([output], message)
+        seen.append([[i for part in s.live.outputs for i in part.token_ids] for s in streams])
+    await end(engine)
+    return seen
+
+seen = run(go())
+""",
+        "seen",
+    )
+    assert seen == [[[7], []], [[7], [8]]]
+
+
+def test_14_6_a_stream_stays_until_it_is_closed(subject: Any) -> None:
+    """Three steps of one request, each read before the next: all three are delivered."""
+    (seen,) = left_by(
+        subject,
+        ENGINE
+        + """
+from mini_vllm.core.scheduler_output import EngineCoreOutput
+from mini_vllm.engine.messages import EngineCoreOutputs
+
+async def go():
+    engine, seen = make_engine([]), []
+    stream = await engine.add_request("r", [3], sampling())
+    for token, reason in ((7, None), (8, None), (9, "length")):
+        outputs = [EngineCoreOutput(stream.child_ids[0], [token], reason)]
+        engine._process(outputs, EngineCoreOutputs(outputs, None, 2.5))
+        output = stream.collector.get_nowait()
+        seen.append(None if output is None else [output.outputs[0].token_ids, output.finished])
+    await end(engine)
+    return seen
+
+seen = run(go())
+""",
+        "seen",
+    )
+    assert seen == [[[7], False], [[8], False], [[9], True]]
 
 
 def test_14_6_a_stop_string(subject: Any) -> None:
@@ -468,6 +672,67 @@ def test_14_8_by_hand(subject: Any) -> None:
     ]:
         seen = play(subject, "race", work, gone, **more)
         assert seen["how"].startswith(how) and seen["diary"] == diary, (work, gone, more)
+
+
+def test_14_8_the_end_of_a_body_is_no_departure(subject: Any) -> None:
+    """Messages as servers send them: what comes before "http.disconnect" says nothing of that."""
+    (seen,) = left_by(
+        subject,
+        """
+import asyncio
+from mini_vllm.entrypoints.openai.sse import listen_for_disconnect
+
+messages = [
+    {"type": "http.request", "body": b"{}", "more_body": True},
+    {"type": "http.request", "body": b"", "more_body": False},
+    {"type": "http.request"},
+    {"type": "http.disconnect"},
+    {"type": "http.request"},
+]
+
+async def receive():
+    return messages.pop(0)
+
+asyncio.run(listen_for_disconnect(receive))
+seen = len(messages)
+""",
+        "seen",
+    )
+    assert seen == 1, "it reads until the client leaves, and no further"
+
+
+@pytest.mark.parametrize("last", ["return 5", "raise KeyError(5)", "raise"])
+def test_14_8_an_answer_to_nobody(subject: Any, last: str) -> None:
+    """However the work ends once it is cancelled, the client had left before, and it is waited
+    for."""
+    (seen,) = left_by(
+        subject,
+        f"""
+import asyncio
+from mini_vllm.entrypoints.openai.sse import ClientGoneError, with_cancellation
+
+async def receive():
+    await asyncio.sleep(0)
+    return {{"type": "http.disconnect"}}
+
+ended = []
+
+async def work():
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        await asyncio.sleep(0)
+        ended.append(True)
+        {last}
+
+try:
+    seen = [asyncio.run(with_cancellation(receive, work())), ended]
+except ClientGoneError:
+    seen = ["gone", ended]
+""",
+        "seen",
+    )
+    assert seen == ["gone", [True]]
 
 
 def test_14_8_ties(subject: Any) -> None:

@@ -555,6 +555,41 @@ def test_15_13_under_the_lock(subject: Any) -> None:
     assert subject.run(p) == [{"ben"}, True]
 
 
+def test_15_13_what_is_released_is_held_until_it_is_taken(subject: Any) -> None:
+    """One of ada's readers has let go. Others may read on, until the engine takes the blocks."""
+    p = Program()
+    names = p.new("builtins:dict")
+    p.call(
+        "builtins:exec",
+        f"""
+import time
+from {KV}leases import Lease, Leases
+from {KV}wire import Question
+
+table = Leases("north", b"n" * 32, 10.0)
+table.leases["ada"] = Lease("a", [4])
+question, told = Question("read", "north", "ada", "a", b"n" * 32, [4]), []
+
+def ask():
+    try:
+        with table.reading(question):
+            told.append("read")
+    except ValueError:
+        told.append("refused")
+
+table.release(question)
+ask()
+table.leases["ada"].deadline = time.monotonic() + 1000.0
+ask()
+told.append(sorted(table.take_ended(time.monotonic())))
+ask()
+""",
+        names,
+    )
+    p.see(names["told"])
+    assert subject.run(p) == [["read", "read", ["ada"], "refused"]]
+
+
 def test_15_13_a_release_waits_for_its_request(subject: Any) -> None:
     """ada's reader has let go while she runs: that counts once she has ended, and not before."""
     p = Program()

@@ -76,7 +76,7 @@ def test_16_7_every_key_is_itself(subject: Any) -> None:
 
 @many
 @given(
-    prices, st.integers(1, 400),
+    prices, st.integers(9 * 16, 400),
     st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=9),
 )  # fmt: skip
 def test_16_7_carry_or_compute(
@@ -114,16 +114,16 @@ def test_16_7_the_book_by_hand(subject: Any) -> None:
 
 
 def test_16_7_the_way_by_hand(subject: Any) -> None:
-    """A trip of 10 and 1 a token, computing for 2 and a quarter a pair: both sides of the border,
+    """A trip of 10 and 1 a token, computing for 2 and a sixteenth a pair: both sides of the border,
     and the border."""
     p = Program()
     plain = make_prices(p, [3.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
-    pairs = make_prices(p, [3.0, 0.0, 0.25, 10.0, 1.0, 1.0, 1.0])
+    pairs = make_prices(p, [3.0, 0.0, 0.0625, 10.0, 1.0, 1.0, 1.0])
     quick = make_prices(p, [3.0, 0.5, 0.0, 10.0, 1.0, 1.0, 1.0])
     for known, *numbers in [
         (plain, 50, 0, 10), (plain, 50, 0, 11), (plain, 50, 30, 41), (plain, 50, 30, 40),
         (plain, 50, 30, 30), (plain, 50, 40, 20), (plain, 90, 10, 80),
-        (pairs, 8, 0, 10), (pairs, 8, 0, 11), (pairs, 4, 0, 500), (pairs, 100, 0, 1),
+        (pairs, 32, 0, 10), (pairs, 32, 0, 11), (pairs, 16, 0, 16), (pairs, 200, 0, 1),
         (quick, 90, 0, 80), (quick, 90, 64, 32),
     ]:  # fmt: skip
         p.see(p.call(f"{FLEET}:tokens_to_load", known, *numbers))
@@ -154,11 +154,11 @@ def test_16_8_the_earliest_of_all(
     """Any fleet, with and without room, and with many ties."""
     p = Program()
     policy = p.new(f"{FLEET}:EarliestFirstToken", make_prices(p, numbers))
-    job = p.new(f"{FLEET}:Job", length, 1.0, 1.0)
     groups = [[make_view(p, drawn) for drawn in group] for group in (first, second)]
-    found = policy.place(job, *groups)
-    p.see(found.prefill)
-    p.see(found.decode)
+    for promised in (1.0, 1000.0):  # what was promised changes nothing
+        found = policy.place(p.new(f"{FLEET}:Job", length, promised, promised), *groups)
+        p.see(found.prefill)
+        p.see(found.decode)
     same(subject, reference, p)
 
 
@@ -195,6 +195,45 @@ def test_16_8_the_placement_by_hand(subject: Any) -> None:
     seen = subject.run(p)
     expected = [(None, 1), (None, 1), (None, 1), (None, 0), (2, 0), (0, 1)]
     assert list(zip(seen[::2], seen[1::2], strict=True)) == expected
+
+
+def test_16_8_of_equal_ones(subject: Any) -> None:
+    """135 for each pair: fewer who make tokens, then the first decode machine, and with it None
+    before the prefill machines in order, however much these have to do."""
+    p = Program()
+    known = make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
+    policy, job = p.new(f"{FLEET}:EarliestFirstToken", known), p.new(f"{FLEET}:Job", 40, 1.0, 1.0)
+    idle, full, quick, slow = (0, 0.0, 0, 0), (0, 0.0, 7, 0), (0, 50.0, 1, 99), (0, 500.0, 1, 99)
+    for first, second in [
+        ([idle, idle], [quick]), ([full, idle], [slow]), ([idle], [slow, quick]),
+        ([idle], [(0, 500.0, 2, 99), quick]),
+    ]:  # fmt: skip
+        groups = [[make_view(p, drawn) for drawn in group] for group in (first, second)]
+        found = policy.place(job, *groups)
+        p.see([found.prefill, found.decode])
+    assert subject.run(p) == [[None, 0], [0, 0], [0, 0], [None, 1]]
+
+
+@pytest.mark.parametrize("ttft", [1.0, 1000.0])
+def test_16_8_the_earliest_though_all_are_in_time(subject: Any, ttft: float) -> None:
+    """A promise of any size: the least time counts, and not whether it is kept."""
+    p = Program()
+    known = make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
+    policy, job = p.new(f"{FLEET}:EarliestFirstToken", known), p.new(f"{FLEET}:Job", 40, ttft, ttft)
+    second = [make_view(p, (0, seconds, running, 99)) for seconds, running in ((9.0, 1), (2.0, 8))]
+    found = policy.place(job, [], second)
+    p.see([found.prefill, found.decode])
+    assert subject.run(p) == [[None, 1]]
+
+
+def test_16_8_nothing_is_left_to_compute(subject: Any) -> None:
+    """Every machine has all of the prompt: it is still a prompt, and a queue is still a queue."""
+    p = Program()
+    known = make_prices(p, [5.0, 2.0, 0.0, 10.0, 1.0, 1.0, 1.0])
+    job, knows = p.new(f"{FLEET}:Job", 40, 1.0, 1.0), make_view(p, (40, 7.0, 0, 99))
+    for first in (None, knows):
+        p.see(p.call(f"{FLEET}:first_token_seconds", known, job, first, knows))
+    assert subject.run(p) == [7 + 5, 7 + 5 + 10]
 
 
 def test_16_8_a_trip_costs_though_it_carries_nothing(subject: Any) -> None:

@@ -13,8 +13,9 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from labkit.kernels import cases
-from labkit.kernels.cases import SPECS, build, cases_of
+from labkit.kernels.cases import SPECS, build, cases_of, find_case
 from labkit.kernels.cases.draw import Draw, lazy_zeros
+from labkit.kernels.cases.pages import IMPOSSIBLE_BLOCK
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict import oracles, tolerances
 from labkit.kernels.verdict.controls import BUGS
@@ -23,6 +24,7 @@ from labkit.kernels.watch.extract import reference_source
 
 ALL = [(spec, case.name) for spec in SPECS for case in cases_of(spec)]
 ATTENTION = ("paged_decode", "split_decode", "paged_prefill")
+PAGED = (*ATTENTION, "paged_decode_int8")
 
 
 def problems(spec: str) -> list[dict[str, Any]]:
@@ -169,7 +171,7 @@ def test_every_argument_of_a_branch_differs_in_two_cases(spec: str) -> None:
     assert not few, few
 
 
-@pytest.mark.parametrize("spec", [*ATTENTION, "paged_decode_int8"])
+@pytest.mark.parametrize("spec", PAGED)
 def test_attention_goes_beyond_what_a_tile_a_number_or_a_constant_holds(spec: str) -> None:
     found = problems(spec)
     assert any(p["key_cache"].shape[1] > 64 for p in found), "a block longer than a tile"
@@ -249,14 +251,71 @@ def test_slots_are_more_than_float32_counts(spec: str) -> None:
     assert max(int(found.max()) for found in slots) > 2**25
 
 
-@pytest.mark.parametrize("spec", [*ATTENTION, "paged_decode_int8"])
+@pytest.mark.parametrize("spec", PAGED)
+def test_blocks_are_more_than_float32_counts(spec: str) -> None:
+    table = build(spec, "many-blocks", 1)[0]["block_table"]
+    used = table[table != IMPOSSIBLE_BLOCK]
+    assert ((used > 2**24) & (used % 2 == 1)).any()
+
+
+@pytest.mark.parametrize("spec", PAGED)
+def test_neighbours_have_equal_lengths_and_other_blocks(spec: str) -> None:
+    problem = build(spec, "twins", 1)[0]
+    (length, same), tables = problem["seq_lens"][:2].tolist(), problem["block_table"]
+    assert length == same > 1 and tables[0, -1] != tables[1, -1]
+
+
+def test_one_new_token_has_several_heads_several_keys_and_a_window() -> None:
+    """A prefill of one token may have a way of its own."""
+    problem = build("paged_prefill", "twins", 1)[0]
+    assert problem["query_start_loc"].diff().tolist()[:2] == [1, 1]
+    assert problem["query"].shape[1] > problem["key_cache"].shape[2] > 1
+    assert 1 < problem["window"] < problem["seq_lens"][0]
+
+
+@pytest.mark.parametrize("spec", sorted(set(PAGED) - {"split_decode"}))
+def test_a_lone_token_is_judged_by_what_one_product_rounds(spec: str) -> None:
+    lone = [case for case in cases_of(spec) if case.lone]
+    assert len(lone) > 1 and {case.dtype for case in lone} == {"float32"}
+    for case in lone:
+        judge = verdict.Judge(spec, case, 1)
+        assert judge._bound("output") == tolerances.LONE
+        window, length = judge.problem["window"], int(judge.problem["seq_lens"].max())
+        assert window == 1 or length == 1
+
+
+def test_quantised_numbers_reach_both_ends_of_their_range() -> None:
+    problem = build("w8a8_gemm", "tile", 1)[0]
+    for name in ("x", "weight"):
+        assert (int(problem[name].min()), int(problem[name].max())) == (-128, 127), name
+    problem = build("w4a16_gemm", "groups", 1)[0]
+    nibbles = problem["words"].long()[..., None] >> (4 * torch.arange(8)) & 15
+    for numbers in (nibbles, problem["zero"]):
+        assert (int(numbers.min()), int(numbers.max())) == (0, 15)
+
+
+@pytest.mark.parametrize("spec", PAGED)
+def test_rows_of_a_tile_need_maxima_of_their_own(spec: str) -> None:
+    """The largest scores of heads that share a key, or of tokens, lie further apart than float32's
+    exp survives."""
+    problem = build(spec, "apart", 3)[0]
+    tokens = 3 if spec == "paged_prefill" else 1
+    slots = oracles.visible_keys(problem, 0, int(problem["seq_lens"][0]) - 1)
+    keys = oracles.read(problem["key_cache"], slots)[:, 0]
+    queries = problem["query"][:tokens, :3].double()
+    largest = (queries @ keys.T).amax(-1) * problem["scale"]
+    for line in (*largest, *largest.T):
+        assert len(line) == 1 or float(line.max() - line.min()) > 200
+
+
+@pytest.mark.parametrize("spec", PAGED)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 def test_a_scale_is_not_only_what_models_have(spec: str, dtype: torch.dtype) -> None:
     found = [p for p in problems(spec) if p["query"].dtype == dtype]
     assert any(abs(p["scale"] * p["query"].shape[2] ** 0.5 - 1) > 0.5 for p in found)
 
 
-@pytest.mark.parametrize("spec", [*ATTENTION, "paged_decode_int8"])
+@pytest.mark.parametrize("spec", PAGED)
 def test_logits_are_far_from_zero_in_half_precision_too(spec: str) -> None:
     """A finite number, be it 0, is no maximum to begin with; in halves its weights vanish early."""
     halves = {case.name for case in cases_of(spec) if case.dtype == "float16"}
@@ -408,6 +467,21 @@ def test_a_copy_must_keep_every_bit() -> None:
     assert verdict.differ(torch.tensor([0.0, float("nan"), 0.0]), want, tolerances.EXACT).why
 
 
+def test_a_wrong_token_is_shown_in_full_and_a_joined_split_by_its_axes() -> None:
+    judge = verdict.Judge("rejection_random_sample", find_case("rejection_random_sample", "one"), 1)
+    want = torch.tensor([[1_040_660_123, -1]])
+    found = verdict.differ(torch.tensor([[18, -1]]), want, tolerances.EXACT)
+    said = "output[request 0, place 0] differs: it is 18, and must be 1040660123"
+    assert judge._finding("output", found).message == said
+    judge = verdict.Judge("split_decode", find_case("split_decode", "one"), 1)
+    for name, place in (("joined lse", "[request 0, head 1]"), ("output", "[request 0, head 1, ")):
+        wrong = judge.expected[name].clone()
+        wrong[0, 1] += 1
+        bound = tolerances.bound("split_decode", "float32")
+        found = verdict.differ(wrong, judge.expected[name], bound)
+        assert judge._finding(name, found).message.startswith(name + place)
+
+
 @pytest.mark.parametrize(
     "bound",
     [
@@ -416,6 +490,8 @@ def test_a_copy_must_keep_every_bit() -> None:
         tolerances.FLOAT16,
         tolerances.BFLOAT16,
         tolerances.INT8,
+        tolerances.INT8_SCALE,
+        tolerances.LONE,
     ],
 )
 def test_a_bound_keeps_its_distance_from_both_sides(bound: tolerances.Bound) -> None:

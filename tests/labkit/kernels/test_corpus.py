@@ -155,7 +155,90 @@ ONE_BY_ONE = """\
     output = tl.where(most == float("-inf"), 0.0, acc / mass)
 """
 """Right, unless the first two splits are empty, and another is not."""
+TOGETHER = (
+    "tl.maximum(row_max, tl.max(scores, axis=1))",
+    "tl.maximum(row_max, tl.max(tl.max(scores, axis=1), axis=0))",
+)
+"""One maximum for all rows of a tile: right, as long as they are alike."""
+BEFORE = "tl.maximum(request - 1, 0)"
+TWIN = (
+    "block_table_ptr + request * table_stride",
+    f"block_table_ptr + (request - ((tl.load(seq_lens_ptr + {BEFORE}) == "
+    "tl.load(seq_lens_ptr + request)) & (request > 0)).to(tl.int64)) * table_stride",
+)
+"""The table of the request before, if it is as long."""
+BLOCK = (
+    " other=0).to(tl.int64)\n        slot",
+    " other=0).to(tl.float32).to(tl.int64)\n        slot",
+)
+COUNT = "tl.load(num_tokens_ptr + segment)"
 LIMITS = [
+    *(
+        (spec, "many-tiles", COUNT, f"{COUNT}.to(tl.{kind}).to(tl.int32)")
+        for spec in ("lora_shrink", "lora_expand")
+        for kind in ("int16", "float16")
+    ),
+    *(
+        (spec, "rank-5", "in_rank = rank < RANK", "in_rank = rank < RANK - RANK % 2 * (RANK > 2)")
+        for spec in ("lora_shrink", "lora_expand")
+    ),
+    (
+        "reduce_splits",
+        "head-70",
+        "in_head = dim < HEAD_DIM",
+        "in_head = dim < HEAD_DIM - HEAD_DIM % 4",
+    ),
+    *(
+        (spec, "apart", *TOGETHER)
+        for spec in ("paged_decode", "paged_prefill", "paged_decode_int8")
+    ),
+    *((spec, "twins", *TWIN) for spec in ("paged_decode", "paged_prefill", "paged_decode_int8")),
+    *(
+        (spec, "many-blocks", *BLOCK)
+        for spec in ("paged_decode", "split_decode", "paged_prefill", "paged_decode_int8")
+    ),
+    (
+        "paged_prefill",
+        "far-output",
+        "query_start_loc_ptr + request)",
+        "query_start_loc_ptr + request).to(tl.float32).to(tl.int32)",
+    ),
+    ("paged_prefill", "twins", "head // GROUP\n", "tl.where(query_len == 1, 0, head // GROUP)\n"),
+    (
+        "paged_prefill",
+        "twins",
+        "query_stride + head *",
+        "query_stride + tl.where((query_len == 1) & (num_heads > 2), 0, head) *",
+    ),
+    (
+        "paged_prefill",
+        "edges",
+        "(distance < window)",
+        "((distance < window) | (start >= num_computed + row_begin + QUERY_TILE - 1 - window))",
+    ),
+    *(
+        ("rejection_random_sample", "deep", ends, f"{ends}.to(tl.float32).to(tl.int32)")
+        for ends in ("tl.load(draft_ends_ptr + request - 1)", "tl.load(draft_ends_ptr + request)")
+    ),
+    ("store_kv", "odd-row", "column < ROW\n", "column < ROW - ROW % 8 * (ROW > 8)\n"),
+    (
+        "w8a8_gemm",
+        "many",
+        "total = tl.dot(x, tl",
+        "total = tl.dot(tl.maximum(x, -127).to(tl.int8), tl",
+    ),
+    ("w8a8_gemm", "tile", "tl.trans(weight)", "tl.trans(tl.maximum(weight, -127).to(tl.int8))"),
+    ("w4a16_gemm", "groups", "(numbers - zero)", "(numbers - tl.where(zero == 0, 8, zero))"),
+    ("w4a16_gemm", "groups", "(numbers - zero)", "(tl.where(numbers == 0, 8, numbers) - zero)"),
+    ("store_kv_int8", "block", "(8 * byte)) & 255)", "(8 * byte)) & tl.where(byte > 0, 255, 0))"),
+    (
+        "paged_decode_int8",
+        "one",
+        "(value_cache_ptr, place + HEAD_DIM, visible)",
+        "(value_cache_ptr, place + HEAD_DIM, visible)\n"
+        "        value_scale = value_scale.to(tl.int32, bitcast=True) & -256\n"
+        "        value_scale = value_scale.to(tl.float32, bitcast=True)",
+    ),
     ("paged_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 32768),"),
     ("split_decode", "thousands", "range(begin, end,", "range(begin, tl.minimum(end, 65536),"),
     ("paged_decode_int8", "thousands", "0), end, KEY_TILE", "0), tl.minimum(end, 32768), KEY_TILE"),
@@ -663,6 +746,24 @@ PROMISED = [
 """What a tutorial promises the compiler of every stride, and a case in which it is none."""
 
 
+RUNS = [
+    ("store_kv", "prime", "inside = column < ROW\n",
+     "inside = column < ROW\n"
+     "        column = tl.max_contiguous(tl.where(inside, column, 0), ROW_TILE)\n"),
+    ("w8a8_gemm", "prime", "    is_token, is_row = token",
+     "    row = tl.max_contiguous(tl.multiple_of(row % N, ROW_TILE), ROW_TILE)\n"
+     "    is_token, is_row = token"),
+    ("lora_shrink", "segments", "        rank = tl.arange(0, RANK_TILE)",
+     "        row = tl.max_contiguous(row, ROW_TILE)\n        rank = tl.arange(0, RANK_TILE)"),
+    ("paged_decode", "block-1", "        slot = block",
+     "        block = tl.max_constancy(block, 16)\n        slot = block"),
+    ("paged_prefill", "ragged", "        slot = block",
+     "        block = tl.max_constancy(block, 32)\n        slot = block"),
+]  # fmt: skip
+"""Neighbours of which a kernel says that they follow each other, or are equal, and a case in which
+they are not."""
+
+
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     with Bench() as running:
@@ -739,6 +840,13 @@ def test_no_stride_is_a_multiple_of_what_is_promised(
     bench: Bench, spec: str, case: str, line: str, stride: str
 ) -> None:
     refused(bench, spec, case, line, f"{stride} = tl.multiple_of({stride}, 16)\n    {line}")
+
+
+@pytest.mark.parametrize(("spec", "case", "old", "new"), RUNS)
+def test_no_run_of_neighbours_is_as_long_as_is_promised(
+    bench: Bench, spec: str, case: str, old: str, new: str
+) -> None:
+    refused(bench, spec, case, old, new)
 
 
 @pytest.mark.parametrize(("spec", "case", "number"), FINITE)

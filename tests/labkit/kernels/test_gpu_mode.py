@@ -196,10 +196,10 @@ def test_every_configuration_comes_once_and_the_launchers_own_first() -> None:
 
 LARGE_CASES: dict[str, set[str]] = {
     "store_kv": {"big-cache", "deep", "far", "many-slots"},
-    "paged_decode": {"big-cache", "far", "far-table", "thousand"},
-    "paged_prefill": {"big-cache", "far", "far-output", "far-table"},
+    "paged_decode": {"big-cache", "far", "far-table", "many-blocks", "thousand"},
+    "paged_prefill": {"big-cache", "far", "far-output", "far-table", "many-blocks"},
     "reduce_splits": {"long", "long-masses", "long-output"},
-    "split_decode": set(),
+    "split_decode": {"many-blocks"},
     "rms_norm": {"far", "long"},
     "rope": {"apart", "long"},
     "silu_mul": {"long"},
@@ -208,8 +208,8 @@ LARGE_CASES: dict[str, set[str]] = {
     "w8a8_gemm": {"far", "long-output", "long-weight"},
     "w4a16_gemm": {"far", "long-output", "long-weight"},
     "store_kv_int8": {"big-cache", "deep", "far"},
-    "paged_decode_int8": {"big-cache", "far", "thousand"},
-    "rejection_random_sample": {"far", "far-drafts"},
+    "paged_decode_int8": {"big-cache", "far", "many-blocks", "thousand"},
+    "rejection_random_sample": {"deep", "far", "far-drafts"},
     "lora_shrink": {"far-rows", "far-slots", "many-slices"},
     "lora_expand": {"far-rows", "far-slots", "long-hidden"},
 }

@@ -533,6 +533,27 @@ def test_a_number_is_stored_by_one_thread_and_loaded_by_all(run: Run) -> None:
         ("tl.assume(x_stride % 16 == 0)", "tl.assume says what is not so here"),
         ("column = tl.multiple_of(column + 4, 8)", "promises a multiple of 8, and this is 4"),
         ("x_ptr = tl.multiple_of(x_ptr + 1, 16)", "promises a multiple of 16"),
+        ("column = tl.multiple_of(column * 4, 16)", "promises a multiple of 16, and this is 4"),
+        (
+            "column = tl.max_contiguous(tl.where(inside, column, 0), TILE)",
+            "tl.max_contiguous promises runs of 8 that rise by one, and here 0 follows 5",
+        ),
+        ("column = tl.max_contiguous(column // 4 * 8 + column % 4, 8)", "and here 8 follows 3"),
+        (
+            "column = tl.max_contiguous(tl.multiple_of(column // 4 * 5 + column % 4, 4), 4)",
+            "promises a multiple of 4, and this is 5",
+        ),
+        ("tl.max_contiguous(x_ptr + 2 * column, 2)", "promises runs of 2 that rise by one"),
+        (
+            "tl.max_contiguous(row * 8 + tl.arange(0, 4)[:, None] + column[None, :], (4, 8)) * 2;"
+            " tl.max_contiguous(row * 8 + 2 * tl.arange(0, 4)[:, None] + column[None, :], (4, 1))",
+            "here 2 follows 0",
+        ),
+        (
+            "tl.max_constancy(column // 2, 4)",
+            "tl.max_constancy promises runs of 4 equal numbers, and here 1 follows 0",
+        ),
+        ("tl.max_constancy(inside, 8)", "and here 0 follows 1"),
         ("y_ptr += tl.sum(tl.gather(column, column - 8, 0)) * 0", "index -8 is out of bounds"),
     ],
 )
@@ -551,6 +572,10 @@ GOOD_LOAD = GOOD.splitlines()[LOAD - 1].strip()
         "x_stride = tl.multiple_of(x_stride, 8)",
         "tl.assume(x_stride > 0)",
         "column = tl.max_contiguous(tl.multiple_of(column, TILE), TILE)",
+        "column = tl.multiple_of(tl.max_contiguous(column // 4 * 8 + column % 4, 4), 8) % 8 +"
+        " tl.max_constancy(column // 4 * 4, 4)",
+        "tl.max_constancy(inside, 2)",
+        "tl.max_contiguous(x_ptr + column, TILE)",
         "x_ptr = tl.multiple_of(x_ptr, 16)",
         "y_ptr += tl.sum(tl.gather(column, 7 - column, 0)) * 0",
     ],

@@ -17,6 +17,8 @@ class BlockManager:
 
     def append(self, request, num_slots):
         name, index = request.request_id, request.num_computed_tokens // self.block_size
+        if self.num_blocks_to_append(request, num_slots) > self.num_free_blocks:
+            raise ValueError("too few blocks are free")
         old = self.req_to_blocks[name]
         before, here, after = old[:index], old[index : index + 1], old[index + 1 :]
         shared = [block for block in here if block.ref_cnt > 1]

@@ -14,6 +14,9 @@ class BlockManager:
 
     def append(self, request, num_slots):
         table, copies = self.req_to_blocks[request.request_id], []
+        missing = max(self._num_blocks(num_slots) - len(table), 0)
+        if missing + int(self._must_copy(request)) > self.block_pool.num_free_blocks:
+            raise ValueError(f"{missing} blocks and perhaps a copy are more than there are")
         if self._must_copy(request):
             index = request.num_computed_tokens // self.block_size
             original = table[index]
