@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_cpu_kernels                 shapes of a tiny model and of Qwen3-0.6B
                                                            in bfloat16, a layer in float32,
-                                                           wide products in both
+                                                           wide products and prompts in both
     python -m benchmarks.bench_cpu_kernels --threads 2
 
 Each figure is the shortest of many turns, in microseconds: neighbours come and go.
@@ -61,6 +61,17 @@ def actions(
     }
 
 
+def prompt_actions(tokens: int, dtype: torch.dtype) -> dict[str, Action]:
+    """Attention of a prompt of 0.6B."""
+    width = -(-tokens // BLOCK_SIZE)
+    cache = torch.randn(2, 1 + width, BLOCK_SIZE, 8, 128).to(dtype)
+    query = torch.randn(tokens, 16, 128).to(dtype)
+    tables = [list(range(1, 1 + width))]
+    metadata = AttentionMetadata.from_lists([tokens], [tokens], tables, BLOCK_SIZE)
+    backend = CpuAttention()
+    return {"attention": lambda: backend.forward(query, cache, metadata, 128**-0.5)}
+
+
 def layer_actions(tokens: int) -> dict[str, Action]:
     """A layer of the storyteller, and its head, for so many tokens of one request in float32."""
     model = load_model(hub.folder("storyteller"), dtype="float32")
@@ -104,12 +115,13 @@ def main() -> None:
         raise SystemExit("cpu.cpp is not built here: there is no compiler, or MINI_VLLM_NATIVE=0")
     scenes = {shape: partial(actions, **sizes) for shape, sizes in SHAPES.items()}
     scenes |= {f"storyteller, {n}": partial(layer_actions, n) for n in (1, 4, 16)}
-    scenes |= {
-        f"0.6B, {n}, {str(dtype).removeprefix('torch.')}": partial(product_actions, n, dtype)
-        for dtype in (torch.float32, torch.bfloat16)
-        for n in (1, 16, 64)
-    }
-    print(f"{'us':<32}{'PyTorch':>10}{'cpu.cpp':>10}{'gain':>8}")
+    for make_scene, what, sizes in (
+        (product_actions, "0.6B, {}, {}", (1, 16, 64)),
+        (prompt_actions, "0.6B, prompt of {}, {}", (128, 1024)),
+    ):
+        for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+            scenes |= {what.format(n, name): partial(make_scene, n, dtype) for n in sizes}
+    print(f"{'us':<42}{'PyTorch':>10}{'cpu.cpp':>10}{'gain':>8}")
     with torch.inference_mode():
         for shape, make in scenes.items():
             best: dict[str, dict[bool, float]] = {}
@@ -119,7 +131,7 @@ def main() -> None:
                     best.setdefault(name, {})[on] = best_us(action)
             for name, us in best.items():
                 gain = us[False] / us[True]
-                print(f"{shape + ': ' + name:<32}{us[False]:>10.1f}{us[True]:>10.1f}{gain:>7.1f}x")
+                print(f"{shape + ': ' + name:<42}{us[False]:>10.1f}{us[True]:>10.1f}{gain:>7.1f}x")
 
 
 if __name__ == "__main__":

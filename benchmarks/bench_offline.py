@@ -97,6 +97,7 @@ WORKLOADS = {
     "tiny256": Workload(TINY, 256, 64, 64),
     "qwen06": Workload(QWEN3_0_6B, 16, 128, 64),
     "qwen06_1": Workload(QWEN3_0_6B, 1, 128, 64),
+    "qwen06_long": Workload(QWEN3_0_6B, 4, 1024, 16),
     "qwen06_float32": Workload(QWEN3_0_6B, 16, 128, 64, "float32"),
 }
 
@@ -466,6 +467,7 @@ NAMES = {
     "tiny16": "tiny, bfloat16, 16 × (128 in, 64 out)",
     "tiny256": "tiny, bfloat16, 256 × (64 in, 64 out)",
     "qwen06_1": "0.6B, bfloat16, 1 × (128 in, 64 out)",
+    "qwen06_long": "0.6B, bfloat16, 4 × (1,024 in, 16 out)",
     "qwen06": "0.6B, bfloat16, 16 × (128 in, 64 out)",
     "qwen06_float32": "0.6B, float32, 16 × (128 in, 64 out)",
 }

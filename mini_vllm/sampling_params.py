@@ -232,7 +232,8 @@ class SamplingParams:
         structured_outputs: what form the text must have; a dict will do.
         bad_words: words that are not to appear in the output; their last token is ruled out where
             the tokens before it are there already.
-        bad_words_token_ids: their tokens; the engine fills it in.
+        bad_words_token_ids: their tokens; the engine fills it in. Without `bad_words`: words that
+            the caller has spelled.
         logprob_token_ids: report the logprobs of exactly these tokens, beside the sampled one, in
             place of the most likely ones.
         skip_reading_prefix_cache: compute the whole prompt, whatever is cached; None: only if
@@ -365,6 +366,12 @@ class SamplingParams:
         for word in self.bad_words or ():
             if not word.strip() or not is_text(word):
                 raise ValueError(f"bad_words holds {show(word)}, which is no word; remove it")
+        if self.bad_words_token_ids is not None:
+            name = "bad_words_token_ids"
+            words = _check_list(name, self.bad_words_token_ids, list, "lists of token ids")
+            self.bad_words_token_ids = [_check_token_ids(name, word) for word in words]
+            if [] in self.bad_words_token_ids:
+                raise ValueError(f"{name} holds an empty list, which is no word; remove it")
         if self.logprob_token_ids is not None:
             self.logprob_token_ids = _check_token_ids("logprob_token_ids", self.logprob_token_ids)
         if self.skip_reading_prefix_cache is None:  # they need the logits of every prompt token
@@ -454,8 +461,11 @@ class SamplingParams:
 
         The one check that needs the model, so the engine makes it when a request arrives.
         """
-        for name in ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids"):
-            for token_id in getattr(self, name) or ():
+        names = ("stop_token_ids", "allowed_token_ids", "logit_bias", "logprob_token_ids")
+        given = [(name, getattr(self, name) or ()) for name in names]
+        given += [("bad_words_token_ids", word) for word in self.bad_words_token_ids or ()]
+        for name, token_ids in given:
+            for token_id in token_ids:
                 if not 0 <= token_id < vocab_size:
                     raise ValueError(
                         f"{name} holds token {token_id}; token ids must be at least 0 and below "

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_vllm.errors import show
-from mini_vllm.multimodal.chat import part_text
+from mini_vllm.multimodal.chat import check_messages, part_text
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +34,8 @@ def render_chat(
         continue_final_message: leave the last message open, for the model to go on with.
 
     Raises:
-        ValueError: for a message without a role, content of a wrong type, or no template.
+        ValueError: for a message without a role, an argument or content of a wrong type, or no
+            template.
     """
     if tokenizer is None:
         raise ValueError("messages need a tokenizer, and none is loaded; send token ids instead")
@@ -43,8 +44,14 @@ def render_chat(
             "the tokenizer has no chat template; start the server with --chat-template FILE, or "
             "send a prompt to /v1/completions"
         )
+    check_messages(messages)
     if not messages:
         raise ValueError("messages is empty; it must have at least 1 message")
+    if not isinstance(template, str | None):
+        raise ValueError(f"chat_template is {show(template)}; it must be a text in Jinja")
+    is_list = isinstance(tools, Sequence) and all(isinstance(tool, Mapping) for tool in tools)
+    if not (tools is None or is_list):
+        raise ValueError(f"tools is {show(tools)}; it must be a list of mappings, one a tool")
     if continue_final_message and add_generation_prompt:
         raise ValueError(
             "continue_final_message and add_generation_prompt are both true; set one of them to "

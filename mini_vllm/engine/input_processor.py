@@ -107,8 +107,8 @@ class InputProcessor:
                 )
             self.check_length(prompt)
             return self.tokenizer.encode(prompt)
-        is_ids = isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)
-        if not is_ids:
+        is_list = isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray)
+        if not is_list or not all(type(token) is int for token in prompt):
             raise ValueError(
                 f"the prompt is {show(prompt)}; it must be text, a list of token ids, or a mapping "
                 "with 'prompt' or 'prompt_token_ids'"
@@ -186,8 +186,8 @@ class InputProcessor:
         """
         params = params.clone()
         params.__post_init__()  # its fields may have been set since it was made
-        params.verify(self.model.vocab_size)
         self._check_bad_words(params)
+        params.verify(self.model.vocab_size)
         self.check_constraint(params)
         for validate in self._validators:
             validate(params)
@@ -213,13 +213,15 @@ class InputProcessor:
         )
 
     def _check_bad_words(self, params: SamplingParams) -> None:
-        if not params.bad_words:
+        if not params.bad_words and not params.bad_words_token_ids:
             return
         if self.has_drafts:
             raise ValueError(
                 "bad_words cannot be had with speculative_config: a draft would have to be checked "
                 "word by word; leave one of them out"
             )
+        if not params.bad_words:
+            return
         if self.tokenizer is None:
             raise ValueError(
                 "bad_words needs to know how words are spelled in tokens, and no tokenizer is "

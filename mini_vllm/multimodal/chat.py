@@ -41,8 +41,9 @@ def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, A
     prompt of many.
 
     Raises:
-        ValueError: for a part that is neither text nor picture.
+        ValueError: for what is no list of messages, or a part that is neither text nor picture.
     """
+    check_messages(messages)
     images: list[Any] = []
     plain = []
     for message in messages:
@@ -51,6 +52,18 @@ def take_images(messages: Sequence[Mapping[str, Any]]) -> tuple[list[dict[str, A
             content = _as_text(content, images)
         plain.append({**message, "content": content})
     return plain, images
+
+
+def check_messages(messages: Any) -> None:
+    """Raises ValueError for what is no list of mappings; what they hold is looked at later."""
+    if not isinstance(messages, list | tuple):
+        raise ValueError(f"messages is {show(messages)}; it must be a list")
+    for index, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise ValueError(
+                f"messages[{index}] is {show(message)}; it must be a mapping such as "
+                "{'role': 'user', 'content': '...'}"
+            )
 
 
 def _as_text(parts: Sequence[Any], images: list[Any]) -> str:

@@ -45,3 +45,55 @@ def test_a_prompt_is_generated_from_with_parameters(value: Any) -> None:
 def test_kinds_of_output_are_named(value: Any) -> None:
     with pytest.raises(ValueError, match=r"output_kind is .*; .* RequestOutputKind\.DELTA, "):
         SamplingParams(output_kind=value)
+
+
+@pytest.fixture(scope="module")
+def llm() -> LLM:
+    return LLM("storyteller-draft", dtype="float32", max_model_len=64, num_gpu_blocks=16)
+
+
+@pytest.mark.parametrize("words", [5, [5], [["a"]], [[]], [[300, 2048]], [[-1]]])
+def test_words_that_are_no_tokens_are_refused_alone(words: Any, llm: LLM) -> None:
+    """In the sampler they would end the step, and with it everybody else's requests."""
+    good, bad = (SamplingParams(temperature=0, max_tokens=4) for _ in range(2))
+    bad.bad_words_token_ids = words
+    served, refused = llm.generate([[200, 201]] * 2, [good, bad], use_tqdm=False)
+    assert served.error is None and len(served.outputs[0].token_ids) == 4
+    assert refused.error is not None and "bad_words_token_ids" in refused.error
+
+
+def test_words_may_come_as_tokens(llm: LLM) -> None:
+    greedy = SamplingParams(temperature=0, max_tokens=4)
+    first = llm.generate([[200, 201]], greedy, use_tqdm=False)[0].outputs[0].token_ids[0]
+    params = SamplingParams(temperature=0, max_tokens=4, bad_words_token_ids=[[first]])
+    assert first not in llm.generate([[200, 201]], params, use_tqdm=False)[0].outputs[0].token_ids
+
+
+HELLO = [{"role": "user", "content": "hello"}]
+
+
+@pytest.mark.parametrize(
+    ("messages", "options", "said"),
+    [
+        ([None], {}, r"messages is None; it must be a list"),
+        ([HELLO, 5], {}, r"messages is 5; it must be a list"),
+        ([HELLO, [None]], {}, r"messages\[0\] is None; it must be a mapping such as"),
+        ([HELLO, "hello"], {}, r"messages is 'hello'; it must be a list"),
+        (HELLO, {"chat_template": 5}, r"chat_template is 5; it must be a text in Jinja"),
+        (HELLO, {"tools": 5}, r"tools is 5; it must be a list of mappings"),
+        (HELLO, {"tools": [5]}, r"tools is \[5\]; it must be a list of mappings"),
+    ],
+)
+def test_what_is_no_conversation(messages: Any, options: Any, said: str, llm: LLM) -> None:
+    with pytest.raises(ValueError, match=said):
+        llm.chat(messages, use_tqdm=False, **options)
+
+
+def test_a_template_is_applied_to_messages(llm: LLM) -> None:
+    with pytest.raises(ValueError, match=r"messages is 'hello'; it must be a list"):
+        llm.apply_chat_template("hello")  # type: ignore[arg-type]
+
+
+def test_bytes_are_no_prompt(llm: LLM) -> None:
+    with pytest.raises(ValueError, match=r"the prompt is b'hi'; it must be text"):
+        llm.generate(b"hi", use_tqdm=False)  # type: ignore[arg-type]
