@@ -12,6 +12,8 @@ from labkit.course.manifest import Exercise, Phase
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
+IN_PLACE = {"append", "extend", "insert", "reverse", "sort"}
+
 
 def declared_otherwise(phase: Phase, exercise: Exercise) -> list[str]:
     """One sentence for each difference that the functions of a task have from the given ones."""
@@ -32,6 +34,24 @@ def changed(phase: Phase, exercise: Exercise) -> dict[str, list[str]]:
         if line := source.defined_again(texts[0], name):
             found[name].append(f"{name} is defined twice; the one in line {line} counts.")
     return {name: said for name, said in found.items() if said}
+
+
+def kept_nothing(phase: Phase, exercise: Exercise) -> list[str]:
+    """Where a task's functions keep, or give back, what a method returns that only changes its
+    list: None."""
+    text = read_python(phase.lab_file(exercise.module))
+    found = []
+    for name, function in source.functions(text).items():
+        for node in ast.walk(function.node) if name in exercise.functions else ():
+            value = node.value if isinstance(node, ast.Assign | ast.Return) else None
+            if not (isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute)):
+                continue
+            if value.func.attr in IN_PLACE:
+                found.append(
+                    f"`{value.func.attr}` in line {value.lineno} changes its list and returns None:"
+                    " leave it alone on its line."
+                )
+    return found
 
 
 def _differences(name: str, mine: Definition, theirs: Definition) -> Iterator[str]:

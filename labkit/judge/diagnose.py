@@ -14,7 +14,7 @@ from labkit.course import source
 from labkit.course.files import git, read_python
 from labkit.course.manifest import Phase
 from labkit.inside.alarm import shorten
-from labkit.judge.declared import declared_otherwise
+from labkit.judge.declared import declared_otherwise, kept_nothing
 from labkit.judge.nearby import (
     UPSTREAM_IMPORT,
     about_module,
@@ -336,7 +336,10 @@ def explain(test: Test, phase: Phase) -> list[str]:
     exercise = next((each for each in phase.exercises if each.id == test.task), None)
     found += declared_otherwise(phase, exercise) if exercise else []
     returned = detail.get("returned")
-    if returned and returned["type"] == "NoneType":
+    nothing = returned and returned["type"] == "NoneType"
+    if exercise and (nothing or (place and "NoneType" in detail.get("message", ""))):
+        found += kept_nothing(phase, exercise)
+    if returned and nothing:
         found.append(
             f"{returned['function']} returned None; its signature promises {returned['promised']}."
             " Is a `return` missing on some path?"

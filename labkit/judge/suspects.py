@@ -133,9 +133,11 @@ def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> Place | None:
     for module in phase.modules if frames else ():
         others |= _as_given(phase, module)
     others -= set(exercise.functions)
-    for file, line, function in reversed(frames):
-        if function.partition(".<locals>")[0] not in others:
-            return Path(file).relative_to(phase.root).as_posix(), line, function
+    own = [frame for frame in frames if frame[2].partition(".<locals>")[0] not in others]
+    while len(own) > 1 and source_line(Path(own[-1][0]), own[-1][1]).startswith("raise "):
+        own.pop()  # it refuses, and is asked by another of them
+    for file, line, function in own[-1:]:
+        return Path(file).relative_to(phase.root).as_posix(), line, function
     return None
 
 

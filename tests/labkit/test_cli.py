@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import subprocess
 import sys
+import tomllib
 import types
 from pathlib import Path
 
@@ -175,3 +176,22 @@ def test_clean_removes_caches_and_leaves_labs_alone(
     left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
     kept = {"labs", "labs/03", "labs/03/mine.py", ".labkit", ".venv", ".venv/__pycache__"}
     assert left == kept
+
+
+def test_an_interrupt_while_a_command_is_imported_is_one_line(tmp_path: Path) -> None:
+    """A third of a second, in which somebody who has mistyped a number presses Ctrl-C."""
+    (tmp_path / "difflib.py").write_text("raise KeyboardInterrupt\n")
+    words = [sys.executable, "-m", "labkit", "lab", "02"]
+    env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0 and done.stderr == "\nInterrupted.\n"
+
+
+def test_the_script_of_a_wheel_takes_its_words_from_the_command_line() -> None:
+    """It calls what `pyproject.toml` names without an argument, and was a TypeError."""
+    script = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
+    module, _, function = script["labkit"].partition(":")
+    code = f"import sys; from {module} import {function}; sys.exit({function}())"
+    words = [sys.executable, "-c", code, "no-such-command"]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "no command `no-such-command`" in done.stdout

@@ -351,15 +351,16 @@ def test_16_2_a_refusal_changes_nothing(subject: Any, blocks: int) -> None:
 
 
 def test_16_2_a_long_fork_holds_all_of_its_blocks(subject: Any) -> None:
-    """Thirteen blocks have two holders each; when the parent goes, all are still held."""
+    """Thirteen blocks have two holders each; when the parent goes, all are still held. The child
+    has no token but the parent's, and all of them are computed."""
     p = Program()
     m = manager(p)
     parent, child = hold(p, m, "a", 50), request(p, "b", list(range(50)))
     m.fork(parent, child, 50)
     p.see_each(m.req_to_blocks["b"], "ref_cnt")
     m.free(parent)
-    p.see(m.num_free_blocks)
-    assert subject.run(p) == [[2] * 13, 30 - 13]
+    p.see([m.num_free_blocks, child.num_computed_tokens])
+    assert subject.run(p) == [[2] * 13, [30 - 13, 50]]
 
 
 # ------------------------------------------------------------------ 16.3
@@ -529,8 +530,28 @@ def test_16_4_as_many_tokens_and_slots_as_they_need(subject: Any) -> None:
     s._swap_in(plan, [ana, ben], p.call("builtins:dict", [(ana, 1), (ben, 3)]))
     p.see(plan.num_scheduled_tokens)
     p.see(plan.budget.remaining_token_budget())
+    p.see(plan.budget.num_cached_tokens)  # what comes back was found in no cache
     p.see([p.call("builtins:len", s.kv_cache_manager.get_block_ids(name)) for name in "ab"])
-    assert subject.run(p) == [{"a": 1, "b": 3}, 60, [3, 3]]
+    assert subject.run(p) == [{"a": 1, "b": 3}, 60, 0, [3, 3]]
+
+
+def test_16_4_half_a_prompt_is_half_a_prompt(subject: Any) -> None:
+    """It goes on where it was: who was in the prompt stage is so on the host, and when it is
+    back."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 13, False, num_cpu_blocks=12)
+    s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root")
+    ana, ben = (serve(p, s, request(p, name, [ord(name)] * 9), 0) for name in "ab")
+    for r in (ana, ben):
+        p.set(r, "num_preemptions", 1)
+    s._prefilling.update(["a"])
+    p.see([s._is_prefill(ana), s._is_prefill(ben)])
+    s._swap_out(s.new_plan(64), [ana, ben])
+    p.see([s._is_prefill(ana), s._is_prefill(ben)])
+    s._swap_in(s.new_plan(64), [ana, ben], p.call("builtins:dict", [(ana, 3), (ben, 3)]))
+    p.see([s._is_prefill(ana), s._is_prefill(ben)])
+    assert subject.run(p) == [[True, False]] * 3
 
 
 def test_16_4_lists_that_are_handed_over_stay(subject: Any) -> None:

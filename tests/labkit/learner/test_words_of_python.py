@@ -67,3 +67,31 @@ def test_a_task_that_waits_for_another_leads_to_it(toy: Course) -> None:
     text = shown(toy, task="2")
     says(text, "… 00.2", "waits for 00.1", "next: write 00.1 as well, which this task calls")
     says(text, "labs/00-toy/fifo.py:", "(clamp), then make lab-00")
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("return self.items.extend([])", "`extend` in line"),
+        ("self.items = self.items.reverse()\nreturn [self.items.popleft()]", "`reverse` in line"),
+    ],
+    ids=["returned", "kept"],
+)
+def test_what_a_method_that_changes_its_list_returns_is_told(
+    toy: Course, body: str, said: str
+) -> None:
+    """The line that fails then is another one, and says no more than NoneType."""
+    solve(toy)
+    rewrite(toy, "Fifo.drain", body)
+    text = " ".join(shown(toy, task="2").split())
+    assert said in text and "changes its list and returns None: leave it alone" in text
+
+
+def test_who_is_refused_is_the_one_to_mend(toy: Course) -> None:
+    """Not the line that refuses, as it should."""
+    solve(toy)
+    refusal = 'if len(self.items) == 1:\n    raise IndexError("too late")\n'
+    rewrite(toy, "Fifo.head", refusal + "return self.items[0] if self.items else None")
+    rewrite(toy, "Fifo.drain", "taken = [self.head]\nself.items.clear()\nself.push(9)\nself.head")
+    text = shown(toy, task="2")
+    says(text, "IndexError: too late", "(Fifo.drain), then make lab-00")
