@@ -33,7 +33,7 @@ from mini_vllm.spec_decode.metadata import (
 )
 from mini_vllm.spec_decode.proposer import Proposer, ProposerInput
 from mini_vllm.worker.input_batch import CachedRequestState, InputBatch
-from mini_vllm.worker.sample_step import SampleStep, logprob_entries
+from mini_vllm.worker.sample_step import SampleStep, logprob_entries, logprobs_of
 from mini_vllm.worker.step_inputs import StepInputs
 
 
@@ -137,8 +137,13 @@ class Speculator:
                 continue
             tokens = [t for t in token_ids[index].tolist() if t != PLACEHOLDER_TOKEN_ID]
             result.sampled_token_ids[state.req_id] = tokens
-            if (k := state.sampling_params.logprobs) is not None:
-                rows = range(first_rows[index], first_rows[index] + len(tokens))
+            rows = range(int(first_rows[index]), int(first_rows[index]) + len(tokens))
+            if (wanted := state.sampling_params.logprob_token_ids) is not None:
+                result.logprobs[state.req_id] = [
+                    logprobs_of(logits[row], [token, *wanted])
+                    for row, token in zip(rows, tokens, strict=True)
+                ]
+            elif (k := state.sampling_params.logprobs) is not None:
                 result.logprobs[state.req_id] = [entries[row].top(k) for row in rows]
         return token_ids
 

@@ -473,3 +473,19 @@ def test_methods_that_are_not_here_say_what_to_do(llm: LLM, name: str, instead: 
     with pytest.raises(AttributeError, match=f"LLM has no '{name}': .*{instead}"):
         getattr(llm, name)
     assert not hasattr(llm, "nothing_of_vllms")
+
+
+def test_logprobs_of_named_tokens_are_told_beside_drafts(llm: LLM) -> None:
+    """Those of every accepted draft, too."""
+    k = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 1}
+    drafting = LLM("storyteller-draft", **SIZES, speculative_config=k)
+    params = SamplingParams(**GREEDY, logprob_token_ids=[5, 300])
+    alone, together = (
+        engine.generate([[300, 301] * 4], params, use_tqdm=False)[0].outputs[0]
+        for engine in (llm, drafting)
+    )
+    assert alone.token_ids == together.token_ids and alone.logprobs and together.logprobs
+    for wanted, actual in zip(alone.logprobs, together.logprobs, strict=True):
+        assert wanted.keys() == actual.keys()
+        for token_id, entry in wanted.items():
+            assert actual[token_id].logprob == pytest.approx(entry.logprob, abs=1e-4)
