@@ -479,8 +479,8 @@ def report(folder: Path = Path(__file__).parent / "results") -> str:
     parts = []
     for path in sorted(folder.glob("offline*.json")):
         results = json.loads(path.read_text())["results"]
-        machine = max((figures["machine"] for figures in results.values()), key=len)
-        parts += [describe(machine, path.name), ""]
+        machines = [figures["machine"] for figures in results.values()]
+        parts += [describe(machines, path.name), ""]
         parts += ["| workload | mini_vllm | HF `generate` | vLLM 0.32.0 | ours / vLLM | limit |"]
         parts += ["|---|---|---|---|---|---|"]
         parts += [row(name, results[name]) for name in NAMES if name in results]
@@ -488,14 +488,19 @@ def report(folder: Path = Path(__file__).parent / "results") -> str:
     return "\n".join(parts).rstrip()
 
 
-def describe(machine: dict[str, Any], file: str) -> str:
-    features = ", ".join(machine["features"])
-    return (
-        f"**{machine['cores']} cores, {machine['cpu']}** ({features}; reads "
-        f"{machine['read_bytes_per_s'] / 1e9:.0f} GB/s, multiplies at "
-        f"{machine['product_flops_per_s'] / 1e9:.0f} GFLOP/s; "
-        f"[{file}](benchmarks/results/{file})):"
-    )
+def describe(machines: Sequence[dict[str, Any]], file: str) -> str:
+    """One machine, as it was measured with each workload: what it reads and multiplies varies."""
+    last = machines[-1]
+
+    def within(key: str) -> str:
+        found = [m[key] / 1e9 for m in machines if key in m]
+        return " to ".join(dict.fromkeys(f"{end(found):,.0f}" for end in (min, max)))
+
+    speed = f"reads {within('read_bytes_per_s')} GB/s, multiplies at "
+    speed += f"{within('product_flops_per_s')} GFLOP/s"
+    where = f"[{file}](benchmarks/results/{file})"
+    what = f"{last['cores']} cores, {last['cpu']}"
+    return f"**{what}** ({', '.join(last['features'])}; {speed}; {where}):"
 
 
 def row(name: str, figures: dict[str, Any]) -> str:
