@@ -11,7 +11,8 @@ A step's requests are put into groups that need no ragged arithmetic:
                                                              d0      x x x x x x x x x . .
 
 Where `kernels/cpu.cpp` can be built, all short queries are one group, and its kernel reads their
-keys and values from the pages where they lie; prompts, too, where it is faster. Otherwise:
+keys and values from the pages where they lie. It takes prompts, too, where it is faster, and packs
+their keys and values first. Otherwise:
 
 For each group one gather copies the pages into a dense buffer, and one call of torch's
 `scaled_dot_product_attention` (a flash kernel on CPU) does the rest. Indices and masks depend only

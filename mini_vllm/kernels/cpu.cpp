@@ -651,7 +651,8 @@ void product(T* out, const T* x, const Matrix& m, i64 tokens, int threads) {  //
 //     sums [rows, size]   += weights . values
 //
 // A row is one token and one of the `group` heads that share the key head. A span begins at a multiple of
-// SPAN, whichever token is first, so that a token's numbers do not depend on how a prompt was cut.
+// SPAN, whichever token is first, so that a token's numbers do not depend on where a prompt was cut into runs
+// of more than MANY_QUERIES tokens.
 constexpr i64 MANY_QUERIES = 16, MOST_ROWS = 96, SPAN = 256;
 
 inline i64 within(i64 place, i64 count) { return place < 0 ? 0 : place > count ? count : place; }

@@ -341,6 +341,9 @@ ENGINE = """
 import inspect
 from labkit.inside.serving.front_end import end, make_engine, sampling, say
 from labkit.inside.serving.turns import run, turns
+from mini_vllm.core.scheduler_output import EngineCoreOutput
+from mini_vllm.engine.messages import EngineCoreOutputs
+
 """
 
 
@@ -496,9 +499,6 @@ def test_14_6_a_slice_is_all_that_is_taken_in(subject: Any) -> None:
         subject,
         ENGINE
         + """
-from mini_vllm.core.scheduler_output import EngineCoreOutput
-from mini_vllm.engine.messages import EngineCoreOutputs
-
 async def go():
     engine, seen = make_engine([]), []
     streams = [await engine.add_request(name, [3], sampling()) for name in "ab"]
@@ -523,9 +523,6 @@ def test_14_6_a_stream_stays_until_it_is_closed(subject: Any) -> None:
         subject,
         ENGINE
         + """
-from mini_vllm.core.scheduler_output import EngineCoreOutput
-from mini_vllm.engine.messages import EngineCoreOutputs
-
 async def go():
     engine, seen = make_engine([]), []
     stream = await engine.add_request("r", [3], sampling())
