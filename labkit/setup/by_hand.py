@@ -31,12 +31,12 @@ def install(packages: str) -> None:
     """Put the copy into a folder of packages."""
     with open(__file__, encoding="utf-8") as file:
         text = file.read()
-    with open(os.path.join(packages, "mini_vllm_by_hand.py"), "w", encoding="utf-8") as file:
+    with open(os.path.join(packages, "labkit_by_hand.py"), "w", encoding="utf-8") as file:
         file.write(text)
-    with open(os.path.join(packages, "mini_vllm_by_hand.pth"), "w", encoding="utf-8") as file:
-        file.write("import mini_vllm_by_hand\n")
+    with open(os.path.join(packages, "labkit_by_hand.pth"), "w", encoding="utf-8") as file:
+        file.write("import labkit_by_hand\n")
 
 
-if __name__ == "mini_vllm_by_hand" and sys.argv and (said := about(sys.argv[0])):
+if __name__ == "labkit_by_hand" and sys.argv and (said := about(sys.argv[0])):
     print(said, file=sys.stderr, flush=True)
     os._exit(2)  # an exception here would be a fault of Python's start
