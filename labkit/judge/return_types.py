@@ -133,4 +133,5 @@ def _name(promise: Any) -> str:
     if isinstance(promise, type) and not typing.get_origin(promise):
         return promise.__name__
     text = re.sub(ARRAY, r"NDArray[\1]", str(promise).replace("typing.", ""))
+    text = text.replace("collections.abc.", "")
     return re.sub(r"\bmini_vllm(\.\w+)*\.", "", text).replace("numpy.", "np.")

@@ -225,6 +225,35 @@ def test_of_mistakes_that_fail_the_same_tests_the_one_with_her_values_is_named(t
     assert "known mistake" not in screen(toy)[0], "a third one fails the same tests"
 
 
+REFUSES = """
+[[mutants]]
+exercise = "00.1"
+name = "refuses"
+misconception = "Your clamp refuses what it should cut."
+function = "clamp"
+body = "raise ValueError(f'{wanted} is too much')"
+"""
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+def test_of_an_error_the_words_must_be_the_same(toy: Course, recorded: bool) -> None:
+    """Its kind alone fits many mistakes: `index` raises a ValueError, too."""
+    phase = toy.phase("0")
+    file = mistakes.mutants_file(phase)
+    file.write_text(file.read_text() + REFUSES)
+    known = mistakes.load(phase)
+    mutants.write_vectors(phase, mutants.run(phase, known))
+    if recorded:
+        mutants.write_faults(phase, known)
+    solve(toy)
+    rewrite(toy, "clamp", "if wanted:\n    raise ValueError(f'{wanted} is too much')\nreturn 0")
+    says(screen(toy)[0], "known mistake: Your clamp refuses what it should cut.")
+    rewrite(toy, "clamp", "return [budget].index(limit + wanted + 1)")
+    text = screen(toy)[0]
+    says(text, "ValueError", "✗ 00.1")
+    assert "known mistake" not in text
+
+
 def test_what_a_known_mistake_fails_with_is_recorded_so_that_nothing_runs_twice(
     toy: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
