@@ -354,9 +354,12 @@ def explain(test: Test, phase: Phase) -> list[str]:
             " Is a `return` missing on some path?"
         )
     elif returned:
+        what = f"{returned['function']} {returned['verb']} {_one(returned['type'])}"
+        inside, promised = returned.get("inside"), returned["promised"]
         found.append(
-            f"{returned['function']} {returned['verb']} {_one(returned['type'])};"
-            f" its signature promises {returned['promised']}."
+            f"{what}, but {inside}: promised is {promised}."
+            if inside
+            else f"{what}; its signature promises {promised}."
         )
     if detail.get("printed_lines", 0) > 20:
         found.append(
