@@ -158,8 +158,13 @@ def place_of(test: Test, phase: Phase) -> Place | None:
     labs = str(phase.labs)
     for file, line, function in reversed(test.detail.get("frames", [])):
         if file.startswith(labs):
-            return Path(file).relative_to(phase.root).as_posix(), line, function
+            return Path(file).relative_to(phase.root).as_posix(), line, _outer(function)
     return None
+
+
+def _outer(name: str) -> str:
+    """The function that a comprehension, a lambda or an inner function stands in."""
+    return name.partition(".<locals>")[0]
 
 
 def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> Place | None:
@@ -171,11 +176,11 @@ def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> Place | None:
     for module in phase.modules if frames else ():
         others |= _as_given(phase, module)
     others -= set(exercise.functions)
-    own = [frame for frame in frames if frame[2].partition(".<locals>")[0] not in others]
+    own = [frame for frame in frames if _outer(frame[2]) not in others]
     while len(own) > 1 and source_line(Path(own[-1][0]), own[-1][1]).startswith(REFUSES):
         own.pop()  # it refuses, and is asked by another of them
     for file, line, function in own[-1:]:
-        return Path(file).relative_to(phase.root).as_posix(), line, function
+        return Path(file).relative_to(phase.root).as_posix(), line, _outer(function)
     return None
 
 

@@ -210,3 +210,11 @@ def test_a_task_of_which_nothing_is_written_has_not_failed(toy: Course) -> None:
     text = screen(toy)[0]
     says(text, "✗ 00.1", "○ 00.2", "(clamp), then make lab-00")
     assert "✗ 00.2" not in text
+
+
+def test_a_comprehension_is_named_as_the_function_around_it(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "taken = lambda: self.items.missing\nreturn [taken() for _ in 'ab']")
+    text = screen(toy)[0]
+    says(text, "in Fifo.drain, labs", "(Fifo.drain), then make lab-00")
+    assert "<locals>" not in text
