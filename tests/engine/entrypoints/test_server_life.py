@@ -238,6 +238,22 @@ def test_a_taken_port_is_known_before_the_model_is_loaded() -> None:
         assert str(server.port) in second.stderr and "--port" in second.stderr
 
 
+def test_sigterm_while_the_model_loads_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = Server("--uds", str(path), uds=str(path))
+    try:
+        while not path.exists():  # it listens before it loads
+            assert server.process.poll() is None
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) in (0, 128 + signal.SIGTERM)  # 0: it has just come up
+        assert not path.exists()
+    finally:
+        server.process.kill()
+        server.client.close()
+        server.log.close()
+
+
 @pytest.mark.parametrize(
     ("words", "part"),
     [
