@@ -313,6 +313,12 @@ def lives(pid: int) -> bool:
     return False
 
 
+def hear_signals() -> None:
+    """What nohup and a script's `&` let these tests ignore, a child would ignore, too."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="not run: there is no /proc")
 @pytest.mark.parametrize("command", ["grade-class", "grade-submission"])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
@@ -328,7 +334,9 @@ def test_a_grader_that_is_stopped_leaves_no_process_and_no_folder(
     words += [str(tmp_path / "out")]
     env = os.environ | {"TMPDIR": str(aside)}
     with open(tmp_path / "said", "w") as said:
-        grader = subprocess.Popen(words, cwd=ROOT, env=env, stdout=said, stderr=said)
+        grader = subprocess.Popen(
+            words, cwd=ROOT, env=env, stdout=said, stderr=said, preexec_fn=hear_signals
+        )
     deadline = time.monotonic() + 300
     while not (workers := list(aside.glob("**/scratch"))) and time.monotonic() < deadline:
         time.sleep(0.05)
