@@ -47,7 +47,7 @@ async def waits_and_gives_a_number() -> int:
 def on_a_thread(function: Callable[[], object]) -> None:
     thread = threading.Thread(target=function)
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=300)
 
 
 NAMES = (
