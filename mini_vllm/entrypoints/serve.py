@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +79,10 @@ def check(args: argparse.Namespace) -> None:
         raise ValueError("--enable-auto-tool-choice needs --tool-call-parser hermes")
     if any(not key.strip() for key in api_keys(args)):
         raise ValueError("--api-key is empty and would let anybody in; give a key or leave it out")
+    if any(not name.strip() for name in args.served_model_name or []):
+        raise ValueError(
+            "--served-model-name is empty; give the name that clients are to use, or leave it out"
+        )
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port is {args.port}; it must be between 0 and 65535")
     if not args.shutdown_timeout >= 0:  # nan is neither
@@ -235,6 +242,20 @@ def _check_template(text: str, where: str) -> None:
         return
 
 
+@contextlib.contextmanager
+def leaving_tidily() -> Iterator[None]:
+    """SIGTERM ends this process as it ends any other, but by way of every ``finally``."""
+
+    def leave(number: int, frame: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
     """Listen, load the model, serve until told to stop. 0 after a clean shutdown."""
     from mini_vllm.entrypoints.launcher import SocketFile, bind, serve_http
@@ -243,20 +264,21 @@ def run_serve(args: argparse.Namespace, options: dict[str, Any]) -> int:
 
     check(args)
     dev.is_enabled()
-    # Before the model is loaded: a port that is taken is known in a second.
-    socket = bind(args.host, args.port, args.uds)
-    file = SocketFile(args.uds)
-    try:
-        state = make_state(args, options)
-        app = build_app(
-            state,
-            api_keys(args),
-            args.allowed_origins,
-            args.allowed_methods,
-            args.allowed_headers,
-            args.allow_credentials,
-            args.root_path,
-        )
-        return serve_http(app, state, socket, file, args)
-    finally:
-        file.remove()
+    with leaving_tidily():  # until the server listens: from then on, it drains first
+        # Before the model is loaded: a port that is taken is known in a second.
+        socket = bind(args.host, args.port, args.uds)
+        file = SocketFile(args.uds)
+        try:
+            state = make_state(args, options)
+            app = build_app(
+                state,
+                api_keys(args),
+                args.allowed_origins,
+                args.allowed_methods,
+                args.allowed_headers,
+                args.allow_credentials,
+                args.root_path,
+            )
+            return serve_http(app, state, socket, file, args)
+        finally:
+            file.remove()

@@ -14,16 +14,19 @@ import torch
 from torch import Tensor
 
 from mini_vllm.distributed.shm_all_reduce import SLOT_BYTES, SharedMemoryAllReduce, _map
+from tests.engine.pace import PATIENCE
 
 
-def run_ranks(
-    world_size: int, work: Callable[[SharedMemoryAllReduce], Any], timeout: float = 20.0
-) -> list[Any]:
-    """`work` of each rank in a thread of its own, over one piece of memory."""
+def make_sides(world_size: int, timeout: float) -> list[SharedMemoryAllReduce]:
+    """Each rank's, over one piece of memory."""
     memory = mmap.mmap(-1, SharedMemoryAllReduce.num_bytes(world_size))
-    sides = [SharedMemoryAllReduce(memory, r, world_size, timeout) for r in range(world_size)]
+    return [SharedMemoryAllReduce(memory, r, world_size, timeout) for r in range(world_size)]
+
+
+def run_ranks(world_size: int, work: Callable[[SharedMemoryAllReduce], Any]) -> list[Any]:
+    """`work` of each rank in a thread of its own."""
     with ThreadPoolExecutor(world_size) as pool:
-        return list(pool.map(work, sides))
+        return list(pool.map(work, make_sides(world_size, PATIENCE)))
 
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
@@ -72,16 +75,13 @@ def test_ranks_of_different_speed_stay_together() -> None:
 
 
 def test_a_rank_that_never_comes_is_named() -> None:
-    def work(side: SharedMemoryAllReduce) -> str:
-        if side.rank == 1:
-            return ""
+    """One after the other: the second knows that the first has come."""
+    first, _, last = make_sides(3, timeout=0.2)
+    for side, missing in ((last, [0, 1]), (first, [1])):
         with pytest.raises(RuntimeError) as error:
             side.all_reduce(torch.ones(3))
-        return str(error.value)
-
-    said = run_ranks(3, work, timeout=0.2)
-    assert said[0] == "rank 0 waited 0.2 s in all_reduce for ranks [1]"
-    assert said[2] == "rank 2 waited 0.2 s in all_reduce for ranks [1]"
+        said = f"rank {side.rank} waited 0.2 s in all_reduce for ranks {missing}"
+        assert str(error.value) == said
 
 
 @pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="a file without a name: Linux")

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from mini_vllm.distributed.shm_broadcast import MessageQueue, ShmRingBuffer
+from tests.engine.pace import PATIENCE
 
 CHUNKS, CHUNK_BYTES, READERS = 3, 16, 2
 
@@ -112,7 +113,7 @@ def test_waiting_costs_nothing() -> None:
     thread.start()
     time.sleep(0.5)
     queue.enqueue("now")
-    thread.join(10)
+    thread.join(PATIENCE)
     assert got[0][0] == "now" and got[0][1] < 0.1
 
 

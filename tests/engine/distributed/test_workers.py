@@ -22,6 +22,7 @@ from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.executor.multiproc import WorkerHandle
 from mini_vllm.lora.request import LoRARequest
+from tests.engine.pace import PATIENCE, eventually
 
 SMALL: dict[str, Any] = dict(num_gpu_blocks=64, max_model_len=256, dtype="float32", block_size=8)
 PROMPTS = [[200, 201, 202], list(range(300, 322)), list(range(300, 316)) + [500], [700] * 9]
@@ -97,12 +98,14 @@ def test_shards_add_up_in_shared_memory_unless_told_otherwise(
 
 
 def test_what_a_worker_raises_comes_back_and_the_engine_lives(
-    square: LLM, plain: list[list[int]]
+    square: LLM, plain: list[list[int]], tmp_path: Path
 ) -> None:
     with pytest.raises(AttributeError, match="no_such_method"):
         square.collective_rpc("no_such_method")
+    bell = tmp_path / "bell"
     with pytest.raises(TimeoutError, match=r"worker 0 \(pid \d+\).* did not answer nap within"):
-        square.collective_rpc(nap, timeout=0.05, args=(0.5,))
+        square.collective_rpc(nap, timeout=0.05, args=(str(bell),))
+    bell.touch()
     assert square.collective_rpc("check_health") == [None] * 4, "no late answer of another call"
     assert tokens(square) == plain
 
@@ -124,8 +127,8 @@ def say_something(worker: Any) -> Unreadable:
     return Unreadable()
 
 
-def nap(worker: Any, seconds: float) -> str:
-    time.sleep(seconds)
+def nap(worker: Any, bell: str) -> str:
+    eventually(Path(bell).exists, "nobody rings the bell")
     return "late"
 
 
@@ -153,7 +156,7 @@ def test_a_killed_worker_ends_the_engine_and_says_who(square: LLM) -> None:
     ):
         for _ in range(50):
             square.generate(PROMPTS, params, use_tqdm=False)
-    assert time.monotonic() - start < 60
+    assert time.monotonic() - start < PATIENCE
     with pytest.raises(EngineDeadError, match="start a new engine"):
         square.generate(PROMPTS, GREEDY, use_tqdm=False)
     assert not any(is_alive(pid) for pid in pids)
@@ -223,13 +226,10 @@ def test_no_worker_outlives_its_parent(how: str, tmp_path: Path) -> None:
     assert len(pids) == 2
     if how == "killed":
         parent.kill()
-    _, errors = parent.communicate(timeout=60)
+    _, errors = parent.communicate(timeout=PATIENCE)
     if how == "end":
         assert (parent.returncode, errors) == (0, "")
-    deadline = time.monotonic() + 60
-    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not any(is_alive(pid) for pid in pids)
+    eventually(lambda: not any(is_alive(pid) for pid in pids), "a worker lives on")
 
 
 def test_what_is_wrong_at_the_start_is_said_and_nobody_is_left(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from mini_vllm.observability.metrics import PrometheusRecorder
 from mini_vllm.observability.several import together
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from tests.engine.pace import PACED, PATIENCE, Brake
 
 SMALL: dict[str, Any] = {"dtype": "float32", "max_model_len": 256, "num_gpu_blocks": 64}
 NAME = next(iter(bundled.ADAPTERS))
@@ -32,15 +33,23 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def engine(traces: Path) -> Iterator[AsyncLLM]:
+def brake() -> Brake:
+    return Brake()
+
+
+@pytest.fixture(scope="module")
+def engine(traces: Path, brake: Brake) -> Iterator[AsyncLLM]:
     args = AsyncEngineArgs(
         "storyteller",
+        scheduler=PACED,
         enable_lora=True,
         speculative_config=NGRAM,
         profiler_config={"torch_profiler_dir": str(traces)},
         **SMALL,
     )
-    made = AsyncLLM.from_engine_args(args)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(*brake.variable)
+        made = AsyncLLM.from_engine_args(args)
     made.stats.recorders.append(PrometheusRecorder("m", 256, None, 2, 1))
     yield made
     made.shutdown()
@@ -61,9 +70,15 @@ def told(engine: AsyncLLM, start: str) -> dict[str, float]:
     return {name: float(value) for name, _, value in pairs}
 
 
+async def until_running(engine: AsyncLLM, count: int) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while sum(told(engine, "num_requests_running").values()) != count:
+            await asyncio.sleep(0.005)
+
+
 def test_a_second_loop_is_served_as_the_first(engine: AsyncLLM) -> None:
     first = asyncio.run(ask(engine))
-    second = asyncio.run(asyncio.wait_for(ask(engine), 30))
+    second = asyncio.run(asyncio.wait_for(ask(engine), PATIENCE))
     assert first.outputs[0].token_ids == second.outputs[0].token_ids
 
     async def leave() -> None:
@@ -87,13 +102,14 @@ def test_who_it_is(engine: AsyncLLM) -> None:
     asyncio.run(look())
 
 
-def test_adapters_come_and_go(engine: AsyncLLM) -> None:
+def test_adapters_come_and_go(engine: AsyncLLM, brake: Brake) -> None:
     async def work() -> None:
         assert await engine.add_lora(ADAPTER) and await engine.list_loras() == {7}
         assert await engine.pin_lora(7)
         asking = asyncio.create_task(ask(engine, 100, lora_request=ADAPTER))
-        while not (lines := told(engine, "lora_requests_info")) or NAME not in str(lines):
-            await asyncio.sleep(0.005)
+        with brake.on():
+            await until_running(engine, 1)
+            lines = told(engine, "lora_requests_info")
         assert len(lines) == 1 and f'running_lora_adapters="{NAME}"' in next(iter(lines))
         output = await asking
         assert output.lora_request == ADAPTER
@@ -123,29 +139,28 @@ def test_drafts_are_counted_where_the_service_looks(engine: AsyncLLM) -> None:
 
 
 async def crowd(engine: AsyncLLM, count: int = 4) -> list[asyncio.Task[RequestOutput]]:
-    """Requests that run for a while, on their way; all fit the cache at once."""
-    while True:  # a busy machine may look too late
-        asking = [asyncio.create_task(ask(engine, 200)) for _ in range(count)]
-        while not any(one.done() for one in asking):
-            if sum(told(engine, "num_requests_running").values()) == count:
-                return asking
-            await asyncio.sleep(0)
-        await asyncio.gather(*asking)
+    """Requests that run while the brake is on; all fit the cache at once."""
+    asking = [asyncio.create_task(ask(engine, 200)) for _ in range(count)]
+    await until_running(engine, count)
+    return asking
 
 
-def test_a_pause_that_is_ended_before_it_is_complete_says_so_at_once(engine: AsyncLLM) -> None:
+def test_a_pause_that_is_ended_before_it_is_complete_says_so_at_once(
+    engine: AsyncLLM, brake: Brake
+) -> None:
     """Whoever asked would change weights under requests that run."""
 
     async def work() -> None:
-        asking = await crowd(engine)
-        pauses = [asyncio.create_task(engine.pause_generation(mode="wait")) for _ in range(2)]
-        await asyncio.sleep(0)
-        await engine.resume_generation()
-        for pause in pauses:
-            with pytest.raises(RuntimeError, match="resumed before everybody who ran had come to"):
-                await pause
-        assert engine.num_unfinished_requests == len(asking)
-        assert not await engine.is_paused()
+        with brake.on():
+            asking = await crowd(engine)
+            pauses = [asyncio.create_task(engine.pause_generation(mode="wait")) for _ in range(2)]
+            await asyncio.sleep(0)
+            await engine.resume_generation()
+            for pause in pauses:
+                with pytest.raises(RuntimeError, match="resumed before everybody who ran had come"):
+                    await pause
+            assert engine.num_unfinished_requests == len(asking)
+            assert not await engine.is_paused()
         assert all([(await one).outputs[0].finish_reason == "length" for one in asking])
 
     asyncio.run(work())
@@ -153,13 +168,14 @@ def test_a_pause_that_is_ended_before_it_is_complete_says_so_at_once(engine: Asy
 
 @pytest.mark.parametrize("clear_cache", [False, True])
 def test_a_pause_is_not_complete_while_another_holds_requests(
-    engine: AsyncLLM, clear_cache: bool
+    engine: AsyncLLM, clear_cache: bool, brake: Brake
 ) -> None:
     async def work() -> None:
-        asking = await crowd(engine)
-        first = asyncio.create_task(engine.pause_generation(mode="wait"))
-        await asyncio.sleep(0)
-        await engine.pause_generation(mode="keep", clear_cache=clear_cache)
+        with brake.on():
+            asking = await crowd(engine)
+            first = asyncio.create_task(engine.pause_generation(mode="wait"))
+            await asyncio.sleep(0)
+            await engine.pause_generation(mode="keep", clear_cache=clear_cache)
         await asyncio.sleep(0.1)
         assert not first.done() and engine.num_unfinished_requests == len(asking)
         late = asyncio.create_task(ask(engine))
@@ -178,18 +194,19 @@ def test_a_pause_is_not_complete_while_another_holds_requests(
     asyncio.run(work())
 
 
-def test_whoever_leaves_while_all_are_held_is_gone_at_once(engine: AsyncLLM) -> None:
+def test_whoever_leaves_while_all_are_held_is_gone_at_once(engine: AsyncLLM, brake: Brake) -> None:
     """The gauges fall though nothing is computed, and a pause that waited for them is complete."""
 
     async def work() -> None:
-        asking = await crowd(engine)
-        first = asyncio.create_task(engine.pause_generation(mode="wait"))
-        await asyncio.sleep(0)
-        await engine.pause_generation(mode="keep", clear_cache=False)
+        with brake.on():
+            asking = await crowd(engine)
+            first = asyncio.create_task(engine.pause_generation(mode="wait"))
+            await asyncio.sleep(0)
+            await engine.pause_generation(mode="keep", clear_cache=False)
         for one in asking:
             one.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
-        await asyncio.wait_for(first, 5)
+        await asyncio.wait_for(first, PATIENCE)
         for gauge in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
             assert set(told(engine, gauge).values()) == {0.0}
         await engine.resume_generation()
@@ -198,12 +215,15 @@ def test_whoever_leaves_while_all_are_held_is_gone_at_once(engine: AsyncLLM) -> 
     asyncio.run(work())
 
 
-def test_an_engine_that_sleeps_lets_everybody_wait(engine: AsyncLLM) -> None:
+def test_an_engine_that_sleeps_lets_everybody_wait(engine: AsyncLLM, brake: Brake) -> None:
     async def work() -> None:
-        long = asyncio.create_task(ask(engine, 200))
-        while not any(told(engine, "num_requests_running").values()):
-            await asyncio.sleep(0.005)  # who waits when the engine falls asleep waits on
-        await engine.sleep(mode="wait")
+        with brake.on():
+            long = asyncio.create_task(ask(engine, 200))
+            await until_running(engine, 1)  # who waits when the engine falls asleep waits on
+            falls_asleep = asyncio.create_task(engine.sleep(mode="wait"))
+            await asyncio.sleep(0)
+            assert await engine.is_paused() and not long.done()
+        await falls_asleep
         assert (await long).outputs[0].finish_reason == "length"
         assert await engine.is_sleeping()
         assert told(engine, "engine_sleep_state{")[state_line("awake")] == 0
@@ -269,8 +289,8 @@ def test_several_engines_serve_a_second_loop() -> None:
     engine = AsyncLLM.from_engine_args(args)
     try:
         for _ in range(2):
-            assert asyncio.run(asyncio.wait_for(ask(engine), 30)).finished
-        both = asyncio.run(asyncio.wait_for(engine.collective_rpc("model_dtype"), 30))
+            assert asyncio.run(asyncio.wait_for(ask(engine), PATIENCE)).finished
+        both = asyncio.run(asyncio.wait_for(engine.collective_rpc("model_dtype"), PATIENCE))
         assert both == ["float32", "float32"]
     finally:
         engine.shutdown()

@@ -17,13 +17,14 @@ from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.exceptions import EngineDeadError
 from mini_vllm.engine.messages import EngineCoreOutputs, EngineInfo, MessageKind, encode
 from mini_vllm.engine.process_client import ProcessClient
+from tests.engine.pace import PATIENCE
 
 
 class Client(ProcessClient):
-    """Its sockets without its engine."""
+    """Its sockets without its engine; what is sent within a process has arrived at once."""
 
     def __init__(self, folder: Path) -> None:
-        self.input, self.output = f"ipc://{folder}/input", f"ipc://{folder}/output"
+        self.input, self.output = f"inproc://{folder}/input", f"inproc://{folder}/output"
         self._context = zmq.Context()
         self._sender = self._bind(zmq.PUSH, self.input)
         self._sending = threading.Lock()
@@ -60,7 +61,7 @@ def test_an_engine_that_is_ready_takes_requests(client: Client) -> None:
     thread.start()
     assert client._wait_until_ready().vocab_size == 8
     client._send(MessageKind.ADD, b"r0")
-    thread.join(10)
+    thread.join(PATIENCE)
     assert heard == [[MessageKind.ADD.value, b"r0"]]
 
 
@@ -82,10 +83,9 @@ def test_outputs_that_are_followed_by_others_are_late(client: Client) -> None:
         outputs = [MessageKind.OUTPUTS.value, encode(EngineCoreOutputs())]
         for _ in range(3):
             engine.send_multipart(outputs)
-        await asyncio.sleep(0.2)
         late = [(await client.get_outputs()).is_late for _ in range(3)]
         asyncio.get_running_loop().call_later(0.1, engine.send_multipart, outputs)
-        return [*late, (await asyncio.wait_for(client.get_outputs(), 10)).is_late]
+        return [*late, (await asyncio.wait_for(client.get_outputs(), PATIENCE)).is_late]
 
     assert asyncio.run(read()) == [True, True, False, False]
 
@@ -96,7 +96,6 @@ def test_others_have_a_turn_though_ever_more_steps_wait(client: Client) -> None:
         engine.connect(client.output)
         for _ in range(20):
             engine.send_multipart([MessageKind.OUTPUTS.value, encode(EngineCoreOutputs())])
-        await asyncio.sleep(0.2)
         turns = 0
 
         async def neighbour() -> None:

@@ -4,83 +4,92 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import secrets
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
-import torch
 
-from mini_vllm.sample.custom import BatchUpdate, LogitsProcessor
+from tests.engine.pace import PACED, PATIENCE, Brake, eventually
 
 ROOT = Path(__file__).parents[3]
 SMALL = ("--dtype", "float32", "--max-model-len", "256", "--num-gpu-blocks", "256")
-SLOW = ("--logits-processors", "tests.engine.entrypoints.server.Slow")
-"""For requests that must still run when a test looks: a fast model answers before it does."""
-
-
-class Slow(LogitsProcessor):
-    """Changes nothing, and takes 10 ms a step for it."""
-
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        pass
-
-    def is_argmax_invariant(self) -> bool:
-        return False  # greedy batches ask it, too
-
-    def update_state(self, batch_update: BatchUpdate | None) -> None:
-        pass
-
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        time.sleep(0.01)
-        return logits
+SLOW = ("--scheduler", PACED)
+"""For requests that must still run when a test looks: see :meth:`Server.slowly`."""
 
 
 def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
+    """A port of those that the system gives to nobody who asks for any: nobody takes it before it
+    is bound."""
+    while True:
+        port = 20_000 + secrets.randbelow(10_000)
+        with socket.socket() as sock, contextlib.suppress(OSError):
+            sock.bind(("127.0.0.1", port))
+            return port
 
 
 class Server:
-    """``python -m mini_vllm serve`` and a client for it."""
+    """``python -m mini_vllm serve`` and a client for it.
+
+    The system chooses the port, and the server says which: one that a test had found free could be
+    taken by another process before the server binds it.
+    """
 
     def __init__(
         self,
         *words: str,
         env: dict[str, str] | None = None,
         uds: str | None = None,
-        scheme: str = "http",
     ) -> None:
-        self.port = free_port()
-        self.url = f"{scheme}://127.0.0.1:{self.port}"
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (a pipe that nobody reads blocks)
+        self.brake = Brake()
         command = (sys.executable, "-m", "mini_vllm", "serve", "storyteller", *SMALL, *words)
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port)],
-            cwd=ROOT, env=os.environ | (env or {}), stdout=subprocess.DEVNULL, stderr=self.log,
-            start_new_session=True,
+            [*command, "--port", "0"],
+            cwd=ROOT, env={**os.environ, **dict([self.brake.variable]), **(env or {})},
+            stdout=subprocess.DEVNULL, stderr=self.log, start_new_session=True,
         )  # fmt: skip
         transport = httpx.HTTPTransport(uds=uds, verify=False)
-        self.client = httpx.Client(base_url=self.url, timeout=60, transport=transport)
+        self.client = httpx.Client(base_url="http://uds", timeout=PATIENCE, transport=transport)
 
-    def wait(self, seconds: float = 90) -> None:
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            if self.process.poll() is not None:
-                self.log.seek(0)
-                raise AssertionError(f"the server ended: {self.log.read().decode()}")
-            with contextlib.suppress(httpx.TransportError):
-                if self.client.get("/health").status_code == 200:
-                    return
-            time.sleep(0.1)
-        raise AssertionError("the server did not come up")
+    def wait(self, seconds: float = 180) -> None:
+        eventually(self._is_up, "the server did not come up", seconds)
+
+    def _is_up(self) -> bool:
+        assert self.process.poll() is None, f"the server ended: {self.said()}"
+        where = re.search(r"^mini_vllm: .* at (\w+):(.*)$", self.said(), re.MULTILINE)
+        if where is None:
+            return False
+        if where[1] != "unix":
+            self.client.base_url = httpx.URL(f"{where[1]}:{where[2]}")
+        with contextlib.suppress(httpx.TransportError):
+            return self.client.get("/health").status_code == 200
+        return False
+
+    @property
+    def url(self) -> str:
+        return str(self.client.base_url).rstrip("/")
+
+    @property
+    def port(self) -> int:
+        port = self.client.base_url.port
+        assert port is not None, "it is known once the server is up"
+        return port
+
+    def said(self) -> str:
+        """What it has written to stderr, whose place in the file is the server's, too."""
+        return os.pread(self.log.fileno(), 2**24, 0).decode()
+
+    def slowly(self) -> contextlib.AbstractContextManager[None]:
+        """Meanwhile a server that was started with SLOW takes half a second for each step."""
+        return self.brake.on()
 
     def post(self, path: str, **body: Any) -> httpx.Response:
         return self.client.post(path, json=body)
@@ -92,19 +101,17 @@ class Server:
         assert found, f"there is no metric {name}"
         return sum(float(line.rpartition(" ")[2]) for line in found)
 
-    def until(self, name: str, value: float, seconds: float = 60.0) -> None:
-        """Wait until a metric has a value; the limit is for a server that never comes to it."""
-        end = time.monotonic() + seconds
-        while self.metric(name) != value:
-            assert time.monotonic() < end, f"{name} is {self.metric(name)}, not {value}"
-            time.sleep(0.02)
+    def until(self, name: str, value: float, label: str = "") -> None:
+        """Wait until a metric has a value."""
+        eventually(lambda: self.metric(name, label) == value, f"{name} never is {value}")
 
-    def until_idle(self, seconds: float = 60.0) -> None:
+    def until_idle(self) -> None:
         """Wait until the front end has answered, or dropped, all requests."""
-        end = time.monotonic() + seconds
-        while self.client.get("/load").json()["server_load"]:
-            assert time.monotonic() < end, "requests are still being served"
-            time.sleep(0.02)
+
+        def is_idle() -> bool:
+            return not self.client.get("/load").json()["server_load"]
+
+        eventually(is_idle, "requests are still being served")
 
     def cpu_seconds(self) -> float:
         """What the front end has computed so far, whatever else the machine does (Linux)."""
@@ -124,7 +131,7 @@ class Server:
     def stop(self) -> int:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
-        self.process.wait(timeout=30)
+        self.process.wait(PATIENCE)
         return self.process.returncode
 
 

@@ -18,7 +18,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from mini_vllm.entrypoints.openai.api_server import build_app
-from tests.engine.entrypoints.server import Server, running
+from tests.engine.entrypoints.server import SLOW, Server, running
 
 PROMPT = "Once upon a time"
 GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
@@ -27,7 +27,8 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     words = ("--enable-auto-tool-choice", "--tool-call-parser", "hermes")
-    with running(*words, "--enable-request-id-headers", "--enable-prompt-tokens-details") as made:
+    more = ("--enable-request-id-headers", "--enable-prompt-tokens-details", *SLOW)
+    with running(*words, *more) as made:
         yield made
 
 
@@ -425,8 +426,7 @@ def test_who_leaves_in_the_middle_of_asking_is_no_fault_of_ours(server: Server) 
         sock.sendall(head + b'{"prompt":')
         time.sleep(0.2)
     server.until_idle()
-    server.log.seek(0)
-    said = server.log.read().decode()
+    said = server.said()
     assert "Traceback" not in said and "ClientDisconnect" not in said
 
 
@@ -435,7 +435,7 @@ def test_errors_are_classes_of_the_client(server: Server, client: openai.OpenAI)
         client.completions.create(model="gpt", prompt="a")
     with pytest.raises(openai.BadRequestError, match="maximum context length"):
         client.completions.create(model="storyteller", prompt=[1] * 300)
-    with pytest.raises(openai.APITimeoutError):
+    with server.slowly(), pytest.raises(openai.APITimeoutError):
         client.completions.create(
             model="storyteller", prompt=PROMPT, max_tokens=250, timeout=0.001,
             extra_body={"ignore_eos": True},

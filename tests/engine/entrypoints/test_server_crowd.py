@@ -150,7 +150,7 @@ def crowd(server: Server, kinds: list[Any], at_once: int, seed: int = 0) -> Seen
 
     asyncio.run(go())
     for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"):
-        server.until(name, 0, seconds=60)
+        server.until(name, 0)
     return seen
 
 

@@ -24,6 +24,7 @@ from mini_vllm.entrypoints import serve
 from mini_vllm.entrypoints.cli import build_parser
 from mini_vllm.entrypoints.launcher import SocketFile, bind
 from tests.engine.entrypoints.server import ROOT, SLOW, SMALL, Server, running
+from tests.engine.pace import PATIENCE, eventually
 
 LONG: dict[str, Any] = {"prompt": "Once", "max_tokens": 200, "ignore_eos": True}
 
@@ -63,6 +64,10 @@ def children(server: Server) -> list[int]:
     return [int(word) for word in found.stdout.split()]
 
 
+def is_paused(server: Server) -> bool:
+    return server.client.get("/is_paused").json()["is_paused"]
+
+
 def test_keys_and_a_full_queue() -> None:
     words = ("--api-key", "secret", "--max-num-queued-reqs", "3", "--served-model-name", "m", "n")
     with running(*words) as server:
@@ -92,29 +97,30 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
         refused = server.client.post("/pause?clear_cache=perhaps").json()["error"]
         assert (refused["code"], refused["param"]) == (400, "clear_cache")
 
-        answers, thread = ask_all(server, [LONG] * 3)
-        server.until("num_requests_running", 2)
-        held = server.client.post("/pause?mode=keep&clear_cache=false").json()
+        with server.slowly():
+            answers, thread = ask_all(server, [LONG] * 3)
+            server.until("num_requests_running", 2)
+            held = server.client.post("/pause?mode=keep&clear_cache=false").json()
         assert held == {"status": "paused"}
         assert server.client.get("/is_paused").json() == {"is_paused": True}
         assert server.client.post("/reset_prefix_cache").status_code == 409, "it is in use"
         started_anew = server.client.post("/reset_prefix_cache?reset_running_requests=true")
         assert started_anew.status_code == 200
-        time.sleep(0.3)
+        time.sleep(1)
         assert answers == [], "nobody gets a token"
         assert server.client.post("/resume").json() == {"status": "resumed"}
         thread.join()
         assert [status for status, _ in answers] == [200] * 3
 
-        answers, thread = ask_all(server, [LONG] * 4)
-        server.until("num_requests_running", 2)
-        with ThreadPoolExecutor(1) as pool:
+        with ThreadPoolExecutor(1) as pool, server.slowly():
+            answers, thread = ask_all(server, [LONG] * 4)
+            server.until("num_requests_running", 2)
             early = pool.submit(server.client.post, "/pause?mode=wait")
-            while not server.client.get("/is_paused").json()["is_paused"]:
-                time.sleep(0.005)
+            eventually(lambda: is_paused(server), "it is not paused")
             server.client.post("/resume")
             assert early.result().json()["error"]["type"] == "ConflictError", "it was not complete"
-        server.client.post("/pause?mode=wait")
+            pool.submit(server.client.post, "/pause?mode=wait")
+            eventually(lambda: is_paused(server), "it is not paused")
         server.until("num_requests_running", 0)
         assert len(answers) <= 2, "those who waited wait on"
         server.client.post("/pause?mode=abort")
@@ -138,7 +144,7 @@ def test_a_server_is_paused_and_goes_on(tmp_path: Path) -> None:
 
 
 def test_who_leaves_is_aborted_down_to_the_blocks() -> None:
-    with running(*SLOW) as server:
+    with running(*SLOW) as server, server.slowly():
         for number, stream in enumerate((True, False), start=1):
             payload = json.dumps(LONG | {"stream": stream}).encode()
             lines = ("POST /v1/completions HTTP/1.1", "host: x", "content-type: application/json")
@@ -153,25 +159,27 @@ def test_who_leaves_is_aborted_down_to_the_blocks() -> None:
 
 @pytest.mark.serial
 def test_sigterm_lets_everybody_end_and_nobody_in() -> None:
-    with running("--shutdown-timeout", "60", "--max-num-seqs", "4", *SLOW) as server:
+    with running("--shutdown-timeout", "600", "--max-num-seqs", "4", *SLOW) as server:
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(12)]
-        answers, thread = ask_all(server, bodies)
-        server.until("num_requests_running", 4)
-        for process in (*children(server), server.process.pid):  # as systemd does
-            os.kill(process, signal.SIGTERM)
-        time.sleep(0.3)
-        late = server.post("/v1/completions", prompt="late")
-        assert late.status_code == 503 and late.json()["error"]["code"] == 503
+        with server.slowly():
+            answers, thread = ask_all(server, bodies)
+            server.until("num_requests_running", 4)
+            server.until("num_requests_waiting", 8)
+            for process in (*children(server), server.process.pid):  # as systemd does
+                os.kill(process, signal.SIGTERM)
+            eventually(lambda: server.client.get("/health").status_code == 503, "it is healthy")
+            late = server.post("/v1/completions", prompt="late")
+            assert late.status_code == 503 and late.json()["error"]["code"] == 503
         thread.join()
         assert [status for status, _ in answers] == [200] * 12
         assert all("error" not in text for _, text in answers)
         assert all("length" in text for _, text in answers)
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.serial
 def test_sigterm_without_time_tells_everybody() -> None:
-    with running(*SLOW) as server:
+    with running(*SLOW) as server, server.slowly():
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
         answers, thread = ask_all(server, bodies)
         server.until("num_requests_running", 6)
@@ -180,16 +188,16 @@ def test_sigterm_without_time_tells_everybody() -> None:
         for status, text in answers:
             assert '"code":503' in text and status in (200, 503)
             assert status == 503 or text.endswith("data: [DONE]\n\n")
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.serial
 def test_a_second_sigterm_is_in_a_hurry_and_tells_everybody_too() -> None:
-    with running("--shutdown-timeout", "600", *SLOW) as server:
+    with running("--shutdown-timeout", "600", *SLOW) as server, server.slowly():
         body = json.dumps({"prompt": "Once"}).encode()
         head = f"POST /v1/completions HTTP/1.1\r\nhost: x\r\ncontent-length: {len(body)}\r\n\r\n"
         answers, thread = ask_all(server, [LONG | {"stream": index % 2 == 0} for index in range(4)])
-        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as sock:
             sock.sendall(head.encode() + body[:-1])  # a body that never comes whole
             server.until("num_requests_running", 4)
             server.process.send_signal(signal.SIGTERM)
@@ -201,12 +209,12 @@ def test_a_second_sigterm_is_in_a_hurry_and_tells_everybody_too() -> None:
         server.process.send_signal(signal.SIGTERM)
         thread.join()
         assert all('"code":503' in text for _, text in answers) and len(answers) == 4
-        assert server.process.wait(20) == 0
+        assert server.process.wait(PATIENCE) == 0
 
 
 @pytest.mark.serial
 def test_a_dead_engine_ends_every_request_and_the_server() -> None:
-    with running(*SLOW) as server:
+    with running(*SLOW) as server, server.slowly():
         processes = children(server)
         bodies = [LONG | {"stream": index % 2 == 0} for index in range(6)]
         answers, thread = ask_all(server, bodies)
@@ -217,7 +225,7 @@ def test_a_dead_engine_ends_every_request_and_the_server() -> None:
         assert len(answers) == 6
         for status, text in answers:
             assert '"code":500' in text and status in (200, 500)
-        assert server.process.wait(20) == 1
+        assert server.process.wait(PATIENCE) == 1
 
 
 def test_a_taken_port_is_known_before_the_model_is_loaded() -> None:
@@ -228,6 +236,22 @@ def test_a_taken_port_is_known_before_the_model_is_loaded() -> None:
         )  # fmt: skip
         assert second.returncode == 2
         assert str(server.port) in second.stderr and "--port" in second.stderr
+
+
+def test_sigterm_while_the_model_loads_leaves_nothing_behind(tmp_path: Path) -> None:
+    path = tmp_path / "s"
+    server = Server("--uds", str(path), uds=str(path))
+    try:
+        while not path.exists():  # it listens before it loads
+            assert server.process.poll() is None
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(60) in (0, 128 + signal.SIGTERM)  # 0: it has just come up
+        assert not path.exists()
+    finally:
+        server.process.kill()
+        server.client.close()
+        server.log.close()
 
 
 @pytest.mark.parametrize(
@@ -360,9 +384,8 @@ def test_an_adapter_that_cannot_be_served_stops_the_start() -> None:
     """It answered an error to each request for it, and the server seemed to be well."""
     server = Server("--lora-modules", "x=/no/such/adapter")
     try:
-        assert server.process.wait(90) == 2
-        server.log.seek(0)
-        said = server.log.read().decode().strip()
+        assert server.process.wait(PATIENCE) == 2
+        said = server.said().strip()
         assert said.splitlines()[-1].startswith("mini_vllm serve: --lora-modules x: ")
         assert "/no/such/adapter" in said and "Traceback" not in said
     finally:
@@ -372,7 +395,7 @@ def test_an_adapter_that_cannot_be_served_stops_the_start() -> None:
 def test_tls(tmp_path: Path) -> None:
     key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
     write_certificate(Path(key), Path(cert))
-    with running("--ssl-keyfile", key, "--ssl-certfile", cert, scheme="https") as server:
+    with running("--ssl-keyfile", key, "--ssl-certfile", cert) as server:
         assert server.post("/v1/completions", prompt="Once", max_tokens=2).status_code == 200
 
 
@@ -398,7 +421,7 @@ def test_clients_show_a_certificate(tmp_path: Path) -> None:
     key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
     write_certificate(Path(key), Path(cert))
     tls = ("--ssl-keyfile", key, "--ssl-certfile", cert)
-    with running(*tls, "--ssl-ca-certs", cert, "--ssl-cert-reqs", "1", scheme="https") as server:
+    with running(*tls, "--ssl-ca-certs", cert, "--ssl-cert-reqs", "1") as server:
         assert server.client.get("/health").status_code == 200, "not required"
         for trusted in (True, False):
             if not trusted:

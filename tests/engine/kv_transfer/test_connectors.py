@@ -20,6 +20,7 @@ from mini_vllm.kv_transfer.layout import from_bytes, gather_blocks, scatter_bloc
 from mini_vllm.kv_transfer.multi import MultiConnector
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.request import Request
+from tests.engine.pace import PATIENCE
 
 SIZE = 8
 LONG = list(range(300, 340))
@@ -256,7 +257,7 @@ def pair(policy: str = "fail", **extra: Any) -> tuple[LLM, LLM]:
 
 def let_go(llm: LLM) -> int:
     """Steps until nothing is held any more; the free blocks then."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE
     while llm.engine.core.scheduler.held and time.monotonic() < end:  # type: ignore[attr-defined]
         llm.engine.step()
     return llm.engine.core.scheduler.kv_cache_manager.num_free_blocks

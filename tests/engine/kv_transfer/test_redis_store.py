@@ -6,7 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from unittest.mock import Mock
 
@@ -15,7 +14,9 @@ import pytest
 from mini_vllm.kv_transfer import redis_store
 from mini_vllm.kv_transfer.redis_store import RedisStore, without_password
 from mini_vllm.kv_transfer.store import HEADER
+from tests.engine.entrypoints.server import free_port
 from tests.engine.kv_transfer.test_connectors import config, make_llm, plain, run, tokens
+from tests.engine.pace import PATIENCE, eventually
 
 OURS, THEIRS = b"o" * 32, b"t" * 32
 KEY, OTHER = bytes(32), bytes([1]) * 32
@@ -27,22 +28,18 @@ class Server:
     """A server in a process of its own, without files."""
 
     def __init__(self) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         self.address = f"redis://127.0.0.1:{self.port}"
         self.start()
 
     def start(self) -> None:
         words = ("--port", str(self.port), "--save", "", "--appendonly", "no")
         self.process = subprocess.Popen([str(BINARY), *words], stdout=subprocess.DEVNULL)
-        end = time.monotonic() + 20
-        while time.monotonic() < end:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
-                    return
-            time.sleep(0.02)
-        raise AssertionError("the server did not come up")
+        eventually(self._is_up, "the server did not come up")
+
+    def _is_up(self) -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(("127.0.0.1", self.port)) == 0
 
     def stop(self) -> None:
         self.process.kill()
@@ -50,10 +47,11 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     pytest.importorskip("redis", reason="the package redis is not installed")
     if BINARY is None:
         pytest.skip("there is neither valkey-server nor redis-server here")
+    monkeypatch.setattr(redis_store, "ANSWER_SECONDS", PATIENCE)
     started = Server()
     yield started
     started.stop()

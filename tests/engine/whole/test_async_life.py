@@ -14,11 +14,20 @@ from typing import Any
 import pytest
 
 from mini_vllm import AsyncEngineArgs, AsyncLLM, EngineDeadError, SamplingParams
+from mini_vllm.engine import process_client
 from mini_vllm.sampling_params import RequestOutputKind
 from tests.engine.entrypoints.server import ROOT
+from tests.engine.pace import PACED, PATIENCE, Brake
 
 
-def start(**options: int) -> AsyncLLM:
+@pytest.fixture
+def brake(monkeypatch: pytest.MonkeyPatch) -> Brake:
+    made = Brake()
+    monkeypatch.setenv(*made.variable)
+    return made
+
+
+def start(**options: Any) -> AsyncLLM:
     return AsyncLLM.from_engine_args(
         AsyncEngineArgs("storyteller", max_model_len=1024, num_gpu_blocks=200, **options)
     )
@@ -36,16 +45,11 @@ async def stream(engine: AsyncLLM, max_tokens: int = 4) -> tuple[int, str | None
     return seen, reason
 
 
-async def until_answered(engine: AsyncLLM, readers: list[asyncio.Task[Any]]) -> None:
-    """Until each stream has had its first token, or is at its end already."""
+async def until_answered(engine: AsyncLLM, num_readers: int) -> None:
+    """Until each stream has had its first token, while the brake is on."""
     completions = engine.output_processor.completions
-
-    def num_answered() -> int:
-        begun = sum(bool(one.output.token_ids) for one in completions.values())
-        return begun + sum(reader.done() for reader in readers)
-
-    async with asyncio.timeout(60):
-        while num_answered() < len(readers):
+    async with asyncio.timeout(PATIENCE):
+        while sum(bool(one.output.token_ids) for one in completions.values()) < num_readers:
             await asyncio.sleep(0.001)
 
 
@@ -62,7 +66,7 @@ def test_engine_after_engine_in_one_loop(
         open_files = []
         for _ in range(times):
             engine = start(data_parallel_size=engines)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 ends = await asyncio.gather(*(stream(engine) for _ in range(3)))
             assert ends == [(4, "length")] * 3
             engine.shutdown()
@@ -81,32 +85,40 @@ def test_engine_after_engine_in_one_loop(
 
 
 @pytest.mark.parametrize("engines", [1, 2])
-def test_a_shutdown_in_a_thread_serves_those_who_run_to_their_last_token(engines: int) -> None:
+def test_a_shutdown_in_a_thread_serves_those_who_run_to_their_last_token(
+    engines: int, brake: Brake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process_client, "LAST_OUTPUTS_SECONDS", PATIENCE)
+
     async def main() -> None:
-        engine = start(data_parallel_size=engines)
-        readers = [asyncio.create_task(stream(engine, 120)) for _ in range(8)]
-        await until_answered(engine, readers)
-        await asyncio.to_thread(engine.shutdown, 20.0)
+        engine = start(scheduler=PACED, data_parallel_size=engines)
+        with brake.on():
+            readers = [asyncio.create_task(stream(engine, 120)) for _ in range(8)]
+            await until_answered(engine, 8)
+            ending = asyncio.create_task(asyncio.to_thread(engine.shutdown, PATIENCE))
+            await asyncio.sleep(0.1)  # they have not ended before it began
+        await ending
         assert await asyncio.gather(*readers) == [(120, "length")] * 8
 
     asyncio.run(main())
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
-def test_a_shutdown_tells_those_who_run_and_those_who_called(in_thread: bool) -> None:
+def test_a_shutdown_tells_those_who_run_and_those_who_called(in_thread: bool, brake: Brake) -> None:
     """Whom the engine could still tell that it aborted them, it has; the others get an error."""
 
     async def main() -> None:
-        engine = start()
-        readers = [asyncio.create_task(stream(engine, 700)) for _ in range(4)]
-        await until_answered(engine, readers)
-        call = asyncio.create_task(engine.pause_generation(mode="wait"))
-        await asyncio.sleep(0)
-        if in_thread:
-            await asyncio.to_thread(engine.shutdown)
-        else:
-            engine.shutdown()
-        async with asyncio.timeout(5):
+        engine = start(scheduler=PACED)
+        with brake.on():
+            readers = [asyncio.create_task(stream(engine, 700)) for _ in range(4)]
+            await until_answered(engine, 4)
+            call = asyncio.create_task(engine.pause_generation(mode="wait"))
+            await asyncio.sleep(0)
+            if in_thread:
+                await asyncio.to_thread(engine.shutdown)
+            else:
+                engine.shutdown()
+        async with asyncio.timeout(PATIENCE):
             *ends, called = await asyncio.gather(*readers, call, return_exceptions=True)
         assert isinstance(called, EngineDeadError)
         for end in ends:
@@ -128,18 +140,19 @@ def test_a_loop_may_be_closed_before_the_engine() -> None:
     assert engine.errored
 
 
-def test_who_is_held_is_told_at_a_shutdown_without_waiting_for_its_time() -> None:
+def test_who_is_held_is_told_at_a_shutdown_without_waiting_for_its_time(brake: Brake) -> None:
     """Nobody goes on any more, so there is nothing that the time could be for."""
 
     async def main() -> None:
-        engine = start()
-        readers = [asyncio.create_task(stream(engine, 700)) for _ in range(4)]
-        await until_answered(engine, readers)
-        await engine.pause_generation(mode="keep")
+        engine = start(scheduler=PACED)
+        with brake.on():
+            readers = [asyncio.create_task(stream(engine, 700)) for _ in range(4)]
+            await until_answered(engine, 4)
+            await engine.pause_generation(mode="keep")
         readers.append(asyncio.create_task(stream(engine)))
         await asyncio.sleep(0.05)
-        async with asyncio.timeout(5):
-            await asyncio.to_thread(engine.shutdown, 60.0)
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.to_thread(engine.shutdown, 10 * PATIENCE)
             ends = await asyncio.gather(*readers)
         assert [reason for _, reason in ends] == ["abort"] * 5
 
@@ -153,7 +166,7 @@ def test_a_script_that_its_own_engine_would_run_again_is_told(tmp_path: Path) ->
         "AsyncLLM.from_engine_args(AsyncEngineArgs('storyteller', max_model_len=64)).shutdown()\n"
     )
     run = subprocess.run(
-        [sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        [sys.executable, script], cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert run.returncode == 1

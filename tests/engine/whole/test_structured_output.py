@@ -18,6 +18,7 @@ from mini_vllm.request import RequestStatus
 from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output.backend_types import StructuredOutputOptions
 from mini_vllm.structured_output.native import NativeBackend
+from tests.engine.pace import PATIENCE
 from tests.engine.structured_output.keyword_table import PERSON, SHAPES
 
 PROMPT = "Write a JSON record for a person named Ada."
@@ -257,7 +258,7 @@ def test_nobody_waits_for_anothers_grammar(llm: LLM, monkeypatch: pytest.MonkeyP
     compile_grammar = NativeBackend.compile_grammar
 
     def slowly(self: NativeBackend, *key: Any) -> Any:
-        go_on.wait(20)
+        go_on.wait(PATIENCE)
         return compile_grammar(self, *key)
 
     monkeypatch.setattr(NativeBackend, "compile_grammar", slowly)
