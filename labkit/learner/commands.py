@@ -185,7 +185,7 @@ def next_step(
     """What to type or edit now."""
     phase = result.phase
     keys = f"   [{command(phase, 'hint')} | {command(phase, 'diff')} | {command(phase, 'reset')}]"
-    wrong = [t for t in failing_tasks(result) if len(t.functions) > 1 or t.id not in holes]
+    wrong = [t for t in failing_tasks(result) if len(holes.get(t.id, ())) < len(t.functions)]
     for exercise in phase.exercises:
         if exercise in wrong:
             exercise = root_of(result, wrong) or exercise

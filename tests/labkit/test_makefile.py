@@ -38,7 +38,7 @@ def rules() -> dict[str, list[str]]:
 
 def make(*words: str) -> subprocess.CompletedProcess[str]:
     command = ["make", "--no-print-directory", *words]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
 
 
 def test_every_promised_target_exists_and_no_other() -> None:

@@ -133,6 +133,36 @@ def behind(many: int, make: Callable[[Draw, torch.dtype], Setup]) -> Callable[..
     return moved
 
 
+def large_vocab(draw: Draw, dtype: torch.dtype) -> Setup:
+    """Three drafts of tokens that float32 cannot tell from their neighbours. The neighbours have
+    probabilities that would turn every decision."""
+    vocab_size = 2**24 + 2 * draw.integer(100, 500)
+    tokens = torch.tensor(draw.order(range(2**24 + 1, vocab_size, 2))[:3])
+    target, drafted = (lazy_zeros(3, vocab_size, dtype=dtype) for _ in range(2))
+    accepted = torch.tensor([True, True, False])
+    place = torch.arange(3)
+    for step in (-1, 0, 1):
+        turned = accepted == (step == 0)
+        target[place, tokens + step] = torch.where(turned, 0.8, 0.1).to(dtype)
+        drafted[place, tokens + step] = 0.5
+    own = torch.zeros(3, vocab_size, dtype=torch.bool)
+    own[place, tokens] = True
+    problem = dict(
+        output=torch.full((1, 4), -7),
+        draft_ends=torch.tensor([3], dtype=torch.int32),
+        draft_token_ids=tokens,
+        draft_probs=drafted,
+        target_probs=target,
+        bonus_token_ids=torch.tensor([draw.integer(*LARGE_IDS)]),
+        recovered_token_ids=torch.tensor([draw.integer(*LARGE_IDS) for _ in range(3)]),
+        uniform_probs=torch.full((3,), 0.6),
+    )
+    rule = TensorRule(readable=own, axes=("draft", "token"), why=OWN_NUMBER)
+    rules = {"target_probs": rule, "draft_probs": rule}
+    rules["output"] = TensorRule(axes=("request", "place"))
+    return problem, CaseRules(rules)
+
+
 def _around(values: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Tensor]:
     """`[N, vocab_size]` with one value a row, all else NaN; and where the values are."""
     own = torch.zeros(len(tokens), vocab_size, dtype=torch.bool)
@@ -160,6 +190,7 @@ REJECTION_RANDOM_SAMPLE = (
     Case("over", "8 drafts: one more than a tile of 8", "bfloat16", judge([8, 1], 40, accept=0.9)),
     Case("long", "150 drafts", "float32", judge([150, 3], 20, accept=0.99)),
     Case("wide-vocab", "270,000 tokens", "float16", judge([3, 2], 270_000, accept=1.0)),
+    Case("large-vocab", "tokens behind the 2^24th", "float16", large_vocab),
     Case("room", "more places than the longest needs", "float32", judge([2, 3], 20, room=4)),
     Case("impossible", "q = 0, and p = 0 beside u = 0", "float32",
          judge([6, 5, 4, 6], 30, accept=1.0, impossible=True)),

@@ -24,6 +24,8 @@ from labkit.kernels.cases.draw import (
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 IMPOSSIBLE_ROW = 2**31 - 1
+EXPAND_TILE = 128
+"""Columns of y in a tile of the launcher's, for small ranks."""
 TENANT = "no row uses this slot: it holds another tenant's weights"
 BASE = "this row has no adapter"
 
@@ -335,6 +337,33 @@ def long_hidden(num_slices: int, rank: int) -> Callable[[Draw, torch.dtype], Set
     return make
 
 
+def late_slices(widths: Sequence[int]) -> Callable[[Draw, torch.dtype], Setup]:
+    """Two narrow slices behind a first one that is wider than float32 can count. That one's numbers
+    of `hidden` are 0, and its programs do not run: of the others the first tile does."""
+
+    def make(draw: Draw, dtype: torch.dtype) -> Setup:
+        first = 2**24 + 2 * draw.integer(3, 500) + 1
+        starts = torch.tensor([0, first, *widths]).cumsum(0).int()
+        out_size = int(starts[-1])
+        y, lora_b = lazy_zeros(1, out_size, dtype=dtype), lazy_zeros(1, 1, out_size, dtype=dtype)
+        numbers = draw.normal(2, sum(widths)).abs() / 8
+        y[0, first:], lora_b[0, 0, first:] = 1 + numbers[0], numbers[1]  # no sum is near zero
+        hidden = draw.normal(1 + len(widths), 1, 1).abs()
+        hidden[0] = 0.0
+        late = torch.arange(out_size)[None] >= first
+        rules = {
+            "y": TensorRule(late, late, late, axes=("row", "out"), why="it runs no program here"),
+            "slice_starts": TensorRule(axes=("slice",)),
+        }
+        problem = dict(hidden=hidden, lora_b=lora_b, slice_starts=starts, max_width=first, y=y)
+        problem |= segments(torch.zeros(1, dtype=torch.int64), 0)
+        num_tiles = -(-first // EXPAND_TILE)
+        tiles = tuple(num_tiles * (1 + index) for index in range(len(widths)))
+        return problem, CaseRules(rules, tiles, axis=1, rest_is_idle=True)
+
+    return make
+
+
 EXPAND = (
     Case("one", "one row, one adapter", "float32",
          expand([1], 0, [32], 16, padding=0, strided=False)),
@@ -358,6 +387,8 @@ EXPAND = (
     Case("many-slices", "130 slices", "float32",
          expand([3, 5], 2, [20, 8, 8, 40, 1, 33, 8, 8, 17, *[2] * 121], 8)),
     Case("long-hidden", "more than 2^32 numbers of hidden", "float32", long_hidden(2, 128)),
+    Case("late-slices", "slices that begin behind the 2^24th column", "float32",
+         late_slices([3, 20])),
     Case("nan", "NaN in a row of hidden, and of y", "float32",
          expand([4, 5], 0, [40, 30], 16, nan=True)),
     Case("rank-300", "a larger rank", "float32", expand([2, 3], 1, [40], 300)),

@@ -11,10 +11,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider
+from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider, lazy_zeros
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
-BITS = 32
+BITS, WORDS = 32, 32
+"""Bits of a word, and words of a tile where a vocabulary has so many."""
 
 
 def allowed_tokens(bitmask: Tensor, vocab_size: int) -> Tensor:
@@ -73,21 +74,56 @@ def mask(
         indices = torch.tensor(draw.order(range(total))[: count + idle], dtype=torch.int32)
         forbidden = torch.zeros(total, vocab_size, dtype=torch.bool)
         forbidden[indices.long()] = ~allowed_tokens(bitmask, vocab_size)
-        axes = ("row", "token")
-        rule = TensorRule(
-            readable=torch.zeros(1, 1, dtype=torch.bool),
-            writable=forbidden,
-            required=forbidden,
-            axes=axes,
-            why="masking needs no logit, only bits",
-        )
-        words = TensorRule(axes=("row", "word"))
         problem = dict(logits=logits, bitmask=bitmask, indices=indices)
         programs = tuple(masked) if idle else None
-        tensors = {"logits": rule, "bitmask": words}
-        return problem, CaseRules(tensors, programs, rest_is_idle=bool(idle))
+        return problem, CaseRules(_rules_of(forbidden), programs, rest_is_idle=bool(idle))
 
     return make
+
+
+def many_rows(draw: Draw, dtype: torch.dtype) -> Setup:
+    """More rows, of one token, than float32 can count: three of the last are masked."""
+    total = 2**24 + 2 * draw.integer(3, 500) + 1
+    rows = draw.order([total - 2, total - 4, total - 5])
+    logits = lazy_zeros(total, 1, dtype=dtype)
+    logits[rows] = draw.normal(3, 1, dtype=dtype)
+    forbidden = torch.zeros(total, 1, dtype=torch.bool)
+    forbidden[rows] = True
+    problem = dict(
+        logits=logits,
+        bitmask=torch.full((3, 1), -2, dtype=torch.int32),
+        indices=torch.tensor(rows, dtype=torch.int32),
+    )
+    return problem, CaseRules(_rules_of(forbidden))
+
+
+def large_vocab(draw: Draw, dtype: torch.dtype) -> Setup:
+    """More tokens than float32 can count; of the last 80 some are forbidden. Only the programs of
+    the last tiles run: nothing is forbidden before."""
+    vocab_size = 2**24 + 40_000 + draw.integer(1, 31)
+    logits = lazy_zeros(2, vocab_size, dtype=dtype)
+    bitmask = torch.full((1, -(-vocab_size // BITS)), -1, dtype=torch.int32)
+    bitmask[0, -3:] = torch.tensor([draw.integer(-(2**31), 2**31 - 1) for _ in range(3)])
+    first = BITS * (bitmask.shape[1] - 3)
+    forbidden = torch.zeros(2, vocab_size, dtype=torch.bool)
+    forbidden[1, first:] = ~allowed_tokens(bitmask[:, -3:], vocab_size - first)[0]
+    num_tiles = -(-vocab_size // (BITS * WORDS))
+    indices = torch.tensor([1], dtype=torch.int32)
+    problem = dict(logits=logits, bitmask=bitmask, indices=indices)
+    last = (num_tiles - 2, num_tiles - 1)
+    return problem, CaseRules(_rules_of(forbidden), last, axis=1, rest_is_idle=True)
+
+
+def _rules_of(forbidden: Tensor) -> dict[str, TensorRule]:
+    """What is forbidden must be written, nothing else may be, and no logit is read."""
+    logits = TensorRule(
+        readable=torch.zeros(1, 1, dtype=torch.bool),
+        writable=forbidden,
+        required=forbidden,
+        axes=("row", "token"),
+        why="masking needs no logit, only bits",
+    )
+    return {"logits": logits, "bitmask": TensorRule(axes=("row", "word"))}
 
 
 def _inside_wider_words(bitmask: Tensor) -> Tensor:
@@ -119,6 +155,8 @@ APPLY_TOKEN_BITMASK = (
     Case("many-masks", "5 of 140,000 masks forbid anything", "float16",
          mask(5, 40, idle=139_995)),
     Case("wide-vocab", "270,000 tokens: 264 tiles", "bfloat16", mask(1, 270_000)),
+    Case("many-rows", "rows behind the 2^24th", "float16", many_rows),
+    Case("large-vocab", "tokens behind the 2^24th", "float16", large_vocab),
     Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4, strided=False),
          graded=True),
 )  # fmt: skip

@@ -62,9 +62,12 @@ def norm(
             rest[count // 2] = 0.0
         if sliced or far:
             x = far_apart(x) if far else inside_wider(x, size, 2 * size)
+        weight = (0.5 + draw.normal(*shape[1:])).to(dtype)
+        if size > 1:
+            weight[..., draw.integer(0, size - 1)] = 0.0  # a weight like any other
         problem = dict(
             x=x,
-            weight=(0.5 + draw.normal(*shape[1:])).to(dtype),
+            weight=weight,
             output=unfilled(*shape, dtype=dtype),
             eps=eps,
             residual=rest,

@@ -163,14 +163,18 @@ def silu_mul(problem: Problem) -> dict[str, Tensor]:
 
 
 def apply_token_bitmask(problem: Problem) -> dict[str, Tensor]:
-    """-inf where token t's bit, t % 32 of word t // 32, is 0 or missing; all else as it was."""
+    """-inf where token t's bit, t % 32 of word t // 32, is 0 or missing; all else as it was.
+
+    A big result is given as the forbidden logits only.
+    """
     logits, bitmask = problem["logits"].clone(), problem["bitmask"]
-    for row, words in zip(problem["indices"].tolist(), bitmask.tolist(), strict=True):
-        for token in range(logits.shape[1]):
-            word = words[token // 32] if token // 32 < len(words) else 0
-            if not (word >> (token % 32)) & 1:
-                logits[row, token] = -torch.inf
-    return {"logits": logits}
+    bits = (bitmask[:, :, None] >> torch.arange(32, dtype=torch.int32)) & 1
+    missing = max(logits.shape[1] - bits[0].numel(), 0)
+    allowed = torch.nn.functional.pad(bits.flatten(1).bool(), (0, missing))
+    written = torch.zeros(logits.shape, dtype=torch.bool)
+    written[problem["indices"].long()] = ~allowed[:, : logits.shape[1]]
+    logits[written] = -torch.inf
+    return {"logits": logits[written] if logits.numel() > COMPACT_ABOVE else logits}
 
 
 def to_int8(x: Tensor, least: float) -> tuple[Tensor, Tensor]:
@@ -276,18 +280,22 @@ def lora_shrink(problem: Problem) -> dict[str, Tensor]:
 def lora_expand(problem: Problem, round_h: bool = False) -> dict[str, Tensor]:
     """B h is added to row t of y, slice by slice, with the B of its slot; other rows stay.
 
-    A big result is given as the rows with an adapter only.
+    A big result is given as the rows with an adapter only, and of these as the slices to which
+    something is added.
     """
     starts, found = problem["slice_starts"].tolist(), {}
+    is_big = problem["y"].numel() > COMPACT_ABOVE
     for row, slot in adapters(problem):
         b, y = problem["lora_b"][slot].double(), problem["y"][row].double().clone()
+        changed = torch.zeros(len(y), dtype=torch.bool)
         for index, (begin, end) in enumerate(pairwise(starts)):
             h = problem["hidden"][index, row]
             h = h.to(problem["lora_b"].dtype) if round_h else h
             y[begin:end] += h.double() @ b[:, begin:end]
-        found[row] = y
-    if problem["y"].numel() > COMPACT_ABOVE:
-        return {"y": torch.stack([found[row] for row in sorted(found)]).flatten()}
+            changed[begin:end] = bool(h.any())
+        found[row] = y[changed] if is_big else y
+    if is_big:
+        return {"y": torch.cat([found[row] for row in sorted(found)])}
     y = problem["y"].double().clone()
     for row, values in found.items():
         y[row] = values

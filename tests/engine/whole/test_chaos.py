@@ -426,7 +426,9 @@ class Chaos(RuleBasedStateMachine):
             assert output.finished and story(output) == story_alone(self.feature, spec)
         assert all(output.finished for output in self.disturbed)
         core, processor = self.engine.core, self.engine.output_processor
-        while core.has_requests():  # the worker has yet to hear of the last who finished
+        # The worker has yet to hear of the last who finished, and what came for one who has left
+        # since, at a step that Ctrl-C struck, is taken in by the next.
+        while core.has_requests() or processor.inbox:
             self.engine.step()
         assert not core.scheduler.requests and core.scheduler.kv_cache_manager.usage == 0
         assert not any(core.executor.collective_rpc(who_is_left))

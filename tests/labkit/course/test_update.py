@@ -259,8 +259,8 @@ def test_a_remote_that_does_not_answer_is_not_waited_for(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"git://127.0.0.1:{silent.getsockname()[1]}/x"
         git(clone.mine.root, "remote", "set-url", "origin", address)
-        monkeypatch.setattr("labkit.course.files.GIT_SECONDS", 0.5)
-        assert "`git fetch` did not end within 0.5 s" in refusal(clone)
+        monkeypatch.setattr("labkit.course.files.GIT_SECONDS", 5)
+        assert "`git fetch` did not end within 5 s" in refusal(clone)
 
 
 def test_an_undone_update_can_be_made_again(

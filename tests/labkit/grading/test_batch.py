@@ -242,14 +242,15 @@ def test_twelve_submissions_of_which_eight_are_broken(tmp_path: Path) -> None:
     assert rows["ada"]["earned"] == "40"
     assert "request.py" in rows["dan"]["problem"]
 
-    begun = time.monotonic()
+    before = {path.stem: path.read_bytes() for path in out.glob("*.json")}
     shutil.rmtree(folder / "ada")
     hand_in(folder, {"ada": with_body("return True")})
     again = grade_class(folder, out)
     assert "11 of 12 are done already" in again.stdout
     assert not load(out / "ada.json").passed
     assert load(out / "ada.json").seed.value == 7
-    assert time.monotonic() - begun < 60
+    after = {path.stem: path.read_bytes() for path in out.glob("*.json")}
+    assert {name for name in after if after[name] != before[name]} == {"ada"}
 
 
 def test_a_phase_without_its_suite_is_refused(tmp_path: Path) -> None:
@@ -312,6 +313,12 @@ def lives(pid: int) -> bool:
     return False
 
 
+def hear_signals() -> None:
+    """What nohup and a script's `&` let these tests ignore, a child would ignore, too."""
+    for number in (signal.SIGHUP, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="not run: there is no /proc")
 @pytest.mark.parametrize("command", ["grade-class", "grade-submission"])
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGKILL"])
@@ -327,8 +334,10 @@ def test_a_grader_that_is_stopped_leaves_no_process_and_no_folder(
     words += [str(tmp_path / "out")]
     env = os.environ | {"TMPDIR": str(aside)}
     with open(tmp_path / "said", "w") as said:
-        grader = subprocess.Popen(words, cwd=ROOT, env=env, stdout=said, stderr=said)
-    deadline = time.monotonic() + 60
+        grader = subprocess.Popen(
+            words, cwd=ROOT, env=env, stdout=said, stderr=said, preexec_fn=hear_signals
+        )
+    deadline = time.monotonic() + 300
     while not (workers := list(aside.glob("**/scratch"))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert workers, (tmp_path / "said").read_text()
@@ -336,7 +345,7 @@ def test_a_grader_that_is_stopped_leaves_no_process_and_no_folder(
     processes = started(grader.pid)
     grader.send_signal(getattr(signal, name))
     begin = time.monotonic()
-    code = grader.wait(60)
+    code = grader.wait(300)
     while any(map(lives, processes)) and time.monotonic() - begin < 40:
         time.sleep(0.05)
     assert processes and not any(map(lives, processes))

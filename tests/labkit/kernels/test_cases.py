@@ -118,7 +118,8 @@ def test_each_kernel_meets_an_offset_beyond_32_bits_by_its_program_alone(spec: s
         problem, rules = build(spec, case.name, 3)
         for name, tensor in problem.items():
             if isinstance(tensor, torch.Tensor) and "cache" not in name and tensor.numel():
-                rows = rules.rows or rules.programs or range(len(tensor))
+                programs = rules.programs if rules.axis == 0 else None
+                rows = rules.rows or programs or range(len(tensor))
                 rows = [row for row in rows if row < len(tensor)]
                 furthest = max(furthest, max(rows) * tensor.stride(0))
     assert furthest >= 2**32
@@ -249,6 +250,33 @@ def test_each_axis_of_a_grid_has_one_program_where_another_has_several(spec: str
 def test_slots_are_more_than_float32_counts(spec: str) -> None:
     slots = [p["slot_mapping"] for p in problems(spec) if len(p["slot_mapping"])]
     assert max(int(found.max()) for found in slots) > 2**25
+
+
+@pytest.mark.parametrize(
+    ("spec", "case", "tensor"),
+    [("apply_token_bitmask", "many-rows", "indices"),
+     ("lora_expand", "late-slices", "slice_starts"),
+     ("rejection_random_sample", "large-vocab", "draft_token_ids")],
+)  # fmt: skip
+def test_numbers_of_rows_tokens_and_columns_are_more_than_float32_counts(
+    spec: str, case: str, tensor: str
+) -> None:
+    numbers = build(spec, case, 1)[0][tensor]
+    assert ((numbers > 2**24) & (numbers % 2 == 1)).any()
+
+
+def test_masked_tokens_are_more_than_float32_counts() -> None:
+    _, rules = build("apply_token_bitmask", "large-vocab", 1)
+    required = rules.rule("logits").required
+    assert required is not None
+    assert required[:, 2**24 + 1 :: 2].any()
+
+
+def test_a_weight_of_a_norm_is_zero_in_each_dtype() -> None:
+    """Who takes 0 for "no weight" multiplies by 1."""
+    found = {case.dtype for case in cases_of("rms_norm")
+             if (build("rms_norm", case.name, 1)[0]["weight"] == 0).any()}  # fmt: skip
+    assert found == {"float32", "float16", "bfloat16"}
 
 
 @pytest.mark.parametrize("spec", PAGED)
