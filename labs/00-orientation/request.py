@@ -8,10 +8,8 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Iterable
-from types import UnionType
 from typing import Any, Protocol
 
-from mini_vllm.errors import show
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.sampling_params import SamplingParams
 
@@ -126,9 +124,6 @@ class Request:
         mm_hashes: ``(offset, length, content hash)`` of each image placeholder in the prompt.
         mm_features: the same images with what an encoder needs; ``mm_hashes`` then follows.
 
-    Raises:
-        ValueError: for an argument of another kind; it names the argument and its value.
-
     Source: vllm/v1/request.py#L59-L312 (Request) @ v0.22.1
     """
 
@@ -145,16 +140,6 @@ class Request:
         mm_hashes: Iterable[tuple[int, int, str]] = (),
         mm_features: Iterable[MultiModalFeatureSpec] | None = None,
     ) -> None:
-        _check_kind("request_id", request_id, str, "a string")
-        _check_kind("sampling_params", sampling_params, SamplingParams | None, "a SamplingParams")
-        _check_kind("priority", priority, int, "a whole number")
-        _check_kind("arrival_time", arrival_time, int | float | None, "a number of seconds")
-        _check_kind("eos_token_id", eos_token_id, int | None, "a token id, or None")
-        _check_kind("cache_salt", cache_salt, str | None, "a string, or None")
-        _check_kind("lora_name", lora_name, str | None, "a string, or None")
-        images = list(mm_features or ())
-        for image in images:
-            _check_kind("an entry of mm_features", image, MultiModalFeatureSpec, "a feature spec")
         self.request_id = request_id
         self.sampling_params = sampling_params or SamplingParams(temperature=0.0)
         self.priority = priority
@@ -163,11 +148,11 @@ class Request:
         self.stop_token_ids = frozenset(self.sampling_params.stop_token_ids or ())
         self.cache_salt = cache_salt
         self.lora_name = lora_name
-        self.mm_features = sorted(images, key=lambda image: image.mm_position.offset)
+        self.mm_features = sorted(mm_features or (), key=lambda image: image.mm_position.offset)
         places = [(image.mm_position, image.identifier) for image in self.mm_features]
         self.mm_hashes = sorted(mm_hashes) or [(p.offset, p.length, name) for p, name in places]
 
-        self.prompt_token_ids = _token_ids(prompt_token_ids)
+        self.prompt_token_ids = list(prompt_token_ids)
         self.output_token_ids: list[int] = []
         self.all_token_ids = list(self.prompt_token_ids)
         self.spec_token_ids: list[int] = []
@@ -295,18 +280,3 @@ class Request:
             f"Request({self.request_id!r}, {self.status}, computed {self.num_computed_tokens} of "
             f"{self.num_prompt_tokens}+{self.num_output_tokens} tokens)"
         )
-
-
-def _check_kind(name: str, value: object, kinds: type | UnionType, what: str) -> None:
-    """Raises ValueError for a value of another kind. True and False are no numbers, nor is NaN."""
-    if not isinstance(value, kinds) or isinstance(value, bool) or value != value:
-        raise ValueError(f"{name} is {show(value)}; it must be {what}")
-
-
-def _token_ids(prompt: Iterable[int]) -> list[int]:
-    """A copy of the prompt. Raises ValueError unless it holds token ids only."""
-    is_tokens = isinstance(prompt, Iterable) and not isinstance(prompt, str | bytes | bytearray)
-    token_ids = list(prompt) if is_tokens else []
-    if not is_tokens or any(type(token) is not int for token in token_ids):
-        raise ValueError(f"prompt_token_ids is {show(prompt)}; it must hold token ids")
-    return token_ids

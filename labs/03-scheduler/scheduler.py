@@ -25,7 +25,6 @@ from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request_queue import RequestQueue, create_request_queue
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.core.step_plan import StepPlan
-from mini_vllm.errors import show
 from mini_vllm.request import Request, RequestStatus
 
 
@@ -43,7 +42,7 @@ class Scheduler:
         hash_root: fixed parent of all first blocks' hashes; None: random.
 
     Raises:
-        ValueError: if ``cache_config.num_gpu_blocks`` is None, or for what is no config.
+        ValueError: if ``cache_config.num_gpu_blocks`` is None.
     """
 
     supports: ClassVar[frozenset[str]] = frozenset(
@@ -58,9 +57,6 @@ class Scheduler:
         extensions: Sequence[SchedulerExtension] = (),
         hash_root: bytes | None = None,
     ) -> None:
-        for config, kind in ((scheduler_config, SchedulerConfig), (cache_config, CacheConfig)):
-            if not isinstance(config, kind):
-                raise ValueError(f"a config is {show(config)}; it must be a {kind.__name__}")
         if cache_config.num_gpu_blocks is None:
             raise ValueError("num_gpu_blocks is None; pass a number or let the engine measure it")
         self.scheduler_config = scheduler_config
@@ -98,12 +94,8 @@ class Scheduler:
         """Queue a new request.
 
         Raises:
-            ValueError: if an unfinished request has the same id, or if it has no token.
+            ValueError: if an unfinished request has the same id.
         """
-        if not isinstance(request, Request):
-            raise ValueError(f"request is {show(request)}; it must be a Request")
-        if not request.prompt_token_ids:
-            raise ValueError(f"{request} has an empty prompt; it must have at least 1 token")
         if request.request_id in self.requests:
             raise ValueError(
                 f"request id {request.request_id!r} is in use by an unfinished request; "
@@ -130,15 +122,12 @@ class Scheduler:
 
         Source: vllm/v1/core/sched/scheduler.py#L1779-L1840 (Scheduler.finish_requests) @ v0.22.1
         """
-        is_status = isinstance(finished_status, RequestStatus)
-        if not (is_status and RequestStatus.is_finished(finished_status)):
+        if not RequestStatus.is_finished(finished_status):
             raise ValueError(f"{finished_status} is not a finished status; use a FINISHED_ one")
         if request_ids is None:
             request_ids = list(self.requests)
         elif isinstance(request_ids, str):
             request_ids = [request_ids]
-        elif not isinstance(request_ids, Iterable):
-            raise ValueError(f"request_ids is {show(request_ids)}; it must be ids, or None for all")
         found = [self.requests[i] for i in dict.fromkeys(request_ids) if i in self.requests]
         self._finish(dict.fromkeys(found, finished_status))
         return [request.request_id for request in found]

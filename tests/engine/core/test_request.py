@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import pytest
 
@@ -135,24 +134,3 @@ def test_prompt_logprobs_skip_the_prefix_cache() -> None:
 
 def test_repr_shows_progress() -> None:
     assert repr(make_request("r0", 3)) == "Request('r0', WAITING, computed 0 of 3+0 tokens)"
-
-
-@pytest.mark.parametrize(
-    ("argument", "wrong"),
-    [
-        ("request_id", (None, 5, b"r", True, [])),
-        ("prompt_token_ids", (None, 5, "12", b"12", [None], ["1"], [1.0], [True], [[1]])),
-        ("sampling_params", (0, "", {}, {"max_tokens": 4}, SamplingParams)),
-        ("priority", (None, 1.5, "1", True, [])),
-        ("arrival_time", ("now", True, float("nan"), [])),
-        ("eos_token_id", ("2", 2.0, True, [2])),
-        ("cache_salt", (5, b"salt", True, [])),
-        ("lora_name", (5, b"name", True, [])),
-        ("mm_features", (["picture"], [None], "picture")),
-    ],
-)
-def test_an_argument_of_another_kind_is_named(argument: str, wrong: tuple[Any, ...]) -> None:
-    for value in wrong:
-        given: dict[str, Any] = {"request_id": "r", "prompt_token_ids": [1, 2], argument: value}
-        with pytest.raises(ValueError, match=f"{argument} is .*; it must (be|hold) "):
-            Request(**given)

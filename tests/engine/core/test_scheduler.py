@@ -54,40 +54,6 @@ def test_add_request_refuses_an_id_in_use() -> None:
     assert ids(scheduler.waiting) == ["a"]
 
 
-@pytest.mark.parametrize("wrong", [None, "a", make_request("b", [])], ids=["None", "name", "empty"])
-def test_add_request_takes_requests_that_have_tokens(wrong: Any) -> None:
-    scheduler = make_scheduler()
-    add(scheduler, make_request("a", 3))
-    with pytest.raises(ValueError, match=r"must be a Request|must have at least 1 token"):
-        scheduler.add_request(wrong)
-    assert list(scheduler.requests) == ids(scheduler.waiting) == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("a", S.RUNNING), "RUNNING is not a finished status"),
-        (("a", "abort"), "abort is not a finished status"),
-        (("a", None), "None is not a finished status"),
-        ((5, S.FINISHED_ABORTED), "request_ids is 5; it must be ids, or None for all"),
-    ],
-)
-def test_finish_requests_refuses_what_is_no_end(given: Any, said: str) -> None:
-    scheduler = make_scheduler()
-    add(scheduler, make_request("a", 3))
-    with pytest.raises(ValueError, match=said):
-        scheduler.finish_requests(*given)
-    assert ids(scheduler.waiting) == ["a"]
-
-
-def test_a_scheduler_is_made_of_configs() -> None:
-    whole = make_scheduler()
-    with pytest.raises(ValueError, match="it must be a SchedulerConfig"):
-        Scheduler(None, whole.cache_config)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="it must be a CacheConfig"):
-        Scheduler(whole.scheduler_config, {"block_size": 16})  # type: ignore[arg-type]
-
-
 def test_r05_max_tokens_none_runs_to_the_models_length() -> None:
     request = make_request("a", 3, max_tokens=None)
     scheduler = make_scheduler(max_model_len=10)
