@@ -312,7 +312,8 @@ def diff(
             seen = "is not green yet" if exercise.id in verdicts else "was not judged as it stands"
             question = f"{exercise.id} {seen}. Show its solution?"
             if not sys.stdin.isatty() or not typer.confirm(question):
-                shows = f'{command(chosen, "diff")} ARGS="--yes" shows it'
+                this = f"{command(chosen, 'diff')} TASK={exercise.number}"
+                shows = f'{this} ARGS="--yes" shows it'
                 out.line(f"not shown; {shows}, {command(chosen, 'hint')} helps", "dim", 2)
                 continue
         for name in exercise.functions:
