@@ -233,7 +233,7 @@ def test_twelve_submissions_of_which_eight_are_broken(tmp_path: Path) -> None:
     assert {name for name, r in results.items() if r.passed} == {"ada", "lea"}
     assert {name for name, r in results.items() if batch.why_broken(r)} == BROKEN
     assert all(result.status == "graded" for result in results.values())
-    assert "12 submissions: 2 passed, 8 broken" in done.stdout
+    assert "12 submissions: 2 passed, 2 did not, 8 broken" in done.stdout
     for name in BROKEN:
         assert f"  {name}: " in done.stdout
     assert results["cid"].earned < results["ada"].earned == 40
