@@ -10,6 +10,7 @@ An entry with `hidden_only = true` is a mistake that the public tests let pass o
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import tempfile
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.course import source
+from labkit.course.files import read_python
 from labkit.course.manifest import ManifestError, Phase
 from labkit.judge import public
 
@@ -142,7 +144,7 @@ def named(result: public.PhaseResult, mapping: Mapping[str, str]) -> Mutant | No
     learner's, the one that fails the first of these tests with her very values is meant, if it is
     the only one.
     """
-    alike = candidates(result)
+    alike = [mutant for mutant in candidates(result) if _may_be_hers(result.phase, mutant, mapping)]
     if len(alike) > MOST_ALIKE:
         return None
     found = _recorded_alike(result, alike)
@@ -176,6 +178,15 @@ def candidates(result: public.PhaseResult) -> list[Mutant]:
         ]
     except (ManifestError, source.SourceError, KeyError):
         return []
+
+
+def _may_be_hers(phase: Phase, mutant: Mutant, mapping: Mapping[str, str]) -> bool:
+    """Whether the function of a mistake is written otherwise than the reference's: if it is not,
+    the same failures come from another of the learner's functions."""
+    theirs = phase.reference_file(mutant.module).read_text(encoding="utf-8")
+    mine = read_python(Path(mapping[mutant.module])) if mutant.module in mapping else theirs
+    nodes = [source.find(text, mutant.function).node for text in (mine, theirs)]
+    return ast.dump(nodes[0]) != ast.dump(nodes[1])
 
 
 def _recorded_alike(result: public.PhaseResult, alike: Sequence[Mutant]) -> list[Mutant]:

@@ -61,12 +61,14 @@ def suspects(
     if mutant and mutant.exercise == exercise.id:
         return [mutant.function], fault if fault and fault[2] == mutant.function else None
     returned = (failed.detail.get("returned") or {}).get("function")
+    path, met = phase.lab_path(exercise.module), slips_met(failed, phase, exercise)
     if returned in exercise.functions:
-        return [returned], None
+        lines = [slip.line for slip in met if slip.function == returned]
+        return [returned], (path, lines[0], returned) if lines else None
     place = fault or place_in_task(failed, phase, exercise)
-    for slip in slips_met(failed, phase, exercise)[:1]:
+    for slip in met[:1]:
         if slip.elsewhere or not place:
-            place = (phase.lab_path(exercise.module), slip.line, slip.function)
+            place = (path, slip.line, slip.function)
     if place:
         return [place[2]], place
     calls = calls_of(phase, exercise)

@@ -182,6 +182,8 @@ def show_failure(
 
 def _short_message(detail: dict[str, object]) -> list[str]:
     error, message = str(detail.get("error", "")), str(detail.get("message", ""))
+    if error == "Failed" and (missed := message.partition("DID NOT RAISE ")[2]):
+        return [f"It should have raised {missed}, and nothing was raised."]
     lines = shorten(message, MAX_MESSAGE).splitlines() or [""]
     if error not in ("AssertionError", ""):
         lines[0] = f"{error}: {lines[0]}".removesuffix(": ")

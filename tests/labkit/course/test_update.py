@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer import Exit
 
-from labkit.course import sync
+from labkit.course import source, sync
 from labkit.course import update as update_module
 from labkit.course.files import git as asked
 from labkit.course.manifest import Course
@@ -87,6 +87,26 @@ def test_committed_work_beside_a_changed_line_is_merged_and_committed(clone: Clo
     assert (clone.mine.root / "toy/fifo.py").read_text() == (
         clone.origin / "toy/fifo.py"
     ).read_text()
+
+
+def test_marks_of_a_merge_are_not_committed(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commit has the learner's file as she committed it; only the folder has the marks."""
+    mine = lab(clone.mine).read_text().replace("Tokens that fit:", "Mine.")
+    lab(clone.mine).write_text(mine)
+    clone.commit()
+    clone.publish(NEWER)
+    monkeypatch.setenv("LABKIT_ROOT", str(clone.mine.root))
+    with pytest.raises(Exit):
+        update_command()
+    said = capsys.readouterr().out
+    line = source.unresolved_merge(lab(clone.mine).read_text())
+    assert line and f"1 place is marked <<<<<<< yours, the first in line {line}" in said
+    assert "next: make lab-00 shows the first marked place" in said
+    assert asked(clone.mine.root, "show", "HEAD:labs/00-toy/fifo.py") == mine, "as she wrote it"
+    assert asked(clone.mine.root, "diff", "--name-only") == "labs/00-toy/fifo.py\n"
+    assert asked(clone.mine.root, "rev-parse", "-q", "--verify", "MERGE_HEAD") is None
 
 
 def test_what_is_committed_and_what_is_not_both_stay(clone: Clone) -> None:

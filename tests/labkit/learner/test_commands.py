@@ -19,6 +19,7 @@ from labkit.course.manifest import Course, Phase
 from labkit.course.state import State
 from labkit.judge import diagnose, mistakes, public
 from labkit.learner import commands as loop
+from labkit.learner.screen import _short_message
 from labkit.practice.progress import progress
 from labkit.quality import mutants
 from tests.labkit.toy_course import (
@@ -259,6 +260,22 @@ def test_of_an_error_the_words_must_be_the_same(toy: Course, recorded: bool) -> 
     text = screen(toy)[0]
     says(text, "ValueError", "✗ 00.1")
     assert "known mistake" not in text
+
+
+def test_a_mistake_in_a_function_that_is_right_is_not_hers(toy: Course) -> None:
+    """The same failures may come from another function of the task."""
+    phase = toy.phase("0")
+    mutant = next(each for each in mistakes.load(phase) if each.function == "clamp")
+    mapping = {mutant.module: str(lab(toy))}
+    solve(toy)
+    assert not mistakes._may_be_hers(phase, mutant, mapping)
+    rewrite(toy, "clamp", "return 42")
+    assert mistakes._may_be_hers(phase, mutant, mapping)
+
+
+def test_a_missing_error_is_said_in_words() -> None:
+    detail: dict[str, object] = {"error": "Failed", "message": "DID NOT RAISE ValueError"}
+    assert _short_message(detail) == ["It should have raised ValueError, and nothing was raised."]
 
 
 def test_what_a_known_mistake_fails_with_is_recorded_so_that_nothing_runs_twice(
@@ -558,7 +575,11 @@ def test_diff_asks_before_it_shows_what_is_not_green(
     screen(toy)
     loop.diff("00", "", yes=False)
     text = capsys.readouterr().out
-    says(text, "clamp: the same, line for line", 'not shown; make diff-00 ARGS="--yes" shows it')
+    says(
+        text,
+        "clamp: the same, line for line",
+        'not shown; make diff-00 TASK=2 ARGS="--yes" shows it',
+    )
     assert "popleft" not in text
     loop.diff("00", "2", yes=True)
     says(
