@@ -115,6 +115,7 @@ def _update(
         new = f"{commits} newer commit{'s' * (commits > 1)} fetched"
         changes.append(Change("course", new if commits else f"nothing newer in {source_of_it}"))
     record, texts, fresh = read_record(root), dict[Path, str | bytes](), Course(root)
+    conflicts: dict[str, str] = {}
     for phase in fresh.ready:
         for path, new in generated(phase).items():
             name = path.relative_to(root).as_posix()
@@ -122,6 +123,8 @@ def _update(
                 change, merged = _merge(root, name, mine[name], before[name], new)
                 changes.append(change)
                 texts |= merged
+                if change.kind == "conflict":
+                    conflicts[name] = mine[name]
                 if change.kind != "kept":
                     record[name] = blob_id(new)
                 elif folder:  # to the byte, whatever its line ends
@@ -131,7 +134,7 @@ def _update(
     said = {change.path for change in changes}
     again = [name for name in missing if name not in said and (root / name).exists()]
     changes += [Change("written", name, "it was missing: a fresh skeleton") for name in again]
-    return changes + (_conclude(root, before) if pull else [])
+    return changes + (_conclude(root, before, conflicts) if pull else [])
 
 
 # ---------------------------------------------------------------- git's part
@@ -270,13 +273,24 @@ def _says(done: subprocess.CompletedProcess[str], todo: str) -> str:
     return f"git says: {said[:400]}; your files are as they were; {todo}"
 
 
-def _conclude(root: Path, before: Mapping[str, str]) -> list[Change]:
-    """Commit the merge, if it is one; what was committed of the labs is committed merged."""
+def _conclude(root: Path, before: Mapping[str, str], conflicts: Mapping[str, str]) -> list[Change]:
+    """Commit the merge, if it is one; what was committed of the labs is committed merged.
+
+    Args:
+        conflicts: lab file -> the learner's text, which is committed as it was: marks of a merge
+            are in the folder alone, for her to mend.
+    """
     if git(root, "rev-parse", "-q", "--verify", "MERGE_HEAD") is None:
         return []
     for name, skeleton in before.items():
         if (git(root, "rev-parse", f"HEAD:{name}") or "").strip() != skeleton:
             run_git(root, "add", "--", name)
+    for name, text in conflicts.items():
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder, "mine")
+            file.write_text(text, encoding="utf-8")
+            blob = (git(root, "hash-object", "-w", "--", str(file)) or "").strip()
+        run_git(root, "update-index", "--cacheinfo", f"100644,{blob},{name}")
     run_git(root, "add", "--", RECORD)
     done = run_git(root, "commit", "--no-edit", "-q")
     if done.returncode == 0:
@@ -301,7 +315,9 @@ def _merge(
     merged, conflicts = _merge_solved(mine, base, new) or _merge_texts(mine, base, new)
     change = Change("merged", name)
     if conflicts:
-        change = Change("conflict", name, f"{conflicts} place(s) marked <<<<<<< yours")
+        places = "1 place is" if conflicts == 1 else f"{conflicts} places are"
+        first = f"the first in line {source.unresolved_merge(merged)}"
+        change = Change("conflict", name, f"{places} marked <<<<<<< yours, {first}")
     return change, {path: merged}
 
 

@@ -295,9 +295,9 @@ def show(phase: Phase, results: dict[str, GradeResult], out: Path, console: Cons
     holes = sum(len(phase.holes(module)) for module in phase.modules)
     flagged = {name: len(result.flags) for name, result in sorted(results.items()) if result.flags}
     whole = [name for name, number in flagged.items() if number >= holes]
-    console.print(
-        f"{len(results)} submissions: {passed} passed, {len(broken)} broken", style="bold"
-    )
+    others = len(results) - passed - len(broken)
+    counts = f"{passed} passed, {others} did not, {len(broken)} broken"
+    console.print(f"{len(results)} submissions: {counts}", style="bold")
     for name, why in broken.items():
         console.print(f"  {name}: {why}", markup=False, soft_wrap=True)
     rungs = {r.isolation: r.unavailable for r in results.values() if r.isolation != "none"}

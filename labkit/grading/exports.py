@@ -56,6 +56,8 @@ def explain(result: GradeResult) -> str:
 def comment(group: GroupRecord) -> str:
     """One task in a sentence or two: how many tests hold, what went wrong, the authored hint."""
     text = f"{group.passed} of {group.total} hidden tests passed."
+    if not group.total:  # as where a file is no Python
+        text = "No hidden test ran:"
     if group.status != "passed":
         text += f" {group.kind or group.status}." + (f" {group.hint}" if group.hint else "")
     return text
@@ -244,7 +246,7 @@ FORMATS = ("gradescope", "classroom", "junit", "csv")
 
 
 def _readable(files: list[Path]) -> Iterator[tuple[str, GradeResult]]:
-    """Each result by its name; one that is damaged is left out, and named on stderr."""
+    """Each result of a folder by its name; one that is damaged is left out, and named on stderr."""
     for file in files:
         try:
             yield printable(file.stem), load(file)
@@ -260,14 +262,19 @@ def render(form: str, path: Path, visibility: str = "visible") -> str:
         ResultError: there is no such format, or a result file is wrong.
         OSError: a file cannot be read.
     """
-    if form == "csv":
-        files = sorted(path.glob("*.json")) if path.is_dir() else [path]
+    if form not in FORMATS:
+        raise ResultError(f"format is {form!r}; it must be one of {', '.join(FORMATS)}")
+    if form == "csv" and path.is_dir():
+        files = sorted(path.glob("*.json"))
         if not files:
             raise ResultError(f"{path}: holds no *.json; `grade-class` writes one a submission")
         return table(dict(_readable(files)))
-    if form not in FORMATS:
-        raise ResultError(f"format is {form!r}; it must be one of {', '.join(FORMATS)}")
+    if path.is_dir():
+        one = next(iter(sorted(path.glob("*.json"))), path / "NAME.json")
+        raise ResultError(f"{path}: is a folder; {form} takes one result of it, such as {one}")
     result = load(path)
+    if form == "csv":
+        return table({printable(path.stem): result})
     if form == "gradescope":
         return json.dumps(gradescope(result, visibility), indent=1) + "\n"
     return classroom_outputs(result) if form == "classroom" else junit(result)

@@ -5,6 +5,9 @@ Time is computing time: on a busy machine right code takes long by the clock on 
 to blame. Code that waits computes nothing, so a wall clock runs too, and is more patient. Where the
 system tells that the whole process was at rest, so that no machine is to blame, it need not be:
 that is a sleep, or a lock that nobody opens.
+
+The wall clock is read in turns, and none counts for more than its length: in one that takes longer
+everything stood still, as in a container that is paused.
 """
 
 from __future__ import annotations
@@ -16,7 +19,12 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
+from labkit.inside import child
+
 AGAIN_SECONDS = 0.5
+"""Until it rings again; and the longest turn."""
+LEAST_TURNS = 10
+"""In the seconds that are allowed."""
 WALL_FACTOR = 4
 """So many times the computing time may pass on the wall."""
 REST = 0.1
@@ -30,8 +38,10 @@ STUCK = 75
 _rings = 0
 _stood: list[tuple[str, int, str]] = []
 """(file, line, function) of the running code when it rang first, the innermost last."""
-_limit = _computed = _begin = 0.0
-"""Seconds allowed; the main thread's computing time and the wall clock when it was armed."""
+_limit = _computed = _turn = 0.0
+"""Seconds allowed; the main thread's computing time when it was armed; the seconds of a turn."""
+_turns = 0
+"""How many are over since then."""
 _load: tuple[float, int] | None = None
 """What `load_of_all` said then."""
 
@@ -49,13 +59,14 @@ def install() -> None:
 def arm(seconds: float) -> None:
     """Ring after so many seconds of the main thread's computing, and then again until it is armed
     anew; 0 = not at all."""
-    global _rings, _limit, _computed, _begin, _load
-    _rings, _limit = 0, seconds
+    global _rings, _limit, _computed, _turn, _turns, _load
+    _limit = 0.0  # a turn of what was armed before may end now
     _stood.clear()
-    _computed, _begin = time.thread_time(), time.monotonic()
-    _load = load_of_all() if seconds else None
+    _rings, _turns, _turn = 0, 0, min(AGAIN_SECONDS, seconds / LEAST_TURNS)
+    _computed, _load = time.thread_time(), load_of_all() if seconds else None
+    _limit = seconds
     if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds, AGAIN_SECONDS)
+        signal.setitimer(signal.ITIMER_REAL, _turn, _turn)
 
 
 def interrupted() -> list[tuple[str, int, str]]:
@@ -66,19 +77,30 @@ def interrupted() -> list[tuple[str, int, str]]:
 
 
 def _ring(signum: int, frame: Any) -> None:
-    global _rings
-    computed, waited = time.thread_time() - _computed, time.monotonic() - _begin
-    enough = computed >= _limit or waited >= WALL_FACTOR * _limit
-    if not enough and _kept_busy(waited) > REST * waited:
-        return  # the machine is busy with others; it will ring again
+    global _rings, _turns
+    _turns += 1
+    if not _is_over():
+        return
     _rings += 1
     while frame is not None and _rings == 1:
         _stood.insert(0, (frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_qualname))
         frame = frame.f_back
     if _rings > PATIENCE:
-        signal.raise_signal(signal.SIGUSR1)  # `labkit.inside.child` has made it print the stack
+        child.say_where_it_stands()
         os._exit(STUCK)
+    signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS, AGAIN_SECONDS)
     raise EndlessLoop
+
+
+def _is_over() -> bool:
+    """Whether the time is; of an alarm that is disarmed it never is."""
+    waited = _turns * _turn
+    if _limit and time.thread_time() - _computed >= _limit:
+        return True
+    if not _limit or waited < _limit:
+        return False
+    # Where it was kept busy, the machine is busy with others; it will ring later.
+    return waited >= WALL_FACTOR * _limit or _kept_busy(waited) <= REST * waited
 
 
 def _kept_busy(waited: float) -> float:

@@ -37,12 +37,19 @@ def is_busy() -> bool:
     """Whether this process computes although it is asked nothing: threads that were started when a
     module was imported, and never end. A pool that has just done something spins for a moment, so
     it is looked at for a whole second before it is said."""
+    return all(_computes_in_a_window() for _ in range(BUSY_WINDOWS))
+
+
+def _computes_in_a_window() -> bool:
+    """A window that takes far longer than it should says nothing: everything stood still in it."""
     for _ in range(BUSY_WINDOWS):
-        begin = time.process_time()
+        begin, at = time.process_time(), time.monotonic()
         time.sleep(WINDOW_SECONDS)
-        if time.process_time() - begin < BUSY * WINDOW_SECONDS:
+        if time.process_time() - begin >= BUSY * WINDOW_SECONDS:
+            return True
+        if time.monotonic() - at < 2 * WINDOW_SECONDS:
             return False
-    return True
+    return False
 
 
 def computed() -> float | None:

@@ -7,6 +7,7 @@ by the grader (`labkit.sandbox.isolation`).
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import faulthandler
 import json
@@ -22,11 +23,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from labkit.inside.patience import Patience, until_ended
+
 LIMITS = "LABKIT_LIMITS"
 LIFELINE = "LABKIT_LIFELINE"
 F_SETSIG = 10
 """Of Linux; Python's `fcntl` has no name for it."""
 OUTPUT_BYTES = 256 * 1024
+STACK_SECONDS = 5.0
+"""For a process that is asked where it hangs, and has only to write it."""
 
 
 @dataclass(frozen=True)
@@ -74,15 +79,18 @@ class Finished:
 
 
 def prepare_from_environment() -> None:
-    """In the child: apply the limits and let SIGUSR1 print every thread's stack to stderr."""
+    """In the child: apply the limits, and let SIGUSR1 print every thread's stack to stderr and then
+    end the process, so that nobody guesses how long the printing takes."""
     limits = os.environ.get(LIMITS)
     if limits is None:
         return
+    global _own_stderr
     faulthandler.enable()
     die_with_the_parent()
+    # A duplicate: pytest puts a file of its own behind descriptor 2 while a test runs.
+    _own_stderr = os.dup(2)
     if hasattr(signal, "SIGUSR1"):
-        # A duplicate: pytest puts a file of its own behind descriptor 2 while a test runs.
-        faulthandler.register(signal.SIGUSR1, file=os.dup(2))
+        faulthandler.register(signal.SIGUSR1, file=_own_stderr, chain=True)
     try:
         import resource
     except ImportError:  # Windows has no such limits
@@ -104,6 +112,14 @@ def prepare_from_environment() -> None:
         from labkit.inside.alone import stay_alone
 
         stay_alone()
+
+
+_own_stderr = 2
+
+
+def say_where_it_stands() -> None:
+    """In the child: print every thread's stack to stderr, as a parent that asks gets it."""
+    faulthandler.dump_traceback(_own_stderr)
 
 
 def die_with_the_parent() -> None:
@@ -197,22 +213,29 @@ class Tail:
             self._data += chunk[: OUTPUT_BYTES - len(self._data)]
 
     def text(self, wait: float = 2.0) -> str:
-        self._thread.join(wait)
+        self._come_to_its_end(wait)
         return bytes(self._data).decode("utf-8", "replace")
 
     def close(self, wait: float = 1.0) -> None:
         """Close the stream once it has ended. A grandchild that got away may hold its other end
         open; then it is left to the thread, for closing it here would wait for that process."""
-        self._thread.join(wait)
+        self._come_to_its_end(wait)
         if not self._thread.is_alive():
             self._stream.close()
+
+    def _come_to_its_end(self, wait: float) -> None:
+        patience = Patience(wait)
+        while self._thread.is_alive() and patience.left > 0:
+            with patience.turn() as seconds:
+                self._thread.join(seconds)
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """Ask where it hangs, then kill it with all of its children."""
     if process.poll() is None and hasattr(signal, "SIGUSR1"):
         process.send_signal(signal.SIGUSR1)
-        time.sleep(0.2)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            until_ended(process.wait, STACK_SECONDS)
     kill_group(process)
     process.wait()
 
@@ -245,7 +268,7 @@ def run(
     out, err = Tail(process.stdout), Tail(process.stderr)
     _running.add(process)
     try:
-        code: int | None = process.wait(limits.seconds)
+        code: int | None = until_ended(process.wait, limits.seconds)
         kill_group(process)
     except subprocess.TimeoutExpired:
         code = None

@@ -58,7 +58,7 @@ def _differences(name: str, mine: Definition, theirs: Definition) -> Iterator[st
     nothing_runs = "and nothing in it runs. Here it is a plain"
     if isinstance(mine, ast.AsyncFunctionDef) and isinstance(theirs, ast.FunctionDef):
         yield f"{name} is an `async def`: a call only makes a coroutine, {nothing_runs} `def`."
-    if _yields(mine) and not _yields(theirs):
+    if _yields(mine) and not _yields(theirs) and not _gives_one_by_one(theirs):
         yield f"{name} has a `yield`: a call only makes a generator, {nothing_runs} function."
     if _yields(theirs) and (line := _returns(mine) if _yields(mine) else 0):
         yield (
@@ -74,6 +74,12 @@ def _differences(name: str, mine: Definition, theirs: Definition) -> Iterator[st
             yield f"{name} has a `@{new}` that was not there: without it?"
     if not _fits(mine.args, theirs.args):
         yield f"{name} takes ({_names(mine.args)}) now; it is called with ({_names(theirs.args)})."
+
+
+def _gives_one_by_one(node: Definition) -> bool:
+    """Whether it may as well be a generator: it promises an Iterator, or an Iterable."""
+    promised = ast.unparse(node.returns) if node.returns else ""
+    return promised.startswith(("Iterator", "Iterable", "Generator"))
 
 
 def _yields(node: ast.AST) -> bool:

@@ -23,7 +23,7 @@ from labkit.judge.nearby import (
     why_missing,
 )
 from labkit.judge.public import Test
-from labkit.judge.suspects import place_of, source_line
+from labkit.judge.suspects import place_of, slips_met, source_line
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Problem:
     todo: str
 
 
+MOST_SLIPS = 2
 COMPARING = {"all", "any", "equal", "array_equal", "allclose"}
 
 
@@ -66,6 +67,12 @@ SYNTAX = {
     "outside async function": "`await`, `async for` and `async with` belong inside of an"
     " `async def`: has the `async` before its `def` gone?",
     "outside function": "It belongs inside of a function: is the line indented far enough?",
+    "unexpected indent": "The line begins further to the right than the one above it: they belong"
+    " to one block, or the one above lacks its `:`.",
+    "unindent does not match": "The line begins at a place where no block above it begins: count"
+    " its blanks.",
+    "expected an indented block": "What belongs to the line above begins four blanks further to the"
+    " right.",
     "inconsistent use of tabs": "Tabs and blanks are mixed: indent with four blanks everywhere.",
     "'return' with value in async generator": "A function that is `async` and has a `yield` gives"
     " each value by a `yield`; `return` alone ends it.",
@@ -335,6 +342,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
     found += _not_awaited(test, phase)
     exercise = next((each for each in phase.exercises if each.id == test.task), None)
     found += declared_otherwise(phase, exercise) if exercise else []
+    met = slips_met(test, phase, exercise) if exercise else []
+    found += [f"In {slip.function}, {slip.said}" for slip in met[:MOST_SLIPS]]
     returned = detail.get("returned")
     nothing = returned and returned["type"] == "NoneType"
     if exercise and (nothing or (place and "NoneType" in detail.get("message", ""))):
@@ -345,9 +354,12 @@ def explain(test: Test, phase: Phase) -> list[str]:
             " Is a `return` missing on some path?"
         )
     elif returned:
+        what = f"{returned['function']} {returned['verb']} {_one(returned['type'])}"
+        inside, promised = returned.get("inside"), returned["promised"]
         found.append(
-            f"{returned['function']} {returned['verb']} {_one(returned['type'])};"
-            f" its signature promises {returned['promised']}."
+            f"{what}, but {inside}: promised is {promised}."
+            if inside
+            else f"{what}; its signature promises {promised}."
         )
     if detail.get("printed_lines", 0) > 20:
         found.append(

@@ -175,7 +175,7 @@ class Subject(Observed):
         try:
             return super().call(scenario, **args)
         finally:
-            self.seconds += self._waited + time.process_time() - begin
+            self.seconds += self.patience.waited + time.process_time() - begin
             self._end_what_takes_too_much()
 
     def _end_what_takes_too_much(self) -> None:
@@ -253,19 +253,19 @@ class Subject(Observed):
 
     def _try(self, module: str) -> None:
         """Import a graded module; or remember why that does not work."""
-        allowed, begin = self._import_seconds(), time.monotonic()
+        why = ""
         try:
-            self._import([module], allowed)
-            if self.calm is False and self._is_busy():
-                self.calm = None
-                self._set_aside(module, "endless loop")
+            self._import([module], self._import_seconds())
         except WorkerError as error:
             if error.kind == "error":
                 self.unusable[module] = RAISED.get(error.detail["type"], "cannot import")
             else:
-                self._set_aside(module, LOST[error.kind])
-        finally:
-            self.imports += time.monotonic() - begin
+                why = LOST[error.kind]
+        self.imports += self.patience.waited
+        if module not in self.unusable and not why and self.calm is False and self._is_busy():
+            self.calm, why = None, "endless loop"
+        if why:
+            self._set_aside(module, why)
 
     def _import_seconds(self) -> float:
         """What is left for the next import."""
@@ -282,9 +282,8 @@ class Subject(Observed):
         limits = child.Limits(WARM_SECONDS, self.phase.memory_mb)
         with Worker(self.phase.root, {}, limits, "reference", launcher) as worker:
             worker.call(WARM, packages=self.packages)
-            begin = time.monotonic()
             worker.call(WARM, packages=list(self.phase.modules))
-            return time.monotonic() - begin
+            return worker.patience.waited
 
     def _set_aside(self, module: str, why: str) -> None:
         """From now on importing this module raises at once, also where another one does it: what it

@@ -10,6 +10,7 @@ An entry with `hidden_only = true` is a mistake that the public tests let pass o
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import tempfile
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from labkit.course import source
+from labkit.course.files import read_python
 from labkit.course.manifest import ManifestError, Phase
 from labkit.judge import public
 
@@ -142,13 +144,13 @@ def named(result: public.PhaseResult, mapping: Mapping[str, str]) -> Mutant | No
     learner's, the one that fails the first of these tests with her very values is meant, if it is
     the only one.
     """
-    alike = candidates(result)
+    alike = [mutant for mutant in candidates(result) if _may_be_hers(result.phase, mutant, mapping)]
     if len(alike) > MOST_ALIKE:
         return None
     found = _recorded_alike(result, alike)
     hangs = any(test.outcome == "hang" for test in result.tests)
     if not found and not hangs:  # another machine may round otherwise than the one that recorded
-        run = partial(_fails_alike, result, mapping, sure=len(alike) > 1)
+        run = partial(_fails_alike, result, mapping, among=len(alike))
         with ThreadPoolExecutor(MOST_ALIKE) as pool:
             same = list(pool.map(run, alike))
         found = [mutant for mutant, is_same in zip(alike, same, strict=True) if is_same]
@@ -178,18 +180,35 @@ def candidates(result: public.PhaseResult) -> list[Mutant]:
         return []
 
 
+def _may_be_hers(phase: Phase, mutant: Mutant, mapping: Mapping[str, str]) -> bool:
+    """Whether the function of a mistake is written otherwise than the reference's: if it is not,
+    the same failures come from another of the learner's functions."""
+    theirs = phase.reference_file(mutant.module).read_text(encoding="utf-8")
+    mine = read_python(Path(mapping[mutant.module])) if mutant.module in mapping else theirs
+    nodes = [source.find(text, mutant.function).node for text in (mine, theirs)]
+    return ast.dump(nodes[0]) != ast.dump(nodes[1])
+
+
 def _recorded_alike(result: public.PhaseResult, alike: Sequence[Mutant]) -> list[Mutant]:
     """Those that fail as the learner does, by what is recorded of them; none where one of them is
     not recorded in the learner's first failing test."""
-    recorded, sure = faults(result.phase), len(alike) > 1
-    found = []
+    recorded, found = faults(result.phase), list[Mutant]()
     for mutant in alike:
         first = _first_failed(result, mutant)
         name, *digests = recorded.get(mutant.name, ["", "", ""])
         if first is None or name != first.name:
             return []
+        sure = _needs_words(first, len(alike))
         found += [mutant] * (digests[sure] == fault_of(first, sure))
     return found
+
+
+def _needs_words(failed: public.Test, among: int) -> bool:
+    """Whether a mistake must fail with the learner's very words to be hers: where several fail the
+    same tests, and where an error ended the test before a value was compared. Its kind alone, such
+    as ValueError, fits many mistakes. What a kernel's fault says names a line of her file."""
+    bare = "at" not in failed.detail and failed.detail.get("error") != "KernelFault"
+    return among > 1 or bare
 
 
 def _first_failed(result: public.PhaseResult, mutant: Mutant) -> public.Test | None:
@@ -198,17 +217,14 @@ def _first_failed(result: public.PhaseResult, mutant: Mutant) -> public.Test | N
 
 
 def _fails_alike(
-    result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant, sure: bool
+    result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant, among: int
 ) -> bool:
-    """Whether the mutant fails the learner's first failing test as she does: with the same value
-    where values are compared, else with the same kind of error.
-
-    Args:
-        sure: with the same words, too.
-    """
+    """Whether the mutant, one of `among`, fails the learner's first failing test as she does: with
+    the same value where values are compared, else with the same words."""
     first = _first_failed(result, mutant)
     if first is None:
         return False
+    sure = _needs_words(first, among)
     again = run_first(result.phase, mutant, mapping, first.id)
     return any(fault_of(test, sure) == fault_of(first, sure) for test in again.tests)
 

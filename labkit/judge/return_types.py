@@ -6,6 +6,7 @@ watched functions return, or yield, in whichever thread.
 
 from __future__ import annotations
 
+import dataclasses
 import dis
 import inspect
 import re
@@ -13,11 +14,16 @@ import sys
 import threading
 import typing
 from collections.abc import Generator, Iterable, Iterator
+from functools import lru_cache
+from numbers import Integral, Real
 from types import CodeType, FrameType, UnionType
 from typing import Any
 
 ARRAY = r"numpy\.ndarray\[(?:Any|tuple\[[^]]*\]), numpy\.dtype\[(.*?)\]\]"
 """How Python writes what a signature calls `NDArray[np.int64]`."""
+
+LOOKED_AT = 100
+"""Items of a long list."""
 
 
 class _Found(BaseException):
@@ -33,8 +39,9 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
         watched: file -> qualified function name -> module, the holes of the phase.
 
     Returns:
-        {"file", "function", "verb", "type", "promised"}: names of the types; the verb is
-        "returned", or "yielded" of a generator.
+        {"file", "function", "verb", "type", "promised", "inside"}: names of the types; the verb is
+        "returned", or "yielded" of a generator; "inside" says what of the value is wrong, if it is
+        not all of it: "its `positions` is a list".
     """
     found: list[dict[str, str]] = []
     promises: dict[CodeType, Any] = {}
@@ -50,7 +57,12 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
             promise = _promise(frame, code.co_qualname)
             promises[code] = _each_of(promise) if yields else promise
         promise = promises[code]
-        if promise is not None and not _fits(value, promise):
+        if promise is None:
+            return
+        inside = ""
+        if _fits(value, promise):
+            inside, promise = _wrong_inside(value, promise)
+        if inside or not _fits(value, promise):
             found.append(
                 {
                     "file": code.co_filename,
@@ -58,6 +70,7 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
                     "verb": "yielded" if yields else "returned",
                     "type": type(value).__name__,
                     "promised": _name(promise),
+                    "inside": inside,
                 }
             )
             if threading.current_thread() is threading.main_thread():
@@ -108,9 +121,48 @@ def _each_of(promise: Any) -> Any:
     return parts[0] if typing.get_origin(promise) in (Iterator, Iterable, Generator) else None
 
 
+def _wrong_inside(value: Any, promise: Any) -> tuple[str, Any]:
+    """("its `positions` is of type list", what was promised of it) of the first part of a tuple, a
+    list or a dataclass that is of a wrong type; ("", promise) if there is none. What lies deeper,
+    or in a dict, is the tests' business."""
+    origin, kinds = typing.get_origin(promise), typing.get_args(promise)
+    if origin is typing.Union or origin is UnionType:
+        return _wrong_inside(value, next(kind for kind in kinds if _fits(value, kind)))
+    parts: list[tuple[str, Any, Any]] = []
+    if origin is tuple and kinds[1:] != (...,):
+        if len(value) != len(kinds):
+            return f"it has {len(value)} parts, not {len(kinds)}", promise
+        parts = [(f"its part {n}", *both) for n, both in enumerate(zip(value, kinds, strict=True))]
+    elif origin in (list, tuple):
+        parts = [(f"its item {n}", each, kinds[0]) for n, each in enumerate(value[:LOOKED_AT])]
+    elif dataclasses.is_dataclass(value):
+        kind: Any = type(value)
+        fields = _fields(kind).items()
+        parts = [(f"its `{name}`", getattr(value, name, None), kind) for name, kind in fields]
+    for name, part, kind in parts:
+        if not _fits(part, kind) and not _counts_as(part, kind):
+            return f"{name} is of type {type(part).__name__}", kind
+    return "", promise
+
+
+@lru_cache
+def _fields(kind: type) -> dict[str, Any]:
+    """The fields of a dataclass; none if its annotations cannot be resolved."""
+    try:
+        hints = typing.get_type_hints(kind)
+    except Exception:
+        return {}
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind)}
+
+
+def _counts_as(part: Any, kind: Any) -> bool:
+    """A number of NumPy does where one of Python is promised: it compares by its value."""
+    numbers = {int: Integral, float: Real}
+    return kind in numbers and isinstance(part, numbers[kind])
+
+
 def _fits(value: Any, promise: Any) -> bool:
-    """Whether the outermost type is right; what lies inside a list or dict is the tests'
-    business."""
+    """Whether the outermost type is right."""
     if promise is type(None):
         return value is None
     origin = typing.get_origin(promise)
@@ -133,4 +185,5 @@ def _name(promise: Any) -> str:
     if isinstance(promise, type) and not typing.get_origin(promise):
         return promise.__name__
     text = re.sub(ARRAY, r"NDArray[\1]", str(promise).replace("typing.", ""))
+    text = text.replace("collections.abc.", "")
     return re.sub(r"\bmini_vllm(\.\w+)*\.", "", text).replace("numpy.", "np.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from labkit.course import source
@@ -15,9 +15,12 @@ from labkit.course.manifest import Exercise, Phase
 from labkit.judge.declared import changed
 from labkit.judge.mistakes import Mutant
 from labkit.judge.public import PhaseResult, Test
+from labkit.judge.slips import Slip, slips
 
 Place = tuple[str, int, str]
 """A path below the checkout, a line, and the function around it."""
+REFUSES = ("raise ", "assert ")
+"""So a line begins that only says what its caller got wrong."""
 
 
 def place_to_edit(
@@ -43,9 +46,9 @@ def suspects(
     is known.
 
     Of a known mistake its function; of the first test that failed, which is the one that is
-    explained, the function that returned the wrong type or is in the traceback; else those whose
-    first lines were changed, or all that it may be (:func:`by_suspicion`). Nothing where no test
-    failed.
+    explained, the function that returned the wrong type or is in the traceback; else the one with a
+    slip, whose first lines were changed, or all that it may be (:func:`by_suspicion`). Nothing
+    where no test failed.
 
     Args:
         tests: all of the task's.
@@ -58,12 +61,28 @@ def suspects(
     if mutant and mutant.exercise == exercise.id:
         return [mutant.function], fault if fault and fault[2] == mutant.function else None
     returned = (failed.detail.get("returned") or {}).get("function")
+    path, met = phase.lab_path(exercise.module), slips_met(failed, phase, exercise)
     if returned in exercise.functions:
-        return [returned], None
+        lines = [slip.line for slip in met if slip.function == returned]
+        return [returned], (path, lines[0], returned) if lines else None
     place = fault or place_in_task(failed, phase, exercise)
+    for slip in met[:1]:
+        if slip.elsewhere or not place:
+            place = (path, slip.line, slip.function)
     if place:
         return [place[2]], place
-    return list(changed(phase, exercise)) or by_suspicion(failed, tests, exercise), None
+    calls = calls_of(phase, exercise)
+    return list(changed(phase, exercise)) or by_suspicion(failed, tests, exercise, calls), None
+
+
+def slips_met(test: Test, phase: Phase, exercise: Exercise) -> list[Slip]:
+    """Slips in those of the task's functions that a test has come to; first those that others
+    notice. A kernel runs in a copy, so nobody knows whether a test came to it."""
+    found = slips(phase, exercise)
+    came = {name.partition(":")[2] for name in test.detail.get("entered", [])}
+    if came & set(exercise.functions):
+        found = [slip for slip in found if slip.function in came]
+    return sorted(found, key=lambda slip: not slip.elsewhere)
 
 
 def root_of(result: PhaseResult, failing: Sequence[Exercise]) -> Exercise | None:
@@ -93,10 +112,30 @@ def _comes_to(exercise: Exercise, test: Test) -> bool:
     return bool(names & set(test.detail.get("entered", [])))
 
 
-def by_suspicion(failed: Test, tests: Sequence[Test], exercise: Exercise) -> list[str]:
+def calls_of(phase: Phase, exercise: Exercise) -> dict[str, set[str]]:
+    """Function of a task -> the others of the task that the reference calls in it."""
+    text = phase.reference_file(exercise.module).read_text(encoding="utf-8")
+    known = source.functions(text)
+    own = {name.rpartition(".")[2]: name for name in exercise.functions}
+    found = {}
+    for name in exercise.functions:
+        nodes = ast.walk(known[name].node) if name in known else ()
+        called = {ast.unparse(node.func).rpartition(".")[2] for node in nodes
+                  if isinstance(node, ast.Call)}  # fmt: skip
+        found[name] = {own[bare] for bare in called & own.keys()} - {name}
+    return found
+
+
+def by_suspicion(
+    failed: Test, tests: Sequence[Test], exercise: Exercise, calls: Mapping[str, set[str]]
+) -> list[str]:
     """The task's functions that a test had come to when it failed: no other can be the fault. First
     those to which failing tests come and passing ones do not, by Ochiai's coefficient, failing and
-    there / sqrt(all failing * all there); of equal ones the later, which calls the earlier.
+    there / sqrt(all failing * all there); of equal ones the one that calls more of the others, and
+    of these the later.
+
+    Args:
+        calls: see :func:`calls_of`.
 
     Source: Abreu et al. 2007, "On the accuracy of spectrum-based fault localization".
     """
@@ -112,7 +151,8 @@ def by_suspicion(failed: Test, tests: Sequence[Test], exercise: Exercise) -> lis
         return failing / math.sqrt(len(bad) * (failing + passing))
 
     names = [name for name in exercise.functions if name in came[failed.id]]
-    return sorted(reversed(names), key=coefficient, reverse=True)
+    order = reversed(names)
+    return sorted(order, key=lambda name: (coefficient(name), len(calls[name])), reverse=True)
 
 
 def place_of(test: Test, phase: Phase) -> Place | None:
@@ -120,8 +160,13 @@ def place_of(test: Test, phase: Phase) -> Place | None:
     labs = str(phase.labs)
     for file, line, function in reversed(test.detail.get("frames", [])):
         if file.startswith(labs):
-            return Path(file).relative_to(phase.root).as_posix(), line, function
+            return Path(file).relative_to(phase.root).as_posix(), line, _outer(function)
     return None
+
+
+def _outer(name: str) -> str:
+    """The function that a comprehension, a lambda or an inner function stands in."""
+    return name.partition(".<locals>")[0]
 
 
 def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> Place | None:
@@ -133,11 +178,11 @@ def place_in_task(test: Test, phase: Phase, exercise: Exercise) -> Place | None:
     for module in phase.modules if frames else ():
         others |= _as_given(phase, module)
     others -= set(exercise.functions)
-    own = [frame for frame in frames if frame[2].partition(".<locals>")[0] not in others]
-    while len(own) > 1 and source_line(Path(own[-1][0]), own[-1][1]).startswith("raise "):
+    own = [frame for frame in frames if _outer(frame[2]) not in others]
+    while len(own) > 1 and source_line(Path(own[-1][0]), own[-1][1]).startswith(REFUSES):
         own.pop()  # it refuses, and is asked by another of them
     for file, line, function in own[-1:]:
-        return Path(file).relative_to(phase.root).as_posix(), line, function
+        return Path(file).relative_to(phase.root).as_posix(), line, _outer(function)
     return None
 
 

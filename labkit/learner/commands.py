@@ -185,7 +185,7 @@ def next_step(
     """What to type or edit now."""
     phase = result.phase
     keys = f"   [{command(phase, 'hint')} | {command(phase, 'diff')} | {command(phase, 'reset')}]"
-    wrong = [t for t in failing_tasks(result) if len(t.functions) > 1 or t.id not in holes]
+    wrong = [t for t in failing_tasks(result) if len(holes.get(t.id, ())) < len(t.functions)]
     for exercise in phase.exercises:
         if exercise in wrong:
             exercise = root_of(result, wrong) or exercise
@@ -312,7 +312,8 @@ def diff(
             seen = "is not green yet" if exercise.id in verdicts else "was not judged as it stands"
             question = f"{exercise.id} {seen}. Show its solution?"
             if not sys.stdin.isatty() or not typer.confirm(question):
-                shows = f'{command(chosen, "diff")} ARGS="--yes" shows it'
+                this = f"{command(chosen, 'diff')} TASK={exercise.number}"
+                shows = f'{this} ARGS="--yes" shows it'
                 out.line(f"not shown; {shows}, {command(chosen, 'hint')} helps", "dim", 2)
                 continue
         for name in exercise.functions:
@@ -483,6 +484,10 @@ def update(pull: bool = typer.Option(True, help="run `git pull` first")) -> None
         print(f"Your files as they were: {kept[0]}; `make undo` brings them back.")
     elif not kinds & {"wrong", "written"}:
         print("Your files are as they were.")
+    marked = sorted({change.path[5:7] for change in changes if change.kind == "conflict"})
+    if marked:  # "labs/03-scheduler/scheduler.py" -> "03"
+        lab_of = some([f"make lab-{number}" for number in marked])
+        print(f"next: {lab_of} shows the first marked place, and what to do with it")
     raise typer.Exit(1 if kinds & {"wrong", "conflict"} else 0)
 
 

@@ -93,7 +93,7 @@ def show_tasks(
     `holes`: task -> its functions that are not written yet.
     """
     tasks = result.phase.exercises
-    root = root_of(result, [t for t in tasks if _status(result, t, set(holes)) == "failed"])
+    root = root_of(result, [t for t in tasks if _status(result, t, holes) == "failed"])
     for exercise in tasks:
         tests = result.of_task(exercise)
         missing = [hole.name for hole in holes.get(exercise.id, [])]
@@ -102,7 +102,7 @@ def show_tasks(
         bad = next((t for t in tests if t.outcome in ("failed", "hang")), None)
         waiting = next((t for t in tests if t.outcome == "todo"), None)
         passed = sum(test.passed for test in tests)
-        status = _status(result, exercise, set(holes))
+        status = _status(result, exercise, holes)
         mark, style = MARKS[status]
         line = f"{mark} {exercise.id} {exercise.title}  ({passed} of {len(tests)})"
         if status == "open":
@@ -129,12 +129,15 @@ def show_tasks(
             screen.line(f"✗ {test.name}: {test.detail.get('message', test.outcome)}", "red", 2)
 
 
-def _status(result: PhaseResult, exercise: Exercise, open_tasks: set[str]) -> str:
-    if result.task_passed(exercise) and exercise.id not in open_tasks:
+def _status(
+    result: PhaseResult, exercise: Exercise, holes: Mapping[str, Sequence[Function]]
+) -> str:
+    missing = len(holes.get(exercise.id, ()))
+    if result.task_passed(exercise) and not missing:
         return "passed"
     outcomes = {test.outcome for test in result.of_task(exercise)}
-    if exercise.id in open_tasks:
-        wrong = len(exercise.functions) > 1 and outcomes & {"failed", "hang"}
+    if missing:  # where nothing is written, what fails is another task's
+        wrong = missing < len(exercise.functions) and outcomes & {"failed", "hang"}
         return "failed" if wrong else "open"
     if outcomes and outcomes <= {"passed", "not run"}:
         return "not run"
@@ -179,6 +182,8 @@ def show_failure(
 
 def _short_message(detail: dict[str, object]) -> list[str]:
     error, message = str(detail.get("error", "")), str(detail.get("message", ""))
+    if error == "Failed" and (missed := message.partition("DID NOT RAISE ")[2]):
+        return [f"It should have raised {missed}, and nothing was raised."]
     lines = shorten(message, MAX_MESSAGE).splitlines() or [""]
     if error not in ("AssertionError", ""):
         lines[0] = f"{error}: {lines[0]}".removesuffix(": ")

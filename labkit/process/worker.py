@@ -13,17 +13,18 @@ read or does not close, the parent does not wait for.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import queue
 import secrets
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, Protocol
 
 from labkit.inside import child, plain
+from labkit.inside.patience import Patience
 from labkit.inside.program import Program
 from labkit.process import overlay
 
@@ -35,10 +36,6 @@ TRACE = "labkit.trace.scenario:trace"
 MAX_LINE = 16 << 20
 MAX_ANSWER = 64 << 20
 WAITING_LINES = 4
-TURN_SECONDS = 1.0
-"""So long one looks for an answer before one looks at the clock. No turn counts for more: in one
-that takes longer everything stood still, as in a container that is paused, and the child could not
-go on, either."""
 
 
 class WorkerError(Exception):
@@ -101,6 +98,9 @@ class Worker:
         name: how messages call it.
         launcher: how it is started; default: with an overlay in this interpreter.
         start_seconds: added to the time of the first answer, which imports everything.
+
+    Attributes:
+        patience: with the answer that came last, or is waited for.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Worker:
         self.launcher: Launcher = launcher or Overlaid(root, mapping)
         self.start_seconds = start_seconds
         self._process: Any = None
-        self._waited = 0.0
+        self.patience = Patience(0.0)
 
     def __enter__(self) -> Worker:
         return self
@@ -137,7 +137,7 @@ class Worker:
         threading.Thread(
             target=_feed, args=(self._outbox, self._process.stdin), daemon=True
         ).start()
-        self._extra, self._waited = self.start_seconds, 0.0
+        self._extra = self.start_seconds
 
     def close(self) -> None:
         """End the child and all of its children."""
@@ -200,7 +200,7 @@ class Worker:
             self._start()
         number = self._send(scenario, args)
         self._left = MAX_ANSWER
-        self._waited = 0.0
+        self.patience = Patience(self.limits.seconds + self._extra)
         finished = False
         try:
             while True:
@@ -251,29 +251,20 @@ class Worker:
         Raises:
             WorkerError: nothing in time, or it has ended.
         """
-        allowed, raw = self.limits.seconds + self._extra, None
-        while raw is None and self._waited < allowed:
-            raw = self._one_turn(min(allowed - self._waited, TURN_SECONDS))
+        raw = None
+        while raw is None and self.patience.left > 0:
+            with self.patience.turn() as seconds, contextlib.suppress(queue.Empty):
+                raw = self._lines.get(timeout=seconds)
         if raw is None:
             self.launcher.ask(self._process)
             stack = self._stderr.text()[-3000:]
-            text = f"no answer after {allowed:g} s; it stood here:\n{stack}"
+            text = f"no answer after {self.patience.seconds:g} s; it stood here:\n{stack}"
             raise WorkerError("hang", text, self.name)
         if raw:
             return raw
         self.launcher.end(self._process)  # it may have closed its end and live on
         code = self._process.wait()
         raise WorkerError("died", f"exit code {code}\n{self._stderr.text()[-3000:]}", self.name)
-
-    def _one_turn(self, seconds: float) -> bytes | None:
-        """What comes within so many seconds; None if nothing does."""
-        begin = time.monotonic()
-        try:
-            return self._lines.get(timeout=seconds)
-        except queue.Empty:
-            return None
-        finally:
-            self._waited += min(time.monotonic() - begin, TURN_SECONDS)
 
 
 def _is_error(error: Any) -> bool:

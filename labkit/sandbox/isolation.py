@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from labkit.inside import child
+from labkit.inside.patience import until_ended
 from labkit.sandbox import namespaces
 
 AUTO = "auto"
@@ -201,7 +202,7 @@ class Namespaces(Rung):
         in there ends. Were the launcher killed, a program that gave up its parent would live on."""
         process.terminate()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(ENDING_SECONDS)
+            until_ended(process.wait, ENDING_SECONDS)
         super().end(process)
 
 
@@ -310,7 +311,7 @@ def why_not(rung: type[Rung], view: View, python: str) -> str:
     except OSError as error:
         return str(error)
     try:
-        out, err = process.communicate(timeout=PROBE_SECONDS)
+        out, err = until_ended(lambda most: process.communicate(timeout=most), PROBE_SECONDS)
     except subprocess.TimeoutExpired:
         return f"the probe did not end in {PROBE_SECONDS:g} s"
     finally:

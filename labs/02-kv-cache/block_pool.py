@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from mini_vllm.config.checks import require_at_least, require_flag
+
 
 @dataclass(slots=True, eq=False)
 class KVCacheBlock:
@@ -108,15 +110,16 @@ class BlockPool:
             out, it fills the unused ends of block tables and takes the writes of padding rows.
         enable_caching: whether full blocks stay findable by their hash.
 
+    Raises:
+        ValueError: for too few blocks, or an argument of another kind.
+
     Source: vllm/v1/core/block_pool.py#L149-L182 (BlockPool.__init__) @ v0.22.1
     """
 
     def __init__(self, num_gpu_blocks: int, enable_caching: bool = True) -> None:
-        if num_gpu_blocks < 2:
-            raise ValueError(
-                f"num_gpu_blocks is {num_gpu_blocks}; it must be at least 2, since block 0 is "
-                "the null block; raise it"
-            )
+        fix = "block 0 is the null block, and somebody needs another; raise it"
+        require_at_least("num_gpu_blocks", num_gpu_blocks, 2, fix)
+        require_flag("enable_caching", enable_caching)
         self.num_gpu_blocks = num_gpu_blocks
         self.enable_caching = enable_caching
         self.blocks = [KVCacheBlock(block_id) for block_id in range(num_gpu_blocks)]

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from mini_vllm.config.checks import require_at_least
 from mini_vllm.core.block_hash import BlockHasher
 from mini_vllm.core.block_pool import BlockPool, KVCacheBlock
 from mini_vllm.request import Request
@@ -59,6 +60,9 @@ class KVCacheManager:
         max_model_len: no request ever needs slots for more tokens than this.
         enable_caching: whether equal prefixes share blocks.
         hash_root: see :class:`~mini_vllm.core.block_hash.BlockHasher`.
+
+    Raises:
+        ValueError: for a size below its least, or an argument of another kind.
     """
 
     def __init__(
@@ -69,6 +73,8 @@ class KVCacheManager:
         enable_caching: bool = True,
         hash_root: bytes | None = None,
     ) -> None:
+        require_at_least("block_size", block_size, 1, "16 is usual")
+        require_at_least("max_model_len", max_model_len, 1, "raise it")
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.enable_caching = enable_caching

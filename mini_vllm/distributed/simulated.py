@@ -9,6 +9,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -16,9 +17,51 @@ from torch import Tensor
 
 from mini_vllm.distributed.parallel_state import GroupCoordinator
 
-WAIT_SECONDS = 20.0
-"""How long a rank waits for another before the run is given up: nobody sends any more."""
 R = TypeVar("R")
+
+
+class Crowd:
+    """All ranks of a run: how many compute. When nobody does, nobody sends any more, and those who
+    wait, wait in vain. No clock is asked, so a rank may be as slow as it likes.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self.lock = threading.Condition()
+        """Held by whoever looks at, or changes, anything that ranks share."""
+        self._num_busy = num_ranks
+
+    def rest(self) -> None:
+        """A rank has ended, or begins to wait."""
+        self._num_busy -= 1
+        if not self._num_busy:
+            self.lock.notify_all()
+
+    def wait(self, handover: Handover) -> bool:
+        """Return when a message has been handed over: True. Or when it never will be: False."""
+        if handover.is_over:
+            return True
+        handover.is_awaited = True
+        self.rest()
+        self.lock.wait_for(lambda: handover.is_over or not self._num_busy)
+        if not handover.is_over:  # whoever gives up is busy again
+            handover.is_awaited = False
+            self._num_busy += 1
+        return handover.is_over
+
+    def hand_over(self, handover: Handover) -> None:
+        """Whoever waits for this is busy again."""
+        handover.is_over = True
+        if handover.is_awaited:
+            self._num_busy += 1
+            self.lock.notify_all()
+
+
+@dataclass
+class Handover:
+    """Whether a message has been handed over, and whether a rank waits for that."""
+
+    is_over: bool = False
+    is_awaited: bool = False
 
 
 class Channel:
@@ -28,43 +71,46 @@ class Channel:
     the sender's. Neither side's work is done before, as on a network that stores nothing.
     """
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._begun: tuple[deque[tuple[Tensor, threading.Event]], ...] = deque(), deque()
+    def __init__(self, crowd: Crowd) -> None:
+        self._crowd = crowd
+        self._begun: tuple[deque[tuple[Tensor, Handover]], ...] = deque(), deque()
         """Receivers that wait for a sender, and senders that wait for a receiver."""
 
-    def begin(self, x: Tensor, is_sent: bool) -> threading.Event:
-        """One side begins; what is returned is set when the message has been handed over."""
-        with self._lock:
+    def begin(self, x: Tensor, is_sent: bool, about: str) -> Message:
+        """One side begins; ``about`` says what it waits for."""
+        with self._crowd.lock:
             mine, theirs = self._begun[is_sent], self._begun[not is_sent]
             if not theirs:
-                mine.append((x, threading.Event()))
-                return mine[-1][1]
-            other, over = theirs.popleft()
-        source, target = (x, other) if is_sent else (other, x)
-        if source.shape != target.shape:
-            raise ValueError(
-                f"a message of shape {list(source.shape)} comes to a tensor of {list(target.shape)}"
-            )
-        target.copy_(source)
-        over.set()
-        return over
+                handover = Handover()
+                mine.append((x, handover))
+                return Message(self._crowd, handover, about)
+            other, handover = theirs.popleft()
+            source, target = (x, other) if is_sent else (other, x)
+            if source.shape != target.shape:
+                raise ValueError(
+                    f"a message of shape {list(source.shape)} comes to a tensor of "
+                    f"{list(target.shape)}"
+                )
+            target.copy_(source)
+            self._crowd.hand_over(handover)
+        return Message(self._crowd, handover, about)
 
 
 class Message:
     """One side of a message that has begun."""
 
-    def __init__(self, over: threading.Event, about: str) -> None:
-        self._over, self._about = over, about
+    def __init__(self, crowd: Crowd, handover: Handover, about: str) -> None:
+        self._crowd, self._handover, self._about = crowd, handover, about
 
     def wait(self) -> None:
         """Return when the message has been handed over.
 
         Raises:
-            TimeoutError: if the other side does not begin.
+            TimeoutError: if the other side never begins, for every rank waits or has ended.
         """
-        if not self._over.wait(WAIT_SECONDS):
-            raise TimeoutError(f"{self._about}; that never happens: everybody waits")
+        with self._crowd.lock:
+            if not self._crowd.wait(self._handover):
+                raise TimeoutError(f"{self._about}; that never happens: everybody waits")
 
 
 class SimulatedGroup(GroupCoordinator):
@@ -83,12 +129,12 @@ class SimulatedGroup(GroupCoordinator):
         self.num_exchanged: dict[str, int] = {"all_reduce": 0, "all_gather": 0}
 
     def isend(self, x: Tensor, dst: int) -> Message:
-        over = self.channels[self.rank][dst].begin(x, is_sent=True)
-        return Message(over, f"rank {self.rank} waits until rank {dst} has received")
+        about = f"rank {self.rank} waits until rank {dst} has received"
+        return self.channels[self.rank][dst].begin(x, is_sent=True, about=about)
 
     def irecv(self, x: Tensor, src: int) -> Message:
-        over = self.channels[src][self.rank].begin(x, is_sent=False)
-        return Message(over, f"rank {self.rank} waits for a message from rank {src}")
+        about = f"rank {self.rank} waits for a message from rank {src}"
+        return self.channels[src][self.rank].begin(x, is_sent=False, about=about)
 
     def _exchange(self, x: Tensor) -> list[Tensor]:
         parts = [torch.empty_like(x) for _ in self.ranks]
@@ -142,7 +188,8 @@ def run_ranks(world_size: int, work: Callable[[SimulatedGroup], R]) -> list[R]:
         Exception: what a rank raised, the first in order of rank; a rank that only waited in vain
             for one that failed comes last.
     """
-    channels = [[Channel() for _ in range(world_size)] for _ in range(world_size)]
+    crowd = Crowd(world_size)
+    channels = [[Channel(crowd) for _ in range(world_size)] for _ in range(world_size)]
     results: list[Any] = [None] * world_size
     errors: list[BaseException] = []
 
@@ -152,6 +199,9 @@ def run_ranks(world_size: int, work: Callable[[SimulatedGroup], R]) -> list[R]:
                 results[rank] = work(SimulatedGroup(rank, channels))
         except BaseException as error:
             errors.append(error)
+        finally:
+            with crowd.lock:
+                crowd.rest()
 
     threads = [
         threading.Thread(target=run, args=(rank,), daemon=True) for rank in range(world_size)

@@ -34,8 +34,8 @@ def render_chat(
         continue_final_message: leave the last message open, for the model to go on with.
 
     Raises:
-        ValueError: for a message without a role, an argument or content of a wrong type, or no
-            template.
+        ValueError: for a message without a role, an argument or content of a wrong type, no
+            template, or one that fails.
     """
     if tokenizer is None:
         raise ValueError("messages need a tokenizer, and none is loaded; send token ids instead")
@@ -58,17 +58,25 @@ def render_chat(
             "false"
         )
     plain = [_plain(index, message) for index, message in enumerate(messages)]
-    if any(message["role"] == "developer" for message in plain):
-        plain = _known_roles(plain, tokenizer.get_chat_template(template, tools))
-    return tokenizer.apply_chat_template(
-        plain,
-        chat_template=template,
-        tools=tools,
-        add_generation_prompt=add_generation_prompt,
-        continue_final_message=continue_final_message,
-        tokenize=False,
-        **kwargs,
-    )
+    try:
+        if any(message["role"] == "developer" for message in plain):
+            plain = _known_roles(plain, tokenizer.get_chat_template(template, tools))
+        return tokenizer.apply_chat_template(
+            plain,
+            chat_template=template,
+            tools=tools,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tokenize=False,
+            **kwargs,
+        )
+    except ValueError:
+        raise
+    except Exception as error:  # a template is a program, and may fail in any way
+        raise ValueError(
+            f"the chat template fails with {type(error).__name__}: {error}; mend the template, or "
+            "send messages that it knows"
+        ) from error
 
 
 def _known_roles(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:

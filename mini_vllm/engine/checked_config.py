@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.config import EngineConfig, ModelConfig
+from mini_vllm.config.checks import require_one_of
+from mini_vllm.config.model import DTYPES
 from mini_vllm.model.config import load_config
 from mini_vllm.model.generation import default_sampling_params
 
@@ -25,6 +27,8 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
         ValueError: that names the file, for one that says what cannot be.
     """
     config = EngineConfig.from_kwargs(model, **options)
-    load_config(config.model.model, config.model.hf_overrides)
+    found = load_config(config.model.model, config.model.hf_overrides).dtype
+    if config.model.dtype == "auto":
+        require_one_of(f"{config.model.model}/config.json: dtype", found, DTYPES[1:])
     recommended_params(config.model)
     return config

@@ -15,7 +15,14 @@ import torch
 from mini_vllm.attention import AttentionBackend, get_backend
 from mini_vllm.model.checkpoint import check_dtype, read_header, weight_files
 from mini_vllm.model.config import ModelArgs, load_config
-from mini_vllm.model.layers import PLAIN, Build, QuantConfig, weights_dtype
+from mini_vllm.model.layers import (
+    PLAIN,
+    Build,
+    Linear,
+    QuantConfig,
+    UnquantizedLinearMethod,
+    weights_dtype,
+)
 from mini_vllm.model.layout import SINGLE, Parallel
 from mini_vllm.model.llama import LlamaForCausalLM
 from mini_vllm.model.loader import STACKED_PARAMS, load_weights
@@ -104,11 +111,18 @@ def compile_model(model: LlamaForCausalLM, backend: AttentionBackend) -> None:
     """Let `torch.compile` fuse the model's operations, in place. Attention is left out.
 
     The model is traced around the two calls of the backend, which read lengths as plain numbers
-    and would be traced anew for each. Sizes are dynamic, so that one compilation serves all steps.
+    and would be traced anew for each. So are products of quantised weights: packed numbers go
+    through operations that torch can run, but not trace with sizes that are dynamic. These are, so
+    that one compilation serves all steps.
     """
     for each in {backend, *(layer.self_attn.backend for layer in model.model.layers)}:
         for name in ("store", "forward"):
             setattr(each, name, torch.compiler.disable(getattr(each, name)))
+    for layer in model.modules():
+        if isinstance(layer, Linear) and not isinstance(
+            layer.quant_method, UnquantizedLinearMethod
+        ):
+            layer.forward = torch.compiler.disable(layer.forward)  # type: ignore[method-assign]
     model.model.compile(dynamic=True)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from mini_vllm.model.checkpoint_files import check_header, check_weight_map
-from mini_vllm.model.config import read_json
+from mini_vllm.model.config import check_no_pointer, read_json
 
 FLOATS = {
     "F64": torch.float64,
@@ -36,21 +36,51 @@ class TensorInfo:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """The checkpoint's files: those its index names, or `model.safetensors`."""
+    """The checkpoint's files: those its index names, or `model.safetensors`, or all there are.
+
+    Raises FileNotFoundError for one that is not there, ValueError for an index that cannot be
+    read, or for a tensor that is in two files: which of them counts, nobody can know.
+    """
     index = folder / "model.safetensors.index.json"
-    if not index.is_file():
-        files = sorted(folder.glob("*.safetensors"))
-        if not files:
-            raise FileNotFoundError(f"{str(folder)!r} has no .safetensors file")
-        return files
+    whole = folder / "model.safetensors"
+    if index.is_file():
+        files = _indexed_files(index)
+    else:
+        files = [whole] if whole.is_file() else sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(
+            f"{str(folder)!r} has no .safetensors file; download the weights in that format"
+        )
+    for file in files:
+        if not file.is_file():
+            raise FileNotFoundError(f"{file} is a folder, or a link to nothing; download it again")
+    if len(files) > 1:
+        _check_distinct(files)
+    return files
+
+
+def _indexed_files(index: Path) -> list[Path]:
     weight_map = read_json(index).get("weight_map")
     if not weight_map:
-        raise ValueError(f"{index} has no 'weight_map'")
+        raise ValueError(f"{index} has no 'weight_map'; download it again")
     names = sorted(set(check_weight_map(weight_map, index).values()))
     for name in names:
-        if not (folder / name).is_file():
-            raise FileNotFoundError(f"{index} names {name!r}, which is not in the folder")
-    return [folder / name for name in names]
+        if not (index.parent / name).is_file():
+            raise FileNotFoundError(
+                f"{index} names {name!r}, which is not in the folder; download it"
+            )
+    return [index.parent / name for name in names]
+
+
+def _check_distinct(files: list[Path]) -> None:
+    file_of: dict[str, Path] = {}
+    for file in files:
+        for name in read_header(file):
+            if (other := file_of.setdefault(name, file)) != file:
+                raise ValueError(
+                    f"{name!r} is in {other} and in {file}; a tensor must be in one file only; "
+                    "remove the file that does not belong to the checkpoint"
+                )
 
 
 def read_header(file: Path) -> dict[str, TensorInfo]:
@@ -61,6 +91,7 @@ def read_header(file: Path) -> dict[str, TensorInfo]:
     Raises ValueError that names the file, the bytes expected and the bytes found.
     """
     actual = file.stat().st_size
+    check_no_pointer(file)
     with file.open("rb") as stream:
         header_size = int.from_bytes(stream.read(8), "little")
         if actual < 8 or actual < 8 + header_size:

@@ -115,13 +115,17 @@ def load_config(folder: str | Path, overrides: Mapping[str, Any] | None = None) 
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise FileNotFoundError(f"model folder {str(folder)!r} does not exist")
+        is_there = "is a file; give its folder" if folder.is_file() else "does not exist"
+        raise FileNotFoundError(f"model folder {str(folder)!r} {is_there}")
     path = folder / "config.json"
     if not path.is_file():
         raise FileNotFoundError(
             f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
         )
-    args = ModelArgs.from_dict({**read_json(path), **(overrides or {})}, str(path))
+    config = with_overrides(read_json(path), overrides or {})
+    args = ModelArgs.from_dict(config, str(path))
+    if is_foreign(config):
+        raise ValueError(f"{path}: {unsupported(args.architectures)}")
     generation = folder / "generation_config.json"
     if not generation.is_file():
         return args
@@ -131,13 +135,41 @@ def load_config(folder: str | Path, overrides: Mapping[str, Any] | None = None) 
     return replace(args, eos_token_ids=tuple(dict.fromkeys(eos)))
 
 
+def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of a `config.json`, and others that count for more.
+
+    Old files say beside `rope_parameters` what new ones have inside it. There, too, an override
+    counts for more, under either name; what it leaves open stays as the file has it.
+    """
+    merged = {**config, **overrides}
+    if "rope_parameters" in overrides:  # it speaks of all that an old entry speaks of
+        merged["rope_scaling"] = overrides.get("rope_scaling")
+        return merged
+    rope = config.get("rope_parameters")
+    if not isinstance(rope, Mapping):
+        return merged
+    whole = rope.get("full_attention")  # of the layers that see everything
+    whole = whole if isinstance(whole, Mapping) else rope
+    kept = {name: whole[name] for name in BESIDE_ROPE if name in whole}
+    moved = {name: overrides[name] for name in BESIDE_ROPE if name in overrides}
+    if isinstance(overrides.get("rope_scaling"), Mapping):
+        merged["rope_scaling"] = {**kept, **moved, **overrides["rope_scaling"]}
+    elif moved:
+        new = {**whole, **moved}
+        merged["rope_parameters"] = new if whole is rope else {**rope, "full_attention": new}
+    return merged
+
+
+BESIDE_ROPE = ("rope_theta", "partial_rotary_factor")
+
+
 def rope_parameters(config: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any] | None]:
     """How positions turn heads, and how in layers with a window if that differs.
 
     One form for all spellings: `rope_parameters` (new, perhaps by layer type), or `rope_theta` with
-    `rope_scaling` and `rope_local_base_freq`.
+    `rope_scaling` and `rope_local_base_freq`. Of both, `rope_scaling` counts, as in transformers.
     """
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    given = config.get("rope_scaling") or config.get("rope_parameters") or {}
     if "full_attention" not in given:
         local = config.get("rope_local_base_freq")
         return _one_rope(config, given), _one_rope(config, {"rope_theta": local}) if local else None
@@ -179,8 +211,23 @@ def _as_list(value: int | list[int] | None) -> list[int]:
     return [] if value is None else [value] if isinstance(value, int) else list(value)
 
 
+LFS_POINTER = b"version https://git-lfs"
+"""How the file begins that git leaves in place of a large one."""
+
+
+def check_no_pointer(path: Path) -> None:
+    """Raises ValueError for what git has instead of a large file, until it is told to fetch it."""
+    with path.open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise ValueError(
+                f"{path} is a pointer of Git LFS, and not the file itself; run `git lfs pull` "
+                "in its folder, or download it"
+            )
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file. Raises ValueError that names the file if it is not one."""
+    check_no_pointer(path)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

@@ -49,9 +49,15 @@ def default_sampling_params(
                 "give a folder that has one, 'auto' or 'vllm'"
             )
     given |= override or {}
-    params = {ours: given[name] for name, ours in OURS.items() if given.get(name) is not None}
-    try:
-        SamplingParams(**params)
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}; or pass generation_config='vllm'") from error
+    params = {}
+    for name, ours in OURS.items():
+        if (value := given.get(name)) is None:
+            continue
+        try:
+            SamplingParams(**{ours: value})
+        except ValueError as error:
+            where = "override_generation_config" if name in (override or {}) else path
+            said = str(error).replace(ours, name, 1)  # as it is called there
+            raise ValueError(f"{where}: {said}; or pass generation_config='vllm'") from error
+        params[ours] = value
     return params

@@ -76,7 +76,8 @@ def check_names(targets: Iterable[str], found: Iterable[str], folder: Path, tied
     missing = sorted(set(targets) - set(found))
     if missing:
         raise ValueError(
-            f"{len(missing)} tensor(s) missing from {str(folder)!r}, first {missing[0]!r}"
+            f"{len(missing)} tensor(s) missing from {str(folder)!r}, first {missing[0]!r}; "
+            "is a file missing, or does config.json belong to other weights?"
         )
     unexpected = sorted(
         name

@@ -91,7 +91,7 @@ def split_config(
     for key in ("dtype", "torch_dtype", "eos_token_id"):
         if text.get(key) is None and config.get(key) is not None:
             text[key] = config[key]
-    rope: Any = text.get("rope_parameters") or text.get("rope_scaling") or {}
+    rope: Any = text.get("rope_scaling") or text.get("rope_parameters") or {}
     section = rope.get("mrope_section", [24, 20, 20]) if isinstance(rope, dict) else None
     _check_section(section, text["head_dim"], source)
     return text, _vision_args(config, tuple(section), source)  # type: ignore[arg-type]

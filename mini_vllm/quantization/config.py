@@ -510,7 +510,8 @@ def get_quantization_config(
     if method not in FORMATS:
         hint = "; quantise the original with `oneshot`" if method == "bitsandbytes" else ""
         raise ValueError(
-            f"config.json: quant_method is {method!r}; supported are {sorted(FORMATS)}{hint}"
+            f"{folder / 'config.json'}: quant_method is {method!r}; supported are "
+            f"{sorted(FORMATS)}{hint}"
         )
     if wanted is not None and wanted != method:
         raise ValueError(

@@ -64,19 +64,19 @@ def test_a_slow_engine_leaves_and_the_others_go_on(
 
 def test_a_process_that_does_not_answer_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     """The warm-up is answered, the round is not."""
-    code = "import time; print('BENCH ready', flush=True); time.sleep(60)"
+    code = "import time; print('BENCH ready', flush=True); time.sleep(600)"
     popen = bench_offline.subprocess.Popen
     monkeypatch.setattr(
         bench_offline.subprocess,
         "Popen",
         lambda words, **options: popen([sys.executable, "-c", code], **options),
     )
-    process = EngineProcess("hf", "tiny16", sys.executable, limit=5)
+    process = EngineProcess("hf", "tiny16", sys.executable, limit=300)
     process.limit = 0.3
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match="hf tiny16 took longer than 0 s"):
         process.run()
-    assert time.monotonic() - begun < 20
+    assert time.monotonic() - begun < 100
 
 
 def test_the_serving_benchmark_writes_flags_that_both_servers_read() -> None:

@@ -183,7 +183,7 @@ def test_an_interrupt_while_a_command_is_imported_is_one_line(tmp_path: Path) ->
     (tmp_path / "difflib.py").write_text("raise KeyboardInterrupt\n")
     words = [sys.executable, "-m", "labkit", "lab", "02"]
     env = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
-    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0 and done.stderr == "\nInterrupted.\n"
 
 
@@ -193,5 +193,5 @@ def test_the_script_of_a_wheel_takes_its_words_from_the_command_line() -> None:
     module, _, function = script["labkit"].partition(":")
     code = f"import sys; from {module} import {function}; sys.exit({function}())"
     words = [sys.executable, "-c", code, "no-such-command"]
-    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and "no command `no-such-command`" in done.stdout

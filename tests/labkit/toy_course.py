@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from labkit.course import sync
 from labkit.course.manifest import Course
 from labkit.course.root import ROOT
+from labkit.inside import child
 
 ENGINE = '''
 """A queue and a clamp."""
@@ -274,3 +278,16 @@ def rewrite(course: Course, name: str, body: str) -> None:
 
     text = lab(course).read_text(encoding="utf-8")
     lab(course).write_text(source.replace_body(text, name, body), encoding="utf-8")
+
+
+def noted_ends(monkeypatch: pytest.MonkeyPatch) -> list[child.Finished]:
+    """How each child that `child.run` waits for ends from now on: by itself, or by its limit."""
+    ended: list[child.Finished] = []
+    usual = child.run
+
+    def run(*args: Any) -> child.Finished:
+        ended.append(usual(*args))
+        return ended[-1]
+
+    monkeypatch.setattr(child, "run", run)
+    return ended

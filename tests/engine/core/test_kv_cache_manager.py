@@ -404,3 +404,16 @@ def test_check_integrity_sees_damage(damage: str) -> None:
         request.block_hashes.reverse()
     with pytest.raises(AssertionError):
         manager.check_integrity([request])
+
+
+@pytest.mark.parametrize("wrong", [0, -1, 1.5, "4", None, True])
+@pytest.mark.parametrize("name", ["num_gpu_blocks", "block_size", "max_model_len"])
+def test_sizes_are_whole_numbers(name: str, wrong: object) -> None:
+    sizes: dict[str, object] = {"num_gpu_blocks": 8, "block_size": 4, "max_model_len": 64}
+    with pytest.raises(ValueError, match=f"{name} is .*; it must be (at least|a whole number)"):
+        KVCacheManager(**(sizes | {name: wrong}))  # type: ignore[arg-type]
+
+
+def test_caching_is_on_or_off() -> None:
+    with pytest.raises(ValueError, match="enable_caching is 'no'; it must be True or False"):
+        KVCacheManager(8, 4, 64, enable_caching="no")  # type: ignore[arg-type]

@@ -97,3 +97,19 @@ def test_a_template_is_applied_to_messages(llm: LLM) -> None:
 def test_bytes_are_no_prompt(llm: LLM) -> None:
     with pytest.raises(ValueError, match=r"the prompt is b'hi'; it must be text"):
         llm.generate(b"hi", use_tqdm=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "template", ["{{", "{% for %}", "{{ x.y.z }}", "{{ 1 / 0 }}", '{{ raise_exception("no") }}']
+)
+def test_a_template_that_fails_is_blamed(template: str, llm: LLM) -> None:
+    own = llm.tokenizer.chat_template
+    chat = [{"role": "user", "content": "hi"}]
+    with pytest.raises(ValueError, match=r"the chat template fails with .*; mend the template"):
+        llm.chat(chat, use_tqdm=False, chat_template=template)
+    llm.tokenizer.chat_template = template
+    try:
+        with pytest.raises(ValueError, match=r"the chat template fails with .*; mend the template"):
+            llm.chat(chat, use_tqdm=False)
+    finally:
+        llm.tokenizer.chat_template = own

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from mini_vllm import LLM, bundled
@@ -468,3 +469,118 @@ def test_wrong_entry_of_a_tokenizer(name: str, tokenizer: Path) -> None:
                 num_refused += 1
                 assert str(tokenizer) in str(error) and len(str(error)) < 1000
     assert num_refused > 5
+
+
+# ------------------------------------------------------------------ which files count
+
+
+def load_error(folder: Path) -> str:
+    with pytest.raises((ValueError, FileNotFoundError)) as error:
+        load_model(folder)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("name", ["aa.safetensors", "consolidated.safetensors", "zz.safetensors"])
+def test_what_lies_beside_the_whole_model_is_not_its_weights(name: str, checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    save_file({key: torch.zeros_like(value) for key, value in tensors.items()}, checkpoint / name)
+    model = load_model(checkpoint)
+    assert all(torch.equal(view, tensors[key]) for key, view in weight_targets(model).items())
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_tensor_in_two_files(indexed: bool, checkpoint: Path) -> None:
+    tensors = load_file(checkpoint / "model.safetensors")
+    (checkpoint / "model.safetensors").unlink()
+    first, second, *_ = sorted(tensors)
+    rest = {key: value for key, value in tensors.items() if key != first}
+    save_file({first: tensors[first], second: tensors[second] * 0}, checkpoint / "a.safetensors")
+    save_file(rest, checkpoint / "b.safetensors")
+    if indexed:
+        weight_map = dict.fromkeys(rest, "b.safetensors") | {first: "a.safetensors"}
+        write(checkpoint, {"weight_map": weight_map}, "model.safetensors.index.json")
+    said = load_error(checkpoint)
+    assert f"'{second}' is in" in said and "a.safetensors and in" in said
+    assert "b.safetensors; a tensor must be in one file only; remove" in said
+
+
+def test_weights_that_are_no_file(checkpoint: Path) -> None:
+    file = checkpoint / "model.safetensors"
+    file.unlink()
+    assert "has no .safetensors file; download" in load_error(checkpoint)
+    file.symlink_to(checkpoint / "nowhere")
+    assert f"{file} is a folder, or a link to nothing; download it again" in load_error(checkpoint)
+    file.unlink()
+    file.mkdir()
+    assert f"{file} is a folder, or a link to nothing; download it again" in load_error(checkpoint)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_what_git_leaves_of_a_large_file(name: str, checkpoint: Path) -> None:
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 123456\n"
+    (checkpoint / name).write_text(pointer)
+    assert f"{name} is a pointer of Git LFS, and not the file itself" in load_error(checkpoint)
+
+
+def test_a_file_is_no_folder(checkpoint: Path) -> None:
+    assert "config.json' is a file; give its folder" in load_error(checkpoint / "config.json")
+
+
+# ------------------------------------------------------------------ two homes of one entry
+
+
+def rope_of(folder: Path, **overrides: Any) -> tuple[Any, ...]:
+    rope = load_config(folder, overrides).rope_parameters
+    return rope["rope_type"], rope["rope_theta"], rope.get("factor")
+
+
+@pytest.mark.parametrize("theta", [None, 7e5])
+@pytest.mark.parametrize("scaling", [None, "rope_type", "type"])
+@pytest.mark.parametrize("inside", [None, "default", "linear"])
+def test_of_two_entries_about_positions_the_one_counts_that_counts_in_transformers(
+    inside: str | None, scaling: str | None, theta: float | None, checkpoint: Path
+) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    given = {"rope_theta": theta} if theta else {}
+    if inside:
+        factor = {"factor": 2.0} if inside == "linear" else {}
+        given["rope_parameters"] = {"rope_type": inside, "rope_theta": 3e4, **factor}
+    if scaling:
+        given["rope_scaling"] = {scaling: "linear", "factor": 4.0}
+    plain = {key: config[key] for key in config if not key.startswith("rope_")}
+    write(checkpoint, {**plain, "model_type": "qwen3", **given})
+    theirs = transformers.AutoConfig.from_pretrained(checkpoint).rope_parameters
+    expected = theirs["rope_type"], theirs["rope_theta"], theirs.get("factor")
+    assert rope_of(checkpoint) == expected
+
+
+def test_an_override_counts_in_both_homes(checkpoint: Path) -> None:
+    config = json.loads((checkpoint / "config.json").read_text())
+    write(checkpoint, {**config, "rope_parameters": {"rope_type": "default", "rope_theta": 3e4}})
+    scaled = {"rope_type": "linear", "factor": 4.0}
+    assert rope_of(checkpoint, rope_theta=7e5) == ("default", 7e5, None)
+    assert rope_of(checkpoint, rope_scaling=scaled) == ("linear", 3e4, 4.0)
+    assert rope_of(checkpoint, rope_scaling=scaled, rope_theta=7e5) == ("linear", 7e5, 4.0)
+    old = {key: value for key, value in config.items() if not key.startswith("rope_")}
+    write(checkpoint, {**old, "rope_theta": 3e4, "rope_scaling": scaled})
+    new = {"rope_type": "default", "rope_theta": 5e5}
+    assert rope_of(checkpoint, rope_parameters=new) == ("default", 5e5, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"architectures": ["FooForCausalLM"]}, "architecture ['FooForCausalLM'] is not supported"),
+        ({"dtype": "float8"}, "dtype is 'float8'; it must be one of float32, bfloat16, float16"),
+        ({"quantization_config": {"quant_method": "foo"}}, "quant_method is 'foo'; supported are"),
+    ],
+    ids=["architecture", "dtype", "quantization"],
+)
+def test_the_file_is_named_before_anything_else_reads_it(
+    changes: dict[str, Any], said: str, tokenizer: Path
+) -> None:
+    config = json.loads((tokenizer / "config.json").read_text())
+    write(tokenizer, {**config, **changes})
+    with pytest.raises(ValueError) as error:
+        LLM(tokenizer)
+    assert f"{tokenizer / 'config.json'}: {said}" in str(error.value)

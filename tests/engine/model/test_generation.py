@@ -62,3 +62,11 @@ def test_what_is_wrong_is_named(folder: Path) -> None:
     (folder / "generation_config.json").write_text('{"top_p": 7}')
     with pytest.raises(ValueError, match=r"generation_config.json: top_p is 7.*'vllm'"):
         LLM(folder)
+
+
+def test_an_entry_is_named_as_it_is_called_where_it_stands(folder: Path) -> None:
+    (folder / "generation_config.json").write_text('{"max_new_tokens": 0}')
+    with pytest.raises(ValueError, match=r"generation_config.json: max_new_tokens is 0; it must"):
+        default_sampling_params(folder)
+    with pytest.raises(ValueError, match="override_generation_config: max_new_tokens is -1; it"):
+        default_sampling_params(folder, "vllm", {"max_new_tokens": -1})

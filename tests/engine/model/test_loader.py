@@ -161,7 +161,9 @@ def test_missing_folder_and_files(tmp_path: Path) -> None:
         f"{str(tmp_path)!r} has no config.json; give the folder of a Hugging Face checkpoint"
     )
     write_config(tmp_path)
-    assert error_of(tmp_path) == f"{str(tmp_path)!r} has no .safetensors file"
+    assert error_of(tmp_path) == (
+        f"{str(tmp_path)!r} has no .safetensors file; download the weights in that format"
+    )
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_config_that_is_not_json(tmp_path: Path) -> None:
 def test_index_without_a_map(checkpoint: Path) -> None:
     index = checkpoint / "model.safetensors.index.json"
     index.write_text("{}")
-    assert error_of(checkpoint) == f"{index} has no 'weight_map'"
+    assert error_of(checkpoint) == f"{index} has no 'weight_map'; download it again"
     index.write_text("nonsense")
     assert f"{index} is not valid JSON" in error_of(checkpoint)
 
@@ -258,5 +260,5 @@ def test_index_that_names_an_absent_file(checkpoint: Path) -> None:
     (checkpoint / "part-1.safetensors").unlink()
     assert error_of(checkpoint) == (
         f"{checkpoint / 'model.safetensors.index.json'} names 'part-1.safetensors', "
-        "which is not in the folder"
+        "which is not in the folder; download it"
     )

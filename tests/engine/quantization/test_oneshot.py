@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from mini_vllm import bundled
+from mini_vllm import LLM, SamplingParams, bundled
 from mini_vllm.entrypoints import info
 from mini_vllm.kernels import native
 from mini_vllm.model.build import load_model
@@ -318,3 +318,23 @@ def test_neither_a_second_time_nor_over_another(tmp_path: Path) -> None:
         oneshot(folder, tmp_path / "b", "W8A8")
     with pytest.raises(FileExistsError, match="exists; choose another output_dir"):
         oneshot("storyteller", tmp_path / "a", "W8A8")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", [None, "W4A16", "W8A16", "W8A8", "FP8_DYNAMIC", "int8", "fp8"])
+def test_a_compiled_model_says_what_the_plain_one_says(scheme: str | None, tmp_path: Path) -> None:
+    """With prompts of several lengths: what was traced for one has to serve the others, too."""
+    model: str | Path = "storyteller"
+    online = scheme if scheme in ("int8", "fp8") else None
+    if scheme and not online:
+        model = oneshot(model, tmp_path / "new", scheme)
+    usual = dict(dtype="float32", max_model_len=64, num_gpu_blocks=32, quantization=online)
+    greedy = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
+    prompts = [[300], PROMPT[:9], PROMPT[:33]]
+    found = []
+    for compiled in (False, True):
+        llm = LLM(model, compile_model=compiled, **usual)  # type: ignore[arg-type]
+        outputs = llm.generate(prompts, greedy, use_tqdm=False)
+        assert [output.error for output in outputs] == [None] * 3
+        found.append([output.outputs[0].token_ids for output in outputs])
+    assert found[0] == found[1]

@@ -21,6 +21,7 @@ from mini_vllm.structured_output.utils import (
     apply_token_bitmask_inplace,
     mask_rows,
 )
+from tests.engine.pace import PATIENCE
 
 LETTERS = [bytes([byte]) for byte in range(ord("a"), ord("z") + 1)] + [b""]
 EOS = 26
@@ -39,7 +40,7 @@ def add(
     params = SamplingParams(structured_outputs=structured, **options)
     request = Request(request_id, [1, 2], params, eos_token_id=EOS)
     manager.request_added(request)
-    manager.wait(5)
+    manager.wait(PATIENCE)
     return request
 
 
@@ -63,7 +64,7 @@ def test_a_request_waits_only_if_it_has_a_constraint(manager: StructuredOutputMa
 
 def test_a_failed_compilation_belongs_to_its_request(manager: StructuredOutputManager) -> None:
     bad, good = add(manager, "bad", ".*a.{20}"), add(manager, "good", "a")
-    manager.wait(5)
+    manager.wait(PATIENCE)
     assert not manager.is_ready(bad) and manager.is_ready(good)
     assert "needs more than" in manager.failures()["bad"] and "good" not in manager.failures()
     assert not bad.structured_output_request.is_grammar_ready
@@ -81,7 +82,7 @@ def test_only_left_recursion_is_left_to_the_library(grammar: str, message: str |
     manager = StructuredOutputManager(StructuredOutputsConfig(), lambda: TokenTable(LETTERS), [EOS])
     params = SamplingParams(structured_outputs=StructuredOutputsParams(grammar=grammar))
     manager.request_added(Request("r", [1, 2], params, eos_token_id=EOS))
-    manager.wait(20)
+    manager.wait(PATIENCE)
     assert manager.failures() == ({} if message is None else {"r": f"grammar {message}"})
 
 
@@ -95,7 +96,7 @@ def test_equal_constraints_compile_once(
         lambda *args, **kwargs: calls.append(1) or compile_rules(*args, **kwargs),
     )
     requests = [add(manager, str(number), "[a-c]{3}") for number in range(6)]
-    grammars = [request.structured_output_request.future.result(5) for request in requests]
+    grammars = [request.structured_output_request.future.result(PATIENCE) for request in requests]
     assert len(calls) == 1 and len({id(grammar) for grammar in grammars}) == 6
 
 

@@ -11,14 +11,9 @@ from labkit.process.worker import Program
 
 @pytest.fixture(autouse=True)
 def _warm(subject: Any, reference: Any) -> None:
-    """Each import is an answer of its own; after the first time it costs nothing. Ranks that wait
-    for each other in vain say so soon."""
+    """Each import is an answer of its own; after the first time it costs nothing."""
     for worker in (subject, reference):
         for package in ("torch", "mini_vllm.model.layers", "mini_vllm.engine.batch_queue"):
             p = Program()
             p.call("importlib:import_module", package)
             worker.run(p)
-        p = Program()
-        simulated = p.call("importlib:import_module", "mini_vllm.distributed.simulated")
-        p.set(simulated, "WAIT_SECONDS", 2.0)
-        worker.run(p)

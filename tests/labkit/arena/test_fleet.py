@@ -15,6 +15,7 @@ from labkit.arena.fleet.simulator import Link, Machines, prices_of, serve
 from labkit.arena.fleet.traces import TRACES, block_keys
 from labkit.arena.referee import RuleBroken
 from labkit.arena.workloads import Arrival
+from labkit.course.root import ROOT
 from mini_vllm.policies.fleet import (
     FLEET_POLICIES,
     FleetPolicy,
@@ -122,7 +123,7 @@ def test_the_link_was_measured_and_the_clock_is_near() -> None:
     """Calibrated against two engines in two processes (benchmarks/bench_link.py)."""
     link = load_link()
     assert 0 < link.trip < 0.1 and 0 < link.carried < 1e-3
-    data = json.loads(Path("benchmarks/results/arena/link.json").read_text(encoding="utf-8"))
+    data = json.loads((ROOT / "benchmarks/results/arena/link.json").read_text(encoding="utf-8"))
     assert data["median_error"]["first_token"] < 0.1 and "processor" in data["machine"]
 
 

@@ -67,7 +67,7 @@ def test_a_plot_whose_values_are_not_made_yet_is_one_line_and_no_picture() -> No
     first = next(cell for cell in node.cells if cell.cell_type == "code")
     node.cells = [first, *map(nbformat.v4.new_code_cell, (plot, elsewhere, logged))]
     client = NotebookClient(
-        node, timeout=60, kernel_name="python3", allow_errors=True,
+        node, timeout=300, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(phase.folder)}},
     )  # fmt: skip
     client.execute()
@@ -95,7 +95,7 @@ def test_what_an_unfinished_cell_left_out_is_one_line_in_the_given_cells_below_i
     again = nbformat.v4.new_code_cell(plot.source)
     node.cells = [code[0], open_answer, plot, mine, ended, again]
     client = NotebookClient(
-        node, timeout=60, kernel_name="python3", allow_errors=True,
+        node, timeout=300, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(phase.folder)}},
     )  # fmt: skip
     client.execute()
@@ -121,7 +121,7 @@ def test_a_plot_of_what_no_cell_has_filled_is_left_out() -> None:
     node.cells += map(nbformat.v4.new_code_cell, ("rates[4] = 90", plot.source, "rates.clear()"))
     node.cells.append(nbformat.v4.new_code_cell(plot.source))
     client = NotebookClient(
-        node, timeout=60, kernel_name="python3", allow_errors=True,
+        node, timeout=300, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(phase.folder)}},
     )  # fmt: skip
     client.execute()
@@ -145,7 +145,7 @@ def test_a_given_cell_that_fails_with_the_learners_functions_is_told_in_short(
     node = nbformat.v4.new_notebook()
     node.cells = [code[0], nbformat.v4.new_code_cell(GIVES_NONE), plot]
     client = NotebookClient(
-        node, timeout=60, kernel_name="python3", allow_errors=True,
+        node, timeout=300, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(phase.folder)}},
     )  # fmt: skip
     client.execute()
@@ -195,7 +195,7 @@ def test_what_a_learners_function_raises_is_told_with_its_own_line(
     )
     node.cells = list(map(nbformat.v4.new_code_cell, cells))
     client = NotebookClient(
-        node, timeout=60, kernel_name="python3", allow_errors=True,
+        node, timeout=300, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(tmp_path)}},
     )  # fmt: skip
     client.execute()

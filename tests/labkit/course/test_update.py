@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer import Exit
 
-from labkit.course import sync
+from labkit.course import source, sync
 from labkit.course import update as update_module
 from labkit.course.files import git as asked
 from labkit.course.manifest import Course
@@ -87,6 +87,26 @@ def test_committed_work_beside_a_changed_line_is_merged_and_committed(clone: Clo
     assert (clone.mine.root / "toy/fifo.py").read_text() == (
         clone.origin / "toy/fifo.py"
     ).read_text()
+
+
+def test_marks_of_a_merge_are_not_committed(
+    clone: Clone, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commit has the learner's file as she committed it; only the folder has the marks."""
+    mine = lab(clone.mine).read_text().replace("Tokens that fit:", "Mine.")
+    lab(clone.mine).write_text(mine)
+    clone.commit()
+    clone.publish(NEWER)
+    monkeypatch.setenv("LABKIT_ROOT", str(clone.mine.root))
+    with pytest.raises(Exit):
+        update_command()
+    said = capsys.readouterr().out
+    line = source.unresolved_merge(lab(clone.mine).read_text())
+    assert line and f"1 place is marked <<<<<<< yours, the first in line {line}" in said
+    assert "next: make lab-00 shows the first marked place" in said
+    assert asked(clone.mine.root, "show", "HEAD:labs/00-toy/fifo.py") == mine, "as she wrote it"
+    assert asked(clone.mine.root, "diff", "--name-only") == "labs/00-toy/fifo.py\n"
+    assert asked(clone.mine.root, "rev-parse", "-q", "--verify", "MERGE_HEAD") is None
 
 
 def test_what_is_committed_and_what_is_not_both_stay(clone: Clone) -> None:
@@ -259,8 +279,8 @@ def test_a_remote_that_does_not_answer_is_not_waited_for(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"git://127.0.0.1:{silent.getsockname()[1]}/x"
         git(clone.mine.root, "remote", "set-url", "origin", address)
-        monkeypatch.setattr("labkit.course.files.GIT_SECONDS", 0.5)
-        assert "`git fetch` did not end within 0.5 s" in refusal(clone)
+        monkeypatch.setattr("labkit.course.files.GIT_SECONDS", 5)
+        assert "`git fetch` did not end within 5 s" in refusal(clone)
 
 
 def test_an_undone_update_can_be_made_again(

@@ -299,7 +299,7 @@ def test_the_command_writes_after_each_part(
 def test_without_a_gpu_it_says_so_and_writes_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "labkit", "gpu-report", "--out", str(tmp_path / "report")],
-        env=os.environ | NO_GPU, cwd=ROOT, capture_output=True, text=True, timeout=120,
+        env=os.environ | NO_GPU, cwd=ROOT, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     assert done.returncode == 1, done.stdout
     assert "needs a CUDA device" in done.stderr and "nothing was written" in done.stderr

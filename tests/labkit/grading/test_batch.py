@@ -233,7 +233,7 @@ def test_twelve_submissions_of_which_eight_are_broken(tmp_path: Path) -> None:
     assert {name for name, r in results.items() if r.passed} == {"ada", "lea"}
     assert {name for name, r in results.items() if batch.why_broken(r)} == BROKEN
     assert all(result.status == "graded" for result in results.values())
-    assert "12 submissions: 2 passed, 8 broken" in done.stdout
+    assert "12 submissions: 2 passed, 2 did not, 8 broken" in done.stdout
     for name in BROKEN:
         assert f"  {name}: " in done.stdout
     assert results["cid"].earned < results["ada"].earned == 40
@@ -242,14 +242,15 @@ def test_twelve_submissions_of_which_eight_are_broken(tmp_path: Path) -> None:
     assert rows["ada"]["earned"] == "40"
     assert "request.py" in rows["dan"]["problem"]
 
-    begun = time.monotonic()
+    before = {path.stem: path.read_bytes() for path in out.glob("*.json")}
     shutil.rmtree(folder / "ada")
     hand_in(folder, {"ada": with_body("return True")})
     again = grade_class(folder, out)
     assert "11 of 12 are done already" in again.stdout
     assert not load(out / "ada.json").passed
     assert load(out / "ada.json").seed.value == 7
-    assert time.monotonic() - begun < 60
+    after = {path.stem: path.read_bytes() for path in out.glob("*.json")}
+    assert {name for name in after if after[name] != before[name]} == {"ada"}
 
 
 def test_a_phase_without_its_suite_is_refused(tmp_path: Path) -> None:
@@ -336,7 +337,7 @@ def test_a_grader_that_is_stopped_leaves_no_process_and_no_folder(
         grader = subprocess.Popen(
             words, cwd=ROOT, env=env, stdout=said, stderr=said, preexec_fn=hear_signals
         )
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (workers := list(aside.glob("**/scratch"))) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert workers, (tmp_path / "said").read_text()
@@ -344,7 +345,7 @@ def test_a_grader_that_is_stopped_leaves_no_process_and_no_folder(
     processes = started(grader.pid)
     grader.send_signal(getattr(signal, name))
     begin = time.monotonic()
-    code = grader.wait(60)
+    code = grader.wait(300)
     while any(map(lives, processes)) and time.monotonic() - begin < 40:
         time.sleep(0.05)
     assert processes and not any(map(lives, processes))

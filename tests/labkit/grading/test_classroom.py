@@ -69,7 +69,7 @@ class Runner:
         }
         done = subprocess.run(
             ["bash", "-e", str(script)],
-            cwd=self.tree, env=env, capture_output=True, text=True, timeout=200,
+            cwd=self.tree, env=env, capture_output=True, text=True, timeout=600,
         )  # fmt: skip
         lines = output.read_text(encoding="utf-8").splitlines()
         self.outputs[step.get("id", "")] = dict(line.split("=", 1) for line in lines)

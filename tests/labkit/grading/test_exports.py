@@ -104,6 +104,11 @@ def test_gradescope_holds_documented_fields_only(result: GradeResult) -> None:
     json.dumps(document)
 
 
+def test_of_a_task_that_could_not_run_no_tests_are_counted(result: GradeResult) -> None:
+    group = replace(result.groups[1], passed=0, total=0, kind="cannot import")
+    assert exports.comment(group) == "No hidden test ran: cannot import. Guesses."
+
+
 def test_gradescope_names_no_hidden_test(result: GradeResult) -> None:
     text = json.dumps(exports.gradescope(result))
     assert "test_00_2_y" not in text
@@ -273,6 +278,8 @@ def test_the_command_reads_a_folder_for_a_table(result: GradeResult, tmp_path: P
         (["pdf", "result.json"], "format is 'pdf'; it must be one of gradescope"),
         (["junit", "gone.json"], "gone.json"),
         (["csv", "."], "holds no *.json"),
+        (["csv", "gone"], "gone"),
+        (["junit", "."], "is a folder; junit takes one result of it, such as NAME.json"),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(

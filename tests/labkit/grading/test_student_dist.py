@@ -185,7 +185,7 @@ def labkit(tree: Path, *words: str) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("LAB", "LABKIT_ROOT", "PYTHONPATH")}
     return subprocess.run(
         [sys.executable, "-m", "labkit", *words],
-        cwd=tree, env=env, capture_output=True, text=True, timeout=200,
+        cwd=tree, env=env, capture_output=True, text=True, timeout=600,
     )  # fmt: skip
 
 

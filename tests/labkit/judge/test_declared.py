@@ -26,3 +26,12 @@ def test_a_value_that_a_generator_returns_reaches_nobody(mine: str, line: int) -
     nodes = [ast.parse(text).body[0] for text in (mine, GIVEN)]
     said = list(declared._differences("parts", *nodes))  # type: ignore[arg-type]
     assert [f"line {line} " in sentence for sentence in said] == ([True] if line else [])
+
+
+@pytest.mark.parametrize(("promised", "wrong"), [("list[int]", True), ("Iterator[int]", False)])
+def test_who_promises_one_after_the_other_may_be_a_generator(promised: str, wrong: bool) -> None:
+    texts = (f"def each(n) -> {promised}:\n    {line}\n" for line in ("yield n", "return f(n)"))
+    nodes = [ast.parse(text).body[0] for text in texts]
+    said = list(declared._differences("each", *nodes))  # type: ignore[arg-type]
+    assert [sentence for sentence in said if "has a `yield`" in sentence] == said
+    assert bool(said) == wrong

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import threading
 import typing
 from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ async def waits_and_gives_a_number() -> int:
 def on_a_thread(function: Callable[[], object]) -> None:
     thread = threading.Thread(target=function)
     thread.start()
-    thread.join(timeout=10)
+    thread.join(timeout=300)
 
 
 NAMES = (
@@ -90,6 +91,51 @@ def test_threads_generators_and_coroutines_are_looked_at(
 def test_what_keeps_its_promise_is_no_fault(runs: Callable[[], object]) -> None:
     assert return_types.wrong_return(SimpleNamespace(runtest=runs), WATCHED) is None
     assert threading.getprofile() is None
+
+
+@dataclasses.dataclass
+class Batch:
+    positions: NDArray[np.int64]
+    size: int
+
+
+def gives(value: Any, promised: Any) -> Callable[[], Any]:
+    """A function that promises something and returns `value`, under a name that is watched."""
+
+    def gives_text() -> Any:
+        return value
+
+    gives_text.__annotations__["return"] = promised
+    gives_text.__code__ = gives_text.__code__.replace(co_qualname="gives_text")
+    return gives_text
+
+
+ZEROS = np.zeros(2, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("value", "promised", "inside"),
+    [
+        (Batch([0], 1), Batch, "its `positions` is of type list"),  # type: ignore[arg-type]
+        (Batch(ZEROS, 1), Batch, ""),
+        (Batch(ZEROS, ZEROS[0]), Batch, ""),
+        ([3, "4"], list[int], "its item 1 is of type str"),
+        ([ZEROS[0], True], list[int], ""),
+        ([ZEROS], list[int] | None, "its item 0 is of type ndarray"),
+        ((1,), tuple[int, int], "it has 1 parts, not 2"),
+        ((1, None), tuple[int, str], "its part 1 is of type NoneType"),
+        ((1, 2, 3), tuple[int, ...], ""),
+        (((1, "2"),), tuple[Any, ...], ""),
+    ],
+)
+def test_the_parts_of_a_value_are_looked_at(
+    value: Any, promised: Any, inside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list of tensors, or a batch of lists, looks as it should from outside."""
+    function = gives(value, promised)
+    monkeypatch.setitem(globals(), "gives_text", function)
+    found = return_types.wrong_return(SimpleNamespace(runtest=function), WATCHED)
+    assert (found["inside"] if found else "") == inside
 
 
 def test_it_ends_at_the_first_wrong_type() -> None:

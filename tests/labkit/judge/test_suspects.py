@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from labkit.course.manifest import Course, Exercise, Phase
+from labkit.course.root import ROOT
 from labkit.course.state import State
 from labkit.judge import diagnose
 from labkit.judge.public import Test as Judged
-from labkit.judge.suspects import by_suspicion, place_to_edit
+from labkit.judge.suspects import by_suspicion, calls_of, place_to_edit
 from labkit.learner.commands import current_task, function_at
 from tests.labkit.learner.test_commands import says, screen
 from tests.labkit.toy_course import lab, make_course, rewrite, solve
@@ -47,16 +48,31 @@ def ran(name: str, outcome: str, *entered: str) -> Judged:
 def test_first_is_what_failing_tests_reach_and_passing_ones_do_not(
     toy: Course, others: list[Judged], order: list[str]
 ) -> None:
-    """Of equal ones the later, which mostly calls the earlier."""
+    """Of equal ones the later."""
+    phase, exercise = task_of(toy)
+    failed = ran("a", "failed", "Fifo.head", "Fifo.drain")
+    calls = calls_of(phase, exercise)
+    assert by_suspicion(failed, [failed, *others], exercise, calls) == order
+
+
+def test_of_equal_ones_the_one_that_calls_the_others_comes_first(toy: Course) -> None:
+    """Its tests come to all of them; the manifest names them in any order."""
     _, exercise = task_of(toy)
     failed = ran("a", "failed", "Fifo.head", "Fifo.drain")
-    assert by_suspicion(failed, [failed, *others], exercise) == order
+    calls = {"Fifo.head": {"Fifo.drain"}, "Fifo.drain": set[str]()}
+    assert by_suspicion(failed, [failed], exercise, calls) == ["Fifo.head", "Fifo.drain"]
+    course = Course(ROOT)
+    phase = course.phase("05")
+    calls = calls_of(phase, phase.exercise("1"))
+    assert calls["InputBatch.add_request"] == {"InputBatch._take_row", "InputBatch.append_blocks"}
+    assert calls["InputBatch._take_row"] == set()
 
 
 def test_what_a_failing_test_never_reached_is_no_suspect(toy: Course) -> None:
     phase, exercise = task_of(toy)
     tests = [ran("a", "failed", "Fifo.head"), ran("b", "failed", "Fifo.drain")]
-    assert by_suspicion(tests[0], tests, exercise) == ["Fifo.head"]
+    calls = calls_of(phase, exercise)
+    assert by_suspicion(tests[0], tests, exercise, calls) == ["Fifo.head"]
     assert place_to_edit(phase, exercise, tests).endswith("(Fifo.head)")
     assert place_to_edit(phase, exercise, [ran("a", "passed")]).endswith(
         "(Fifo.head or Fifo.drain)"
@@ -144,3 +160,61 @@ def test_a_returned_value_is_named_with_its_article(toy: Course) -> None:
     assert diagnose.explain(test, phase) == [
         "Fifo.drain returned an int; its signature promises list[int]."
     ]
+
+
+SLIP = """
+taken = []
+for _ in range(number):
+    taken.append(self.items.popleft())
+    return taken
+return taken
+"""
+
+
+def test_a_slip_is_told_and_led_to(toy: Course) -> None:
+    """What the test shows is its consequence: one item of two."""
+    solve(toy)
+    rewrite(toy, "Fifo.drain", SLIP)
+    number = lab(toy).read_text().splitlines().index("            return taken") + 1
+    says(
+        " ".join(screen(toy)[0].split()),
+        f"In Fifo.drain, the `return` in line {number} ends the loop of line {number - 2}",
+        f"next: edit labs/00-toy/fifo.py:{number} (Fifo.drain)",
+    )
+
+
+@pytest.mark.parametrize("refuses", ["assert 0, self.items", "raise ValueError(self.items)"])
+def test_who_refuses_is_not_who_was_wrong(toy: Course, refuses: str) -> None:
+    """An `assert` says what its caller got wrong, as a `raise` does."""
+    phase, exercise = task_of(toy)
+    solve(toy)
+    rewrite(toy, "Fifo.head", refuses)
+    rewrite(toy, "Fifo.drain", "return [self.head for _ in range(number)]")
+    lines = lab(toy).read_text().splitlines()
+    calls = next(n for n, line in enumerate(lines, 1) if "return [self.head" in line)
+    inside = next(n for n, line in enumerate(lines, 1) if refuses in line)
+    test = ran("a", "failed", "Fifo.head", "Fifo.drain")
+    frames = [(calls, "Fifo.drain"), (inside, "Fifo.head")]
+    test.detail["frames"] = [(str(lab(toy)), line, name) for line, name in frames]
+    assert place_to_edit(phase, exercise, [test]).endswith(f":{calls} (Fifo.drain)")
+
+
+def test_a_task_of_which_nothing_is_written_has_not_failed(toy: Course) -> None:
+    """Its tests fail because of what an earlier task returns."""
+    rewrite(toy, "clamp", "raise TypeError(wanted)")
+    tests = toy.root / "tests/public/00-toy/test_toy.py"
+    text = tests.read_text()
+    at = text.index("def test_00_2_head_is_oldest")
+    uses = 'def test_00_2_clamped():\n    """Clamped."""\n    clamp(1, 2, 3)\n\n\n'
+    tests.write_text(text[:at] + uses + text[at:])
+    text = screen(toy)[0]
+    says(text, "✗ 00.1", "○ 00.2", "(clamp), then make lab-00")
+    assert "✗ 00.2" not in text
+
+
+def test_a_comprehension_is_named_as_the_function_around_it(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "taken = lambda: self.items.missing\nreturn [taken() for _ in 'ab']")
+    text = screen(toy)[0]
+    says(text, "in Fifo.drain, labs", "(Fifo.drain), then make lab-00")
+    assert "<locals>" not in text

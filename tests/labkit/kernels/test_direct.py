@@ -45,7 +45,7 @@ def run(tmp_path: Path, text: str) -> str:
     env = overlay.environment(ROOT, {STORE_KV.module: str(file)}, os.environ)
     done = subprocess.run(
         [sys.executable, "-c", CHILD], env=env | {"TRITON_INTERPRET": "1"}, cwd=ROOT,
-        capture_output=True, text=True, timeout=120,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     return done.stdout + done.stderr
 

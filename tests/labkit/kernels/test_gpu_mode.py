@@ -148,7 +148,7 @@ def run_case_on_cpu(spec: str, case: str, source: str) -> dict[str, object]:
     """`on_gpu.run_case` as it is, with the interpreter in the GPU's place."""
     env = dict(os.environ) | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(find_root())}
     words = [sys.executable, "-c", CASE_ON_CPU, spec, case]
-    done = subprocess.run(words, input=source, env=env, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(words, input=source, env=env, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     answer: dict[str, object] = json.loads(done.stdout)
     return answer

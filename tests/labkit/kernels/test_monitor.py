@@ -69,7 +69,7 @@ def run() -> Iterator[Run]:
 
     yield ask
     child.stdin.close()
-    child.wait(10)
+    child.wait(300)
 
 
 def only(seen: dict[str, Any], kind: str) -> dict[str, Any]:
@@ -622,7 +622,7 @@ def test_what_is_printed_in_a_loop_ends_after_some_hundred_times() -> None:
         [sys.executable, str(Path(__file__).with_name("toys.py"))],
         input=json.dumps(request) + "\n",
         env=os.environ | {"TRITON_INTERPRET": "1", "PYTHONPATH": str(ROOT)},
-        capture_output=True, text=True, timeout=60,
+        capture_output=True, text=True, timeout=300,
     )  # fmt: skip
     *printed, said, answer = done.stdout.splitlines()
     assert len(printed) == 500

@@ -973,7 +973,7 @@ def test_pytest_typed_among_one_s_own_files_says_who_judges_them(folder: str, co
     words = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
     base = {k: v for k, v in os.environ.items() if not k.startswith(("LABKIT", "PYTEST"))}
     done = subprocess.run(
-        words, cwd=ROOT / folder, env=base, capture_output=True, text=True, timeout=100
+        words, cwd=ROOT / folder, env=base, capture_output=True, text=True, timeout=300
     )
     assert f"`{command}` judges your files" in done.stdout, done.stdout
 

@@ -27,9 +27,22 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
         ("async def each():\n    yield 1\n    return 2", "gives each value by a `yield`"),
         ("def both(a, a): ...", "duplicate argument 'a'"),
         ("def mixed():\n    if 1:\n\tpass", "indent with four blanks everywhere"),
+        ("def far():\n    a = 1\n      b = 2", "further to the right than the one above it"),
+        ("def none():\npass", "begins four blanks further to the right"),
+        ("def odd():\n    if 1:\n        pass\n      pass", "count its blanks"),
         ("from __future__ import annotations", "which must be the first: move it below"),
     ],
-    ids=["await", "return", "async generator", "argument", "tabs", "future"],
+    ids=[
+        "await",
+        "return",
+        "async generator",
+        "argument",
+        "tabs",
+        "further",
+        "block",
+        "unindent",
+        "future",
+    ],
 )
 def test_what_only_the_compiler_finds_is_no_python_either(
     toy: Course, line: str, said: str

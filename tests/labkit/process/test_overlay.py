@@ -20,7 +20,7 @@ def run(
     from labkit.course.manifest import Course
 
     mapping = overlay.mapping_for(Course(root).ready, choice)
-    return child.run(["-c", code], overlay.environment(root, mapping, env), child.Limits(10), root)
+    return child.run(["-c", code], overlay.environment(root, mapping, env), child.Limits(60), root)
 
 
 def test_the_learners_file_stands_in_and_the_reference_does_not(tmp_path: Path) -> None:
@@ -114,12 +114,12 @@ def test_lab_must_be_labs_or_reference(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_limits_hold_and_a_hang_comes_back_with_its_stack(tmp_path: Path) -> None:
     env = overlay.environment(tmp_path, {})
-    hang = child.run(["-c", "def spin():\n    while True: pass\nspin()"], env, child.Limits(1))
+    hang = child.run(["-c", "def spin():\n    while True: pass\nspin()"], env, child.Limits(5))
     assert hang.timed_out
     assert "in spin" in hang.stderr
-    memory = child.run(["-c", "x = bytearray(2 << 30)"], env, child.Limits(10, memory_mb=512))
+    memory = child.run(["-c", "x = bytearray(2 << 30)"], env, child.Limits(60, memory_mb=512))
     assert "MemoryError" in memory.stderr
     code = f"open({str(tmp_path / 'big')!r}, 'wb').write(bytes(3 << 20))"
-    assert "File too large" in child.run(["-c", code], env, child.Limits(10, file_mb=1)).stderr
-    spam = child.run(["-c", "print('x' * (1 << 22))"], env, child.Limits(10))
+    assert "File too large" in child.run(["-c", code], env, child.Limits(60, file_mb=1)).stderr
+    spam = child.run(["-c", "print('x' * (1 << 22))"], env, child.Limits(60))
     assert len(spam.stdout) == child.OUTPUT_BYTES

@@ -32,7 +32,7 @@ def server() -> Iterator[None]:
     assert child.spawn is usual
 
 
-def run(code: str, seconds: float = 20, **variables: str) -> child.Finished:
+def run(code: str, seconds: float = 60, **variables: str) -> child.Finished:
     env = overlay.environment(ROOT, {}) | variables
     return child.run(["-c", code], env, Limits(seconds), ROOT)
 
@@ -40,7 +40,7 @@ def run(code: str, seconds: float = 20, **variables: str) -> child.Finished:
 def test_words_environment_and_folder_arrive(tmp_path: Path) -> None:
     (tmp_path / "hello.py").write_text("import sys, os; print(sys.argv[1:], os.environ['NAME'])")
     env = overlay.environment(ROOT, {}) | {"NAME": "Ada"}
-    done = child.run(["-m", "hello", "a", "b"], env, Limits(20), tmp_path)
+    done = child.run(["-m", "hello", "a", "b"], env, Limits(60), tmp_path)
     assert (done.code, done.stdout, done.stderr) == (0, "['a', 'b'] Ada\n", "")
 
 
@@ -72,12 +72,12 @@ def test_an_overlay_is_in_place(tmp_path: Path) -> None:
     file = tmp_path / "request.py"
     file.write_text("mine = True\n")
     env = overlay.environment(ROOT, {"mini_vllm.request": str(file)})
-    done = child.run(["-c", "import mini_vllm.request as r; print(r.mine)"], env, Limits(20), ROOT)
+    done = child.run(["-c", "import mini_vllm.request as r; print(r.mine)"], env, Limits(60), ROOT)
     assert done.stdout == "True\n"
 
 
 def test_an_endless_loop_is_asked_where_it_stands_and_ended() -> None:
-    done = run("def stuck():\n    while True: pass\nstuck()", seconds=1)
+    done = run("def stuck():\n    while True: pass\nstuck()", seconds=5)
     assert done.timed_out
     assert "in stuck" in done.stderr
 
@@ -97,7 +97,7 @@ def test_threads_are_waited_for_and_idle_pools_end() -> None:
 def test_limits_bind() -> None:
     env = overlay.environment(ROOT, {})
     words = ["-c", "bytearray(4 << 30)"]
-    assert "MemoryError" in child.run(words, env, Limits(20, memory_mb=2048), ROOT).stderr
+    assert "MemoryError" in child.run(words, env, Limits(60, memory_mb=2048), ROOT).stderr
 
 
 def test_children_of_children_are_forked_too() -> None:
@@ -105,7 +105,7 @@ def test_children_of_children_are_forked_too() -> None:
         "from labkit.inside import child; from labkit.process import overlay;"
         "from pathlib import Path;"
         "words = ['-c', 'import sys; print(1 + 1, \"torch\" in sys.modules)'];"
-        "done = child.run(words, overlay.environment(Path('.'), {}), child.Limits(20));"
+        "done = child.run(words, overlay.environment(Path('.'), {}), child.Limits(60));"
         "print(done.stdout, done.code)"
     )
     assert run(code).stdout == "2 True\n 0\n"

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,14 @@ from hypothesis import strategies as st
 
 from labkit.course.root import ROOT
 from labkit.inside import child, plain
+from labkit.inside.patience import Patience
 from labkit.judge.hidden_suite import run_hidden
 from labkit.process import overlay
 from labkit.process.worker import Program, Worker, WorkerError
 from tests.labkit.toy_course import make_course, rewrite, solve, write
 
+SECONDS = 60.0
+"""For an answer: far more than it takes, since a busy machine must not be taken for a hang."""
 ODD = '''
 """Things that a worker must survive."""
 
@@ -100,7 +104,7 @@ def read():
 
 def fork():
     if os.fork() == 0:
-        time.sleep(60)
+        time.sleep(600)
     return "forked"
 
 
@@ -137,7 +141,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def worker(root: Path) -> Iterator[Worker]:
-    limits = child.Limits(seconds=1.5, memory_mb=1024)
+    limits = child.Limits(seconds=SECONDS, memory_mb=1024)
     with Worker(root, {}, limits, "toy") as made:
         yield made
 
@@ -241,12 +245,17 @@ def test_what_leaves_no_answer_ends_the_child(worker: Worker) -> None:
     assert call(worker, "read") == ""
 
 
-def test_a_hang_is_reported_with_its_stack_and_not_waited_for(worker: Worker) -> None:
+def test_a_hang_is_reported_with_its_stack_and_not_waited_for(
+    worker: Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(worker, "five") == {"!type": "Five"}
+    monkeypatch.setattr(worker, "limits", replace(worker.limits, seconds=1.5))
     begin = time.monotonic()
     with pytest.raises(WorkerError, match=r"hang.*no answer after 1.5 s") as caught:
         call(worker, "spin")
     assert "in spin" in str(caught.value)
     assert time.monotonic() - begin < 30
+    monkeypatch.undo()
     assert call(worker, "five") == {"!type": "Five"}
 
 
@@ -261,11 +270,11 @@ def test_a_value_that_holds_itself_is_an_error_not_a_crash(worker: Worker) -> No
 
 
 def test_grandchildren_end_with_the_worker(root: Path) -> None:
-    with Worker(root, {}, child.Limits(5), "parent") as made:
+    with Worker(root, {}, child.Limits(SECONDS), "parent") as made:
         assert call(made, "fork") == "forked"
         group = made._process.pid
     with pytest.raises(ProcessLookupError):
-        for _ in range(50):
+        for _ in range(600):
             os.killpg(group, 0)
             time.sleep(0.1)
 
@@ -278,9 +287,9 @@ from labkit.process import overlay
 
 env = overlay.environment(Path(sys.argv[1]), {})
 code = "import os; print(os.getpid(), flush=True)\\nwhile True: pass"
-process = child.start(["-c", code], env, child.Limits(60))
+process = child.start(["-c", code], env, child.Limits(600))
 print(process.stdout.readline().decode().strip(), flush=True)
-time.sleep(60)
+time.sleep(600)
 """
 
 
@@ -294,7 +303,7 @@ def test_a_grader_that_is_killed_leaves_no_process(root: Path) -> None:
     assert alive(number)
     grader.kill()
     grader.wait()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while alive(number) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not alive(number)
@@ -374,11 +383,11 @@ def test_an_array_of_objects_is_only_a_name() -> None:
 def test_sets_of_numbers_with_one_hash_are_refused_at_once() -> None:
     """Numbers 2^61 - 1 apart have one hash; a set of many takes minutes to build."""
     collide = [i * (2**61 - 1) for i in range(100_000)]
-    begin = time.monotonic()
+    begin = time.process_time()
     for data in ({"!set": collide}, {"!dict": [[key, 0] for key in collide]}):
         with pytest.raises(plain.PlainError, match="one hash"):
             plain.decode(data)
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
     assert plain.decode(plain.encode(set(range(50_000)))) == set(range(50_000))
 
 
@@ -412,7 +421,7 @@ def test_the_time_in_which_everything_stood_still_is_nobodys(root: Path) -> None
     program = (
         "import sys\nfrom pathlib import Path\nfrom labkit.inside import child\n"
         "from labkit.process.worker import Program, Worker\n"
-        "with Worker(Path(sys.argv[1]), {}, child.Limits(4.0), 'toy', None, 20.0) as worker:\n"
+        "with Worker(Path(sys.argv[1]), {}, child.Limits(6.0), 'toy', None, 60.0) as worker:\n"
         "    worker.call('labkit.inside.basic:ping')\n"
         "    print(worker._process.pid, flush=True)\n"
         "    p = Program()\n    p.call('time:sleep', 1.0)\n    worker.run(p)\n"
@@ -421,29 +430,31 @@ def test_the_time_in_which_everything_stood_still_is_nobodys(root: Path) -> None
     words = [sys.executable, "-c", program, str(root)]
     parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True, cwd=ROOT)
     assert parent.stdout is not None
-    both = [int(parent.stdout.readline()), parent.pid]
-    for number in both:
+    asked = int(parent.stdout.readline())
+    # Who waits stops first and goes on last: nothing is waited for that stands still alone.
+    for number in (parent.pid, asked):
         os.kill(number, signal.SIGSTOP)
-    time.sleep(6)
-    for number in both:
+    time.sleep(8)
+    for number in (asked, parent.pid):
         os.kill(number, signal.SIGCONT)
-    assert parent.communicate(timeout=60)[0] == "answered\n"
+    assert parent.communicate(timeout=300)[0] == "answered\n"
 
 
 def test_an_answer_in_pieces_has_the_time_of_one_answer() -> None:
-    """Each piece comes in time, and the whole would take for ever."""
+    """Each piece comes in time, and the whole would never be there."""
 
     slow: Any = Worker(Path(), {}, child.Limits(seconds=0.6))
     slow._process, slow._stderr = object(), type("Tail", (), {"text": lambda self: ""})()
-    slow._lines, slow._extra, slow._waited = queue.Queue(), 0.0, 0.0
+    slow._lines, slow.patience = queue.Queue(), Patience(0.6)
     slow.launcher = type("Nobody", (), {"ask": lambda self, process: None})()
+    over = threading.Event()
 
     def feed() -> None:
-        for _ in range(20):
-            time.sleep(0.1)
+        while not over.wait(0.05):
             slow._lines.put(b"x\n")
 
     threading.Thread(target=feed, daemon=True).start()
     with pytest.raises(WorkerError, match=r"no answer after 0\.6 s"):
-        for _ in range(20):
+        while True:
             slow._next_line()
+    over.set()

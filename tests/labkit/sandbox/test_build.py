@@ -33,7 +33,7 @@ from labkit.sandbox.build import Sandbox
 from labkit.sandbox.isolation import LADDER, Rung
 from tests.labkit.toy_course import ENGINE, make_course
 
-SECONDS = 20.0
+SECONDS = 60.0
 """For an answer: far more than it takes, since a busy machine must not be taken for a hang."""
 SHORT = 1.5
 """For an answer that will not come."""
@@ -126,7 +126,7 @@ def start_threads():
 
 def kill_parent():
     os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(60)
+    time.sleep(600)
 
 def kill_all():
     os.kill(-1, signal.SIGKILL)
@@ -183,10 +183,10 @@ def dig():
 
 def another_image():
     """Another program in the same process; a thread's has no parent whose end it would hear of."""
-    code = "import time; time.sleep(60)"
+    code = "import time; time.sleep(600)"
     words = [sys.executable, "-I", "-S", "-c", code]
     threading.Thread(target=os.execve, args=(words[0], words, os.environ)).start()
-    time.sleep(60)
+    time.sleep(600)
 
 def give_up_the_parent():
     import ctypes
@@ -275,9 +275,14 @@ def compiler(rung: type[Rung], phase: Phase) -> Iterator[Worker]:
         yield made
 
 
-def give_up_soon(worker: Worker) -> None:
-    """From now on it does not wait long for an answer, but for the first of a fresh process."""
-    worker.limits = replace(worker.limits, seconds=SHORT)
+@contextlib.contextmanager
+def given_up_soon(worker: Worker) -> Iterator[None]:
+    """In it an answer is not waited for long, but for the first of a fresh process."""
+    usual, worker.limits = worker.limits, replace(worker.limits, seconds=SHORT)
+    try:
+        yield
+    finally:
+        worker.limits = usual
 
 
 def call(worker: Worker, name: str, *args: Any) -> Any:
@@ -320,9 +325,9 @@ def goes_on(worker: Worker) -> None:
     [("leave", {"died"}), ("segfault", {"died"}), ("spin", {"hang"}), ("shout", {"hang"})],
 )
 def test_a_crash_or_a_hang_costs_one_request(worker: Worker, name: str, kinds: set[str]) -> None:
-    give_up_soon(worker)
+    soon = given_up_soon(worker) if "hang" in kinds else contextlib.nullcontext()
     begin = time.monotonic()
-    with pytest.raises(WorkerError) as caught:
+    with pytest.raises(WorkerError) as caught, soon:
         call(worker, name)
     assert caught.value.kind in kinds
     assert time.monotonic() - begin < SECONDS
@@ -345,8 +350,7 @@ def test_a_worker_is_one_process_whose_memory_is_counted(worker: Worker) -> None
         assert call(worker, name) in (0, {"!raises": "PermissionError"})
     assert call(worker, "memory_of_nobody") == []
     assert call(worker, "start_threads") == 8
-    with pytest.raises(WorkerError, match="hang"):
-        give_up_soon(worker)
+    with pytest.raises(WorkerError, match="hang"), given_up_soon(worker):
         call(worker, "fork_storm")
     goes_on(worker)
 
@@ -359,8 +363,7 @@ def test_a_fork_bomb_stops_at_the_limit(compiler: Worker, rung: type[Rung]) -> N
     assert call(compiler, "fork_many") <= sandbox.TASKS
     compiler.close()
     goes_on(compiler)
-    give_up_soon(compiler)
-    with pytest.raises(WorkerError, match=r"hang|died|garbage"):
+    with pytest.raises(WorkerError, match=r"hang|died|garbage"), given_up_soon(compiler):
         call(compiler, "fork_storm")
     goes_on(compiler)
 
@@ -373,7 +376,7 @@ def test_no_process_outlives_its_worker(compiler: Worker, rung: type[Rung]) -> N
     (variables, *_) = call(compiler, "world")
     leave_a_daemon(compiler)
     compiler.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 40
     while alive(variables["HOME"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(variables["HOME"]) == []
@@ -384,11 +387,10 @@ def test_what_gives_up_its_parent_ends_with_its_worker(
     worker: Worker, rung: type[Rung], name: str
 ) -> None:
     (variables, *_) = call(worker, "world")
-    give_up_soon(worker)
-    with contextlib.suppress(WorkerError):
+    with contextlib.suppress(WorkerError), given_up_soon(worker):
         assert call(worker, name) == "alone"
     worker.close()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while alive(variables["HOME"]) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(variables["HOME"]) == []
@@ -402,7 +404,7 @@ from labkit.sandbox.isolation import LADDER, View
 rung, python, folder = LADDER[sys.argv[1]](), sys.argv[2], Path(sys.argv[3])
 seen = View((Path(python).parents[1],), folder / "scratch", folder / "root")
 code = "import ctypes, time; ctypes.CDLL(None).prctl(1, 0, 0, 0, 0); print(1, flush=True)"
-words = [python, "-I", "-S", "-c", f"{rung.prologue()}\\n{code}\\ntime.sleep(60)"]
+words = [python, "-I", "-S", "-c", f"{rung.prologue()}\\n{code}\\ntime.sleep(600)"]
 process = rung.start(words, environment(folder / "scratch"), seen)
 process.stdout.readline()
 print("up", flush=True)
@@ -422,7 +424,7 @@ def test_what_gives_up_its_parent_ends_with_a_grader_that_is_killed(
         assert grader.stdout.readline() == b"up\n"
         assert alive(str(open_folder / "scratch"))
         grader.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while alive(str(open_folder / "scratch")) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert alive(str(open_folder / "scratch")) == []
@@ -442,8 +444,7 @@ def test_the_grader_cannot_be_killed(worker: Worker, rung: type[Rung], name: str
         rung, "container", "namespaces", "other-uid",
         why="a plain child may kill its parent, this pytest; test_cheats kills a real grader's",
     )  # fmt: skip
-    give_up_soon(worker)
-    with contextlib.suppress(WorkerError):
+    with contextlib.suppress(WorkerError), given_up_soon(worker):
         call(worker, name)
     goes_on(worker)
 
@@ -489,9 +490,9 @@ def test_a_worker_that_does_not_read_does_not_block_the_grader(worker: Worker) -
     time.sleep(0.5)
     program = Program()
     program.see(program.call("builtins:len", "x" * (4 << 20)))
-    give_up_soon(worker)
-    with pytest.raises(WorkerError, match="hang"):
-        worker.run(program)
+    with pytest.raises(WorkerError, match="hang"), given_up_soon(worker):
+        for _ in range(100):  # it may not be deaf yet
+            assert worker.run(program) == [4 << 20]
     goes_on(worker)
 
 
@@ -556,7 +557,7 @@ def test_a_secret_below_something_shown_is_covered(tmp_path: Path) -> None:
         if isolation.why_not(type(rung), isolation.View(readable[:1], *_empty(seen)), python):
             continue
         process = rung.start([python, "-I", "-S", "-c", code], {}, seen)
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=300)
         rung.end(process)
         assert out.decode().strip() == "['a', 'secret'] ['venv'] ['c']", err
         ran += 1

@@ -33,7 +33,7 @@ def run(root: Path, script: str, folder: str = ".", **more: str) -> tuple[int, s
     """Exit code and all that is said, of `.venv/bin/python script` in a folder."""
     words = [str(root / ".venv" / "bin" / "python"), script]
     done = subprocess.run(
-        words, cwd=root / folder, env=more, capture_output=True, text=True, timeout=60
+        words, cwd=root / folder, env=more, capture_output=True, text=True, timeout=300
     )
     return done.returncode, done.stdout + done.stderr
 

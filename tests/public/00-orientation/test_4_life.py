@@ -57,8 +57,10 @@ def test_00_4_a_running_request_is_preempted_or_goes_on() -> None:
 
 
 def test_00_4_a_preempted_request_runs_again_or_blocks() -> None:
-    """PREEMPTED leads straight back to RUNNING, or to a blocked status: its KV may come from
-    elsewhere. Only RUNNING leads to it."""
+    """PREEMPTED leads back to RUNNING, or to a blocked status; only RUNNING leads to it.
+
+    Blocked, since its keys and values may come from elsewhere.
+    """
     may(PREEMPTED, RUNNING, True)
     for new in BLOCKED:
         may(PREEMPTED, new, True)

@@ -22,6 +22,7 @@ def test_03_3_fcfs_the_victim_is_the_last_one_admitted(chat: Any) -> None:
     scheduler = running(chat, "fcfs", ("ana", 9, 9.0), ("ben", 5, 1.0), ("cleo", 0, 5.0))
     at = "running, in order of admission: ana, ben, cleo"
     expect(scheduler._pick_victim().request_id, "cleo", at=at)
+    expect(chat.names(scheduler.running), ["ana", "ben", "cleo"], at="picked, and not yet taken")
 
 
 def test_03_3_priority_the_victim_is_the_least_urgent(chat: Any) -> None:
@@ -73,10 +74,10 @@ def test_03_3_it_is_marked_and_counted(chat: Any) -> None:
     """Status PREEMPTED, and one more preemption."""
     scheduler = chat.scheduler()
     ana = chat.start(scheduler, chat.request("ana", 5), computed=5)
-    ana.num_preemptions = 1
+    ana.num_preemptions = 2
     scheduler._preempt(ana)
     expect(ana.status, RequestStatus.PREEMPTED, at="ana is preempted")
-    expect(ana.num_preemptions, 2, at="ana is preempted for the second time")
+    expect(ana.num_preemptions, 3, at="ana is preempted for the third time")
 
 
 def test_03_3_it_waits_at_the_front(chat: Any) -> None:

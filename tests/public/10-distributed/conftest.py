@@ -1,5 +1,5 @@
 """Builders for the tests of phase 10. Ranks are threads of this process; what they exchange is
-handed over when both sides have begun, and a rank that waits in vain says so after two seconds."""
+handed over when both sides have begun, and a rank that waits in vain says so."""
 
 from __future__ import annotations
 
@@ -24,13 +24,6 @@ from mini_vllm.model.layout import Part
 
 torch.set_num_threads(1)
 ALONE = GroupCoordinator([0], 0)
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    """Shorter still once a test has failed: of a ring in which everybody waits, all of them do."""
-    seconds = 0.5 if request.session.testsfailed else 2.0
-    monkeypatch.setattr(simulated, "WAIT_SECONDS", seconds)
 
 
 # ---------------------------------------------------------------- who is who

@@ -13,7 +13,7 @@ MASK = torch.tensor([False, True, False, True])
 
 
 def test_13_10_rows_take_the_places() -> None:
-    """and the text stays"""
+    """The encoder's rows take the places of the mask; the text's stay as they are."""
     rows = [torch.tensor([[10.0, 11]]), torch.tensor([[20.0, 21]])]
     merged, levels = merge_multimodal_embeddings(EMBEDS, rows, MASK)
     expect(merged.tolist(), [[1, 1], [10, 11], [3, 3], [20, 21]], at="[4, 2] embeddings")
@@ -22,7 +22,7 @@ def test_13_10_rows_take_the_places() -> None:
 
 
 def test_13_10_levels_are_zero_elsewhere() -> None:
-    """Two parts behind the embedding."""
+    """What stands behind the embedding in a row becomes levels: two here, 0 where text is."""
     rows = [torch.tensor([[10.0, 11, 12, 13, 14, 15], [20, 21, 22, 23, 24, 25]])]
     merged, levels = merge_multimodal_embeddings(EMBEDS, rows, MASK)
     expect(merged.tolist(), [[1, 1], [10, 11], [3, 3], [20, 21]], at="the first two columns")
@@ -34,7 +34,7 @@ def test_13_10_levels_are_zero_elsewhere() -> None:
 
 
 def test_13_10_the_embeddings_dtype_stays() -> None:
-    """rows are converted"""
+    """Rows are converted to the dtype of the embeddings."""
     rows = [torch.ones(2, 2, dtype=torch.float64)]
     merged, levels = merge_multimodal_embeddings(EMBEDS, rows, MASK)
     expect((merged.dtype, levels.dtype), (torch.float32, torch.float32), at="dtypes")

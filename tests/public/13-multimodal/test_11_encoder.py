@@ -10,7 +10,7 @@ from mini_vllm.model.qwen3_vl import attend_within_pictures, patch_positions
 
 
 def test_13_11_blocks_of_four_lie_together() -> None:
-    """the picture of the docstring"""
+    """4 x 4 patches merged by 2: row and column of each, block after block."""
     wanted = [
         [0, 0], [0, 1], [1, 0], [1, 1], [0, 2], [0, 3], [1, 2], [1, 3],
         [2, 0], [2, 1], [3, 0], [3, 1], [2, 2], [2, 3], [3, 2], [3, 3],
@@ -19,7 +19,7 @@ def test_13_11_blocks_of_four_lie_together() -> None:
 
 
 def test_13_11_a_picture_need_not_be_square() -> None:
-    """2 x 4 and 4 x 2 patches."""
+    """2 x 4 and 4 x 2 patches, merged by 2."""
     wide = [[0, 0], [0, 1], [1, 0], [1, 1], [0, 2], [0, 3], [1, 2], [1, 3]]
     expect(patch_positions(2, 4, 2).tolist(), wide, at="2 rows, 4 columns")
     tall = [[0, 0], [0, 1], [1, 0], [1, 1], [2, 0], [2, 1], [3, 0], [3, 1]]
@@ -27,7 +27,7 @@ def test_13_11_a_picture_need_not_be_square() -> None:
 
 
 def test_13_11_without_merging_row_by_row() -> None:
-    """merge 1"""
+    """With merge 1 the patches lie row by row."""
     wanted = [[0, 0], [0, 1], [0, 2], [1, 0], [1, 1], [1, 2]]
     expect(patch_positions(2, 3, 1).tolist(), wanted, at="grid 2 x 3, merge 1")
     expect(patch_positions(2, 3, 1).dtype, torch.int64, at="dtype")
@@ -39,7 +39,7 @@ def three(count: int) -> list[torch.Tensor]:
 
 
 def test_13_11_a_picture_sees_itself() -> None:
-    """All of it, in both directions."""
+    """A patch sees all of its picture, before and behind it."""
     query, key, value = three(5)
     swapped = [x.transpose(0, 1) for x in (query, key, value)]
     wanted = F.scaled_dot_product_attention(*swapped).transpose(0, 1)
@@ -47,7 +47,7 @@ def test_13_11_a_picture_sees_itself() -> None:
 
 
 def test_13_11_and_no_other() -> None:
-    """Each picture as if it were alone."""
+    """Each picture comes out as if it were alone."""
     query, key, value = three(9)
     yours = attend_within_pictures(query, key, value, [2, 4, 3])
     start = 0

@@ -12,7 +12,7 @@ MASK = (False, True, False, True, True)
 
 @pytest.mark.parametrize(("start", "end"), [(0, 5), (2, 4), (0, 0), (5, 5)])
 def test_13_1_without_a_mask_rows_are_positions(start: int, end: int) -> None:
-    """every position takes a row"""
+    """Without a mask every position takes a row."""
     place = PlaceholderRange(7, 5)
     yours = place.get_embeds_indices_in_range(start, end)
     expect(yours, (start, end), at=f"positions {start} .. {end} of 5")

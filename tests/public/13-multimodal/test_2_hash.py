@@ -24,7 +24,7 @@ def painted(shift: int) -> Image.Image:
 
 
 def test_13_2_equal_pictures_have_one_name() -> None:
-    """64 hexadecimal digits, and the same again"""
+    """A name has 64 hexadecimal digits, and equal pictures have the same."""
     name = hash_image(grey(6, 4), {"size": 1})
     expect(bool(re.fullmatch("[0-9a-f]{64}", name)), True, at="64 hexadecimal digits", name=name)
     expect(hash_image(grey(6, 4).copy(), {"size": 1}), name, at="a copy of the picture")
@@ -53,7 +53,7 @@ def transparent() -> Image.Image:
     ],
 )
 def test_13_2_what_differs_has_another_name(what: str, one: tuple, other: tuple) -> None:
-    """shape, mode, palette, transparency and options count"""
+    """Shape, mode, palette, transparency and options count."""
     expect(hash_image(*one) != hash_image(*other), True, at=f"two names for two pictures ({what})")
 
 

@@ -16,7 +16,7 @@ def places(token_ids: list[int], lengths: list[int]) -> tuple[list[int], list[tu
 
 
 def test_13_3_a_placeholder_becomes_many() -> None:
-    """in place, and the text around it stays"""
+    """A placeholder becomes many in its place, and the text around it stays."""
     yours = places([1, 2, PAD, 3], [3])
     expect(yours, ([1, 2, PAD, PAD, PAD, 3], [(2, 3)]), at="one picture of 3 tokens")
 
@@ -29,7 +29,7 @@ def test_13_3_a_picture_moves_those_behind_it() -> None:
 
 
 def test_13_3_text_stays_as_it_is() -> None:
-    """no picture, no change, and the caller keeps his list"""
+    """Without a picture nothing changes, and the caller keeps his own list."""
     prompt = [1, 2, 3]
     yours = places(prompt, [])
     expect(yours, ([1, 2, 3], []), at="no picture")

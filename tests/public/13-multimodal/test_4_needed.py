@@ -8,7 +8,7 @@ from labkit.testing import expect
 
 
 def test_13_4_an_unknown_image_is_not_cached(lab: Any) -> None:
-    """and nothing changes"""
+    """An image that is not cached is not found, and nothing changes."""
     manager = lab.holding(10)
     yours = manager.check_and_update_cache(lab.request("ana", lab.image(2, "cat")), 0)
     expect(yours, False, at="an empty cache")
@@ -25,7 +25,7 @@ def test_13_4_who_finds_an_image_needs_it(lab: Any) -> None:
 
 
 def test_13_4_an_image_that_nobody_needed_is_no_room_any_more(lab: Any) -> None:
-    """it leaves freeable when somebody finds it"""
+    """An image leaves `freeable` when somebody finds it."""
     manager = lab.holding(10, free=("cat", "dog"))
     one = lab.request("ana", lab.image(0, "owl"), lab.image(4, "dog"))
     expect(manager.check_and_update_cache(one, 1), True, at="the dog, image 1 of the request")
@@ -47,14 +47,14 @@ def test_13_4_the_last_one_makes_room(lab: Any) -> None:
 
 
 def test_13_4_the_youngest_goes_to_the_end(lab: Any) -> None:
-    """who becomes free last is evicted last"""
+    """Who becomes free last is evicted last."""
     manager = lab.holding(20, "cat", free=("dog",))
     manager.free_encoder_input(lab.request("zoe", lab.image(2, "cat")), 0)
     expect(list(manager.freeable.items()), [("dog", 6), ("cat", 4)], at="freeable, oldest first")
 
 
 def test_13_4_asking_twice_changes_nothing(lab: Any) -> None:
-    """Free a free image, a foreign one, and one that is not there."""
+    """To free a free image, a foreign one, or one that is not there changes nothing."""
     manager = lab.holding(20, "dog", free=("cat",))
     ana = lab.request("ana", lab.image(2, "cat"), lab.image(8, "owl"), lab.image(20, "dog"))
     for index in (0, 1, 2):

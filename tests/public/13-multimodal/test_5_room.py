@@ -12,7 +12,7 @@ def ask(lab: Any, manager: object, name: str, budget: int = 99, promised: int = 
 
 
 def test_13_5_it_must_fit_the_budget(lab: Any) -> None:
-    """6 rows, 5 left to encode"""
+    """An image of 6 rows does not fit if 5 may still be encoded."""
     manager = lab.holding(10, free=("cat",))
     expect(ask(lab, manager, "dog", budget=5), False, at="a dog of 6 rows, budget 5")
     expect(list(manager.freeable), ["cat"], at="nothing was evicted for it")
@@ -29,7 +29,7 @@ def test_13_5_empty_rows_suffice(lab: Any) -> None:
 
 
 def test_13_5_the_oldest_goes_first(lab: Any) -> None:
-    """as many as it takes, and no more"""
+    """The oldest images go, as many as it takes, and no more."""
     manager = lab.holding(13, free=("cat", "owl", "dog"))
     ana = lab.request("ana", lab.image(2, "bird", mask=(True,) * 5))
     expect(manager.can_allocate(ana, 0, 99, 0), True, at="5 rows; cat 4, owl 3 and dog 6 may go")
@@ -48,7 +48,7 @@ def test_13_5_no_eviction_that_would_not_suffice(lab: Any) -> None:
 
 
 def test_13_5_what_is_promised_needs_room_too(lab: Any) -> None:
-    """images that the same call has chosen before"""
+    """Images that the same call has chosen before need room, too."""
     manager = lab.holding(10, free=("cat",))
     expect(ask(lab, manager, "owl", promised=8), False, at="3 rows and 8 promised, room for 10")
     expect(ask(lab, manager, "owl", promised=6), True, at="3 rows and 6 promised")
@@ -63,7 +63,7 @@ def test_13_5_a_mask_makes_an_image_smaller(lab: Any) -> None:
 
 
 def test_13_5_to_allocate_is_to_need(lab: Any) -> None:
-    """Both counters, and the request."""
+    """To allocate moves both counters, and the request needs the image."""
     manager = lab.holding(10)
     manager.allocate(lab.request("ana", lab.image(2, "cat")), 0)
     expect(manager.cached, {"cat": {"ana"}}, at="who needs the cat")

@@ -17,17 +17,17 @@ def ana(lab: Any) -> Any:
 
 
 def test_13_6_images_in_the_range_are_encoded(lab: Any) -> None:
-    """both, and the budget shrinks"""
+    """Both images in the range are encoded, and the budget shrinks."""
     expect(ask(lab.encoder(), ana(lab), 0, 30), ([0, 1], 30, 10), at="tokens 0 .. 30")
 
 
 def test_13_6_an_image_is_encoded_whole_for_a_part(lab: Any) -> None:
-    """The range ends inside the dog."""
+    """The range ends inside the dog, and the dog is encoded as a whole."""
     expect(ask(lab.encoder(), ana(lab), 0, 11), ([0, 1], 11, 10), at="tokens 0 .. 11")
 
 
 def test_13_6_what_the_range_does_not_touch_waits(lab: Any) -> None:
-    """before it, behind it, and right at its edges"""
+    """Images before the range, behind it, and right at its edges wait."""
     expect(ask(lab.encoder(), ana(lab), 0, 2), ([], 2, 20), at="tokens 0 .. 2: the cat begins at 2")
     expect(ask(lab.encoder(), ana(lab), 6, 4), ([], 4, 20), at="tokens 6 .. 10: between the two")
 
@@ -43,7 +43,7 @@ def test_13_6_what_the_range_does_not_touch_is_not_asked_for(lab: Any) -> None:
 
 
 def test_13_6_a_cached_image_costs_nothing(lab: Any) -> None:
-    """And the request needs it from now on."""
+    """A cached image costs nothing, and the request needs it from now on."""
     encoder = lab.encoder()
     encoder.manager = lab.holding(20, free=("cat",))
     expect(ask(encoder, ana(lab), 0, 30), ([1], 30, 14), at="the cat is cached")
@@ -51,7 +51,7 @@ def test_13_6_a_cached_image_costs_nothing(lab: Any) -> None:
 
 
 def test_13_6_the_same_image_twice_is_encoded_once(lab: Any) -> None:
-    """one of the two places pays"""
+    """The same image in two places is encoded, and paid for, once."""
     twice = lab.request("ana", lab.image(2, "cat"), lab.image(10, "cat"))
     expect(ask(lab.encoder(), twice, 0, 30), ([0], 30, 16), at="a cat at 2 and at 10")
 
@@ -62,7 +62,7 @@ def test_13_6_without_budget_the_range_ends_before_the_image(lab: Any) -> None:
 
 
 def test_13_6_without_room_the_range_ends_before_the_image(lab: Any) -> None:
-    """what this call has chosen needs room, too"""
+    """What this call has chosen needs room, too."""
     expect(ask(lab.encoder(size=9), ana(lab), 0, 30), ([0], 10, 16), at="a cache of 9 rows")
 
 
@@ -74,14 +74,14 @@ def test_13_6_inside_an_image_without_embeddings_nothing_can_be_computed(lab: An
 
 
 def test_13_6_positions_without_embeddings_need_no_encoder(lab: Any) -> None:
-    """the range touches a separator only"""
+    """A range that touches a separator only needs no encoder."""
     grid = lab.request("ana", lab.image(4, "grid", mask=(False, True, True)))
     expect(ask(lab.encoder(), grid, 0, 5), ([], 5, 20), at="tokens 0 .. 5: only the separator")
     expect(ask(lab.encoder(), grid, 0, 6), ([0], 6, 18), at="tokens 0 .. 6")
 
 
 def test_13_6_an_image_stays_whole_where_that_is_wished(lab: Any) -> None:
-    """Disable_chunked_mm_input."""
+    """With `disable_chunked_mm_input` a step ends before an image that does not fit it whole."""
     whole = lab.encoder(disable_chunked_mm_input=True)
     expect(ask(whole, ana(lab), 0, 12), ([0], 10, 16), at="tokens 0 .. 12 would split the dog")
     expect(ask(whole, ana(lab), 10, 3), ([], 0, 20), at="tokens 10 .. 13 begin with it")

@@ -18,7 +18,7 @@ def freed_after(lab: Any, computed: int) -> list[str]:
 
 
 def test_13_7_not_while_a_part_is_missing(lab: Any) -> None:
-    """the last position counts"""
+    """An image is needed until its last position is computed."""
     expect(freed_after(lab, 5), [], at="5 tokens computed: one of the cat's is missing")
 
 

@@ -21,12 +21,12 @@ def rows(num_tokens: int, *images: Any, merge: int = 2) -> tuple[list[list[int]]
 
 
 def test_13_8_text_is_as_ever() -> None:
-    """three equal rows, delta 0"""
+    """Text has three equal rows of positions, and delta 0."""
     expect(rows(4), ([[0, 1, 2, 3]] * 3, 0), at="4 tokens of text")
 
 
 def test_13_8_the_picture_of_the_docstring() -> None:
-    """2 x 3 tokens between two and two words."""
+    """A picture of 2 x 3 tokens stands between two words and two words."""
     wanted = [
         [0, 1, 2, 2, 2, 2, 2, 2, 5, 6],
         [0, 1, 2, 2, 2, 3, 3, 3, 5, 6],
@@ -36,7 +36,7 @@ def test_13_8_the_picture_of_the_docstring() -> None:
 
 
 def test_13_8_the_longer_side_moves_the_text() -> None:
-    """a tall picture, and one that ends the prompt"""
+    """Text goes on behind the longer side, here of a tall picture; the prompt may end with it."""
     wanted = [[0, 0, 0, 3], [0, 1, 2, 3], [0, 0, 0, 3]]
     expect(rows(4, picture(0, 3, 1)), (wanted, 0), at="3 x 1 tokens at the beginning")
     wanted = [[0, 1, 1, 1, 1], [0, 1, 1, 2, 2], [0, 1, 2, 1, 2]]
@@ -51,13 +51,13 @@ def test_13_8_two_pictures_side_by_side() -> None:
 
 
 def test_13_8_a_token_is_several_patches() -> None:
-    """merge_size 3"""
+    """With merge_size 3 a token is 3 x 3 patches."""
     wanted = [[0, 0, 2], [0, 0, 2], [0, 1, 2]]
     expect(rows(3, picture(0, 1, 2, merge=3), merge=3), (wanted, 0), at="3 x 6 patches")
 
 
 def test_13_8_whole_numbers_of_64_bits() -> None:
-    """[3, tokens] int64."""
+    """Positions are [3, tokens] in int64."""
     positions, delta = get_mrope_input_positions(5, [picture(1, 2, 2)], 2)
     expect(str(positions.dtype), "int64", at="dtype")
     expect(positions.shape, (3, 5), at="shape")

@@ -1,0 +1,48 @@
+"""Ranks that are threads: when they wait in vain, which no clock can tell."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from mini_vllm.distributed.simulated import SimulatedGroup, run_ranks
+
+
+def test_a_ring_in_which_everybody_waits_is_given_up() -> None:
+    def work(group: SimulatedGroup) -> None:
+        group.irecv(torch.zeros(1), (group.rank + 1) % 4).wait()
+
+    with pytest.raises(TimeoutError, match=r"waits for a message from rank \d; .*everybody waits"):
+        run_ranks(4, work)
+
+
+def test_who_waits_for_one_that_has_failed_waits_in_vain() -> None:
+    def work(group: SimulatedGroup) -> None:
+        if group.rank == 2:
+            raise KeyError("mine")
+        group.barrier()
+
+    with pytest.raises(KeyError, match="mine"):
+        run_ranks(3, work)
+
+
+def test_one_gives_up_and_the_other_is_served() -> None:
+    """Not both: whoever has given up may still send."""
+
+    def work(group: SimulatedGroup) -> str:
+        x, other = torch.zeros(1), 1 - group.rank
+        try:
+            group.irecv(x, other).wait()
+        except TimeoutError:
+            group.isend(torch.ones(1), other).wait()
+            return "gave up"
+        return f"got {x.item():g}"
+
+    assert sorted(run_ranks(2, work)) == ["gave up", "got 1"]
+
+
+def test_nobody_is_given_up_who_is_only_late() -> None:
+    def work(group: SimulatedGroup) -> list[float]:
+        return [group.all_reduce(torch.tensor(float(call))).item() for call in range(300)]
+
+    assert run_ranks(4, work) == [[4.0 * call for call in range(300)]] * 4
