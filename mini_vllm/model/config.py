@@ -122,10 +122,7 @@ def load_config(folder: str | Path, overrides: Mapping[str, Any] | None = None) 
         raise FileNotFoundError(
             f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
         )
-    config = with_overrides(read_json(path), overrides or {})
-    args = ModelArgs.from_dict(config, str(path))
-    if is_foreign(config):
-        raise ValueError(f"{path}: {unsupported(args.architectures)}")
+    args = ModelArgs.from_dict(with_overrides(read_json(path), overrides or {}), str(path))
     generation = folder / "generation_config.json"
     if not generation.is_file():
         return args
