@@ -665,7 +665,7 @@ def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
         urgency = (2, 1.5) if "_" in name else lone.pop()
         run_on(p, s, request(p, name, [5] * 6 if "_" in name else [ord(name)] * 6, *urgency))
     if data.draw(st.integers(0, 5)):
-        length = data.draw(st.sampled_from([1, 6, 9, 15, 28]))
+        length = data.draw(st.sampled_from([1, 6, 9, 15, 28, 60]))
         s.add_request(request(p, "w", [9] * length, data.draw(small), float(data.draw(small))))
     plan = s.new_plan(data.draw(st.sampled_from([8, 64])))
     p.see(s._schedule_priority_preemption(plan))
