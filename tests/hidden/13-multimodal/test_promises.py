@@ -1,0 +1,166 @@
+"""What the docstrings promise beyond the sizes of random stories: dozens of images, long and wide
+ones, and one that ends with the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from labkit.process.worker import Program
+
+few = settings(
+    max_examples=8, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+FEATURES = "mini_vllm.mm_features:"
+
+
+def image(p: Program, name: str, offset: int, length: int, mask: Any = None) -> Any:
+    place = p.new(f"{FEATURES}PlaceholderRange", offset, length, mask)
+    return p.new(f"{FEATURES}MultiModalFeatureSpec", None, "image", name, place)
+
+
+def request(p: Program, images: Sequence[Any], length: int) -> Any:
+    tokens = list(range(length))
+    return p.new(
+        "mini_vllm.request:Request", "ana", tokens, arrival_time=0.0, mm_features=list(images)
+    )
+
+
+def inputs(p: Program, size: int) -> Any:
+    config = p.new("mini_vllm.config:SchedulerConfig", encoder_cache_size=size)
+    return p.new("mini_vllm.core.encoder_inputs:EncoderInputs", config)
+
+
+@few
+@given(lengths=st.lists(st.integers(1, 3), min_size=20, max_size=60))
+def test_13_3_dozens_of_pictures(subject: Any, lengths: list[int]) -> None:
+    """Each has its place, the last as well as the first."""
+    p = Program()
+    prompt = [token for _ in lengths for token in (7, 9)]
+    made = p.call("mini_vllm.multimodal.processing:expand_placeholders", prompt, 9, lengths)
+    p.see(made[0])
+    p.see_each(made[1], "offset")
+    p.see_each(made[1], "length")
+    whole = [token for length in lengths for token in [7, *[9] * length]]
+    offsets = [1 + index + sum(lengths[:index]) for index in range(len(lengths))]
+    assert subject.run(p) == [whole, offsets, lengths]
+
+
+@few
+@given(order=st.permutations(range(20)))
+def test_13_4_twenty_in_the_order_of_their_leaving(subject: Any, order: list[int]) -> None:
+    """The youngest is the last to be evicted, however many there are."""
+    p = Program()
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", 40)
+    names = [f"picture {number}" for number in range(20)]
+    p.set(manager, "cached", {name: p.call("builtins:set", ["ana"]) for name in names})
+    one = request(p, [image(p, name, 2 * n, 2) for n, name in enumerate(names)], 41)
+    for index in order:
+        manager.free_encoder_input(one, index)
+    p.see(p.call("builtins:list", manager.freeable))
+    assert subject.run(p) == [[names[index] for index in order]]
+
+
+@few
+@given(rows=st.integers(1, 5), separators=st.integers(1, 4), data=st.data())
+def test_13_6_the_end_of_a_picture_may_take_nothing(
+    subject: Any, rows: int, separators: int, data: Any
+) -> None:
+    """Its rows are computed, and what is left of it are separators: nobody encodes it again."""
+    p, length = Program(), rows + separators
+    mask = (True,) * rows + (False,) * separators
+    computed = 1 + rows + data.draw(st.integers(0, separators - 1))
+    new = data.draw(st.integers(1, 1 + length - computed + 3))
+    one = request(p, [image(p, "cat", 1, length, mask)], 1 + length + 3)
+    made = inputs(p, 20)._try_schedule_encoder_inputs(one, computed, new, 9)
+    for part in range(3):
+        p.see(made[part])
+    assert subject.run(p) == [[], new, 9]
+
+
+@few
+@given(number=st.integers(5, 30))
+def test_13_6_as_many_as_are_needed(subject: Any, number: int) -> None:
+    """Budget and cache have room for all: all are encoded in one step."""
+    p = Program()
+    one = request(p, [image(p, f"p{n}", 3 * n + 1, 2) for n in range(number)], 3 * number + 1)
+    made = inputs(p, 100)._try_schedule_encoder_inputs(one, 0, 3 * number, 70)
+    for part in range(3):
+        p.see(made[part])
+    assert subject.run(p) == [list(range(number)), 3 * number, 70 - 2 * number]
+
+
+@few
+@given(number=st.integers(1, 30), behind=st.integers(0, 1))
+def test_13_7_all_that_are_computed(subject: Any, number: int, behind: int) -> None:
+    """Dozens of them, and the last may end with the prompt."""
+    p = Program()
+    encoder, length = inputs(p, 100), 3 * number + behind
+    names = [f"p{n}" for n in range(number)]
+    one = request(p, [image(p, name, 3 * n + 1, 2) for n, name in enumerate(names)], length)
+    p.set(encoder.manager, "cached", {name: p.call("builtins:set", ["ana"]) for name in names})
+    for computed in (length - 1 - behind, length):
+        p.set(one, "num_computed_tokens", computed)
+        encoder.free_computed(one)
+        p.see(p.call("builtins:list", encoder.manager.freeable))
+    assert subject.run(p) == [names[:-1], names]
+
+
+@few
+@given(first=st.integers(1, 2000), scheduled=st.integers(1, 3000))
+def test_13_9_a_long_picture(subject: Any, first: int, scheduled: int) -> None:
+    """Thousands of rows, and chunks of thousands."""
+    p, length = Program(), 3000
+    cat = image(p, "cat", 1, length)
+    cache = {"cat": p.call("torch:arange", length).unsqueeze(1)}
+    made = p.call(
+        "mini_vllm.multimodal.gather:gather_mm_embeddings", [[cat]], [first], [scheduled], cache
+    )
+    p.see(p.call("torch:cat", made[0]).flatten())
+    p.see(made[1])
+    rows, mask = subject.run(p)
+    places = np.arange(first, first + scheduled) - 1
+    inside = (places >= 0) & (places < length)
+    assert np.array_equal(rows, places[inside])
+    assert np.array_equal(mask, inside)
+
+
+@few
+@given(merge=st.integers(1, 3), height=st.integers(1, 3), width=st.integers(100, 300))
+def test_13_11_a_wide_picture(subject: Any, merge: int, height: int, width: int) -> None:
+    """A panorama has hundreds of columns."""
+    for turned in (False, True):
+        sides = (width * merge, height * merge) if turned else (height * merge, width * merge)
+        p = Program()
+        p.see(p.call("mini_vllm.model.qwen3_vl:patch_positions", *sides, merge))
+        (seen,) = subject.run(p)
+        row, column = np.indices(sides)
+        blocks = (sides[0] // merge, merge, sides[1] // merge, merge)
+        right = [x.reshape(blocks).swapaxes(1, 2).ravel() for x in (row, column)]
+        assert np.array_equal(seen, np.stack(right, -1))
+
+
+@few
+@given(
+    lengths=st.lists(st.integers(1, 300), min_size=1, max_size=3), seed=st.integers(0, 2**32 - 1)
+)
+def test_13_11_hundreds_of_patches(subject: Any, lengths: list[int], seed: int) -> None:
+    """The first sees the last, and the scale is that of the head."""
+    q, k, v = np.random.default_rng(seed).standard_normal((3, sum(lengths), 2, 16))
+    p = Program()
+    kind = {"dtype": p.name("torch:float32")}
+    three = [p.call("torch:tensor", x.tolist(), **kind) for x in (q, k, v)]
+    p.see(p.call("mini_vllm.model.qwen3_vl:attend_within_pictures", *three, lengths))
+    (seen,) = subject.run(p)
+    expected, start = [], 0
+    for length in lengths:
+        part = np.s_[start : start + length]
+        weights = np.exp(np.einsum("qhd,khd->hqk", q[part], k[part]) / 4)
+        weights /= weights.sum(-1, keepdims=True)
+        expected.append(np.einsum("hqk,khd->qhd", weights, v[part]))
+        start += length
+    assert np.allclose(seen, np.concatenate(expected), atol=1e-4)
