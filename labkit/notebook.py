@@ -7,6 +7,7 @@ import linecache
 import logging
 import math
 import os
+import re
 import subprocess
 import symtable
 import sys
@@ -325,22 +326,38 @@ def _prediction(name: str) -> tuple[State, str]:
     return State(phase.root), f"{name[0]}{phase.number}.{name[1:]}"
 
 
-def predict(name: str, guess: float, question: str) -> float:
+def predict(name: str, guess: float, question: str, *more: str) -> float:
     """Write down a guess before the measurement.
 
     Raises:
         NotImplementedError: the guess is still `...`.
+        CheckFailed: it is no number, or one with a comma, which Python takes for two (`more`).
     """
     state, key = _prediction(name)
+    if more:
+        point = f"{guess}.{question}"
+        raise CheckFailed(f"a number has a point, not a comma: write {point}: {more[-1]}")
     if guess is ...:
         raise NotImplementedError(f"TODO {key}: write your guess instead of `...`: {question}")
     number = _number(guess)
     if number is None or not abs(number) < 1e300:
-        said = shorten(guess, 80)
-        raise CheckFailed(f"your guess is {said}; write it as a number, such as 0.5: {question}")
+        raise CheckFailed(f"your guess is {_as_a_number(guess)}: {question}")
     state.put("predictions", key, {"question": question, "guess": number})
     print(f"{question}\nYour guess: {number:g}")
     return number
+
+
+def _as_a_number(guess: object) -> str:
+    """What a guess is that is no number, and how to write it."""
+    if not isinstance(guess, str):
+        return f"{shorten(guess, 80)}; write it as a number, such as 0.5"
+    numbers = re.findall(r"\d+(?:\.\d+)?", guess)
+    such = numbers[0] if len(numbers) == 1 else "0.5"
+    if "%" in guess and len(numbers) == 1:
+        such = f"{float(such) / 100:g} (or {such}, if percent are asked)"
+    return (
+        f"{shorten(repr(guess), 80)}; write it as a number, such as {such}, without quotes or unit"
+    )
 
 
 def score(name: str, actual: float) -> float:

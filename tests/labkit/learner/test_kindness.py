@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -892,6 +893,29 @@ def test_a_prediction_is_a_number(
     monkeypatch.setattr("labkit.notebook._started", [toy.phase("0")])
     with pytest.raises(CheckFailed, match="write it as a number"):
         predict("P2", guess, "How much of it?")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        ("12", "'12'; write it as a number, such as 12, without quotes"),
+        ("12.5 ms", "such as 12.5, without quotes or unit"),
+        ("30 %", r"such as 0.3 \(or 30, if percent are asked\)"),
+        ("3 to 5", "such as 0.5"),
+    ],
+)
+def test_a_number_in_quotes_is_taken_out_of_them(
+    toy: Course, monkeypatch: pytest.MonkeyPatch, guess: Any, said: str
+) -> None:
+    monkeypatch.setattr("labkit.notebook._started", [toy.phase("0")])
+    with pytest.raises(CheckFailed, match=said):
+        predict("P2", guess, "How much of it?")
+
+
+def test_a_decimal_comma_is_two_arguments(toy: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.notebook._started", [toy.phase("0")])
+    with pytest.raises(CheckFailed, match=r"a point, not a comma: write 1\.5: How much of it\?"):
+        predict("P2", 1, 5, "How much of it?")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
