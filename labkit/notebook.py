@@ -28,6 +28,8 @@ from labkit.setup.requirements import installed, missing, requirements
 from labkit.testing import same
 
 _started: list[Phase] = []
+_borrowed: list[str] = []
+"""Functions of the learner that are still open, and run with the reference's bodies."""
 
 
 class CheckFailed(AssertionError):
@@ -56,7 +58,7 @@ def start(number: str, lab: str | None = None) -> None:
     mapping, borrowed = borrow(phase, overlay.mapping_for([phase], lab))
     overlay.install(mapping)
     os.environ.update(overlay.environment(course.root, mapping) | dict(phase.environment))
-    _started[:] = [phase]
+    _started[:], _borrowed[:] = [phase], borrowed
     whose = "your files in " + f"labs/{phase.slug}" if mapping else "the reference"
     print(f"Phase {phase.number}, {phase.title}: its modules come from {whose}.")
     if borrowed:
@@ -171,13 +173,15 @@ def _in_labs(error: BaseException) -> tuple[str, str] | None:
         for phase in _started:
             if place := in_lab(phase, frame.f_code.co_filename, line):
                 shown = place[0].relative_to(phase.root).as_posix()
-                return f"{shown}:{place[1]}", frame.f_code.co_qualname
+                return f"{shown}:{place[1]}", frame.f_code.co_qualname.partition(".<locals>")[0]
     return None
 
 
 def _of_a_lab(error: BaseException, place: str, function: str) -> str:
     """An exception from the learner's files: what, where, and from which line of the cell."""
-    said = [_said(error), f"  in {function}, {place}", *_cell_line(error, "called by line")]
+    whose = ", borrowed: what a function of yours gave does not suit it" * (function in _borrowed)
+    said = [_said(error), f"  in {function}, {place}{whose}"]
+    said += _cell_line(error, "called by line")
     number = _started[0].number
     return "\n".join([*said, f"  `make lab-{number}` judges it; `%tb` shows the whole traceback"])
 

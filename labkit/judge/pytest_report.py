@@ -22,6 +22,7 @@ from typing import Any
 
 import pytest
 
+from labkit.course.skeleton import todo_in
 from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
 from labkit.inside.basic import is_busy
@@ -86,7 +87,9 @@ class Reporter:
         except BaseException as error:
             stood = alarm.interrupted()
             alarm.arm(0)
-            self.extra[item.nodeid] = _describe(error, _frames(error))
+            inner = _inside_of_a_kernel(error)
+            way = _frames(error) + (_frames(inner) if inner is not error else [])
+            self.extra[item.nodeid] = _describe(inner, way)
             if stood and not isinstance(error, EndlessLoop):  # an event loop has kept it
                 self.extra[item.nodeid] = {"error": "EndlessLoop", "frames": _without_ours(stood)}
             if stood or isinstance(error, EndlessLoop):
@@ -164,6 +167,13 @@ class Reporter:
 def _task(item: pytest.Item) -> str:
     """ "test_03_2" of "test_03_2_budget"."""
     return "_".join(item.name.split("_")[:3])
+
+
+def _inside_of_a_kernel(error: BaseException) -> BaseException:
+    """What Triton's interpreter has met in a kernel, whose traceback has the kernel's line; a hole
+    that was reached, and any other error, is told as it is."""
+    wraps = type(error).__name__ == "InterpreterError" and not todo_in(str(error))
+    return error.__cause__ if wraps and error.__cause__ else error
 
 
 def _frames(error: BaseException) -> list[tuple[str, int, str]]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from labkit.course import source
 from labkit.course.files import read_python
 from labkit.course.manifest import Exercise, Phase
-from labkit.course.skeleton import is_todo, todo_in
+from labkit.course.skeleton import is_kernel, is_todo, todo_in
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 ENDS = ast.Return | ast.Raise | ast.Continue | ast.Break
@@ -28,6 +28,7 @@ COPIES = set(
 """Methods that leave their object as it is and return a changed copy."""
 LENT = {"Sequence", "Mapping", "Collection", "Iterable"}
 """A parameter of such a type is promised not to be changed."""
+FOREIGN = r"(torch|np|numpy|math|F)\."
 KINDS = {ast.List: "list", ast.ListComp: "list", ast.Set: "set", ast.SetComp: "set",
          ast.Dict: "dict", ast.DictComp: "dict", ast.Tuple: "tuple"}  # fmt: skip
 MAKERS = {"sorted": "list"} | {
@@ -69,6 +70,8 @@ def of_function(text: str, name: str, node: Definition) -> list[Slip]:
 
 def _found(node: Definition) -> Iterator[tuple[int, str]]:
     yield from _lent(node)
+    if isinstance(node, ast.FunctionDef) and is_kernel(node):
+        yield from _unknown_to_kernels(node)
     gives_errors = "Error" in _written(node.returns) or "Exception" in _written(node.returns)
     for part in ast.walk(node):
         error = _made_error(part.value) if isinstance(part, ast.Return) else ""
@@ -92,6 +95,15 @@ def _made_error(value: ast.expr | None) -> str:
     """ "ValueError" of `ValueError("...")`; "" of anything else."""
     name = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
     return name if name.isidentifier() and name.endswith(("Error", "Exception")) else ""
+
+
+def _unknown_to_kernels(node: Definition) -> Iterator[tuple[int, str]]:
+    """Functions of Python, PyTorch and NumPy: a kernel has Triton's."""
+    for part in ast.walk(node):
+        name = ast.unparse(part.func) if isinstance(part, ast.Call) else ""
+        if name in {"all", "any", "pow", "round", "sorted", "sum"} or re.match(FOREIGN, name):
+            line = part.lineno  # type: ignore[attr-defined]
+            yield line, f"line {line} calls `{name}`, which no kernel knows: look for one in `tl`."
 
 
 def _method(value: ast.AST) -> str:

@@ -65,6 +65,14 @@ def test_a_tensor_is_the_callers_where_another_is_returned(body: str, is_slip: b
     assert not found_in(head.format("None") + inside, "f"), "it is there to be changed"
 
 
+@pytest.mark.parametrize("called", ["torch.sum", "sum", "np.sqrt", "math.exp"])
+def test_a_kernel_knows_what_triton_has(called: str) -> None:
+    text = f"def k(x_ptr):\n    x = tl.load(x_ptr)\n    tl.store(x_ptr, {called}(x))\n"
+    (slip,) = found_in(f"@triton.jit\n{text}", "k")
+    assert f"line 4 calls `{called}`, which no kernel knows" in slip.said
+    assert not found_in(text, "k"), "outside of a kernel it is right"
+
+
 QUEUE = """
 class Queue:
     def __init__(self) -> None:
