@@ -70,6 +70,7 @@ def of_function(text: str, name: str, node: Definition) -> list[Slip]:
 
 def _found(node: Definition) -> Iterator[tuple[int, str]]:
     yield from _lent(node)
+    yield from _never_read(node)
     if isinstance(node, ast.FunctionDef) and is_kernel(node):
         yield from _unknown_to_kernels(node)
     gives_errors = "Error" in _written(node.returns) or "Exception" in _written(node.returns)
@@ -79,6 +80,7 @@ def _found(node: Definition) -> Iterator[tuple[int, str]]:
             yield part.lineno, f"line {part.lineno} returns `{error}`: is a `raise` meant?"
         if isinstance(part, ast.Expr):
             yield from _without_effect(part)
+        yield from _power(part)
         if isinstance(part, ast.Assign) and isinstance(part.value, ast.UnaryOp):
             yield from _assigned_plus(part, part.value)
         if isinstance(part, LOOPS):
@@ -95,6 +97,48 @@ def _made_error(value: ast.expr | None) -> str:
     """ "ValueError" of `ValueError("...")`; "" of anything else."""
     name = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
     return name if name.isidentifier() and name.endswith(("Error", "Exception")) else ""
+
+
+def _never_read(node: Definition) -> Iterator[tuple[int, str]]:
+    """A name that is set anew, and not read from there on, nor in another round of a loop around
+    it: what it named before was to be changed."""
+    given = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+    names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+    loops = [part for part in ast.walk(node) if isinstance(part, LOOPS)]
+    for part in (each for each in ast.walk(node) if isinstance(each, ast.Assign)):
+        target, line = part.targets[0], part.lineno
+        if not isinstance(target, ast.Name):
+            continue
+        same = [each for each in names if each.id == target.id]
+        stored = [each.lineno for each in same if isinstance(each.ctx, ast.Store)]
+        around = [
+            each.lineno
+            for each in loops
+            if each.lineno < line <= (each.end_lineno or 0) and not _sets(each, target.id)
+        ]
+        own = set() if around else {id(each) for each in ast.walk(part)}
+        later = [
+            each for each in same if each.lineno >= min([line, *around]) and id(each) not in own
+        ]
+        is_read = any(not isinstance(each.ctx, ast.Store) for each in later)
+        if not is_read and (target.id in given or min(stored) < line):
+            what = f"line {line} gives the name `{target.id}` to something that nothing reads"
+            yield line, f"{what}; what had the name before stays as it was."
+
+
+def _sets(loop: ast.For | ast.AsyncFor | ast.While, name: str) -> bool:
+    """Whether each round begins with another value of that name."""
+    parts = ast.walk(loop.target) if not isinstance(loop, ast.While) else ()
+    return any(isinstance(part, ast.Name) and part.id == name for part in parts)
+
+
+def _power(part: ast.AST) -> Iterator[tuple[int, str]]:
+    """`2 ^ n`, as it is written elsewhere."""
+    if not (isinstance(part, ast.BinOp) and isinstance(part.op, ast.BitXor)):
+        return
+    if isinstance(part.left, ast.Constant) and part.left.value in (2, 10):
+        said = f"`{ast.unparse(part)}` in line {part.lineno} is an exclusive or"
+        yield part.lineno, f"{said}; a power is written with `**`."
 
 
 def _unknown_to_kernels(node: Definition) -> Iterator[tuple[int, str]]:

@@ -40,6 +40,13 @@ def found_in(text: str, name: str) -> list[Slip]:
         ("ys = list(xs)\nys += [1]\nreturn ys", ""),
         ("xs = list(xs)\nxs[0] = 1\nreturn xs", ""),
         ("mine.append(1)\nreturn mine", ""),
+        ("return [2 ^ xs[0]]", "`2 ^ xs[0]` in line 2 is an exclusive or; a power is written"),
+        ("return [xs[0] ^ xs[1], 2**3]", ""),
+        ("t = t / 2\nreturn xs", "line 2 gives the name `t` to something that nothing reads"),
+        ("for x in mine:\n    x = 2 * x\nreturn mine", "gives the name `x` to something"),
+        ("for x in mine:\n    t = t + x\nreturn mine", ""),
+        ("n = 0\nfor x in mine:\n    if n:\n        return xs\n    n = 1\nreturn mine", ""),
+        ("unused = 1\nreturn xs", ""),
     ],
 )
 def test_a_slip_is_named_with_its_line(body: str, said: str) -> None:
