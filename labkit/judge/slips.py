@@ -84,7 +84,7 @@ def _found(node: Definition) -> Iterator[tuple[int, str]]:
         if isinstance(part, ast.Assign) and isinstance(part.value, ast.UnaryOp):
             yield from _assigned_plus(part, part.value)
         if isinstance(part, LOOPS):
-            yield from _ends_at_once(part)
+            yield from _ends_at_once(part, node)
         for block in ("body", "orelse", "finalbody"):
             yield from _never_reached(getattr(part, block, None))
 
@@ -176,15 +176,18 @@ def _assigned_plus(node: ast.Assign, value: ast.UnaryOp) -> Iterator[tuple[int, 
         yield node.lineno, f"line {node.lineno} sets {what} anew; `{what} += …` adds to it."
 
 
-def _ends_at_once(loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[tuple[int, str]]:
-    """A loop whose last line leaves it, whatever has come before."""
+def _ends_at_once(
+    loop: ast.For | ast.AsyncFor | ast.While, around: Definition
+) -> Iterator[tuple[int, str]]:
+    """A loop whose last line leaves it, whatever has come before. Where something follows the loop,
+    or the line is all that it has, the first round is most often the only one that is wanted."""
     last = loop.body[-1]
     goes_on = any(isinstance(part, ast.Continue) for part in ast.walk(loop))
-    if isinstance(last, ast.Return | ast.Break) and not goes_on:
-        word = "return" if isinstance(last, ast.Return) else "break"
+    is_meant = len(loop.body) == 1 or loop is not around.body[-1]
+    if isinstance(last, ast.Return) and not goes_on and not is_meant:
         yield (
             last.lineno,
-            f"the `{word}` in line {last.lineno} ends the loop of line {loop.lineno} in its first"
+            f"the `return` in line {last.lineno} ends the loop of line {loop.lineno} in its first"
             " round: is it indented too far?",
         )
 

@@ -167,7 +167,6 @@ taken = []
 for _ in range(number):
     taken.append(self.items.popleft())
     return taken
-return taken
 """
 
 
