@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,12 +27,18 @@ def pytest_collectstart(collector: pytest.Collector) -> None:
 @cache
 def load_profile() -> None:
     """The same examples in every run, unless HYPOTHESIS_PROFILE=explore asks for new ones."""
-    from hypothesis import Phase, settings
+    from hypothesis import HealthCheck, Phase, settings
 
+    # No clock decides: a machine that stands still while an example is drawn makes no test fail.
+    common: dict[str, Any] = {
+        "deadline": None,
+        "print_blob": True,
+        "suppress_health_check": [HealthCheck.too_slow],
+    }
     # Both say `derandomize`: where `CI` is set, Hypothesis' own default is to ignore the seed, and
     # every grade there would ask the same questions.
-    settings.register_profile("fixed", deadline=None, derandomize=True, print_blob=True)
-    explore = settings(deadline=None, derandomize=False, print_blob=True)
+    settings.register_profile("fixed", derandomize=True, **common)
+    explore = settings(derandomize=False, **common)
     settings.register_profile("explore", explore)
     # For a grade, whose report explains in its own words: Hypothesis would run a failing test again
     # and again to find out which parts of the example do not matter.

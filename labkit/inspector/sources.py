@@ -24,6 +24,7 @@ from typing import Any
 
 from labkit.course.remedies import remedy
 from labkit.course.root import ROOT
+from labkit.inside.patience import until_ended
 from labkit.inspector.recording import RecordingError, Run, check_line, read_lines
 from labkit.trace.format import Add, Trace, TraceError, config_dict, parse_trace
 from labkit.trace.generate import prompt_length
@@ -251,7 +252,7 @@ def _child(path: Path, replay: Replay) -> tuple[list[Any], str | None]:
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, env=env, stdout=output, stderr=errors)
         try:
-            child.wait(REPLAY_SECONDS)
+            until_ended(child.wait, REPLAY_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

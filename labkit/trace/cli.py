@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from labkit.course.root import ROOT
+from labkit.inside.patience import until_ended
 from labkit.trace.diff import first_difference, load_lines, render
 from labkit.trace.format import Trace, TraceError, dump_line, dump_trace, load_trace
 from labkit.trace.generate import generate as generate_trace
@@ -161,7 +162,7 @@ def replay_overlaid(file: Path, mapping: dict[str, str]) -> Iterator[Line]:
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
         child = subprocess.Popen(command, env=env, stdout=output, stderr=errors, cwd=ROOT)
         try:
-            child.wait(LABS_SECONDS)
+            until_ended(child.wait, LABS_SECONDS)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

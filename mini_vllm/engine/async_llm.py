@@ -28,6 +28,7 @@ from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.admission import Admission
 from mini_vllm.engine.checked_config import make_engine_config
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
+from mini_vllm.engine.control_checks import check_seconds
 from mini_vllm.engine.controls import EngineControls
 from mini_vllm.engine.dp_process_client import DataParallelProcessClient
 from mini_vllm.engine.exceptions import EngineDeadError, EngineGenerateError
@@ -35,7 +36,7 @@ from mini_vllm.engine.images import make_image_processor
 from mini_vllm.engine.input_processor import InputProcessor
 from mini_vllm.engine.limits import PromptLimits
 from mini_vllm.engine.loops import do_in
-from mini_vllm.engine.messages import EngineCoreOutputs
+from mini_vllm.engine.messages import EngineCoreOutputs, check_travels
 from mini_vllm.engine.output_processor import OutputProcessor
 from mini_vllm.engine.parallel_sampling import child_requests
 from mini_vllm.engine.process_client import ProcessClient
@@ -391,7 +392,7 @@ class AsyncLLM(EngineControls):
         token_ids = stream.live.prompt_token_ids
         stream.live.lora_request = lora_request
         children = child_requests(stream.live.request_id, params)
-        return [
+        requests = [
             self.input_processor.process(
                 child_id,
                 token_ids,
@@ -407,6 +408,8 @@ class AsyncLLM(EngineControls):
                 children, per_completion(lora_request), strict=False
             )
         ]
+        check_travels(requests[0])  # the others have the same
+        return requests
 
     def _watch(
         self, stream: Stream, requests: list[EngineCoreRequest], kind: RequestOutputKind
@@ -442,7 +445,13 @@ class AsyncLLM(EngineControls):
 
         Source: vllm/v1/engine/async_llm.py#L709-L721 (AsyncLLM.abort) @ v0.22.1
         """
-        names = {request_id} if isinstance(request_id, str) else set(request_id)
+        given = [request_id] if isinstance(request_id, str) else request_id
+        names = list(given) if isinstance(given, Iterable) else [given]
+        if not all(isinstance(name, str) for name in names):
+            raise ValueError(
+                f"request_id is {show(request_id)}; it must be the name of a request, or a list "
+                "of names"
+            )
         for stream in [s for s in self._streams.values() if s.external_id in names]:
             self._abort_stream(stream)
 
@@ -575,13 +584,15 @@ class AsyncLLM(EngineControls):
         self.start()
         return await self.client.call(method, *args)
 
-    def shutdown(self, timeout: float = 0.0) -> None:
-        """End the engine, after ``timeout`` seconds at most for requests that still run.
+    def shutdown(self, timeout: float | None = None) -> None:
+        """End the engine, after ``timeout`` seconds at most for requests that still run; None: 0.
 
         It waits for that; so that the loop can serve them, call it in another thread:
         ``await asyncio.to_thread(engine.shutdown, 30)``. Whoever is unfinished in the end gets an
-        EngineDeadError.
+        EngineDeadError. Raises ValueError for what is no time, with nothing ended.
         """
+        timeout = 0.0 if timeout is None else timeout
+        check_seconds("timeout", timeout)
         self.client.shutdown(timeout)
         do_in(None if self._handler is None else self._handler.get_loop(), self._end)
 

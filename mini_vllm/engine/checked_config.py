@@ -9,6 +9,7 @@ from mini_vllm.config import EngineConfig, ModelConfig
 from mini_vllm.config.checks import require_one_of
 from mini_vllm.config.model import DTYPES
 from mini_vllm.model.config import load_config
+from mini_vllm.model.families import FAMILIES, unsupported
 from mini_vllm.model.generation import default_sampling_params
 
 
@@ -27,8 +28,11 @@ def make_engine_config(model: str | Path, **options: Any) -> EngineConfig:
         ValueError: that names the file, for one that says what cannot be.
     """
     config = EngineConfig.from_kwargs(model, **options)
-    found = load_config(config.model.model, config.model.hf_overrides).dtype
+    args = load_config(config.model.model, config.model.hf_overrides)
+    path = Path(config.model.model) / "config.json"
+    if not set(args.architectures) & set(FAMILIES):
+        raise ValueError(f"{path}: {unsupported(args.architectures)}")
     if config.model.dtype == "auto":
-        require_one_of(f"{config.model.model}/config.json: dtype", found, DTYPES[1:])
+        require_one_of(f"{path}: dtype", args.dtype, DTYPES[1:])
     recommended_params(config.model)
     return config

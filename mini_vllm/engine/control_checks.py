@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mini_vllm.config.checks import require_flag
 from mini_vllm.errors import show
 
 
@@ -13,7 +14,15 @@ def check_sleep(level: int, mode: str) -> None:
         raise ValueError(f"mode is {show(mode)}; it must be 'abort' or 'wait'")
 
 
-def check_reset(reset_connector: bool) -> None:
+def check_reset(reset_running_requests: bool, reset_connector: bool) -> None:
     """Raises ValueError: what a connector keeps elsewhere is not forgotten from here."""
+    require_flag("reset_running_requests", reset_running_requests)
     if reset_connector:
         raise ValueError(f"reset_connector is {show(reset_connector)}; only False is supported")
+
+
+def check_seconds(name: str, seconds: float) -> None:
+    """Raises ValueError for what is no time to wait."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if not (is_number and 0 <= seconds < float("inf")):
+        raise ValueError(f"{name} is {show(seconds)}; it must be a number of seconds, at least 0")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mini_vllm.config.vllm_names import refuse
-from mini_vllm.engine.control_checks import check_reset, check_sleep
+from mini_vllm.engine.control_checks import check_reset, check_seconds, check_sleep
 from mini_vllm.errors import show
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.observability.log_line import LogLine
@@ -102,6 +102,7 @@ class EngineControls(ABC):
 
     async def wait_for_requests_to_drain(self, drain_timeout: int = 300) -> None:
         """Return when nobody is unfinished. Raises TimeoutError after so many seconds."""
+        check_seconds("drain_timeout", drain_timeout)
         end = time.monotonic() + drain_timeout
         while self.num_unfinished_requests:
             if time.monotonic() > end:
@@ -119,7 +120,7 @@ class EngineControls(ABC):
                 anew: what follows comes from the weights as they are then. The answer is True.
             reset_connector: vLLM's; only False is supported.
         """
-        check_reset(reset_connector)
+        check_reset(reset_running_requests, reset_connector)
         return bool(await self.call("reset_prefix_cache", reset_running_requests))
 
     async def sleep(self, level: int = 1, mode: str = "abort") -> None:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from mini_vllm.core.interface import PauseState
 from mini_vllm.core.scheduler_output import EngineCoreOutput
 from mini_vllm.engine.messages import (
+    TRAVEL,
     EngineCoreOutputs,
     EngineInfo,
     MessageKind,
@@ -41,6 +42,7 @@ from mini_vllm.engine.messages import (
     decode_seconds,
     encode,
 )
+from mini_vllm.errors import show
 
 if TYPE_CHECKING:
     from mini_vllm.engine.core import EngineCore
@@ -366,7 +368,8 @@ def _info(core: EngineCore) -> EngineInfo:
 
 
 def _read(path: str, input_queue: queue.Queue[Message]) -> None:
-    """The input thread: frames from the socket, decoded, into the queue."""
+    """The input thread: frames from the socket, decoded, into the queue. One message that cannot
+    be read is nobody's but its sender's: it is left out, and the next is read."""
     import zmq
 
     socket = zmq.Context().socket(zmq.PULL)
@@ -380,8 +383,13 @@ def _read(path: str, input_queue: queue.Queue[Message]) -> None:
     }
     while True:
         first, *frames = socket.recv_multipart()
-        kind = MessageKind(first)
-        input_queue.put((kind, decoders[kind](frames)))
+        try:
+            kind = MessageKind(first)
+            content = decoders[kind](frames)
+        except Exception as error:
+            logger.error("a message to the engine cannot be read: %s: %s", first, error)
+            continue
+        input_queue.put((kind, content))
 
 
 def _decode_add(frames: Frames) -> tuple[str, Any]:
@@ -404,7 +412,14 @@ def _write(path: str, output_queue: queue.Queue[Message | None]) -> None:
     socket.connect(path)
     while (message := output_queue.get()) is not None:
         kind, content = message
-        socket.send_multipart([kind.value, encode(content)])
+        try:
+            frame = encode(content)
+        except Exception as error:
+            if not isinstance(content, UtilityAnswer):
+                raise
+            said = f"{show(content.value)} is the answer, and no {TRAVEL}: {error}"
+            frame = encode(UtilityAnswer(content.call_id, error=said))
+        socket.send_multipart([kind.value, frame])
     socket.close()
     context.term()  # returns when everything has left, or after the linger
 

@@ -96,7 +96,13 @@ class InputProcessor:
                     f"the prompt is a mapping with {show(sorted(map(str, prompt)))}; it must be "
                     "text, a list of token ids, or a mapping with 'prompt' or 'prompt_token_ids'"
                 )
-            prompt = prompt.get("prompt_token_ids", prompt.get("prompt"))
+            token_ids = prompt.get("prompt_token_ids")
+            if isinstance(token_ids, str):
+                raise ValueError(
+                    f"prompt_token_ids is {show(token_ids)}; it must be a list of token ids; text "
+                    "is called 'prompt'"
+                )
+            prompt = prompt.get("prompt") if token_ids is None else token_ids
         if isinstance(prompt, str):
             if self.tokenizer is None:
                 raise ValueError("the prompt is text but no tokenizer is loaded; pass token ids")

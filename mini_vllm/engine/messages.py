@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 
 from mini_vllm.core.engine_request import EngineCoreRequest
 from mini_vllm.core.scheduler_output import EngineCoreOutput, SchedulerStats
+from mini_vllm.errors import show
 
 
 class MessageKind(Enum):
@@ -112,3 +113,36 @@ decode_outputs = msgspec.msgpack.Decoder(EngineCoreOutputs).decode
 decode_info = msgspec.msgpack.Decoder(EngineInfo).decode
 decode_text = msgspec.msgpack.Decoder(str).decode
 decode_seconds = msgspec.msgpack.Decoder(float).decode
+
+TRAVEL = "plain data (text, numbers that fit 64 bits, lists, and dicts with text as keys)"
+
+
+def encode_call(call: UtilityCall) -> bytes:
+    """A call on its way. Raises ValueError for a name or arguments that cannot travel."""
+    if not isinstance(call.method, str):
+        raise ValueError(f"method is {show(call.method)}; it must be the name of a method")
+    try:
+        return encode(call)
+    except Exception as error:  # a library's, of many kinds
+        raise ValueError(
+            f"{call.method} is called with {show(call.args)}; what goes to the engine's process "
+            f"must be {TRAVEL}: {error}"
+        ) from error
+
+
+def check_travels(request: EngineCoreRequest) -> None:
+    """Refuse a request that would not arrive as it is sent, before anybody waits for it.
+
+    Only what callers fill freely can be so: `extra_args`, and an adapter's fields. Raises
+    ValueError.
+    """
+    extra_args, adapter = request.sampling_params.extra_args, request.lora_request
+    if not extra_args and adapter is None:
+        return
+    try:
+        decode_request(encode(request))
+    except Exception as error:
+        raise ValueError(
+            f"extra_args is {show(extra_args)} and lora_request {show(adapter)}; what goes to the "
+            f"engine's process must be {TRAVEL}: {error}"
+        ) from error

@@ -58,7 +58,7 @@ class OfflineControls(ABC):
         Source: vllm/v1/core/sched/scheduler.py#L1896-L1944 (Scheduler.reset_prefix_cache)
         @ v0.22.1
         """
-        check_reset(reset_connector)
+        check_reset(reset_running_requests, reset_connector)
         return bool(self.client.call("reset_prefix_cache", reset_running_requests))
 
     def sleep(self, level: int = 1, mode: str = "abort") -> None:

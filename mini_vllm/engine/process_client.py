@@ -37,6 +37,7 @@ from mini_vllm.engine.messages import (
     decode_outputs,
     decode_text,
     encode,
+    encode_call,
 )
 
 logger = logging.getLogger(__name__)
@@ -192,21 +193,24 @@ class ProcessClient:
                 self._send(MessageKind.ABORT, encode(list(request_ids)))
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the engine. Raises RuntimeError with what the engine says."""
+        """Call a method of the engine. Raises RuntimeError with what the engine says, ValueError
+        for what cannot be sent to it."""
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         try:
-            self._send(MessageKind.UTILITY, encode(UtilityCall(call_id, method, list(args))))
+            call = UtilityCall(call_id, method, list(args))
+            self._send(MessageKind.UTILITY, encode_call(call))
             return await future
         finally:
             self._calls.pop(call_id, None)
 
     def tell(self, method: str, *args: Any) -> None:
-        """Call a method of the engine whose answer nobody waits for, if the engine lives."""
-        with contextlib.suppress(EngineDeadError):
+        """Call a method of the engine whose answer nobody waits for, if the engine lives and the
+        arguments can be sent."""
+        with contextlib.suppress(EngineDeadError, ValueError):
             call = UtilityCall(next(self._call_ids), method, list(args))
-            self._send(MessageKind.UTILITY, encode(call))
+            self._send(MessageKind.UTILITY, encode_call(call))
 
     async def get_outputs(self) -> EngineCoreOutputs:
         """What the next step brings. Answers to calls are handed to their callers on the way.

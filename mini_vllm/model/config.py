@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class ModelArgs:
             o_bias=attention_bias and not is_qwen2,
             mlp_bias=config.get("mlp_bias", False),
             sliding_windows=sliding_windows(config),
-            eos_token_ids=tuple(dict.fromkeys(_as_list(config.get("eos_token_id")))),
+            eos_token_ids=_known_ids(_as_list(config.get("eos_token_id")), config["vocab_size"]),
             dtype=config.get("dtype") or config.get("torch_dtype") or "float32",
             hidden_act=config.get("hidden_activation") or config.get("hidden_act") or "silu",
             query_pre_attn_scalar=config.get("query_pre_attn_scalar"),
@@ -122,17 +122,14 @@ def load_config(folder: str | Path, overrides: Mapping[str, Any] | None = None) 
         raise FileNotFoundError(
             f"{str(folder)!r} has no config.json; give the folder of a Hugging Face checkpoint"
         )
-    config = with_overrides(read_json(path), overrides or {})
-    args = ModelArgs.from_dict(config, str(path))
-    if is_foreign(config):
-        raise ValueError(f"{path}: {unsupported(args.architectures)}")
+    args = ModelArgs.from_dict(with_overrides(read_json(path), overrides or {}), str(path))
     generation = folder / "generation_config.json"
     if not generation.is_file():
         return args
     more = read_json(generation)
     check_entries(more, GENERATION_CONFIG, str(generation))
     eos = (*args.eos_token_ids, *_as_list(more.get("eos_token_id")))
-    return replace(args, eos_token_ids=tuple(dict.fromkeys(eos)))
+    return replace(args, eos_token_ids=_known_ids(eos, args.vocab_size))
 
 
 def with_overrides(config: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,6 +202,12 @@ def _dense_layers(config: Mapping[str, Any]) -> tuple[int, ...]:
     step, listed = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers") or ()
     layers = range(config["num_hidden_layers"])
     return tuple(index for index in layers if index in listed or (index + 1) % step)
+
+
+def _known_ids(token_ids: Iterable[int], vocab_size: int) -> tuple[int, ...]:
+    """Each once; without those beyond the vocabulary, as small copies of a model have them: no
+    such token is ever sampled."""
+    return tuple(dict.fromkeys(token for token in token_ids if token < vocab_size))
 
 
 def _as_list(value: int | list[int] | None) -> list[int]:

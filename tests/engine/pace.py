@@ -16,10 +16,11 @@ from pathlib import Path
 
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.core.scheduler_output import SchedulerOutput
+from mini_vllm.kv_transfer.scheduler import RemoteKVScheduler
 
 BRAKE = "MINI_VLLM_TEST_BRAKE"
-PACED = f"{__file__}:Paced"
-"""The scheduler that engines with a :class:`Brake` are started with."""
+PACED, PACED_REMOTE_KV = f"{__file__}:Paced", f"{__file__}:PacedRemoteKV"
+"""The schedulers that engines with a :class:`Brake` are started with."""
 SECONDS_A_STEP = 0.5
 PATIENCE = 60.0
 """Seconds after which what a test waits for counts as never coming."""
@@ -32,6 +33,10 @@ class Paced(Scheduler):
         if Path(os.environ[BRAKE]).exists():
             time.sleep(SECONDS_A_STEP)
         return super().schedule()
+
+
+class PacedRemoteKV(Paced, RemoteKVScheduler):
+    """The same beside KV that other engines fetch."""
 
 
 class Brake:

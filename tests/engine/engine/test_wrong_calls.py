@@ -113,3 +113,10 @@ def test_a_template_that_fails_is_blamed(template: str, llm: LLM) -> None:
             llm.chat(chat, use_tqdm=False)
     finally:
         llm.tokenizer.chat_template = own
+
+
+def test_text_is_no_list_of_token_ids(llm: LLM) -> None:
+    with pytest.raises(ValueError, match=r"prompt_token_ids is 'hi'; it must be a list"):
+        llm.generate({"prompt_token_ids": "hi"}, use_tqdm=False)
+    (output,) = llm.generate({"prompt": "hi", "prompt_token_ids": None}, use_tqdm=False)
+    assert output.finished and output.error is None

@@ -44,7 +44,7 @@ def ask_all(server: Server, bodies: list[dict[str, Any]]) -> tuple[list[Any], th
         limits = httpx.Limits(max_connections=100)
         async with httpx.AsyncClient(
             base_url=server.url,
-            timeout=60,
+            timeout=5 * PATIENCE,
             limits=limits,
             trust_env=False,
             headers=server.client.headers,
@@ -232,7 +232,7 @@ def test_a_taken_port_is_known_before_the_model_is_loaded() -> None:
     with running() as server:
         second = subprocess.run(
             [sys.executable, "-m", "mini_vllm", "serve", *SMALL, "--port", str(server.port)],
-            cwd=ROOT, capture_output=True, text=True, timeout=60,
+            cwd=ROOT, capture_output=True, text=True, timeout=3 * PATIENCE,
         )  # fmt: skip
         assert second.returncode == 2
         assert str(server.port) in second.stderr and "--port" in second.stderr
@@ -242,11 +242,9 @@ def test_sigterm_while_the_model_loads_leaves_nothing_behind(tmp_path: Path) -> 
     path = tmp_path / "s"
     server = Server("--uds", str(path), uds=str(path))
     try:
-        while not path.exists():  # it listens before it loads
-            assert server.process.poll() is None
-            time.sleep(0.01)
+        eventually(path.exists, "it does not listen before it loads")
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) in (0, 128 + signal.SIGTERM)  # 0: it has just come up
+        assert server.process.wait(PATIENCE) in (0, 128 + signal.SIGTERM)  # 0: it has just come up
         assert not path.exists()
     finally:
         server.process.kill()

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.engine.entrypoints.server import ROOT, SLOW, Server, free_port
-from tests.engine.pace import eventually
+from tests.engine.entrypoints.server import ROOT, Server, free_port
+from tests.engine.pace import PACED_REMOTE_KV, eventually
 
 PROMPT = "Once upon a time there was a little girl who lived near the sea. " * 4
 PATH = "/v1/completions"
@@ -151,7 +151,7 @@ def usage_of(server: Server) -> float:
 def test_a_decode_side_that_refuses_says_so() -> None:
     """However a request ends before it fetches, its prompt's KV is held no longer (vllm #41269)."""
     long_lease = p2p("kv_producer").replace('"kv_lease_duration": 3.0', '"kv_lease_duration": 600')
-    one_at_a_time = ("--max-num-seqs", "1", *SLOW)
+    one_at_a_time = ("--max-num-seqs", "1", "--scheduler", PACED_REMOTE_KV)
     with servers(long_lease, p2p("kv_consumer"), words=one_at_a_time) as (prefill, decode):
         for mistake in REFUSED:
             told = held_by(prefill)

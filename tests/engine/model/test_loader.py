@@ -154,6 +154,17 @@ def test_eos_ids_of_both_files_are_joined(tmp_path: Path) -> None:
     assert args.eos_token_ids == (3, 5) and args.eos_token_id == 3
 
 
+def test_an_end_beyond_the_vocabulary_is_none(tmp_path: Path) -> None:
+    """A small copy of a model may keep the large one's; masks of the vocabulary have no bit for
+    it."""
+    write_config(tmp_path, eos_token_id=[10**6, 3])
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2**20, 5]}))
+    assert load_config(tmp_path).eos_token_ids == (3, 5)
+    write_config(tmp_path, eos_token_id=10**6)
+    (tmp_path / "generation_config.json").unlink()
+    assert load_config(tmp_path).eos_token_id is None
+
+
 def test_missing_folder_and_files(tmp_path: Path) -> None:
     nowhere = tmp_path / "nowhere"
     assert error_of(nowhere) == f"model folder {str(nowhere)!r} does not exist"

@@ -223,6 +223,16 @@ def test_01_1_a_prompt_of_many_tokens(subject: Any, reference: Any) -> None:
     assert passes(subject, WITHOUT, prompt, 2) == [2, 150, 151]
 
 
+def test_01_2_a_long_context_is_not_at_its_end(subject: Any) -> None:
+    """Behind a prompt of 1,100 tokens comes place 1,100, and so on."""
+    p = Program()
+    model, hook = watched(p)
+    p.call(WITH, model, [3 + 37 * index % 2000 for index in range(1100)], 3)
+    for index in range(3):
+        p.see(hook.call_args_list[index][0][1][1].tolist())
+    assert subject.run(p) == [list(range(1100)), [1100], [1101]]
+
+
 def test_01_2_a_prompt_of_many_tokens(subject: Any, reference: Any) -> None:
     """All of it is computed, in one pass."""
     prompt = [3 + 37 * index % 2000 for index in range(150)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -103,20 +104,51 @@ def test_05_1_table_entries_that_nobody_uses_are_zero(subject: Any, data: st.Dat
     assert subject.run(p) == expected
 
 
+@many
+@given(data=st.data())
+def test_05_1_long_tables_make_room_for_short_ones(subject: Any, data: st.DataObject) -> None:
+    """Hundreds of blocks, in parts, and ids of up to 31 bits; the null block is one like any
+    other. Behind a short table of the same row there are zeros again."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 1, 1200, SIZE)
+    expected = []
+    for number in range(data.draw(st.integers(2, 4))):
+        size = data.draw(st.sampled_from([1, 3, 130, 400]))
+        first = data.draw(st.sampled_from([1, 2**15 - 60, 2**30]))
+        table = [first + index for index in range(size)]
+        for place in data.draw(st.sets(st.integers(0, size - 1), max_size=3)):
+            table[place] = 0
+        cuts = sorted({0, *data.draw(st.lists(st.integers(0, size), max_size=3)), size})
+        parts = [table[begin:end] for begin, end in pairwise(cuts)]
+        batch.add_request(state(p, f"r{number}", [1]), parts[0], 0)
+        for part in parts[1:]:
+            batch.append_blocks(f"r{number}", part)
+        p.see([batch.block_table[0].tolist(), batch.num_blocks[0].item()])
+        expected.append([table + [0] * (400 - size), size])
+        batch.remove_request(f"r{number}")
+    assert subject.run(p) == expected
+
+
 def test_05_1_refused_in_any_full_batch(subject: Any) -> None:
-    """The limit is exact for one row and for many, and whoever is refused is entered nowhere."""
-    for limit in (1, 2, 7):
+    """The limit is exact for one row and for hundreds, and whoever is refused is entered nowhere:
+    not in the arrays either."""
+    for limit in (1, 2, 7, 300):
         p = Program()
         batch = p.new(f"{BATCH}InputBatch", limit, 12, SIZE)
         names = [f"r{number}" for number in range(limit)]
         for name in names:
             p.see(batch.add_request(state(p, name, [1]), [1], 0))
         refuse = p.new("unittest:TestCase").assertRaises
-        refuse(p.name("builtins:ValueError"), batch.add_request, state(p, "last", [1]), [1], 0)
+        refuse(p.name("builtins:ValueError"), batch.add_request, state(p, "last", [9]), [8], 5)
         p.see_each(batch.rows, "req_id")
         p.see(batch.req_id_to_row)
-        index = {name: row for row, name in enumerate(names)}
-        assert subject.run(p) == [*range(limit), names, index]
+        for array in ("token_ids", "block_table", "num_tokens", "num_computed_tokens"):
+            p.see(getattr(batch, array).tolist())
+        *rows, order, index, tokens, tables, lengths, computed = subject.run(p)
+        assert [rows, order] == [[*range(limit)], names]
+        assert index == {name: row for row, name in enumerate(names)}
+        assert [row[0] for row in (*tokens, *tables)] == [1] * (2 * limit)
+        assert [lengths, computed] == [[1] * limit, [0] * limit]
 
 
 def test_05_1_bug_mini_sglang_94fe255_the_row_is_a_copy(subject: Any) -> None:
@@ -334,18 +366,20 @@ def test_05_2_a_state_moves_as_it_is(subject: Any) -> None:
     assert adapters == ["adapter0", "adapter1", "adapter2"] and tokens == [[], [71], [70]]
 
 
-def test_05_2_as_many_move_as_there_are_holes(subject: Any) -> None:
-    """25 of 40 leave at once, and the rows are dense again: 15 of them."""
+@many
+@given(gone=st.sets(st.integers(0, 39), max_size=40) | st.sets(st.integers(1, 38), max_size=25))
+def test_05_2_as_many_move_as_there_are_holes(subject: Any, gone: set[int]) -> None:
+    """Some of 40 leave at once, from anywhere, and the rows are dense again."""
     p = Program()
     batch = p.new(f"{BATCH}InputBatch", 40, 12, SIZE)
     for number in range(40):
         batch.add_request(state(p, f"r{number}", [number + 1]), [number + 1], 0)
-    for number in range(25):
+    for number in gone:
         batch.remove_request(f"r{number}")
     batch.condense()
     see_batch(p, batch)
     rows, order = read_batch(subject.run(p))
-    assert rows == {f"r{n}": ([n + 1], 0, [n + 1]) for n in range(25, 40)}
+    assert rows == {f"r{n}": ([n + 1], 0, [n + 1]) for n in range(40) if n not in gone}
     assert sorted(order) == sorted(rows), "holes are left between the rows"
 
 
@@ -365,9 +399,9 @@ def test_05_3_requests_of_many_tokens(subject: Any) -> None:
 
 def test_05_3_arrays_of_their_own_in_64_bits(subject: Any) -> None:
     """Two steps: what the first one laid out stays, in the widths that it was promised, for more
-    requests and longer contexts than 16 bits count."""
+    requests than 16 bits count, and longer contexts than float32 does."""
     counts = [np.ones(70_000, np.int32), np.array([3, 1], np.int32)]
-    computed = [np.full(70_000, 2**20, np.int32), np.array([0, 70_000], np.int32)]
+    computed = [np.full(70_000, 2**25 + 1, np.int32), np.array([0, 70_000], np.int32)]
     p = Program()
     flats = [p.call(f"{BATCH}flatten_tokens", *pair) for pair in zip(counts, computed, strict=True)]
     for flat in flats:
@@ -375,7 +409,7 @@ def test_05_3_arrays_of_their_own_in_64_bits(subject: Any) -> None:
             p.see(getattr(flat, name))
     seen = subject.run(p)
     assert [array.dtype.str for array in seen] == ["<i8", "<i8", "<i4"] * 2
-    right = [np.arange(70_000), np.full(70_000, 2**20), np.arange(70_001)]
+    right = [np.arange(70_000), np.full(70_000, 2**25 + 1), np.arange(70_001)]
     right += [np.array(row) for row in ([0, 0, 0, 1], [0, 1, 2, 70_000], [0, 3, 4])]
     assert all(map(np.array_equal, seen, right))
 
@@ -417,6 +451,17 @@ def test_05_4_whole_numbers_of_64_bits(subject: Any) -> None:
     assert four.tolist() == [19, (2**31 - 1) * 5 + 4, 2**30 * 5, 39]
     assert [sampled.tolist(), last.tolist(), starts.tolist()] == [[0, 1], [0, 2], [0, 1, 3]]
     assert [row[:3] for row in table] == [[3, 2**31 - 1, 7], [2**30, 1, 2]]
+
+
+@many
+@given(positions=st.lists(st.integers(0, 69_999), min_size=1, max_size=9))
+def test_05_4_slots_of_a_long_context(subject: Any, positions: list[int]) -> None:
+    """Blocks of one token: a table of 70,000."""
+    p = Program()
+    batch = p.new(f"{BATCH}InputBatch", 1, 70_000, 1)
+    batch.add_request(state(p, "ana", [1]), np.arange(70_000, 0, -1, np.int32), 0)
+    p.see(batch.slot_mapping(np.zeros(len(positions), np.int64), np.array(positions)).tolist())
+    assert subject.run(p) == [[70_000 - position for position in positions]]
 
 
 def test_05_4_a_token_is_known_and_not_yet_computed(subject: Any) -> None:

@@ -324,6 +324,12 @@ def test_05_8_a_refused_tensor_changes_nothing(subject: Any, shape: list[int]) -
     assert subject.run(p) == [[[0.0, 0.0]] * 3], "a tensor that was refused has been copied"
 
 
+def test_05_8_a_file_for_each_tensor(subject: Any) -> None:
+    """A large model is cut into dozens of files."""
+    config, tensors = small()
+    assert load(subject, config, tensors, files=len(tensors)) == parameters_of(tensors, True)
+
+
 def test_05_8_half_precision_is_widened(subject: Any) -> None:
     """A bfloat16 file fills a float32 model with the same values."""
     config, tensors = small()

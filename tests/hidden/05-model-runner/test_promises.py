@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -25,10 +26,10 @@ BATCH = "mini_vllm.worker.input_batch:"
 PLAN = "mini_vllm.core.scheduler_output:"
 
 
-def make_runner(p: Program, rows: int) -> Any:
-    """A runner without a model: rows of 32 tokens in blocks of 4."""
+def make_runner(p: Program, rows: int, tokens: int = 32) -> Any:
+    """A runner without a model: rows of so many tokens in blocks of 4."""
     device = p.call("torch:device", "cpu")
-    return p.new("mini_vllm.worker.model_runner:ModelRunner", None, None, rows, 32, 4, device)
+    return p.new("mini_vllm.worker.model_runner:ModelRunner", None, None, rows, tokens, 4, device)
 
 
 def new(p: Program, name: str, prompt: Sequence[int], blocks: Sequence[int], **more: Any) -> Any:
@@ -230,24 +231,57 @@ def test_05_5_any_comings_and_goings(subject: Any, data: st.DataObject) -> None:
         assert (yours[: len(right)] if isinstance(right, list) else yours) == right
 
 
-def test_05_5_rows_are_dense_though_nobody_has_finished(subject: Any) -> None:
-    """Two of four are preempted; they are remembered as they were, prompt apart from output."""
+@pytest.mark.parametrize("number", [4, 150])
+def test_05_5_rows_are_dense_though_nobody_has_finished(subject: Any, number: int) -> None:
+    """All but the last two are preempted; they are remembered as they were, prompt apart from
+    output."""
     p = Program()
-    runner = make_runner(p, 4)
-    names = ["ana", "ben", "cleo", "dan"]
-    requests = [new(p, name, [5, 6], [number + 1]) for number, name in enumerate(names)]
+    runner = make_runner(p, number)
+    names = [f"r{row}" for row in range(number)]
+    requests = [new(p, name, [5, 6], [row + 1]) for row, name in enumerate(names)]
     runner._update_states(plan(p, dict.fromkeys(names, 2), requests))
-    for number, name in enumerate(names):
-        runner.requests[name].output_token_ids.append(70 + number)
-    left = {"cleo": 2, "dan": 2}
-    step = plan(p, dict.fromkeys(left, 1), computed=left, preempted=["ana", "ben"])
-    runner._update_states(step)
+    for row, name in enumerate(names):
+        runner.requests[name].output_token_ids.append(70 + row)
+    left = dict.fromkeys(names[-2:], 2)
+    runner._update_states(plan(p, dict.fromkeys(left, 1), computed=left, preempted=names[:-2]))
     p.see_each(runner.batch.rows, "req_id")
-    for name in ("ana", "ben"):
+    for name in names[:-2]:
         p.see([runner.requests[name].prompt_token_ids, runner.requests[name].output_token_ids])
     order, *remembered = subject.run(p)
-    assert sorted(order) == ["cleo", "dan"]
-    assert remembered == [[[5, 6], [70]], [[5, 6], [71]]]
+    assert sorted(order) == sorted(left)
+    assert remembered == [[[5, 6], [70 + row]] for row in range(number - 2)]
+
+
+def test_05_5_a_step_in_which_nobody_computes(subject: Any) -> None:
+    """Two of three finish, and one that never had a row: it was aborted while it waited. The rows
+    are dense, and only cleo is remembered."""
+    p = Program()
+    runner = make_runner(p, 4)
+    names = ["ana", "ben", "cleo"]
+    requests = [new(p, name, [5, 6], [number + 1]) for number, name in enumerate(names)]
+    runner._update_states(plan(p, dict.fromkeys(names, 2), requests))
+    runner._update_states(plan(p, {}, finished=["ben", "dan", "ana"]))
+    p.see_each(runner.batch.rows, "req_id")
+    p.see([runner.batch.req_id_to_row, p.call("builtins:list", runner.requests)])
+    assert subject.run(p) == [["cleo"], [{"cleo": 0}, ["cleo"]]]
+
+
+@pytest.mark.parametrize("size", [3, 99])
+def test_05_5_as_many_blocks_as_a_step_brings(subject: Any, size: int) -> None:
+    """A chunk of hundreds of tokens brings a hundred blocks, to whoever runs and who comes back."""
+    p = Program()
+    runner = make_runner(p, 2, 400)
+    requests = [new(p, name, range(399), [1]) for name in ("ana", "ben")]
+    runner._update_states(plan(p, {"ana": 4, "ben": 4}, requests))
+    runner._update_states(plan(p, {"ana": 1}, computed={"ana": 4}, preempted=["ben"]))
+    tables = {"ana": list(range(2, 2 + size)), "ben": list(range(200, 200 + size))}
+    computed = {"ana": 5, "ben": 0}
+    step = plan(p, {"ana": 9, "ben": 9}, computed=computed, resumed=["ben"], blocks=tables)
+    runner._update_states(step)
+    for name in ("ana", "ben"):
+        p.see(runner.batch.block_table[runner.batch.req_id_to_row[name]].tolist())
+    rows = [[1, *tables["ana"]], tables["ben"]]
+    assert subject.run(p) == [row + [0] * (100 - len(row)) for row in rows]
 
 
 @pytest.mark.parametrize(("eos", "lora"), [(0, ""), (None, None), (0, "acme")])
@@ -299,6 +333,36 @@ def test_05_6_rows_are_looked_up_in_every_step(subject: Any) -> None:
     seen = subject.run(p)
     assert seen[::2] == [[[8], [[3]]]] * 3
     assert all(sampled == row for sampled, row in seen[1::2]) and len(seen) == 6
+
+
+def test_05_6_hundreds_of_requests(subject: Any) -> None:
+    """350 prompts, every third of one token: all have their places in the step, and the table is
+    as wide as theirs, with blocks that are not needed yet."""
+    p = Program()
+    runner = make_runner(p, 400)
+    counts = {f"r{row}": 1 if row % 3 == 0 else 2 + row % 5 for row in range(350)}
+    requests = [
+        new(p, name, [1000 * row + i for i in range(count)], [row + 1, row + 501, 9])
+        for row, (name, count) in enumerate(counts.items())
+    ]
+    step = plan(p, counts, requests)
+    runner._update_states(step)
+    inputs = runner._prepare_inputs(step)
+    metadata = inputs.metadata
+    _, rows, scheduled = (runner._order_requests(step)[part] for part in range(3))
+    p.see([rows, scheduled])
+    p.see([inputs.req_ids, inputs.input_ids.tolist(), inputs.logits_indices.tolist()])
+    p.see([metadata.seq_lens.tolist(), metadata.num_decode_reqs, metadata.block_table.tolist()])
+    order = sorted(range(350), key=lambda row: row % 3 != 0)
+    lengths = [counts[f"r{row}"] for row in order]
+    ids = [1000 * row + i for row, count in zip(order, lengths, strict=True) for i in range(count)]
+    ends = [sum(lengths[: index + 1]) - 1 for index in range(350)]
+    tables = [[row + 1, row + 501, 9] for row in order]
+    arrays, *seen = subject.run(p)
+    first = [[f"r{row}" for row in order], ids, ends]
+    assert seen == [first, [lengths, 117, tables]]
+    assert [array.tolist() for array in arrays] == [order, lengths]
+    assert [array.dtype.str for array in arrays] == ["<i8", "<i4"]
 
 
 def test_05_6_a_step_is_prepared_without_a_trace(subject: Any) -> None:
@@ -403,6 +467,43 @@ def test_05_8_a_head_of_its_own_needs_a_place(subject: Any) -> None:
         found = [*names, "lm_head.weight"]
         p.see(p.call("mini_vllm.model.loader:check_names", names, found, folder, tied))
         assert subject.run(p) == right
+
+
+@pytest.mark.parametrize("missing", ["lm_head", "model.norm", "model.embed_tokens"])
+def test_05_8_whichever_is_missing(subject: Any, missing: str) -> None:
+    """What the model needs must be there, tied or not, and be it a head."""
+    names = [f"{stem}.weight" for stem in ("lm_head", "model.norm", "model.embed_tokens")]
+    found = [name for name in names if not name.startswith(missing)]
+    for tied in (True, False):
+        p = Program()
+        folder = p.call("pathlib:Path", "checkpoint")
+        p.see(p.call("mini_vllm.model.loader:check_names", names, found, folder, tied))
+        assert subject.run(p) == [{"!raises": "ValueError"}]
+
+
+@many
+@given(
+    seed=st.integers(0, 2**31),
+    source=st.sampled_from(["float32", "bfloat16", "float16"]),
+    target=st.sampled_from(["float32", "bfloat16"]),
+)
+def test_05_8_numbers_of_any_size(subject: Any, seed: int, source: str, target: str) -> None:
+    """Of every magnitude that the file's format has; none goes through a format that is smaller
+    than both."""
+    exponents = torch.rand(64, generator=torch.Generator().manual_seed(seed)) * 75 - 37
+    numbers = (10.0 ** exponents.double()).to(getattr(torch, source))
+    numbers[:3] = torch.tensor([torch.inf, -torch.inf, torch.nan])
+    tiny = numbers[(numbers > 0) & (numbers < 1e-5)]
+    for few in (numbers, tiny, tiny[tiny < 1e-30]):
+        right = few.to(getattr(torch, target)).float()
+        p = Program()
+        there = p.call("torch:zeros", len(few), dtype=p.name(f"torch:{target}"))
+        tensor = p.call("torch:tensor", few.tolist()).to(p.name(f"torch:{source}"))
+        file = p.call("pathlib:Path", "model.safetensors")
+        p.call("mini_vllm.model.loader:copy_weight", there, tensor, "norm", file)
+        p.see(there.float())
+        (seen,) = subject.run(p)
+        assert torch.equal(torch.as_tensor(seen).nan_to_num(7), right.nan_to_num(7))
 
 
 @pytest.mark.parametrize("kind", ["missing", "not needed"])

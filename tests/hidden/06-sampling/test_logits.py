@@ -216,9 +216,14 @@ def test_06_3_penalties_token_by_token(
         st.tuples(st.integers(0, 2), st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=6
     ),
     lengths=st.lists(st.integers(0, 5), min_size=3, max_size=3),
+    more=st.sampled_from([0, 0, 251, 4096, 100_000]),
 )
-def test_06_3_bans_by_row_token_and_length(subject: Any, entries: Any, lengths: list[int]) -> None:
-    """Several entries for a row, for a token, with different lengths."""
+def test_06_3_bans_by_row_token_and_length(
+    subject: Any, entries: Any, lengths: list[int], more: int
+) -> None:
+    """Several entries for a row, for a token, with different lengths, of any size."""
+    entries = [(row, token, until + more) for row, token, until in entries]
+    lengths = [length + more for length in lengths]
     p = Program()
     rows, tokens, until = (tensor(p, list(column)) for column in zip(*entries, strict=True))
     args = (p.call("torch:zeros", 3, 5), rows, tokens, until, tensor(p, lengths))
@@ -523,13 +528,15 @@ def see_pure(p: Program, function: str, *args: Any) -> None:
 @many
 @given(
     weights=weight_rows(),
-    temperature=st.lists(st.sampled_from([0.0, 0.01, 0.02, 1.0, 50.0]), min_size=3, max_size=3),
+    temperature=st.lists(
+        st.sampled_from([0.0, 1e-4, 0.003, 0.01, 0.02, 1.0, 50.0]), min_size=3, max_size=3
+    ),
     height=st.sampled_from([0.0, 100.0, -1000.0]),
 )
 def test_06_1_temperatures_as_low_as_may_be(
     subject: Any, weights: list[list[int]], temperature: list[float], height: float
 ) -> None:
-    """0.01 is the lowest that is not greedy. Neither logits nor temperatures are written to."""
+    """However near to 0, only 0 itself is greedy. Logits and temperatures stay as they are."""
     p = Program()
     handed = lifted(p, weights, height), tensor(p, temperature)
     see_pure(p, f"{FILTERS}apply_temperature", *handed)
@@ -667,6 +674,58 @@ def test_06_1_min_p_of_1_keeps_the_largest_alone(subject: Any) -> None:
     logits, one = tensor(p, [[0.0, -0.0005, 0.0]]), tensor(p, [1.0])
     p.see(p.call(f"{FILTERS}apply_min_p", logits, one).tolist())
     assert kept(subject.run(p)[0]) == [[0, 2]]
+
+
+OFF = {"apply_min_p": [0.0], "apply_top_k": [0, 9, 10], "apply_top_p": [1.0]}
+
+
+@many
+@given(data=st.data())
+def test_06_1_off_is_off(subject: Any, data: Any) -> None:
+    """In one row alone, or beside rows that use the filter: no logit of a row that does not is
+    ruled out, however small it is."""
+    name = data.draw(st.sampled_from(["apply_min_p", "apply_top_k"]))
+    check_off(subject, name, data)
+
+
+@many
+@given(data=st.data())
+def test_06_2_off_is_off(subject: Any, data: Any) -> None:
+    """The same for top-p."""
+    check_off(subject, "apply_top_p", data)
+
+
+def check_off(subject: Any, name: str, data: Any) -> None:
+    rows = data.draw(st.integers(1, 3))
+    off = data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows))
+    on = 1 if name == "apply_top_k" else 0.5
+    options = [data.draw(st.sampled_from(OFF[name])) if none else on for none in off]
+    row = [float(n) for n in data.draw(st.permutations([9, 1, 0, -5, -80, -200, -9e9, -2e38, 3]))]
+    p = Program()
+    p.see(p.call(f"{FILTERS}{name}", tensor(p, [row] * rows), tensor(p, options)).tolist())
+    left = [len(tokens) for tokens in kept(subject.run(p)[0])]
+    assert left == [9 if none else 1 for none in off]
+
+
+def test_06_2_rows_without_top_k_beside_rows_with_it(subject: Any) -> None:
+    """Whoever is first."""
+    p = Program()
+    for top_k, top_p in (([0, 1, 2], [1.0, 1.0, 1.0]), ([2, 0, 0], [1.0, 0.7, 0.3])):
+        logits, k = logits_of(p, [[5, 3, 2]] * 3), tensor(p, top_k)
+        p.see(p.call(f"{FILTERS}apply_top_k_top_p", logits, k, tensor(p, top_p)).tolist())
+    first, second = map(kept, subject.run(p))
+    assert [first, second] == [[[0, 1, 2], [0], [0, 1]], [[0, 1], [0, 1], [0]]]
+
+
+@pytest.mark.parametrize(("top_p", "left"), [(0.9995, 1), (0.99994, 2), (0.99998, 3)])
+def test_06_2_top_p_near_1(subject: Any, top_p: float, left: int) -> None:
+    """Of 5,000 tokens three hold all but ten parts of a million, and nearly all is wanted."""
+    row = [999_900, 70, 20, *[1] * 10, *[0] * 4987]
+    p = Program()
+    for size in (30, 5000):
+        logits = logits_of(p, [row[:size]])
+        p.see(p.call(f"{FILTERS}apply_top_p", logits, tensor(p, [top_p])).tolist())
+    assert [len(tokens) for (tokens,) in map(kept, subject.run(p))] == [left, left]
 
 
 def test_06_1_top_k_of_thousands(subject: Any) -> None:

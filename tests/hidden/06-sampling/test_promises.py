@@ -7,6 +7,7 @@ import math
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -38,6 +39,11 @@ def detokenizer(p: Program, tokenizer: Tokenizer, **params: Any) -> Any:
 
 def tensor(p: Program, values: Any) -> Any:
     return p.call("torch:tensor", values)
+
+
+def tensor_of(numbers: list[float]) -> list[float]:
+    """The numbers as float32 has them."""
+    return [float(number) for number in np.float32(numbers)]
 
 
 def metadata(p: Program, vocab: int, *requests: tuple[dict[str, Any], list[int]]) -> Any:
@@ -101,6 +107,28 @@ def test_06_4_a_border_belongs_to_the_token_behind_it(
     assert subject.run(p) == [[token]]
 
 
+@pytest.mark.parametrize("share", [1e-3, 1e-7, 1e-12])
+def test_06_4_the_smallest_number_is_the_first_tokens(subject: Any, share: float) -> None:
+    """The first running sum above 0 is that of the first token that may come, however seldom."""
+    p = Program()
+    logits = p.call("torch:tensor", [[-math.inf, math.log(share), 0.0, 0.0]])
+    p.see(p.call(f"{SAMPLER}sample_from_logits", logits, tensor(p, [0.0])).tolist())
+    assert subject.run(p) == [[1]]
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_06_4_a_row_that_failed_gets_a_token_too(subject: Any, broken: float) -> None:
+    """Any one of the vocabulary; its neighbours get their own."""
+    for place in range(3):
+        p = Program()
+        rows = [[-math.inf, 0.0, -math.inf] for _ in range(3)]
+        rows[1][place] = broken
+        logits = p.call("torch:tensor", rows)
+        p.see(p.call(f"{SAMPLER}sample_from_logits", logits, tensor(p, [0.0, 0.9, 0.9])).tolist())
+        (first, failed, last) = subject.run(p)[0]
+        assert [first, last] == [1, 1] and 0 <= failed < 3
+
+
 def test_06_4_the_largest_number_is_not_behind_the_last_token(subject: Any) -> None:
     """The sum of a thousand probabilities ends a little off 1, and tokens that are out come last:
     the largest number below 1 still belongs to one that is in."""
@@ -148,6 +176,24 @@ def test_06_6_no_logprobs_is_not_the_same_as_0(subject: Any) -> None:
     p.see(logprobs.token_ids.tolist())
     p.see(logprobs.ranks.tolist())
     assert subject.run(p) == [None, [[2], [2]], [1, 1]]
+
+
+@many
+@given(order=st.permutations([-1.0, -1.0 - 2**-23, -0.5, -250.0, -1e30, -math.inf]))
+def test_06_6_neighbours_and_far_away(subject: Any, order: list[float]) -> None:
+    """Two that float32 only just tells apart have ranks of their own, and what is as good as
+    impossible keeps its number."""
+    p = Program()
+    rows = [p.call("torch:tensor", [order] * 6), 6, tensor(p, list(range(6)))]
+    found = p.call(f"{SAMPLER}gather_logprobs", *rows)
+    for part in (found.token_ids, found.logprobs, found.ranks):
+        p.see(part.tolist())
+    ids, numbers, ranks = subject.run(p)
+    best = sorted(range(6), key=lambda token: -order[token])
+    assert ranks == [1 + best.index(token) for token in range(6)]
+    assert ids == [[token, *best] for token in range(6)]
+    right = tensor_of(order)
+    assert numbers == [[right[token] for token in row] for row in ids]
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

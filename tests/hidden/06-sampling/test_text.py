@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from typing import Any
 
@@ -80,11 +81,14 @@ sizes = st.lists(st.integers(1, 4), min_size=1, max_size=5)
 @many
 @given(data=st.binary(max_size=24))
 def test_06_7_complete_text_of_any_bytes(subject: Any, reference: Any, data: bytes) -> None:
-    """Tokens are bytes; whatever they are, the answer is the reference's."""
+    """Tokens are bytes; whatever they are, the answer is the reference's. So it is behind a long
+    text that is complete."""
     p = Program()
     decode = p.new("tokenizers.decoders:ByteFallback").decode
-    for end in range(len(data) + 1):
-        names = [f"<0x{byte:02X}>" for byte in data[:end]]
+    for end in [*range(len(data) + 1), -1]:
+        names = [f"<0x{byte:02X}>" for byte in data[: max(end, 0)]]
+        if end < 0:
+            names = [*["long "] * 60, *[f"<0x{byte:02X}>" for byte in data + b"\x80" * 5]]
         p.see(p.call(f"{DETOKENIZER}complete_text", names, decode))
     assert subject.run(p) == reference.run(p)
 
@@ -153,6 +157,18 @@ def test_06_7_bug_vllm_17448_broken_bytes_raise_nothing(subject: Any) -> None:
     ids = [pairs[i * 7 % len(pairs)] for i in range(200)] + byte_level().encode(" the end").ids
     pieces, _, _ = stream(subject, byte_level(), [[i] for i in ids], [])
     assert "".join(pieces) == byte_level().decode(ids)
+
+
+def test_06_7_token_0_is_a_token(subject: Any) -> None:
+    """One like any other, and not the absence of one."""
+    pieces, _, count = stream(subject, byte_fallback(), [[0], [6, 0], [0, 7]], [])
+    assert ("".join(pieces), count) == ("<unk>,<unk><unk>€", 5)
+
+
+def test_06_8_token_0_may_end_a_request(subject: Any) -> None:
+    """Its text is searched like any other's."""
+    found = stream(subject, byte_fallback(), [[6, 6], [6, 0, 7]], [], stop=["unk>"])
+    assert ("".join(found[0]), *found[1:]) == (",,,<", "unk>", 4)
 
 
 def test_06_7_special_tokens(subject: Any) -> None:
@@ -229,17 +245,25 @@ def test_06_8_tokens_of_several_letters(
 
 
 @many
-@given(
-    text=st.text("ab", max_size=12),
-    stop=st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=3),
-    new=st.integers(0, 12),
-)
-def test_06_8_find_and_hold_back(subject: Any, text: str, stop: list[str], new: int) -> None:
-    """Both searches, against trying everything."""
-    new = min(new, len(text))
-    p = Program()
-    p.see(p.call(f"{DETOKENIZER}find_stop_string", text, new, stop))
-    p.see(p.call(f"{DETOKENIZER}possible_stop_length", text, stop))
+@given(seed=st.integers(0, 2**31))
+def test_06_8_find_and_hold_back(subject: Any, seed: int) -> None:
+    """Both searches, against trying everything: 20 texts of two letters at a time."""
+    draw, p, expected = random.Random(seed), Program(), []
+    for _ in range(20):
+        text = "".join(draw.choices("ab", k=draw.randint(0, 12)))
+        stop = [
+            "".join(draw.choices("ab", k=draw.randint(1, 5))) for _ in range(draw.randint(1, 3))
+        ]
+        new = draw.randint(0, len(text))
+        p.see(p.call(f"{DETOKENIZER}find_stop_string", text, new, stop))
+        p.see(p.call(f"{DETOKENIZER}possible_stop_length", text, stop))
+        expected += [find_and_hold_back(text, stop, new)]
+    seen = subject.run(p)
+    assert list(zip(seen[::2], seen[1::2], strict=True)) == expected
+
+
+def find_and_hold_back(text: str, stop: list[str], new: int) -> tuple[Any, int]:
+    """The first of the stop strings that ends in the new text, where, and what may begin one."""
     found = None
     for string in reversed(stop):
         for start in range(len(text) - len(string), -1, -1):
@@ -249,7 +273,7 @@ def test_06_8_find_and_hold_back(subject: Any, text: str, stop: list[str], new: 
         (n for s in stop for n in range(len(s)) if n <= len(text) and text.endswith(s[:n])),
         default=0,
     )
-    assert subject.run(p) == [found, possible]
+    return found, possible
 
 
 def test_06_8_text_behind_an_included_stop_string(subject: Any) -> None:

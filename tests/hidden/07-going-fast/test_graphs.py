@@ -213,6 +213,32 @@ def test_07_2_tensors_stay_where_a_graph_reads_them(subject: Any) -> None:
     assert len(set(seen[:5])) == 5 and seen == seen[:5] * 4
 
 
+@few
+@given(data=st.data())
+def test_07_2_as_much_padding_as_there_is(subject: Any, data: st.DataObject) -> None:
+    """A batch of hundreds, and behind it one of few in a bucket of hundreds: all rows between are
+    inert, and those of the step are its own."""
+    p, room = Program(), 300
+    names = toy(p)
+    inputs = p.new(HERE + "StaticInputs", room, ROOM, BLOCK_SIZE, p.call("torch:device", "cpu"))
+    sizes = [room, *data.draw(st.lists(st.integers(1, room), min_size=1, max_size=3))]
+    buckets = [data.draw(st.integers(size, room)) for size in sizes]
+    for size, bucket in zip(sizes, buckets, strict=True):
+        tables = [[1 + row] for row in range(size)]
+        step = names["decode"](list(range(size)), [1 + row % 4 for row in range(size)], tables)
+        inputs.fill(step[0], step[1], step[2], bucket)
+        p.see([inputs.slot_mapping.tolist(), inputs.seq_lens.tolist()])
+        p.see([inputs.input_ids.tolist(), inputs.positions.tolist()])
+    seen = subject.run(p)
+    assert len(seen) == 2 * len(sizes), seen[-1:]
+    for size, bucket, written, read in zip(sizes, buckets, seen[::2], seen[1::2], strict=True):
+        rows, padding = range(size), bucket - size
+        slots = [BLOCK_SIZE * (1 + row) + row % 4 for row in rows]
+        assert written[0][:bucket] == [*slots, *[-1] * padding]
+        assert written[1][:bucket] == [*(1 + row % 4 for row in rows), *[0] * padding]
+        assert [part[:size] for part in read] == [list(rows), [row % 4 for row in rows]]
+
+
 def test_07_2_all_of_a_wide_table_is_copied(subject: Any) -> None:
     """A context of 100 blocks beside one of 1."""
     p = Program()
@@ -245,6 +271,27 @@ def test_07_3_each_step_replays_its_own_smallest_graph(subject: Any) -> None:
     *places, rows = subject.run(p)
     assert places[::2] == places[1::2]
     assert rows == [4, 2, 1, *buckets]
+
+
+def test_07_3_every_bucket_has_its_graph(subject: Any) -> None:
+    """91 of them, of up to 200 rows: the largest is recorded first, and each is replayed."""
+    p = Program()
+    names, buckets = toy(p), [*range(1, 91), 200]
+    model = names["Toy"]()
+    inputs = p.new(HERE + "StaticInputs", 200, ROOM, BLOCK_SIZE, p.call("torch:device", "cpu"))
+    record = p.name(HERE + "record_eagerly")
+    graphs = p.new(HERE + "DecodeGraphs", model, inputs, buckets, record)
+    graphs.capture()
+    p.see(model.rows)
+    sizes = [200, 1, 90, 91, 199]
+    for size in sizes:
+        tables = [[1 + row] for row in range(size)]
+        step = names["decode"](list(range(size)), [1 + row % 4 for row in range(size)], tables)
+        p.see(p.call("builtins:len", graphs.replay(step[0], step[1], step[2])))
+    p.see(model.rows)
+    recorded, *lengths, rows = subject.run(p)
+    assert recorded == buckets[::-1] and lengths == sizes
+    assert rows == [*recorded, 200, 1, 90, 200, 200]
 
 
 def test_07_1_buckets_are_a_list_of_their_own(subject: Any, reference: Any) -> None:

@@ -170,12 +170,13 @@ def test_16_1_who_has_to_wait_is_what_it_was(subject: Any) -> None:
 
 
 def test_16_1_as_many_as_there_are_rows(subject: Any) -> None:
-    """24 prompts in one step; and however many run, a prompt goes before all of their tokens."""
+    """Hundreds of prompts in one step, and a budget of thousands; and however many run, a prompt
+    goes before all of their tokens."""
     p = Program()
-    config = p.new("mini_vllm.config:SchedulerConfig", 200, 40, 64)
-    cache = p.new("mini_vllm.config:CacheConfig", 4, 101)
+    config = p.new("mini_vllm.config:SchedulerConfig", 4096, 400, 64)
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 701)
     s = p.new("mini_vllm.policies.prefill_first:MinivLLM", config, cache, [], b"root")
-    names = [f"r{number}" for number in range(24)]
+    names = [f"r{number}" for number in range(300)]
     for number, name in enumerate(names):
         s.add_request(request(p, name, [number] * 3))
     plan = s.schedule()
@@ -183,7 +184,8 @@ def test_16_1_as_many_as_there_are_rows(subject: Any) -> None:
     s.update_from_output(plan, {name: [7] for name in names})
     s.add_request(request(p, "late", [9] * 3))
     p.see(s.schedule().num_scheduled_tokens)
-    assert subject.run(p) == [dict.fromkeys(names, 3), {"late": 3}]
+    p.see(s.schedule().num_scheduled_tokens)
+    assert subject.run(p) == [dict.fromkeys(names, 3), {"late": 3}, dict.fromkeys(names, 1)]
 
 
 def test_16_1_hits_count_against_the_budget(subject: Any) -> None:

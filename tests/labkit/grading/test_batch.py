@@ -342,7 +342,8 @@ def test_a_grader_that_is_stopped_leaves_no_process_and_no_folder(
         time.sleep(0.05)
     assert workers, (tmp_path / "said").read_text()
     time.sleep(1)
-    processes = started(grader.pid)
+    while not (processes := started(grader.pid)) and time.monotonic() < deadline:
+        time.sleep(0.05)
     grader.send_signal(getattr(signal, name))
     begin = time.monotonic()
     code = grader.wait(300)
