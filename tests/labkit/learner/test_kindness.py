@@ -1034,7 +1034,7 @@ def test_nothing_is_installed_for_a_phase_that_is_not_there(
     assert all("notebook" not in groups for groups, _ in asked)
 
 
-@pytest.mark.parametrize("text", ["", "not json", "[]", '{"cells": [1]}', None])
+@pytest.mark.parametrize("text", ["", "not json", "[]", '{"cells": [1]}', '{"cells": {}}', None])
 def test_nothing_is_installed_for_a_notebook_that_cannot_be_read(
     toy: Course,
     text: str | None,
