@@ -73,9 +73,11 @@ def render_chat(
     except ValueError:
         raise
     except Exception as error:  # a template is a program, and may fail in any way
+        line = getattr(error, "lineno", None)  # of what is no Jinja
+        where = f" in line {line}" if line else ""
         raise ValueError(
-            f"the chat template fails with {type(error).__name__}: {error}; mend the template, or "
-            "send messages that it knows"
+            f"the chat template fails with {type(error).__name__}{where}: {error}; mend the "
+            "template, or send messages that it knows"
         ) from error
 
 

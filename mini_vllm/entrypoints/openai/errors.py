@@ -83,8 +83,6 @@ def as_api_error(error: BaseException) -> APIError:
     if isinstance(error, APIError):
         return error
     message = _ADDRESS.sub("", str(error)) or type(error).__name__
-    if _is_template_error(error) and (line := getattr(error, "lineno", None)):
-        message = f"the chat template cannot be read, line {line}: {message}"
     if isinstance(error, QueueFullError):
         return APIError(message, HTTPStatus.SERVICE_UNAVAILABLE)
     if isinstance(error, RecursionError):
@@ -93,7 +91,7 @@ def as_api_error(error: BaseException) -> APIError:
         return APIError(message, HTTPStatus.NOT_IMPLEMENTED)
     if isinstance(error, (EngineDeadError, EngineGenerateError)):
         return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
-    if isinstance(error, (ValueError, TypeError, OverflowError)) or _is_template_error(error):
+    if isinstance(error, (ValueError, TypeError, OverflowError)):
         return APIError(message, HTTPStatus.BAD_REQUEST, _param_in(message) or _blamed(message))
     return APIError(message, HTTPStatus.INTERNAL_SERVER_ERROR)
 
@@ -109,10 +107,6 @@ def of_output(message: str) -> APIError:
 def _blamed(message: str) -> str | None:
     """The field whose own words begin a message: that of a constraint, or of KV."""
     return next((param for beginnings, param in _BLAMED if message.startswith(beginnings)), None)
-
-
-def _is_template_error(error: BaseException) -> bool:
-    return any(cls.__name__ == "TemplateError" for cls in type(error).__mro__)
 
 
 def _param_in(message: str) -> str | None:

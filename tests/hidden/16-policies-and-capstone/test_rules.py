@@ -427,7 +427,8 @@ def test_16_3_on_the_way_they_keep_counting(subject: Any) -> None:
     not full; how often it was preempted and what it once found are the scheduler's."""
     p = Program()
     m = manager(p)
-    people = [hold(p, m, name, length) for name, length in (("a", 9), ("b", 4), ("c", 1))]
+    lengths = [9, 4, 1, 7, 2, 3]
+    people = [hold(p, m, f"r{i}", length) for i, length in enumerate(lengths)]
     for r in people:
         owned(p, r)
     see_owned(p, *people)
@@ -436,7 +437,7 @@ def test_16_3_on_the_way_they_keep_counting(subject: Any) -> None:
     m.swap_in(people)
     see_owned(p, *people)
     before, out, back = subject.run(p)
-    assert before == out == back == [[n, 5, 3, [8, 8]] for n in (9, 4, 1)]
+    assert before == out == back == [[n, 5, 3, [8, 8]] for n in lengths]
 
 
 def test_16_3_a_long_request_leaves_nothing_behind(subject: Any) -> None:
@@ -449,6 +450,21 @@ def test_16_3_a_long_request_leaves_nothing_behind(subject: Any) -> None:
         p.see(p.call("builtins:len", m.swap_in([r])))
         p.see(p.call("builtins:sorted", m.free_host_blocks))
     assert subject.run(p) == [13, 13, list(range(30))] * 2
+
+
+def test_16_3_who_has_computed_nothing_moves_nothing(subject: Any) -> None:
+    """Its blocks are free again all the same, and it comes back with none."""
+    p = Program()
+    m = manager(p)
+    people = [hold(p, m, name, 9) for name in "ab"]
+    p.set(people[0], "num_computed_tokens", 0)
+    p.see(p.call("builtins:len", m.swap_out(people)))
+    p.see([m.num_free_blocks, p.call("builtins:dict", m.host_tables)])
+    p.see(p.call("builtins:len", m.swap_in(people)))
+    p.see([p.call("builtins:len", m.get_block_ids(name)) for name in "ab"])
+    moved, (free, hosts), back, tables = subject.run(p)
+    assert [moved, free, back, tables] == [3, 30, 3, [0, 3]]
+    assert hosts["a"] == [] and len(hosts["b"]) == 3
 
 
 # ------------------------------------------------------------------ 16.4
@@ -611,6 +627,26 @@ def test_16_5_as_many_go_as_it_takes(subject: Any) -> None:
     assert subject.run(p) == [5, ["f", "e", "d", "c", "b"], ["a"]]
 
 
+@pytest.mark.parametrize("status", ["WAITING", "PREEMPTED"])
+@pytest.mark.parametrize("later", [2.0**-30, 1e-5, 1.0])
+def test_16_5_by_however_little(subject: Any, status: str, later: float) -> None:
+    """Who came a moment after the one who waits must go, and who came with him or before may stay.
+    The one who waits may have run before."""
+    p = Program()
+    config = p.new("mini_vllm.config:SchedulerConfig", 64, 8, 64, "priority")
+    cache = p.new("mini_vllm.config:CacheConfig", 4, 7, False)
+    s = p.new("mini_vllm.policies.vllm_v0:VllmV0", config, cache, [], b"root")
+    for name, arrival in (("a", 1.0 - later), ("b", 1.0), ("c", 1.0 + later)):
+        run_on(p, s, request(p, name, [ord(name)] * 6, 1, arrival))
+    waiting = request(p, "w", [9] * 12, 1, 1.0)
+    s.add_request(waiting)
+    p.set(waiting, "status", p.name(f"mini_vllm.request:RequestStatus.{status}"))
+    plan = s.new_plan(64)
+    p.see(s._schedule_priority_preemption(plan))
+    p.see_each(plan.preempted, "request_id")
+    assert subject.run(p) == [1, ["c"]]
+
+
 @many
 @given(data=st.data())
 def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
@@ -629,7 +665,7 @@ def test_16_5_any_office(subject: Any, reference: Any, data: Any) -> None:
         urgency = (2, 1.5) if "_" in name else lone.pop()
         run_on(p, s, request(p, name, [5] * 6 if "_" in name else [ord(name)] * 6, *urgency))
     if data.draw(st.integers(0, 5)):
-        length = data.draw(st.sampled_from([1, 6, 9, 15, 28]))
+        length = data.draw(st.sampled_from([1, 6, 9, 15, 28, 60]))
         s.add_request(request(p, "w", [9] * length, data.draw(small), float(data.draw(small))))
     plan = s.new_plan(data.draw(st.sampled_from([8, 64])))
     p.see(s._schedule_priority_preemption(plan))
