@@ -58,11 +58,12 @@ def checker(subject: Any, seed: int) -> Iterator[Checker]:
 
 
 @pytest.fixture
-def judge(subject: Any, checker: Checker, tmp_path: Path, seed: int) -> Any:
+def judge(subject: Any, checker: Checker, tmp_path: Path, seed: int) -> Iterator[Any]:
     """Check the kernels of one spec in the subject's file; it must have the full score."""
     from labkit.kernels.cases import SPECS
 
     def run(kernel: str) -> None:
+        alarm.install()  # where nobody has, as in a plain `pytest`, the alarm ends the process
         alarm.arm(KERNEL_SECONDS)
         module = SPECS[kernel].module
         file = tmp_path / f"{module.rpartition('.')[2]}.py"
@@ -75,4 +76,5 @@ def judge(subject: Any, checker: Checker, tmp_path: Path, seed: int) -> Any:
                 raise AssertionError(f"{stage.name}: {finding.message} (line {finding.line})")
         assert result.score == 1.0, [(s.name, s.status, s.text) for s in result.stages]
 
-    return run
+    yield run
+    alarm.arm(0)
