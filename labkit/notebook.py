@@ -7,6 +7,7 @@ import linecache
 import logging
 import math
 import os
+import re
 import subprocess
 import symtable
 import sys
@@ -27,6 +28,8 @@ from labkit.setup.requirements import installed, missing, requirements
 from labkit.testing import same
 
 _started: list[Phase] = []
+_borrowed: list[str] = []
+"""Functions of the learner that are still open, and run with the reference's bodies."""
 
 
 class CheckFailed(AssertionError):
@@ -55,7 +58,7 @@ def start(number: str, lab: str | None = None) -> None:
     mapping, borrowed = borrow(phase, overlay.mapping_for([phase], lab))
     overlay.install(mapping)
     os.environ.update(overlay.environment(course.root, mapping) | dict(phase.environment))
-    _started[:] = [phase]
+    _started[:], _borrowed[:] = [phase], borrowed
     whose = "your files in " + f"labs/{phase.slug}" if mapping else "the reference"
     print(f"Phase {phase.number}, {phase.title}: its modules come from {whose}.")
     if borrowed:
@@ -170,13 +173,15 @@ def _in_labs(error: BaseException) -> tuple[str, str] | None:
         for phase in _started:
             if place := in_lab(phase, frame.f_code.co_filename, line):
                 shown = place[0].relative_to(phase.root).as_posix()
-                return f"{shown}:{place[1]}", frame.f_code.co_qualname
+                return f"{shown}:{place[1]}", frame.f_code.co_qualname.partition(".<locals>")[0]
     return None
 
 
 def _of_a_lab(error: BaseException, place: str, function: str) -> str:
     """An exception from the learner's files: what, where, and from which line of the cell."""
-    said = [_said(error), f"  in {function}, {place}", *_cell_line(error, "called by line")]
+    whose = ", borrowed: what a function of yours gave does not suit it" * (function in _borrowed)
+    said = [_said(error), f"  in {function}, {place}{whose}"]
+    said += _cell_line(error, "called by line")
     number = _started[0].number
     return "\n".join([*said, f"  `make lab-{number}` judges it; `%tb` shows the whole traceback"])
 
@@ -325,22 +330,38 @@ def _prediction(name: str) -> tuple[State, str]:
     return State(phase.root), f"{name[0]}{phase.number}.{name[1:]}"
 
 
-def predict(name: str, guess: float, question: str) -> float:
+def predict(name: str, guess: float, question: str, *more: str) -> float:
     """Write down a guess before the measurement.
 
     Raises:
         NotImplementedError: the guess is still `...`.
+        CheckFailed: it is no number, or one with a comma, which Python takes for two (`more`).
     """
     state, key = _prediction(name)
+    if more:
+        point = f"{guess}.{question}"
+        raise CheckFailed(f"a number has a point, not a comma: write {point}: {more[-1]}")
     if guess is ...:
         raise NotImplementedError(f"TODO {key}: write your guess instead of `...`: {question}")
     number = _number(guess)
     if number is None or not abs(number) < 1e300:
-        said = shorten(guess, 80)
-        raise CheckFailed(f"your guess is {said}; write it as a number, such as 0.5: {question}")
+        raise CheckFailed(f"your guess is {_as_a_number(guess)}: {question}")
     state.put("predictions", key, {"question": question, "guess": number})
     print(f"{question}\nYour guess: {number:g}")
     return number
+
+
+def _as_a_number(guess: object) -> str:
+    """What a guess is that is no number, and how to write it."""
+    if not isinstance(guess, str):
+        return f"{shorten(guess, 80)}; write it as a number, such as 0.5"
+    numbers = re.findall(r"\d+(?:\.\d+)?", guess)
+    such = numbers[0] if len(numbers) == 1 else "0.5"
+    if "%" in guess and len(numbers) == 1:
+        such = f"{float(such) / 100:g} (or {such}, if percent are asked)"
+    return (
+        f"{shorten(repr(guess), 80)}; write it as a number, such as {such}, without quotes or unit"
+    )
 
 
 def score(name: str, actual: float) -> float:

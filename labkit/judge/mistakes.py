@@ -26,6 +26,7 @@ from labkit.course import source
 from labkit.course.files import read_python
 from labkit.course.manifest import ManifestError, Phase
 from labkit.judge import public
+from labkit.judge.slips import of_function
 
 MOST_ALIKE = 3
 """So many mistakes that fail the same tests are told apart by what they fail with; more take too
@@ -181,11 +182,14 @@ def candidates(result: public.PhaseResult) -> list[Mutant]:
 
 
 def _may_be_hers(phase: Phase, mutant: Mutant, mapping: Mapping[str, str]) -> bool:
-    """Whether the function of a mistake is written otherwise than the reference's: if it is not,
-    the same failures come from another of the learner's functions."""
+    """Whether the learner's function may hold a mistake. Where it is the reference's, the failures
+    come from another function; if it has a slip that the mistake has not, they come from that."""
+    name = mutant.function
     theirs = phase.reference_file(mutant.module).read_text(encoding="utf-8")
     mine = read_python(Path(mapping[mutant.module])) if mutant.module in mapping else theirs
-    nodes = [source.find(text, mutant.function).node for text in (mine, theirs)]
+    nodes = [source.find(text, name).node for text in (mine, theirs, mutant.text)]
+    if of_function(mine, name, nodes[0]) and not of_function(mutant.text, name, nodes[2]):
+        return False
     return ast.dump(nodes[0]) != ast.dump(nodes[1])
 
 

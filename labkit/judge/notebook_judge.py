@@ -39,6 +39,8 @@ def answers(phase: Phase) -> dict[str, str]:
         text = (phase.labs / "lab.ipynb").read_text(encoding="utf-8-sig")
         document = json.loads(text)
         found = {}
+        if not isinstance(document["cells"], list):
+            raise TypeError("its `cells` are no list")
         for cell in document["cells"]:
             metadata = cell.get("metadata", {})
             if cell.get("cell_type") == "code" and "todo" in metadata.get("tags", []):

@@ -86,7 +86,9 @@ class Reporter:
         except BaseException as error:
             stood = alarm.interrupted()
             alarm.arm(0)
-            self.extra[item.nodeid] = _describe(error, _frames(error))
+            inner = _inside_of_a_kernel(error)
+            way = _frames(error) + (_frames(inner) if inner is not error else [])
+            self.extra[item.nodeid] = _describe(inner, way)
             if stood and not isinstance(error, EndlessLoop):  # an event loop has kept it
                 self.extra[item.nodeid] = {"error": "EndlessLoop", "frames": _without_ours(stood)}
             if stood or isinstance(error, EndlessLoop):
@@ -164,6 +166,13 @@ class Reporter:
 def _task(item: pytest.Item) -> str:
     """ "test_03_2" of "test_03_2_budget"."""
     return "_".join(item.name.split("_")[:3])
+
+
+def _inside_of_a_kernel(error: BaseException) -> BaseException:
+    """What Triton's interpreter has met in a kernel, whose traceback has the kernel's line; a hole
+    that was reached, and any other error, is told as it is."""
+    wraps = type(error).__name__ == "InterpreterError" and "TODO" not in str(error)
+    return error.__cause__ if wraps and error.__cause__ else error
 
 
 def _frames(error: BaseException) -> list[tuple[str, int, str]]:

@@ -12,7 +12,7 @@ from itertools import pairwise
 from labkit.course import source
 from labkit.course.files import read_python
 from labkit.course.manifest import Exercise, Phase
-from labkit.course.skeleton import is_todo, todo_in
+from labkit.course.skeleton import is_kernel, is_todo, todo_in
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 ENDS = ast.Return | ast.Raise | ast.Continue | ast.Break
@@ -28,6 +28,7 @@ COPIES = set(
 """Methods that leave their object as it is and return a changed copy."""
 LENT = {"Sequence", "Mapping", "Collection", "Iterable"}
 """A parameter of such a type is promised not to be changed."""
+FOREIGN = r"(torch|np|numpy|math|F)\."
 KINDS = {ast.List: "list", ast.ListComp: "list", ast.Set: "set", ast.SetComp: "set",
          ast.Dict: "dict", ast.DictComp: "dict", ast.Tuple: "tuple"}  # fmt: skip
 MAKERS = {"sorted": "list"} | {
@@ -69,6 +70,9 @@ def of_function(text: str, name: str, node: Definition) -> list[Slip]:
 
 def _found(node: Definition) -> Iterator[tuple[int, str]]:
     yield from _lent(node)
+    yield from _never_read(node)
+    if isinstance(node, ast.FunctionDef) and is_kernel(node):
+        yield from _unknown_to_kernels(node)
     gives_errors = "Error" in _written(node.returns) or "Exception" in _written(node.returns)
     for part in ast.walk(node):
         error = _made_error(part.value) if isinstance(part, ast.Return) else ""
@@ -76,10 +80,11 @@ def _found(node: Definition) -> Iterator[tuple[int, str]]:
             yield part.lineno, f"line {part.lineno} returns `{error}`: is a `raise` meant?"
         if isinstance(part, ast.Expr):
             yield from _without_effect(part)
+        yield from _power(part)
         if isinstance(part, ast.Assign) and isinstance(part.value, ast.UnaryOp):
             yield from _assigned_plus(part, part.value)
         if isinstance(part, LOOPS):
-            yield from _ends_at_once(part)
+            yield from _ends_at_once(part, node)
         for block in ("body", "orelse", "finalbody"):
             yield from _never_reached(getattr(part, block, None))
 
@@ -92,6 +97,57 @@ def _made_error(value: ast.expr | None) -> str:
     """ "ValueError" of `ValueError("...")`; "" of anything else."""
     name = ast.unparse(value.func) if isinstance(value, ast.Call) else ""
     return name if name.isidentifier() and name.endswith(("Error", "Exception")) else ""
+
+
+def _never_read(node: Definition) -> Iterator[tuple[int, str]]:
+    """A name that is set anew, and not read from there on, nor in another round of a loop around
+    it: what it named before was to be changed."""
+    given = {each.arg for each in (*node.args.args, *node.args.kwonlyargs)}
+    names = [part for part in ast.walk(node) if isinstance(part, ast.Name)]
+    loops = [part for part in ast.walk(node) if isinstance(part, LOOPS)]
+    for part in (each for each in ast.walk(node) if isinstance(each, ast.Assign)):
+        target, line = part.targets[0], part.lineno
+        if not isinstance(target, ast.Name):
+            continue
+        same = [each for each in names if each.id == target.id]
+        stored = [each.lineno for each in same if isinstance(each.ctx, ast.Store)]
+        around = [
+            each.lineno
+            for each in loops
+            if each.lineno < line <= (each.end_lineno or 0) and not _sets(each, target.id)
+        ]
+        own = set() if around else {id(each) for each in ast.walk(part)}
+        later = [
+            each for each in same if each.lineno >= min([line, *around]) and id(each) not in own
+        ]
+        is_read = any(not isinstance(each.ctx, ast.Store) for each in later)
+        if not is_read and (target.id in given or min(stored) < line):
+            what = f"line {line} gives the name `{target.id}` to something that nothing reads"
+            yield line, f"{what}; what had the name before stays as it was."
+
+
+def _sets(loop: ast.For | ast.AsyncFor | ast.While, name: str) -> bool:
+    """Whether each round begins with another value of that name."""
+    parts = ast.walk(loop.target) if not isinstance(loop, ast.While) else ()
+    return any(isinstance(part, ast.Name) and part.id == name for part in parts)
+
+
+def _power(part: ast.AST) -> Iterator[tuple[int, str]]:
+    """`2 ^ n`, as it is written elsewhere."""
+    if not (isinstance(part, ast.BinOp) and isinstance(part.op, ast.BitXor)):
+        return
+    if isinstance(part.left, ast.Constant) and part.left.value in (2, 10):
+        said = f"`{ast.unparse(part)}` in line {part.lineno} is an exclusive or"
+        yield part.lineno, f"{said}; a power is written with `**`."
+
+
+def _unknown_to_kernels(node: Definition) -> Iterator[tuple[int, str]]:
+    """Functions of Python, PyTorch and NumPy: a kernel has Triton's."""
+    for part in ast.walk(node):
+        name = ast.unparse(part.func) if isinstance(part, ast.Call) else ""
+        if name in {"all", "any", "pow", "round", "sorted", "sum"} or re.match(FOREIGN, name):
+            line = part.lineno  # type: ignore[attr-defined]
+            yield line, f"line {line} calls `{name}`, which no kernel knows: look for one in `tl`."
 
 
 def _method(value: ast.AST) -> str:
@@ -120,15 +176,18 @@ def _assigned_plus(node: ast.Assign, value: ast.UnaryOp) -> Iterator[tuple[int, 
         yield node.lineno, f"line {node.lineno} sets {what} anew; `{what} += …` adds to it."
 
 
-def _ends_at_once(loop: ast.For | ast.AsyncFor | ast.While) -> Iterator[tuple[int, str]]:
-    """A loop whose last line leaves it, whatever has come before."""
+def _ends_at_once(
+    loop: ast.For | ast.AsyncFor | ast.While, around: Definition
+) -> Iterator[tuple[int, str]]:
+    """A loop whose last line leaves it, whatever has come before. Where something follows the loop,
+    or the line is all that it has, the first round is most often the only one that is wanted."""
     last = loop.body[-1]
     goes_on = any(isinstance(part, ast.Continue) for part in ast.walk(loop))
-    if isinstance(last, ast.Return | ast.Break) and not goes_on:
-        word = "return" if isinstance(last, ast.Return) else "break"
+    is_meant = len(loop.body) == 1 or loop is not around.body[-1]
+    if isinstance(last, ast.Return) and not goes_on and not is_meant:
         yield (
             last.lineno,
-            f"the `{word}` in line {last.lineno} ends the loop of line {loop.lineno} in its first"
+            f"the `return` in line {last.lineno} ends the loop of line {loop.lineno} in its first"
             " round: is it indented too far?",
         )
 

@@ -124,9 +124,21 @@ def show_tasks(
         if bad and status == "failed" and (every or exercise == root):
             fits = mutant if mutant and mutant.exercise == exercise.id else None
             show_failure(screen, result.phase, exercise, bad, fits)
+            if bad.outcome != "hang":
+                _show_endless(screen, result.phase, tests)
     for test in result.tests:
         if not test.task and not test.passed:
             screen.line(f"✗ {test.name}: {test.detail.get('message', test.outcome)}", "red", 2)
+
+
+def _show_endless(screen: Screen, phase: Phase, tests: Sequence[Test]) -> None:
+    """That tests beside the one that is shown did not end: they are why all of it took so long."""
+    endless = [test for test in tests if test.outcome == "hang"]
+    if endless:
+        count = len(endless)
+        screen.line(f"and {count} other test{'s' * (count > 1)} did not end:", "yellow", 6)
+        for line in diagnose.explain(endless[0], phase)[:2]:
+            screen.line(line, "yellow", 8)
 
 
 def _status(

@@ -204,3 +204,18 @@ def test_of_a_printed_traceback_the_lines_of_the_learner_stay() -> None:
         "    sending.wait()",
         "TimeoutError: everybody waits",
     ]
+
+
+class InterpreterError(Exception):
+    """Named as Triton's."""
+
+
+def test_of_a_kernel_s_error_the_one_inside_is_told() -> None:
+    """Its traceback has the kernel's line; that of Triton's own error ends in Triton."""
+    for message, is_told in (("sum of 'int'", True), ("TODO 04.2: write it", False)):
+        wrapping = InterpreterError(message)
+        wrapping.__cause__ = TypeError(message)
+        inner = pytest_report._inside_of_a_kernel(wrapping)
+        assert inner is (wrapping.__cause__ if is_told else wrapping)
+    other = ValueError("as it is")
+    assert pytest_report._inside_of_a_kernel(other) is other

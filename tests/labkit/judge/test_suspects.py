@@ -167,7 +167,6 @@ taken = []
 for _ in range(number):
     taken.append(self.items.popleft())
     return taken
-return taken
 """
 
 
@@ -218,3 +217,12 @@ def test_a_comprehension_is_named_as_the_function_around_it(toy: Course) -> None
     text = screen(toy)[0]
     says(text, "in Fifo.drain, labs", "(Fifo.drain), then make lab-00")
     assert "<locals>" not in text
+
+
+def test_an_endless_loop_is_told_beside_a_failure_that_comes_first(toy: Course) -> None:
+    """It is why the run took so long."""
+    solve(toy)
+    body = "while budget < 3:\n    pass\nreturn 12345"
+    rewrite(toy, "clamp", body)
+    text = screen(toy)[0]
+    says(text, "✗ 00.1", "12345", "did not end:", "endless loop?", "in clamp: ")

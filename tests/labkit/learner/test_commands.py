@@ -271,6 +271,8 @@ def test_a_mistake_in_a_function_that_is_right_is_not_hers(toy: Course) -> None:
     assert not mistakes._may_be_hers(phase, mutant, mapping)
     rewrite(toy, "clamp", "return 42")
     assert mistakes._may_be_hers(phase, mutant, mapping)
+    rewrite(toy, "clamp", "return 42\nmax(min(wanted, budget, limit), 0)")
+    assert not mistakes._may_be_hers(phase, mutant, mapping), "its last line is never reached"
 
 
 def test_a_missing_error_is_said_in_words() -> None:

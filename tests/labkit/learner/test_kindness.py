@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -895,6 +896,29 @@ def test_a_prediction_is_a_number(
 
 
 @pytest.mark.parametrize(
+    ("guess", "said"),
+    [
+        ("12", "'12'; write it as a number, such as 12, without quotes"),
+        ("12.5 ms", "such as 12.5, without quotes or unit"),
+        ("30 %", r"such as 0.3 \(or 30, if percent are asked\)"),
+        ("3 to 5", "such as 0.5"),
+    ],
+)
+def test_a_number_in_quotes_is_taken_out_of_them(
+    toy: Course, monkeypatch: pytest.MonkeyPatch, guess: Any, said: str
+) -> None:
+    monkeypatch.setattr("labkit.notebook._started", [toy.phase("0")])
+    with pytest.raises(CheckFailed, match=said):
+        predict("P2", guess, "How much of it?")
+
+
+def test_a_decimal_comma_is_two_arguments(toy: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("labkit.notebook._started", [toy.phase("0")])
+    with pytest.raises(CheckFailed, match=r"a point, not a comma: write 1\.5: How much of it\?"):
+        predict("P2", 1, 5, "How much of it?")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
     "guess", [np.int64(3), np.float32(0.5), torch.tensor(2.5), Fraction(1, 2), 1_000, 12.5]
 )
 def test_a_number_may_be_anybodys(
@@ -1010,7 +1034,7 @@ def test_nothing_is_installed_for_a_phase_that_is_not_there(
     assert all("notebook" not in groups for groups, _ in asked)
 
 
-@pytest.mark.parametrize("text", ["", "not json", "[]", '{"cells": [1]}', None])
+@pytest.mark.parametrize("text", ["", "not json", "[]", '{"cells": [1]}', '{"cells": {}}', None])
 def test_nothing_is_installed_for_a_notebook_that_cannot_be_read(
     toy: Course,
     text: str | None,
