@@ -167,9 +167,9 @@ def test_a_ray_worker_that_is_killed_ends_the_engine_and_is_named(
     threading.Timer(0.5, os.kill, (pids[rank], signal.SIGKILL)).start()
     start = time.monotonic()
     with pytest.raises(EngineDeadError, match=rf"worker {rank} \(pid {pids[rank]}\) has died: "):
-        while time.monotonic() < start + PATIENCE:
+        while time.monotonic() < start + 30:
             llm.generate(prompts, params, use_tqdm=False)
-    assert time.monotonic() - start < PATIENCE
+    assert time.monotonic() - start < 10.5
     llm.shutdown()
     gone = [Path(f"/proc/{pid}") for pid in pids]
     eventually(lambda: not any(process.exists() for process in gone), "a worker lives on")
@@ -245,7 +245,7 @@ def test_a_server_notices_a_death_while_nobody_asks(words: tuple[str, str]) -> N
         server.wait()
         family = children(server.process.pid)
         os.kill(family[-1], signal.SIGKILL)
-        eventually(lambda: not is_healthy(server), "the server is healthy")
+        eventually(lambda: not is_healthy(server), "the server is healthy", seconds=10)
         left = [pid for pid in family if Path(f"/proc/{pid}").exists()]
         assert len(left) < len(family)
     finally:

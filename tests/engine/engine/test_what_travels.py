@@ -11,8 +11,7 @@ import pytest
 from mini_vllm import AsyncEngineArgs, AsyncLLM, SamplingParams
 from mini_vllm.engine.messages import MessageKind
 from mini_vllm.outputs import RequestOutput
-
-PATIENCE = 30
+from tests.engine.pace import PATIENCE
 
 
 @pytest.fixture(scope="module")
