@@ -21,6 +21,7 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 IMPOSSIBLE_ROW = 2**31 - 1
@@ -198,6 +199,13 @@ def shrink(
     return make
 
 
+USERS: dict[str, dict[str, Any]] = {
+    "one adapter": dict(counts=[7], base=0, padding=0),
+    "one adapter with 40 rows": dict(counts=[40], base=0, padding=0),
+    "two adapters": dict(counts=[3, 0, 4], base=2, padding=1),
+    "two adapters, one with 40 rows": dict(counts=[1, 0, 40], base=0, padding=2),
+}
+
 SHRINK = (
     Case("one", "one row, one adapter", "float32",
          shrink([1], 0, 32, 16, padding=0, strided=False)),
@@ -238,6 +246,14 @@ SHRINK = (
          shrink([8] * 8, 0, 512, 16, strided=False), graded=True),
     Case("traffic-qkv", "32 rows of 4 adapters, three slices", "bfloat16",
          shrink([6] * 4, 8, 256, 16, 3), graded=True),
+    *mixed(
+        lambda users, **sizes: shrink(**users, **sizes),
+        users=USERS,
+        in_size={"64 features": 64, "97 features": 97, "40 features": 40},
+        rank={"rank 16": 16, "rank 5": 5, "rank 24": 24},
+        slices={"": 1, "2 slices": 2, "3 slices": 3},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -406,6 +422,20 @@ EXPAND = (
          expand([8] * 8, 0, [512], 16, strided=False), graded=True),
     Case("traffic-gqa", "32 rows of 4 adapters, slices of 256, 128, 128", "bfloat16",
          expand([6] * 4, 8, [256, 128, 128], 16), graded=True),
+    *mixed(
+        lambda users, **sizes: expand(**users, **sizes),
+        users=USERS,
+        widths={
+            "64 columns": [64],
+            "33 columns": [33],
+            "70 columns": [70],
+            "slices of 40 and 24": [40, 24],
+            "slices of 150 and 33": [150, 33],
+            "slices of 65, 1 and 41": [65, 1, 41],
+        },
+        rank={"rank 16": 16, "rank 5": 5, "rank 24": 24},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 CASES = {"lora_shrink": SHRINK, "lora_expand": EXPAND}

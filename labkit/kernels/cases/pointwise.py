@@ -15,6 +15,7 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 ROW_AXES = {2: ("token", "feature"), 3: ("token", "head", "feature")}
@@ -149,6 +150,15 @@ RMS_NORM = (
          norm(3, 90, residual=True, eps=0.5)),
     Case("traffic", "16 rows of 1024, with a residual", "bfloat16",
          norm(16, 1024, residual=True, sliced=False), graded=True),
+    *mixed(
+        norm,
+        tokens={"5 tokens": 5, "one token": 1},
+        size={"rows of 64": 64, "rows of 63": 63, "rows of 40": 40},
+        heads={"": 0, "3 heads": 3},
+        residual={"": False, "a residual": True},
+        eps={"": 1e-6, "an eps of 0.4": 0.4},
+        sliced={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -230,6 +240,14 @@ ROPE = (
          rope(3, 2, 32, first=3, spoilt=torch.inf)),
     Case("long", "more than 2^32 numbers", "float16", long_rope(64)),
     Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128, False), graded=True),
+    *mixed(
+        rope,
+        tokens={"5 tokens": 5, "one token": 1},
+        heads={"one head": 1, "3 heads": 3, "4 heads": 4, "6 heads": 6},
+        dim={"heads of 32": 32, "heads of 70": 70},
+        sliced={"a slice": True, "contiguous": False},
+        first={"from position 0": 0, "from position 900": 900},
+    ),
 )  # fmt: skip
 
 
@@ -322,6 +340,12 @@ SILU_MUL = (
     Case("half-extreme", "gates of +-1e4 in float16", "float16", silu(None, 50, scale=30.0)),
     Case("traffic", "8 rows of 3072", "bfloat16", silu(8, 3072), graded=True),
     Case("traffic-odd", "8 rows of 1100", "bfloat16", silu(8, 1100), graded=True),
+    *mixed(
+        silu,
+        tokens={"one row": 1, "4 rows": 4},
+        size={"of 64": 64, "of 97": 97, "of 2,048": 2048, "of 1,100": 1100},
+        loud={"": False, "one loud gate": True},
+    ),
 )  # fmt: skip
 
 CASES = {"rms_norm": RMS_NORM, "rope": ROPE, "silu_mul": SILU_MUL}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.decode import FAR_ALONG, PER_REQUEST
+from labkit.kernels.cases.decode import FAR_ALONG, MIXED_DECODE, PER_REQUEST
 from labkit.kernels.cases.draw import (
     Case,
     Draw,
@@ -24,9 +24,10 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, levels, stored_rules
 from labkit.kernels.cases.rules import CaseRules, TensorRule
-from labkit.kernels.cases.storing import among_idle
+from labkit.kernels.cases.storing import SLICES, TOKENS, among_idle
 
 SCALE_BYTES = 4
 NOBODYS = -128
@@ -136,6 +137,13 @@ PER_TOKEN_QUANT = (
     Case("long", "more than 2^32 numbers", "float16", long_per_token(1024)),
     Case("traffic", "16 tokens of 1,024", "bfloat16", per_token(16, 1024, strided=False),
          graded=True),
+    *mixed(
+        per_token,
+        tokens={"5 tokens": 5, "one token": 1},
+        size={"of 64": 64, "of 97": 97, "of 70": 70},
+        least={"": None, "a least scale that quiet tokens need": 0.004},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -254,6 +262,13 @@ W8A8_GEMM = (
          at_the_ends(2**22, w8a8(1, 73, 1024), ("weight", "weight_scale"), axis=1)),
     Case("traffic", "16 tokens, 128 rows of 512", "float32", w8a8(16, 128, 512, strided=False),
          graded=True),
+    *mixed(
+        w8a8,
+        tokens={"one token": 1, "9 tokens": 9, "70 tokens": 70},
+        rows={"64 rows": 64, "67 rows": 67, "130 rows": 130},
+        columns={"64 columns": 64, "101 columns": 101, "90 columns": 90},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -337,6 +352,21 @@ W4A16_GEMM = (
          at_the_ends(2**25, w4a16(1, 73, 1024, 128), ("words", "scale", "zero"), axis=1)),
     Case("traffic", "16 tokens, 128 rows of 512 in groups of 128", "bfloat16",
          w4a16(16, 128, 512, 4, strided=False), graded=True),
+    *mixed(
+        lambda columns, **sizes: w4a16(columns=columns[0], groups=columns[1], **sizes),
+        columns={
+            "64 columns": (64, 1),
+            "64 columns in 4 groups": (64, 4),
+            "75 columns in 3 groups": (75, 3),
+            "90 columns in 2 groups": (90, 2),
+            "33 columns": (33, 1),
+            "96 columns in 6 groups": (96, 6),
+        },
+        tokens={"one token": 1, "9 tokens": 9, "70 tokens": 70},
+        rows={"64 rows": 64, "67 rows": 67, "130 rows": 130},
+        symmetric={"": False, "zero is 8": True},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -356,12 +386,13 @@ def store(
     scale: float = 1.0,
     halves: bool = False,
     odd: bool = False,
-    strided: bool = True,
+    slices: Sequence[str] = ("key", "value"),
     far: bool = False,
     num_blocks: int | None = None,
     least: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
+    Those in `slices` are slices of qkv.
 
     `least`: no scale is smaller; None = as the engine has it. `odd`: among them are zeros only,
     infinity and NaN. With `num_blocks` a cache whose last blocks are in use.
@@ -389,9 +420,11 @@ def store(
             key[1, 0, :3] = torch.tensor([float("inf"), float("nan"), -float("inf")])
             value[0, 0, 1] = float("nan")
             value[2, -1, 1:3] = torch.tensor([-float("inf"), float("inf")])
-        if strided:
-            row = heads * dim
-            key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, row)
+        row = heads * dim
+        if "key" in slices:
+            key = inside_wider(key, 2 * row, row)
+        if "value" in slices:
+            value = inside_wider(value, 3 * row, row)
         if far:
             key, value = far_apart(key), far_apart(value)
         shape = (blocks, block_size, heads, dim)
@@ -410,7 +443,7 @@ def store(
 
 
 STORE_KV_INT8 = (
-    Case("one", "one token of one head", "float32", store(1, 1, 32, 16, strided=False)),
+    Case("one", "one token of one head", "float32", store(1, 1, 32, 16, slices=())),
     Case("block", "a whole block and a token, loud and quiet", "float32", store(17, 2, 64, 16)),
     Case("prime", "80 features, which are no power of two", "bfloat16", store(None, 3, 80, 16)),
     Case("odd-size", "70 features: no multiple of four", "float16", store(None, 2, 70, 4)),
@@ -436,8 +469,17 @@ STORE_KV_INT8 = (
          among_idle(70_000, store(9, 1, 16, 7))),
     Case("big-cache", "more than 2^32 bytes a cache, and 2^25 slots", "float16",
          store(5, 1, 124, 16, num_blocks=BIG_CACHE // (16 * 128))),
-    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16, strided=False),
+    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16, slices=()),
          graded=True),
+    *mixed(
+        lambda tokens, **sizes: store(tokens=tokens[0], padding=tokens[1], **sizes),
+        tokens=TOKENS,
+        heads={"one head": 1, "3 heads": 3},
+        dim={"of 32": 32, "of 70": 70, "of 35": 35},
+        block_size={"blocks of one": 1, "blocks of 16": 16, "blocks of 12": 12},
+        least={"": None, "a least scale that quiet tokens need": 0.004},
+        slices=SLICES,
+    ),
 )  # fmt: skip
 
 
@@ -644,6 +686,7 @@ PAGED_DECODE_INT8 = (
          decode([5, 3], 2, 2, 124, 1, num_blocks=BIG_CACHE // (2 * 128))),
     Case("traffic", "256 tokens of context, 4 heads share one", "bfloat16",
          decode([256], 4, 1, 64, 16), graded=True),
+    *mixed(decode, **MIXED_DECODE),
 )  # fmt: skip
 
 CASES = {

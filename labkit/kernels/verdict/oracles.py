@@ -32,7 +32,8 @@ def visible_keys(problem: Problem, request: int, position: int) -> Tensor:
 def meaning(heads: Tensor) -> tuple[Tensor, Tensor]:
     """Heads of bytes `[..., D + 4]`: numbers `[..., D]`, and the float32 scale behind them."""
     numbers, scale = heads.split([heads.shape[-1] - 4, 4], dim=-1)
-    return numbers.double(), scale.contiguous().view(torch.float32).double()
+    bits = scale.clone(memory_format=torch.contiguous_format)  # aligned, wherever it lay
+    return numbers.double(), bits.view(torch.float32).double()
 
 
 def read(cache: Tensor, slots: Tensor) -> Tensor:
