@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, lazy_zeros, unfilled
+from labkit.kernels.cases.draw import VAST, Case, Draw, Setup, inside_wider, lazy_zeros, unfilled
 from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.pages import (
     BIG_CACHE,
@@ -17,6 +17,7 @@ from labkit.kernels.cases.pages import (
     apart,
     creeping,
     deep_logits,
+    faint,
     far_logits,
     far_queries,
     far_table,
@@ -28,6 +29,7 @@ from labkit.kernels.cases.pages import (
     spoilt,
     steady,
     uneven,
+    vast,
     zero_queries,
 )
 from labkit.kernels.cases.rules import CaseRules, TensorRule
@@ -250,6 +252,10 @@ PAGED_DECODE = (
         )
         for group in (1, 2, 4, 8)
     ),
+    Case("faint", "keys with hardly any weight, and large values", "float32",
+         decode([300, 210], 2, 2, 32, 16, change=faint)),
+    Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
+         decode([70, 9], 2, 2, 64, 16, change=vast)),
     *mixed(decode, **MIXED_DECODE),
 )  # fmt: skip
 
@@ -345,6 +351,10 @@ SPLIT_DECODE = (
         "traffic", "512 tokens of context in two splits, 4 heads share one", "bfloat16",
         decode([512], 4, 1, 64, 16, splits=2), graded=True,
     ),
+    Case("faint", "keys with hardly any weight, and large values", "float32",
+         decode([300, 210], 2, 2, 32, 16, splits=3, change=faint)),
+    Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
+         decode([150, 9], 2, 2, 64, 16, splits=2, change=vast)),
     *mixed(
         decode,
         splits={"2 splits": 2, "3 splits": 3, "8 splits": 8, "6 splits": 6},
@@ -365,18 +375,20 @@ def reduce(
     first: int = 0,
     nan: bool = False,
     faint: float = 0.0,
+    size: float = 1.0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Partial results whose splits `empty` are empty: their share is exp(-inf).
 
     `first`: in every second request the first so many splits are empty, too.
 
     Request 0 has no context at all if there are more requests than one and any split is empty.
-    `level` is added to every lse. `nan`: one number of a split's average is NaN. `faint`: every
-    split but the first has a mass so many e-foldings below its, and numbers as much larger.
+    `level` is added to every lse. `nan`: one number of a split's average is NaN, and a mass.
+    `faint`: every split but the first has a mass so many e-foldings below its, and numbers as much
+    larger. `size` multiplies all numbers.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        partial = draw.normal(requests, heads, splits, dim)
+        partial = draw.normal(requests, heads, splits, dim) * size
         lse = draw.normal(requests, heads, splits) * spread + level
         if faint:
             lse[:, :, 1:] -= faint
@@ -387,7 +399,7 @@ def reduce(
         if empty and requests > 1:
             partial[0], lse[0] = 0.0, float("-inf")
         if nan:
-            partial[1, 0, splits - 1, 3] = torch.nan
+            partial[1, 0, splits - 1, 3] = lse[0, 1, 0] = torch.nan
         problem = dict(partial=partial, lse=lse, output=unfilled(requests, heads, dim, dtype=dtype))
         axes = ("request", "head", "split", "dim")
         rules = {
@@ -454,6 +466,7 @@ REDUCE_SPLITS = (
     Case("long-output", "more than 2^32 results", "bfloat16", long_reduce(2, 256, 256)),
     Case("long-masses", "more than 2^32 masses", "float32", long_reduce(128, 1, 128)),
     Case("traffic", "16 heads, 8 splits", "float32", reduce(2, 8, 8, 64), graded=True),
+    Case("vast", "numbers beyond float16", "bfloat16", reduce(2, 2, 4, 64, size=VAST)),
     *mixed(
         reduce,
         requests={"one request": 1, "3 requests": 3},

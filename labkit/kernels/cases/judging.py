@@ -198,6 +198,8 @@ REJECTION_RANDOM_SAMPLE = (
          judge([6, 5, 4, 6], 30, accept=1.0, impossible=True)),
     Case("tiny", "probabilities around 1e-3 to 1e-30", "float32",
          judge([9, 7, 1, 8], 30, accept=0.9, tiny=True)),
+    Case("tiny-bf16", "the same in half precision", "bfloat16",
+         judge([9, 7, 1, 8], 30, accept=0.9, tiny=True)),
     Case("chosen-tiny", "the same for drafts that were not drawn", "bfloat16",
          judge([9, 7, 1, 8], 30, accept=0.9, drawn=False, tiny=True)),
     Case("sliced", "probabilities are slices", "float32", judge([2, 4], 25)),

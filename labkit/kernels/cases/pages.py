@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.draw import Draw, Setup, far_apart, lazy_zeros, unfilled
+from labkit.kernels.cases.draw import VAST, Draw, Setup, far_apart, lazy_zeros, unfilled
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 IMPOSSIBLE_BLOCK = 2**31 - 1
@@ -247,6 +247,26 @@ def uneven(paged: Pages, problem: dict[str, Any]) -> None:
             paged.value[place] += 3 if is_loud else -3
 
 
+def faint(paged: Pages, problem: dict[str, Any]) -> None:
+    """Five keys, the first in every second request and else the last, outweigh each other e^12
+    times, whose values are as much larger: who leaves out what weighs little has nothing left.
+    """
+    problem["query"].zero_()[..., 0] = 1 / problem["scale"]
+    for row, length in enumerate(paged.seq_lens):
+        for position in range(length):
+            place = paged.place(row, position)
+            is_loud = position >= length - 5 if row % 2 else position < 5
+            paged.key[place][:, 0] = 0.0 if is_loud else -12.0
+            paged.value[place] *= 1 if is_loud else math.exp(12)
+
+
+def vast(paged: Pages, problem: dict[str, Any]) -> None:
+    """Keys and values beyond float16, and queries below it; scores are as always."""
+    problem["query"] /= VAST
+    for cache in (paged.key, paged.value):
+        cache[paged.slots] *= VAST
+
+
 def levels(tokens: int, heads: int) -> Tensor:
     """-128, 0 or 128 by token and head; each is another one than its neighbour's."""
     return 128.0 * ((torch.arange(tokens)[:, None] + torch.arange(heads)) % 3 - 1)
@@ -300,8 +320,10 @@ def loud_key(paged: Pages, problem: dict[str, Any]) -> None:
 
 
 def spoilt(paged: Pages, problem: dict[str, Any]) -> None:
-    """NaN in one number of a value that all of the first request's tokens see."""
+    """NaN in one number of a value that all of the first request's tokens see, and in the first
+    head of the last query."""
     paged.value[paged.place(0, 1)][0, 1] = torch.nan
+    problem["query"][-1, 0, 2] = torch.nan
 
 
 def far_queries(paged: Pages, problem: dict[str, Any]) -> None:

@@ -18,6 +18,7 @@ from labkit.kernels.cases.pages import (
     apart,
     creeping,
     deep_logits,
+    faint,
     far_logits,
     far_queries,
     far_table,
@@ -29,6 +30,7 @@ from labkit.kernels.cases.pages import (
     spoilt,
     steady,
     uneven,
+    vast,
     zero_queries,
 )
 from labkit.kernels.cases.rules import CaseRules, TensorRule
@@ -285,6 +287,10 @@ PAGED_PREFILL = (
         "traffic", "256 tokens, nothing before them", "bfloat16",
         prefill([(256, 0)], 1, 1, 64, 16), graded=True,
     ),
+    Case("faint", "keys with hardly any weight, and large values", "float32",
+         prefill([(3, 297), (2, 208)], 2, 2, 32, 16, change=faint)),
+    Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
+         prefill([(40, 35), (9, 0)], 2, 2, 64, 16, change=vast)),
     *mixed(
         prefill,
         requests={

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from labkit.kernels.cases.decode import FAR_ALONG, MIXED_DECODE, PER_REQUEST
 from labkit.kernels.cases.draw import (
+    VAST,
     Case,
     Draw,
     Setup,
@@ -201,11 +202,12 @@ def w8a8(
     strided: bool = True,
     far: bool = False,
     nan: bool = False,
+    size: float = 1.0,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`[tokens, columns]` times `[rows, columns]`; `extreme`: all numbers are 127 or -127;
     `cancel`: the second half of a sum takes back what the first has added, but for a little.
-    `nan`: a token's scale is NaN, and a row's infinite.
+    `nan`: a token's scale is NaN, and a row's infinite. `size` multiplies a token's scale.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -224,7 +226,7 @@ def w8a8(
         problem = dict(
             x=spread_rows(x, strided, far),
             weight=weight,
-            x_scale=positive(draw, count, 1),
+            x_scale=positive(draw, count, 1) * size,
             weight_scale=positive(draw, rows, 1),
             output=unfilled(count, rows, dtype=dtype),
         )
@@ -252,6 +254,7 @@ W8A8_GEMM = (
          w8a8(3, 5, 10_000, cancel=True)),
     Case("nan", "a token's scale is NaN, a row's infinite", "float32",
          w8a8(5, 20, 70, nan=True)),
+    Case("vast", "results beyond float16", "bfloat16", w8a8(5, 60, 70, size=VAST)),
     Case("long", "1,100 columns", "bfloat16", w8a8(4, 33, 1100)),
     Case("longer", "70,000 columns", "float32", w8a8(2, 3, 70_000), long=True),
     Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70)),
@@ -293,10 +296,11 @@ def w4a16(
     strided: bool = True,
     far: bool = False,
     nan: bool = False,
+    size: float = 1.0,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`[tokens, columns]` times `[rows, columns]` of 4 bits, in `groups` a row. `nan`: a number of
-    x is NaN, and a scale."""
+    x is NaN, and a scale. `size` multiplies the scales; x is divided by its square."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
@@ -308,9 +312,9 @@ def w4a16(
             zero = (whole(draw, rows, groups, bits=4) + 8).to(torch.uint8)
             zero[0, -1], zero[-1, 0] = 0, 15
         problem = dict(
-            x=spread_rows(draw.normal(count, columns, dtype=dtype), strided, far),
+            x=spread_rows(draw.normal(count, columns, dtype=dtype) / size**2, strided, far),
             words=pack_words(stored),
-            scale=positive(draw, rows, groups),
+            scale=positive(draw, rows, groups) * size,
             zero=zero,
             output=unfilled(count, rows, dtype=dtype),
         )
@@ -338,6 +342,8 @@ W4A16_GEMM = (
     Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
     Case("rows", "1,100 rows", "bfloat16", w4a16(2, 1100, 40)),
     Case("nan", "a number of x is NaN, and a scale", "float32", w4a16(3, 10, 64, 2, nan=True)),
+    Case("vast", "numbers beyond float16, weights below it", "bfloat16",
+         w4a16(5, 60, 64, 2, size=1 / VAST)),
     Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
     Case("longer", "70,400 columns in 2,200 groups", "float32",
          w4a16(2, 3, 70_400, 2_200), long=True),
@@ -453,6 +459,7 @@ STORE_KV_INT8 = (
     Case("odd-half", "infinity in half precision", "float16", store(4, 6, 32, 4, odd=True)),
     Case("tiny", "numbers for which the least scale is too large", "float32",
          store(4, 2, 32, 4, scale=1e-6)),
+    Case("vast", "numbers beyond float16", "bfloat16", store(4, 2, 64, 4, scale=1e8)),
     Case("least", "a least scale that quiet tokens need", "float32",
          store(6, 2, 32, 4, least=0.004)),
     Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
@@ -515,6 +522,30 @@ def uneven(paged: BytePages, query: Tensor) -> None:
         key[..., 0], value = 0.0, value - 3
         key[loud, :, 0], value[loud] = math.log(length - 1), value[loud] + 6
         paged.put(row, key, value)
+
+
+def faint(paged: BytePages, query: Tensor) -> None:
+    """As `pages.faint`: what weighs little has large values."""
+    query.zero_()[..., 0] = 1.0
+    for row, length in enumerate(paged.seq_lens):
+        key, value = paged.draw.normal(2, length, *paged.heads)
+        place = torch.arange(length)
+        is_loud = (place >= length - 5 if row % 2 else place < 5)[:, None]
+        key[..., 0] = torch.where(is_loud, 0.0, -12.0)
+        paged.put(row, key, value * torch.where(is_loud, 1.0, math.exp(12))[..., None])
+
+
+def vast(paged: BytePages, query: Tensor) -> None:
+    """As `pages.vast`: beyond float16, and below it."""
+    query /= VAST
+    for row, length in enumerate(paged.seq_lens):
+        key, value = paged.draw.normal(2, length, *paged.heads) * VAST
+        paged.put(row, key, value)
+
+
+def spoilt(paged: BytePages, query: Tensor) -> None:
+    """NaN in the first head of the last query; numbers of a page are none."""
+    query[-1, 0, 2] = torch.nan
 
 
 def apart(paged: BytePages, query: Tensor) -> None:
@@ -686,6 +717,11 @@ PAGED_DECODE_INT8 = (
          decode([5, 3], 2, 2, 124, 1, num_blocks=BIG_CACHE // (2 * 128))),
     Case("traffic", "256 tokens of context, 4 heads share one", "bfloat16",
          decode([256], 4, 1, 64, 16), graded=True),
+    Case("nan", "NaN in a query", "float32", decode([40, 9], 2, 2, 32, 16, change=spoilt)),
+    Case("faint", "keys with hardly any weight, and large values", "float32",
+         decode([300, 210], 2, 2, 32, 16, change=faint)),
+    Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
+         decode([70, 9], 2, 2, 64, 16, change=vast)),
     *mixed(decode, **MIXED_DECODE),
 )  # fmt: skip
 

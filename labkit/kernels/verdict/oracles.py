@@ -287,14 +287,15 @@ def lora_expand(problem: Problem, round_h: bool = False) -> dict[str, Tensor]:
     starts, found = problem["slice_starts"].tolist(), {}
     is_big = problem["y"].numel() > COMPACT_ABOVE
     for row, slot in adapters(problem):
-        b, y = problem["lora_b"][slot].double(), problem["y"][row].double().clone()
-        changed = torch.zeros(len(y), dtype=torch.bool)
+        parts = []
         for index, (begin, end) in enumerate(pairwise(starts)):
             h = problem["hidden"][index, row]
+            if is_big and not h.any():
+                continue
             h = h.to(problem["lora_b"].dtype) if round_h else h
-            y[begin:end] += h.double() @ b[:, begin:end]
-            changed[begin:end] = bool(h.any())
-        found[row] = y[changed] if is_big else y
+            b, y = problem["lora_b"][slot, :, begin:end], problem["y"][row, begin:end]
+            parts.append(y.double() + h.double() @ b.double())
+        found[row] = torch.cat(parts)
     if is_big:
         return {"y": torch.cat([found[row] for row in sorted(found)])}
     y = problem["y"].double().clone()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Iterator
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,52 @@ def test_any_two_ways_of_a_kernel_meet_in_a_case(spec: str) -> None:
     values = [{way[name] for way in found if name in way} for name in found[0]]
     pairs = {pair for two in combinations(values, 2) for pair in product(*two)}
     assert sorted(pairs - met - set(NEVER)) == []
+
+
+BOUNDED = {
+    "rope": ("cos", "sin"),  # at most 1
+    "rms_norm": ("weight",),
+    "reduce_splits": ("lse",),  # a logarithm
+}
+"""What holds no numbers beyond float16."""
+CLEAN = {
+    "per_token_quant_int8": ("x",),  # NaN as a whole number is anything
+    "rejection_random_sample": ("target_probs", "draft_probs", "uniform_probs"),
+    **{spec: ("key_cache",) for spec in ATTENTION},  # a query of NaN has scores of NaN, too
+}
+"""What holds no NaN that a kernel may read."""
+
+
+def numbers_read(spec: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The floating-point numbers that a kernel may read in its cases, by the tensor's name."""
+    for case in cases_of(spec):
+        problem, rules = build(spec, case.name, 3)
+        for name, value in problem.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                readable = rules.rule(name).readable
+                is_read = name not in SPECS[spec].outputs and value.numel() < 2**24
+                if is_read and (readable is None or readable.any()):
+                    yield name, value if readable is None else value[readable.expand(value.shape)]
+
+
+@pytest.mark.parametrize("spec", sorted(set(SPECS) - {"store_kv"}))
+def test_bfloat16_holds_numbers_that_float16_does_not(spec: str) -> None:
+    """Who goes by way of float16 is more exact, as long as all numbers are of the size of 1."""
+    lost: dict[str, bool] = {name: True for name in BOUNDED.get(spec, ())}
+    for name, value in numbers_read(spec):
+        if value.dtype == torch.bfloat16:
+            half = value.half()
+            gone = value.isfinite() & (half.isinf() | ((half == 0) & (value != 0)))
+            lost[name] = lost.get(name, False) or bool(gone.any())
+    assert all(lost.values()), lost
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_each_input_has_a_nan_that_must_not_vanish(spec: str) -> None:
+    spoilt: dict[str, bool] = {name: True for name in CLEAN.get(spec, ())}
+    for name, value in numbers_read(spec):
+        spoilt[name] = spoilt.get(name, False) or not bool(value.isfinite().all())
+    assert all(spoilt.values()), spoilt
 
 
 @pytest.mark.parametrize("spec", PAGED)
