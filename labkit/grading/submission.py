@@ -138,9 +138,10 @@ def _missing(folder: Path, name: str, below: list[os.DirEntry[str]]) -> Problem 
 
 
 def _core(name: str) -> str:
-    """What is left of "Scheduler (1).py", "scheduler - Copy.py" or "scheduler.py.txt": its letters,
-    without what a second download, a copy or an editor adds."""
+    """What is left of "Scheduler (1).py", "scheduler - Copy.py", "scheduler.py.txt" or
+    "scheduler.ipynb": its letters, without what a second download, a copy or an editor adds."""
     letters = re.sub(r"[\W\d_]+", "", name.lower()).removesuffix("txt")
+    letters = re.sub("(ipynb|pyc)$", "py", letters)
     return letters.replace("copyof", "").replace("copy", "")
 
 

@@ -78,6 +78,8 @@ def test_a_name_that_is_there_twice_is_not_guessed(phase: Phase, tmp_path: Path)
         (["scheduler - Copy.py"], "not scheduler - Copy.py"),
         (["scheduler.py "], "not scheduler.py "),
         (["scheduler.py.txt"], "not scheduler.py.txt"),
+        (["scheduler.ipynb"], "not scheduler.ipynb"),
+        (["__pycache__/scheduler.cpython-311.pyc"], ""),
         (["homework.zip"], "not homework.zip"),
         (["sched\nuler.py"], "not sched\\nuler.py"),
         (["scheduler.py\x1b[31m"], ""),
