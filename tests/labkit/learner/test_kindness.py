@@ -970,13 +970,14 @@ def test_an_answer_may_be_numpys() -> None:
             check(wrong, 3)
 
 
+@pytest.mark.parametrize("text", ['{"cells": [1]}', "[" * 100_000], ids=["number", "nested"])
 @pytest.mark.parametrize("written", [True, False])
 def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(
-    toy: Course, written: bool
+    toy: Course, written: bool, text: str
 ) -> None:
     if written:
         solve(toy)
-    (toy.root / "labs/00-toy/lab.ipynb").write_text('{"cells": [1]}')
+    (toy.root / "labs/00-toy/lab.ipynb").write_text(text)
     says(
         screen(toy)[0], "labs/00-toy/lab.ipynb cannot be read as a notebook", "reset 00 --notebook"
     )
