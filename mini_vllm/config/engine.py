@@ -81,6 +81,12 @@ class EngineConfig:
                 "request could never run; raise it, lower max_model_len or set "
                 "enable_chunked_prefill=True"
             )
+        if scheduler.max_num_batched_tokens < scheduler.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}; it must be at "
+                f"least max_num_seqs={scheduler.max_num_seqs}, or a step could not give each of "
+                "them a token; raise it or lower max_num_seqs"
+            )
 
     @classmethod
     def from_kwargs(cls, model: str | Path, **options: Any) -> EngineConfig:
@@ -90,7 +96,8 @@ class EngineConfig:
             model: a folder in Hugging Face layout, the name of a bundled model, or OWNER/NAME of
                 a hub's model, which is downloaded if it is not here; see `mini_vllm.hub`.
             options: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and ``enable_lora``.
-                ``max_model_len`` defaults to the model's own limit, at most 2048.
+                ``max_model_len`` defaults to the model's own limit, at most 2048, and
+                ``max_num_seqs`` is at most ``max_num_batched_tokens`` if only that is given.
 
         Raises:
             TypeError: for an unknown argument; the message names the nearest.
@@ -103,6 +110,9 @@ class EngineConfig:
         if options.get("tokenizer") is not None:
             options["tokenizer"] = str(find_tokenizer(options))
         options.setdefault("max_model_len", _default_length(folder, options.get("hf_overrides")))
+        budget = options.get("max_num_batched_tokens")
+        if type(budget) is int and "max_num_seqs" not in options:
+            options["max_num_seqs"] = max(1, min(budget, SchedulerConfig.max_num_seqs))
         flat = arguments()
         sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
         sections["model"]["model"] = str(folder)
