@@ -505,6 +505,53 @@ class SamplingParams:
                 self.bad_words_token_ids.append(spaced)
 
 
+@dataclass
+class BeamSearchParams:
+    """What :meth:`~mini_vllm.engine.llm.LLM.beam_search` looks for.
+
+    Attributes:
+        beam_width: texts that are kept in each step, and returned.
+        max_tokens: most tokens of each, after the prompt.
+        ignore_eos: take the model's end-of-sequence tokens for tokens like others.
+        length_penalty: power of the length that a text's log probability is divided by; above 0
+            longer texts win, below 0 shorter ones.
+        temperature: only 0: texts are ranked by the model's own probabilities.
+        include_stop_str_in_output: only False: the end token is one of ``tokens`` in any case.
+
+    Raises:
+        ValueError: for a value out of range.
+
+    Source: vllm/sampling_params.py#L977-L990 (BeamSearchParams) @ v0.22.1
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        most = MAX_LOGPROBS // 2
+        for name, kind, legal, limit, fix in (
+            ("beam_width", Integral, lambda v: 1 <= v <= most, f"between 1 and {most}",
+             "each beam proposes twice as many tokens, by their logprobs"),
+            ("max_tokens", Integral, lambda v: 1 <= v <= MAX_INT64, "at least 1", "raise it"),
+            ("length_penalty", Real, lambda v: -10 <= v <= 10, "between -10 and 10",
+             "0 ranks by probability alone"),
+            ("temperature", Real, lambda v: v == 0, "0", "beams are not drawn; leave it out"),
+        ):  # fmt: skip
+            value = _check_scalar(name, getattr(self, name), kind, False, legal, limit, fix)
+            setattr(self, name, value)
+        if not isinstance(self.ignore_eos, bool):
+            raise ValueError(f"ignore_eos is {show(self.ignore_eos)}; it must be True or False")
+        if self.include_stop_str_in_output is not False:
+            raise ValueError(
+                f"include_stop_str_in_output is {show(self.include_stop_str_in_output)}; it must "
+                "be False: the end token is one of a beam's tokens in any case"
+            )
+
+
 def is_text(text: str) -> bool:
     """Whether UTF-8 can write it: half of a surrogate pair is a character of `str`, but no text."""
     try:

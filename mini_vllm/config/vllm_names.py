@@ -160,7 +160,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("scale_*", "replicas are made by data_parallel_size, on one machine"),
     ("enqueue_chat", "use apply_chat_template, then enqueue"),
     ("compute_tokens", "use get_tokenizer"),
-    ("beam_search", "beam search is the caller's, with n and logprobs"),
     ("encode", "models generate here, and neither embed nor classify"),
     ("embed", "models generate here, and neither embed nor classify"),
     ("classify", "models generate here, and neither embed nor classify"),

@@ -467,7 +467,7 @@ def test_a_bar_of_the_callers_own(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("update_weights", "the folder"), ("beam_search", "n and logprobs")]
+    ("name", "instead"), [("update_weights", "the folder"), ("enqueue_chat", "apply_chat_template")]
 )
 def test_methods_that_are_not_here_say_what_to_do(llm: LLM, name: str, instead: str) -> None:
     with pytest.raises(AttributeError, match=f"LLM has no '{name}': .*{instead}"):
