@@ -29,6 +29,7 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.policies import load_scheduler
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 Prompts = PromptType | Sequence[PromptType]
@@ -57,7 +58,8 @@ class LLM:
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
         profiler_config: where :meth:`start_profile` writes: {"torch_profiler_dir": FOLDER}.
         scheduler_cls: another scheduler with the interface of
-            :class:`~mini_vllm.core.scheduler.Scheduler`.
+            :class:`~mini_vllm.core.scheduler.Scheduler`, a policy's name, or
+            "path/to/file.py:ClassName".
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
         disable_log_stats: False has :meth:`get_metrics` tell all there is.
         config: see :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
@@ -82,11 +84,18 @@ class LLM:
         *,
         skip_tokenizer_init: bool = False,
         profiler_config: Mapping[str, Any] | None = None,
-        scheduler_cls: type[Scheduler] = Scheduler,
+        scheduler_cls: type[Scheduler] | str = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
         disable_log_stats: bool = True,
         **config: Any,
     ) -> None:
+        if isinstance(scheduler_cls, str):
+            scheduler_cls = load_scheduler(scheduler_cls)
+        if not isinstance(scheduler_cls, type):
+            raise ValueError(
+                f"scheduler_cls is {show(scheduler_cls)}; it must be a class, a policy's name, or "
+                "'path/to/file.py:ClassName'"
+            )
         self.config = make_engine_config(model, **config)
         folder = self.config.model.tokenizer or self.config.model.model
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
