@@ -112,8 +112,7 @@ class EngineConfig:
             model: a folder in Hugging Face layout, the name of a bundled model, or OWNER/NAME of
                 a hub's model, which is downloaded if it is not here; see `mini_vllm.hub`.
             options: fields of `FLAT_SECTIONS`, sections of `WHOLE_SECTIONS`, and ``enable_lora``.
-                ``max_model_len`` defaults to the model's own limit, at most 2048, and
-                ``max_num_seqs`` is at most ``max_num_batched_tokens`` if only that is given.
+                ``max_model_len`` defaults to the model's own limit, at most 2048.
 
         Raises:
             TypeError: for an unknown argument; the message names the nearest.
@@ -126,9 +125,7 @@ class EngineConfig:
         if options.get("tokenizer") is not None:
             options["tokenizer"] = str(find_tokenizer(options))
         options.setdefault("max_model_len", _default_length(folder, options.get("hf_overrides")))
-        budget = options.get("max_num_batched_tokens")
-        if type(budget) is int and "max_num_seqs" not in options:
-            options["max_num_seqs"] = max(1, min(budget, SchedulerConfig.max_num_seqs))
+        settle_step_limits(options)
         flat = arguments()
         sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
         sections["model"]["model"] = str(folder)
@@ -171,6 +168,20 @@ def check_arguments(options: dict[str, Any]) -> None:
                 raise ValueError(f"{key} is vLLM's, and not supported: {reason}")
         else:
             raise TypeError(f"unknown argument {key!r}{_nearest(key, known)}")
+
+
+def settle_step_limits(options: dict[str, Any]) -> None:
+    """A step has a token for each request that may run: the limit that is left out follows.
+
+    Source: vllm/engine/arg_utils.py#L2475-L2565
+    (EngineArgs._set_default_max_num_seqs_and_batched_tokens_args) @ v0.22.1, which lowers
+    ``max_num_seqs``; there the other is large enough by itself.
+    """
+    budget, rows = options.get("max_num_batched_tokens"), options.get("max_num_seqs")
+    if rows is None and type(budget) is int and budget > 0:
+        options["max_num_seqs"] = min(budget, SchedulerConfig.max_num_seqs)
+    elif budget is None and type(rows) is int:
+        options["max_num_batched_tokens"] = max(rows, SchedulerConfig.max_num_batched_tokens)
 
 
 def check_as_it_is(key: str, value: Any) -> None:

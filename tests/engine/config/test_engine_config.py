@@ -70,13 +70,14 @@ def test_the_models_own_length_is_the_default(tmp_path: Any) -> None:
 
 @pytest.mark.parametrize("chunked", [True, False])
 def test_a_step_has_a_token_for_everybody_who_runs(chunked: bool) -> None:
-    """As in vLLM; and rows that nobody asked for are no more than the budget."""
+    """As in vLLM; and a limit that nobody set follows the other."""
     options = {"enable_chunked_prefill": chunked, "max_model_len": 8}
     with pytest.raises(ValueError, match=r"max_num_batched_tokens is 8; .*max_num_seqs=9, .*raise"):
         config(max_num_batched_tokens=8, max_num_seqs=9, **options)
     assert config(max_num_batched_tokens=9, max_num_seqs=9, **options).scheduler.max_num_seqs == 9
     assert config(max_num_batched_tokens=8, **options).scheduler.max_num_seqs == 8
     assert config(max_num_batched_tokens=4096, **options).scheduler.max_num_seqs == 128
+    assert config(max_num_seqs=4096, **options).scheduler.max_num_batched_tokens == 4096
     with pytest.raises(ValueError, match="max_num_batched_tokens is 0"):
         config(max_num_batched_tokens=0, **options)
 
