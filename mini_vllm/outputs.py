@@ -49,7 +49,12 @@ class CompletionOutput:
         return self.finish_reason is not None
 
     def extend(self, later: CompletionOutput) -> None:
-        """Append what ``later`` brings, and take over how it ended."""
+        """Append what ``later`` brings, and take over how it ended.
+
+        Text, tokens and logprobs hold what is new, so they are joined; without logprobs on one
+        side, those of the other are all there are. ``cumulative_logprob`` is a sum from the first
+        token on, in every output, so the later one holds the earlier: it is taken over, too.
+        """
         self.text += later.text
         self.token_ids += later.token_ids
         if later.logprobs:
@@ -131,7 +136,8 @@ class RequestOutput:
         Args:
             next_output: what came after this.
             aggregate: whether outputs hold only what is new (then texts, tokens and logprobs are
-                joined) or all there is so far (then the later one replaces the earlier).
+                joined by :meth:`CompletionOutput.extend`) or all there is so far (then the later
+                one replaces the earlier).
 
         Source: vllm/outputs.py#L145-L173 (RequestOutput.add) @ v0.22.1
         """

@@ -17,6 +17,7 @@ many = settings(
 INDEX = "mini_vllm.structured_output.token_index:"
 NATIVE = "mini_vllm.structured_output.native:NativeGrammar"
 UTILS = "mini_vllm.structured_output.utils:"
+REQUEST = "mini_vllm.structured_output.request:"
 MANAGER = "mini_vllm.structured_output.manager:StructuredOutputManager"
 PUSHDOWN = "mini_vllm.structured_output.pushdown:Pushdown"
 DEAD = -1
@@ -475,7 +476,7 @@ def test_12_12_every_end_of_a_compilation(subject: Any) -> None:
     futures[3].cancel()
     futures[4].set_running_or_notify_cancel()
     for future in [*futures, None]:
-        constraint = namespace(p, future=future, grammar=None)
+        constraint = p.new(f"{REQUEST}StructuredOutputRequest", None, future)
         p.see(manager.is_ready(namespace(p, structured_output_request=constraint)))
     p.see(manager.is_ready(namespace(p, structured_output_request=None)))
     assert subject.run(p) == [False, True, False, False, False, False, False]
