@@ -73,6 +73,7 @@ class _Cells:
         cells = notebook_source.read(_started[0]).cells if _started else ()
         given = (c for c in cells if c.kind == "code" and c.tag != "todo")
         self.given = {notebook_source.student_source(cell).strip() for cell in given}
+        self.waiting = notebook_source.experiments(_started[0]) if _started else {}
         self.running, self.text, self.stopped = "", "", set[str]()
         self.looks = False
         self.logged = set[str]()
@@ -82,6 +83,15 @@ class _Cells:
         self.logged.clear()
         self.text = info.raw_cell.strip()
         self.running = getattr(info, "cell_id", None) or self.text
+
+    def held_back(self, lines: list[str]) -> list[str]:
+        """A cell as it runs: one that measures what a prediction asks for waits for the guess, also
+        where the whole notebook is run at once."""
+        task = self.waiting.get("".join(lines).strip(), "")
+        if not task or State(_started[0].root).get("predictions", task):
+            return lines
+        said = f"TODO {task}: write your guess in its cell above; then this one measures"
+        return [f"raise NotImplementedError({said!r})\n"]
 
     def ended(self, result: Any) -> None:
         if not result.success:
@@ -128,7 +138,7 @@ class _Cells:
 def _show_in_one_line(mine: bool) -> None:
     """In Jupyter, show as one line, without a traceback, what is not written yet, and what only
     cells above can make; in a few lines what comes of a learner's functions. A cell that fails
-    leaves no picture half drawn.
+    leaves no picture half drawn, and none measures what is still to be predicted.
 
     Args:
         mine: the learner's modules run, not the reference.
@@ -160,6 +170,7 @@ def _show_in_one_line(mine: bool) -> None:
 
     if shell := get_ipython():
         shell.set_custom_exc((Exception,), show)
+        shell.input_transformers_cleanup.append(cells.held_back)
         shell.events.register("pre_run_cell", cells.begins)
         shell.events.register("post_run_cell", cells.ended)
         shell.events.register("post_execute", cells.leave_out_empty_pictures)

@@ -211,6 +211,36 @@ def test_what_a_learners_function_raises_is_told_with_its_own_line(
     assert len(own.traceback) > 1, "a mistake in a cell is shown in full"
 
 
+def test_an_experiment_waits_for_its_prediction(tmp_path: Path) -> None:
+    """`Run All` would show what is to be guessed, before anybody has guessed it."""
+    phase = make_course(tmp_path).phase("00")
+    open_guess, shows = (
+        'guess = predict("P1", ..., "How many?")',
+        'print("experiment")\nscore("P1", 7)',
+    )
+    assert notebook_source.experiments(phase) == {shows: "P00.1"}
+    begin = (
+        f"import os, sys; sys.path.insert(0, '{COURSE.root}')\n"
+        f"os.environ |= {{'LABKIT_ROOT': '{tmp_path}', 'LAB': 'labs'}}\n"
+        "from labkit.notebook import predict, score, start\nstart('00')"
+    )
+    node = nbformat.v4.new_notebook()
+    cells = (begin, open_guess, shows, open_guess.replace("...", "7"), shows)
+    node.cells = list(map(nbformat.v4.new_code_cell, cells))
+    resources = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(
+        node, timeout=300, kernel_name="python3", allow_errors=True, resources=resources
+    )
+    client.execute()
+    _, asked, held, _, shown = (cell.outputs for cell in node.cells)
+    (question,), (waits,) = asked, held
+    assert question.traceback == ["○ TODO P00.1: write your guess instead of `...`: How many?"]
+    assert waits.traceback == [
+        "○ TODO P00.1: write your guess in its cell above; then this one measures"
+    ]
+    assert [shown[0].text] == ["experiment\nguess 7, measured 7: exact\n"]
+
+
 # ------------------------------------------------------------------ the first cell
 
 LABKIT = "def start(*a, **k): print('started', __file__)\ncheck = check_close = check_that = 0\n"
@@ -306,6 +336,14 @@ def test_start_installs_on_colab_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- predictions
+@pytest.mark.parametrize("slug", SLUGS)
+def test_every_prediction_has_an_experiment_that_waits_for_it(slug: str) -> None:
+    phase = COURSE.phase(slug)
+    asked = [cell.task for cell in notebook_source.read(phase).cells if cell.tag == "predict"]
+    scored = [task for text, task in notebook_source.experiments(phase).items() if "score(" in text]
+    assert scored == asked
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 def test_every_prediction_has_a_reason(slug: str) -> None:
     """In the prediction's own cell, or in the paragraph below the one that scores it."""

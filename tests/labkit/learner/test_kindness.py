@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from fractions import Fraction
@@ -142,9 +143,38 @@ def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
     assert "SyntaxError" not in text
     with pytest.raises(source.UnresolvedMerge, match="line 10 holds an unresolved merge"):
         source.functions(lab(toy).read_text())
-    assert likeness.compare(toy.phase("0"), lab(toy).parent)["broken"] == {
-        "fifo.py": "line 10 holds an unresolved merge"
-    }
+    found = likeness.compare(toy.phase("0"), "toy.fifo", lab(toy).parent)
+    assert found["broken"].startswith("line 10 holds an unresolved merge")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = " + "(" * 100_000 + ")" * 100_000, "too many nested parentheses"),
+        ("x = " + "1+" * 5_000_000 + "1", "costs Python too much to read"),
+        ("x = " + "-" * 1_000_000 + "1", "nested too deeply"),
+        ("a\n" * 5_000_000, "costs Python too much to read"),
+        ("def f(): pass\n" * 70_000, "costs Python too much to read"),
+        ("x = [" + "a " + "for a in b " * 90_000 + "]", "costs Python too much to read"),
+        (
+            "".join(f"{' ' * n}try: 1\n{' ' * n}finally:\n" for n in range(19)) + " " * 19 + "1",
+            "costs Python too much to read",
+        ),
+    ],
+    ids=["brackets", "sum", "minus", "10 MB", "one name", "comprehension", "finally"],
+)
+def test_a_text_that_costs_the_parser_too_much_is_named_and_bounded(
+    toy: Course, text: str, said: str
+) -> None:
+    """Ten thousand functions of one name take half a minute, `finally` in `finally` a gigabyte."""
+    solve(toy)
+    lab(toy).write_text(f"{lab(toy).read_text()}\n\n{text}\n")
+    begin = time.monotonic()
+    shown, green = screen(toy)
+    assert not green
+    says(shown, "labs/00-toy/fifo.py", said, "next: ", "make lab-00")
+    assert max(map(len, shown.splitlines())) < 400, "the file's own line"
+    assert time.monotonic() - begin < 60
 
 
 @pytest.mark.parametrize(
