@@ -73,6 +73,7 @@ class _Cells:
         cells = notebook_source.read(_started[0]).cells if _started else ()
         given = (c for c in cells if c.kind == "code" and c.tag != "todo")
         self.given = {notebook_source.student_source(cell).strip() for cell in given}
+        self.waiting = notebook_source.experiments(_started[0]) if _started else {}
         self.running, self.text, self.stopped = "", "", set[str]()
         self.looks = False
         self.logged = set[str]()
@@ -82,6 +83,15 @@ class _Cells:
         self.logged.clear()
         self.text = info.raw_cell.strip()
         self.running = getattr(info, "cell_id", None) or self.text
+
+    def held_back(self, lines: list[str]) -> list[str]:
+        """A cell as it runs: one that measures what a prediction asks for waits for the guess, also
+        where the whole notebook is run at once."""
+        task = self.waiting.get("".join(lines).strip(), "")
+        if not task or State(_started[0].root).get("predictions", task):
+            return lines
+        said = f"TODO {task}: write your guess in its cell above; then this one measures"
+        return [f"raise NotImplementedError({said!r})\n"]
 
     def ended(self, result: Any) -> None:
         if not result.success:
@@ -128,7 +138,7 @@ class _Cells:
 def _show_in_one_line(mine: bool) -> None:
     """In Jupyter, show as one line, without a traceback, what is not written yet, and what only
     cells above can make; in a few lines what comes of a learner's functions. A cell that fails
-    leaves no picture half drawn.
+    leaves no picture half drawn, and none measures what is still to be predicted.
 
     Args:
         mine: the learner's modules run, not the reference.
@@ -149,7 +159,7 @@ def _show_in_one_line(mine: bool) -> None:
         if not line and (place := _in_labs(error)):
             line = _of_a_lab(error, *place)
         elif not line and mine and cells.text in cells.given and not isinstance(error, CheckFailed):
-            line = _of_a_given_cell(error)
+            line = _of_a_given_cell(error, cells.given)
         if line:
             sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for %tb
         if line:
@@ -160,6 +170,7 @@ def _show_in_one_line(mine: bool) -> None:
 
     if shell := get_ipython():
         shell.set_custom_exc((Exception,), show)
+        shell.input_transformers_cleanup.append(cells.held_back)
         shell.events.register("pre_run_cell", cells.begins)
         shell.events.register("post_run_cell", cells.ended)
         shell.events.register("post_execute", cells.leave_out_empty_pictures)
@@ -186,9 +197,14 @@ def _of_a_lab(error: BaseException, place: str, function: str) -> str:
     return "\n".join([*said, f"  `make lab-{number}` judges it; `%tb` shows the whole traceback"])
 
 
-def _of_a_given_cell(error: BaseException) -> str:
+def _of_a_given_cell(error: BaseException, given: set[str]) -> str:
     """An exception in a cell that runs well with the reference: what, where, and whose fault it may
-    be."""
+    be: a function of the learner's files, or of a cell that the learner has written."""
+    frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if _is_of_a_cell(f)]
+    inner = frames[-1].f_code if frames else None
+    if inner and "".join(linecache.getlines(inner.co_filename)).strip() not in given:
+        said = [_said(error), *_cell_line(error, f"in {inner.co_name}, line", "the cell with it")]
+        return "\n".join([*said, "  `%tb` shows the whole traceback"])
     number = _started[0].number
     whose = "  With the reference it runs: one of your functions may answer otherwise;"
     tail = f"{whose} `make lab-{number}` judges them, `%tb` shows the whole traceback"
@@ -199,12 +215,12 @@ def _said(error: BaseException) -> str:
     return f"✗ {shorten(f'{type(error).__name__}: {error}'.removesuffix(': '), 600)}"
 
 
-def _cell_line(error: BaseException, how: str) -> list[str]:
+def _cell_line(error: BaseException, how: str, which: str = "this cell") -> list[str]:
     """The innermost line of a cell that an exception came through."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if _is_of_a_cell(frame):
             code = linecache.getline(frame.f_code.co_filename, line).strip()
-            return [f"  {how} {line} of this cell: {shorten(code, 100)}"]
+            return [f"  {how} {line} of {which}: {shorten(code, 100)}"]
     return []
 
 

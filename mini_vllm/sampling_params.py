@@ -92,6 +92,17 @@ _FIXED = {
 }
 """Parameters of vLLM's that have one legal value here, and why."""
 
+_FORMER = {
+    "guided_decoding": "use structured_outputs",
+    "logits_processors": "classes of your own are given to LLM(logits_processors=[...])",
+    "best_of": "draw n, and choose by cumulative_logprob",
+    "use_beam_search": "call LLM.beam_search",
+    "length_penalty": "it is a parameter of LLM.beam_search",
+    "early_stopping": "beams run to max_tokens or their ends; leave it out",
+    "truncate_prompt_tokens": "cut the prompt's token ids yourself",
+}
+"""Parameters that vLLM had before, and many a script still has: what to do instead."""
+
 _CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -111,6 +122,8 @@ class StructuredOutputsParams:
             :func:`~mini_vllm.structured_output.ebnf.parse_grammar`.
         json_object: True for a JSON object with anything in it.
         disable_any_whitespace: write a `json` schema's text without white space between its parts.
+        disable_additional_properties: vLLM's name; only False: see `structured_outputs_config`.
+        whitespace_pattern: vLLM's name; only None.
         structural_tag: vLLM's name; not supported here.
 
     Raises:
@@ -125,6 +138,8 @@ class StructuredOutputsParams:
     grammar: str | None = None
     json_object: bool | None = None
     disable_any_whitespace: bool = False
+    disable_additional_properties: bool = False
+    whitespace_pattern: str | None = None
     structural_tag: str | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:
@@ -140,6 +155,14 @@ class StructuredOutputsParams:
             raise ValueError(f"structured_outputs has {found}; give exactly one")
         if self.structural_tag is not None:
             raise ValueError("structured_outputs has structural_tag; write it as a grammar")
+        for name, fix in (
+            ("disable_additional_properties", "set it in structured_outputs_config, for all"),
+            ("whitespace_pattern", "use disable_any_whitespace, or write a grammar"),
+        ):
+            if (value := getattr(self, name)) not in (None, False):
+                raise ValueError(f"structured_outputs has {name}={show(value)}; {fix}")
+        if not isinstance(flag := self.disable_any_whitespace, bool):
+            raise ValueError(f"disable_any_whitespace is {show(flag)}; it must be True or False")
         if self.json_object is not None and self.json_object is not True:
             raise ValueError(f"json_object is {self.json_object!r}; set it to True or leave it out")
         if not isinstance(self.json, str | dict | None):
@@ -505,6 +528,53 @@ class SamplingParams:
                 self.bad_words_token_ids.append(spaced)
 
 
+@dataclass
+class BeamSearchParams:
+    """What :meth:`~mini_vllm.engine.llm.LLM.beam_search` looks for.
+
+    Attributes:
+        beam_width: texts that are kept in each step, and returned.
+        max_tokens: most tokens of each, after the prompt.
+        ignore_eos: take the model's end-of-sequence tokens for tokens like others.
+        length_penalty: power of the length that a text's log probability is divided by; above 0
+            longer texts win, below 0 shorter ones.
+        temperature: only 0: texts are ranked by the model's own probabilities.
+        include_stop_str_in_output: only False: the end token is one of ``tokens`` in any case.
+
+    Raises:
+        ValueError: for a value out of range.
+
+    Source: vllm/sampling_params.py#L977-L990 (BeamSearchParams) @ v0.22.1
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        most = MAX_LOGPROBS // 2
+        for name, kind, legal, limit, fix in (
+            ("beam_width", Integral, lambda v: 1 <= v <= most, f"between 1 and {most}",
+             "each beam proposes twice as many tokens, by their logprobs"),
+            ("max_tokens", Integral, lambda v: 1 <= v <= MAX_INT64, "at least 1", "raise it"),
+            ("length_penalty", Real, lambda v: -10 <= v <= 10, "between -10 and 10",
+             "0 ranks by probability alone"),
+            ("temperature", Real, lambda v: v == 0, "0", "beams are not drawn; leave it out"),
+        ):  # fmt: skip
+            value = _check_scalar(name, getattr(self, name), kind, False, legal, limit, fix)
+            setattr(self, name, value)
+        if not isinstance(self.ignore_eos, bool):
+            raise ValueError(f"ignore_eos is {show(self.ignore_eos)}; it must be True or False")
+        if self.include_stop_str_in_output is not False:
+            raise ValueError(
+                f"include_stop_str_in_output is {show(self.include_stop_str_in_output)}; it must "
+                "be False: the end token is one of a beam's tokens in any case"
+            )
+
+
 def is_text(text: str) -> bool:
     """Whether UTF-8 can write it: half of a surrogate pair is a character of `str`, but no text."""
     try:
@@ -573,6 +643,8 @@ def _unknown_names(
     """The error message for the first name that is not a field, or None."""
     known = [field.name for field in fields(cls)]
     for name in names:
+        if name in _FORMER and name not in known:
+            return f"{kind} {name!r} was vLLM's: {_FORMER[name]}"
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(known)}"

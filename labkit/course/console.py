@@ -81,23 +81,28 @@ def course() -> Course:
     return Course(find_root())
 
 
+TOLD = (source.SourceError, ValueError, SyntaxError, OSError)
+"""What a command says in one line, instead of a traceback."""
+
+
+def told(error: Exception) -> str:
+    """A wrong argument or manifest, a file that is no Python, or a disk that refuses, and what to
+    do."""
+    if isinstance(error, SyntaxError):
+        line = f":{error.lineno}" if error.lineno else ""  # none: it is about the whole file
+        return f"{error.filename}{line}: {error.msg}; mend it first"
+    return remedy(error) if isinstance(error, OSError) else str(error)
+
+
 def polite(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a wrong argument or manifest, or a disk that refuses, into one line on stderr and exit
-    code 2."""
+    """Turn what can be told in one line into that line on stderr and exit code 2."""
 
     @wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
         try:
             function(*args, **kwargs)
-        except (source.SourceError, ValueError) as error:
-            print(error, file=sys.stderr)
-            raise typer.Exit(2) from None
-        except SyntaxError as error:
-            line = f":{error.lineno}" if error.lineno else ""  # none: it is about the whole file
-            print(f"{error.filename}{line}: {error.msg}; mend it first", file=sys.stderr)
-            raise typer.Exit(2) from None
-        except OSError as error:
-            print(remedy(error), file=sys.stderr)
+        except TOLD as error:
+            print(told(error), file=sys.stderr)
             raise typer.Exit(2) from None
 
     return wrapped

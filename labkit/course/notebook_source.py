@@ -90,6 +90,20 @@ def reason(book: Notebook, task: str) -> str:
     return given or ("" if paragraph.startswith("#") else paragraph.replace("\n", " "))
 
 
+def experiments(phase: Phase) -> dict[str, str]:
+    """The given cells below a prediction, down to the one that scores it: text -> task, "P03.1".
+    They show what is to be predicted."""
+    found, task = dict[str, str](), ""
+    for cell in read(phase).cells:
+        if cell.tag == "predict":
+            task = cell.task
+        elif task and cell.kind == "code" and not cell.tag:
+            found[cell.source.strip()] = task
+            if f'score("P{task.rpartition(".")[2]}"' in cell.source:
+                task = ""
+    return found
+
+
 def _split(text: str, shown: str, number: str) -> list[Cell]:
     cells: list[Cell] = []
     parts = re.split(r"^# %%(.*)\n", text + "\n", flags=re.MULTILINE)

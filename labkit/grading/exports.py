@@ -46,7 +46,8 @@ def explain(result: GradeResult) -> str:
         return f"The grader could not judge this; no fault of yours. {result.problem}".strip()
     lines = [f"{result.title}: {result.earned:g} of {result.points:g} points."]
     if result.problem:
-        lines.append(f"Nothing could run: {result.problem}")
+        ran = any(group.total for group in result.groups)
+        lines.append(f"{'Not all could' if ran else 'Nothing could'} run: {result.problem}")
     lines.append(f"isolation: {result.isolation} · suite {result.suite[:12]}")
     if result.seed.value is not None:
         lines.append(f"seed {result.seed.value}, promised as {result.seed.commitment[:16]}…")

@@ -12,7 +12,6 @@ end pytest, the tasks that were not judged yet get a new one.
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +24,8 @@ from labkit.course.files import set_aside
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.state import State
 from labkit.grading import result
-from labkit.grading.result import Flag, GradeResult, GroupRecord, Seed, TestRecord
-from labkit.inside import child
+from labkit.grading.result import GradeResult, GroupRecord, Seed, TestRecord
+from labkit.grading.taken import Problem, clean, take
 from labkit.judge import hidden, mistakes, public
 from labkit.judge.hidden_suite import run_hidden
 from labkit.judge.public import Test
@@ -34,11 +33,7 @@ from labkit.process import overlay
 from labkit.sandbox import build as sandbox
 from labkit.sandbox import isolation
 
-PARSE_LIMITS = child.Limits(seconds=30, memory_mb=2048)
-"""A file of the largest size that is nothing but short names has a tree of 1 GB."""
 FAILURES_BEFORE_REVEAL = 2
-DROPPED = ("PYTEST_", "PYTHON", "HYPOTHESIS_", "LABKIT_", "COVERAGE_")
-"""Variables that could change what pytest does; the grader sets its own."""
 KIND_SAYS = {
     "wrong result": "a wrong result",
     "error": "your code raised an error",
@@ -97,15 +92,23 @@ def main(
 
 
 def grade_files(
-    phase: Phase, files: Mapping[str, Path], seed: int | None = None, isolate: str = isolation.AUTO
+    phase: Phase,
+    files: Mapping[str, Path],
+    seed: int | None = None,
+    isolate: str = isolation.AUTO,
+    refused: Mapping[str, Problem] = {},
 ) -> GradeResult:
     """Grade a submission, {module: file}. Nothing that its files hold or do raises; that they lie
     in the learner's own folder is for the caller to see to.
 
+    Args:
+        refused: module -> why its file is not taken, for those that the caller has looked at.
+
     Raises:
         ValueError: `isolate` is no rung, or does not work here; or the hidden suite is not here.
     """
-    return judge(phase, files, result.fresh_seed() if seed is None else seed, isolate).result
+    chosen = result.fresh_seed() if seed is None else seed
+    return judge(phase, files, chosen, isolate, refused=refused).result
 
 
 def judge(
@@ -114,11 +117,14 @@ def judge(
     seed: int,
     isolate: str = isolation.AUTO,
     tasks: Sequence[str] = (),
+    refused: Mapping[str, Problem] = {},
 ) -> Judged:
-    """Grade a submission.
+    """Grade a submission. A file that cannot be taken costs the tasks that are written in it; the
+    others are judged with the reference's in its place.
 
     Args:
         tasks: only these, "03.2"; default: all.
+        refused: as in `grade_files`.
 
     Raises:
         ValueError: as `grade_files`.
@@ -129,15 +135,16 @@ def judge(
     graded = _empty(phase, files, seed, rung)
     graded.unavailable = reasons
     judged = Judged(graded)
+    wanted = [task for task in phase.exercises if not tasks or task.id in tasks]
     with set_aside() as folder:
-        graded.problem = _take(phase, files, Path(folder), graded)
-        if graded.problem:
-            kind = "missing file" if "is missing" in graded.problem else "cannot import"
-            _fail_all(phase, graded, kind)
-        else:
-            mapping = {m: str(Path(folder, phase.lab_file(m).name)) for m in phase.modules}
-            wanted = list(tasks) or [exercise.id for exercise in phase.exercises]
-            _fill(phase, judged, _run_tasks(phase, mapping, seed, rung.name, wanted), wanted)
+        taken = take(phase, files, Path(folder), refused)
+        graded.flags, graded.problem = taken.flags, taken.problem
+        left = [task.id for task in wanted if task.module not in taken.refused]
+        graded.isolation = rung.name if left else "none"
+        tests = _run_tasks(phase, taken.mapping, seed, rung.name, left)
+    _fill(phase, judged, tests, left)
+    graded.groups += [refusal(t, taken.refused[t.module]) for t in wanted if t.id not in left]
+    graded.groups.sort(key=lambda group: [task.id for task in wanted].index(group.id))
     graded.seed.value = seed
     graded.seconds = round(time.monotonic() - begin, 2)
     return judged
@@ -174,38 +181,10 @@ def _empty(
     )
 
 
-# ---------------------------------------------------------------- before anything runs
-def _take(phase: Phase, files: Mapping[str, Path], folder: Path, graded: GradeResult) -> str:
-    """Copy the declared files, and nothing else, into an empty folder; parse them in a child. What
-    is wrong with them, or ""."""
-    try:
-        contents = sandbox.declared(files)
-    except sandbox.SubmissionError as error:
-        return str(error)
-    for module, content in contents.items():
-        Path(folder, phase.lab_file(module).name).write_bytes(content)
-    words = ["-m", "labkit.grading.likeness", str(phase.root), phase.slug, str(folder)]
-    done = child.run(words, overlay.environment(phase.root, {}, _clean()), PARSE_LIMITS)
-    if done.code != 0:
-        return "the files cannot be parsed: " + ("too long" if done.timed_out else "parser crash")
-    found = json.loads(done.stdout)
-    for name, function, nodes in found["same"]:
-        text = f"the same syntax tree, {nodes} nodes"
-        graded.flags.append(Flag("same as the reference", f"{name}: {function}", text))
-    return "; ".join(f"{name}: {why}" for name, why in found["broken"].items())
-
-
-def _clean() -> dict[str, str]:
-    """This process's environment without what steers Python, pytest or the course."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(DROPPED)}
-    return kept | {"PYTHONSAFEPATH": "1", "PYTHONNOUSERSITE": "1"}
-
-
-def _fail_all(phase: Phase, graded: GradeResult, kind: str) -> None:
-    graded.groups = [
-        GroupRecord(task.id, task.title, "failed", task.points, kind=kind)
-        for task in phase.exercises
-    ]
+def refusal(task: Exercise, problem: Problem) -> GroupRecord:
+    """The record of a task whose file cannot be judged."""
+    kind, hint = problem.kind, problem.text
+    return GroupRecord(task.id, task.title, "failed", task.points, kind=kind, hint=hint)
 
 
 # ---------------------------------------------------------------- the run
@@ -218,7 +197,7 @@ def _run_tasks(
     judged: list[Test] = []
     left = sorted(wanted)  # the order in which pytest runs them (`labkit.judge.hidden`)
     while left:
-        outcome = run_hidden(phase, mapping, seed, left, rung=rung, base=_clean())
+        outcome = run_hidden(phase, mapping, seed, left, rung=rung, base=clean())
         tests = [test for test in outcome.tests if test.task in left]
         if outcome.broken or not tests:
             return [*judged, *_broken(left, outcome.broken or "no test was found")]
@@ -378,7 +357,7 @@ def _show_group(out: Screen, group: GroupRecord, inputs: tuple[str, str] | None)
     if group.status == "passed":
         return
     out.line(KIND_SAYS.get(group.kind, group.kind), indent=6)
-    if group.hint:
+    if group.hint and group.total:  # else it is the problem, which stands above
         out.line(f"hint: {group.hint}", "yellow", 6)
     if inputs:
         title, lines = inputs

@@ -1,13 +1,15 @@
-"""Which of a submission's functions are the reference's, and whether the files are Python at all.
+"""Whether a file of a hand-in is Python at all, and which of its functions are the reference's.
 
 It parses text that nobody has checked, so the grader runs it as a child under limits:
-`python -m labkit.grading.likeness ROOT SLUG FOLDER` prints one JSON object. Nothing is imported.
+`python -m labkit.grading.likeness ROOT SLUG FOLDER MODULE` prints one JSON object. Nothing is
+imported.
 """
 
 from __future__ import annotations
 
 import ast
 import json
+import keyword
 import re
 import sys
 from pathlib import Path
@@ -17,44 +19,44 @@ from labkit.course import source
 from labkit.course.files import read_python
 from labkit.course.manifest import Course, Phase
 
+SAID_IN_QUOTES = {"print", "exec", "unicodeescape", *keyword.kwlist}
+"""Words that Python's own sentences quote; any other may be the file's."""
 
-def compare(phase: Phase, folder: Path) -> dict[str, Any]:
-    """Look at the lab files in `folder`.
+
+def compare(phase: Phase, module: str, folder: Path) -> dict[str, Any]:
+    """Look at the file of one module in `folder`.
 
     Returns:
-        broken: file -> why it is no Python (`why_broken`).
-        same: [file, function, nodes] for each hole whose body has the reference's syntax tree;
-            comments, layout and docstring do not count. nodes: the size of that tree.
+        broken: why it is no Python (`why_broken`), or "".
+        same: [function, nodes] for each hole whose body has the reference's syntax tree; comments,
+            layout and docstring do not count. nodes: the size of that tree.
     """
-    broken: dict[str, str] = {}
-    same: list[list[Any]] = []
-    for module in phase.modules:
-        name = phase.lab_file(module).name
-        try:
-            text = read_python(folder / name)
-        except SyntaxError as error:  # of its encoding: our own words
-            broken[name] = error.msg
-            continue
-        try:
-            theirs = source.functions(text, name)
-            compile(text, name, "exec", dont_inherit=True)  # finds what is wrong with a right tree
-        except source.UnresolvedMerge as error:
-            broken[name] = error.msg
-            continue
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            broken[name] = why_broken(error)
-            continue
-        ours = source.functions(phase.reference_file(module).read_text(encoding="utf-8"), module)
-        for function in phase.holes(module):
-            if function in theirs and tree(theirs[function]) == tree(ours[function]):
-                nodes = sum(1 for stmt in ours[function].statements for _ in ast.walk(stmt))
-                same.append([name, function, nodes])
-    return {"broken": broken, "same": same}
+    name = phase.lab_file(module).name
+    try:
+        text = read_python(folder / name)
+    except SyntaxError as error:  # of its encoding: our own words
+        return {"broken": error.msg, "same": []}
+    try:
+        theirs = source.functions(text, name)
+        if not source.parse(text, name).body:
+            return {"broken": "it is empty: hand in the file that you have written", "same": []}
+        compile(text, name, "exec", dont_inherit=True)  # finds what is wrong with a right tree
+    except source.UnresolvedMerge as error:
+        return {"broken": f"{error.msg}; keep one side and delete the marks", "same": []}
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return {"broken": why_broken(error), "same": []}
+    ours = source.functions(phase.reference_file(module).read_text(encoding="utf-8"), module)
+    same = [
+        [function, sum(1 for stmt in ours[function].statements for _ in ast.walk(stmt))]
+        for function in phase.holes(module)
+        if function in theirs and tree(theirs[function]) == tree(ours[function])
+    ]
+    return {"broken": "", "same": same}
 
 
 def why_broken(error: SyntaxError | ValueError | RecursionError | MemoryError) -> str:
-    """What the parser stumbled over and what to do, in our words: none of the file's own text gets
-    into a table that an instructor opens. Else the type of the error and its line."""
+    """What the parser stumbled over, where, and what to do: none of the file's own text gets into a
+    table that an instructor opens."""
     if isinstance(error, (RecursionError, MemoryError, source.NestedTooDeeply)):
         return "it nests too deeply for Python's parser; write it as several statements"
     said, line = str(error), getattr(error, "lineno", None)
@@ -65,7 +67,16 @@ def why_broken(error: SyntaxError | ValueError | RecursionError | MemoryError) -
         return f"{where} holds a number of more digits than Python reads; compute it"
     if "too many" in said:  # nested parentheses, statically nested blocks
         return f"{where} nests too deeply for Python's parser; write it as several statements"
-    return f"{type(error).__name__}, line {line}" if line else type(error).__name__
+    kind, told = type(error).__name__, _of_python(getattr(error, "msg", ""))
+    return f"{kind}, line {line}{told}; mend that line, or the one above it" if line else kind
+
+
+def _of_python(said: str) -> str:
+    """ ": '(' was never closed", if nothing in what Python says is taken from the file."""
+    quoted = re.findall(r"'([^']*)'", said)
+    own = [word for word in quoted if re.search(r"\w", word) and word not in SAID_IN_QUOTES]
+    plain = said.isascii() and said.isprintable() and len(said) <= 120
+    return f": {said}" if said and plain and not own else ""
 
 
 def tree(function: source.Function) -> list[Any]:
@@ -89,5 +100,5 @@ def tree(function: source.Function) -> list[Any]:
 
 
 if __name__ == "__main__":
-    root, slug, given = sys.argv[1:]
-    print(json.dumps(compare(Course(Path(root)).phase(slug), Path(given))))
+    root, slug, given, name = sys.argv[1:]
+    print(json.dumps(compare(Course(Path(root)).phase(slug), name, Path(given))))

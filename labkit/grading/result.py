@@ -148,8 +148,8 @@ class GradeResult:
         isolation: one of ISOLATION.
         unavailable: each stronger rung -> why it does not work on the grader's machine.
         tools: name -> version, "python", "torch", "hypothesis", …
-        problem: why nothing of the submission could run ("request.py: SyntaxError, line 12"), or
-            why the grader could not judge if `status` is "error"; else "".
+        problem: which files of the submission could not run, and why ("request.py: SyntaxError,
+            line 12"); or why the grader could not judge if `status` is "error"; else "".
         started: UTC, ISO 8601.
     """
 

@@ -14,7 +14,6 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
@@ -27,7 +26,6 @@ from labkit.grading import grade
 from labkit.grading.grade import ISOLATE
 from labkit.grading.result import (
     GradeResult,
-    GroupRecord,
     Seed,
     commitment,
     fresh_seed,
@@ -36,6 +34,7 @@ from labkit.grading.result import (
     now,
     tool_versions,
 )
+from labkit.grading.taken import Problem
 from labkit.sandbox import isolation
 
 SKIPPED = {".git", ".venv", "node_modules", "__pycache__", "__MACOSX", "mini_vllm", "solutions"}
@@ -46,14 +45,6 @@ MAX_DEPTH = 8
 """Levels of folders that are searched: an archive packed in haste has three or four."""
 MAX_ENTRIES = 100_000
 """Files and folders that are looked at: a whole checkout has a few thousand."""
-
-
-@dataclass(frozen=True)
-class Problem:
-    """Why a submission cannot run at all: one of `result.KINDS`, and a sentence for the student."""
-
-    kind: str
-    text: str
 
 
 def find_files(phase: Phase, folder: Path) -> dict[str, Path]:
@@ -99,33 +90,39 @@ def _all_below(folder: Path) -> Iterator[os.DirEntry[str]]:
             continue
 
 
-def check_files(folder: Path, files: Mapping[str, Path]) -> Problem | None:
-    """A reason why these files are not this student's own, or None.
+def check_files(folder: Path, files: Mapping[str, Path]) -> dict[str, Problem]:
+    """Module -> why its file is not this student's own, for each of which that is so.
 
     Whether they are there, plain files and Python is the grader's to say (`grade.judge`).
     """
-    for path in files.values():
-        try:
-            # Strictly: since Python 3.13 a link to itself is resolved without a word otherwise.
-            own = not os.path.lexists(path) or path.resolve(strict=True).is_relative_to(
-                folder.resolve()
-            )
-        except (OSError, RuntimeError):  # a link to itself, or to nothing
-            own = False
-        if not own:
-            return Problem("missing file", f"{path.name} is a link; hand in the file itself")
-        if not os.path.lexists(path) and (problem := _missing(folder, path.name)):
-            return problem
-    return None
+    found: dict[str, Problem] = {}
+    lacking = [module for module, path in files.items() if not os.path.lexists(path)]
+    below = list(_below(folder)) if lacking else []
+    for module, path in files.items():
+        problem = _missing(folder, path.name, below) if module in lacking else _link(folder, path)
+        if problem:
+            found[module] = problem
+    return found
+
+
+def _link(folder: Path, path: Path) -> Problem | None:
+    """What is wrong with a file that lies elsewhere."""
+    try:
+        # Strictly: since Python 3.13 a link to itself is resolved without a word otherwise.
+        own = path.resolve(strict=True).is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a link to itself, or to nothing
+        own = False
+    text = f"{path.name} is a link; hand in the file itself"
+    return None if own else Problem("missing file", text)
 
 
 ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".xz", ".bz2", ".7z", ".rar")
 
 
-def _missing(folder: Path, name: str) -> Problem | None:
+def _missing(folder: Path, name: str, below: list[os.DirEntry[str]]) -> Problem | None:
     """Why a file was not found, if there is more to say than that it is not there: several of the
     name, what a system or a browser makes of it, an archive that may hold it, or too much else."""
-    below, meant = list(_below(folder)), _core(name)
+    meant = _core(name)
     alike = [
         one_line(os.path.relpath(entry.path, folder))[:80]
         for entry in below
@@ -141,15 +138,15 @@ def _missing(folder: Path, name: str) -> Problem | None:
 
 
 def _core(name: str) -> str:
-    """What is left of "Scheduler (1).py", "scheduler - Copy.py" or "scheduler.py.txt": its letters,
-    without what a second download, a copy or an editor adds."""
+    """What is left of "Scheduler (1).py", "scheduler - Copy.py", "scheduler.py.txt" or
+    "scheduler.ipynb": its letters, without what a second download, a copy or an editor adds."""
     letters = re.sub(r"[\W\d_]+", "", name.lower()).removesuffix("txt")
+    letters = re.sub("(ipynb|pyc)$", "py", letters)
     return letters.replace("copyof", "").replace("copy", "")
 
 
 def refuse(phase: Phase, files: Mapping[str, Path], seed: int, problem: Problem) -> GradeResult:
     """The result of a submission that cannot run: every task failed, and why."""
-    hint = "Your files must be there, as plain files that Python can read."
     return GradeResult(
         phase=phase.slug,
         title=phase.title,
@@ -158,10 +155,7 @@ def refuse(phase: Phase, files: Mapping[str, Path], seed: int, problem: Problem)
         seed=Seed(commitment(seed), seed),
         isolation="none",
         tools=tool_versions(),
-        groups=[
-            GroupRecord(task.id, task.title, "failed", task.points, kind=problem.kind, hint=hint)
-            for task in phase.exercises
-        ],
+        groups=[grade.refusal(task, problem) for task in phase.exercises],
         problem=problem.text,
         started=now(),
     )
@@ -178,10 +172,7 @@ def grade_folder(
     """
     grade.need_suite(phase)
     files = find_files(phase, folder)
-    problem = check_files(folder, files)
-    if problem:
-        return refuse(phase, files, seed, problem)
-    return grade.grade_files(phase, files, seed, isolate)
+    return grade.grade_files(phase, files, seed, isolate, check_files(folder, files))
 
 
 @polite

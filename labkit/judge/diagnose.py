@@ -14,6 +14,7 @@ from labkit.course import source
 from labkit.course.files import git, read_python
 from labkit.course.manifest import Phase
 from labkit.inside.alarm import shorten
+from labkit.judge import readable
 from labkit.judge.declared import declared_otherwise, kept_nothing
 from labkit.judge.nearby import (
     UPSTREAM_IMPORT,
@@ -61,6 +62,8 @@ CIRCULAR = (
 )
 
 
+SHOWN = 160
+"""Characters of a line that is no Python: those around the place, if there are more."""
 SYNTAX = {
     "from __future__ imports must": "A line of code stands above `from __future__ import"
     " annotations`, which must be the first: move it below.",
@@ -86,6 +89,8 @@ def before(phase: Phase, notebook: bool = True) -> Problem | None:
     Args:
         notebook: what runs needs it, too.
     """
+    if heavy := readable.too_much(phase):
+        return _too_much_problem(f"labs/{phase.slug}/{heavy.name}", phase)
     for module in phase.modules:
         path, shown = phase.lab_file(module), phase.lab_path(module)
         if not path.exists():
@@ -114,6 +119,15 @@ def before(phase: Phase, notebook: bool = True) -> Problem | None:
             f"make reset-{phase.number} puts the notebook back (your modules are backed up first)",
         )
     return None
+
+
+def _too_much_problem(shown: str, phase: Phase) -> Problem:
+    """Of a file that ends whoever reads it, or takes ever so long."""
+    limits = f"{readable.LIMITS.cpu_seconds} s and {readable.MOST_MB} MB"
+    why = "Is one expression, or one nesting of statements, thousands of parts long?"
+    todo = f"write it as several statements, then make lab-{phase.number}"
+    what = f"{shown} costs Python too much to read: {limits} did not suffice."
+    return Problem(what, (why,), todo)
 
 
 def _gone(phase: Phase, module: str, name: str, text: str) -> Problem:
@@ -173,8 +187,9 @@ def _syntax_problem(error: SyntaxError, shown: str, phase: Phase) -> Problem:
     line = error.lineno
     lines = [f"{type(error).__name__}: {error.msg}"]
     if error.text:
-        code = error.text.rstrip("\n")
-        lines += [f"  {code}", "  " + " " * ((error.offset or 1) - 1) + "^"]
+        code, offset = error.text.rstrip("\n"), max(error.offset or 1, 1)
+        start = max(0, offset - SHOWN // 2) if len(code) > SHOWN else 0
+        lines += [f"  {code[start : start + SHOWN]}", "  " + " " * (offset - 1 - start) + "^"]
     lines += [means for says, means in SYNTAX.items() if says in error.msg]
     if "__future__" in error.msg and imports_vllm(phase):
         lines.append(UPSTREAM_IMPORT)
@@ -187,7 +202,9 @@ def _syntax_problem(error: SyntaxError, shown: str, phase: Phase) -> Problem:
 
 def warned(phase: Phase) -> list[str]:
     """What Python warns of in the learner's files, and not in what was given."""
-    found = []
+    found: list[str] = []
+    if readable.too_much(phase):
+        return found
     for module in phase.modules:
         with contextlib.suppress(OSError, SyntaxError):
             shown = phase.lab_path(module)

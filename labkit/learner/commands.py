@@ -9,6 +9,8 @@ import difflib
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -19,6 +21,7 @@ from labkit.course import update as updating
 from labkit.course.console import (
     PHASE,
     TASK,
+    TOLD,
     Screen,
     command,
     course,
@@ -26,6 +29,7 @@ from labkit.course.console import (
     ready_phase,
     some,
     task_in,
+    told,
     where_to_edit,
 )
 from labkit.course.files import HALF, backup, read_as_utf8, read_python, write_all
@@ -39,6 +43,9 @@ from labkit.learner import hints, screen
 from labkit.process import overlay
 from labkit.setup import bootstrap
 from labkit.setup.requirements import DEFAULT_GROUPS
+
+LOOK_MS = 300
+"""How often `watch` looks whether the folder is still the one that it watches."""
 
 
 @polite
@@ -222,15 +229,43 @@ def next_step(
 @polite
 def watch(phase: str = PHASE) -> None:
     """Judge again each time a file of the phase's lab is saved; Ctrl-C ends it."""
+    chosen = ready_phase(phase)
+    for number, _ in enumerate(saves(chosen.labs)):
+        if number:
+            Screen().console.clear()
+        try:
+            judge_and_show(chosen)
+        except TOLD as error:  # as of a file that is just being written
+            print(told(error), file=sys.stderr)
+        print(f"\nwatching labs/{chosen.slug} (Ctrl-C ends)", flush=True)
+
+
+def saves(folder: Path) -> Iterator[None]:
+    """Once at the beginning, then after each change in a folder, also one that came while the last
+    was judged. A folder that is gone is waited for: `reset` brings it back."""
     from watchfiles import watch as changes
 
-    chosen = ready_phase(phase)
-    judge_and_show(chosen)
-    print(f"\nwatching labs/{chosen.slug} (Ctrl-C ends)")
-    for _ in changes(chosen.labs, debounce=300):
-        Screen().console.clear()
-        judge_and_show(chosen)
-        print(f"\nwatching labs/{chosen.slug} (Ctrl-C ends)")
+    known: int | None = -1
+    while True:
+        begun = _inode(folder)
+        if begun is None:
+            if begun != known:
+                yield
+            time.sleep(LOOK_MS / 1000)
+        else:
+            fresh = True
+            looks = changes(folder, debounce=300, rust_timeout=LOOK_MS, yield_on_timeout=True)
+            for seen in looks:
+                if seen or fresh:
+                    yield
+                fresh = False
+                if _inode(folder) != begun:
+                    break
+        known = begun
+
+
+def _inode(folder: Path) -> int | None:
+    return folder.stat().st_ino if folder.is_dir() else None
 
 
 def current_task(phase: Phase, task: str) -> Exercise:

@@ -164,8 +164,8 @@ def copy_slice(target: Target, tensors: Any, name: str, file: Path) -> None:
     """Read from a file the entries that are here, and no others, into their place.
 
     `tensors.get_slice(name)` reads nothing yet; indexed with a tuple, one slice a dimension, it
-    reads just that. A cut may end behind the tensor, and even begin there: a padded vocabulary.
-    What is not in the file is zero.
+    reads just that. `target.shape` is the tensor's. A cut may end behind it, and even begin there:
+    a padded vocabulary. What is not in the file is zero. `copy_weight` converts the dtype.
     """
     # TODO 10.6
     raise NotImplementedError(

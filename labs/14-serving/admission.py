@@ -33,7 +33,9 @@ class Admission:
         between a check and an ``await`` others may check, too, and all be let in.
 
         Raises:
-            QueueFullError: with what is there, the limit, and the advice to try again.
+            QueueFullError: with what is there, how many more would come, the limit by the name of
+                the option that sets it (``max_num_queued_reqs=8`` or
+                ``max_num_queued_tokens=4096``), and the advice to try again.
         """
         # TODO 14.9
         raise NotImplementedError(

@@ -129,7 +129,8 @@ class IterationStats:
 
         Queue time runs from ``queued`` to ``scheduled``, prefill from there to the first token,
         decode from there to the last; inference is prefill and decode together. A request that
-        never got a token has none of them.
+        never got a token, or of which the engine has not said when it was scheduled, has none of
+        them.
 
         Source: vllm/v1/metrics/stats.py#L426-L480 (IterationStats.update_from_finished_request)
         @ v0.22.1
@@ -237,7 +238,17 @@ def percentile_from_buckets(
 ) -> float | None:
     """What a histogram can say of a quantile: a point inside the right bucket, on a line.
 
-    This is PromQL's ``histogram_quantile``. The error is at most the bucket's width.
+    Of ten observations the quantile 0.6 is the sixth: its rank is 0.6 * 10. It lies in the first
+    bucket whose count reaches the rank, and as far inside as the rank is between the counts there::
+
+        bound        0        1        2        4       inf
+        cumulative   0        4        8        8       10
+                     └── 4 ───┴── 4 ───┴── 0 ───┴── 2 ──┘
+        rank 6                     ▲ 1 + (2 - 1) * (6 - 4) / (8 - 4) = 1.5
+
+    The first bucket begins at 0. The quantile 0 of a histogram whose first bucket is empty is in
+    that bucket, and there is no line in it: it is the bucket's lower bound. This is PromQL's
+    ``histogram_quantile``. The error is at most the bucket's width.
 
     Args:
         bounds: ``[N]`` ascending upper bounds, the last may be infinite.

@@ -49,7 +49,12 @@ class CompletionOutput:
         return self.finish_reason is not None
 
     def extend(self, later: CompletionOutput) -> None:
-        """Append what ``later`` brings, and take over how it ended."""
+        """Append what ``later`` brings, and take over how it ended.
+
+        Text, tokens and logprobs hold what is new, so they are joined; without logprobs on one
+        side, those of the other are all there are. ``cumulative_logprob`` is a sum from the first
+        token on, in every output, so the later one holds the earlier: it is taken over, too.
+        """
         # TODO 14.1
         raise NotImplementedError(
             "TODO 14.1: write CompletionOutput.extend in labs/14-serving/outputs.py"
@@ -96,7 +101,8 @@ class RequestOutput:
         prompt: the prompt as text, if it came as text.
         prompt_token_ids: the prompt as tokens.
         prompt_logprobs: per prompt token the candidates by token id; None for the first.
-        outputs: the completions, in order of their index.
+        outputs: the completions. A whole answer has all of them in order of their index; what comes
+            of a stream has those with news, in the order in which they came.
         finished: whether all of them have ended.
         num_cached_tokens: prompt tokens whose KV the prefix cache, or a KV connector, supplied.
         error: why the request failed; None if it did not. The other requests of a batch are
@@ -122,7 +128,7 @@ class RequestOutput:
         """Merge a later output of the same request into this one, which nobody has read yet.
 
         Completions are matched by their ``index``, not by their place: with ``n > 1`` a step may
-        bring any of them. One that is not here yet is appended.
+        bring any of them. One that is not here yet is appended, whatever its index.
 
         Of the whole: what was finished stays finished, ``num_cached_tokens`` does not shrink, and
         of error, ``kv_transfer_params`` and ``prompt_logprobs`` the first that was said stays.
@@ -130,7 +136,8 @@ class RequestOutput:
         Args:
             next_output: what came after this.
             aggregate: whether outputs hold only what is new (then texts, tokens and logprobs are
-                joined) or all there is so far (then the later one replaces the earlier).
+                joined by :meth:`CompletionOutput.extend`) or all there is so far (then the later
+                one replaces the earlier).
 
         Source: vllm/outputs.py#L145-L173 (RequestOutput.add) @ v0.22.1
         """

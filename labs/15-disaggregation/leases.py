@@ -83,10 +83,12 @@ class Leases:
 
         Refused are: another engine's id, for an address may have a new owner; another namespace; a
         request that has no lease, or a lease of another name, for ids come again; a lease whose
-        deadline has passed; a block that the request does not have.
+        deadline has come; a block that the request does not have. :meth:`reading` holds the lock
+        already.
 
         Raises:
-            ValueError: with what is asked for, and what there is.
+            ValueError: with what is asked for and does not fit. Its text goes to whoever asks, so
+                it never says a lease's name: that would be the key, given to a stranger.
         """
         # TODO 15.13
         raise NotImplementedError(
@@ -103,7 +105,8 @@ class Leases:
                 self.released.add(question.request_id)
 
     def take_ended(self, now: float) -> set[str]:
-        """The ended requests whose lease is over: released by their reader, or past its deadline.
+        """The ended requests whose lease is over: released by their reader, or at its deadline
+        and after it (``now >= deadline``).
 
         They leave the table, so each is named once. One that has not ended yet stays, even if it
         was released.

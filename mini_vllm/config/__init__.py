@@ -14,6 +14,9 @@ from mini_vllm.config.scheduler import POLICIES, Policy, SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
 
+VllmConfig = EngineConfig
+"""vLLM's name, for the type hints of logits processors."""
+
 __all__ = [
     "DTYPES",
     "POLICIES",
@@ -29,4 +32,5 @@ __all__ = [
     "SchedulerConfig",
     "SpeculativeConfig",
     "StructuredOutputsConfig",
+    "VllmConfig",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,15 @@ from mini_vllm.config.parallel import ParallelConfig
 from mini_vllm.config.scheduler import SchedulerConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.config.structured import StructuredOutputsConfig
-from mini_vllm.config.vllm_names import ALIASES, IGNORED, why_not
+from mini_vllm.config.vllm_names import (
+    ALIASES,
+    AS_IT_IS,
+    IGNORED,
+    SECTION_KEYS,
+    SPELLINGS,
+    asks_for_nothing,
+    why_not,
+)
 from mini_vllm.errors import show
 
 FLAT_SECTIONS: dict[str, type] = {
@@ -81,6 +89,20 @@ class EngineConfig:
                 "request could never run; raise it, lower max_model_len or set "
                 "enable_chunked_prefill=True"
             )
+        if scheduler.max_num_batched_tokens < scheduler.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}; it must be at "
+                f"least max_num_seqs={scheduler.max_num_seqs}, or a step could not give each of "
+                "them a token; raise it or lower max_num_seqs"
+            )
+
+    def __getattr__(self, name: str) -> Any:
+        """Sections by vLLM's names, such as ``scheduler_config``, for code that is given this as
+        its ``vllm_config``."""
+        flat = name.removesuffix("_config")
+        if name.endswith("_config") and (flat in FLAT_SECTIONS or name in WHOLE_SECTIONS):
+            return getattr(self, WHOLE_SECTIONS[name][0] if name in WHOLE_SECTIONS else flat)
+        raise AttributeError(f"{type(self).__name__} has no {name!r}", name=name, obj=self)
 
     @classmethod
     def from_kwargs(cls, model: str | Path, **options: Any) -> EngineConfig:
@@ -103,6 +125,7 @@ class EngineConfig:
         if options.get("tokenizer") is not None:
             options["tokenizer"] = str(find_tokenizer(options))
         options.setdefault("max_model_len", _default_length(folder, options.get("hf_overrides")))
+        settle_step_limits(options)
         flat = arguments()
         sections: dict[str, Any] = {name: {} for name in FLAT_SECTIONS}
         sections["model"]["model"] = str(folder)
@@ -137,14 +160,43 @@ def check_arguments(options: dict[str, Any]) -> None:
         if key in ALIASES:
             options[ALIASES[key]] = options.pop(key)
         elif key in IGNORED:
-            del options[key]
+            check_as_it_is(key, options.pop(key))
         elif key in known:
-            continue
+            options[key] = _spelled_here(key, options[key])
         elif not is_near(key, known) and (reason := why_not(key)) is not None:
-            if options.pop(key) not in (None, False, 0, "auto"):  # else it asks for what is so
+            if not asks_for_nothing(options.pop(key), AS_IT_IS.get(key, ())):
                 raise ValueError(f"{key} is vLLM's, and not supported: {reason}")
         else:
             raise TypeError(f"unknown argument {key!r}{_nearest(key, known)}")
+
+
+def settle_step_limits(options: dict[str, Any]) -> None:
+    """A step has a token for each request that may run: the limit that is left out follows.
+
+    Source: vllm/engine/arg_utils.py#L2475-L2565
+    (EngineArgs._set_default_max_num_seqs_and_batched_tokens_args) @ v0.22.1, which lowers
+    ``max_num_seqs``; there the other is large enough by itself.
+    """
+    budget, rows = options.get("max_num_batched_tokens"), options.get("max_num_seqs")
+    if rows is None and type(budget) is int and budget > 0:
+        options["max_num_seqs"] = min(budget, SchedulerConfig.max_num_seqs)
+    elif budget is None and type(rows) is int:
+        options["max_num_batched_tokens"] = max(rows, SchedulerConfig.max_num_batched_tokens)
+
+
+def check_as_it_is(key: str, value: Any) -> None:
+    """Raises ValueError for a value of a dropped argument, or its text, that asks for something
+    else than what is so anyway."""
+    legal = AS_IT_IS.get(key, ())
+    if legal and value is not None and value not in (*legal, *map(str, legal)):
+        raise ValueError(
+            f"{key} is {show(value)}; it must be {' or '.join(map(repr, legal))}: "
+            f"{IGNORED.get(key) or why_not(key)}"
+        )
+
+
+def _spelled_here(key: str, value: Any) -> Any:
+    return SPELLINGS.get(key, {}).get(value, value) if isinstance(value, str) else value
 
 
 def is_near(word: str, known: Iterable[str]) -> bool:
@@ -194,15 +246,30 @@ def read_section(key: str, section: type, value: Any) -> Any:
         return value
     value = read_object(key, value, f"an object or a {section.__name__}")
     fields = dataclasses.fields(section)
-    known = [item.name for item in fields]
-    for name in value:
-        if name not in known:
-            raise ValueError(f"{key} has no key {name!r}{_nearest(str(name), known)}")
+    value = known_keys(key, value, [item.name for item in fields])
     for item in fields:
         no_default = item.default is item.default_factory is dataclasses.MISSING
         if no_default and item.name not in value:
             raise ValueError(f"{key} needs {item.name!r}; it is {show(dict(value))}")
     return section(**value)
+
+
+def known_keys(key: str, value: Mapping[Any, Any], known: Sequence[str]) -> dict[str, Any]:
+    """A section's keys without those of vLLM's that ask for what is so anyway.
+
+    Raises:
+        ValueError: for one of vLLM's that asks for more, with the reason, and for an unknown one.
+    """
+    theirs = SECTION_KEYS.get(key, {})
+    for name in value:
+        if name not in known and name not in theirs:
+            raise ValueError(f"{key} has no key {name!r}{_nearest(str(name), known)}")
+        if name not in known and not asks_for_nothing(value[name], theirs[name][1]):
+            raise ValueError(
+                f"{key} has {name}={show(value[name])}, which is vLLM's, and not supported: "
+                f"{theirs[name][0]}; leave it out"
+            )
+    return {name: value[name] for name in value if name in known}
 
 
 def read_object(key: str, value: Any, wanted: str = "an object") -> Mapping[str, Any]:

@@ -17,12 +17,19 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import Any
 
-from mini_vllm.config.engine import FLAT_SECTIONS, WHOLE_SECTIONS, arguments, is_near
-from mini_vllm.config.vllm_names import ALIASES, IGNORED, REFUSED, why_not
+from mini_vllm.config.engine import (
+    FLAT_SECTIONS,
+    WHOLE_SECTIONS,
+    arguments,
+    check_as_it_is,
+    is_near,
+)
+from mini_vllm.config.vllm_names import ALIASES, AS_IT_IS, IGNORED, REFUSED, why_not
 
 SWITCHES = (
     "async_scheduling", "disable_cascade_attn", "disable_log_requests", "disable_log_stats",
-    "enable_log_requests", "enable_server_load_tracking", "trust_remote_code", "use_tqdm_on_load",
+    "enable_log_requests", "enable_server_load_tracking", "enable_sleep_mode",
+    "trust_remote_code", "use_tqdm_on_load",
 )  # fmt: skip
 """Options without effect that take no value; the others take one, or several."""
 SEVERAL = ("ignore_patterns",)
@@ -193,13 +200,23 @@ def _how_to_read(hint: Any) -> dict[str, Any]:
 class _Drop(argparse.Action):
     """Reads an option with its values, and keeps nothing of it."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        pass
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        name = self.option_strings[0].removeprefix("--").replace("-", "_")
+        try:
+            check_as_it_is(name, values)
+        except ValueError as error:
+            parser.error(str(error))
 
 
 def _add_dropped(parser: argparse.ArgumentParser) -> None:
     """Take vLLM's options that change nothing here; help does not show them."""
-    for name in IGNORED:
+    for name in {**IGNORED, **AS_IT_IS}.keys() - {"stream_interval"}:  # serve has this one
         also = [_option("no_" + name)] if name in SWITCHES else []
         nargs = 0 if name in SWITCHES else "+" if name in SEVERAL else None
         parser.add_argument(

@@ -7,8 +7,9 @@ error. `docs/api.md` shows both lists.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from fnmatch import fnmatchcase
-from typing import NoReturn
+from typing import Any, NoReturn
 
 ALIASES: dict[str, str] = {
     "num_gpu_blocks_override": "num_gpu_blocks",
@@ -36,13 +37,86 @@ IGNORED: dict[str, str] = {
     "prefix_caching_hash_algo": "always sha256",
     "max_logprobs": "20, vLLM's default",
     "logprobs_mode": "raw_logprobs, vLLM's default",
-    "hf_config_path": "config.json lies beside the weights",
+    "enable_sleep_mode": "LLM.sleep() works without it",
     "additional_config": "no platform reads it",
     "nccl_so_path": "torch brings its own",
 }
 """Taken and dropped."""
 
+AS_IT_IS: dict[str, tuple[Any, ...]] = {
+    "max_logprobs": (20,),
+    "logprobs_mode": ("raw_logprobs",),
+    "tokenizer_mode": ("auto", "hf", "slow"),
+    "config_format": ("auto", "hf"),
+    "runner": ("auto", "generate"),
+    "convert": ("auto", "none"),
+    "model_impl": ("auto", "vllm"),
+    "performance_mode": ("balanced",),
+    "stream_interval": (1,),
+}
+"""Values that ask for what is so anyway; others of these arguments are refused."""
+
+SPELLINGS: dict[str, dict[str, str]] = {"dtype": {"half": "float16", "float": "float32"}}
+"""vLLM's words for values that have another here."""
+
+SECTION_KEYS: dict[str, dict[str, tuple[str, tuple[Any, ...]]]] = {
+    "speculative_config": {
+        "enforce_eager": ("drafts run as the model does", (True,)),
+        "quantization": ("a drafter's checkpoint says for itself", ()),
+        "attention_backend": ("drafts run as the model does", ()),
+        "moe_backend": ("drafts run as the model does", ("auto",)),
+        "revision": ("give a folder", ()),
+        "code_revision": ("no code of a model is ever run", ()),
+        "disable_padded_drafter_batch": ("drafts have no padding", (True,)),
+        "use_local_argmax_reduction": ("each rank has the whole row", ()),
+        "parallel_drafting": ("drafters are ngram, draft_model, medusa and eagle", ()),
+        "draft_load_config": ("files are mapped and copied once", ()),
+        "suffix_decoding_max_tree_depth": ("there is no suffix decoding", (24,)),
+        "suffix_decoding_max_cached_requests": ("there is no suffix decoding", (10000,)),
+        "suffix_decoding_max_spec_factor": ("there is no suffix decoding", (1.0,)),
+        "suffix_decoding_min_token_prob": ("there is no suffix decoding", (0.1,)),
+    },
+    "structured_outputs_config": {
+        "reasoning_parser": ("reasoning is part of the text", ()),
+        "reasoning_parser_plugin": ("reasoning is part of the text", ()),
+        "enable_in_reasoning": ("reasoning is part of the text", ()),
+    },
+    "kv_transfer_config": {
+        "kv_buffer_device": ("blocks are copied by way of the host", ("cpu",)),
+        "kv_buffer_size": ("see kv_connector_extra_config", (1e9,)),
+        "kv_rank": ("who is who is told by engine_id", ()),
+        "kv_parallel_size": ("as many engines as you like", (1,)),
+        "kv_ip": ("see kv_connector_extra_config", ("127.0.0.1",)),
+        "kv_port": ("see kv_connector_extra_config", (14579,)),
+        "enable_permute_local_kv": ("blocks have one layout", ()),
+    },
+    "profiler_config": {
+        "profiler": ("torch's profiler is the one there is", ("torch",)),
+        "torch_profiler_with_stack": ("operations are recorded by name and time", ()),
+        "torch_profiler_with_flops": ("operations are recorded by name and time", ()),
+        "torch_profiler_record_shapes": ("operations are recorded by name and time", ()),
+        "torch_profiler_with_memory": ("operations are recorded by name and time", ()),
+        "torch_profiler_use_gzip": ("the trace is plain JSON", ()),
+        "torch_profiler_dump_cuda_time_total": ("the trace has it", ()),
+        "ignore_frontend": ("one process is recorded", (True,)),
+        "delay_iterations": ("call start_profile later", ()),
+        "max_iterations": ("call stop_profile earlier", ()),
+        "warmup_iterations": ("call start_profile later", ()),
+        "wait_iterations": ("call start_profile later", ()),
+        "active_iterations": ("call stop_profile earlier", (5,)),
+    },
+}
+"""Keys of vLLM's sections that are not here: why, and the values that ask for what is so anyway."""
+
+
+def asks_for_nothing(value: Any, as_it_is: Collection[Any] = ()) -> bool:
+    """Whether a value of an argument that is not here asks for what is so without it."""
+    return value in (None, False, 0, "", "auto", *as_it_is)
+
+
 REFUSED: dict[str, str] = {
+    "vllm_config": "use config",
+    "model_config": "use config.model",
     "data_parallel_rank": "replicas are made by data_parallel_size in one place",
     "data_parallel_size_local": "replicas are made by data_parallel_size, on one machine",
     "cpu_distributed_timeout_seconds": "one limit for all: distributed_timeout_seconds",
@@ -51,7 +125,8 @@ REFUSED: dict[str, str] = {
     "pipeline_parallel_microbatches": "leave it out",
     "decode_context_parallel_size": "a request's cache is not split; leave it out",
     "prefill_context_parallel_size": "a request's cache is not split; leave it out",
-    "enable_sleep_mode": "LLM.sleep() works without it; leave it out",
+    "hf_config_path": "config.json lies beside the weights",
+    "stream_interval": "generate() and chat() return whole answers",
     "kv_sharing_fast_prefill": "leave it out",
     "calculate_kv_scales": "take a checkpoint that has them, or 'fp8_per_token_head'",
     "enable_prompt_embeds": "pass tokens",
@@ -160,7 +235,6 @@ GROUPS: tuple[tuple[str, str], ...] = (
     ("scale_*", "replicas are made by data_parallel_size, on one machine"),
     ("enqueue_chat", "use apply_chat_template, then enqueue"),
     ("compute_tokens", "use get_tokenizer"),
-    ("beam_search", "beam search is the caller's, with n and logprobs"),
     ("encode", "models generate here, and neither embed nor classify"),
     ("embed", "models generate here, and neither embed nor classify"),
     ("classify", "models generate here, and neither embed nor classify"),

@@ -49,6 +49,7 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.model.config import ModelArgs, load_config
 from mini_vllm.observability.log_line import LogLine
 from mini_vllm.observability.metrics import RequestStats, ServiceStats
+from mini_vllm.observability.profile import check_profiler_config
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -180,7 +181,7 @@ class AsyncLLM(EngineControls):
                 "name use AsyncLLM.from_engine_args(AsyncEngineArgs(NAME))"
             )
         self.config = config
-        self.profiler_config = dict(profiler_config or {})
+        self.profiler_config = check_profiler_config(profiler_config)
         self.tokenizer = tokenizer
         self.stream_interval = stream_interval
         self.model_args: ModelArgs = load_config(config.model.model, config.model.hf_overrides)

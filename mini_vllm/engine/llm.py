@@ -12,10 +12,12 @@ from typing import Any
 
 from tqdm import tqdm
 
+from mini_vllm.config.checks import require_at_least
 from mini_vllm.config.vllm_names import refuse
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.arg_utils import EngineArgs
+from mini_vllm.engine.beam_search import BeamSearch, BeamSearchOutput, run_searches
 from mini_vllm.engine.chat_template import render_chat
 from mini_vllm.engine.checked_config import make_engine_config, recommended_params
 from mini_vllm.engine.llm_engine import LLMEngine
@@ -27,7 +29,8 @@ from mini_vllm.model.checkpoint_files import load_tokenizer
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.observability.reader import Metric
 from mini_vllm.outputs import CompletionOutput, RequestOutput
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.policies import load_scheduler
+from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 Prompts = PromptType | Sequence[PromptType]
 """One prompt or several."""
@@ -39,11 +42,11 @@ Progress = bool | Callable[..., Any]
 """Whether to show a bar, or what makes it, such as ``functools.partial(tqdm, leave=False)``."""
 
 
-def progress_bar(total: int, use_tqdm: Progress) -> Any:
-    """A bar that counts ``total`` prompts."""
+def progress_bar(total: int, use_tqdm: Progress, unit: str = "prompts") -> Any:
+    """A bar that counts ``total`` prompts, or what `unit` says."""
     if callable(use_tqdm):
-        return use_tqdm(total=total, desc="prompts")
-    return tqdm(total=total, desc="prompts", disable=not use_tqdm)
+        return use_tqdm(total=total, desc=unit)
+    return tqdm(total=total, desc=unit, disable=not use_tqdm)
 
 
 class LLM:
@@ -55,7 +58,8 @@ class LLM:
         skip_tokenizer_init: load no tokenizer; prompts must be token ids, texts stay empty.
         profiler_config: where :meth:`start_profile` writes: {"torch_profiler_dir": FOLDER}.
         scheduler_cls: another scheduler with the interface of
-            :class:`~mini_vllm.core.scheduler.Scheduler`.
+            :class:`~mini_vllm.core.scheduler.Scheduler`, a policy's name, or
+            "path/to/file.py:ClassName".
         extensions: see :class:`~mini_vllm.core.extension.SchedulerExtension`.
         disable_log_stats: False has :meth:`get_metrics` tell all there is.
         config: see :meth:`~mini_vllm.config.EngineConfig.from_kwargs`: the fields of most
@@ -80,11 +84,18 @@ class LLM:
         *,
         skip_tokenizer_init: bool = False,
         profiler_config: Mapping[str, Any] | None = None,
-        scheduler_cls: type[Scheduler] = Scheduler,
+        scheduler_cls: type[Scheduler] | str = Scheduler,
         extensions: Sequence[SchedulerExtension] = (),
         disable_log_stats: bool = True,
         **config: Any,
     ) -> None:
+        if isinstance(scheduler_cls, str):
+            scheduler_cls = load_scheduler(scheduler_cls)
+        if not isinstance(scheduler_cls, type):
+            raise ValueError(
+                f"scheduler_cls is {show(scheduler_cls)}; it must be a class, a policy's name, or "
+                "'path/to/file.py:ClassName'"
+            )
         self.config = make_engine_config(model, **config)
         folder = self.config.model.tokenizer or self.config.model.model
         tokenizer = None if skip_tokenizer_init else load_tokenizer(folder)
@@ -241,6 +252,65 @@ class LLM:
         conversations = [messages] if messages and isinstance(messages[0], dict) else messages
         prompts = [self.chat_prompt(one, mm_processor_kwargs, **options) for one in conversations]
         return self.generate(prompts, sampling_params, use_tqdm=use_tqdm, lora_request=lora_request)
+
+    def beam_search(
+        self,
+        prompts: Prompts,
+        params: BeamSearchParams,
+        lora_request: LoRARequests = None,
+        use_tqdm: Progress = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """Look for the most probable continuations of every prompt.
+
+        Args:
+            concurrency_limit: prompts whose beams are grown together; None: all of them.
+
+        Returns:
+            One output per prompt, with at most ``params.beam_width`` texts, the best first.
+
+        Raises:
+            ValueError: if a prompt cannot be served with ``params.max_tokens`` more tokens.
+
+        Example::
+
+            best = llm.beam_search("Once", BeamSearchParams(beam_width=4, max_tokens=16))
+            print(best[0].sequences[0].text)
+
+        Source: vllm/entrypoints/generate/beam_search/offline.py#L27-L182
+        (BeamSearchOfflineMixin.beam_search) @ v0.22.1
+        """
+        if not isinstance(params, BeamSearchParams):
+            raise ValueError(f"params is {show(params)}; it must be a BeamSearchParams")
+        if concurrency_limit is not None:
+            require_at_least("concurrency_limit", concurrency_limit, 1, "leave it out for all")
+        prompts = _as_list(prompts)
+        loras = _loras_per_prompt(prompts, lora_request)
+        searches = [
+            self._beam_search(prompt, params, lora)
+            for prompt, lora in zip(prompts, loras, strict=True)
+        ]
+        size = concurrency_limit or max(1, len(searches))
+        starts = range(0, len(searches), size)
+        with progress_bar(len(starts) * params.max_tokens, use_tqdm, "steps") as progress:
+            for start in starts:
+                batch = searches[start : start + size]
+                run_searches(batch, params, self.generate, lambda: progress.update(1))
+        return [search.output(self.tokenizer) for search in searches]
+
+    def _beam_search(
+        self, prompt: PromptType, params: BeamSearchParams, lora: LoRARequest | None
+    ) -> BeamSearch:
+        token_ids = self.engine.input_processor.tokenize(prompt)
+        length, most = len(token_ids) + params.max_tokens, self.config.scheduler.max_model_len
+        if length > most:
+            raise ValueError(
+                f"the prompt has {len(token_ids)} tokens; with max_tokens={params.max_tokens} a "
+                f"beam would have {length}, more than max_model_len={most}; shorten it, or lower "
+                "max_tokens"
+            )
+        eos_token_ids = self.engine.input_processor.model.eos_token_ids
+        return BeamSearch(prompt, token_ids, params, eos_token_ids, lora)
 
     def chat_prompt(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 from mini_vllm.engine.client import EngineClient
 from mini_vllm.engine.control_checks import check_reset, check_sleep
 from mini_vllm.lora.request import LoRARequest
-from mini_vllm.observability.profile import profiled, trace_file
+from mini_vllm.observability.profile import check_profiler_config, profiled, trace_file
 
 
 class OfflineControls(ABC):
@@ -26,7 +26,7 @@ class OfflineControls(ABC):
     client: EngineClient
 
     def __init__(self, profiler_config: Mapping[str, Any] | None = None) -> None:
-        self.profiler_config = dict(profiler_config or {})
+        self.profiler_config = check_profiler_config(profiler_config)
         self._profiles = contextlib.ExitStack()
         self._num_profiles = 0
         self._is_asleep = False

@@ -62,7 +62,9 @@ def make_engine_core(config: EngineConfig, scheduler: str, replica: int = 0) -> 
     from mini_vllm.engine.core import EngineCore
     from mini_vllm.policies import load_scheduler
 
-    return EngineCore(config, scheduler_cls=load_scheduler(scheduler), replica=replica)
+    core = EngineCore(config, scheduler_cls=load_scheduler(scheduler), replica=replica)
+    core.executor.call("leave_a_core")
+    return core
 
 
 def _run(

@@ -261,7 +261,8 @@ class Worker:
 
     def execute_model(self, plan: SchedulerOutput) -> None:
         if self.threads is not None:
-            self.threads.prepare(plan.total_num_scheduled_tokens)
+            requests = plan.num_scheduled_tokens
+            self.threads.prepare(plan.total_num_scheduled_tokens, len(requests))
         self.model_runner.execute_model(plan)
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:
@@ -324,6 +325,11 @@ class Worker:
     def model_dtype(self) -> str:
         """The name of what the model's weights are kept in."""
         return str(self.model.dtype).removeprefix("torch.")
+
+    def leave_a_core(self) -> None:
+        """Another process serves the clients, and has much to do where steps are short."""
+        if self.threads is not None:
+            self.threads.leaves_a_core = True
 
     def sleep(self) -> None:
         """Give the KV cache's memory back, and on a GPU the weights': they wait in main memory.

@@ -21,6 +21,10 @@ class KVConnectorFactory:
             "mini_vllm.kv_transfer.shared_storage",
             "SharedStorageConnector",
         ),
+        "ExampleConnector": (  # vLLM's name of it today
+            "mini_vllm.kv_transfer.shared_storage",
+            "SharedStorageConnector",
+        ),
         "OffloadingConnector": ("mini_vllm.kv_transfer.offloading", "OffloadingConnector"),
         "P2pTcpConnector": ("mini_vllm.kv_transfer.p2p", "P2pTcpConnector"),
         "MultiConnector": ("mini_vllm.kv_transfer.multi", "MultiConnector"),
@@ -52,8 +56,9 @@ class KVConnectorFactory:
             module_path, class_name = config.kv_connector_module_path, name
         else:
             known = sorted(cls._registry)
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+            stems = {one.removesuffix("Connector"): one for one in known}
+            near = difflib.get_close_matches(name.removesuffix("Connector"), stems, n=1)
+            hint = f"did you mean {stems[near[0]]}?" if near else f"known are {', '.join(known)}"
             raise ValueError(f"kv_connector is {name!r}; {hint}")
         try:
             found = getattr(importlib.import_module(module_path), class_name)

@@ -226,6 +226,12 @@ class RemoteKVScheduler(Scheduler):
         The count of computed tokens is set already; nobody reads it before the load is over, and a
         failed load cuts it. The new blocks are not findable.
 
+        :meth:`_schedule_waiting` takes the request out of its queue once this has returned True. If
+        ``has_started_loads`` says so, it puts those in ``passed_over`` back into theirs, in order.
+
+        Returns:
+            Whether the load begins; False, with nothing changed, if there are too few blocks.
+
         Source: vllm/v1/core/sched/scheduler.py#L645-L782 (Scheduler.schedule) @ v0.22.1
         """
         blocks = self.kv_cache_manager.allocate_for_load(

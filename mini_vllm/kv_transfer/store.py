@@ -115,7 +115,9 @@ class BlockStore:
         Into a file of another name in the same folder (``self._temporary(path)``), which is then
         renamed with ``os.replace``: readers see all of it or nothing, also if this process is
         killed in between. Two writers of the same block write the same, and the later one wins.
-        Never raises for what a disk may do: what cannot be stored is not stored.
+        Never raises for what a disk may do: what cannot be stored is not stored. ``self._count``
+        is told the bytes of each file that was written, its header included, and keeps the store
+        small.
 
         Returns:
             Whether the block is there now.
@@ -141,17 +143,19 @@ class BlockStore:
 
         An unsound file is deleted, so that nobody offers it again. A sound one is young again
         (``os.utime``): the oldest are the first to go. Never raises: a file may vanish at any
-        moment, and a disk may refuse.
+        moment, and a disk may refuse. What was read and is sound counts, also if the file cannot be
+        made young: another user's, say.
         """
         path = self.path_of(block_hash)
         try:
             payload = unpack_entry(self.namespace, block_hash, path.read_bytes())
+        except OSError:
+            return None
+        with contextlib.suppress(OSError):
             if payload is None:
                 path.unlink(missing_ok=True)
             else:
                 os.utime(path)
-        except OSError:
-            return None
         return payload
 
     def evict(self) -> int:

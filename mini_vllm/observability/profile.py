@@ -13,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.config.engine import known_keys
+from mini_vllm.errors import show
+
 
 @contextmanager
 def profiled(path: Path | None) -> Iterator[None]:
@@ -35,6 +38,19 @@ def profiled(path: Path | None) -> Iterator[None]:
     with profile(activities=activities) as recording:
         yield
     recording.export_chrome_trace(str(path))
+
+
+def check_profiler_config(given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The configuration with what there is here, ``torch_profiler_dir``; none: nothing.
+
+    Raises:
+        ValueError: for what is no mapping, and for another key that asks for something.
+    """
+    if not isinstance(given, Mapping | None):
+        raise ValueError(
+            f'profiler_config is {show(given)}; it must be {{"torch_profiler_dir": FOLDER}}'
+        )
+    return known_keys("profiler_config", given or {}, ["torch_profiler_dir"])
 
 
 def trace_file(profiler_config: Mapping[str, Any], prefix: str | None, number: int) -> Path:

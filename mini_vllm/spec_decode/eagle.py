@@ -141,7 +141,9 @@ class EagleProposer:
         Source: vllm/v1/spec_decode/llm_base_proposer.py#L427-L696
         (SpecDecodeBaseProposer.propose) @ v0.22.1
         """
-        counts = np.clip(step.num_valid, 0, np.maximum(self.max_model_len - step.num_computed, 0))
+        # A request that has failed in this step has no token behind its last position.
+        ends = np.minimum(self.max_model_len, step.batch.num_tokens[step.rows] - 1)
+        counts = np.clip(step.num_valid, 0, np.maximum(ends - step.num_computed, 0))
         fed = counts > 0
         hidden = self._first_pass(step, fed, counts[fed])
         limits = self.num_drafts(step)[fed]

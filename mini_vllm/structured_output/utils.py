@@ -31,6 +31,9 @@ def mask_rows(
 
         ->  logits rows  [0, 1, 2, 3]      mask rows  [3, 0, 1, 2]
 
+    Should a request have more rows of the one than of the other, the first ones are paired: rows
+    of logits without a mask are not constrained.
+
     Args:
         req_ids: requests in the order of the logits.
         num_rows: rows of logits of each.

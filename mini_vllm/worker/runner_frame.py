@@ -239,11 +239,9 @@ class RunnerFrame(ABC):
         return self.sample_step.sample(states, logits, result).numpy()
 
     def _append_tokens(self, rows: NDArray[np.int64], token_ids: NDArray[np.int64]) -> None:
-        """Append ``[B]`` tokens, or ``[B, K + 1]`` with negative ones behind each row's last."""
-        if token_ids.ndim == 1:
-            self.batch.append_tokens(rows, token_ids)
-            return
-        for column in token_ids.T:
+        """Append ``[B]`` tokens, or ``[B, K + 1]``; negative ones stand behind a row's last, and
+        in place of all where the row has failed."""
+        for column in token_ids.reshape(len(token_ids), -1).T:
             has_token = column >= 0
             if not has_token.any():
                 return

@@ -8,6 +8,9 @@ How threads wait matters as much. OpenMP lets them spin, for the next product is
 another program holds one of the cores, the others then spin until it lets go, after every product:
 one busy neighbour makes a step twenty times slower, not twice. So `mini_vllm` asks for a short spin
 (GOMP_SPINCOUNT, see its `__init__`), after which a thread sleeps.
+
+An engine in a process of its own has such a neighbour: the front end, which sends every token to
+somebody. A narrow model makes tokens of many requests so fast that this is work for a core.
 """
 
 from __future__ import annotations
@@ -18,6 +21,8 @@ SMALL_HIDDEN_SIZE = 512
 """Models at least this wide use all threads in every step."""
 WORTH_SPLITTING = 1 << 15
 """Numbers in the hidden states of a step, from which narrower models do, too."""
+MANY_REQUESTS = 16
+"""Requests in one step of a narrow model that keep a front end busy."""
 
 _at_start = torch.get_num_threads()
 _set_here: int | None = None
@@ -36,16 +41,21 @@ class StepThreads:
         now = torch.get_num_threads()
         own = _at_start if now == _set_here else now  # somebody else's number is a wish
         self.wanted, self.hidden_size, self.most = wanted, hidden_size, most or own
-        self.prepare(0)
+        self.leaves_a_core = False
+        """Whether steps of many requests leave one core to a front end in another process."""
+        self.prepare(0, 0)
 
-    def prepare(self, num_tokens: int) -> None:
-        """Use as many threads as a step of ``num_tokens`` is worth."""
+    def prepare(self, num_tokens: int, num_requests: int) -> None:
+        """Use as many threads as a step of ``num_tokens`` for ``num_requests`` is worth."""
         global _set_here
-        count = self.wanted or self.count_for(num_tokens)
+        count = self.wanted or self.count_for(num_tokens, num_requests)
         if count != torch.get_num_threads():
             torch.set_num_threads(count)
             _set_here = count
 
-    def count_for(self, num_tokens: int) -> int:
-        is_large = self.hidden_size >= SMALL_HIDDEN_SIZE
-        return self.most if is_large or num_tokens * self.hidden_size >= WORTH_SPLITTING else 1
+    def count_for(self, num_tokens: int, num_requests: int) -> int:
+        if self.hidden_size >= SMALL_HIDDEN_SIZE:
+            return self.most
+        if num_tokens * self.hidden_size < WORTH_SPLITTING:
+            return 1
+        return max(1, self.most - (self.leaves_a_core and num_requests >= MANY_REQUESTS))

@@ -58,7 +58,7 @@ def steps_needed(prompt: int, max_tokens: int, budget: int) -> int:
 # %% tags=["check"] task="N2"
 check(steps_needed(10, 1, 16), 1, "the prompt fits one step, which samples the only token")
 check(steps_needed(10, 5, 16), 5, "one step for the prompt and its first token, then 4 more")
-check(steps_needed(10, 5, 4), 7, "chunks of 4, 4 and 2; the third samples the first token; then 4 more")
+check(steps_needed(9, 4, 4), 6, "chunks of 4, 4 and 1; the third samples the first token; then 3 more")
 
 # %% tags=["todo"] task="N3" title="Tokens computed at the end"
 def computed_at_end(prompt: int, max_tokens: int) -> int:

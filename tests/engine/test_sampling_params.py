@@ -10,7 +10,12 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mini_vllm.sampling_params import MIN_TEMPERATURE, SamplingParams, derive_seed
+from mini_vllm.sampling_params import (
+    MIN_TEMPERATURE,
+    SamplingParams,
+    StructuredOutputsParams,
+    derive_seed,
+)
 
 NAN, INF = float("nan"), float("inf")
 
@@ -97,6 +102,34 @@ def test_numbers_of_numpy_become_pythons_own():
     found = [params.temperature, params.top_k, params.stop_token_ids[0]]
     found += [params.allowed_token_ids[0], *params.logit_bias, *params.logit_bias.values()]
     assert [type(value) for value in found] == [float, int, int, int, int, float]
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"guided_decoding": {}}, "'guided_decoding' was vLLM's: use structured_outputs"),
+        ({"logits_processors": []}, "was vLLM's: classes of your own are given to LLM"),
+        ({"use_beam_search": True}, "was vLLM's: call LLM.beam_search"),
+    ],
+)
+def test_a_name_that_vllm_had_before(values, words):
+    with pytest.raises(TypeError, match=words):
+        SamplingParams(**values)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"whitespace_pattern": " ?"}, "whitespace_pattern=' .'; use disable_any_whitespace"),
+        ({"disable_additional_properties": True}, "set it in structured_outputs_config"),
+        ({"disable_any_whitespace": "no"}, "disable_any_whitespace is 'no'"),
+    ],
+)
+def test_options_of_a_constraint(options, words):
+    with pytest.raises(ValueError, match=words):
+        StructuredOutputsParams(json={}, **options)
+    nothing = {"whitespace_pattern": None, "disable_additional_properties": False}
+    assert StructuredOutputsParams(json={}, **nothing) == StructuredOutputsParams(json={})
 
 
 @pytest.mark.parametrize(

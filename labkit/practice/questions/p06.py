@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import math
+from itertools import accumulate
 from random import Random
 
 from labkit.practice.question import Question
 
 
-def _probabilities(rng: Random) -> list[float]:
+def _thousandths(rng: Random) -> list[int]:
+    """Five probabilities, the largest first, that add up to 1000 thousandths."""
     parts = rng.sample(range(1, 60), 5)
-    return sorted((round(p / sum(parts), 3) for p in parts), reverse=True)
+    shares = sorted((1000 * part // sum(parts) for part in parts), reverse=True)
+    return [shares[0] + 1000 - sum(shares), *shares[1:]]
 
 
 def nucleus(rng: Random) -> Question:
-    p, limit = _probabilities(rng), rng.choice((0.35, 0.55, 0.75, 0.93))
+    limit, shares = rng.choice((350, 550, 750, 930)), _thousandths(rng)
+    while limit in accumulate(shares):  # on the very limit the engine's rounding would decide
+        shares = _thousandths(rng)
+    p, top_p = [share / 1000 for share in shares], limit / 1000
 
     def engine() -> int:
         import torch
@@ -22,24 +28,22 @@ def nucleus(rng: Random) -> Question:
         from mini_vllm.sample.logits_processors import apply_top_p
 
         logits = torch.log(torch.tensor([p], dtype=torch.float64))
-        return int(apply_top_p(logits, torch.tensor([limit], dtype=torch.float64)).isfinite().sum())
+        return int(apply_top_p(logits, torch.tensor([top_p], dtype=torch.float64)).isfinite().sum())
 
     def by_hand() -> int:
-        total, kept, whole = 0.0, 0, sum(p)
-        for share in p:
-            kept, total = kept + 1, total + share / whole
-            if total >= limit:
-                break
-        return kept
+        return 1 + sum(total < limit for total in accumulate(shares))
 
     return Question(
-        f"Probabilities {p}, top_p {limit}: how many tokens stay?", engine, by_hand,
+        f"Probabilities {p}, top_p {top_p}: how many tokens stay?", engine, by_hand,
         "Add from the largest on; the token that reaches the limit stays as well.",
     )  # fmt: skip
 
 
 def min_p(rng: Random) -> Question:
-    p, share = _probabilities(rng), rng.choice((0.1, 0.25, 0.5, 0.8))
+    percent, shares = rng.choice((10, 25, 50, 80)), _thousandths(rng)
+    while any(100 * x == percent * shares[0] for x in shares):  # see `nucleus`
+        shares = _thousandths(rng)
+    p, share = [x / 1000 for x in shares], percent / 100
 
     def engine() -> int:
         import torch
@@ -52,7 +56,7 @@ def min_p(rng: Random) -> Question:
     return Question(
         f"Probabilities {p}, min_p {share}: how many tokens stay?",
         engine,
-        lambda: sum(x >= share * max(p) for x in p),
+        lambda: sum(100 * x > percent * shares[0] for x in shares),
         f"The limit is a share of the largest: {share} x {max(p)} = {share * max(p):.4f}.",
     )
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import json
+import math
 
 from labkit.course.root import ROOT
 from labkit.reader.drawings.canvas import BLUE, GREEN, GREY, INK, ORANGE, PALE, Canvas
-from mini_vllm.kv_transfer.economics import LINKS, SHAPES, kv_bytes_per_token, load_seconds
+from mini_vllm.kv_transfer.economics import (
+    LINKS,
+    SHAPES,
+    break_even_tokens,
+    kv_bytes_per_token,
+    load_seconds,
+)
 
 SPLIT = ROOT / "benchmarks" / "results" / "arena" / "split.json"
 LEFT, TOP, WIDTH, HEIGHT = 80.0, 40.0, 560.0, 220.0
 PREFILL_RATE, FIXED = 20_000, 0.01
-MOST_TOKENS, MOST_SECONDS = 2_000, 0.24
+MOST_TOKENS, MOST_SECONDS = 1_000, 0.12
 
 
 def break_even() -> Canvas:
     """Seconds to compute a prompt of Llama-3.1-8B, and to carry its KV over three links."""
     canvas = Canvas(760, 320, "Computing a prompt's KV, and carrying it over three links")
     canvas.text(LEFT, 22, "seconds for the KV of a prompt, Llama-3.1-8B", bold=True)
-    _frame(canvas, [(s, f"{s:g} s") for s in (0.05, 0.1, 0.15, 0.2)], MOST_SECONDS)
-    for tokens in (0, 500, 1000, 1500, 2000):
+    _frame(canvas, [(s, f"{s:g} s") for s in (0.03, 0.06, 0.09, 0.12)], MOST_SECONDS)
+    for tokens in (0, 200, 400, 600, 800, 1000):
         x = LEFT + WIDTH * tokens / MOST_TOKENS
         canvas.text(x, TOP + HEIGHT + 16, f"{tokens:,}", anchor="middle", size=11, colour=GREY)
     canvas.text(LEFT + WIDTH, TOP + HEIGHT + 36, "tokens", anchor="end", size=12)
@@ -32,6 +39,13 @@ def break_even() -> Canvas:
         ends = [_at(0, start / MOST_SECONDS), _at(1, end / MOST_SECONDS)]
         canvas.line(ends, colour=colour, width=2)
         canvas.text(LEFT + WIDTH + 8, ends[1][1], name, size=12, colour=colour)
+    for name, colour, side in (("PCIe 5 x16", GREEN, "end"), ("100 GbE", BLUE, "start")):
+        pays_from = break_even_tokens(size, LINKS[name], PREFILL_RATE, FIXED)
+        x, y = _at(pays_from / MOST_TOKENS, pays_from / PREFILL_RATE / MOST_SECONDS)
+        canvas.line([(x, y), (x, TOP + HEIGHT)], colour=colour, dashed=True)
+        canvas.dot(x, y, colour, 3)
+        words, shift = f"from {math.ceil(pays_from)}", 4 if side == "start" else 2
+        canvas.text(x + shift, y - 14, words, anchor=side, size=11, colour=colour)
     return canvas
 
 

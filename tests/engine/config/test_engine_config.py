@@ -68,6 +68,20 @@ def test_the_models_own_length_is_the_default(tmp_path: Any) -> None:
     assert EngineConfig.from_kwargs(tmp_path, max_model_len=7).scheduler.max_model_len == 7
 
 
+@pytest.mark.parametrize("chunked", [True, False])
+def test_a_step_has_a_token_for_everybody_who_runs(chunked: bool) -> None:
+    """As in vLLM; and a limit that nobody set follows the other."""
+    options = {"enable_chunked_prefill": chunked, "max_model_len": 8}
+    with pytest.raises(ValueError, match=r"max_num_batched_tokens is 8; .*max_num_seqs=9, .*raise"):
+        config(max_num_batched_tokens=8, max_num_seqs=9, **options)
+    assert config(max_num_batched_tokens=9, max_num_seqs=9, **options).scheduler.max_num_seqs == 9
+    assert config(max_num_batched_tokens=8, **options).scheduler.max_num_seqs == 8
+    assert config(max_num_batched_tokens=4096, **options).scheduler.max_num_seqs == 128
+    assert config(max_num_seqs=4096, **options).scheduler.max_num_batched_tokens == 4096
+    with pytest.raises(ValueError, match="max_num_batched_tokens is 0"):
+        config(max_num_batched_tokens=0, **options)
+
+
 @pytest.mark.parametrize("name", LEFT_OPEN)
 def test_what_vllm_leaves_open_may_be_none(name: str) -> None:
     assert EngineConfig.from_kwargs("storyteller", **{name: None}) == EngineConfig.from_kwargs(

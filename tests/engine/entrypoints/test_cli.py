@@ -141,7 +141,10 @@ def test_demo_shows_what_it_promises(capsys: pytest.CaptureFixture[str]) -> None
     [
         ("generate x --device foo", "device is 'foo'; it must be 'auto', 'cpu', 'cuda' or"),
         ("generate x --device meta", "device is 'meta'; it must be 'auto', 'cpu', 'cuda' or"),
-        ("generate x --max-num-seqs 1000000000", "max_num_seqs is 1000000000, which takes"),
+        (
+            "generate x --max-num-seqs 1000000000 --max-num-batched-tokens 1g",
+            "max_num_seqs is 1000000000, which takes",
+        ),
         ("generate x --num-gpu-blocks 1000000000", "num_gpu_blocks is 1000000000, which takes"),
         ("generate x --num-cpu-blocks 1000000000", "num_cpu_blocks is 1000000000, which takes"),
         ("generate x --num-threads 1000000000", "num_threads is 1000000000; it must be at most"),
@@ -256,6 +259,7 @@ def test_a_command_that_was_written_for_vllm() -> None:
     words = "serve --trust-remote-code storyteller --swap-space 4 --disable-log-requests"
     words += " --no-enable-log-requests --max_num_seqs=4 --num-gpu-blocks-override 64"
     words += " --ignore-patterns a b --scheduling-policy priority"
+    words += " --runner generate --max-logprobs 20 --enable-sleep-mode"
     args = build_parser().parse_args(with_dashes(words.split()))
     assert (args.model, args.max_num_seqs, args.num_gpu_blocks) == ("storyteller", 4, 64)
     assert args.policy == "priority"
@@ -275,6 +279,8 @@ def test_a_command_that_was_written_for_vllm() -> None:
         ("--scheduler-cls", "use --scheduler path/to/file.py:ClassName"),
         ("-O3", "-O3 is vLLM's, and not supported: use compile_model=True"),
         ("-ep", "-ep is vLLM's, and not supported: experts of a layer stay"),
+        ("--logprobs-mode=raw_logits", "logprobs_mode is 'raw_logits'; it must be 'raw_logprobs'"),
+        ("--runner=pooling", "runner is 'pooling'; it must be 'auto' or 'generate': models"),
         ("--task=generate", "--task was vLLM's: models generate here; leave it out"),
         (
             "--guided-decoding-backend",

@@ -106,6 +106,27 @@ def test_the_text_is_the_same(method: str, configuration: str) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+def test_whoever_has_no_token_left_ends_alone(method: str) -> None:
+    """At its first token, and at a later one, with drafts before it: the others do not notice."""
+    llm = make(METHODS[method] | {"num_speculative_tokens": 3})
+    yes = llm.get_tokenizer().encode("yes")
+    at_once, later = (
+        SamplingParams(temperature=0, max_tokens=50, allowed_token_ids=ids,
+                       structured_outputs={"choice": ["yes" * 8 + "no"]})
+        for ids in ([5], yes)
+    )  # fmt: skip
+    batch = [*prompts(), prompts()[0], prompts()[1]]
+    outputs = llm.generate(batch, [*params("greedy"), at_once, later], use_tqdm=False)
+    assert told(outputs[:-2]) == expected("greedy")
+    for output in outputs[-2:]:
+        assert output.error is not None and "no token is left to sample" in output.error
+    first, second = (output.outputs[0].token_ids for output in outputs[-2:])
+    lost = 0 if method != "ngram" else 2  # drafts that were right, in the step that failed
+    assert first == [] and second == (yes * 8)[: len(yes) * 8 - lost]
+    llm.engine.core.scheduler.check_integrity()
+
+
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("k", [1, 3])
 def test_every_number_of_drafts(method: str, k: int) -> None:
     llm = make(METHODS[method] | {"num_speculative_tokens": k})

@@ -353,6 +353,26 @@ def test_a_profile_is_written_where_the_user_says(tmp_path: Path) -> None:
         LLM("storyteller-draft", **SIZES).start_profile()
 
 
+def test_values_that_ask_for_what_is_so_anyway(tmp_path: Path) -> None:
+    llm = LLM(
+        "storyteller-draft", **(SIZES | {"dtype": "float"}), runner="generate", convert="none",
+        max_logprobs=20, model_impl="vllm", tokenizer_mode="hf", enable_sleep_mode=True,
+        stream_interval=1, scheduler_cls="vllm-v1",
+        speculative_config={"method": "ngram", "num_speculative_tokens": 2, "quantization": None,
+                            "enforce_eager": True, "disable_padded_drafter_batch": False},
+        structured_outputs_config={"backend": "native", "reasoning_parser": ""},
+        profiler_config={"profiler": "torch", "torch_profiler_dir": str(tmp_path)},
+    )  # fmt: skip
+    assert llm.config.model.dtype == "float32" and llm.config.speculative is not None
+    kv = {"kv_connector": "ExampleConnector", "kv_role": "kv_both", "kv_buffer_size": 1e9,
+          "kv_connector_extra_config": {"shared_storage_path": str(tmp_path)}}  # fmt: skip
+    config = LLM("storyteller-draft", **SIZES, kv_transfer_config=kv).config
+    assert config.kv_transfer_config is config.kv_transfer is not None
+    assert config.scheduler_config is config.scheduler
+    with pytest.raises(AttributeError, match="EngineConfig has no 'lora_configs'"):
+        config.lora_configs  # noqa: B018
+
+
 def test_arguments_of_vllm() -> None:
     """What changes nothing is taken; what cannot be had is refused by its name."""
     options = SIZES | {"num_gpu_blocks": None}
@@ -369,6 +389,35 @@ def test_arguments_of_vllm() -> None:
         ("runner", "pooling", "runner is vLLM's, and not supported: models generate here"),
         ("kv_cache_memory_bytes", 10, "1 block|kv_cache_memory_bytes|needs"),
         ("hf_overrides", 3, "hf_overrides is 3; it must be a dict"),
+        ("max_logprobs", 50, "max_logprobs is 50; it must be 20"),
+        ("logprobs_mode", "processed_logprobs", "it must be 'raw_logprobs': raw_logprobs, vLLM's"),
+        ("tokenizer_mode", "mistral", "tokenizer_mode is 'mistral'; it must be 'auto' or 'hf'"),
+        ("hf_config_path", "elsewhere", "config.json lies beside the weights"),
+        ("stream_interval", 4, "generate.. and chat.. return whole answers"),
+        ("scheduler_cls", "my.Scheduler", "no scheduler 'my.Scheduler'; .*file.py:ClassName"),
+        ("scheduler_cls", 3, "scheduler_cls is 3; it must be a class"),
+        (
+            "profiler_config",
+            {"torch_profiler_with_stack": True},
+            "with_stack=True, which is vLLM's",
+        ),
+        ("profiler_config", {"folder": "x"}, "profiler_config has no key 'folder'"),
+        ("profiler_config", "x", "profiler_config is 'x'"),
+        (
+            "speculative_config",
+            {"num_speculative_tokens": 2, "parallel_drafting": True},
+            "parallel_drafting=True, which is vLLM's, and not supported: drafters are ngram",
+        ),
+        (
+            "kv_transfer_config",
+            {"kv_connector": "NixlConnector", "kv_role": "kv_both"},
+            "kv_connector is 'NixlConnector'; known are",
+        ),
+        (
+            "kv_transfer_config",
+            {"kv_connector": "X", "kv_role": "kv_both", "kv_port": 1},
+            "kv_port=1, which is vLLM's, and not supported: see kv_connector_extra_config",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
             LLM("storyteller-draft", **options, **{name: value})
@@ -467,7 +516,7 @@ def test_a_bar_of_the_callers_own(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "instead"), [("update_weights", "the folder"), ("beam_search", "n and logprobs")]
+    ("name", "instead"), [("update_weights", "the folder"), ("enqueue_chat", "apply_chat_template")]
 )
 def test_methods_that_are_not_here_say_what_to_do(llm: LLM, name: str, instead: str) -> None:
     with pytest.raises(AttributeError, match=f"LLM has no '{name}': .*{instead}"):

@@ -24,10 +24,10 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def counts(chosen: StepThreads, *steps: int) -> list[int]:
+def counts(chosen: StepThreads, *steps: int, num_requests: int = 1) -> list[int]:
     found = []
     for num_tokens in steps:
-        chosen.prepare(num_tokens)
+        chosen.prepare(num_tokens, num_requests)
         found.append(torch.get_num_threads())
     return found
 
@@ -36,6 +36,21 @@ def test_a_narrow_model_splits_only_large_steps() -> None:
     assert counts(StepThreads(None, 128), 1, 255, 256, 2048, 16) == [1, 1, 4, 4, 1]
     assert counts(StepThreads(None, 1024), 1, 2048) == [4, 4]  # after a small one, too
     assert counts(StepThreads(None, 1024, most=2), 1, 2048) == [2, 2]
+
+
+def test_many_requests_of_a_narrow_model_leave_a_core_to_the_front_end() -> None:
+    narrow, wide, given = StepThreads(None, 128), StepThreads(None, 1024), StepThreads(3, 128)
+    assert counts(narrow, 512, num_requests=16) == [4]  # nobody has asked for it
+    for chosen in (narrow, wide, given):
+        chosen.leaves_a_core = True
+    assert counts(narrow, 16, 512, num_requests=16) == [1, 3]
+    assert counts(narrow, 512, num_requests=15) == [4]
+    assert counts(wide, 512, num_requests=16) == [4]
+    assert counts(given, 512, num_requests=16) == [3]
+    torch.set_num_threads(1)
+    alone = StepThreads(None, 128)
+    alone.leaves_a_core = True
+    assert counts(alone, 512, num_requests=16) == [1]
 
 
 def test_a_number_that_was_given_counts() -> None:

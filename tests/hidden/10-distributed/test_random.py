@@ -481,6 +481,8 @@ class File:
     read = 0
     def get_slice(self, name):
         return self
+    def get_shape(self):
+        return list(tensor.shape)
     def __getitem__(self, index):
         piece = tensor[index]
         File.read += piece.numel()
@@ -527,6 +529,9 @@ view = torch.full((rows[1] - rows[0], columns[1] - columns[0]), 99.0)
 class File:
     def get_slice(self, name):
         return self
+
+    def get_shape(self):
+        return list(tensor.shape)
 
     def __getitem__(self, index):
         asked.append([[cut.start or 0, cut.stop] for cut in index])
@@ -885,16 +890,18 @@ def test_10_10_any_plans(
         """
 from collections import deque
 from concurrent.futures import Future
-from types import SimpleNamespace
+from mini_vllm.core.scheduler_output import CachedRequestData, SchedulerOutput
 from mini_vllm.engine.batch_queue import Batch, step_with_batch_queue
 
+nobody = CachedRequestData([], [], set(), {})
 queue, log, futures, left = deque(), [], [], list(sizes)
 
 def submit():
     number, size = len(futures), left.pop(0)
     futures.append(Future())
     log.append(["submit", number])
-    plan = SimpleNamespace(num_scheduled_tokens={"a": size} if size else {})
+    tokens = {"a": size} if size else {}
+    plan = SchedulerOutput([], nobody, tokens, size, {}, {}, [], set())
     return Batch(plan, futures[-1], [], float(number), 0.0)
 
 def finish(batch):
@@ -929,13 +936,15 @@ def test_10_10_a_plan_that_fails(subject: Any, what: str) -> None:
         """
 from collections import deque
 from concurrent.futures import Future
-from types import SimpleNamespace
+from mini_vllm.core.scheduler_output import CachedRequestData, SchedulerOutput
 from mini_vllm.engine.batch_queue import Batch, step_with_batch_queue
 
+nobody = CachedRequestData([], [], set(), {})
 log, steps = [], []
 
 def make(number):
-    return Batch(SimpleNamespace(num_scheduled_tokens={"a": 1}), Future(), [], number, 0.0)
+    plan = SchedulerOutput([], nobody, {"a": 1}, 1, {}, {}, [], set())
+    return Batch(plan, Future(), [], number, 0.0)
 
 def submit():
     if what == "submit":
@@ -984,8 +993,9 @@ def test_10_10_any_new_tokens(subject: Any, reference: Any, data: Any) -> None:
         names, starts, p.call("builtins:set", resumed), {},
     )  # fmt: skip
     plan = p.new(
-        "types:SimpleNamespace", scheduled_cached_reqs=cached, num_scheduled_tokens=scheduled
-    )
+        "mini_vllm.core.scheduler_output:SchedulerOutput",
+        [], cached, scheduled, sum(scheduled.values()), {}, {}, [], p.call("builtins:set"),
+    )  # fmt: skip
     p.see(p.call("mini_vllm.engine.batch_queue:new_token_ids", plan, requests))
     compare(subject, reference, p)
 

@@ -152,20 +152,29 @@ def test_15_3_who_has_been_written_is_left_alone(subject: Any, success: bool) ->
     assert subject.run(p) == [[True, True, False], None, [key("b")]]
 
 
+SAID = f"""
+from inspect import signature
+from types import SimpleNamespace
+from unittest.mock import Mock
+
+from {KV}remote_kv import RemoteKVCacheManager, TransferState
+from {KV}scheduler import RemoteKVScheduler
+from mini_vllm.request import Request
+
+def said(method, mock):  # by place or by name, behind the request
+    call = mock.call_args
+    return list(signature(method).bind(None, *call.args, **call.kwargs).arguments.values())[2:]
+"""
+
+
 def test_15_6_no_room_for_a_load(subject: Any) -> None:
     """It is refused, and asked with all that the engine's rule needs; nothing else has moved."""
     p = Program()
     names = p.new("builtins:dict")
     p.call(
         "builtins:exec",
-        f"""
-from types import SimpleNamespace
-from unittest.mock import Mock
-
-from {KV}remote_kv import TransferState
-from {KV}scheduler import RemoteKVScheduler
-from mini_vllm.request import Request
-
+        SAID
+        + """
 told, left = [], []
 for whole in (False, True):
     scheduler = RemoteKVScheduler.__new__(RemoteKVScheduler)
@@ -179,7 +188,7 @@ for whole in (False, True):
     request = Request("ada", list(range(9)))
     before = (request.status, request.num_computed_tokens, request.num_cached_tokens)
     answer = scheduler._start_load(None, request, "hits", 4, 3)
-    told.append(manager.allocate_for_load.call_args.args[1:])
+    told.append(said(RemoteKVCacheManager.allocate_for_load, manager.allocate_for_load))
     left.append([
         answer, before == (request.status, request.num_computed_tokens, request.num_cached_tokens),
         sorted(scheduler.transfers.loading), len(scheduler.passed_over),
@@ -202,14 +211,8 @@ def test_15_6_hits_and_what_is_to_come(subject: Any) -> None:
     names = p.new("builtins:dict")
     p.call(
         "builtins:exec",
-        f"""
-from types import SimpleNamespace
-from unittest.mock import Mock
-
-from {KV}remote_kv import TransferState
-from {KV}scheduler import RemoteKVScheduler
-from mini_vllm.request import Request
-
+        SAID
+        + """
 scheduler = RemoteKVScheduler.__new__(RemoteKVScheduler)
 scheduler.kv_cache_manager = SimpleNamespace(allocate_for_load=Mock(return_value="blocks"))
 scheduler.scheduler_config = SimpleNamespace(scheduler_reserve_full_isl=True)
@@ -217,11 +220,12 @@ scheduler.transfers, scheduler.has_started_loads = TransferState(), False
 scheduler._count_cached = Mock()
 others = Request("ben", [1])
 scheduler.passed_over = [others]
-step = SimpleNamespace(token_budget=20, num_scheduled_tokens={{}})
+step = SimpleNamespace(token_budget=20, num_scheduled_tokens={})
 request = Request("ada", list(range(13)))
 answer = scheduler._start_load(step, request, "hits", 8, 4)
 told = [
-    answer, request.num_computed_tokens, list(scheduler._count_cached.call_args.args[1:]),
+    answer, request.num_computed_tokens,
+    said(RemoteKVScheduler._count_cached, scheduler._count_cached),
     request.status.name, sorted(scheduler.transfers.loading),
     [other.request_id for other in scheduler.passed_over], scheduler.has_started_loads,
     step.token_budget, step.num_scheduled_tokens,
@@ -279,6 +283,36 @@ def test_15_10_what_cannot_be_read(subject: Any) -> None:
     p.see([store.get(key("a")), store.get(key("b"))])
     p.see([store.put(key("c"), b"kv"), store.get(key("c"))])
     assert subject.run(p) == [[None, None], [True, b"kv"]]
+
+
+def test_15_10_another_users_file(subject: Any) -> None:
+    """A file that may be read and not be made young is sound; one that is not sound and may not be
+    deleted is none."""
+    p = Program()
+    store, _ = new_store(p)
+    names = p.new("builtins:dict")
+    names.update({"store": store, "key": key("a")})
+    p.call(
+        "builtins:exec",
+        """
+from unittest.mock import patch
+
+store.put(key, b"kv")
+with patch("os.utime", side_effect=PermissionError("not yours")):
+    sound = store.get(key)
+path = store.path_of(key)
+path.write_bytes(path.read_bytes()[:-1])
+with (
+    patch("os.unlink", side_effect=PermissionError("not yours")),
+    patch("os.remove", side_effect=PermissionError("not yours")),
+    patch("pathlib.Path.unlink", side_effect=PermissionError("not yours")),
+):
+    cut_off = store.get(key)
+""",
+        names,
+    )
+    p.see([names["sound"], names["cut_off"]])
+    assert subject.run(p) == [[b"kv", None]]
 
 
 @pytest.mark.parametrize("place", [0, 7, 8, 15, 16, 31])
@@ -541,6 +575,40 @@ left = sorted(table.leases)
     )
     p.see([names["is_refused"], names["left"]])
     assert subject.run(p) == [[hours < 0, ["ada"]]]
+
+
+@pytest.mark.parametrize(
+    ("lease", "deadline", "block_id"),
+    [("lease-0", None, 4), ("the-key", 0.0, 4), ("the-key", None, 9)],
+    ids=["another lease", "too late", "another block"],
+)
+def test_15_13_a_refusal_gives_no_key(
+    subject: Any, lease: str, deadline: float | None, block_id: int
+) -> None:
+    """What refuses a question is sent to whoever asked: it says no name of a lease."""
+    p = Program()
+    names = p.new("builtins:dict")
+    names.update({"lease": lease, "deadline": deadline, "block_id": block_id})
+    p.call(
+        "builtins:exec",
+        f"""
+from {KV}leases import Lease, Leases
+from {KV}wire import Question
+
+table = Leases("north", b"n" * 32, 10.0)
+table.leases["ada"] = Lease("the-key", [4], deadline)
+table.leases["ben"] = Lease("bens-key", [9], None)
+try:
+    table._check(Question("read", "north", "ada", lease, b"n" * 32, [block_id]))
+    said = "nothing was refused"
+except ValueError as error:
+    said = str(error).replace(lease, "")
+leaks = [name for name in ("the-key", "bens-key") if name in said]
+""",
+        names,
+    )
+    p.see([names["said"] == "nothing was refused", names["leaks"]])
+    assert subject.run(p) == [[False, []]]
 
 
 def test_15_13_under_the_lock(subject: Any) -> None:

@@ -143,7 +143,10 @@ def test_a_given_cell_that_fails_with_the_learners_functions_is_told_in_short(
     code = [cell for cell in nbformat.reads(text, as_version=4).cells if cell.cell_type == "code"]
     plot = next(cell for cell in code if 'label="the roof"' in cell.source)
     node = nbformat.v4.new_notebook()
+    check = next(cell for cell in code if cell.source.startswith("check(tokens_computed"))
+    mine = "def tokens_computed(*words):\n    return [][1]"
     node.cells = [code[0], nbformat.v4.new_code_cell(GIVES_NONE), plot]
+    node.cells += [nbformat.v4.new_code_cell(mine), check]
     client = NotebookClient(
         node, timeout=300, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(phase.folder)}},
@@ -153,6 +156,12 @@ def test_a_given_cell_that_fails_with_the_learners_functions_is_told_in_short(
     what, line, whose = error.traceback[0].split("\n")
     assert what.startswith("✗ TypeError: ") and line.startswith("  in line ")
     assert "one of your functions may answer otherwise; `make lab-01` judges them" in whose
+    (error,) = node.cells[4].outputs
+    assert error.traceback == [
+        "✗ IndexError: list index out of range\n"
+        "  in tokens_computed, line 2 of the cell with it: return [][1]\n"
+        "  `%tb` shows the whole traceback"
+    ]
 
 
 GIVES_NONE = """
@@ -209,6 +218,36 @@ def test_what_a_learners_function_raises_is_told_with_its_own_line(
     told = f"failed: ValueError: WAITING (labs/00-orientation/request.py:{line})"
     assert logged.text == f"{told}\n", "the same line three times"
     assert len(own.traceback) > 1, "a mistake in a cell is shown in full"
+
+
+def test_an_experiment_waits_for_its_prediction(tmp_path: Path) -> None:
+    """`Run All` would show what is to be guessed, before anybody has guessed it."""
+    phase = make_course(tmp_path).phase("00")
+    open_guess, shows = (
+        'guess = predict("P1", ..., "How many?")',
+        'print("experiment")\nscore("P1", 7)',
+    )
+    assert notebook_source.experiments(phase) == {shows: "P00.1"}
+    begin = (
+        f"import os, sys; sys.path.insert(0, '{COURSE.root}')\n"
+        f"os.environ |= {{'LABKIT_ROOT': '{tmp_path}', 'LAB': 'labs'}}\n"
+        "from labkit.notebook import predict, score, start\nstart('00')"
+    )
+    node = nbformat.v4.new_notebook()
+    cells = (begin, open_guess, shows, open_guess.replace("...", "7"), shows)
+    node.cells = list(map(nbformat.v4.new_code_cell, cells))
+    resources = {"metadata": {"path": str(tmp_path)}}
+    client = NotebookClient(
+        node, timeout=300, kernel_name="python3", allow_errors=True, resources=resources
+    )
+    client.execute()
+    _, asked, held, _, shown = (cell.outputs for cell in node.cells)
+    (question,), (waits,) = asked, held
+    assert question.traceback == ["○ TODO P00.1: write your guess instead of `...`: How many?"]
+    assert waits.traceback == [
+        "○ TODO P00.1: write your guess in its cell above; then this one measures"
+    ]
+    assert [shown[0].text] == ["experiment\nguess 7, measured 7: exact\n"]
 
 
 # ------------------------------------------------------------------ the first cell
@@ -306,6 +345,14 @@ def test_start_installs_on_colab_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # ---------------------------------------------------------------- predictions
+@pytest.mark.parametrize("slug", SLUGS)
+def test_every_prediction_has_an_experiment_that_waits_for_it(slug: str) -> None:
+    phase = COURSE.phase(slug)
+    asked = [cell.task for cell in notebook_source.read(phase).cells if cell.tag == "predict"]
+    scored = [task for text, task in notebook_source.experiments(phase).items() if "score(" in text]
+    assert scored == asked
+
+
 @pytest.mark.parametrize("slug", SLUGS)
 def test_every_prediction_has_a_reason(slug: str) -> None:
     """In the prediction's own cell, or in the paragraph below the one that scores it."""

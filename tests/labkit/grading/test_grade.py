@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from labkit.course import files
 from labkit.course.console import course
 from labkit.course.manifest import Phase
 from labkit.course.skeleton import skeleton
-from labkit.grading import grade, likeness, result
+from labkit.grading import grade, likeness, result, taken
 from labkit.judge import mistakes, public
 from labkit.judge.public import PhaseResult
 from labkit.sandbox import isolation
@@ -162,6 +163,96 @@ def test_what_cannot_be_taken_is_named_and_nothing_runs(
     assert {group.kind for group in graded.groups} == {kind}
 
 
+def hand_in(phase: Phase, folder: Path, **broken: str | None) -> dict[str, Path]:
+    """The reference's files of a phase, but for those named: another text, or None for no file."""
+    files = {m: folder / phase.lab_file(m).name for m in phase.modules}
+    for module, file in files.items():
+        text = broken.get(file.stem, phase.reference_file(module).read_text(encoding="utf-8"))
+        if text is not None:
+            file.write_text(text, encoding="utf-8")
+    return files
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "problem"),
+    [
+        ("x = 1\ny = (1,\n", "cannot import", "roofline.py: SyntaxError, line 2"),
+        (None, "missing file", "roofline.py is missing: hand it in"),
+    ],
+    ids=["syntax", "missing"],
+)
+def test_a_file_that_cannot_be_taken_costs_its_own_tasks_alone(
+    tmp_path: Path, text: str | None, kind: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    phase = course().phase("01")
+    files = hand_in(phase, tmp_path, roofline=text)
+    judged = grade.judge(phase, files, seed=3, isolate="plain")
+    graded = judged.result
+    lost = {task.id for task in phase.exercises if task.module.endswith("roofline")}
+    assert 0 < len(lost) < len(phase.exercises)
+    assert {g.id: g.kind for g in graded.groups if g.status != "passed"} == dict.fromkeys(
+        lost, kind
+    )
+    assert [group.id for group in graded.groups] == [task.id for task in phase.exercises]
+    assert graded.earned == sum(t.points for t in phase.exercises if t.id not in lost)
+    assert graded.problem.startswith(problem)
+    assert not [flag for flag in graded.flags if "roofline" in flag.where]
+    grade.show(phase, judged, reveal=False)
+    assert capsys.readouterr().out.count(graded.problem) == 1
+
+
+def test_files_that_import_a_broken_one_run_beside_the_references(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who hands in nothing that Python reads gets nothing, whatever the reference would."""
+    phase = course().phase("02")
+    asked: list[tuple[set[str], list[str]]] = []
+
+    def fake(_: Phase, mapping: dict[str, str], __: int, tasks: list[str], **___: Any) -> Any:
+        asked.append((set(mapping), list(tasks)))
+        return PhaseResult(phase, [public.Test(t, f"test_{t}", t, t, "passed") for t in tasks])
+
+    monkeypatch.setattr(grade, "run_hidden", fake)
+    pool = "mini_vllm.core.block_pool"
+    files = hand_in(phase, tmp_path, block_pool="x = (")
+    graded = grade.grade_files(phase, files, seed=1, isolate="plain")
+    kept = [task.id for task in phase.exercises if task.module != pool]
+    assert asked.pop() == (set(phase.modules) - {pool}, kept)
+    assert 0 < graded.earned == sum(phase.exercise(task).points for task in kept)
+
+    nothing = dict.fromkeys((file.stem for file in files.values()), "x = (")
+    files = hand_in(phase, tmp_path, **nothing)
+    graded = grade.grade_files(phase, files, seed=1, isolate="plain")
+    assert (asked, graded.earned, graded.isolation) == ([], 0, "none")
+
+
+def test_a_file_that_nobody_looked_for_is_not_the_references(phase: Phase, tmp_path: Path) -> None:
+    refused = {phase.modules[0]: taken.Problem("missing file", "request.py is a link")}
+    graded = grade.grade_files(phase, {}, seed=1, isolate="plain", refused=refused)
+    assert (graded.problem, graded.earned) == ("request.py is a link", 0)
+    assert {group.kind for group in graded.groups} == {"missing file"}
+
+
+BOMBS = {
+    "brackets": "x = " + "(" * 100_000 + ")" * 100_000,
+    "sum": "x = " + "1+" * 500_000 + "1",
+    "same name": "def f(): pass\n" * 70_000,
+    "comprehension": "x = [" + "a " + "for a in b " * 90_000 + "]",
+}
+"""What Python's parser refuses, or takes half a minute, gigabytes or its own life for."""
+
+
+@pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)
+def test_a_text_that_costs_the_parser_too_much_is_named_and_bounded(
+    phase: Phase, tmp_path: Path, text: str
+) -> None:
+    begin = time.monotonic()
+    graded = grade.grade_files(phase, submit(phase, tmp_path, text), seed=1, isolate="plain")
+    assert graded.problem.startswith("request.py: ") and "several statements" in graded.problem
+    assert (graded.earned, {group.kind for group in graded.groups}) == (0, {"cannot import"})
+    assert time.monotonic() - begin < 60
+
+
 def test_when_pytest_dies_the_running_task_is_lost_and_the_others_go_on(
     phase: Phase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -286,14 +377,19 @@ def test_seeds_are_fresh_and_promised(phase: Phase, tmp_path: Path) -> None:
     assert all(result.commitment(seed.value or 0) == seed.commitment for seed in seeds)
 
 
+def _same(phase: Phase, folder: Path) -> set[str]:
+    """The functions whose trees are the reference's."""
+    return {row[0] for row in likeness.compare(phase, phase.modules[0], folder)["same"]}
+
+
 def test_likeness_looks_at_the_tree_not_at_the_text(phase: Phase, tmp_path: Path) -> None:
     text = phase.reference_file(phase.modules[0]).read_text(encoding="utf-8")
     (tmp_path / "request.py").write_text(text.replace("return ", "return  "), encoding="utf-8")
-    whole = {row[1] for row in likeness.compare(phase, tmp_path)["same"]}
+    whole = _same(phase, tmp_path)
     assert whole == set(phase.holes(phase.modules[0]))
     one = mistakes.load(phase)[0]
     (tmp_path / "request.py").write_text(one.text, encoding="utf-8")
-    assert {row[1] for row in likeness.compare(phase, tmp_path)["same"]} == whole - {one.function}
+    assert _same(phase, tmp_path) == whole - {one.function}
 
 
 @pytest.mark.parametrize(
@@ -315,16 +411,15 @@ def test_a_long_right_function_is_compared_and_not_refused(
     body = "        return RequestStatus.WAITING < status"
     assert text.count(body) == 1
     (tmp_path / "request.py").write_text(text.replace(body, f"        {statement}\n{body}"))
-    found = likeness.compare(phase, tmp_path)
-    assert found["broken"] == {}
-    assert "RequestStatus.is_blocked" not in {row[1] for row in found["same"]}
+    assert likeness.compare(phase, phase.modules[0], tmp_path)["broken"] == ""
+    assert "RequestStatus.is_blocked" not in _same(phase, tmp_path)
 
 
 def test_variables_that_steer_pytest_do_not_reach_it(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("PYTEST_ADDOPTS", "PYTEST_PLUGINS", "PYTHONSTARTUP", "HYPOTHESIS_PROFILE"):
         monkeypatch.setenv(name, "anything")
-    assert not [name for name in grade._clean() if name.startswith(("PYTEST_", "HYPOTHESIS_"))]
-    assert grade._clean()["PYTHONSAFEPATH"] == "1"
+    assert not [name for name in taken.clean() if name.startswith(("PYTEST_", "HYPOTHESIS_"))]
+    assert taken.clean()["PYTHONSAFEPATH"] == "1"
 
 
 def test_a_planned_phase_says_what_is_coming(tmp_path: Path) -> None:
@@ -352,8 +447,11 @@ def test_a_test_belongs_to_a_task() -> None:
         ("x = 1\n\ny = " + "9" * 5000, "line 3 holds a number of more digits than Python reads"),
         ("x = " + "(" * 300 + ")" * 300, "line 1 nests too deeply"),
         ("x = " + "-" * 100_000 + "1", "it nests too deeply"),
-        ("x = 1\nsecret secret\n", "SyntaxError, line 2"),
-        ("x = 1\nreturn 2\n", "SyntaxError, line 2"),
+        ("x = 1\nsecret secret\n", "SyntaxError, line 2: invalid syntax; mend that line"),
+        ("x = 1\nreturn 2\n", "SyntaxError, line 2: 'return' outside function; mend that line"),
+        ("x = 1\ny = (\n", "SyntaxError, line 2: '(' was never closed; mend that line"),
+        ("def f(secret, secret):\n    pass\n", "SyntaxError, line 1; mend that line"),
+        ("# nothing\n\n", "it is empty: hand in the file that you have written"),
         ("# encoding: klingon\n", "line 1 declares the encoding 'klingon'"),
         ("x = 1\f\n#\n# encoding: the tokens\nsecret\f secret\n", "SyntaxError, line 4"),
     ],
@@ -366,6 +464,9 @@ def test_a_test_belongs_to_a_task() -> None:
         "minus",
         "usual",
         "tree",
+        "open",
+        "name",
+        "empty",
         "coding",
         "form-feed",
     ],

@@ -78,6 +78,8 @@ def test_a_name_that_is_there_twice_is_not_guessed(phase: Phase, tmp_path: Path)
         (["scheduler - Copy.py"], "not scheduler - Copy.py"),
         (["scheduler.py "], "not scheduler.py "),
         (["scheduler.py.txt"], "not scheduler.py.txt"),
+        (["scheduler.ipynb"], "not scheduler.ipynb"),
+        (["__pycache__/scheduler.cpython-311.pyc"], ""),
         (["homework.zip"], "not homework.zip"),
         (["sched\nuler.py"], "not sched\\nuler.py"),
         (["scheduler.py\x1b[31m"], ""),
@@ -90,7 +92,8 @@ def test_a_file_that_may_have_been_meant_is_named(
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x = 1\n", encoding="utf-8")
-    problem = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
+    problems = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
+    problem = problems.get("mini_vllm.core.scheduler")
     assert (problem is None) if not said else (problem is not None and said in problem.text)
 
 
@@ -110,13 +113,14 @@ def test_of_a_hand_in_with_too_many_files_those_in_their_place_count(
     monkeypatch.setattr(submission, "_all_below", counted)
     hand_in(tmp_path, {f"data/{n}.txt": "" for n in range(200)} | {"labs/03-scheduler/x": ""})
     files = submission.find_files(phase, tmp_path)
-    problem = submission.check_files(tmp_path, files)
-    assert problem is not None and "is missing among the first 50 files" in problem.text
+    problems = submission.check_files(tmp_path, files)
+    assert len(problems) == 2
+    assert all("is missing among the first 50 files" in p.text for p in problems.values())
     assert len(looked) <= 2 * 50
     for name in ("scheduler.py", "request_queue.py"):
         (tmp_path / "labs/03-scheduler" / name).write_text("x = 1\n")
     assert set(found(phase, tmp_path)) == {"scheduler.py", "request_queue.py"}
-    assert submission.check_files(tmp_path, submission.find_files(phase, tmp_path)) is None
+    assert submission.check_files(tmp_path, submission.find_files(phase, tmp_path)) == {}
 
 
 def test_folders_deeper_than_the_stack_do_not_end_the_search(phase: Phase, tmp_path: Path) -> None:
@@ -137,10 +141,9 @@ def test_a_link_is_refused(phase: Phase, tmp_path: Path) -> None:
     hand_in(tmp_path, {"request_queue.py": ""})
     target = phase.reference_file("mini_vllm.core.scheduler")
     (tmp_path / "scheduler.py").symlink_to(target)
-    problem = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
-    assert problem == submission.Problem(
-        "missing file", "scheduler.py is a link; hand in the file itself"
-    )
+    said = submission.Problem("missing file", "scheduler.py is a link; hand in the file itself")
+    problems = submission.check_files(tmp_path, submission.find_files(phase, tmp_path))
+    assert problems == {"mini_vllm.core.scheduler": said}
 
 
 def test_a_linked_folder_is_refused(phase: Phase, tmp_path: Path) -> None:
@@ -148,15 +151,15 @@ def test_a_linked_folder_is_refused(phase: Phase, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "03-scheduler").symlink_to(outside)
-    problem = submission.check_files(mine, submission.find_files(phase, mine))
-    assert problem is not None
-    assert "is a link" in problem.text
+    problems = submission.check_files(mine, submission.find_files(phase, mine))
+    assert len(problems) == 2 and all("is a link" in p.text for p in problems.values())
 
 
 def test_a_refused_submission_has_a_whole_result(phase: Phase, tmp_path: Path) -> None:
-    hand_in(tmp_path, {"request_queue.py": ""})
+    hand_in(tmp_path, {"request_queue.py": "def (:"})
     (tmp_path / "scheduler.py").symlink_to(phase.reference_file("mini_vllm.core.scheduler"))
     result = submission.grade_folder(phase, tmp_path, seed=7)
+    assert "scheduler.py is a link" in result.problem and "request_queue.py: " in result.problem
     assert [group.id for group in result.groups] == [task.id for task in phase.exercises]
     assert (result.earned, result.isolation, result.status) == (0, "none", "graded")
     assert result.points == sum(task.points for task in phase.exercises)
@@ -170,7 +173,10 @@ def test_what_can_run_goes_to_the_grader(
     hand_in(tmp_path, {"scheduler.py": "x = 1\n", "request_queue.py": "y = 1\n"})
     seen: list[tuple[Mapping[str, Path], int, str]] = []
 
-    def grader(phase: Phase, files: Mapping[str, Path], seed: int, isolate: str) -> GradeResult:
+    def grader(
+        phase: Phase, files: Mapping[str, Path], seed: int, isolate: str, refused: object
+    ) -> GradeResult:
+        assert refused == {}
         seen.append((files, seed, isolate))
         refused = submission.refuse(phase, files, seed, submission.Problem("crash", ""))
         return replace(refused, isolation="plain")
@@ -191,6 +197,5 @@ def test_a_link_to_itself_and_a_huge_file_are_named_at_once(tmp_path: Path) -> N
         file.truncate(20 << 30)
     begin = time.process_time()
     assert hash_submission({"loop.py": loop, "huge.py": sparse}) == {"loop.py": "", "huge.py": ""}
-    problem = submission.check_files(tmp_path, {"m": loop})
-    assert problem is not None and "is a link" in problem.text
+    assert "is a link" in submission.check_files(tmp_path, {"m": loop})["m"].text
     assert time.process_time() - begin < 5

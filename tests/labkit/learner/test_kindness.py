@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout
 from fractions import Fraction
@@ -142,9 +143,38 @@ def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
     assert "SyntaxError" not in text
     with pytest.raises(source.UnresolvedMerge, match="line 10 holds an unresolved merge"):
         source.functions(lab(toy).read_text())
-    assert likeness.compare(toy.phase("0"), lab(toy).parent)["broken"] == {
-        "fifo.py": "line 10 holds an unresolved merge"
-    }
+    found = likeness.compare(toy.phase("0"), "toy.fifo", lab(toy).parent)
+    assert found["broken"].startswith("line 10 holds an unresolved merge")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("x = " + "(" * 100_000 + ")" * 100_000, "too many nested parentheses"),
+        ("x = " + "1+" * 5_000_000 + "1", "costs Python too much to read"),
+        ("x = " + "-" * 1_000_000 + "1", "nested too deeply"),
+        ("a\n" * 5_000_000, "costs Python too much to read"),
+        ("def f(): pass\n" * 70_000, "costs Python too much to read"),
+        ("x = [" + "a " + "for a in b " * 90_000 + "]", "costs Python too much to read"),
+        (
+            "".join(f"{' ' * n}try: 1\n{' ' * n}finally:\n" for n in range(19)) + " " * 19 + "1",
+            "costs Python too much to read",
+        ),
+    ],
+    ids=["brackets", "sum", "minus", "10 MB", "one name", "comprehension", "finally"],
+)
+def test_a_text_that_costs_the_parser_too_much_is_named_and_bounded(
+    toy: Course, text: str, said: str
+) -> None:
+    """Ten thousand functions of one name take half a minute, `finally` in `finally` a gigabyte."""
+    solve(toy)
+    lab(toy).write_text(f"{lab(toy).read_text()}\n\n{text}\n")
+    begin = time.monotonic()
+    shown, green = screen(toy)
+    assert not green
+    says(shown, "labs/00-toy/fifo.py", said, "next: ", "make lab-00")
+    assert max(map(len, shown.splitlines())) < 400, "the file's own line"
+    assert time.monotonic() - begin < 60
 
 
 @pytest.mark.parametrize(
@@ -704,15 +734,16 @@ def test_progress_that_cannot_be_read_is_not_written_over(
     assert State(toy.root).get("hints", "00.1") == 3
 
 
+@pytest.mark.parametrize("text", ['{"hints": {"00.1": 3', "[" * 100_000], ids=["cut", "nested"])
 def test_damaged_progress_is_kept_beside_the_new(
-    toy: Course, capsys: pytest.CaptureFixture[str]
+    toy: Course, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     path = toy.root / ".labkit/state.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text('{"hints": {"00.1": 3')
+    path.write_text(text)
     State(toy.root).put("hints", "00.2", 1)
     says(capsys.readouterr().out, "state.json was damaged", "it is in .labkit/state.damaged")
-    assert path.with_suffix(".damaged").read_text() == '{"hints": {"00.1": 3'
+    assert path.with_suffix(".damaged").read_text() == text
     assert State(toy.root).get("hints", "00.2") == 1
 
 
@@ -940,13 +971,14 @@ def test_an_answer_may_be_numpys() -> None:
             check(wrong, 3)
 
 
+@pytest.mark.parametrize("text", ['{"cells": [1]}', "[" * 100_000], ids=["number", "nested"])
 @pytest.mark.parametrize("written", [True, False])
 def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(
-    toy: Course, written: bool
+    toy: Course, written: bool, text: str
 ) -> None:
     if written:
         solve(toy)
-    (toy.root / "labs/00-toy/lab.ipynb").write_text('{"cells": [1]}')
+    (toy.root / "labs/00-toy/lab.ipynb").write_text(text)
     says(
         screen(toy)[0], "labs/00-toy/lab.ipynb cannot be read as a notebook", "reset 00 --notebook"
     )

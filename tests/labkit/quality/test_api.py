@@ -59,7 +59,8 @@ def test_no_reason_is_left_over() -> None:
     """What is there has no reason to be refused, and what differs is there."""
     ours, theirs = api.our_names(), api.saved_names()
     everything = set().union(*ours.values())
-    both = {*ALIASES, "disable_log_stats"}  # of LLM; the command line drops the latter
+    # The command line drops the one, and LLM refuses the other.
+    both = {*ALIASES, "disable_log_stats", "stream_interval"}
     assert not {*IGNORED, *REFUSED} & (ours["arguments"] - both)
     assert set(DIFFERS) <= everything
     assert set(ALIASES.values()) <= everything

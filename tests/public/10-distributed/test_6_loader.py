@@ -47,6 +47,9 @@ class OneFile:
     def get_slice(self, name: str) -> OneFile:
         return self
 
+    def get_shape(self) -> list[int]:
+        return list(self.tensor.shape)
+
     def __getitem__(self, index: Any) -> Tensor:
         self.read.append(index)
         return self.tensor[index]

@@ -24,9 +24,12 @@ def words(*rows: list[int], width: int = 1) -> Tensor:
 
 def run(logits: Tensor, bitmask: Tensor, indices: list[int]) -> list[list[object]]:
     """The logits afterwards, with "out" for -inf."""
-    APPLY_TOKEN_BITMASK.run(
-        logits=logits, bitmask=bitmask, indices=torch.tensor(indices, dtype=torch.int32)
-    )
+    from labkit.kernels.watch.shims import interpreting  # Triton's own makes no bfloat16 constant
+
+    with interpreting():
+        APPLY_TOKEN_BITMASK.run(
+            logits=logits, bitmask=bitmask, indices=torch.tensor(indices, dtype=torch.int32)
+        )
     return [[OUT if x == -torch.inf else x for x in row] for row in logits.tolist()]
 
 

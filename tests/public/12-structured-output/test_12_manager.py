@@ -11,8 +11,10 @@ import numpy as np
 
 from labkit.testing import expect
 from mini_vllm.config import StructuredOutputsConfig
+from mini_vllm.sampling_params import StructuredOutputsParams
 from mini_vllm.structured_output.manager import StructuredOutputManager
 from mini_vllm.structured_output.native import NativeGrammar
+from mini_vllm.structured_output.request import StructuredOutputRequest
 from mini_vllm.structured_output.token_index import TokenTable
 
 OPEN = -1
@@ -68,7 +70,9 @@ def manager() -> StructuredOutputManager:
 
 
 def request(grammar: Any = None, future: Any = None) -> Any:
-    constraint = SimpleNamespace(grammar=grammar, future=future)
+    constraint = StructuredOutputRequest(
+        StructuredOutputsParams(regex="abc"), future=future, _grammar=grammar
+    )
     params = SimpleNamespace(ignore_eos=False, min_tokens=0)
     return SimpleNamespace(request_id="r", structured_output_request=constraint, stop_token_ids=(),
                            num_output_tokens=0, sampling_params=params)  # fmt: skip

@@ -42,7 +42,7 @@ class BlockStore:
             else:
                 path.unlink(missing_ok=True)
         except OSError:
-            return None
+            return payload
         return payload
 
     def evict(self):

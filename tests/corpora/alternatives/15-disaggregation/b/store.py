@@ -37,7 +37,7 @@ class BlockStore:
             else:
                 os.utime(path, None)
         except OSError:
-            payload = None
+            pass
         return payload
 
     def evict(self):

@@ -1,0 +1,65 @@
+"""Whether Python gets through a learner's files at all, before this process reads them.
+
+A few hundred bytes can cost Python's parser or compiler minutes, gigabytes or its life: `finally`
+within `finally`, or one name for ten thousand functions. So a child under limits goes first:
+`python -m labkit.judge.readable FILE…` prints a line for each file that it has come through.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from functools import lru_cache
+from pathlib import Path
+
+from labkit.course import source
+from labkit.course.files import read_python
+from labkit.course.manifest import Phase
+from labkit.inside import child
+from labkit.process import overlay
+
+LIMITS = child.Limits(seconds=20, memory_mb=1024, cpu_seconds=10)
+"""For all files of a phase. The largest of the course needs 0.1 s and 20 MB."""
+MOST_MB = 512
+"""What a file may need on the way: this process has to go it, too."""
+
+
+def too_much(phase: Phase) -> Path | None:
+    """The first file of a phase that costs Python too much to read."""
+    paths = [phase.lab_file(module) for module in phase.modules]
+    there = [path for path in paths if path.is_file()]
+    stamps = [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in there]
+    return _first_that_ends_it(phase.root, tuple(stamps))
+
+
+@lru_cache(maxsize=8)
+def _first_that_ends_it(root: Path, files: tuple[tuple[Path, int, int], ...]) -> Path | None:
+    """Kept, since one screen asks several times about files that have not changed."""
+    words = ["-m", "labkit.judge.readable", *(str(path) for path, _, _ in files)]
+    done = child.run(words, overlay.environment(root, {}), LIMITS)
+    return None if done.code == 0 else files[len(done.stdout.splitlines())][0]
+
+
+def main(paths: list[str]) -> None:
+    """Read each file as the screens do; end with code 1 at one that has needed too much memory."""
+    for path in paths:
+        with contextlib.suppress(OSError, SyntaxError, ValueError):
+            text = read_python(Path(path))
+            source.functions(text)
+            source.compiled(text)
+        if _peak_mb() > MOST_MB:
+            sys.exit(1)
+        print(path, flush=True)
+
+
+def _peak_mb() -> int:
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    unit = 1 << 20 if sys.platform == "darwin" else 1 << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // unit
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
