@@ -248,7 +248,7 @@ def uneven(paged: Pages, problem: dict[str, Any]) -> None:
 
 
 def faint(paged: Pages, problem: dict[str, Any]) -> None:
-    """Five keys, the first in every second request and else the last, outweigh each other e^12
+    """Five keys, the first in every second request and else the last, outweigh each other e^20
     times, whose values are as much larger: who leaves out what weighs little has nothing left.
     """
     problem["query"].zero_()[..., 0] = 1 / problem["scale"]
@@ -256,8 +256,8 @@ def faint(paged: Pages, problem: dict[str, Any]) -> None:
         for position in range(length):
             place = paged.place(row, position)
             is_loud = position >= length - 5 if row % 2 else position < 5
-            paged.key[place][:, 0] = 0.0 if is_loud else -12.0
-            paged.value[place] *= 1 if is_loud else math.exp(12)
+            paged.key[place][:, 0] = 0.0 if is_loud else -20.0
+            paged.value[place] *= 1 if is_loud else math.exp(20)
 
 
 def vast(paged: Pages, problem: dict[str, Any]) -> None:

@@ -531,8 +531,8 @@ def faint(paged: BytePages, query: Tensor) -> None:
         key, value = paged.draw.normal(2, length, *paged.heads)
         place = torch.arange(length)
         is_loud = (place >= length - 5 if row % 2 else place < 5)[:, None]
-        key[..., 0] = torch.where(is_loud, 0.0, -12.0)
-        paged.put(row, key, value * torch.where(is_loud, 1.0, math.exp(12))[..., None])
+        key[..., 0] = torch.where(is_loud, 0.0, -20.0)
+        paged.put(row, key, value * torch.where(is_loud, 1.0, math.exp(20))[..., None])
 
 
 def vast(paged: BytePages, query: Tensor) -> None:
@@ -719,6 +719,8 @@ PAGED_DECODE_INT8 = (
          decode([256], 4, 1, 64, 16), graded=True),
     Case("nan", "NaN in a query", "float32", decode([40, 9], 2, 2, 32, 16, change=spoilt)),
     Case("faint", "keys with hardly any weight, and large values", "float32",
+         decode([300, 210], 2, 2, 32, 16, change=faint)),
+    Case("faint-bf16", "keys with hardly any weight, and large values", "bfloat16",
          decode([300, 210], 2, 2, 32, 16, change=faint)),
     Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
          decode([70, 9], 2, 2, 64, 16, change=vast)),

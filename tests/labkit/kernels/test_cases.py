@@ -16,6 +16,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from labkit.kernels import cases
 from labkit.kernels.cases import SPECS, build, cases_of, find_case
 from labkit.kernels.cases.draw import Case, Draw, lazy_zeros
+from labkit.kernels.cases.mixed import covering
 from labkit.kernels.cases.pages import IMPOSSIBLE_BLOCK
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict import oracles, tolerances
@@ -222,6 +223,20 @@ def ways(spec: str, case: Case) -> dict[str, str]:
             apart = problem[name].stride(0) != problem[name][0].numel()
             found[name] = "a slice" if apart else "contiguous"
     return {name: f"{name}: {way}" for name, way in found.items()}
+
+
+def test_any_two_values_meet_in_few_choices() -> None:
+    values = {
+        "dtype": ("a", "b", "c"),
+        "size": ("1", "2", "3", "4"),
+        "far": ("", "far"),
+        "eps": ("x",),
+    }
+    choices = covering(values)
+    met = {pair for choice in choices for pair in combinations(choice.items(), 2)}
+    every = [[(name, value) for value in values[name]] for name in values]
+    assert met == {pair for two in combinations(every, 2) for pair in product(*two)}
+    assert len(choices) == 3 * 4  # no fewer can do
 
 
 @pytest.mark.parametrize("spec", SPECS)
