@@ -248,16 +248,16 @@ def uneven(paged: Pages, problem: dict[str, Any]) -> None:
 
 
 def faint(paged: Pages, problem: dict[str, Any]) -> None:
-    """Five keys, the first in every second request and else the last, outweigh each other e^20
-    times, whose values are as much larger: who leaves out what weighs little has nothing left.
+    """Five keys, the first in every second request and else the last, have e^12 times the weight of
+    any other, of which there are many: who leaves out what weighs little leaves out too much.
     """
     problem["query"].zero_()[..., 0] = 1 / problem["scale"]
     for row, length in enumerate(paged.seq_lens):
         for position in range(length):
             place = paged.place(row, position)
             is_loud = position >= length - 5 if row % 2 else position < 5
-            paged.key[place][:, 0] = 0.0 if is_loud else -20.0
-            paged.value[place] *= 1 if is_loud else math.exp(20)
+            paged.key[place][:, 0] = 0.0 if is_loud else -12.0
+            paged.value[place] += 0 if is_loud else 3
 
 
 def vast(paged: Pages, problem: dict[str, Any]) -> None:
@@ -320,10 +320,8 @@ def loud_key(paged: Pages, problem: dict[str, Any]) -> None:
 
 
 def spoilt(paged: Pages, problem: dict[str, Any]) -> None:
-    """NaN in one number of a value that all of the first request's tokens see, and in the first
-    head of the last query."""
+    """NaN in one number of a value that all of the first request's tokens see."""
     paged.value[paged.place(0, 1)][0, 1] = torch.nan
-    problem["query"][-1, 0, 2] = torch.nan
 
 
 def far_queries(paged: Pages, problem: dict[str, Any]) -> None:

@@ -258,7 +258,9 @@ BOUNDED = {
 CLEAN = {
     "per_token_quant_int8": ("x",),  # NaN as a whole number is anything
     "rejection_random_sample": ("target_probs", "draft_probs", "uniform_probs"),
-    **{spec: ("key_cache",) for spec in ATTENTION},  # a query of NaN has scores of NaN, too
+    "reduce_splits": ("lse",),  # of a mass, or of a score, that is NaN a kernel may say: no mass
+    "paged_decode_int8": ("query",),
+    **{spec: ("query", "key_cache") for spec in ATTENTION},
 }
 """What holds no NaN that a kernel may read."""
 

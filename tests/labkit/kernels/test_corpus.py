@@ -615,11 +615,6 @@ SPOILED = [
     ),
     ("rope", "nan-angle", "    tl.store(first_ptr", "tl.where(cos == cos, cos, 0.0)", "cos"),
     ("rope", "nan-angle", "    tl.store(first_ptr", "tl.where(sin == sin, sin, 0.0)", "sin"),
-    ("reduce_splits", "nan", "    largest = tl.max(lse", "tl.where(lse == lse, lse, 0.0)", "lse"),
-    *(
-        (spec, "nan", "    row_sum = tl.zeros(", "tl.where(query == query, query, 0.0)", "query")
-        for spec in ("paged_decode", "split_decode", "paged_prefill", "paged_decode_int8")
-    ),
     ("lora_expand", "nan", "        tl.store(y_ptr", "tl.where(y == y, y, 0.0)", "y"),
     (
         "lora_expand",
