@@ -90,7 +90,8 @@ class NativeGrammar(StructuredOutputGrammar):
 
     def fill_bitmask(self, bitmask: Any, batch_index: int) -> None:
         """Write the packed row of this state: its tokens, and the stop tokens where the text may
-        end. After the end no token may follow.
+        end. After the end no token may follow. A stop token beyond the row, which the model
+        cannot sample, has no bit and is passed over.
 
         Raises:
             ValueError: if the text cannot end, and no token of the vocabulary can go on.

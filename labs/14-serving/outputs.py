@@ -101,7 +101,8 @@ class RequestOutput:
         prompt: the prompt as text, if it came as text.
         prompt_token_ids: the prompt as tokens.
         prompt_logprobs: per prompt token the candidates by token id; None for the first.
-        outputs: the completions, in order of their index.
+        outputs: the completions. A whole answer has all of them in order of their index; what comes
+            of a stream has those with news, in the order in which they came.
         finished: whether all of them have ended.
         num_cached_tokens: prompt tokens whose KV the prefix cache, or a KV connector, supplied.
         error: why the request failed; None if it did not. The other requests of a batch are
@@ -127,7 +128,7 @@ class RequestOutput:
         """Merge a later output of the same request into this one, which nobody has read yet.
 
         Completions are matched by their ``index``, not by their place: with ``n > 1`` a step may
-        bring any of them. One that is not here yet is appended.
+        bring any of them. One that is not here yet is appended, whatever its index.
 
         Of the whole: what was finished stays finished, ``num_cached_tokens`` does not shrink, and
         of error, ``kv_transfer_params`` and ``prompt_logprobs`` the first that was said stays.

@@ -138,7 +138,8 @@ class IterationStats:
 
         Queue time runs from ``queued`` to ``scheduled``, prefill from there to the first token,
         decode from there to the last; inference is prefill and decode together. A request that
-        never got a token has none of them.
+        never got a token, or of which the engine has not said when it was scheduled, has none of
+        them.
 
         Source: vllm/v1/metrics/stats.py#L426-L480 (IterationStats.update_from_finished_request)
         @ v0.22.1

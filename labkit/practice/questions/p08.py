@@ -52,7 +52,8 @@ def expected(rng: Random) -> Question:
         " many tokens does a step bring on average, to two digits?",
         engine,
         lambda: (1 - acceptance ** (k + 1)) / (1 - acceptance),
-        "1 + a + a^2 + … + a^k: the target's own token, and each draft if it and all before it stand.",
+        "The target's own token, and each draft if it and all before it stand: "
+        + " + ".join(f"{acceptance**j:.3g}" for j in range(k + 1)),
         tolerance=0.01,
     )
 

@@ -29,7 +29,8 @@ def kv_head(rng: Random) -> Question:
         " (from 0)",
         engine,
         by_hand,
-        "The one that its first query head looks at: query heads of one KV head are neighbours.",
+        f"Its first query head is {rank * heads // p}, and {heads // kv_heads} neighbouring query heads"
+        " look at each KV head.",
     )
 
 
@@ -52,7 +53,8 @@ def stage(rng: Random) -> Question:
         f"{layers} layers, {size} stages. How many layers has stage {rank}? (from 0)",
         engine,
         by_hand,
-        "All the same; what is left over goes one each from the second-last stage backwards.",
+        f"{layers // size} each, and {layers % size} left over: one each from the second-last stage"
+        " backwards.",
     )
 
 
@@ -74,7 +76,8 @@ def message(rng: Random) -> Question:
         f" {speed} GB/s. How many µs?",
         engine,
         by_hand,
-        "2 (p - 1) messages, each of a p-th of the bytes.",
+        f"{2 * (p - 1)} messages of {kib * 1024 // p:,} bytes, {alpha} µs and"
+        f" {kib * 1024 / p / (speed * 1e3):.3g} µs each.",
         tolerance=0.02,
     )
 
@@ -90,8 +93,9 @@ def routed(rng: Random) -> Question:
             router.set_counts(number, waiting, running)
         return float(router.get_core_engine_for_request("r"))
 
+    scores = [4 * waiting + running for waiting, running in counts]
+
     def by_hand() -> float:
-        scores = [4 * waiting + running for waiting, running in counts]
         return float(scores.index(min(scores)))
 
     told = ", ".join(f"{waiting} and {running}" for waiting, running in counts)
@@ -99,7 +103,8 @@ def routed(rng: Random) -> Question:
         f"A new router. Engines 0, 1, 2 have waiting and running: {told}. Who gets the request?",
         engine,
         by_hand,
-        "The smallest 4 * waiting + running; of equals the first, as nobody had a turn yet.",
+        f"The smallest 4 * waiting + running of {scores}; of equals the first, as nobody had a turn"
+        " yet.",
     )
 
 

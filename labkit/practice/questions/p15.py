@@ -22,19 +22,22 @@ def break_even(rng: Random) -> Question:
         gain = 1 / rate - size / speed
         return fixed / 1000 / gain if gain > 0 else -1.0
 
+    computed, carried = 1e3 / rate, 1e3 * size / speed
     return Question(
         f"{size} bytes a token, {rate} tokens computed a second, a link of {speed / 1e6:g} MB/s,"
-        f" {fixed} ms a trip: from how many tokens on is carrying faster? (-1: never)",
+        f" {fixed} ms a trip: from how many tokens on is carrying faster? (a fraction, within a"
+        " hundredth of it; -1: never)",
         engine,
         by_hand,
-        "fixed / (1 / rate - bytes / bandwidth); never, if the link carries no faster.",
+        f"A token takes {computed:g} ms to compute and {carried:g} ms to carry. The difference has to"
+        f" pay for a trip of {fixed} ms; if there is none, it never does.",
         tolerance=0.01,
     )
 
 
 def rewound(rng: Random) -> Question:
     computed, this_step = rng.randint(9, 24), rng.randint(0, 8)
-    table = rng.sample(range(1, 20), 6)
+    table = rng.sample(range(1, 20), math.ceil(computed / 4))
     lost = sorted(rng.sample(table, 2))
 
     def engine() -> float:
@@ -58,7 +61,9 @@ def rewound(rng: Random) -> Question:
         " it need not go back)",
         engine,
         by_hand,
-        "What lies before the first lost block; but blocks of this step's tokens do not count.",
+        f"Before this step {computed - this_step} tokens were computed, in blocks"
+        f" {table[: math.ceil((computed - this_step) / 4)]}. Sound is what lies before the first lost one"
+        " of these; none of them lost, and it need not go back.",
     )
 
 
@@ -72,15 +77,15 @@ def routed(rng: Random) -> Question:
         return float(choose_worker(scores, queued, 100, 16))
 
     def by_hand() -> float:
-        costs = [q + 100 - 16 * s for s, q in zip(scores, queued, strict=True)]
         return float(costs.index(min(costs)))
 
+    costs = [q + 100 - 16 * s for s, q in zip(scores, queued, strict=True)]
     return Question(
         f"A prompt of 100 tokens, blocks of 16. Workers 0, 1, 2 have {scores} of its blocks and"
         f" {queued} tokens queued. Which one gets it?",
         engine,
         by_hand,
-        "The smallest of queued + 100 - 16 * blocks; of equals the first.",
+        f"The smallest of queued + 100 - 16 * blocks, which are {costs}; of equals the first.",
     )
 
 

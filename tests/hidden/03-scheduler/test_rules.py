@@ -1226,22 +1226,27 @@ TIMES = (0.25, 0.5, 0.75, 3.0, 5000.5, 1.7e9, 1.7e9 + 0.25)
 
 @pytest.mark.parametrize("kind", ["FCFSRequestQueue", "PriorityRequestQueue"])
 def test_03_1_long_lines(subject: Any, kind: str) -> None:
-    """Fifty wait, of three priorities, many of them equals; twenty go; the others have their turn
-    one after the other."""
+    """Four hundred wait, of three priorities, many of them equals; 170 go and are put back; then
+    all have their turn one after the other."""
     p = Program()
     queue = p.new(f"mini_vllm.core.request_queue:{kind}")
-    keys = [(i * 3 % 5 % 3 - 1, TIMES[i * 4 % 7], f"r{i * 29 % 50:02}") for i in range(50)]
+    keys = [(i * 3 % 5 % 3 - 1, TIMES[i * 4 % 7], f"r{i * 29 % 400:03}") for i in range(400)]
     made = [request(p, name, 1, priority, arrival=time) for priority, time, name in keys]
     for r in made:
         queue.add_request(r)
     p.see_each(queue, "request_id")
-    queue.remove_requests(made[3:43:2])
+    queue.remove_requests(made[3:343:2])
     p.see_each(queue, "request_id")
-    line = sorted(keys) if kind == "PriorityRequestQueue" else keys
-    left = [name for *_, name in line if name not in {name for *_, name in keys[3:43:2]}]
-    for _ in left:
+    queue.prepend_requests(made[3:343:2])
+    for _ in keys:
         p.see(queue.pop_request().request_id)
-    assert subject.run(p) == [[name for *_, name in line], left, *left]
+    gone, by_key = keys[3:343:2], kind == "PriorityRequestQueue"
+    line = sorted(keys) if by_key else keys
+    left = [key for key in line if key not in gone]
+    again = line if by_key else [*reversed(gone), *left]
+    first, second, *turns = subject.run(p)
+    assert [first, second] == [[name for *_, name in keys] for keys in (line, left)]
+    assert turns == [name for *_, name in again]
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])

@@ -24,6 +24,14 @@ def test_change_1_any_partition(seed: int, monkeypatch: pytest.MonkeyPatch) -> N
         get_pp_indices(sum(sizes), 0, len(sizes) + 1)
 
 
+@pytest.mark.parametrize("value", ["9,-2,5", "-1,6,7", "6,7,-1"])
+def test_change_1_nothing_below_zero(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NAME, value)
+    for rank in range(3):
+        with pytest.raises(ValueError, match=NAME):
+            get_pp_indices(12, rank, 3)
+
+
 @pytest.mark.parametrize("value", ["", None])
 def test_change_1_as_before(value: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(NAME, raising=False)

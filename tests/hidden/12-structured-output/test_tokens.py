@@ -322,6 +322,20 @@ def test_12_8_a_mask_of_several_words(subject: Any, may_end: bool) -> None:
     assert subject.run(p) == [[0, 0, 2 + 4 * may_end], may_end, after]
 
 
+@pytest.mark.parametrize("end", [96, 70_000])
+def test_12_8_an_end_beyond_the_row(subject: Any, end: int) -> None:
+    """Of 70 tokens, 65 may come next and 66 is an end. The other end has no bit in three words."""
+    p = Program()
+    legal = p.call("numpy:array", pack([t == 65 for t in range(70)]), dtype=p.name("numpy:int32"))
+    row = p.call("functools:partial", p.name("operator:getitem"), [legal])
+    walk = automaton(p, [[DEAD, DEAD, DEAD]], [True])
+    grammar = p.new(NATIVE, namespace(p, automaton=walk, row=row), [66, end])
+    words = p.call("numpy:full", [1, 3], -1, dtype=p.name("numpy:int32"))
+    grammar.fill_bitmask(words, 0)
+    p.see(words[0].tolist())
+    assert subject.run(p) == [[0, 0, 2 + 4]]
+
+
 @many
 @given(data=st.data())
 def test_12_8_random_stories(subject: Any, data: st.DataObject) -> None:

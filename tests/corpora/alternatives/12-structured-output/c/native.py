@@ -44,6 +44,6 @@ class NativeGrammar:
             return
         row[:] = self.index.row(self.state)
         if self.index.automaton.is_accepting(self.state):
-            set_bits(row, list(self.stop_token_ids))
+            set_bits(row, [t for t in self.stop_token_ids if t // 32 < len(row)])
         elif not row.any():
             raise ValueError("no token of the vocabulary can go on, and the text cannot end here")
