@@ -159,7 +159,7 @@ def _show_in_one_line(mine: bool) -> None:
         if not line and (place := _in_labs(error)):
             line = _of_a_lab(error, *place)
         elif not line and mine and cells.text in cells.given and not isinstance(error, CheckFailed):
-            line = _of_a_given_cell(error)
+            line = _of_a_given_cell(error, cells.given)
         if line:
             sys.last_type, sys.last_value, sys.last_traceback = kind, error, trace  # for %tb
         if line:
@@ -197,9 +197,14 @@ def _of_a_lab(error: BaseException, place: str, function: str) -> str:
     return "\n".join([*said, f"  `make lab-{number}` judges it; `%tb` shows the whole traceback"])
 
 
-def _of_a_given_cell(error: BaseException) -> str:
+def _of_a_given_cell(error: BaseException, given: set[str]) -> str:
     """An exception in a cell that runs well with the reference: what, where, and whose fault it may
-    be."""
+    be: a function of the learner's files, or of a cell that the learner has written."""
+    frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if _is_of_a_cell(f)]
+    inner = frames[-1].f_code if frames else None
+    if inner and "".join(linecache.getlines(inner.co_filename)).strip() not in given:
+        said = [_said(error), *_cell_line(error, f"in {inner.co_name}, line", "the cell with it")]
+        return "\n".join([*said, "  `%tb` shows the whole traceback"])
     number = _started[0].number
     whose = "  With the reference it runs: one of your functions may answer otherwise;"
     tail = f"{whose} `make lab-{number}` judges them, `%tb` shows the whole traceback"
@@ -210,12 +215,12 @@ def _said(error: BaseException) -> str:
     return f"✗ {shorten(f'{type(error).__name__}: {error}'.removesuffix(': '), 600)}"
 
 
-def _cell_line(error: BaseException, how: str) -> list[str]:
+def _cell_line(error: BaseException, how: str, which: str = "this cell") -> list[str]:
     """The innermost line of a cell that an exception came through."""
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         if _is_of_a_cell(frame):
             code = linecache.getline(frame.f_code.co_filename, line).strip()
-            return [f"  {how} {line} of this cell: {shorten(code, 100)}"]
+            return [f"  {how} {line} of {which}: {shorten(code, 100)}"]
     return []
 
 

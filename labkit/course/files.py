@@ -118,13 +118,17 @@ def _with_newlines(data: bytes) -> bytes:
 
 def _undecided(data: bytes, error: SyntaxError) -> str:
     """Why Python does not know in which encoding to read a file, and the remedy."""
-    for number, line in enumerate(_with_newlines(data).split(b"\n")[:2], 1):
+    lines = _with_newlines(data).split(b"\n")[:2]
+    for number, line in enumerate(lines, 1):
         if found := DECLARED.match(line.removeprefix(codecs.BOM_UTF8)):
             name = found[1][:40].decode("ascii")
             return (
                 f"line {number} declares the encoding {name!r}, in which the file cannot be read;"
                 " delete that comment, and save the file as UTF-8"
             )
+    for number, line in enumerate(lines, 1):
+        if line != line.decode("utf-8", "ignore").encode():
+            return f"line {number} is no UTF-8 text, and declares no other; save the file as UTF-8"
     return f"{error.msg}; save the file as UTF-8"
 
 

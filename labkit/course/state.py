@@ -40,7 +40,7 @@ class State:
             pass
         except OSError as error:
             self.refused = error
-        except ValueError:
+        except (ValueError, RecursionError):
             self._damaged = True
         tables = data.items() if isinstance(data, dict) else ()
         self.data: dict[str, dict[str, Any]] = {

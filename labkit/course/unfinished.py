@@ -97,7 +97,7 @@ def found(root: Path) -> Unfinished | None:
         about = json.loads((root / NOTE).read_text(encoding="utf-8"))
         folder = root / about["backup"] if about["backup"] else None
         return Unfinished(root, about["command"], folder, about["head"])
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
 
 

@@ -38,6 +38,8 @@ def compare(phase: Phase, module: str, folder: Path) -> dict[str, Any]:
         return {"broken": error.msg, "same": []}
     try:
         theirs = source.functions(text, name)
+        if not source.parse(text, name).body:
+            return {"broken": "it is empty: hand in the file that you have written", "same": []}
         compile(text, name, "exec", dont_inherit=True)  # finds what is wrong with a right tree
     except source.UnresolvedMerge as error:
         return {"broken": f"{error.msg}; keep one side and delete the marks", "same": []}

@@ -51,7 +51,7 @@ class Taken:
 
     @property
     def problem(self) -> str:
-        return "; ".join(dict.fromkeys(problem.text for problem in self.refused.values()))
+        return " · ".join(dict.fromkeys(problem.text for problem in self.refused.values()))
 
 
 def take(
@@ -72,7 +72,7 @@ def take(
             copy.write_bytes(sandbox.declared({module: files[module]})[module])
         except sandbox.SubmissionError as error:
             missing = str(error).endswith("is missing")
-            kind, todo = ("missing file", "; hand it in") if missing else ("cannot import", "")
+            kind, todo = ("missing file", ": hand it in") if missing else ("cannot import", "")
             taken.refused[module] = Problem(kind, f"{error}{todo}")
             continue
         why, same = _parse(phase, module, folder)

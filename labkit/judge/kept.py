@@ -108,7 +108,7 @@ def _read(file: Path) -> dict[str, Any]:
             whole = all(isinstance(verdict[key], kind) for key, kind in kinds.items())
             if not whole or not all(isinstance(each, str) for each in verdict["entered"]):
                 return {}
-    except (OSError, ValueError, TypeError, AttributeError, KeyError):
+    except (OSError, ValueError, TypeError, AttributeError, KeyError, RecursionError):
         return {}
     return stored
 
@@ -187,7 +187,7 @@ def _notebook_text(phase: Phase) -> str:
         data = (phase.labs / "lab.ipynb").read_bytes()
         cells = json.loads(data.decode("utf-8-sig"))["cells"]
         return repr([cell["source"] for cell in cells if cell["cell_type"] == "code"])
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         return repr((error, data))
 
 

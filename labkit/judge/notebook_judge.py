@@ -45,7 +45,7 @@ def answers(phase: Phase) -> dict[str, str]:
             metadata = cell.get("metadata", {})
             if cell.get("cell_type") == "code" and "todo" in metadata.get("tags", []):
                 found[metadata.get("task", "")] = "".join(cell["source"])
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         line = source.unresolved_merge(text)
         why = (
             f"line {line} holds an unresolved merge" if line else f"{type(error).__name__}: {error}"

@@ -33,7 +33,8 @@ def see_pool(p: Program, pool: Any) -> None:
 @many
 @given(moves=st.lists(st.integers(0, 5), max_size=30))
 def test_02_2_any_order_of_leaving_and_coming(subject: Any, moves: list[int]) -> None:
-    """A model in a list says what the queue must be: 5 pops, the rest leaves or comes back."""
+    """A model in a list says what the queue must be: 5 pops, the rest leaves or comes back. Who is
+    outside has no neighbours."""
     p = Program()
     blocks = [p.new(f"{POOL}KVCacheBlock", i) for i in range(5)]
     queue = p.new(f"{POOL}FreeKVCacheBlockQueue", blocks)
@@ -51,7 +52,10 @@ def test_02_2_any_order_of_leaving_and_coming(subject: Any, moves: list[int]) ->
             model.append(move)
         p.see_each(p.call("builtins:list", queue), "block_id")
         p.see(queue.num_free_blocks)
-        expected += [list(model), len(model)]
+        outside = [block for number, block in enumerate(blocks) if number not in model]
+        for link in ("prev_free", "next_free"):
+            p.see_each(outside, link)
+        expected += [list(model), len(model), *[[None] * len(outside)] * 2]
     assert subject.run(p) == expected
 
 
@@ -106,19 +110,23 @@ def test_02_3_random_sharing(subject: Any, reference: Any, data: st.DataObject) 
     assert subject.run(p) == reference.run(p)
 
 
-@pytest.mark.parametrize("held", [0, 1, 4])
-def test_02_3_all_or_nothing_at_the_limit(subject: Any, reference: Any, held: int) -> None:
-    """Of 4 blocks some are held. One more than is free is an error that takes none; exactly what
-    is free may be taken."""
+@pytest.mark.parametrize(("total", "held"), [(4, 0), (4, 1), (4, 4), (300, 9), (700, 60)])
+def test_02_3_all_or_nothing_at_the_limit(
+    subject: Any, reference: Any, total: int, held: int
+) -> None:
+    """Of a few blocks or hundreds some are held. One more than is free is an error that takes
+    none; exactly what is free may be taken, and given back."""
     p = Program()
-    pool = p.new(f"{POOL}BlockPool", 5)
+    pool = p.new(f"{POOL}BlockPool", total + 1)
     pool.get_new_blocks(held)
-    refused(p, "ValueError", pool.get_new_blocks, 5 - held)
+    refused(p, "ValueError", pool.get_new_blocks, total + 1 - held)
     see_pool(p, pool)
-    pool.get_new_blocks(4 - held)
+    blocks = pool.get_new_blocks(total - held)
+    see_pool(p, pool)
+    pool.free_blocks(blocks)
     see_pool(p, pool)
     right = reference.run(p)
-    assert right[-2:] == [0, [0, 1, 1, 1, 1]]
+    assert right[4:6] == [0, [0, *[1] * total]]
     assert subject.run(p) == right
 
 

@@ -669,9 +669,9 @@ def test_06_2_half_of_a_large_vocabulary(subject: Any) -> None:
 
 
 def test_06_1_min_p_of_1_keeps_the_largest_alone(subject: Any) -> None:
-    """And those that are as large; a token half a thousandth below it goes."""
+    """And those that are as large; a token a little less probable than it goes."""
     p = Program()
-    logits, one = tensor(p, [[0.0, -0.0005, 0.0]]), tensor(p, [1.0])
+    logits, one = tensor(p, [[0.0, -0.0005, 0.0, -5e-7]]), tensor(p, [1.0])
     p.see(p.call(f"{FILTERS}apply_min_p", logits, one).tolist())
     assert kept(subject.run(p)[0]) == [[0, 2]]
 

@@ -65,6 +65,17 @@ def test_06_1_min_p_keeps_the_token_on_the_limit(subject: Any) -> None:
     assert subject.run(p) == [[[2.0, -math.inf, 2.0, -math.inf]]]
 
 
+@pytest.mark.parametrize("broken", [math.inf, math.nan, -math.inf, 3e38])
+def test_06_3_what_is_ruled_out_is_out(subject: Any, broken: float) -> None:
+    """Whatever its logit was, and no other token suffers by it."""
+    p = Program()
+    logits = p.call("torch:tensor", [[1.0, broken, 2.0]])
+    p.see(p.call(f"{FILTERS}apply_allowed_token_ids", logits, tensor(p, [[True, False, True]])))
+    one, zero = tensor(p, [1]), tensor(p, [0])
+    p.see(p.call(f"{FILTERS}apply_min_tokens", logits, zero, one, one, zero))
+    assert [seen.tolist() for seen in subject.run(p)] == [[[1.0, -math.inf, 2.0]]] * 2
+
+
 def test_06_3_the_given_logits_stay_as_they_are(subject: Any) -> None:
     """Each step answers with a copy: logprobs are computed from the logits that came in."""
     p = Program()
@@ -163,6 +174,17 @@ def test_06_5_each_step_sees_what_the_one_before_has_left(
     batch = metadata(p, len(weights), *requests)
     p.see(p.new(f"{SAMPLER}Sampler").sample_randomly(logits, batch).unique().tolist())
     assert subject.run(p) == [left], "tokens that came up in 200 draws"
+
+
+def test_06_5_the_lowest_temperature_is_drawn(subject: Any) -> None:
+    """Of two tokens that are as large either may come; beside a row that is greedy."""
+    p = Program()
+    cold = [({"temperature": 0.01, "seed": seed}, []) for seed in range(60)]
+    batch = metadata(p, 3, ({"temperature": 0.0}, []), *cold)
+    tokens = p.new(f"{SAMPLER}Sampler").sample(tensor(p, [[0.0, 1.0, 1.0]] * 61), batch)
+    p.see(tokens.tolist())
+    [[greedy, *drawn]] = subject.run(p)
+    assert greedy == 1 and set(drawn) == {1, 2}
 
 
 def test_06_6_no_logprobs_is_not_the_same_as_0(subject: Any) -> None:

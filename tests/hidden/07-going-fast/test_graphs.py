@@ -240,17 +240,19 @@ def test_07_2_as_much_padding_as_there_is(subject: Any, data: st.DataObject) -> 
 
 
 def test_07_2_all_of_a_wide_table_is_copied(subject: Any) -> None:
-    """A context of 100 blocks beside one of 1."""
+    """A context of 100 blocks beside one of 1, in a cache of billions of slots."""
     p = Program()
     names = toy(p)
     inputs = p.new(HERE + "StaticInputs", 2, 400, BLOCK_SIZE, p.call("torch:device", "cpu"))
-    blocks = list(range(1, 101))
+    blocks = list(range(2**30, 2**30 + 100))
     step = names["decode"]([7, 8], [400, 1], [blocks, [200]])
     inputs.fill(step[0], step[1], step[2], 2)
     p.see(inputs.block_table.tolist())
-    [[long, short]] = subject.run(p)
+    p.see(inputs.slot_mapping.tolist())
+    [[long, short], slots] = subject.run(p)
     assert long == blocks, "blocks of a long context are left out"
     assert short[0] == 200
+    assert slots == [4 * blocks[-1] + 3, 800]
 
 
 def test_07_3_each_step_replays_its_own_smallest_graph(subject: Any) -> None:
@@ -310,17 +312,18 @@ def test_07_1_buckets_are_a_list_of_their_own(subject: Any, reference: Any) -> N
 
 @few
 @given(
-    buckets=st.sets(st.integers(1, 700), min_size=1, max_size=6).map(sorted),
+    buckets=st.sets(st.integers(1, 700), max_size=6).map(sorted),
     beside=st.integers(-1, 1),
     kind=st.sampled_from(["list", "tuple"]),
 )
 def test_07_1_any_ascending_buckets(
     subject: Any, buckets: list[int], beside: int, kind: str
 ) -> None:
-    """They need not be those of `make_buckets`, nor a list; one less, as many, one more."""
+    """They need not be those of `make_buckets`, nor a list, and there may be none; one less, as
+    many, one more."""
     p = Program()
     handed = p.call(f"builtins:{kind}", buckets)
-    sizes = [max(bucket + beside, 1) for bucket in buckets]
+    sizes = [max(bucket + beside, 1) for bucket in [*buckets, 8]]
     for size in sizes:
         p.see(p.call(HERE + "choose_bucket", size, handed))
     p.see(p.call("builtins:list", handed))

@@ -462,9 +462,12 @@ def test_16_3_who_has_computed_nothing_moves_nothing(subject: Any) -> None:
     p.see([m.num_free_blocks, p.call("builtins:dict", m.host_tables)])
     p.see(p.call("builtins:len", m.swap_in(people)))
     p.see([p.call("builtins:len", m.get_block_ids(name)) for name in "ab"])
-    moved, (free, hosts), back, tables = subject.run(p)
+    for move in (m.swap_out, m.swap_in):
+        p.see([p.call("builtins:len", move([one])) for one in people])
+    moved, (free, hosts), back, tables, *apart = subject.run(p)
     assert [moved, free, back, tables] == [3, 30, 3, [0, 3]]
     assert hosts["a"] == [] and len(hosts["b"]) == 3
+    assert apart == [[0, 3]] * 2
 
 
 # ------------------------------------------------------------------ 16.4

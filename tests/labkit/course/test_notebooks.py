@@ -143,7 +143,10 @@ def test_a_given_cell_that_fails_with_the_learners_functions_is_told_in_short(
     code = [cell for cell in nbformat.reads(text, as_version=4).cells if cell.cell_type == "code"]
     plot = next(cell for cell in code if 'label="the roof"' in cell.source)
     node = nbformat.v4.new_notebook()
+    check = next(cell for cell in code if cell.source.startswith("check(tokens_computed"))
+    mine = "def tokens_computed(*words):\n    return [][1]"
     node.cells = [code[0], nbformat.v4.new_code_cell(GIVES_NONE), plot]
+    node.cells += [nbformat.v4.new_code_cell(mine), check]
     client = NotebookClient(
         node, timeout=300, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(phase.folder)}},
@@ -153,6 +156,12 @@ def test_a_given_cell_that_fails_with_the_learners_functions_is_told_in_short(
     what, line, whose = error.traceback[0].split("\n")
     assert what.startswith("✗ TypeError: ") and line.startswith("  in line ")
     assert "one of your functions may answer otherwise; `make lab-01` judges them" in whose
+    (error,) = node.cells[4].outputs
+    assert error.traceback == [
+        "✗ IndexError: list index out of range\n"
+        "  in tokens_computed, line 2 of the cell with it: return [][1]\n"
+        "  `%tb` shows the whole traceback"
+    ]
 
 
 GIVES_NONE = """

@@ -177,7 +177,7 @@ def hand_in(phase: Phase, folder: Path, **broken: str | None) -> dict[str, Path]
     ("text", "kind", "problem"),
     [
         ("x = 1\ny = (1,\n", "cannot import", "roofline.py: SyntaxError, line 2"),
-        (None, "missing file", "roofline.py is missing; hand it in"),
+        (None, "missing file", "roofline.py is missing: hand it in"),
     ],
     ids=["syntax", "missing"],
 )
@@ -451,6 +451,7 @@ def test_a_test_belongs_to_a_task() -> None:
         ("x = 1\nreturn 2\n", "SyntaxError, line 2: 'return' outside function; mend that line"),
         ("x = 1\ny = (\n", "SyntaxError, line 2: '(' was never closed; mend that line"),
         ("def f(secret, secret):\n    pass\n", "SyntaxError, line 1; mend that line"),
+        ("# nothing\n\n", "it is empty: hand in the file that you have written"),
         ("# encoding: klingon\n", "line 1 declares the encoding 'klingon'"),
         ("x = 1\f\n#\n# encoding: the tokens\nsecret\f secret\n", "SyntaxError, line 4"),
     ],
@@ -465,6 +466,7 @@ def test_a_test_belongs_to_a_task() -> None:
         "tree",
         "open",
         "name",
+        "empty",
         "coding",
         "form-feed",
     ],

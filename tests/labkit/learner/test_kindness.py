@@ -734,15 +734,16 @@ def test_progress_that_cannot_be_read_is_not_written_over(
     assert State(toy.root).get("hints", "00.1") == 3
 
 
+@pytest.mark.parametrize("text", ['{"hints": {"00.1": 3', "[" * 100_000], ids=["cut", "nested"])
 def test_damaged_progress_is_kept_beside_the_new(
-    toy: Course, capsys: pytest.CaptureFixture[str]
+    toy: Course, capsys: pytest.CaptureFixture[str], text: str
 ) -> None:
     path = toy.root / ".labkit/state.json"
     path.parent.mkdir(exist_ok=True)
-    path.write_text('{"hints": {"00.1": 3')
+    path.write_text(text)
     State(toy.root).put("hints", "00.2", 1)
     says(capsys.readouterr().out, "state.json was damaged", "it is in .labkit/state.damaged")
-    assert path.with_suffix(".damaged").read_text() == '{"hints": {"00.1": 3'
+    assert path.with_suffix(".damaged").read_text() == text
     assert State(toy.root).get("hints", "00.2") == 1
 
 
@@ -970,13 +971,14 @@ def test_an_answer_may_be_numpys() -> None:
             check(wrong, 3)
 
 
+@pytest.mark.parametrize("text", ['{"cells": [1]}', "[" * 100_000], ids=["number", "nested"])
 @pytest.mark.parametrize("written", [True, False])
 def test_a_notebook_that_cannot_be_read_is_named_with_the_way_back(
-    toy: Course, written: bool
+    toy: Course, written: bool, text: str
 ) -> None:
     if written:
         solve(toy)
-    (toy.root / "labs/00-toy/lab.ipynb").write_text('{"cells": [1]}')
+    (toy.root / "labs/00-toy/lab.ipynb").write_text(text)
     says(
         screen(toy)[0], "labs/00-toy/lab.ipynb cannot be read as a notebook", "reset 00 --notebook"
     )
