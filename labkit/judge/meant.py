@@ -27,14 +27,13 @@ def meant(error: BaseException) -> str:
 
 
 def _variable(error: NameError) -> str:
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    inner = dict(frame.f_locals)
-    while frame.f_code.co_name.startswith("<") and frame.f_back:  # a comprehension, a lambda
-        frame = frame.f_back
-    owner = frame.f_locals.get("self")
-    if owner is not None and error.name in dir(owner):
+    *_, (inner, _) = traceback.walk_tb(error.__traceback__)
+    file = inner.f_code.co_filename  # a comprehension or a function in another sees not all of it
+    frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if f.f_code.co_filename == file]
+    known = {name: value for frame in frames for name, value in frame.f_locals.items()}
+    if "self" in known and error.name in dir(known["self"]):
         return f"self.{error.name}"
-    return _nearest(error.name, [*inner, *frame.f_locals, *frame.f_globals, *dir(builtins)])
+    return _nearest(error.name, [*known, *inner.f_globals, *dir(builtins)])
 
 
 def _attribute(error: AttributeError) -> str:

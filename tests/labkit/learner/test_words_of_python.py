@@ -133,3 +133,5 @@ def test_a_lone_name_of_an_attribute_is_told_whose_it_is(toy: Course) -> None:
     solve(toy)
     rewrite(toy, "Fifo.drain", "return [items.popleft() for _ in range(number)]")
     says(screen(toy)[0], "✗ 00.2", "name 'items' is not defined", "Did you mean `self.items`?")
+    rewrite(toy, "Fifo.drain", "def one():\n    return sel.items.popleft()\nreturn [one()]")
+    says(screen(toy)[0], "✗ 00.2", "name 'sel' is not defined", "Did you mean `self`?")
