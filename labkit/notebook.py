@@ -203,7 +203,7 @@ def _of_a_given_cell(error: BaseException, given: set[str]) -> str:
     frames = [f for f, _ in traceback.walk_tb(error.__traceback__) if _is_of_a_cell(f)]
     inner = frames[-1].f_code if frames else None
     if inner and "".join(linecache.getlines(inner.co_filename)).strip() not in given:
-        said = [_said(error), *_cell_line(error, f"in {inner.co_name}, line", "the cell with it")]
+        said = [_said(error), *_cell_line(error, f"in {inner.co_name}, line", "its cell")]
         return "\n".join([*said, "  `%tb` shows the whole traceback"])
     number = _started[0].number
     whose = "  With the reference it runs: one of your functions may answer otherwise;"

@@ -2,14 +2,14 @@
 
 No pickle, no files, and no class of the other side: an object whose `__eq__` always says yes
 arrives as `{"!type": "ItsName"}` and equals nothing but that. An array travels as its type, shape
-and bytes.
+and bytes, a Counter, defaultdict or OrderedDict as the dict that it equals.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections import Counter
+from collections import Counter, OrderedDict, defaultdict
 from typing import Any
 
 MAX_DEPTH = 40
@@ -19,7 +19,8 @@ MAX_VALUE = 64 << 20
 """Bytes of one value with all that it holds: eight for an item, one for a character. Asked before
 anything is written down, which would take many times its memory."""
 ITEM = 8
-SIZED = (str, bytes, list, tuple, set, frozenset, dict)
+DICTS = (dict, Counter, OrderedDict, defaultdict)
+SIZED = (str, bytes, list, tuple, set, frozenset, *DICTS)
 TYPE_NAME = type.__dict__["__name__"]
 NUMBERS = re.compile(r"[<>|][biufc]\d{1,2}")
 """Types of arrays that may travel: byte order, kind, width. No objects, no records."""
@@ -73,8 +74,8 @@ def encode(value: Any, depth: int = 0, room: Room | None = None) -> Any:
         return {"!tuple": [encode(item, depth + 1, room) for item in value]}
     if kind in (set, frozenset):
         return {"!set": sorted((encode(item, depth + 1, room) for item in value), key=repr)}
-    if kind is dict:
-        pairs = [[encode(part, depth + 1, room) for part in pair] for pair in value.items()]
+    if kind in DICTS:
+        pairs = [[encode(part, depth + 1, room) for part in pair] for pair in dict.items(value)]
         plain = all(type(key) is str and not key.startswith("!") for key in value)
         return dict(pairs) if plain else {"!dict": pairs}
     if kind is bytes:

@@ -356,6 +356,8 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(f"Out of memory at {phase.memory_mb} MB: does a list grow in a loop? {where}")
     elif error == "OSError" and "File too large" in detail.get("message", ""):
         found.append(f"It printed without an end, so it was stopped. {where}")
+    if detail.get("meant"):
+        found.append(f"Did you mean `{detail['meant']}`?")
     found += _not_awaited(test, phase)
     exercise = next((each for each in phase.exercises if each.id == test.task), None)
     found += declared_otherwise(phase, exercise) if exercise else []

@@ -155,7 +155,12 @@ def named(result: public.PhaseResult, mapping: Mapping[str, str]) -> Mutant | No
         with ThreadPoolExecutor(MOST_ALIKE) as pool:
             same = list(pool.map(run, alike))
         found = [mutant for mutant, is_same in zip(alike, same, strict=True) if is_same]
-    return found[0] if len(found) == 1 else None
+    if len(found) != 1:
+        return None
+    first = _first_failed(result, found[0])
+    if first and _is_yes_or_no(first) and not hangs and not _is_hers(result, mapping, found[0]):
+        return None
+    return found[0]
 
 
 def candidates(result: public.PhaseResult) -> list[Mutant]:
@@ -220,6 +225,25 @@ def _first_failed(result: public.PhaseResult, mutant: Mutant) -> public.Test | N
     return next((test for test in tests if test.task == mutant.exercise), None)
 
 
+def _is_yes_or_no(failed: public.Test) -> bool:
+    """Whether the test asked only if something holds: that it does not says nothing of a value."""
+    return failed.detail.get("types") == ["bool", "bool"]
+
+
+def _is_hers(result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant) -> bool:
+    """Whether the mutant fails all tests of its task that the learner fails, each as she does; and
+    there are values among them, or tests that she passes."""
+    own = [test for test in result.tests if test.task == mutant.exercise]
+    mine = {test.id: test for test in own if test.outcome == "failed"}
+    if all(map(_is_yes_or_no, mine.values())):
+        return any(test.passed for test in own)
+    again = {test.id: test for test in run_some(result.phase, mutant, mapping, list(mine)).tests}
+    return all(
+        name in again and fault_of(again[name], False) == fault_of(test, False)
+        for name, test in mine.items()
+    )
+
+
 def _fails_alike(
     result: public.PhaseResult, mapping: Mapping[str, str], mutant: Mutant, among: int
 ) -> bool:
@@ -229,19 +253,19 @@ def _fails_alike(
     if first is None:
         return False
     sure = _needs_words(first, among)
-    again = run_first(result.phase, mutant, mapping, first.id)
+    again = run_some(result.phase, mutant, mapping, [first.id])
     return any(fault_of(test, sure) == fault_of(first, sure) for test in again.tests)
 
 
-def run_first(
-    phase: Phase, mutant: Mutant, mapping: Mapping[str, str], test: str
+def run_some(
+    phase: Phase, mutant: Mutant, mapping: Mapping[str, str], tests: Sequence[str]
 ) -> public.PhaseResult:
-    """The mutant in one test alone, among the other modules of `mapping`."""
+    """The mutant in some tests alone, among the other modules of `mapping`."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, phase.lab_file(mutant.module).name)
         file.write_text(mutant.text, encoding="utf-8")
         there = {**mapping, mutant.module: str(file)}
-        return public.run_tests(phase, [phase.root / test], there)
+        return public.run_tests(phase, [phase.root / test for test in tests], there)
 
 
 def faults(phase: Phase) -> dict[str, list[str]]:

@@ -25,6 +25,7 @@ import pytest
 from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
 from labkit.inside.basic import is_busy
+from labkit.judge.meant import meant
 from labkit.judge.return_types import wrong_return
 from labkit.judge.told import KEPT, REPORT, SECONDS, WATCH
 from labkit.process import reach
@@ -218,7 +219,7 @@ def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[
             "types": [type(error.yours).__name__, type(error.expected).__name__],
             "state": {name: shorten(_visible(value), 200) for name, value in error.state.items()},
         }
-    described["message"] = shorten(message_of(error))
+    described |= {"message": shorten(message_of(error)), "meant": meant(error)}
     return described
 
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import typing
 from collections.abc import Generator, Iterable, Iterator
-from functools import lru_cache
+from functools import _lru_cache_wrapper, lru_cache
 from numbers import Integral, Real
 from types import CodeType, FrameType, UnionType
 from typing import Any
@@ -76,6 +76,7 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
             if threading.current_thread() is threading.main_thread():
                 raise _Found  # of another, Python would print it
 
+    _forget(watched)
     previous = sys.getprofile()
     sys.setprofile(profiler)
     threading.setprofile(profiler)  # ranks, for one, are threads that a test starts
@@ -87,6 +88,15 @@ def wrong_return(item: Any, watched: dict[str, dict[str, str]]) -> dict[str, str
         threading.setprofile(None)
         sys.setprofile(previous)
     return found[0] if found else None
+
+
+def _forget(watched: dict[str, dict[str, str]]) -> None:
+    """Empty the caches of the watched functions: else one that has one does not run again."""
+    for names in watched.values():
+        for name, module in names.items():
+            function = getattr(sys.modules.get(module), name, None)
+            if isinstance(function, _lru_cache_wrapper):
+                function.cache_clear()
 
 
 def _promise(frame: FrameType, name: str) -> Any:

@@ -93,7 +93,8 @@ def show_tasks(
     `holes`: task -> its functions that are not written yet.
     """
     tasks = result.phase.exercises
-    root = root_of(result, [t for t in tasks if _status(result, t, holes) == "failed"])
+    judged = [task for task in tasks if result.of_task(task)]  # of one asked for alone, no other
+    root = root_of(result, [t for t in judged if _status(result, t, holes) == "failed"])
     for exercise in tasks:
         tests = result.of_task(exercise)
         missing = [hole.name for hole in holes.get(exercise.id, [])]

@@ -31,7 +31,7 @@ from labkit.judge.mistakes import (
     faults,
     faults_file,
     load,
-    run_first,
+    run_some,
     vectors_file,
 )
 from labkit.process import warm
@@ -123,7 +123,7 @@ def write_faults(phase: Phase, mutants: list[Mutant], jobs: int = 2) -> None:
     def one(mutant: Mutant) -> list[str]:
         mine = (t for t in tests if t.task == mutant.exercise and t.name in vectors[mutant.name])
         first = next(mine, None)
-        ran = run_first(phase, mutant, {}, first.id).tests if first else []
+        ran = run_some(phase, mutant, {}, [first.id]).tests if first else []
         failed = [test for test in ran if test.outcome == "failed"]
         return [
             t for test in failed for t in (test.name, fault_of(test, False), fault_of(test, True))

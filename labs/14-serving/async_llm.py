@@ -478,7 +478,8 @@ class AsyncLLM(EngineControls):
         """Take in what the engine sends, for ever; a failure here reaches every caller.
 
         The outputs of a step are processed in slices of ``OUTPUT_CHUNK``, and between two of them
-        other tasks of the loop have their turn; then ``stats.step_done`` gets the step's figures.
+        other tasks of the loop have their turn, not behind the last: waiting for the next message
+        gives them one. Then ``stats.step_done`` gets the step's figures.
         Nobody has a turn while the next step's message waits (``message.is_late``): readers who
         cannot keep up get several tokens in one piece, which is less work for everybody.
         If the engine has died (EngineDeadError), every caller is told just that (:meth:`_fail`),

@@ -89,12 +89,6 @@ class EngineConfig:
                 "request could never run; raise it, lower max_model_len or set "
                 "enable_chunked_prefill=True"
             )
-        if scheduler.max_num_batched_tokens < scheduler.max_num_seqs:
-            raise ValueError(
-                f"max_num_batched_tokens is {scheduler.max_num_batched_tokens}; it must be at "
-                f"least max_num_seqs={scheduler.max_num_seqs}, or a step could not give each of "
-                "them a token; raise it or lower max_num_seqs"
-            )
 
     def __getattr__(self, name: str) -> Any:
         """Sections by vLLM's names, such as ``scheduler_config``, for code that is given this as
@@ -171,7 +165,7 @@ def check_arguments(options: dict[str, Any]) -> None:
 
 
 def settle_step_limits(options: dict[str, Any]) -> None:
-    """A step has a token for each request that may run: the limit that is left out follows.
+    """Let the limit that is left out follow: a step then has a token for each who may run.
 
     Source: vllm/engine/arg_utils.py#L2475-L2565
     (EngineArgs._set_default_max_num_seqs_and_batched_tokens_args) @ v0.22.1, which lowers

@@ -14,6 +14,7 @@ from mini_vllm.config.combinations import ARRIVES, not_yet
 from mini_vllm.core.eagle_kv_cache_manager import EagleKVCacheManager
 from mini_vllm.core.encoder_inputs import EncoderInputs
 from mini_vllm.core.extension import SchedulerExtension
+from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.kv_transfer.events import KVEventLog, KVEventManager
 from mini_vllm.kv_transfer.remote_kv import RemoteKVCacheManager
@@ -52,7 +53,8 @@ def make_scheduler(
 
     Raises:
         ValueError: for a feature that is not there yet, naming the phase that brings it; for a
-            connector with a scheduler that cannot wait for it.
+            connector with a scheduler that cannot wait for it; for events with a scheduler that has
+            a KV cache manager of its own.
     """
     features: list[SchedulerExtension] = []  # adapters, grammars, images: a fixed order
     wanted = {
@@ -109,6 +111,11 @@ def _make_manager(scheduler: Scheduler, parts: Mapping[type, bool], hash_root: b
     """A KV cache manager with what the features add to it, in the place of the plain one."""
     bases = tuple(part for part, is_on in parts.items() if is_on)
     manager = scheduler.kv_cache_manager
+    if type(manager) is not KVCacheManager:
+        raise ValueError(
+            f"scheduler_cls is {type(scheduler).__name__}, which shares out blocks with a "
+            f"{type(manager).__name__} of its own; use another, or leave kv_events_config out"
+        )
     return type("FeatureKVCacheManager", bases, {})(
         manager.block_pool.num_gpu_blocks,
         manager.block_size,

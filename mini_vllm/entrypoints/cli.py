@@ -41,6 +41,17 @@ SPECULATIVE_OPTIONS = {
 }
 """Short options, and the key of ``--speculative-config`` that each stands for."""
 DEFAULT_MODEL = "storyteller"
+ELSEWHERE = {
+    "complete": "use generate",
+    "run-batch": "send the batch's lines to a server",
+    "collect-env": "use info",
+    "launch": "use serve",
+    "bench latency": "use bench --num-prompts 1",
+    "bench startup": "time the command itself",
+    "bench sweep": "call bench serve once for each setting",
+    "bench mm-processor": "send a server requests with images",
+}
+"""Commands of vLLM's that are not here, and what to do instead."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +59,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     from mini_vllm.core.interface import NoProgressError
 
     parser = build_parser()
-    words = join_dotted(with_dashes(_one_word(list(sys.argv[1:] if argv is None else argv))))
+    given = list(sys.argv[1:] if argv is None else argv)
+    for command in (" ".join(given[:1]), " ".join(given[:2])):
+        if command in ELSEWHERE:
+            parser.error(f"{command} is vLLM's, and not supported: {ELSEWHERE[command]}")
+    words = join_dotted(with_dashes(_one_word(given)))
     args, unknown = parser.parse_known_args(words)
     if unknown:
         parser.error(complaint(unknown))

@@ -37,7 +37,8 @@ def tell_output(output: Any) -> dict[str, Any]:
     parts = []
     for part in output.outputs:
         numbers = part.logprobs
-        numbers = None if numbers is None else [entry[7].logprob for entry in numbers]
+        # Logprobs of no token say no more than none: a merge of the two may keep either.
+        numbers = [entry[7].logprob for entry in numbers] if numbers else None
         parts.append(
             {
                 "index": part.index, "text": part.text, "ids": list(part.token_ids),

@@ -32,8 +32,9 @@ def run(work: Coroutine[Any, Any, Any]) -> Any:
 
 
 def named(error: BaseException) -> str:
-    """An error as text; that of a function nobody has written is raised."""
-    if isinstance(error, NotImplementedError):
+    """An error as text; that of a function nobody has written, or of a name that nobody has made,
+    is raised: its line is what helps."""
+    if isinstance(error, NotImplementedError | NameError):
         raise error
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import ast
 import linecache
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from types import ModuleType
 
@@ -418,19 +419,23 @@ class _FunctionLint:
         elif node.id == "print" and "print" not in self.names:
             self._add(node, '`print` is not known in a kernel: write tl.device_print("name", tile)')
         elif isinstance(node.ctx, ast.Load) and node.id not in self.names:
-            self._add(
-                node,
-                f"`{node.id}` is not known in a kernel: its parameters, its own variables, other "
-                f"@triton.jit functions, tl and {', '.join(sorted(BUILTINS))} are",
+            known = (
+                "its parameters, its own variables, other @triton.jit functions, tl and "
+                f"{', '.join(sorted(BUILTINS))} are"
             )
+            meant = _meant(node.id, [*self.names, "tl"])
+            self._add(node, f"`{node.id}` is not known in a kernel: {meant or known}")
 
     def _attribute(self, node: ast.Attribute) -> None:
         text = ast.unparse(node)
         if not isinstance(node.ctx, ast.Load):
             self._add(node, f"`{text}` cannot be assigned")
         elif isinstance(node.value, ast.Name) and node.value.id in ("tl", "triton"):
-            if node.attr not in (TL if node.value.id == "tl" else TRITON):
-                self._add(node, f"`{text}` is not among the functions that a kernel may use")
+            known = TL if node.value.id == "tl" else TRITON
+            if node.attr not in known:
+                meant = _meant(text, [f"{node.value.id}.{name}" for name in known])
+                said = f"`{text}` is not among the functions that a kernel may use"
+                self._add(node, f"{said}: {meant}".removesuffix(": "))
         elif ast.unparse(node.value) == "tl.math":
             if node.attr not in TL:
                 self._add(node, f"`{text}` is not among the functions that a kernel may use")
@@ -443,6 +448,12 @@ class _FunctionLint:
             self._add(node, f"`.{node.attr}` is not among the attributes of a tile or a number")
         else:
             self._visit(node.value)
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """The nearest of some names as a question; "" if none is near."""
+    near = get_close_matches(name, known, 1, 0.75)
+    return f"did you mean `{near[0]}`?" if near else ""
 
 
 def _is_range(node: ast.expr) -> bool:

@@ -44,7 +44,7 @@ SAME_NAME = (
 
 
 REFUSED = {
-    "use_beam_search": "draw several with n and a temperature above 0",
+    "use_beam_search": "draw several with n and a temperature above 0, or call LLM.beam_search",
     "prompt_embeds": "send text or token ids",
     "media_io_kwargs": "resize with mm_processor_kwargs, or before you send",
     "guided_json": "send structured_outputs={'json': ...}",

@@ -68,18 +68,19 @@ def test_the_models_own_length_is_the_default(tmp_path: Any) -> None:
     assert EngineConfig.from_kwargs(tmp_path, max_model_len=7).scheduler.max_model_len == 7
 
 
-@pytest.mark.parametrize("chunked", [True, False])
-def test_a_step_has_a_token_for_everybody_who_runs(chunked: bool) -> None:
-    """As in vLLM; and a limit that nobody set follows the other."""
-    options = {"enable_chunked_prefill": chunked, "max_model_len": 8}
-    with pytest.raises(ValueError, match=r"max_num_batched_tokens is 8; .*max_num_seqs=9, .*raise"):
-        config(max_num_batched_tokens=8, max_num_seqs=9, **options)
-    assert config(max_num_batched_tokens=9, max_num_seqs=9, **options).scheduler.max_num_seqs == 9
-    assert config(max_num_batched_tokens=8, **options).scheduler.max_num_seqs == 8
-    assert config(max_num_batched_tokens=4096, **options).scheduler.max_num_seqs == 128
-    assert config(max_num_seqs=4096, **options).scheduler.max_num_batched_tokens == 4096
+def test_a_limit_of_a_step_that_nobody_set_follows_the_other() -> None:
+    """As in vLLM. Both given count as they are: who gets no token has one in a later step."""
+
+    def limits(**options: int) -> tuple[int, int]:
+        found = config(max_model_len=8, **options).scheduler
+        return found.max_num_batched_tokens, found.max_num_seqs
+
+    assert limits(max_num_batched_tokens=8) == (8, 8)
+    assert limits(max_num_batched_tokens=4096) == (4096, 128)
+    assert limits(max_num_seqs=4096) == (4096, 4096)
+    assert limits(max_num_batched_tokens=8, max_num_seqs=9) == (8, 9)
     with pytest.raises(ValueError, match="max_num_batched_tokens is 0"):
-        config(max_num_batched_tokens=0, **options)
+        limits(max_num_batched_tokens=0)
 
 
 @pytest.mark.parametrize("name", LEFT_OPEN)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mini_vllm.config.options import join_dotted, with_dashes
-from mini_vllm.entrypoints.cli import _engine_options, build_parser, main
+from mini_vllm.entrypoints.cli import ELSEWHERE, _engine_options, build_parser, main
 from mini_vllm.kernels import native
 
 SMALL = ["--num-gpu-blocks", "64", "--max-model-len", "256", "--dtype", "float32"]
@@ -266,6 +266,15 @@ def test_a_command_that_was_written_for_vllm() -> None:
     assert with_dashes(["generate", "--", "--a_b"]) == ["generate", "--", "--a_b"]
     given = {"max_num_seqs": 4, "num_gpu_blocks": 64, "policy": "priority"}
     assert _engine_options(args) == given and not hasattr(args, "no_effect")
+
+
+@pytest.mark.parametrize("words", ELSEWHERE)
+def test_a_command_of_vllms_is_refused_by_its_name(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([*words.split(), "--model", "storyteller"])
+    assert f"{words} is vLLM's, and not supported: {ELSEWHERE[words]}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

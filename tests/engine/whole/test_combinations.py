@@ -197,13 +197,26 @@ def check(names: list[str], options: dict[str, Any]) -> None:
     try:
         tokens = run(options)
     except ValueError as error:
-        reasons = [row.why for row in ROWS]
+        reasons = [*(row.why for row in ROWS), "of its own; use another, or leave kv_events"]
         assert any(reason in str(error) for reason in reasons), f"{names}: {error}"
         return
     rounded = tuple((key, options[key]) for key in ROUNDED if key in options)
     if "quantization" in options and "tensor_parallel_size" in options:
         rounded += (("tensor_parallel_size", 2),)  # each shard finds scales of its own
     assert tokens == plain_tokens("enable_lora" in options, rounded), f"{names}: {options}"
+
+
+@pytest.mark.parametrize("name", sorted(POLICIES))
+def test_events_tell_of_the_blocks_that_a_scheduler_shares_out(name: str) -> None:
+    """A policy with a KV cache manager of its own cannot have it replaced by one that tells."""
+    options = {
+        "scheduler_cls": POLICIES[name], "num_cpu_blocks": 64, "max_num_batched_tokens": 128
+    } | FEATURES["KV events"](Random(0))  # fmt: skip
+    if name in ("minivllm", "static", "vllm-v1"):
+        assert run(options) == plain_tokens(False, ())
+        return
+    with pytest.raises(ValueError, match=r"which shares out blocks with a \w+ of its own"):
+        run(options)
 
 
 def test_every_feature_is_drawn() -> None:

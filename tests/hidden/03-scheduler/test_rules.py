@@ -281,6 +281,24 @@ def test_03_3_what_the_cache_supplied_stays_noted(subject: Any) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_03_3_a_victim_waits_in_the_line(subject: Any, policy: str) -> None:
+    """And not with "b", which is not ready and was skipped."""
+    p = Program()
+    feature = extension(p, [2])
+    p.set(feature, "is_ready", p.new("unittest.mock:Mock", return_value=False))
+    s = scheduler(p, policy=policy, extensions=[feature])
+    a, b = request(p, "a", 2), request(p, "b", 2)
+    b.transition_to(p.name("mini_vllm.request:RequestStatus.WAITING_FOR_REMOTE_KVS"))
+    for r in (a, b):
+        s.add_request(r)
+    s.schedule()
+    s._preempt(a)
+    for queue in (s.running, s.waiting, s.skipped_waiting):
+        p.see_each(queue, "request_id")
+    assert subject.run(p) == [[], ["a"], ["b"]]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_03_3_what_the_client_has_sent_and_seen_stays(subject: Any, policy: str) -> None:
     """A victim's prompt, output, arrival and names of blocks are what they were, nothing has ended
     it, and the worker is not told that it has finished."""
@@ -630,17 +648,20 @@ def test_03_5_a_refusal_changes_nothing(
     assert seen[:middle] == seen[middle + 2 :]
 
 
-def test_03_5_a_refusal_notes_nothing_of_what_was_found(subject: Any) -> None:
-    """The cache knows 8 tokens of "b", and the pool has no blocks for the rest: nothing of the
-    lookup stays with it."""
+@pytest.mark.parametrize(("held", "limits"), [(3, [9, 7, 7]), (0, [9, 0, 7])])
+def test_03_5_a_refusal_notes_nothing_of_what_was_found(
+    subject: Any, held: int, limits: list[int]
+) -> None:
+    """The cache knows 8 tokens of "b", and the pool has no blocks for the rest, or an extension
+    allows none of them: nothing of the lookup stays with it."""
     p = Program()
-    s = scheduler(p, blocks=6)
+    s = scheduler(p, blocks=6, extensions=[extension(p, limits)])
     a, b = (
         request(p, name, [*range(8), *own]) for name, own in (("a", [91]), ("b", range(92, 99)))
     )
     s.add_request(a)
     s.update_from_output(s.schedule(), {"a": [7]})
-    held = s.kv_cache_manager.block_pool.get_new_blocks(3)
+    taken = s.kv_cache_manager.block_pool.get_new_blocks(held)
     s.add_request(b)
     step = p.new("mini_vllm.core.step_plan:StepPlan", 16)
     attributes = ("num_cached_tokens", "num_computed_tokens", "num_preemptions")
@@ -649,7 +670,7 @@ def test_03_5_a_refusal_notes_nothing_of_what_was_found(subject: Any) -> None:
     p.see(s._try_admit(step, b))
     for attribute in attributes:
         p.see(getattr(b, attribute))
-    s.kv_cache_manager.block_pool.free_blocks(held)
+    s.kv_cache_manager.block_pool.free_blocks(taken)
     p.see(s._try_admit(step, b))
     p.see(b.num_cached_tokens)
     seen = subject.run(p)
@@ -909,16 +930,16 @@ def test_03_6_blocked_requests_wait_beside_the_line(
 
 def test_03_6_bug_nano_vllm_the_rows_bound_all_who_run(subject: Any, reference: Any) -> None:
     """The limit was asked of the newcomers of a step only, so that ten ran in two rows. "a" and "b"
-    run, "c" waits; it comes when "a" has ended."""
+    run, "c" waits; it comes when "a" has ended, and not because "b" has no token in a step."""
     p = Program()
-    s = scheduler(p, max_num_seqs=2)
-    for name, limit in (("a", 3), ("b", 9), ("c", 9)):
+    s = scheduler(p, max_num_seqs=2, extensions=[extension(p, [2, 2, 1, 1, 1, 0, 1, 1, 1, 2])])
+    for name, limit in (("a", 4), ("b", 9), ("c", 9)):
         s.add_request(request(p, name, 2, max_tokens=limit))
-    for _ in range(4):
+    for _ in range(5):
         out = see_plan(p, s)
         s.update_from_output(out, {name: [7] for name in "abc"})
     right = reference.run(p)
-    assert [set(plan) for plan in right[::8]] == [{"a", "b"}] * 3 + [{"b", "c"}]
+    assert [set(plan) for plan in right[::8]] == [{"a", "b"}] * 2 + [{"a"}, {"a", "b"}, {"b", "c"}]
     assert subject.run(p) == right
 
 
@@ -1252,12 +1273,14 @@ def test_03_1_long_lines(subject: Any, kind: str) -> None:
 @pytest.mark.parametrize("policy", ["fcfs", "priority"])
 def test_03_3_many_victims_of_any_time(subject: Any, policy: str) -> None:
     """Fourteen run; whoever came 50 years later is still more urgent than the next priority, and
-    a quarter of a second counts among equals."""
+    a quarter of a second counts among equals. How often somebody was preempted does not."""
     p = Program()
     s = scheduler(p, policy=policy, max_num_seqs=14)
     keys = [(i % 2 - 1, TIMES[i * 3 % 7], f"r{i * 5 % 14:02}") for i in range(14)]
-    for priority, time, name in keys:
-        s.add_request(request(p, name, 1, priority, arrival=time))
+    for index, (priority, time, name) in enumerate(keys):
+        r = request(p, name, 1, priority, arrival=time)
+        p.set(r, "num_preemptions", 9 * index % 14)
+        s.add_request(r)
         s.schedule()
     for _ in keys:
         victim = s._pick_victim()
@@ -1301,10 +1324,12 @@ def test_03_4_one_in_twenty_needs_much(
 
 @pytest.mark.parametrize("budget", [512, 2048, 5000])
 def test_03_4_long_chunks_are_counted_whole(subject: Any, budget: int) -> None:
-    """A prompt of 9,000 tokens, as many a step as the budget allows."""
+    """A prompt of 9,000 tokens, as many a step as the budget allows, however often it was
+    preempted."""
     p = Program()
     s = scheduler(p, 600, 16, max_num_batched_tokens=budget, max_model_len=10_000)
     a = request(p, "a", 9000)
+    p.set(a, "num_preemptions", 40)
     s.add_request(a)
     for _ in range(3):
         s.schedule()

@@ -159,7 +159,7 @@ def test_a_given_cell_that_fails_with_the_learners_functions_is_told_in_short(
     (error,) = node.cells[4].outputs
     assert error.traceback == [
         "✗ IndexError: list index out of range\n"
-        "  in tokens_computed, line 2 of the cell with it: return [][1]\n"
+        "  in tokens_computed, line 2 of its cell: return [][1]\n"
         "  `%tb` shows the whole traceback"
     ]
 

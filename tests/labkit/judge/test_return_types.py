@@ -7,6 +7,7 @@ import dataclasses
 import threading
 import typing
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,6 +45,11 @@ async def waits_and_gives_a_number() -> int:
     return 3
 
 
+@lru_cache
+def gives_text_and_remembers() -> int:
+    return "three"  # type: ignore[return-value]
+
+
 def on_a_thread(function: Callable[[], object]) -> None:
     thread = threading.Thread(target=function)
     thread.start()
@@ -52,7 +58,7 @@ def on_a_thread(function: Callable[[], object]) -> None:
 
 NAMES = (
     "gives_text gives_number yields_texts yields_numbers waits_and_gives_nothing"
-    " waits_and_gives_a_number"
+    " waits_and_gives_a_number gives_text_and_remembers"
 )
 WATCHED = {__file__: dict.fromkeys(NAMES.split(), __name__)}
 
@@ -76,6 +82,13 @@ def test_threads_generators_and_coroutines_are_looked_at(
     """Ranks are threads, loaders yield, and a server's functions are awaited."""
     found = return_types.wrong_return(SimpleNamespace(runtest=runs), WATCHED)
     assert found and (found["function"], found["verb"], found["type"]) == (function, verb, kind)
+
+
+def test_a_function_with_a_cache_runs_again() -> None:
+    gives_text_and_remembers()
+    item = SimpleNamespace(runtest=gives_text_and_remembers)
+    found = return_types.wrong_return(item, WATCHED)
+    assert found and found["type"] == "str"
 
 
 @pytest.mark.parametrize(

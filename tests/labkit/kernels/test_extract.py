@@ -113,6 +113,8 @@ def test_a_module_holds_the_kernels_alone_and_keeps_their_lines() -> None:
         ("y = print", "`print` is not known"),
         ("y = np", "`np` is not known"),
         ("y = np.arange(4)", "`np` is not known"),
+        ("y = lan + 1", "`lan` is not known in a kernel: did you mean `lane`?"),
+        ("y = tl.loa(x_ptr)", "a kernel may use: did you mean `tl.load`?"),
         ("y = x_ptr.handle", "`.handle`"),
         ("y = x_ptr.__class__", "`.__class__`"),
         ("y = SIZE.bit_length", "`.bit_length`"),

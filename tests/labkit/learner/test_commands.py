@@ -262,6 +262,31 @@ def test_of_an_error_the_words_must_be_the_same(toy: Course, recorded: bool) -> 
     assert "known mistake" not in text
 
 
+def test_of_a_test_that_asks_yes_or_no_the_values_of_others_must_be_the_same(toy: Course) -> None:
+    """False in place of True is what every mistake fails it with."""
+    phase, file = toy.phase("0"), toy.root / "tests/public/00-toy/test_toy.py"
+    text = file.read_text().replace(
+        "expect(clamp(10, 4, 8), 4,", "expect(clamp(10, 4, 8) == 4, True,"
+    )
+    bare = '    assert clamp(3, -1, 8) == 0, "a negative budget gives 0"'
+    assert bare in text
+    file.write_text(text.replace(bare, '    expect(clamp(3, -1, 8), 0, at="a negative budget")'))
+    known = mistakes.load(phase)
+    mutants.write_vectors(phase, mutants.run(phase, known))
+    mutants.write_faults(phase, known)
+    solve(toy)
+    rewrite(toy, "clamp", "return min(limit, wanted)")
+    says(
+        screen(toy)[0],
+        "✗ 00.1",
+        "known mistake: Your clamp obeys the limit but forgets the budget.",
+    )
+    rewrite(toy, "clamp", "return min(limit, wanted) if budget > 0 else 7")
+    text = screen(toy)[0]
+    says(text, "✗ 00.1", "yours    False")
+    assert "known mistake" not in text
+
+
 def test_a_mistake_in_a_function_that_is_right_is_not_hers(toy: Course) -> None:
     """The same failures may come from another function of the task."""
     phase = toy.phase("0")
@@ -292,13 +317,13 @@ def test_what_a_known_mistake_fails_with_is_recorded_so_that_nothing_runs_twice(
     assert mistakes.faults(phase).keys() == {mutant.name for mutant in known}
     solve(toy)
     ran: list[str] = []
-    real = mistakes.run_first
+    real = mistakes.run_some
 
-    def run_first(phase: Phase, mutant: mistakes.Mutant, *more: Any) -> public.PhaseResult:
+    def run_some(phase: Phase, mutant: mistakes.Mutant, *more: Any) -> public.PhaseResult:
         ran.append(mutant.name)
         return real(phase, mutant, *more)
 
-    monkeypatch.setattr(mistakes, "run_first", run_first)
+    monkeypatch.setattr(mistakes, "run_some", run_some)
     rewrite(toy, "clamp", "return max(min(wanted, budget + 1, limit), 0)")
     says(screen(toy)[0], "known mistake: Your clamp takes one more than the budget.")
     assert not ran

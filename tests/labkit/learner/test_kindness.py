@@ -476,6 +476,14 @@ def test_every_failure_can_be_shown(toy: Course) -> None:
     assert shown(toy, every=True).count("first difference") == 2
 
 
+def test_a_task_judged_alone_is_explained_though_its_tests_come_to_another(toy: Course) -> None:
+    """What fails called a function of a task that was not judged: that one was to be explained."""
+    solve(toy)
+    taken = "taken = [self.items.popleft() for _ in range(min(number, len(self.items)))]"
+    rewrite(toy, "Fifo.drain", f"{taken}\nreturn taken if number == 2 else []")
+    says(shown(toy, task="2"), "✗ 00.2", "first difference: the rest leaves", "yours", "fifo.py")
+
+
 def test_one_task_can_be_judged_alone(toy: Course) -> None:
     solve(toy)
     rewrite(toy, "clamp", "return 12345")

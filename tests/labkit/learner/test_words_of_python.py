@@ -108,3 +108,30 @@ def test_who_is_refused_is_the_one_to_mend(toy: Course) -> None:
     rewrite(toy, "Fifo.drain", "taken = [self.head]\nself.items.clear()\nself.push(9)\nself.head")
     text = shown(toy, task="2")
     says(text, "IndexError: too late", "(Fifo.drain), then make lab-00")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("return smalest", "Did you mean `smallest`?"),
+        ("import math; return math.flor(smallest)", "Did you mean `floor`?"),
+        ("import torch; return torch.wher(smallest)", "Did you mean `where`?"),
+        ("taken = []; taken.push(smallest)", "no attribute 'push'"),
+        ("return mx(smallest, 0)", "Did you mean `max`?"),
+        ("return something_else", "name 'something_else' is not defined"),
+    ],
+)
+def test_a_name_that_is_nearly_right_is_named(toy: Course, line: str, said: str) -> None:
+    solve(toy)
+    rewrite(toy, "clamp", f"smallest = min(wanted, budget, limit)\n{line}")
+    shown = screen(toy)[0]
+    says(shown, "✗ 00.1", said)
+    assert ("Did you mean" in shown) == ("Did you mean" in said)
+
+
+def test_a_lone_name_of_an_attribute_is_told_whose_it_is(toy: Course) -> None:
+    solve(toy)
+    rewrite(toy, "Fifo.drain", "return [items.popleft() for _ in range(number)]")
+    says(screen(toy)[0], "✗ 00.2", "name 'items' is not defined", "Did you mean `self.items`?")
+    rewrite(toy, "Fifo.drain", "def one():\n    return sel.items.popleft()\nreturn [one()]")
+    says(screen(toy)[0], "✗ 00.2", "name 'sel' is not defined", "Did you mean `self`?")

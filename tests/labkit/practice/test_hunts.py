@@ -50,6 +50,7 @@ def test_a_hunt_says_no_more_than_a_user_would(hunt: Hunt) -> None:
 def test_the_symptom_shows(hunt: Hunt, tmp_path: Path) -> None:
     seen = hunts.observe(hunt, mapping(hunt, tmp_path, hunt.mistake.text))
     expected = hunts.observe(hunt, {})
+    assert expected == hunts.observe(hunt, {}), "what is right is not the same each time"
     assert expected and "Error" not in expected and "Traceback" not in expected
     assert seen != expected
 

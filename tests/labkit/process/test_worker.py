@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter, OrderedDict, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -378,6 +379,22 @@ def test_marks_without_their_data_are_refused(data: Any, message: str) -> None:
 
 def test_an_array_of_objects_is_only_a_name() -> None:
     assert plain.encode(np.array([object()], dtype=object)) == {"!type": "ndarray"}
+
+
+def test_dicts_of_the_standard_library_arrive_as_what_they_equal() -> None:
+    class Mine(dict):  # type: ignore[type-arg]
+        pass
+
+    pairs = {"ada": 1, 2: [b"x"]}
+    for library in (
+        Counter({"a": 2}),
+        OrderedDict(pairs),
+        defaultdict(list, pairs),
+        defaultdict(int),
+    ):
+        arrived = plain.decode(json.loads(json.dumps(plain.encode(library))))
+        assert type(arrived) is dict and arrived == library
+    assert plain.encode(Mine(pairs)) == {"!type": "Mine"}
 
 
 def test_sets_of_numbers_with_one_hash_are_refused_at_once() -> None:
