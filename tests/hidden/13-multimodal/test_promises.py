@@ -150,10 +150,11 @@ def test_13_11_a_wide_picture(subject: Any, merge: int, height: int, width: int)
 )
 def test_13_11_hundreds_of_patches(subject: Any, lengths: list[int], seed: int) -> None:
     """The first sees the last, and the scale is that of the head."""
-    q, k, v = np.random.default_rng(seed).standard_normal((3, sum(lengths), 2, 16))
+    shape = (3, sum(lengths), 2, 16)
+    q, k, v = np.random.default_rng(seed).standard_normal(shape)
     p = Program()
-    kind = {"dtype": p.name("torch:float32")}
-    three = [p.call("torch:tensor", x.tolist(), **kind) for x in (q, k, v)]
+    drawn = p.call("numpy.random:default_rng", seed).standard_normal(shape)
+    three = [p.call("torch:from_numpy", drawn[index]).float() for index in range(3)]
     p.see(p.call("mini_vllm.model.qwen3_vl:attend_within_pictures", *three, lengths))
     (seen,) = subject.run(p)
     expected, start = [], 0
