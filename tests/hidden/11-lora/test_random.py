@@ -73,6 +73,8 @@ def test_11_1_any_scale(
 @many
 @example(parts=["base_model.model", "layers", "base_model.model", "fc"], end="lora_A.weight")
 @example(parts=["base_model.model", "fc"], end="lora_B.weight")
+@example(parts=["base_model.model", "base_model.model", "fc"], end="lora_A.weight")
+@example(parts=["fc", "lora_A.weight", "fc"], end="lora_A.weight")
 @example(parts=["fc", "lora_A.weight", "fc"], end="lora_B.weight")
 @example(parts=["fc"], end="my_lora_A.weight")
 @given(
