@@ -509,6 +509,7 @@ def test_11_4_any_order_of_use(
 @many
 @example(names=["a", "a", "a"], wanted="b", pinned=[], max_loras=2)
 @example(names=["a", "b"], wanted="c", pinned=["a"], max_loras=3)
+@example(names=["", None], wanted="b", pinned=[], max_loras=1)
 @example(names=["a", None], wanted="", pinned=[], max_loras=1)
 @given(
     names=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=6),
