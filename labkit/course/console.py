@@ -50,8 +50,9 @@ class Screen:
         )
 
 
-def command(phase: Phase, verb: str) -> str:
-    return f"make {verb}-{phase.number}"
+def command(phase: Phase, verb: str, task: Exercise | None = None) -> str:
+    """ "make hint-03"; of one task, not of the one that comes next: "make hint-03.2"."""
+    return f"make {verb}-{task.id if task else phase.number}"
 
 
 def some(names: Sequence[str], word: str = "and") -> str:

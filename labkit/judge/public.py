@@ -91,6 +91,12 @@ class PhaseResult:
     def of_task(self, exercise: Exercise) -> list[Test]:
         return [test for test in self.tests if test.task == exercise.id]
 
+    @property
+    def alone(self) -> Exercise | None:
+        """The task that was judged alone, of a phase that has others; None if more were."""
+        judged = [exercise for exercise in self.phase.exercises if self.of_task(exercise)]
+        return judged[0] if len(judged) == 1 < len(self.phase.exercises) else None
+
     def task_passed(self, exercise: Exercise) -> bool:
         tests = self.of_task(exercise)
         return bool(tests) and all(test.passed for test in tests)

@@ -87,7 +87,8 @@ def slips_met(test: Test, phase: Phase, exercise: Exercise) -> list[Slip]:
 
 def root_of(result: PhaseResult, failing: Sequence[Exercise]) -> Exercise | None:
     """Of the failing tasks, in order, the one to begin with: the first; but if all of its failing
-    tests come to functions of a later one that also fails without it, that one.
+    tests come to functions of a later one that also fails without it, or each of them names a
+    function of a later one as its fault, that one.
 
     Returns:
         None if none fails.
@@ -100,11 +101,23 @@ def root_of(result: PhaseResult, failing: Sequence[Exercise]) -> Exercise | None
         without_first = [not _comes_to(first, test) for test in _failed(result, other)]
         if all(with_other) and any(without_first):
             return other
+        blamed = [_blames(other, test, result.phase) for test in _failed(result, first)]
+        if blamed and all(blamed):
+            return other
     return first
 
 
 def _failed(result: PhaseResult, exercise: Exercise) -> list[Test]:
     return [test for test in result.of_task(exercise) if test.outcome in ("failed", "hang")]
+
+
+def _blames(exercise: Exercise, test: Test, phase: Phase) -> bool:
+    """Whether a function of the task has returned a wrong type in a test, or raised its error."""
+    returned = test.detail.get("returned") or {}
+    if returned:
+        own = returned.get("file") == str(phase.lab_file(exercise.module))
+        return own and returned["function"] in exercise.functions
+    return place_of_fault(test, phase, exercise) is not None
 
 
 def _comes_to(exercise: Exercise, test: Test) -> bool:

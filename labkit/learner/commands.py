@@ -191,7 +191,8 @@ def next_step(
 ) -> str:
     """What to type or edit now."""
     phase = result.phase
-    keys = f"   [{command(phase, 'hint')} | {command(phase, 'diff')} | {command(phase, 'reset')}]"
+    hint = command(phase, "hint", result.alone)
+    keys = f"   [{hint} | {command(phase, 'diff')} | {command(phase, 'reset')}]"
     wrong = [t for t in failing_tasks(result) if len(holes.get(t.id, ())) < len(t.functions)]
     for exercise in phase.exercises:
         if exercise in wrong:
@@ -301,7 +302,7 @@ def hint(
         out.line(f"about {at}; of {some(left)}: `python -m labkit hint {chosen.number}"
                  f" {exercise.number} --function {left[0].rpartition('.')[2]}`", "dim")  # fmt: skip
     out.line()
-    again = f"{command(chosen, 'hint')} shows the next one"
+    again = f"{command(chosen, 'hint', exercise if task else None)} shows the next one"
     if shown == len(HINT_LEVELS):
         again = f"that was the last; {command(chosen, 'diff')} compares with the solution"
     out.line(f"edit {where_to_edit(chosen, exercise, at)}; {again}", "dim")

@@ -124,7 +124,7 @@ def show_tasks(
             screen.line(f"delete the TODO below your code: {left}", "yellow", 6)
         if bad and status == "failed" and (every or exercise == root):
             fits = mutant if mutant and mutant.exercise == exercise.id else None
-            show_failure(screen, result.phase, exercise, bad, fits)
+            show_failure(screen, result.phase, exercise, bad, fits, result.alone)
             if bad.outcome != "hang":
                 _show_endless(screen, result.phase, tests)
     for test in result.tests:
@@ -158,9 +158,17 @@ def _status(
 
 
 def show_failure(
-    screen: Screen, phase: Phase, exercise: Exercise, test: Test, mutant: Mutant | None
+    screen: Screen,
+    phase: Phase,
+    exercise: Exercise,
+    test: Test,
+    mutant: Mutant | None,
+    alone: Exercise | None = None,
 ) -> None:
-    """The first difference in the learner's terms, then where to read and what to ask for."""
+    """The first difference in the learner's terms, then where to read and what to ask for.
+
+    `alone`: the task, if no other was judged: `make hint-NN` would speak of the first of all.
+    """
     detail = test.detail
     screen.line(f"✗ {test.title}", "red", 6)
     if "at" in detail:
@@ -190,7 +198,7 @@ def show_failure(
     screen.pair("test", diagnose.test_line(test, phase), width=5)
     upstream = f" · upstream {exercise.upstream}" if exercise.upstream else ""
     screen.pair("read", f"phases/{phase.slug}/{exercise.read}{upstream}", width=5)
-    screen.pair("hint", f"{command(phase, 'hint')}", width=5)
+    screen.pair("hint", command(phase, "hint", alone), width=5)
 
 
 def _short_message(detail: dict[str, object]) -> list[str]:

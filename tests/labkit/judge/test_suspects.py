@@ -10,8 +10,9 @@ from labkit.course.manifest import Course, Exercise, Phase
 from labkit.course.root import ROOT
 from labkit.course.state import State
 from labkit.judge import diagnose
+from labkit.judge.public import PhaseResult
 from labkit.judge.public import Test as Judged
-from labkit.judge.suspects import by_suspicion, calls_of, place_to_edit
+from labkit.judge.suspects import by_suspicion, calls_of, place_to_edit, root_of
 from labkit.learner.commands import current_task, function_at
 from tests.labkit.learner.test_commands import says, screen
 from tests.labkit.toy_course import lab, make_course, rewrite, solve
@@ -111,6 +112,21 @@ def test_00_1_and_drain():
     \"\"\"What is clamped is drained.\"\"\"
     expect(filled().drain(clamp(5, 2, 9)), [1, 2], at="two of three")
 """
+
+
+@pytest.mark.parametrize("blamed", ["Fifo.drain", "clamp", ""])
+def test_a_function_that_returned_a_wrong_type_is_the_one_to_begin_with(
+    toy: Course, blamed: str
+) -> None:
+    """Though each test of its task uses the earlier task's functions, too."""
+    phase, second = task_of(toy)
+    first = phase.exercise("1")
+    tests = [ran(name, "failed", "clamp", "Fifo.drain") for name in "ab"]
+    tests[0].task = "00.1"
+    if blamed:
+        tests[0].detail["returned"] = {"file": str(lab(toy)), "function": blamed}
+    found = root_of(PhaseResult(phase, tests), [first, second])
+    assert found == (second if blamed == "Fifo.drain" else first)
 
 
 @pytest.mark.parametrize("clamp_fails_itself", [False, True])

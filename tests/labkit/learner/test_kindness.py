@@ -481,7 +481,10 @@ def test_a_task_judged_alone_is_explained_though_its_tests_come_to_another(toy: 
     solve(toy)
     taken = "taken = [self.items.popleft() for _ in range(min(number, len(self.items)))]"
     rewrite(toy, "Fifo.drain", f"{taken}\nreturn taken if number == 2 else []")
-    says(shown(toy, task="2"), "✗ 00.2", "first difference: the rest leaves", "yours", "fifo.py")
+    text = shown(toy, task="2")
+    says(text, "✗ 00.2", "first difference: the rest leaves", "yours", "fifo.py")
+    assert text.count("make hint-00.2") == 2, "without a number it is the first task's"
+    says(printed(loop.hint, "00.2", task="", function=""), "make hint-00.2 shows the next one")
 
 
 def test_one_task_can_be_judged_alone(toy: Course) -> None:

@@ -102,7 +102,10 @@ def test_08_1_only_requests_with_a_new_token_get_drafts(lab: Any) -> None:
     step = [lab.request("chunk", [1, 2, 1, 2], computed=0, scheduled=2, sampled=0),
             lab.request("ready", [1, 2, 1, 2]), lab.request("new", [1, 2, 3, 4])]  # fmt: skip
     at = "'chunk' got no token; the end of 'new' stood nowhere before"
-    expect(lab.look_up(step, 1, 2, 3, 64), {"ready": [1, 2]}, at=at)
+    found = lab.look_up(step, 1, 2, 3, 64)
+    expect(found, {"ready": [1, 2]}, at=at)
+    kinds = [type(token).__name__ for token in found["ready"]]
+    expect(kinds, ["int", "int"], at="drafts travel to other processes: numbers of Python's own")
 
 
 def test_08_1_rejected_drafts_are_no_text(lab: Any) -> None:
