@@ -32,6 +32,12 @@ class Diary(NativeGrammar):
         self.taken += len(tokens)
         return True
 
+    def validate_tokens(self, tokens: list[int]) -> list[int]:
+        num_legal = 0
+        while tokens[num_legal : num_legal + 1] == self.text[self.taken + num_legal :][:1] != []:
+            num_legal += 1
+        return tokens[:num_legal]
+
     def rollback(self, num_tokens: int) -> None:
         self.taken -= num_tokens
         self.rolled_back += num_tokens
