@@ -1,6 +1,7 @@
 """The cases that a kernel is judged by: small problems, each hard in one way.
 
     draw.py        what a case is, and its random numbers
+    mixed.py       small cases in which any two things meet
     pages.py       paged caches, and what makes attention over them hard
     storing.py     for `store_kv`, and
     decode.py      for the decode kernels, and

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 
-from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, lazy_zeros, unfilled
+from labkit.kernels.cases.draw import VAST, Case, Draw, Setup, inside_wider, lazy_zeros, unfilled
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
@@ -16,6 +17,7 @@ from labkit.kernels.cases.pages import (
     apart,
     creeping,
     deep_logits,
+    faint,
     far_logits,
     far_queries,
     far_table,
@@ -27,6 +29,7 @@ from labkit.kernels.cases.pages import (
     spoilt,
     steady,
     uneven,
+    vast,
     zero_queries,
 )
 from labkit.kernels.cases.rules import CaseRules, TensorRule
@@ -85,6 +88,22 @@ def decode(
 PER_REQUEST = ("query", "block_table", "seq_lens", "output")
 FAR_ALONG = 2**25
 """A position that neither 16 bits nor float32 tell from its neighbours."""
+
+MIXED_DECODE: dict[str, dict[str, Any]] = {
+    "seq_lens": {
+        "one request of 150 tokens": [150],
+        "one short request": [9],
+        "requests of 70 and 33 tokens": [70, 33],
+        "an inert row": [140, 0, 17],
+        "short requests and an inert row": [0, 11, 15],
+    },
+    "group": {"": 1, "4 heads share one": 4, "3 heads share one": 3},
+    "kv_heads": {"": 1, "3 key/value heads": 3},
+    "dim": {"of 32": 32, "of 70": 70, "of 35": 35},
+    "block_size": {"blocks of 16": 16, "blocks of one": 1, "blocks of 12": 12, "blocks of 5": 5},
+    "window": {"": None, "a window of 13": 13},
+    "scale": {"": None, "scores times 0.3": 0.3},
+}
 
 PAGED_DECODE = (
     Case("one", "one token of context", "float32", decode([1], 1, 1, 32, 16), lone=True),
@@ -233,6 +252,11 @@ PAGED_DECODE = (
         )
         for group in (1, 2, 4, 8)
     ),
+    Case("faint", "many keys with hardly any weight", "float32",
+         decode([1000, 900], 2, 2, 32, 16, change=faint)),
+    Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
+         decode([70, 9], 2, 2, 64, 16, change=vast)),
+    *mixed(decode, **MIXED_DECODE),
 )  # fmt: skip
 
 SPLIT_DECODE = (
@@ -327,6 +351,15 @@ SPLIT_DECODE = (
         "traffic", "512 tokens of context in two splits, 4 heads share one", "bfloat16",
         decode([512], 4, 1, 64, 16, splits=2), graded=True,
     ),
+    Case("faint", "many keys with hardly any weight", "float32",
+         decode([1000, 900], 2, 2, 32, 16, splits=3, change=faint)),
+    Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
+         decode([150, 9], 2, 2, 64, 16, splits=2, change=vast)),
+    *mixed(
+        decode,
+        splits={"2 splits": 2, "3 splits": 3, "8 splits": 8, "6 splits": 6},
+        **MIXED_DECODE,
+    ),
 )  # fmt: skip
 
 
@@ -342,6 +375,7 @@ def reduce(
     first: int = 0,
     nan: bool = False,
     faint: float = 0.0,
+    size: float = 1.0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """Partial results whose splits `empty` are empty: their share is exp(-inf).
 
@@ -349,11 +383,12 @@ def reduce(
 
     Request 0 has no context at all if there are more requests than one and any split is empty.
     `level` is added to every lse. `nan`: one number of a split's average is NaN. `faint`: every
-    split but the first has a mass so many e-foldings below its, and numbers as much larger.
+    split but the first has a mass so many e-foldings below its, and numbers as much larger. `size`
+    multiplies all numbers.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
-        partial = draw.normal(requests, heads, splits, dim)
+        partial = draw.normal(requests, heads, splits, dim) * size
         lse = draw.normal(requests, heads, splits) * spread + level
         if faint:
             lse[:, :, 1:] -= faint
@@ -431,6 +466,15 @@ REDUCE_SPLITS = (
     Case("long-output", "more than 2^32 results", "bfloat16", long_reduce(2, 256, 256)),
     Case("long-masses", "more than 2^32 masses", "float32", long_reduce(128, 1, 128)),
     Case("traffic", "16 heads, 8 splits", "float32", reduce(2, 8, 8, 64), graded=True),
+    Case("vast", "numbers beyond float16", "bfloat16", reduce(2, 2, 4, 64, size=VAST)),
+    *mixed(
+        reduce,
+        requests={"one request": 1, "3 requests": 3},
+        heads={"one head": 1, "4 heads": 4},
+        splits={"one split": 1, "4 splits": 4, "5 splits": 5, "6 splits": 6},
+        dim={"of 64": 64, "of 70": 70, "of 35": 35},
+        level={"": 0.0, "large masses": 300.0},
+    ),
 )  # fmt: skip
 
 CASES = {

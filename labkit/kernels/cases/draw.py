@@ -18,6 +18,9 @@ from labkit.kernels.cases.rules import CaseRules
 PRIMES = (5, 7, 11, 13)
 FAR = 2**30
 LONG = 4
+VAST = 2.0**30
+"""Times this a number is beyond float16 and not beyond bfloat16; divided by it, below both of
+float16's ends."""
 NO_RESERVE = 0x4000 if sys.platform == "linux" else 0  # Linux' MAP_NORESERVE; not in every Python
 
 Setup = tuple[dict[str, Any], CaseRules]

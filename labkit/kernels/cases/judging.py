@@ -21,6 +21,7 @@ from labkit.kernels.cases.draw import (
     inside_wider,
     lazy_zeros,
 )
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 LARGE_IDS = (2**24 + 1, 2**31 - 1)
@@ -41,7 +42,7 @@ def judge(
     room: int = 0,
     impossible: bool = False,
     margin: float = 0.5,
-    strided: bool = True,
+    slices: Sequence[str] = ("target", "drafted"),
     far: bool = False,
     tiny: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -54,7 +55,7 @@ def judge(
         room: the output has so many more places than the longest needs.
         impossible: some drafts have q = 0, and some p = 0 beside u = 0.
         margin: how far u is from the border between accepted and rejected, as a share.
-        strided: probabilities are slices of wider matrices.
+        slices: which probabilities are a slice of a wider matrix.
         far: rows of probabilities, of both kinds, lie 2^30 elements apart.
         tiny: as of tokens that hardly ever come: p and q of a draft are around 1e-3 to 1e-30.
     """
@@ -79,9 +80,10 @@ def judge(
         tokens[:1] = vocab_size - 1
         target, own = _around(p, tokens, vocab_size)
         drafted = _around(q, tokens, vocab_size)[0] if drawn else None
-        if strided:
+        if "target" in slices:
             target = inside_wider(target, 2, 3)
-            drafted = None if drafted is None else inside_wider(drafted, 1, 6)
+        if "drafted" in slices and drafted is not None:
+            drafted = inside_wider(drafted, 1, 6)
         if far:
             target = far_apart(target)
             drafted = None if drafted is None else far_apart(drafted)
@@ -172,7 +174,7 @@ def _around(values: Tensor, tokens: Tensor, vocab_size: int) -> tuple[Tensor, Te
 
 
 REJECTION_RANDOM_SAMPLE = (
-    Case("one", "one draft of one request", "float32", judge([1], 7, strided=False)),
+    Case("one", "one draft of one request", "float32", judge([1], 7, slices=())),
     Case("all", "everything is accepted", "float32", judge([3, 1, 4], 50, accept=1.0)),
     Case("none", "nothing is accepted", "float32", judge([3, 1, 4], 50, accept=0.0)),
     Case("ragged", "requests with 0 to 5 drafts", "float32", judge(None, 100)),
@@ -196,6 +198,8 @@ REJECTION_RANDOM_SAMPLE = (
          judge([6, 5, 4, 6], 30, accept=1.0, impossible=True)),
     Case("tiny", "probabilities around 1e-3 to 1e-30", "float32",
          judge([9, 7, 1, 8], 30, accept=0.9, tiny=True)),
+    Case("tiny-bf16", "the same in half precision", "bfloat16",
+         judge([9, 7, 1, 8], 30, accept=0.9, tiny=True)),
     Case("chosen-tiny", "the same for drafts that were not drawn", "bfloat16",
          judge([9, 7, 1, 8], 30, accept=0.9, drawn=False, tiny=True)),
     Case("sliced", "probabilities are slices", "float32", judge([2, 4], 25)),
@@ -205,8 +209,26 @@ REJECTION_RANDOM_SAMPLE = (
          judge([4, 2], 64, accept=1.0, far=True)),
     Case("deep", "behind 2^24 drafts", "float16", behind(2**24 + 1, judge([3, 0, 2, 3], 8))),
     Case("many", "more than a thousand requests", "float32", judge([1, 0, 2] * 360, 8)),
-    Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128, strided=False),
+    Case("traffic", "16 requests of 4 drafts", "float32", judge([4] * 16, 128, slices=()),
          graded=True),
+    *mixed(
+        judge,
+        counts={
+            "one request": [5],
+            "a request that fills its tile": [7],
+            "requests of 0 to 4": [3, 0, 4, 1],
+        },
+        vocab_size={"32 tokens": 32, "77 tokens": 77},
+        accept={"": 0.6, "nothing is rejected": 1.0, "everything is rejected": 0.0},
+        drawn={"drawn": True, "not drawn": False},
+        room={"": 0, "3 places to spare": 3},
+        slices={
+            "slices": ("target", "drafted"),
+            "p is a slice": ("target",),
+            "q is a slice": ("drafted",),
+            "contiguous": (),
+        },
+    ),
 )  # fmt: skip
 
 CASES = {"rejection_random_sample": REJECTION_RANDOM_SAMPLE}

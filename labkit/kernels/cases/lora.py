@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from labkit.kernels.cases.draw import (
+    VAST,
     Case,
     Draw,
     Setup,
@@ -21,6 +22,7 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 IMPOSSIBLE_ROW = 2**31 - 1
@@ -156,11 +158,13 @@ def shrink(
     only_rank: int | None = None,
     tiles: dict[str, int] | None = None,
     nan: bool = False,
+    size: float = 1.0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`counts[s]` rows use slot s (None: a prime number), and `base` rows none.
 
     `only_rank`: the adapters have fewer rows than the slots, the rest is zero. `tiles` are used
-    instead of the launcher's. `nan`: a number of row 1 is NaN.
+    instead of the launcher's. `nan`: a number of row 1 is NaN, and one of the last slot's. `size`
+    multiplies weights; rows are divided by its square.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -173,9 +177,10 @@ def shrink(
         lora_a = slots_of(draw, dtype, used, (slices, rank, in_size), len(users) + 1)
         if only_rank is not None:
             lora_a[used, :, only_rank:] = 0.0
-        x = draw.normal(total, in_size, dtype=dtype)
+        lora_a[used] *= size
+        x = draw.normal(total, in_size, dtype=dtype) / size**2
         if nan:
-            x[1, in_size - 1] = torch.nan
+            x[1, in_size - 1] = lora_a[used[-1], 0, 0, 0] = torch.nan
         if strided:
             x = inside_wider(x, in_size, 2 * in_size)
         if far_rows:
@@ -197,6 +202,13 @@ def shrink(
 
     return make
 
+
+USERS: dict[str, dict[str, Any]] = {
+    "one adapter": dict(counts=[7], base=0, padding=0),
+    "one adapter with 40 rows": dict(counts=[40], base=0, padding=0),
+    "two adapters": dict(counts=[3, 0, 4], base=2, padding=1),
+    "two adapters, one with 40 rows": dict(counts=[1, 0, 40], base=0, padding=2),
+}
 
 SHRINK = (
     Case("one", "one row, one adapter", "float32",
@@ -230,6 +242,8 @@ SHRINK = (
     Case("wide-input", "70,000 features", "bfloat16",
          shrink([3, 2], 1, 70_000, 8), long=True),
     Case("nan", "NaN in a row", "float32", shrink([4, 5], 0, 70, 16, 2, nan=True)),
+    Case("vast", "rows beyond float16, weights below it", "bfloat16",
+         shrink([4, 5], 2, 70, 16, size=1 / VAST)),
     Case("tiles", "other tiles than the launcher's", "float32",
          shrink([9, 20], 2, 100, 24, 2, tiles={"IN_TILE": 32})),
     Case("empty", "segments of nobody before and behind", "bfloat16",
@@ -238,6 +252,14 @@ SHRINK = (
          shrink([8] * 8, 0, 512, 16, strided=False), graded=True),
     Case("traffic-qkv", "32 rows of 4 adapters, three slices", "bfloat16",
          shrink([6] * 4, 8, 256, 16, 3), graded=True),
+    *mixed(
+        lambda users, **sizes: shrink(**users, **sizes),
+        users=USERS,
+        in_size={"64 features": 64, "97 features": 97, "40 features": 40},
+        rank={"rank 16": 16, "rank 5": 5, "rank 24": 24},
+        slices={"": 1, "2 slices": 2, "3 slices": 3},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -252,9 +274,11 @@ def expand(
     far_rows: bool = False,
     far_slots: bool = False,
     nan: bool = False,
+    size: float = 1.0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """As `shrink`; y has slices of these widths. Rows of `hidden` that have no adapter are NaN.
-    `nan`: so are a number of row 1 of `hidden`, and one of row 2 of y."""
+    `nan`: so are a number of row 1 of `hidden`, one of row 2 of y and one of the last slot's.
+    `size` multiplies weights; y is divided by it, `hidden` by its square."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         users = [draw.prime() if count is None else count for count in counts]
@@ -264,13 +288,14 @@ def expand(
         total, out_size = len(mapping), sum(widths)
         used = [slot for slot, count in enumerate(users) if count]
         lora_b = slots_of(draw, dtype, used, (rank, out_size), len(users) + 1)
-        lora_b[used] *= 0.25  # so that what is added is about as large as y
+        lora_b[used] *= 0.25 * size  # so that what is added is about as large as y
         hidden = unfilled(len(widths), total, rank, dtype=torch.float32)
         rows = mapping >= 0
-        hidden[:, rows] = draw.normal(len(widths), int(rows.sum()), rank)
-        y = draw.normal(total, out_size, dtype=dtype)
+        hidden[:, rows] = draw.normal(len(widths), int(rows.sum()), rank) / size**2
+        y = draw.normal(total, out_size, dtype=dtype) / size
         if nan:
-            hidden[0, 1, rank - 1], y[2, out_size - 1] = torch.nan, torch.nan
+            hidden[0, 1, rank - 1] = y[2, out_size - 1] = torch.nan
+            lora_b[used[-1], 0, 1] = torch.nan
         if strided:
             y = inside_wider(y, out_size, out_size)
         if far_rows:
@@ -391,6 +416,8 @@ EXPAND = (
          late_slices([3, 20])),
     Case("nan", "NaN in a row of hidden, and of y", "float32",
          expand([4, 5], 0, [40, 30], 16, nan=True)),
+    Case("vast", "hidden and y beyond float16, weights below it", "bfloat16",
+         expand([4, 5], 2, [40, 30], 16, size=1 / VAST)),
     Case("rank-300", "a larger rank", "float32", expand([2, 3], 1, [40], 300)),
     Case("rank-300-long", "a larger rank, one adapter with 70 rows", "float16",
          expand([70, 3], 1, [70], 300)),
@@ -406,6 +433,20 @@ EXPAND = (
          expand([8] * 8, 0, [512], 16, strided=False), graded=True),
     Case("traffic-gqa", "32 rows of 4 adapters, slices of 256, 128, 128", "bfloat16",
          expand([6] * 4, 8, [256, 128, 128], 16), graded=True),
+    *mixed(
+        lambda users, **sizes: expand(**users, **sizes),
+        users=USERS,
+        widths={
+            "64 columns": [64],
+            "33 columns": [33],
+            "70 columns": [70],
+            "slices of 40 and 24": [40, 24],
+            "slices of 150 and 33": [150, 33],
+            "slices of 65, 1 and 41": [65, 1, 41],
+        },
+        rank={"rank 16": 16, "rank 5": 5, "rank 24": 24},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 CASES = {"lora_shrink": SHRINK, "lora_expand": EXPAND}

@@ -6,12 +6,13 @@ the bits. So a logit that is NaN or infinite has to come out as it went in.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 
 from labkit.kernels.cases.draw import Case, Draw, Setup, far_apart, inside_wider, lazy_zeros
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 BITS, WORDS = 32, 32
@@ -34,7 +35,7 @@ def mask(
     batch: int | None = None,
     idle: int = 0,
     num_words: int | None = None,
-    strided: bool = True,
+    slices: Sequence[str] = ("logits", "bitmask"),
     far: bool = False,
     far_masks: bool = False,
 ) -> Callable[[Draw, torch.dtype], Setup]:
@@ -45,7 +46,7 @@ def mask(
         batch: rows of the logits; None: two more than there are masks.
         idle: masks before the last that allow everything, and whose programs do not run.
         num_words: of a mask; None: as many as the vocabulary needs.
-        strided: logits and masks are slices of wider matrices.
+        slices: what is a slice of a wider matrix.
         far, far_masks: rows of logits, or of masks, lie 2^30 elements apart.
     """
 
@@ -65,8 +66,10 @@ def mask(
         if idle:
             few, bitmask = bitmask, torch.full((count + idle, width), -1, dtype=torch.int32)
             bitmask[masked] = few
-        if strided:
-            logits, bitmask = inside_wider(logits, 3, 5), _inside_wider_words(bitmask)
+        if "logits" in slices:
+            logits = inside_wider(logits, 3, 5)
+        if "bitmask" in slices:
+            bitmask = _inside_wider_words(bitmask)
         if far:
             logits = far_apart(logits)
         if far_masks:
@@ -135,7 +138,7 @@ def _inside_wider_words(bitmask: Tensor) -> Tensor:
 
 APPLY_TOKEN_BITMASK = (
     Case("word", "one row of 32 tokens: exactly one word", "float32",
-         mask(1, 32, batch=1, strided=False)),
+         mask(1, 32, batch=1, slices=())),
     Case("one", "one token", "float32", mask(1, 1, batch=1)),
     Case("tail", "33 tokens: a second word with one bit", "float32", mask(2, 33)),
     Case("almost", "31 tokens: the last bit is nobody's", "float16", mask(3, 31)),
@@ -157,8 +160,22 @@ APPLY_TOKEN_BITMASK = (
     Case("wide-vocab", "270,000 tokens: 264 tiles", "bfloat16", mask(1, 270_000)),
     Case("many-rows", "rows behind the 2^24th", "float16", many_rows),
     Case("large-vocab", "tokens behind the 2^24th", "float16", large_vocab),
-    Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4, strided=False),
+    Case("traffic", "4 rows of 4,096 tokens", "float32", mask(4, 4096, batch=4, slices=()),
          graded=True),
+    *mixed(
+        mask,
+        rows={"one masked row": 1, "3 masked rows": 3},
+        vocab_size={"64 tokens": 64, "77 tokens": 77, "2,048 tokens": 2048, "1,100 tokens": 1100},
+        batch={"of 3": 3, "of 6": 6},
+        num_words={"": None, "2 words": 2, "70 words": 70},
+        share={"": 0.5, "nearly all allowed": 0.98},
+        slices={
+            "slices": ("logits", "bitmask"),
+            "logits are a slice": ("logits",),
+            "masks are a slice": ("bitmask",),
+            "contiguous": (),
+        },
+    ),
 )  # fmt: skip
 
 CASES = {"apply_token_bitmask": APPLY_TOKEN_BITMASK}

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.draw import Draw, Setup, far_apart, lazy_zeros, unfilled
+from labkit.kernels.cases.draw import VAST, Draw, Setup, far_apart, lazy_zeros, unfilled
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 IMPOSSIBLE_BLOCK = 2**31 - 1
@@ -245,6 +245,26 @@ def uneven(paged: Pages, problem: dict[str, Any]) -> None:
             loud = math.log(max(length - 32, 1))
             paged.key[place][:, 0] = loud if is_loud else -40.0 if position < 32 else 0.0
             paged.value[place] += 3 if is_loud else -3
+
+
+def faint(paged: Pages, problem: dict[str, Any]) -> None:
+    """Five keys, the first in every second request and else the last, have e^12 times the weight of
+    any other, of which there are many: who leaves out what weighs little leaves out too much.
+    """
+    problem["query"].zero_()[..., 0] = 1 / problem["scale"]
+    for row, length in enumerate(paged.seq_lens):
+        for position in range(length):
+            place = paged.place(row, position)
+            is_loud = position >= length - 5 if row % 2 else position < 5
+            paged.key[place][:, 0] = 0.0 if is_loud else -12.0
+            paged.value[place] += 0 if is_loud else 3
+
+
+def vast(paged: Pages, problem: dict[str, Any]) -> None:
+    """Keys and values beyond float16, and queries below it; scores are as always."""
+    problem["query"] /= VAST
+    for cache in (paged.key, paged.value):
+        cache[paged.slots] *= VAST
 
 
 def levels(tokens: int, heads: int) -> Tensor:

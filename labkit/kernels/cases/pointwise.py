@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from labkit.kernels.cases.draw import (
+    VAST,
     Case,
     Draw,
     Setup,
@@ -15,6 +16,7 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.rules import CaseRules, TensorRule
 
 ROW_AXES = {2: ("token", "feature"), 3: ("token", "head", "feature")}
@@ -38,12 +40,13 @@ def norm(
     zero_row: bool = False,
     eps: float = 1e-6,
     spoilt: float | None = None,
+    where: str = "x",
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` rows (None: a prime number) of `size`; with `heads` one row a head.
 
-    `scale` multiplies x; its square need not fit into float16. `loud` is added to one number a
-    row, at a place that is drawn. `far` rows lie 2^30 elements apart. `spoilt`: one number
-    is this one, NaN or infinity.
+    `scale` multiplies x and the residual; its square need not fit into float16. `loud` is added to
+    one number a row, at a place that is drawn. `far` rows lie 2^30 elements apart. `spoilt`: one
+    number is this one, NaN or infinity, of the tensor that `where` names.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -55,16 +58,17 @@ def norm(
                 row[draw.integer(0, size - 1)] += loud
         if zero_row:
             x[count // 2] = 0.0
-        if spoilt is not None:
-            _spoil(draw, x, spoilt)
-        rest = draw.normal(*shape, dtype=dtype) if residual else None
+        rest = (draw.normal(*shape) * scale).to(dtype) if residual else None
         if zero_row and rest is not None:
             rest[count // 2] = 0.0
-        if sliced or far:
-            x = far_apart(x) if far else inside_wider(x, size, 2 * size)
         weight = (0.5 + draw.normal(*shape[1:])).to(dtype)
         if size > 1:
             weight[..., draw.integer(0, size - 1)] = 0.0  # a weight like any other
+        if spoilt is not None:
+            tensors = {"x": x, "residual": rest, "weight": weight.expand(2, *weight.shape)}
+            _spoil(draw, tensors[where], spoilt)
+        if sliced or far:
+            x = far_apart(x) if far else inside_wider(x, size, 2 * size)
         problem = dict(
             x=x,
             weight=weight,
@@ -123,6 +127,10 @@ RMS_NORM = (
     Case("one-token", "one token of 5 heads", "float32", norm(1, 24, heads=5)),
     Case("nan", "a row with NaN: it spoils its row, and must not vanish", "float32",
          norm(5, 70, spoilt=torch.nan)),
+    Case("nan-residual", "NaN in a row of the residual", "float32",
+         norm(5, 70, residual=True, spoilt=torch.nan, where="residual")),
+    Case("nan-weight", "NaN in the weight", "float16",
+         norm(4, 70, spoilt=torch.nan, where="weight")),
     Case("inf", "infinity: it is NaN in its row, and all else there is 0", "float32",
          norm(4, 70, spoilt=torch.inf)),
     Case("inf-bf16", "infinity below 0, in a head of 3", "bfloat16",
@@ -131,12 +139,15 @@ RMS_NORM = (
     Case("large", "numbers whose squares do not fit into float16", "float16",
          norm(4, 96, scale=1000.0)),
     Case("huge", "numbers that do not fit into float16", "bfloat16", norm(4, 64, scale=1e6)),
+    Case("huge-residual", "the same with a residual", "bfloat16",
+         norm(4, 64, residual=True, scale=1e6)),
     Case("small", "numbers whose squares are near eps", "bfloat16", norm(4, 96, scale=1e-3)),
     Case("loud", "one large number in each row", "float32", norm(None, 300, loud=3000.0)),
     Case("far", "rows 2^30 elements apart", "float16", norm(6, 512, residual=True, far=True)),
     Case("eps", "an eps as large as the numbers' squares", "float32", norm(None, 90, eps=0.5)),
     Case("eps-tiny", "numbers that an eps of 1e-6 would drown", "float32",
-         norm(3, 64, scale=1e-4, eps=1e-12)),
+         norm(3, 64, scale=1e-8, eps=1e-20)),
+    Case("vast", "numbers whose squares float32 just holds", "float32", norm(3, 64, scale=1e15)),
     Case("heads-residual", "3 heads with a residual, and an eps of 0.3", "float32",
          norm(None, 48, heads=3, residual=True, eps=0.3)),
     Case("long", "more than 2^32 numbers", "float16", long_norm(2048)),
@@ -149,6 +160,15 @@ RMS_NORM = (
          norm(3, 90, residual=True, eps=0.5)),
     Case("traffic", "16 rows of 1024, with a residual", "bfloat16",
          norm(16, 1024, residual=True, sliced=False), graded=True),
+    *mixed(
+        norm,
+        tokens={"5 tokens": 5, "one token": 1},
+        size={"rows of 64": 64, "rows of 63": 63, "rows of 40": 40},
+        heads={"": 0, "3 heads": 3},
+        residual={"": False, "a residual": True},
+        eps={"": 1e-6, "an eps of 0.4": 0.4},
+        sliced={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -161,18 +181,23 @@ def rope(
     first: int = 0,
     far: bool = False,
     spoilt: float | None = None,
+    size: float = 1.0,
+    angle: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` consecutive positions from `first`; `far` tokens lie 2^30 elements apart. `spoilt`:
-    one number is this one, NaN or infinity."""
+    one number is this one, NaN or infinity; `angle`: so is a cos, and the next feature's sin.
+    `size` multiplies all numbers."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
-        x = draw.normal(count, heads, dim, dtype=dtype)
+        x = draw.normal(count, heads, dim, dtype=dtype) * size
         if spoilt is not None:
             _spoil(draw, x, spoilt)
         speed = 10_000.0 ** (-torch.arange(0, dim, 2, dtype=torch.float64) / dim)
         angles = (first + torch.arange(count, dtype=torch.float64))[:, None, None] * speed
         cos, sin = angles.cos(), angles.sin()
+        if angle is not None:
+            cos[1, 0, 0] = sin[1, 0, 1] = angle
         if sliced or far:
             x = far_apart(x) if far else inside_wider(x, 0, 2 * dim)
         problem = dict(
@@ -226,10 +251,21 @@ ROPE = (
          rope(250, 1, 16, first=2)),
     Case("nan", "NaN in a pair: it spoils both", "bfloat16",
          rope(3, 2, 32, first=3, spoilt=torch.nan)),
+    Case("nan-angle", "a cos and a sin are NaN", "float32", rope(3, 2, 32, angle=torch.nan)),
+    Case("vast", "numbers beyond float16", "bfloat16", rope(5, 2, 64, first=3, size=VAST)),
+    Case("tiny", "numbers below float16", "bfloat16", rope(5, 2, 64, first=3, size=1 / VAST)),
     Case("inf", "infinity in a pair: both become infinite", "float32",
          rope(3, 2, 32, first=3, spoilt=torch.inf)),
     Case("long", "more than 2^32 numbers", "float16", long_rope(64)),
     Case("traffic", "8 tokens, 16 heads of 128", "bfloat16", rope(8, 16, 128, False), graded=True),
+    *mixed(
+        rope,
+        tokens={"5 tokens": 5, "one token": 1},
+        heads={"one head": 1, "3 heads": 3, "4 heads": 4, "6 heads": 6},
+        dim={"heads of 32": 32, "heads of 70": 70},
+        sliced={"a slice": True, "contiguous": False},
+        first={"from position 0": 0, "from position 900": 900},
+    ),
 )  # fmt: skip
 
 
@@ -322,6 +358,12 @@ SILU_MUL = (
     Case("half-extreme", "gates of +-1e4 in float16", "float16", silu(None, 50, scale=30.0)),
     Case("traffic", "8 rows of 3072", "bfloat16", silu(8, 3072), graded=True),
     Case("traffic-odd", "8 rows of 1100", "bfloat16", silu(8, 1100), graded=True),
+    *mixed(
+        silu,
+        tokens={"one row": 1, "4 rows": 4},
+        size={"of 64": 64, "of 97": 97, "of 2,048": 2048, "of 1,100": 1100},
+        loud={"": False, "one loud gate": True},
+    ),
 )  # fmt: skip
 
 CASES = {"rms_norm": RMS_NORM, "rope": ROPE, "silu_mul": SILU_MUL}

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from labkit.kernels.cases.decode import FAR_ALONG
+from labkit.kernels.cases.decode import FAR_ALONG, MIXED_DECODE
 from labkit.kernels.cases.draw import Case, Draw, Setup, inside_wider, lazy_zeros, unfilled
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.pages import (
     BIG_CACHE,
     Pages,
@@ -17,6 +18,7 @@ from labkit.kernels.cases.pages import (
     apart,
     creeping,
     deep_logits,
+    faint,
     far_logits,
     far_queries,
     far_table,
@@ -28,6 +30,7 @@ from labkit.kernels.cases.pages import (
     spoilt,
     steady,
     uneven,
+    vast,
     zero_queries,
 )
 from labkit.kernels.cases.rules import CaseRules, TensorRule
@@ -283,6 +286,22 @@ PAGED_PREFILL = (
     Case(
         "traffic", "256 tokens, nothing before them", "bfloat16",
         prefill([(256, 0)], 1, 1, 64, 16), graded=True,
+    ),
+    Case("faint", "many keys with hardly any weight", "float32",
+         prefill([(3, 997), (2, 898)], 2, 2, 32, 16, change=faint)),
+    Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
+         prefill([(40, 35), (9, 0)], 2, 2, 64, 16, change=vast)),
+    *mixed(
+        prefill,
+        requests={
+            "70 tokens behind 70": [(70, 70)],
+            "5 tokens behind 9": [(5, 9)],
+            "one token behind 80, and 70": [(1, 80), (70, 0)],
+            "a request without context among three": [(9, 5), (0, 0), (70, 12)],
+            "an idle request and a short one": [(0, 4), (3, 2)],
+        },
+        **{name: ways for name, ways in MIXED_DECODE.items() if name != "seq_lens"},
+        longer={"": 0, "more tiles than tokens": 70},
     ),
 )  # fmt: skip
 

@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from labkit.kernels.cases.decode import FAR_ALONG, PER_REQUEST
+from labkit.kernels.cases.decode import FAR_ALONG, MIXED_DECODE, PER_REQUEST
 from labkit.kernels.cases.draw import (
+    VAST,
     Case,
     Draw,
     Setup,
@@ -24,9 +25,10 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.pages import BIG_CACHE, Pages, among, int32, levels, stored_rules
 from labkit.kernels.cases.rules import CaseRules, TensorRule
-from labkit.kernels.cases.storing import among_idle
+from labkit.kernels.cases.storing import SLICES, TOKENS, among_idle
 
 SCALE_BYTES = 4
 NOBODYS = -128
@@ -136,6 +138,13 @@ PER_TOKEN_QUANT = (
     Case("long", "more than 2^32 numbers", "float16", long_per_token(1024)),
     Case("traffic", "16 tokens of 1,024", "bfloat16", per_token(16, 1024, strided=False),
          graded=True),
+    *mixed(
+        per_token,
+        tokens={"5 tokens": 5, "one token": 1},
+        size={"of 64": 64, "of 97": 97, "of 70": 70},
+        least={"": None, "a least scale that quiet tokens need": 0.004},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -193,11 +202,12 @@ def w8a8(
     strided: bool = True,
     far: bool = False,
     nan: bool = False,
+    size: float = 1.0,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`[tokens, columns]` times `[rows, columns]`; `extreme`: all numbers are 127 or -127;
     `cancel`: the second half of a sum takes back what the first has added, but for a little.
-    `nan`: a token's scale is NaN, and a row's infinite.
+    `nan`: a token's scale is NaN, and a row's infinite. `size` multiplies a token's scale.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -216,7 +226,7 @@ def w8a8(
         problem = dict(
             x=spread_rows(x, strided, far),
             weight=weight,
-            x_scale=positive(draw, count, 1),
+            x_scale=positive(draw, count, 1) * size,
             weight_scale=positive(draw, rows, 1),
             output=unfilled(count, rows, dtype=dtype),
         )
@@ -244,6 +254,7 @@ W8A8_GEMM = (
          w8a8(3, 5, 10_000, cancel=True)),
     Case("nan", "a token's scale is NaN, a row's infinite", "float32",
          w8a8(5, 20, 70, nan=True)),
+    Case("vast", "results beyond float16", "bfloat16", w8a8(5, 60, 70, size=VAST)),
     Case("long", "1,100 columns", "bfloat16", w8a8(4, 33, 1100)),
     Case("longer", "70,000 columns", "float32", w8a8(2, 3, 70_000), long=True),
     Case("sliced", "x is a slice of a wider matrix", "float16", w8a8(None, 40, 70)),
@@ -254,6 +265,13 @@ W8A8_GEMM = (
          at_the_ends(2**22, w8a8(1, 73, 1024), ("weight", "weight_scale"), axis=1)),
     Case("traffic", "16 tokens, 128 rows of 512", "float32", w8a8(16, 128, 512, strided=False),
          graded=True),
+    *mixed(
+        w8a8,
+        tokens={"one token": 1, "9 tokens": 9, "70 tokens": 70},
+        rows={"64 rows": 64, "67 rows": 67, "130 rows": 130},
+        columns={"64 columns": 64, "101 columns": 101, "90 columns": 90},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -278,10 +296,11 @@ def w4a16(
     strided: bool = True,
     far: bool = False,
     nan: bool = False,
+    size: float = 1.0,
     **constants: int,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`[tokens, columns]` times `[rows, columns]` of 4 bits, in `groups` a row. `nan`: a number of
-    x is NaN, and a scale."""
+    x is NaN, and a scale. `size` multiplies the scales; x is divided by its square."""
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
         count = draw.prime() if tokens is None else tokens
@@ -293,9 +312,9 @@ def w4a16(
             zero = (whole(draw, rows, groups, bits=4) + 8).to(torch.uint8)
             zero[0, -1], zero[-1, 0] = 0, 15
         problem = dict(
-            x=spread_rows(draw.normal(count, columns, dtype=dtype), strided, far),
+            x=spread_rows(draw.normal(count, columns, dtype=dtype) / size**2, strided, far),
             words=pack_words(stored),
-            scale=positive(draw, rows, groups),
+            scale=positive(draw, rows, groups) * size,
             zero=zero,
             output=unfilled(count, rows, dtype=dtype),
         )
@@ -323,6 +342,8 @@ W4A16_GEMM = (
     Case("thousands", "4,200 tokens", "float16", w4a16(4200, 3, 24)),
     Case("rows", "1,100 rows", "bfloat16", w4a16(2, 1100, 40)),
     Case("nan", "a number of x is NaN, and a scale", "float32", w4a16(3, 10, 64, 2, nan=True)),
+    Case("vast", "numbers beyond float16, weights below it", "bfloat16",
+         w4a16(5, 60, 64, 2, size=1 / VAST)),
     Case("long", "1,100 columns", "float32", w4a16(2, 9, 1100, 10)),
     Case("longer", "70,400 columns in 2,200 groups", "float32",
          w4a16(2, 3, 70_400, 2_200), long=True),
@@ -337,6 +358,21 @@ W4A16_GEMM = (
          at_the_ends(2**25, w4a16(1, 73, 1024, 128), ("words", "scale", "zero"), axis=1)),
     Case("traffic", "16 tokens, 128 rows of 512 in groups of 128", "bfloat16",
          w4a16(16, 128, 512, 4, strided=False), graded=True),
+    *mixed(
+        lambda columns, **sizes: w4a16(columns=columns[0], groups=columns[1], **sizes),
+        columns={
+            "64 columns": (64, 1),
+            "64 columns in 4 groups": (64, 4),
+            "75 columns in 3 groups": (75, 3),
+            "90 columns in 2 groups": (90, 2),
+            "33 columns": (33, 1),
+            "96 columns in 6 groups": (96, 6),
+        },
+        tokens={"one token": 1, "9 tokens": 9, "70 tokens": 70},
+        rows={"64 rows": 64, "67 rows": 67, "130 rows": 130},
+        symmetric={"": False, "zero is 8": True},
+        strided={"a slice": True, "contiguous": False},
+    ),
 )  # fmt: skip
 
 
@@ -356,12 +392,13 @@ def store(
     scale: float = 1.0,
     halves: bool = False,
     odd: bool = False,
-    strided: bool = True,
+    slices: Sequence[str] = ("key", "value"),
     far: bool = False,
     num_blocks: int | None = None,
     least: float | None = None,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
+    Those in `slices` are slices of qkv.
 
     `least`: no scale is smaller; None = as the engine has it. `odd`: among them are zeros only,
     infinity and NaN. With `num_blocks` a cache whose last blocks are in use.
@@ -389,9 +426,11 @@ def store(
             key[1, 0, :3] = torch.tensor([float("inf"), float("nan"), -float("inf")])
             value[0, 0, 1] = float("nan")
             value[2, -1, 1:3] = torch.tensor([-float("inf"), float("inf")])
-        if strided:
-            row = heads * dim
-            key, value = inside_wider(key, 2 * row, row), inside_wider(value, 3 * row, row)
+        row = heads * dim
+        if "key" in slices:
+            key = inside_wider(key, 2 * row, row)
+        if "value" in slices:
+            value = inside_wider(value, 3 * row, row)
         if far:
             key, value = far_apart(key), far_apart(value)
         shape = (blocks, block_size, heads, dim)
@@ -410,7 +449,7 @@ def store(
 
 
 STORE_KV_INT8 = (
-    Case("one", "one token of one head", "float32", store(1, 1, 32, 16, strided=False)),
+    Case("one", "one token of one head", "float32", store(1, 1, 32, 16, slices=())),
     Case("block", "a whole block and a token, loud and quiet", "float32", store(17, 2, 64, 16)),
     Case("prime", "80 features, which are no power of two", "bfloat16", store(None, 3, 80, 16)),
     Case("odd-size", "70 features: no multiple of four", "float16", store(None, 2, 70, 4)),
@@ -420,6 +459,7 @@ STORE_KV_INT8 = (
     Case("odd-half", "infinity in half precision", "float16", store(4, 6, 32, 4, odd=True)),
     Case("tiny", "numbers for which the least scale is too large", "float32",
          store(4, 2, 32, 4, scale=1e-6)),
+    Case("vast", "numbers beyond float16", "bfloat16", store(4, 2, 64, 4, scale=1e8)),
     Case("least", "a least scale that quiet tokens need", "float32",
          store(6, 2, 32, 4, least=0.004)),
     Case("padding", "slots of -1 in between", "float16", store(7, 2, 64, 16, padding=5)),
@@ -436,8 +476,17 @@ STORE_KV_INT8 = (
          among_idle(70_000, store(9, 1, 16, 7))),
     Case("big-cache", "more than 2^32 bytes a cache, and 2^25 slots", "float16",
          store(5, 1, 124, 16, num_blocks=BIG_CACHE // (16 * 128))),
-    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16, strided=False),
+    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16, slices=()),
          graded=True),
+    *mixed(
+        lambda tokens, **sizes: store(tokens=tokens[0], padding=tokens[1], **sizes),
+        tokens=TOKENS,
+        heads={"one head": 1, "3 heads": 3},
+        dim={"of 32": 32, "of 70": 70, "of 35": 35},
+        block_size={"blocks of one": 1, "blocks of 16": 16, "blocks of 12": 12},
+        least={"": None, "a least scale that quiet tokens need": 0.004},
+        slices=SLICES,
+    ),
 )  # fmt: skip
 
 
@@ -472,6 +521,25 @@ def uneven(paged: BytePages, query: Tensor) -> None:
         loud = length - 1 if row % 2 else 0
         key[..., 0], value = 0.0, value - 3
         key[loud, :, 0], value[loud] = math.log(length - 1), value[loud] + 6
+        paged.put(row, key, value)
+
+
+def faint(paged: BytePages, query: Tensor) -> None:
+    """As `pages.faint`: many keys, each of which weighs little."""
+    query.zero_()[..., 0] = 1.0
+    for row, length in enumerate(paged.seq_lens):
+        key, value = paged.draw.normal(2, length, *paged.heads)
+        place = torch.arange(length)
+        is_loud = (place >= length - 5 if row % 2 else place < 5)[:, None]
+        key[..., 0] = torch.where(is_loud, 0.0, -12.0)
+        paged.put(row, key, value + torch.where(is_loud, 0.0, 3.0)[..., None])
+
+
+def vast(paged: BytePages, query: Tensor) -> None:
+    """As `pages.vast`: beyond float16, and below it."""
+    query /= VAST
+    for row, length in enumerate(paged.seq_lens):
+        key, value = paged.draw.normal(2, length, *paged.heads) * VAST
         paged.put(row, key, value)
 
 
@@ -644,6 +712,11 @@ PAGED_DECODE_INT8 = (
          decode([5, 3], 2, 2, 124, 1, num_blocks=BIG_CACHE // (2 * 128))),
     Case("traffic", "256 tokens of context, 4 heads share one", "bfloat16",
          decode([256], 4, 1, 64, 16), graded=True),
+    Case("faint", "many keys with hardly any weight", "float32",
+         decode([1000, 900], 2, 2, 32, 16, change=faint)),
+    Case("vast", "keys and values beyond float16, queries below it", "bfloat16",
+         decode([70, 9], 2, 2, 64, 16, change=vast)),
+    *mixed(decode, **MIXED_DECODE),
 )  # fmt: skip
 
 CASES = {

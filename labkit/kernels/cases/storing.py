@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -16,6 +16,7 @@ from labkit.kernels.cases.draw import (
     lazy_zeros,
     unfilled,
 )
+from labkit.kernels.cases.mixed import mixed
 from labkit.kernels.cases.pages import BIG_CACHE, stored_rules
 from labkit.kernels.cases.rules import CaseRules
 
@@ -26,14 +27,15 @@ def store(
     dim: int,
     block_size: int,
     padding: int = 0,
-    strided: bool = True,
+    slices: Sequence[str] = ("key", "value"),
     num_blocks: int | None = None,
     far: bool = False,
     more: int = 0,
 ) -> Callable[[Draw, torch.dtype], Setup]:
     """`tokens` new tokens (None: a prime number) into slots in any order; -1 for `padding` more.
 
-    With `far` new tokens lie 2^30 elements apart. Rows of qkv have `more` elements.
+    Those in `slices` are slices of qkv, whose rows have `more` elements. With `far` new tokens lie
+    2^30 elements apart.
     """
 
     def make(draw: Draw, dtype: torch.dtype) -> Setup:
@@ -53,8 +55,9 @@ def store(
             row = int((mapping >= 0).nonzero()[0])
             key[row].view(-1)[:5], value[row].view(-1)[-5:] = odd, odd
         row = heads * dim
-        if strided:
+        if "key" in slices:
             key = inside_wider(key, 2 * row, row + more)
+        if "value" in slices:
             value = inside_wider(value, 3 * row, row + more)
         if far:
             key, value = far_apart(key), far_apart(value)
@@ -97,8 +100,16 @@ def among_idle(
     return spread
 
 
+TOKENS = {"7 tokens": (7, 0), "one token": (1, 0), "4 of 7 tokens are stored": (4, 3)}
+SLICES = {
+    "slices of qkv": ("key", "value"),
+    "keys are a slice": ("key",),
+    "values are a slice": ("value",),
+    "contiguous": (),
+}
+
 STORE_KV = (
-    Case("one", "one token of one head", "float32", store(1, 1, 32, 16, strided=False)),
+    Case("one", "one token of one head", "float32", store(1, 1, 32, 16, slices=())),
     Case("block", "a whole block and a token", "float32", store(17, 2, 64, 16)),
     Case("prime", "a row that is no power of two", "bfloat16", store(None, 3, 80, 16)),
     Case("odd-row", "3 heads of 35: a row of odd length", "float16", store(None, 3, 35, 4)),
@@ -124,8 +135,16 @@ STORE_KV = (
         "big-cache", "more than 2^32 elements a cache", "float16",
         store(5, 8, 128, 16, num_blocks=BIG_CACHE // (16 * 8 * 128)),
     ),
-    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16, strided=False),
+    Case("traffic", "64 tokens of 4 heads", "bfloat16", store(64, 4, 128, 16, slices=()),
          graded=True),
+    *mixed(
+        lambda tokens, **sizes: store(tokens=tokens[0], padding=tokens[1], **sizes),
+        tokens=TOKENS,
+        heads={"one head": 1, "3 heads": 3},
+        dim={"of 32": 32, "of 80": 80, "of 35": 35},
+        block_size={"blocks of one": 1, "blocks of 16": 16, "blocks of 12": 12},
+        slices=SLICES,
+    ),
 )  # fmt: skip
 
 CASES = {"store_kv": STORE_KV}

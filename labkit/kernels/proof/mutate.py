@@ -6,8 +6,8 @@ precision, a softmax without its maximum, a store or a rescaling left out, work 
 holds for the shapes that one has in mind only: an argument that is ignored, be it in one branch, a
 length or a size that has a limit, few heads, offsets of 32 bits at any place, positions and slots
 that float32 or 16 bits do not tell apart, a finite number for infinity, a number that is rounded
-early. Nobody chose the places, so the survivors say what a checker misses without anybody having
-thought of it.
+early, or goes by way of float16. Nobody chose the places, so the survivors say what a checker
+misses without anybody having thought of it.
 """
 
 from __future__ import annotations
@@ -340,6 +340,9 @@ class _Changes:
 
     def _cast(self, value: ast.expr, kind: str) -> Iterator[tuple[str, str]]:
         yield "no cast", f"({self._source(value)})"
+        if kind.endswith(".dtype"):
+            half = f"tl.float16 if {kind} == tl.bfloat16 else {kind}"
+            yield "narrow range", f"({self._source(value)}).to({half}).to({kind})"
         narrower = {"tl.float32": "tl.float16", "tl.int64": "tl.int32"}.get(kind)
         if narrower == "tl.float16":
             yield "narrow cast", f"({self._source(value)}){NARROW}"

@@ -32,7 +32,8 @@ def visible_keys(problem: Problem, request: int, position: int) -> Tensor:
 def meaning(heads: Tensor) -> tuple[Tensor, Tensor]:
     """Heads of bytes `[..., D + 4]`: numbers `[..., D]`, and the float32 scale behind them."""
     numbers, scale = heads.split([heads.shape[-1] - 4, 4], dim=-1)
-    return numbers.double(), scale.contiguous().view(torch.float32).double()
+    bits = scale.clone(memory_format=torch.contiguous_format)  # aligned, wherever it lay
+    return numbers.double(), bits.view(torch.float32).double()
 
 
 def read(cache: Tensor, slots: Tensor) -> Tensor:
@@ -286,14 +287,15 @@ def lora_expand(problem: Problem, round_h: bool = False) -> dict[str, Tensor]:
     starts, found = problem["slice_starts"].tolist(), {}
     is_big = problem["y"].numel() > COMPACT_ABOVE
     for row, slot in adapters(problem):
-        b, y = problem["lora_b"][slot].double(), problem["y"][row].double().clone()
-        changed = torch.zeros(len(y), dtype=torch.bool)
+        parts = []
         for index, (begin, end) in enumerate(pairwise(starts)):
             h = problem["hidden"][index, row]
+            if is_big and not h.any():
+                continue
             h = h.to(problem["lora_b"].dtype) if round_h else h
-            y[begin:end] += h.double() @ b[:, begin:end]
-            changed[begin:end] = bool(h.any())
-        found[row] = y[changed] if is_big else y
+            b, y = problem["lora_b"][slot, :, begin:end], problem["y"][row, begin:end]
+            parts.append(y.double() + h.double() @ b.double())
+        found[row] = torch.cat(parts)
     if is_big:
         return {"y": torch.cat([found[row] for row in sorted(found)])}
     y = problem["y"].double().clone()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import sys
-from itertools import product
+from collections.abc import Iterator
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,15 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from labkit.kernels import cases
 from labkit.kernels.cases import SPECS, build, cases_of, find_case
-from labkit.kernels.cases.draw import Draw, lazy_zeros
+from labkit.kernels.cases.draw import Case, Draw, lazy_zeros
+from labkit.kernels.cases.mixed import covering
 from labkit.kernels.cases.pages import IMPOSSIBLE_BLOCK
 from labkit.kernels.verdict import numbers as verdict
 from labkit.kernels.verdict import oracles, tolerances
 from labkit.kernels.verdict.controls import BUGS
 from labkit.kernels.watch.crosscompile import SHARED_LIMIT
 from labkit.kernels.watch.extract import reference_source
+from mini_vllm.kernels.attention import NO_WINDOW
 
 ALL = [(spec, case.name) for spec in SPECS for case in cases_of(spec)]
 ATTENTION = ("paged_decode", "split_decode", "paged_prefill")
@@ -170,6 +173,128 @@ def test_every_argument_of_a_branch_differs_in_two_cases(spec: str) -> None:
                     values.setdefault((flag, value, name), set()).add(passed)
     few = {branch: found for branch, found in values.items() if len(found) == 1}
     assert not few, few
+
+
+# ---------------------------------------------------------------- any two things meet
+SLICES = ("x", "key", "value", "y", "logits", "bitmask", "target_probs", "draft_probs")
+"""Tensors whose rows may be slices of a wider matrix; queries always are."""
+NEVER = {
+    ("axis 1: one program", "GROUP: several"): "heads that share a key are several",
+    ("axis 1: one program", "NUM_SLICES: several"): "several slices have several programs",
+    ("NO_DRAFT_PROBS: True", "draft_probs: a slice"): "there are none",
+    ("NO_DRAFT_PROBS: True", "draft_probs: contiguous"): "there are none",
+    ("GROUPS: several", "K: odd"): "an odd number has no equal parts",
+    ("axis 0: one program", "context: none in one row"): "rows are inert to fill a batch",
+    ("axis 2: one program", "context: none in one row"): "rows are inert to fill a batch",
+} | {("axis 0: one program", f"{name}: a slice"): "one row lies anywhere" for name in SLICES}
+
+
+def size_of(number: int) -> str:
+    """Sizes that a kernel may treat alike."""
+    return "odd" if number % 2 else "2^n" if number & (number - 1) == 0 else "even"
+
+
+def ways(spec: str, case: Case) -> dict[str, str]:
+    """What a kernel could have a way of its own for in a case."""
+    problem, _ = build(spec, case.name, 3)
+    launch = SPECS[spec].plan(**problem)[0]
+    found = {"dtype": case.dtype}
+    for axis, count in enumerate(launch.grid):
+        found[f"axis {axis}"] = "one program" if count == 1 else "several"
+    for name, value in launch.constexprs.items():
+        if isinstance(value, bool):
+            found[name] = str(value)
+        elif name in ("GROUP", "GROUPS", "NUM_SLICES"):
+            found[name] = "one" if value == 1 else "several"
+        elif isinstance(value, int) and not name.endswith(("TILE", "WORDS", "PLACES")):
+            found[name] = size_of(value)
+    for name in ("window", "least"):
+        found[name] = "none" if problem.get(name) is None else "some"
+    if spec in PAGED:
+        lengths = problem["seq_lens"].clamp(max=problem["window"] or NO_WINDOW)
+        found["tiles"] = "several" if lengths.max() > launch.constexprs["KEY_TILE"] else "one"
+        found["context"] = "none in one row" if lengths.min() == 0 else "some"
+        usual = problem["scale"] == launch.constexprs["HEAD_DIM"] ** -0.5
+        found["scale"] = "usual" if usual else "other"
+    if spec == "rms_norm":
+        found["eps"] = "large" if problem["eps"] > 0.01 else "usual"
+    for name in SLICES:
+        if problem.get(name) is not None:
+            apart = problem[name].stride(0) != problem[name][0].numel()
+            found[name] = "a slice" if apart else "contiguous"
+    return {name: f"{name}: {way}" for name, way in found.items()}
+
+
+def test_any_two_values_meet_in_few_choices() -> None:
+    values = {
+        "dtype": ("a", "b", "c"),
+        "size": ("1", "2", "3", "4"),
+        "far": ("", "far"),
+        "eps": ("x",),
+    }
+    choices = covering(values)
+    met = {pair for choice in choices for pair in combinations(choice.items(), 2)}
+    every = [[(name, value) for value in values[name]] for name in values]
+    assert met == {pair for two in combinations(every, 2) for pair in product(*two)}
+    assert len(choices) == 3 * 4  # no fewer can do
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_any_two_ways_of_a_kernel_meet_in_a_case(spec: str) -> None:
+    """One that is wrong for a single request in half precision only is wrong in some case."""
+    found = [ways(spec, case) for case in cases_of(spec)]
+    met = {pair for way in found for pair in product(way.values(), repeat=2)}
+    values = [{way[name] for way in found if name in way} for name in found[0]]
+    pairs = {pair for two in combinations(values, 2) for pair in product(*two)}
+    assert sorted(pairs - met - set(NEVER)) == []
+
+
+BOUNDED = {
+    "rope": ("cos", "sin"),  # at most 1
+    "rms_norm": ("weight",),
+    "reduce_splits": ("lse",),  # a logarithm
+}
+"""What holds no numbers beyond float16."""
+CLEAN = {
+    "per_token_quant_int8": ("x",),  # NaN as a whole number is anything
+    "rejection_random_sample": ("target_probs", "draft_probs", "uniform_probs"),
+    "reduce_splits": ("lse",),  # of a mass, or of a score, that is NaN a kernel may say: no mass
+    "paged_decode_int8": ("query",),
+    **{spec: ("query", "key_cache") for spec in ATTENTION},
+}
+"""What holds no NaN that a kernel may read."""
+
+
+def numbers_read(spec: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The floating-point numbers that a kernel may read in its cases, by the tensor's name."""
+    for case in cases_of(spec):
+        problem, rules = build(spec, case.name, 3)
+        for name, value in problem.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                readable = rules.rule(name).readable
+                is_read = name not in SPECS[spec].outputs and value.numel() < 2**24
+                if is_read and (readable is None or readable.any()):
+                    yield name, value if readable is None else value[readable.expand(value.shape)]
+
+
+@pytest.mark.parametrize("spec", sorted(set(SPECS) - {"store_kv"}))
+def test_bfloat16_holds_numbers_that_float16_does_not(spec: str) -> None:
+    """Who goes by way of float16 is more exact, as long as all numbers are of the size of 1."""
+    lost: dict[str, bool] = {name: True for name in BOUNDED.get(spec, ())}
+    for name, value in numbers_read(spec):
+        if value.dtype == torch.bfloat16:
+            half = value.half()
+            gone = value.isfinite() & (half.isinf() | ((half == 0) & (value != 0)))
+            lost[name] = lost.get(name, False) or bool(gone.any())
+    assert all(lost.values()), lost
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_each_input_has_a_nan_that_must_not_vanish(spec: str) -> None:
+    spoilt: dict[str, bool] = {name: True for name in CLEAN.get(spec, ())}
+    for name, value in numbers_read(spec):
+        spoilt[name] = spoilt.get(name, False) or not bool(value.isfinite().all())
+    assert all(spoilt.values()), spoilt
 
 
 @pytest.mark.parametrize("spec", PAGED)

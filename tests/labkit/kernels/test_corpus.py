@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor
 
 from labkit.course.root import find_root
-from labkit.kernels.cases import SPECS
+from labkit.kernels.cases import SPECS, build, cases_of
 from labkit.kernels.check import Checker
 from labkit.kernels.proof import corpus, corpus_command, selftest
 from labkit.kernels.proof.corpus import Bench, Cheat, Fault
@@ -595,6 +597,24 @@ SPOILED = [
         "weight",
     ),
     ("lora_shrink", "nan", "            acc = tl.dot(", "tl.where(x == x, x, 0.0)", "x"),
+    ("lora_shrink", "nan", "            acc = tl.dot(", "tl.where(a == a, a, 0.0)", "a"),
+    ("lora_expand", "nan", "        delta = tl.dot(", "tl.where(b == b, b, 0.0)", "b"),
+    (
+        "rms_norm",
+        "nan-residual",
+        "        x = (x.to(tl.float32)",
+        "tl.where(residual == residual, residual, 0.0)",
+        "residual",
+    ),
+    (
+        "rms_norm",
+        "nan-weight",
+        "    normalised = (x32",
+        "tl.where(weight == weight, weight, 0.0)",
+        "weight",
+    ),
+    ("rope", "nan-angle", "    tl.store(first_ptr", "tl.where(cos == cos, cos, 0.0)", "cos"),
+    ("rope", "nan-angle", "    tl.store(first_ptr", "tl.where(sin == sin, sin, 0.0)", "sin"),
     ("lora_expand", "nan", "        tl.store(y_ptr", "tl.where(y == y, y, 0.0)", "y"),
     (
         "lora_expand",
@@ -764,6 +784,62 @@ RUNS = [
 they are not."""
 
 
+ROW_SUM = "    row_sum = tl.zeros("
+ACCUMULATE = "        acc = tl.dot(weights"
+BY_HALVES = [
+    *((spec, ROW_SUM, "query") for spec in ("paged_decode", "split_decode", "paged_prefill",
+                                            "paged_decode_int8")),
+    *((spec, ACCUMULATE, "value") for spec in ("paged_decode", "split_decode", "paged_prefill")),
+    *((spec, "        scores = tl.dot(query", "key") for spec in ("paged_decode", "paged_prefill")),
+    ("paged_decode_int8", ACCUMULATE, "weights"),
+    ("reduce_splits", "    output = tl.sum(partial", "partial"),
+    ("rope", "    tl.store(first_ptr", "first"),
+    ("rope", "    tl.store(first_ptr", "second"),
+    ("lora_shrink", "            acc = tl.dot(", "x"),
+    ("lora_shrink", "            acc = tl.dot(", "a"),
+    ("lora_expand", "        delta = tl.dot(", "h"),
+    ("lora_expand", "        delta = tl.dot(", "b"),
+    ("lora_expand", "        tl.store(y_ptr", "y"),
+    ("w8a8_gemm", "    output_at = output_ptr", "output"),
+    ("w4a16_gemm", "        total = tl.dot(x", "x"),
+    ("w4a16_gemm", "        total = tl.dot(x", "weight"),
+    ("store_kv_int8", "        scale = tl.maximum(tl.max(tl.abs(key)", "key"),
+]  # fmt: skip
+"""Numbers that take the way of float16 in a kernel for bfloat16: more exact, until they are large
+or small. Spec, the line before which they do, and their name."""
+TOGETHER_WRONG = [
+    ("rms_norm", "one token", "a residual", "    weight = tl.load(",
+     "HAS_RESIDUAL and tl.num_programs(0) == 1", "x32"),
+    ("rms_norm", "rows of 63", "an eps of 0.4", "    weight = tl.load(",
+     "(SIZE == 63) & (eps > 0.1)", "x32"),
+    ("rope", "one token", "heads of 70", "    tl.store(first_ptr",
+     "(HEAD_DIM == 70) & (tl.num_programs(0) == 1)", "first"),
+    ("silu_mul", "one row", "of 97", "    up = tl.load(",
+     "(SIZE == 97) & (tl.num_programs(0) == 1)", "gate"),
+    ("store_kv", "one token", "of 35", "        value = tl.load(",
+     "(ROW % 2 > 0) & (tl.num_programs(0) == 1)", "key"),
+    *((spec, "a window of 13", "blocks of 5", "        weights, rescale, row_max",
+       "(window == 13) & (BLOCK_SIZE == 5)", "scores")
+      for spec in ("paged_decode", "split_decode", "paged_prefill")),
+    ("paged_decode_int8", "3 heads share one", "scores times 0.3", "        new_max =",
+     "(GROUP == 3) & (scale > 0.25)", "scores"),
+    ("paged_prefill", "70 tokens behind 70", "3 key/value heads", "        weights, rescale,",
+     "(row_begin > 0) & (num_heads > GROUP)", "scores"),
+    ("reduce_splits", "of 35", "6 splits", "    output = tl.sum(",
+     "(NUM_SPLITS == 6) & (HEAD_DIM == 35)", "partial"),
+    ("w8a8_gemm", "70 tokens", "130 rows", "    x_scale = tl.load(",
+     "(tl.program_id(0) > 0) & (tl.program_id(1) > 0)", "total"),
+    ("w4a16_gemm", "70 tokens", "130 rows", "    output_at = output_ptr",
+     "(tl.program_id(0) > 0) & (tl.program_id(1) > 0)", "total"),
+    ("lora_shrink", "rank 5", "3 slices", "        out_ptr = hidden_ptr",
+     "(RANK == 5) & (num_slices == 3)", "acc"),
+    ("lora_expand", "slices of 65, 1 and 41", "rank 24", "        y_offsets = row",
+     "(RANK == 24) & (NUM_SLICES == 3)", "delta"),
+]  # fmt: skip
+"""What is halved only where two things meet: spec, the words for them, the line before which it is,
+when, and what."""
+
+
 @pytest.fixture(scope="module")
 def bench() -> Iterator[Bench]:
     with Bench() as running:
@@ -825,6 +901,29 @@ def test_nan_is_not_made_a_number(
     change = f"{indent or '    '}{name} = {value}\n"
     new = change + line if indent else f"{line}\n{change}"
     refused(bench, spec, case, line, new)
+
+
+@pytest.mark.parametrize(("spec", "line", "name"), BY_HALVES)
+def test_bfloat16_takes_no_way_through_float16(
+    bench: Bench, spec: str, line: str, name: str
+) -> None:
+    indent = line[: len(line) - len(line.lstrip())]
+    arguments = SPECS[spec].plan(**build(spec, "vast", 1)[0])[0].args.items()
+    tensor = next(n for n, t in arguments if isinstance(t, Tensor) and t.dtype == torch.bfloat16)
+    there = f"{tensor}.dtype.element_ty == tl.bfloat16"
+    change = f"{indent}if {there}:\n{indent}    {name} = {name}.to(tl.float16).to({name}.dtype)\n"
+    refused(bench, spec, "vast", line, change + line)
+
+
+@pytest.mark.parametrize(("spec", "one", "other", "line", "condition", "name"), TOGETHER_WRONG)
+def test_what_is_wrong_only_where_two_things_meet_is_wrong_in_a_case(
+    bench: Bench, spec: str, one: str, other: str, line: str, condition: str, name: str
+) -> None:
+    cases = [case for case in cases_of(spec) if case.name.startswith("mixed")]
+    case = next(case.name for case in cases if one in case.about and other in case.about)
+    indent = line[: len(line) - len(line.lstrip())]
+    change = f"{indent}if {condition}:\n{indent}    {name} = ({name} / 2).to({name}.dtype)\n"
+    refused(bench, spec, case, line, change + line)
 
 
 def test_no_atomic_writes_over_what_an_output_happens_to_hold(bench: Bench) -> None:

@@ -38,6 +38,13 @@ def texts(rule: str) -> list[str]:
     return found
 
 
+def test_a_number_of_another_dtype_goes_by_way_of_float16() -> None:
+    kernel = "@triton.jit\ndef kernel(x, y):\n    y = x.to(y.dtype)\n"
+    [found] = [mutation.text for mutation in mutations(kernel) if mutation.rule == "narrow range"]
+    by_half = "(x).to(tl.float16 if y.dtype == tl.bfloat16 else y.dtype).to(y.dtype)"
+    assert found == kernel.replace("x.to(y.dtype)", by_half)
+
+
 @pytest.mark.parametrize(
     ("rule", "line"),
     [
