@@ -94,7 +94,8 @@ class NativeGrammar(StructuredOutputGrammar):
         cannot sample, has no bit and is passed over.
 
         Raises:
-            ValueError: if the text cannot end, and no token of the vocabulary can go on.
+            ValueError: if the text cannot end, and no token of the vocabulary can go on; it says
+                "no token", for the request ends with these words.
         """
         # TODO 12.8
         raise NotImplementedError(
