@@ -80,7 +80,7 @@ class NativeGrammar(StructuredOutputGrammar):
         """Forget the last `num_tokens` accepted tokens; a stop token among them is undone too.
 
         Raises:
-            ValueError: for more tokens than were accepted.
+            ValueError: for more tokens than were accepted, with both numbers.
         """
         # TODO 12.8
         raise NotImplementedError(

@@ -80,7 +80,7 @@ class NativeGrammar(StructuredOutputGrammar):
         """Forget the last `num_tokens` accepted tokens; a stop token among them is undone too.
 
         Raises:
-            ValueError: for more tokens than were accepted.
+            ValueError: for more tokens than were accepted, with both numbers.
         """
         if not 0 <= num_tokens <= self.num_processed_tokens:
             raise ValueError(
