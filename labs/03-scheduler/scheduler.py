@@ -350,11 +350,14 @@ class Scheduler:
             )
         for request in (*self.skipped_waiting, *self.waiting):
             if not RequestStatus.is_blocked(request.status) and self._may_admit(request):
+                config = self.scheduler_config
+                chunks, remedy = "on", ""
+                if not config.enable_chunked_prefill:
+                    chunks, remedy = "off", ", switch chunked prefill on"
                 raise NoProgressError(
                     f"{request} can never be admitted: max_num_batched_tokens is "
-                    f"{self.scheduler_config.max_num_batched_tokens} and chunked prefill is "
-                    f"{'on' if self.scheduler_config.enable_chunked_prefill else 'off'}; abort "
-                    "it, raise the budget or switch chunked prefill on"
+                    f"{config.max_num_batched_tokens} and chunked prefill is {chunks}; raise the "
+                    f"budget{remedy} or abort it"
                 )
 
     def _make_output(self, step: StepPlan) -> SchedulerOutput:

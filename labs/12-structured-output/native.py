@@ -80,7 +80,7 @@ class NativeGrammar(StructuredOutputGrammar):
         """Forget the last `num_tokens` accepted tokens; a stop token among them is undone too.
 
         Raises:
-            ValueError: for more tokens than were accepted.
+            ValueError: for more tokens than were accepted, with both numbers.
         """
         # TODO 12.8
         raise NotImplementedError(
@@ -94,7 +94,8 @@ class NativeGrammar(StructuredOutputGrammar):
         cannot sample, has no bit and is passed over.
 
         Raises:
-            ValueError: if the text cannot end, and no token of the vocabulary can go on.
+            ValueError: if the text cannot end, and no token of the vocabulary can go on; it says
+                "no token", for the request ends with these words.
         """
         # TODO 12.8
         raise NotImplementedError(

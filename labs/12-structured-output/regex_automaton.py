@@ -279,7 +279,7 @@ def remove_dead_states(dfa: Dfa, empty_rules: frozenset[str] = frozenset()) -> D
         empty_rules: rules that no text has; calls of them lead nowhere.
 
     Raises:
-        ValueError: if nothing is left: no text matches.
+        ValueError: if nothing is left; it says "no text matches", for a user reads it.
     """
     # TODO 12.4
     raise NotImplementedError(

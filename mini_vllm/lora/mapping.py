@@ -84,7 +84,8 @@ class LoRAKernelMeta:
                 ``max_num_tokens``.
 
         What earlier steps left behind must be gone: entries beyond this step's are -1 in
-        ``token_lora_mapping`` and ``active_lora_ids`` and 0 in ``num_tokens_per_lora``.
+        ``token_lora_mapping`` and ``active_lora_ids`` and 0 in ``num_tokens_per_lora`` and
+        ``lora_token_start_loc``.
 
         Source: vllm/lora/ops/triton_ops/lora_kernel_metadata.py#L101-L168
         (LoRAKernelMeta.prepare_tensors) @ v0.22.1

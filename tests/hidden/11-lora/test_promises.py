@@ -109,14 +109,14 @@ def test_11_6_hundreds_of_tokens_and_slots(
     p.see(meta.active_lora_ids.tolist())
     p.see(meta.num_tokens_per_lora.tolist())
     used, counts = np.unique(steps, return_counts=True) if steps else (np.array([]), np.array([]))
-    p.see(meta.lora_token_start_loc.narrow(0, 0, len(used) + 1).tolist())
+    p.see(meta.lora_token_start_loc.tolist())
     rest = slots + 1 - len(used)
     assert subject.run(p) == [
         steps + [-1] * (900 - len(steps)),
         sorted(range(len(steps)), key=lambda index: steps[index]),
         [int(slot) for slot in used] + [-1] * rest,
         [int(count) for count in counts] + [0] * rest,
-        [0, *(int(end) for end in counts.cumsum())],
+        [0, *(int(end) for end in counts.cumsum())] + [0] * rest,
     ]
 
 

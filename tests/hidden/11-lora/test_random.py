@@ -73,6 +73,8 @@ def test_11_1_any_scale(
 @many
 @example(parts=["base_model.model", "layers", "base_model.model", "fc"], end="lora_A.weight")
 @example(parts=["base_model.model", "fc"], end="lora_B.weight")
+@example(parts=["base_model.model", "base_model.model", "fc"], end="lora_A.weight")
+@example(parts=["fc", "lora_A.weight", "fc"], end="lora_A.weight")
 @example(parts=["fc", "lora_A.weight", "fc"], end="lora_B.weight")
 @example(parts=["fc"], end="my_lora_A.weight")
 @given(
@@ -507,6 +509,7 @@ def test_11_4_any_order_of_use(
 @many
 @example(names=["a", "a", "a"], wanted="b", pinned=[], max_loras=2)
 @example(names=["a", "b"], wanted="c", pinned=["a"], max_loras=3)
+@example(names=["", None], wanted="b", pinned=[], max_loras=1)
 @example(names=["a", None], wanted="", pinned=[], max_loras=1)
 @given(
     names=st.lists(st.sampled_from([None, "a", "b", "c"]), max_size=6),

@@ -30,9 +30,25 @@ def request(p: Program, images: Sequence[Any], length: int) -> Any:
     )
 
 
-def inputs(p: Program, size: int) -> Any:
-    config = p.new("mini_vllm.config:SchedulerConfig", encoder_cache_size=size)
+def inputs(p: Program, size: int, **options: bool) -> Any:
+    config = p.new("mini_vllm.config:SchedulerConfig", encoder_cache_size=size, **options)
     return p.new("mini_vllm.core.encoder_inputs:EncoderInputs", config)
+
+
+def test_13_2_a_picture_that_was_named_is_what_it_was(subject: Any) -> None:
+    """So it has the same name when it is asked for again, and so have its options."""
+    p = Program()
+    cat = p.call("PIL.Image:frombytes", "P", (6, 4), bytes(range(24)))
+    cat.putpalette(list(range(256)) * 3)
+    p.call("builtins:setattr", cat, "info", {"transparency": 5, "dpi": 72})
+    options = p.call("builtins:dict", {"b": [2], "a": None})
+    for _ in range(2):
+        p.see([p.call("mini_vllm.multimodal.hasher:hash_image", cat, options)])
+        p.see([cat.mode, cat.info, cat.tobytes(), cat.getpalette(), options])
+    seen = subject.run(p)
+    assert seen[:2] == seen[2:]
+    assert seen[1][:3] == ["P", {"transparency": 5, "dpi": 72}, bytes(range(24))]
+    assert seen[1][3:] == [list(range(256)) * 3, {"b": [2], "a": None}]
 
 
 @few
@@ -66,6 +82,31 @@ def test_13_4_twenty_in_the_order_of_their_leaving(subject: Any, order: list[int
 
 
 @few
+@given(sizes=st.lists(st.integers(1, 1500), min_size=3, max_size=9), data=st.data())
+def test_13_5_as_many_go_as_must(subject: Any, sizes: list[int], data: Any) -> None:
+    """The oldest first, however large they are, until there is room; the others stay."""
+    p, total = Program(), sum(sizes)
+    manager = p.new("mini_vllm.core.encoder_cache_manager:EncoderCacheManager", total)
+    people = [request(p, [image(p, f"p{n}", 0, size)], size) for n, size in enumerate(sizes)]
+    for one in people:
+        manager.allocate(one, 0)
+    order = data.draw(st.permutations(range(len(sizes))))
+    for number in order:
+        manager.free_encoder_input(people[number], 0)
+    wanted = data.draw(st.integers(1, total))
+    promised = data.draw(st.integers(0, total - wanted))
+    new = request(p, [image(p, "new", 0, wanted)], wanted)
+    p.see(manager.can_allocate(new, 0, wanted, promised))
+    p.see([manager.freed, p.call("builtins:list", manager.freeable)])
+    p.see([manager.num_free_slots, manager.num_freeable_slots])
+    room, number = 0, 0
+    while room < wanted + promised:
+        room, number = room + sizes[order[number]], number + 1
+    names = [f"p{index}" for index in order]
+    assert subject.run(p) == [True, [names[:number], names[number:]], [room, total]]
+
+
+@few
 @given(rows=st.integers(1, 5), separators=st.integers(1, 4), data=st.data())
 def test_13_6_the_end_of_a_picture_may_take_nothing(
     subject: Any, rows: int, separators: int, data: Any
@@ -80,6 +121,29 @@ def test_13_6_the_end_of_a_picture_may_take_nothing(
     for part in range(3):
         p.see(made[part])
     assert subject.run(p) == [[], new, 9]
+
+
+@few
+@given(computed=st.integers(0, 9), length=st.integers(1, 6), cached=st.booleans())
+def test_13_6_whole_or_not_in_this_step(
+    subject: Any, computed: int, length: int, cached: bool
+) -> None:
+    """Where images must be whole a step may end with one, but not in one that it begins, be it
+    cached or not."""
+    p, end = Program(), 5 + length
+    one = request(p, [image(p, "cat", 5, length)], 20)
+    made = inputs(p, 20, disable_chunked_mm_input=True)
+    if cached:
+        p.set(made.manager, "cached", {"cat": p.call("builtins:set", ["ben"])})
+    right = []
+    for new in range(1, 20 - computed):
+        step = made._try_schedule_encoder_inputs(one, computed, new, 9)
+        p.see([step[0], step[1]])
+        begins, ends = computed <= 5 < computed + new, end <= computed + new
+        split = begins and not ends
+        wanted = [] if cached or split or end <= computed or computed + new <= 5 else [0]
+        right.append([wanted, 5 - computed if split else new])
+    assert subject.run(p) == right
 
 
 @few

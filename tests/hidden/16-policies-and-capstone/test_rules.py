@@ -352,6 +352,19 @@ def test_16_2_a_refusal_changes_nothing(subject: Any, blocks: int) -> None:
     assert subject.run(p) == [[[1, 2], [1, 2], blocks - 2], held] * 2
 
 
+@pytest.mark.parametrize("slots", [6, 9, 13, 25])
+def test_16_2_new_blocks_follow_the_copy(subject: Any, slots: int) -> None:
+    """Of the blocks that are given out the first becomes the copy, and the others stand behind."""
+    p = Program()
+    m = manager(p)
+    hold(p, m, "a", 6)
+    b = share(p, m, "a", "b", 6)
+    made = m.append(b, slots)
+    p.see([made[1], made[0].get_block_ids(), m.get_block_ids("b")])
+    added = list(range(4, 2 + -(-slots // 4)))
+    assert subject.run(p) == [[[(2, 3)], added, [1, 3, *added]]]
+
+
 def test_16_2_a_long_fork_holds_all_of_its_blocks(subject: Any) -> None:
     """Thirteen blocks have two holders each; when the parent goes, all are still held. The child
     has no token but the parent's, and all of them are computed."""

@@ -15,6 +15,7 @@ from labkit.course.manifest import Course, Phase
 from labkit.course.root import find_root
 from labkit.grading import submission
 from labkit.grading.result import GradeResult, hash_submission
+from labkit.grading.taken import take
 
 COURSE = Course(find_root())
 
@@ -186,6 +187,65 @@ def test_what_can_run_goes_to_the_grader(
     assert result.isolation == "plain"
     names = ("request_queue", "scheduler")
     assert seen == [({f"mini_vllm.core.{n}": tmp_path / f"{n}.py" for n in names}, 7, "namespaces")]
+
+
+BOTH = ("naive.py", "roofline.py")
+LATIN = "# -*- coding: latin-1 -*-\n# Universität\nx = 1\n".encode("latin-1")
+
+
+@pytest.mark.parametrize(
+    ("files", "taken_files", "problem"),
+    [
+        (dict.fromkeys(BOTH, "x = 1\n"), BOTH, ""),
+        ({"naive.py": "x = 1\n"}, BOTH[:1], "roofline.py is missing: hand it in"),
+        (dict.fromkeys((*BOTH, "conftest.py", "torch.py"), "x = 1\n"), BOTH, ""),
+        (dict.fromkeys(BOTH, b"x = 1\r\ny = 2\r\n"), BOTH, ""),
+        (dict.fromkeys(BOTH, b"\xef\xbb\xbfx = 1\n"), BOTH, ""),
+        (dict.fromkeys(BOTH, LATIN), BOTH, ""),
+        (
+            {"naive.py": LATIN[26:], "roofline.py": "x = 1\n"},
+            BOTH[1:],
+            "naive.py: line 1 is no UTF-8 text, and declares no other; save the file as UTF-8",
+        ),
+        ({f"Übung 1 – Lösung/{name}": "x = 1\n" for name in BOTH}, BOTH, ""),
+        (
+            {"naive.ipynb": "{}", "roofline.py": "x = 1\n"},
+            BOTH[1:],
+            "naive.py is missing: hand in one file of this name, not naive.ipynb",
+        ),
+        (
+            {"v1/naive.py": "x = 1\n", "v2/naive.py": "x = 1\n", "roofline.py": "x = 1\n"},
+            BOTH[1:],
+            "naive.py is missing: hand in one file of this name, not v1/naive.py, v2/naive.py",
+        ),
+        (
+            {"naive.py": "", "roofline.py": "x = (\n"},
+            (),
+            "naive.py: it is empty: hand in the file that you have written · roofline.py:"
+            " SyntaxError, line 1: '(' was never closed; mend that line, or the one above it",
+        ),
+        (
+            {"hw1.zip": b"PK"},
+            (),
+            "naive.py is missing: hand in one file of this name, not hw1.zip · roofline.py is"
+            " missing: hand in one file of this name, not hw1.zip",
+        ),
+    ],
+    ids=(
+        "right missing more windows mark latin-1 undeclared umlauts notebook twice empty zip"
+    ).split(),
+)
+def test_of_an_odd_hand_in_each_file_is_taken_or_named(
+    tmp_path: Path, files: Mapping[str, str | bytes], taken_files: tuple[str, ...], problem: str
+) -> None:
+    phase = COURSE.phase("01")
+    hand_in(tmp_path / "hers", files)
+    (tmp_path / "copies").mkdir()
+    there = submission.find_files(phase, tmp_path / "hers")
+    refused = submission.check_files(tmp_path / "hers", there)
+    found = take(phase, there, tmp_path / "copies", refused)
+    assert (tuple(sorted(Path(file).name for file in found.mapping.values()))) == taken_files
+    assert found.problem == problem
 
 
 # ---------------------------------------------------------------- files that are no plain ones
