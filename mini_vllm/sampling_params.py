@@ -8,17 +8,27 @@ Source: vllm/sampling_params.py#L168-L554 (SamplingParams) @ v0.22.1.
 from __future__ import annotations
 
 import copy
-import difflib
 import hashlib
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from enum import IntEnum
-from numbers import Integral, Rational, Real
+from numbers import Integral, Real
 from typing import Any
 
 from mini_vllm.errors import show
+from mini_vllm.param_checks import (
+    MAX_FLOAT32,
+    MAX_INT64,
+    MIN_FLOAT32,
+    check_list,
+    check_scalar,
+    check_token_ids,
+    is_text,
+    token_id_key,
+    unknown_names,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -28,11 +38,6 @@ MAX_LOGPROBS = 20
 """Most alternatives whose log probability can be returned per position (vLLM's default limit)."""
 MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
-
-MAX_INT64 = 2**63 - 1
-MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
-MIN_FLOAT32 = 2.0**-126
-"""What the sampler's tensors hold: one row's number outside would end the whole step."""
 
 
 class RequestOutputKind(IntEnum):
@@ -92,17 +97,6 @@ _FIXED = {
 }
 """Parameters of vLLM's that have one legal value here, and why."""
 
-_FORMER = {
-    "guided_decoding": "use structured_outputs",
-    "logits_processors": "classes of your own are given to LLM(logits_processors=[...])",
-    "best_of": "draw n, and choose by cumulative_logprob",
-    "use_beam_search": "call LLM.beam_search",
-    "length_penalty": "it is a parameter of LLM.beam_search",
-    "early_stopping": "beams run to max_tokens or their ends; leave it out",
-    "truncate_prompt_tokens": "cut the prompt's token ids yourself",
-}
-"""Parameters that vLLM had before, and many a script still has: what to do instead."""
-
 _CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 
 
@@ -144,7 +138,7 @@ class StructuredOutputsParams:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> StructuredOutputsParams:
         """Refuse an unknown keyword with the nearest that is known."""
-        if message := _unknown_names(cls, kwargs, "structured outputs parameter"):
+        if message := unknown_names(cls, kwargs, "structured outputs parameter"):
             raise TypeError(message)
         return super().__new__(cls)
 
@@ -178,7 +172,7 @@ class StructuredOutputsParams:
         if self.grammar is not None and not self.grammar.strip():
             raise ValueError("grammar is blank; write at least a rule root ::= ...")
         if self.choice is not None:
-            _check_list("choice", self.choice, str, "strings")
+            check_list("choice", self.choice, str, "strings")
             if not self.choice:
                 raise ValueError("choice is empty; name at least one text")
 
@@ -305,14 +299,14 @@ class SamplingParams:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> SamplingParams:
         """Refuse an unknown keyword with a better message than the generated `__init__` has."""
-        if message := _unknown_names(cls, kwargs):
+        if message := unknown_names(cls, kwargs):
             raise TypeError(message)
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
         self._normalise()
         for name, kind, optional, legal, limit, fix in _SCALARS:
-            value = _check_scalar(name, getattr(self, name), kind, optional, legal, limit, fix)
+            value = check_scalar(name, getattr(self, name), kind, optional, legal, limit, fix)
             setattr(self, name, value)
         for name in _FLAGS:
             if not isinstance(value := getattr(self, name), bool):
@@ -339,10 +333,10 @@ class SamplingParams:
         self.output_kind = RequestOutputKind(self.output_kind)
         if isinstance(self.logit_bias, Mapping):
             # The keys of a JSON object are strings.
-            self.logit_bias = {_token_id_key(key): bias for key, bias in self.logit_bias.items()}
+            self.logit_bias = {token_id_key(key): bias for key, bias in self.logit_bias.items()}
 
         if isinstance(self.structured_outputs, Mapping):
-            if message := _unknown_names(
+            if message := unknown_names(
                 StructuredOutputsParams, self.structured_outputs, "structured outputs parameter"
             ):
                 raise ValueError(message)
@@ -354,8 +348,8 @@ class SamplingParams:
             )
 
     def _check_lists(self) -> None:
-        self.stop = _check_list("stop", self.stop, str, "strings")
-        self.stop_token_ids = _check_token_ids("stop_token_ids", self.stop_token_ids)
+        self.stop = check_list("stop", self.stop, str, "strings")
+        self.stop_token_ids = check_token_ids("stop_token_ids", self.stop_token_ids)
         for text in self.stop:
             if not text:
                 raise ValueError("stop holds an empty string, which is in every text; remove it")
@@ -365,7 +359,7 @@ class SamplingParams:
                     "remove it"
                 )
         if self.allowed_token_ids is not None:
-            self.allowed_token_ids = _check_token_ids("allowed_token_ids", self.allowed_token_ids)
+            self.allowed_token_ids = check_token_ids("allowed_token_ids", self.allowed_token_ids)
             if not self.allowed_token_ids:
                 raise ValueError(
                     "allowed_token_ids is empty, so no token could be sampled; "
@@ -376,7 +370,7 @@ class SamplingParams:
                 raise ValueError(f"{name} is {show(value)}; it must be a dict or None")
         if self.logit_bias is not None:
             self.logit_bias = {
-                token_id: _check_scalar(
+                token_id: check_scalar(
                     f"logit_bias[{token_id}]", bias, Real, False,
                     lambda v: abs(v) <= MAX_FLOAT32, "finite", "-100 bans a token",
                 )
@@ -385,18 +379,18 @@ class SamplingParams:
 
     def _check_late_arrivals(self) -> None:
         """What vLLM has added over the years."""
-        self.bad_words = _check_list("bad_words", self.bad_words or [], str, "strings") or None
+        self.bad_words = check_list("bad_words", self.bad_words or [], str, "strings") or None
         for word in self.bad_words or ():
             if not word.strip() or not is_text(word):
                 raise ValueError(f"bad_words holds {show(word)}, which is no word; remove it")
         if self.bad_words_token_ids is not None:
             name = "bad_words_token_ids"
-            words = _check_list(name, self.bad_words_token_ids, list, "lists of token ids")
-            self.bad_words_token_ids = [_check_token_ids(name, word) for word in words]
+            words = check_list(name, self.bad_words_token_ids, list, "lists of token ids")
+            self.bad_words_token_ids = [check_token_ids(name, word) for word in words]
             if [] in self.bad_words_token_ids:
                 raise ValueError(f"{name} holds an empty list, which is no word; remove it")
         if self.logprob_token_ids is not None:
-            self.logprob_token_ids = _check_token_ids("logprob_token_ids", self.logprob_token_ids)
+            self.logprob_token_ids = check_token_ids("logprob_token_ids", self.logprob_token_ids)
         if self.skip_reading_prefix_cache is None:  # they need the logits of every prompt token
             self.skip_reading_prefix_cache = self.prompt_logprobs is not None
         if not isinstance(self.skip_reading_prefix_cache, bool):
@@ -410,7 +404,7 @@ class SamplingParams:
                 "reasoning parser, which is not supported; leave it out, or use max_tokens"
             )
         if isinstance(self.repetition_detection, Mapping):
-            if message := _unknown_names(
+            if message := unknown_names(
                 RepetitionDetectionParams, self.repetition_detection, "repetition parameter"
             ):
                 raise ValueError(message)
@@ -452,7 +446,7 @@ class SamplingParams:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
         """Build from parsed JSON. An unknown key raises a `ValueError` naming the nearest."""
-        if message := _unknown_names(cls, values):
+        if message := unknown_names(cls, values):
             raise ValueError(message)
         return cls(**values)
 
@@ -564,7 +558,7 @@ class BeamSearchParams:
              "0 ranks by probability alone"),
             ("temperature", Real, lambda v: v == 0, "0", "beams are not drawn; leave it out"),
         ):  # fmt: skip
-            value = _check_scalar(name, getattr(self, name), kind, False, legal, limit, fix)
+            value = check_scalar(name, getattr(self, name), kind, False, legal, limit, fix)
             setattr(self, name, value)
         if not isinstance(self.ignore_eos, bool):
             raise ValueError(f"ignore_eos is {show(self.ignore_eos)}; it must be True or False")
@@ -573,83 +567,6 @@ class BeamSearchParams:
                 f"include_stop_str_in_output is {show(self.include_stop_str_in_output)}; it must "
                 "be False: the end token is one of a beam's tokens in any case"
             )
-
-
-def is_text(text: str) -> bool:
-    """Whether UTF-8 can write it: half of a surrogate pair is a character of `str`, but no text."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-_PYTHONS_OWN: dict[bool, Callable[[Any], float]] = {True: int, False: float}
-
-
-def _check_scalar(
-    name: str,
-    value: Any,
-    kind: type,
-    optional: bool,
-    legal: Callable[[Any], bool],
-    limit: str,
-    fix: str,
-) -> Any:
-    """`value` as an int or a float of Python's own.
-
-    Raises a `ValueError` unless it is of `kind` (never a bool, a fraction or the like) and inside
-    its limit.
-    """
-    if value is None and optional:
-        return value
-    is_integer, is_fraction = isinstance(value, Integral), isinstance(value, Rational)
-    if isinstance(value, bool) or not isinstance(value, kind) or is_fraction > is_integer:
-        noun = "an integer" if kind is Integral else "a number, int or float"
-        raise ValueError(
-            f"{name} is {show(value)} ({type(value).__name__}); it must be {noun} ({limit}); {fix}"
-        )
-    plain = _PYTHONS_OWN[is_integer](value)
-    if not legal(plain):
-        too_big = abs(plain) > (MAX_INT64 if kind is Integral else MAX_FLOAT32)
-        holder = "int64" if kind is Integral else "float32"
-        limit += f", and {holder} must hold it" if too_big else ""
-        raise ValueError(f"{name} is {show(plain)}; it must be {limit}; {fix}")
-    return plain
-
-
-def _check_list(name: str, values: Any, kind: type, noun: str) -> list[Any]:
-    if not isinstance(values, list) or not all(
-        isinstance(value, kind) and not isinstance(value, bool) for value in values
-    ):
-        raise ValueError(f"{name} is {show(values)}; it must be a list of {noun}")
-    return list(values)
-
-
-def _check_token_ids(name: str, values: Any) -> list[int]:
-    return [int(token_id) for token_id in _check_list(name, values, Integral, "token ids")]
-
-
-def _token_id_key(key: Any) -> int:
-    is_integer = isinstance(key, Integral) and not isinstance(key, bool)
-    if is_integer or (isinstance(key, str) and key.isdecimal()):
-        return int(key)
-    raise ValueError(f"logit_bias has the key {show(key)}; keys must be token ids")
-
-
-def _unknown_names(
-    cls: type[Any], names: Collection[str], kind: str = "sampling parameter"
-) -> str | None:
-    """The error message for the first name that is not a field, or None."""
-    known = [field.name for field in fields(cls)]
-    for name in names:
-        if name in _FORMER and name not in known:
-            return f"{kind} {name!r} was vLLM's: {_FORMER[name]}"
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(known)}"
-            return f"unknown {kind} {name!r}; {hint}"
-    return None
 
 
 def derive_seed(engine_seed: int, request_number: int) -> int:

@@ -19,7 +19,8 @@ from mini_vllm.lora.request import LoRARequest
 from mini_vllm.mm_features import MultiModalFeatureSpec
 from mini_vllm.model.config import ModelArgs
 from mini_vllm.multimodal.processing import MultiModalProcessor
-from mini_vllm.sampling_params import MAX_INT64, SamplingParams, derive_seed, is_text
+from mini_vllm.param_checks import MAX_INT64, is_text
+from mini_vllm.sampling_params import SamplingParams, derive_seed
 from mini_vllm.structured_output.choose import check_constraint
 
 

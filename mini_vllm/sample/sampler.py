@@ -21,6 +21,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from mini_vllm.param_checks import MAX_FLOAT32
 from mini_vllm.sample.logits_processors import (
     apply_allowed_token_ids,
     apply_logit_bias,
@@ -31,7 +32,7 @@ from mini_vllm.sample.logits_processors import (
     apply_top_k_top_p,
 )
 from mini_vllm.sample.metadata import SamplingMetadata
-from mini_vllm.sampling_params import MAX_FLOAT32, MIN_TEMPERATURE
+from mini_vllm.sampling_params import MIN_TEMPERATURE
 
 GOLDEN_RATIO = -0x61C8864680B583EB
 """2**64 divided by the golden ratio, as a signed number: splitmix64's step between counters."""

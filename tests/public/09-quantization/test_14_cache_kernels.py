@@ -34,7 +34,7 @@ def test_09_14_nothing_in_a_page_is_infinite(lab: Any) -> None:
 
 def test_09_14_keys_are_slices_of_qkv(lab: Any) -> None:
     """Tokens lie key_stride and value_stride apart."""
-    lab.check_kernel(STORE, "slices", lab.cases.store(3, 2, 8, 4, strided=True))
+    lab.check_kernel(STORE, "slices", lab.cases.store(3, 2, 8, 4, slices=("key", "value")))
 
 
 def test_09_14_one_token_of_context(lab: Any) -> None:

@@ -1,0 +1,104 @@
+"""Checks of the parameters that callers give, for `sampling_params`: each names what is wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Collection
+from dataclasses import fields
+from numbers import Integral, Rational
+from typing import Any
+
+from mini_vllm.errors import show
+
+MAX_INT64 = 2**63 - 1
+MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
+MIN_FLOAT32 = 2.0**-126
+"""What the sampler's tensors hold: one row's number outside would end the whole step."""
+
+FORMER_NAMES = {
+    "guided_decoding": "use structured_outputs",
+    "logits_processors": "classes of your own are given to LLM(logits_processors=[...])",
+    "best_of": "draw n, and choose by cumulative_logprob",
+    "use_beam_search": "call LLM.beam_search",
+    "length_penalty": "it is a parameter of LLM.beam_search",
+    "early_stopping": "beams run to max_tokens or their ends; leave it out",
+    "truncate_prompt_tokens": "cut the prompt's token ids yourself",
+}
+"""Parameters that vLLM had before, and many a script still has: what to do instead."""
+
+
+def is_text(text: str) -> bool:
+    """Whether UTF-8 can write it: half of a surrogate pair is a character of `str`, but no text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+_PYTHONS_OWN: dict[bool, Callable[[Any], float]] = {True: int, False: float}
+
+
+def check_scalar(
+    name: str,
+    value: Any,
+    kind: type,
+    optional: bool,
+    legal: Callable[[Any], bool],
+    limit: str,
+    fix: str,
+) -> Any:
+    """`value` as an int or a float of Python's own.
+
+    Raises a `ValueError` unless it is of `kind` (never a bool, a fraction or the like) and inside
+    its limit.
+    """
+    if value is None and optional:
+        return value
+    is_integer, is_fraction = isinstance(value, Integral), isinstance(value, Rational)
+    if isinstance(value, bool) or not isinstance(value, kind) or is_fraction > is_integer:
+        noun = "an integer" if kind is Integral else "a number, int or float"
+        raise ValueError(
+            f"{name} is {show(value)} ({type(value).__name__}); it must be {noun} ({limit}); {fix}"
+        )
+    plain = _PYTHONS_OWN[is_integer](value)
+    if not legal(plain):
+        too_big = abs(plain) > (MAX_INT64 if kind is Integral else MAX_FLOAT32)
+        holder = "int64" if kind is Integral else "float32"
+        limit += f", and {holder} must hold it" if too_big else ""
+        raise ValueError(f"{name} is {show(plain)}; it must be {limit}; {fix}")
+    return plain
+
+
+def check_list(name: str, values: Any, kind: type, noun: str) -> list[Any]:
+    if not isinstance(values, list) or not all(
+        isinstance(value, kind) and not isinstance(value, bool) for value in values
+    ):
+        raise ValueError(f"{name} is {show(values)}; it must be a list of {noun}")
+    return list(values)
+
+
+def check_token_ids(name: str, values: Any) -> list[int]:
+    return [int(token_id) for token_id in check_list(name, values, Integral, "token ids")]
+
+
+def token_id_key(key: Any) -> int:
+    is_integer = isinstance(key, Integral) and not isinstance(key, bool)
+    if is_integer or (isinstance(key, str) and key.isdecimal()):
+        return int(key)
+    raise ValueError(f"logit_bias has the key {show(key)}; keys must be token ids")
+
+
+def unknown_names(
+    cls: type[Any], names: Collection[str], kind: str = "sampling parameter"
+) -> str | None:
+    """The error message for the first name that is not a field, or None."""
+    known = [field.name for field in fields(cls)]
+    for name in names:
+        if name in FORMER_NAMES and name not in known:
+            return f"{kind} {name!r} was vLLM's: {FORMER_NAMES[name]}"
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"known names: {', '.join(known)}"
+            return f"unknown {kind} {name!r}; {hint}"
+    return None
