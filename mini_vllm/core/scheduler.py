@@ -410,13 +410,13 @@ class Scheduler:
         for request in (*self.skipped_waiting, *self.waiting):
             if not RequestStatus.is_blocked(request.status) and self._may_admit(request):
                 config = self.scheduler_config
-                chunks, remedy = "on", ""
+                chunks, remedy = "on", " or raise the budget"
                 if not config.enable_chunked_prefill:
-                    chunks, remedy = "off", ", switch chunked prefill on"
+                    chunks, remedy = "off", ", raise the budget or switch chunked prefill on"
                 raise NoProgressError(
                     f"{request} can never be admitted: max_num_batched_tokens is "
-                    f"{config.max_num_batched_tokens} and chunked prefill is {chunks}; raise the "
-                    f"budget{remedy} or abort it"
+                    f"{config.max_num_batched_tokens} and chunked prefill is {chunks}; abort it"
+                    f"{remedy}"
                 )
 
     def _make_output(self, step: StepPlan) -> SchedulerOutput:

@@ -177,6 +177,14 @@ def test_a_text_that_costs_the_parser_too_much_is_named_and_bounded(
     assert time.monotonic() - begin < 60
 
 
+def test_what_the_judge_itself_weighs_is_not_counted(toy: Course) -> None:
+    """On Linux `ru_maxrss` of a child begins with what its parent had."""
+    solve(toy)
+    ballast = b"x" * (600 << 20)
+    shown, _ = screen(toy)
+    assert ballast and "costs Python too much" not in shown
+
+
 @pytest.mark.parametrize(
     ("marks", "said"),
     [
