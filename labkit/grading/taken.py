@@ -21,7 +21,7 @@ from labkit.sandbox import build as sandbox
 
 PARSE_LIMITS = child.Limits(seconds=20, memory_mb=2048, cpu_seconds=10)
 """For one file. One of the largest size that is nothing but short names has a tree of 1 GB, which
-takes 5 s."""
+takes some 6 s."""
 DROPPED = ("PYTEST_", "PYTHON", "HYPOTHESIS_", "LABKIT_", "COVERAGE_")
 """Variables that could change what pytest does; the grader sets its own."""
 

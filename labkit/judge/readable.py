@@ -19,7 +19,7 @@ from labkit.inside import child
 from labkit.process import overlay
 
 LIMITS = child.Limits(seconds=20, memory_mb=1024, cpu_seconds=10)
-"""For all files of a phase. The largest of the course needs 0.1 s and 20 MB."""
+"""For all files of a phase. Those of no phase of the course need more than 0.03 s and 4 MB."""
 MOST_MB = 512
 """What a file may need on the way: this process has to go it, too."""
 

@@ -14,7 +14,7 @@ import sys
 import threading
 import typing
 from collections.abc import Generator, Iterable, Iterator
-from functools import _lru_cache_wrapper, lru_cache
+from functools import lru_cache
 from numbers import Integral, Real
 from types import CodeType, FrameType, UnionType
 from typing import Any
@@ -95,8 +95,8 @@ def _forget(watched: dict[str, dict[str, str]]) -> None:
     for names in watched.values():
         for name, module in names.items():
             function = getattr(sys.modules.get(module), name, None)
-            if isinstance(function, _lru_cache_wrapper):
-                function.cache_clear()
+            if callable(clear := getattr(function, "cache_clear", None)):
+                clear()
 
 
 def _promise(frame: FrameType, name: str) -> Any:

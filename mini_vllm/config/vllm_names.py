@@ -97,7 +97,7 @@ SECTION_KEYS: dict[str, dict[str, tuple[str, tuple[Any, ...]]]] = {
         "torch_profiler_record_shapes": ("operations are recorded by name and time", ()),
         "torch_profiler_with_memory": ("operations are recorded by name and time", ()),
         "torch_profiler_use_gzip": ("the trace is plain JSON", ()),
-        "torch_profiler_dump_cuda_time_total": ("the trace has it", ()),
+        "torch_profiler_dump_cuda_time_total": ("add it up from the trace", ()),
         "ignore_frontend": ("one process is recorded", (True,)),
         "delay_iterations": ("call start_profile later", ()),
         "max_iterations": ("call stop_profile earlier", ()),

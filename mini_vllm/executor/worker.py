@@ -261,8 +261,8 @@ class Worker:
 
     def execute_model(self, plan: SchedulerOutput) -> None:
         if self.threads is not None:
-            requests = plan.num_scheduled_tokens
-            self.threads.prepare(plan.total_num_scheduled_tokens, len(requests))
+            num_requests = len(plan.num_scheduled_tokens)
+            self.threads.prepare(plan.total_num_scheduled_tokens, num_requests)
         self.model_runner.execute_model(plan)
 
     def sample_tokens(self, masks: GrammarOutput | None) -> ModelRunnerOutput:

@@ -10,7 +10,7 @@ one busy neighbour makes a step twenty times slower, not twice. So `mini_vllm` a
 (GOMP_SPINCOUNT, see its `__init__`), after which a thread sleeps.
 
 An engine in a process of its own has such a neighbour: the front end, which sends every token to
-somebody. A narrow model makes tokens of many requests so fast that this is work for a core.
+somebody. Where steps are short and requests many, that is much work, and a core is left to it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ SMALL_HIDDEN_SIZE = 512
 WORTH_SPLITTING = 1 << 15
 """Numbers in the hidden states of a step, from which narrower models do, too."""
 MANY_REQUESTS = 16
-"""Requests in one step of a narrow model that keep a front end busy."""
+"""Requests of a step from which a front end is left a core. A large step of fewer is one of long
+prompts, after which there is little to send."""
 
 _at_start = torch.get_num_threads()
 _set_here: int | None = None
