@@ -22,7 +22,7 @@ import typer
 from labkit.course.console import MARKS, PHASE, Screen, command, polite, ready_phase
 from labkit.course.files import set_aside
 from labkit.course.manifest import Exercise, Phase
-from labkit.course.state import State
+from labkit.course.state import State, fingerprint
 from labkit.grading import result
 from labkit.grading.result import GradeResult, GroupRecord, Seed, TestRecord
 from labkit.grading.taken import Problem, clean, take
@@ -81,13 +81,14 @@ def main(
     mapping = overlay.mapping_for([found])
     files = {m: Path(mapping.get(m) or found.reference_file(m)) for m in found.modules}
     chosen = result.fresh_seed() if seed is None else seed
+    texts = {task.id: fingerprint(found, task) for task in found.exercises}
     judged = judge(found, files, chosen, isolate)
     failures = failed_in_a_row(found, judged.result) if mapping else 0
     show(found, judged, reveal or seed is not None or failures >= FAILURES_BEFORE_REVEAL)
     if result_file:
         judged.result.write(result_file)
     if mapping:  # last: a disk that is full must not hide what was found out
-        remember(found, judged.result, failures)
+        remember(found, judged.result, failures, texts)
     raise typer.Exit(0 if judged.result.passed else 1)
 
 
@@ -308,10 +309,15 @@ def failed_in_a_row(phase: Phase, graded: GradeResult) -> int:
     return 0 if graded.passed else failed + 1
 
 
-def remember(phase: Phase, graded: GradeResult, failed: int) -> None:
-    """Keep the count of failed grades in the learner's own state file, and the result beside it."""
+def remember(phase: Phase, graded: GradeResult, failed: int, texts: Mapping[str, str]) -> None:
+    """Keep the count of failed grades in the learner's own state file, and the result beside it.
+
+    Args:
+        texts: the fingerprint of each task's functions, from before the run: who edits while it
+            runs has not been graded.
+    """
     if graded.status == "graded":
-        record = {"failed": failed, "points": [graded.earned, graded.points]}
+        record = {"failed": failed, "points": [graded.earned, graded.points], "judged": texts}
         State(phase.root).put("grades", phase.slug, record)
     graded.write(phase.root / ".labkit" / "grades" / f"{phase.slug}.json")
 

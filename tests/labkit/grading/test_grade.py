@@ -343,7 +343,7 @@ def test_two_failures_open_the_seed_and_a_pass_closes_it_again(
     counts = []
     for one in graded:
         counts.append(grade.failed_in_a_row(moved, one))
-        grade.remember(moved, one, counts[-1])
+        grade.remember(moved, one, counts[-1], {})
     assert counts == [1, 2, 0, 1, 1]
 
 
