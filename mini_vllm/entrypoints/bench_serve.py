@@ -124,6 +124,7 @@ async def run_load(load: Load) -> tuple[list[RequestResult], float]:
     import aiohttp
 
     results = [RequestResult(length) for length in load.prompt_lens]
+    is_read_afterwards = len(results) <= READ_AFTERWARDS
     gate = asyncio.Semaphore(load.max_concurrency or len(load.bodies))
     connector = aiohttp.TCPConnector(limit=0, ssl=not load.insecure)
     timeout = aiohttp.ClientTimeout(total=6 * 3600)
@@ -132,7 +133,7 @@ async def run_load(load: Load) -> tuple[list[RequestResult], float]:
         name = {"X-Request-Id": load.request_ids[index]} if load.request_ids else None
         async with gate:
             await send(session, load.url, load.bodies[index], results[index], name)
-        if len(results) > READ_AFTERWARDS:
+        if not is_read_afterwards:
             read_pieces(results[index])
 
     async with aiohttp.ClientSession(
@@ -147,7 +148,7 @@ async def run_load(load: Load) -> tuple[list[RequestResult], float]:
             tasks.append(asyncio.create_task(one(index)))
         await asyncio.gather(*tasks)
         duration = time.perf_counter() - start
-    for result in results:
+    for result in results if is_read_afterwards else ():
         read_pieces(result)
     return results, duration
 
