@@ -233,13 +233,28 @@ def test_a_file_that_nobody_looked_for_is_not_the_references(phase: Phase, tmp_p
     assert {group.kind for group in graded.groups} == {"missing file"}
 
 
+def nested(levels: int, *lines: str) -> str:
+    """`try` in `try`; the last line of each level opens the next."""
+    text = "def f():\n"
+    for level in range(1, levels + 1):
+        *within, last = lines
+        text += f"{' ' * level}try:\n" + "".join(f"{' ' * level} {x}\n" for x in within or ["1"])
+        text += f"{' ' * level}{last}\n"
+    return f"{text}{' ' * (levels + 1)}pass\n"
+
+
 BOMBS = {
     "brackets": "x = " + "(" * 100_000 + ")" * 100_000,
     "sum": "x = " + "1+" * 500_000 + "1",
     "same name": "def f(): pass\n" * 70_000,
     "comprehension": "x = [" + "a " + "for a in b " * 90_000 + "]",
+    "finally": nested(19, "finally:"),
+    "finally with returns": nested(12, *["if a: return b"] * 4, "finally:"),
+    "one hash": f"x = {{{', '.join(str(n * (2**61 - 1)) for n in range(40_000))}}}",
 }
-"""What Python's parser refuses, or takes half a minute, gigabytes or its own life for."""
+"""What Python's parser or compiler refuses, or takes half a minute, gigabytes or its own life for:
+it writes down what is in a `finally` once for each way out, and compares numbers of one hash with
+one another."""
 
 
 @pytest.mark.parametrize("text", BOMBS.values(), ids=BOMBS)

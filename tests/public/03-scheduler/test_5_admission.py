@@ -103,6 +103,14 @@ def test_03_5_the_whole_sequence_must_fit(chat: Any) -> None:
         expect(scheduler._try_admit(chat.step(scheduler), ana), admitted, at=at)
 
 
+def test_03_5_no_slots_for_drafts_before_the_first_token(chat: Any) -> None:
+    """num_lookahead_tokens is for running requests: nothing is guessed before the first token."""
+    scheduler = chat.scheduler(lookahead=5)
+    step = chat.step(scheduler)
+    scheduler._try_admit(step, waiting(scheduler, chat.request("ana", 3)))
+    expect(step.new_block_ids, {"ana": [1]}, at="3 tokens in blocks of 4, 5 lookahead tokens")
+
+
 def test_03_5_a_refusal_changes_nothing(chat: Any) -> None:
     """Refused for want of blocks: no status, no count, no block, no statistics."""
     scheduler = chat.scheduler(blocks=6)
