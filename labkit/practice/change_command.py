@@ -15,7 +15,7 @@ from labkit.course.console import Screen, course, polite, ready_phase, some
 from labkit.course.files import read_python
 from labkit.course.manifest import ManifestError, Phase
 from labkit.inside.alarm import shorten
-from labkit.judge import diagnose, public
+from labkit.judge import diagnose, public, readable
 from labkit.judge.suspects import frame_in, source_line
 from labkit.practice import changes, copies
 from labkit.practice.changes import Change
@@ -114,9 +114,11 @@ def passes(out: Screen, change: Change, name: str, tests: Path) -> bool:
     """Judge one file of tests, and name each rule of it that does not hold.
 
     Raises:
-        SyntaxError: the copy is no Python.
+        SyntaxError: the copy is no Python, or costs too much to read.
     """
     shown = change.shown(change.file)
+    if readable.first_too_much(change.phase.root, [change.file]):
+        raise source.NestedTooDeeply("costs Python too much to read", (shown, None, None, None))
     source.compiled(read_python(change.file), shown)
     result = changes.judge(change, tests)
     failed = [test for test in result.tests if not test.passed]
