@@ -274,8 +274,7 @@ plt.show()
 def batch_at_ridge(weight_bytes: float, kv_bytes: float, flops: float, ridge: float) -> float:
     """Smallest whole batch with flops / bytes >= ridge; math.inf if there is none.
 
-    `kv_bytes` and `flops` are per request. Of the `flops` that a request brings, `kv_bytes * ridge`
-    go with its own bytes. Only the rest goes with the weights, which all share.
+    `kv_bytes` and `flops` are per request. Every request brings `flops` and needs `kv_bytes * ridge`.
     """
     # BEGIN SOLUTION
     gain = flops - kv_bytes * ridge
