@@ -34,7 +34,6 @@ logger = logging.getLogger(__name__)
 
 MAX_N = 16384
 """Most completions of one prompt."""
-MAX_LOGPROBS = 20
 """Most alternatives whose log probability can be returned per position (vLLM's default limit)."""
 MIN_TEMPERATURE = 1e-2
 """Smallest temperature above greedy; less would overflow float32 when it divides the logits."""
@@ -82,10 +81,10 @@ _SCALARS: tuple[tuple[str, type, bool, Callable[[Any], bool], str, str], ...] = 
      "at least 1", "leave it out for the default of 16, or None for as many as fit"),
     ("min_tokens", Integral, False, lambda v: 0 <= v <= MAX_INT64,
      "at least 0", "0 switches it off"),
-    ("logprobs", Integral, True, lambda v: 0 <= v <= MAX_LOGPROBS,
-     f"between 0 and {MAX_LOGPROBS}", "leave it out for none"),
-    ("prompt_logprobs", Integral, True, lambda v: 0 <= v <= MAX_LOGPROBS,
-     f"between 0 and {MAX_LOGPROBS}", "leave it out for none"),
+    ("logprobs", Integral, True, lambda v: -1 <= v <= MAX_INT64,
+     "at least 0, or -1 for the whole vocabulary", "leave it out for none"),
+    ("prompt_logprobs", Integral, True, lambda v: -1 <= v <= MAX_INT64,
+     "at least 0, or -1 for the whole vocabulary", "leave it out for none"),
 )  # fmt: skip
 _FLAGS = ("include_stop_str_in_output", "ignore_eos", "detokenize", "skip_special_tokens")
 
@@ -238,7 +237,8 @@ class SamplingParams:
         ignore_eos: do not stop at the model's end-of-sequence token.
         max_tokens: most output tokens; None means up to the model's length.
         min_tokens: EOS, stop tokens and stop strings cannot end the request before this many.
-        logprobs: per output token, this many most likely tokens beside the sampled one.
+        logprobs: per output token, this many most likely tokens beside the sampled one; -1: all.
+            The engine's ``max_logprobs`` is the limit.
         prompt_logprobs: the same for the tokens of the prompt.
         detokenize: turn the output into text.
         skip_special_tokens: leave special tokens out of the text.
@@ -549,10 +549,9 @@ class BeamSearchParams:
     include_stop_str_in_output: bool = False
 
     def __post_init__(self) -> None:
-        most = MAX_LOGPROBS // 2
         for name, kind, legal, limit, fix in (
-            ("beam_width", Integral, lambda v: 1 <= v <= most, f"between 1 and {most}",
-             "each beam proposes twice as many tokens, by their logprobs"),
+            ("beam_width", Integral, lambda v: 1 <= v <= MAX_N, f"between 1 and {MAX_N}",
+             "1 is greedy"),
             ("max_tokens", Integral, lambda v: 1 <= v <= MAX_INT64, "at least 1", "raise it"),
             ("length_penalty", Real, lambda v: -10 <= v <= 10, "between -10 and 10",
              "0 ranks by probability alone"),

@@ -85,6 +85,17 @@ class State:
             and judged.get(task.id) in (None, fingerprint(phase, task))
         }
 
+    def edited(self, phase: Phase) -> list[str]:
+        """The tasks that had passed, and whose functions are others now, or cannot be read."""
+        standing = self.standing(phase)
+        had = self.passed(phase.slug)
+        return [task.id for task in phase.exercises if task.id in had - standing]
+
+    def is_graded(self, phase: Phase) -> bool:
+        """Whether the functions are those that `grade` has judged last."""
+        judged = (self.get("grades", phase.slug) or {}).get("judged", {})
+        return all(judged.get(t.id) in (None, fingerprint(phase, t)) for t in phase.exercises)
+
     def verdicts(self, phase: Phase) -> dict[str, str]:
         """Task -> "passed" or "failed", for those whose functions are what was judged last."""
         judged = (self.get("phases", phase.slug) or {}).get("judged", {})

@@ -18,6 +18,7 @@ from typing import Any
 from labkit.course import source
 from labkit.course.files import read_python
 from labkit.course.manifest import Course, Phase
+from labkit.judge import readable
 
 SAID_IN_QUOTES = {"print", "exec", "unicodeescape", *keyword.kwlist}
 """Words that Python's own sentences quote; any other may be the file's."""
@@ -37,10 +38,11 @@ def compare(phase: Phase, module: str, folder: Path) -> dict[str, Any]:
     except SyntaxError as error:  # of its encoding: our own words
         return {"broken": error.msg, "same": []}
     try:
-        theirs = source.functions(text, name)
-        if not source.parse(text, name).body:
-            return {"broken": "it is empty: hand in the file that you have written", "same": []}
-        compile(text, name, "exec", dont_inherit=True)  # finds what is wrong with a right tree
+        with readable.within_reason():
+            theirs = source.functions(text, name)
+            if not source.parse(text, name).body:
+                return {"broken": "it is empty: hand in the file that you have written", "same": []}
+            compile(text, name, "exec", dont_inherit=True)  # finds what is wrong with a right tree
     except source.UnresolvedMerge as error:
         return {"broken": f"{error.msg}; keep one side and delete the marks", "same": []}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -16,12 +16,10 @@ from pathlib import Path
 from labkit.course.manifest import Phase
 from labkit.grading.result import Flag
 from labkit.inside import child
+from labkit.judge import readable
 from labkit.process import overlay
 from labkit.sandbox import build as sandbox
 
-PARSE_LIMITS = child.Limits(seconds=20, memory_mb=2048, cpu_seconds=10)
-"""For one file. One of the largest size that is nothing but short names has a tree of 1 GB, which
-takes some 6 s."""
 DROPPED = ("PYTEST_", "PYTHON", "HYPOTHESIS_", "LABKIT_", "COVERAGE_")
 """Variables that could change what pytest does; the grader sets its own."""
 
@@ -91,9 +89,9 @@ def _parse(phase: Phase, module: str, folder: Path) -> tuple[str, list[tuple[str
     """Why the copy of a module's file is no Python, or ""; and its functions that are the
     reference's, with the sizes of their trees."""
     words = ["-m", "labkit.grading.likeness", str(phase.root), phase.slug, str(folder), module]
-    done = child.run(words, overlay.environment(phase.root, {}, clean()), PARSE_LIMITS)
+    done = child.run(words, overlay.environment(phase.root, {}, clean()), readable.LIMITS)
     if done.code != 0:
-        much = "time" if done.timed_out or done.code == -24 else "memory"
+        much = "time" if done.timed_out or (done.code or 0) < 0 else "memory"
         said = f"Python's parser does not get through it: it takes too much {much}"
         return f"{said}; write long or deeply nested expressions as several statements", []
     found = json.loads(done.stdout)

@@ -38,9 +38,8 @@ def _variable(error: NameError) -> str:
 
 def _attribute(error: AttributeError) -> str:
     if found := re.fullmatch(r"module '([\w.]+)' has no attribute '(\w+)'", str(error)):
-        return _nearest(
-            found[2], dir(sys.modules.get(found[1]))
-        )  # some modules raise it themselves
+        known = dir(sys.modules.get(found[1]))  # some modules raise it themselves, with no `obj`
+        return _nearest(found[2], known)
     return _nearest(error.name, dir(error.obj)) if error.obj is not None else ""
 
 

@@ -29,8 +29,6 @@ PHASE_SECONDS = 60.0
 NOTEBOOK_SECONDS = 60.0
 KERNEL_ERRORS = ("InterpreterError", "CompileTimeAssertionFailure", "CompilationError")
 """What the static_assert of a kernel's hole becomes, interpreted and compiled."""
-
-
 STEERING = ("PYTEST_", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT", "PYTHONVERBOSE")
 """Variables of a shell that would change what the tests of a phase say."""
 

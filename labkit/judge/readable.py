@@ -8,7 +8,9 @@ within `finally`, or one name for ten thousand functions. So a child under limit
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -19,17 +21,37 @@ from labkit.inside import child
 from labkit.process import overlay
 
 LIMITS = child.Limits(seconds=20, memory_mb=1024, cpu_seconds=10)
-"""For all files of a phase. Those of no phase of the course need more than 0.03 s and 4 MB."""
+"""For the child, its own start included."""
+MOST_SECONDS = 1.0
+"""Of computing time for one file. Those of no phase of the course need more than 0.03 s and 4 MB.
+Each task of a grade has a process of its own, which compiles every file anew."""
 MOST_MB = 512
 """What a file may need on the way: this process has to go it, too."""
 
 
+@contextlib.contextmanager
+def within_reason() -> Iterator[None]:
+    """In a child: what is done inside ends this process if it takes more than `MOST_SECONDS` or
+    `MOST_MB`. A signal does it, since Python's compiler listens to nothing else."""
+    if hasattr(signal, "setitimer"):  # on Windows the limit of the whole child has to do
+        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    yield
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_PROF, 0)
+    if _peak_mb() > MOST_MB:
+        sys.exit(1)
+
+
 def too_much(phase: Phase) -> Path | None:
     """The first file of a phase that costs Python too much to read."""
-    paths = [phase.lab_file(module) for module in phase.modules]
+    return first_too_much(phase.root, [phase.lab_file(module) for module in phase.modules])
+
+
+def first_too_much(root: Path, paths: Iterable[Path]) -> Path | None:
+    """The first of some files that does; one that is not there costs nothing."""
     there = [path for path in paths if path.is_file()]
     stamps = [(path, path.stat().st_mtime_ns, path.stat().st_size) for path in there]
-    return _first_that_ends_it(phase.root, tuple(stamps))
+    return _first_that_ends_it(root, tuple(stamps))
 
 
 @lru_cache(maxsize=8)
@@ -41,14 +63,12 @@ def _first_that_ends_it(root: Path, files: tuple[tuple[Path, int, int], ...]) ->
 
 
 def main(paths: list[str]) -> None:
-    """Read each file as the screens do; end with code 1 at one that has needed too much memory."""
+    """Read each file as the screens do; end at one that costs too much."""
     for path in paths:
-        with contextlib.suppress(OSError, SyntaxError, ValueError):
+        with within_reason(), contextlib.suppress(OSError, SyntaxError, ValueError):
             text = read_python(Path(path))
             source.functions(text)
             source.compiled(text)
-        if _peak_mb() > MOST_MB:
-            sys.exit(1)
         print(path, flush=True)
 
 

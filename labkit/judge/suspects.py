@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import math
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -170,10 +171,15 @@ def by_suspicion(
 
 def place_of(test: Test, phase: Phase) -> Place | None:
     """The innermost line of the learner's files in the traceback: (path, line, function)."""
-    labs = str(phase.labs)
+    found = frame_in(test, phase.labs)
+    return found and (found[0].relative_to(phase.root).as_posix(), *found[1:])
+
+
+def frame_in(test: Test, folder: Path) -> tuple[Path, int, str] | None:
+    """The innermost line of a folder's files in the traceback: (file, line, function)."""
     for file, line, function in reversed(test.detail.get("frames", [])):
-        if file.startswith(labs):
-            return Path(file).relative_to(phase.root).as_posix(), line, _outer(function)
+        if file.startswith(f"{folder}{os.sep}"):
+            return Path(file), line, _outer(function)
     return None
 
 

@@ -1,15 +1,18 @@
 """The kernel checker: what is right, wrong and slow about a Triton kernel, without a GPU.
 
-    findings.py      Finding: one thing that is wrong, in words for its author
-    rules.py         CaseRules: which elements of a case's tensors may be read, must be written
-    observation.py   Observation: what a monitored run saw, its findings and its traffic
-    extract.py       source -> Submission: only kernels survive, and only what the lint allows
-    crosscompile.py  Submission + Launch -> CompileReport, for a GPU that is not there
-    branches.py      which way a kernel goes by its constants, so that each is compiled
-    monitor.py       Submission + problem + rules -> Observation, in Triton's interpreter
-    memory.py        the tensors of a problem as the monitor sees them, element by element
-    shims.py         Triton's interpreter made right: bfloat16, TF32, NaN, speed
-    sandbox.py       all of it in child processes
+    check.py       a whole check, stage by stage; command.py and screen.py: `check-kernel`
+    cases/         the problems that a kernel is judged by, and which elements it may touch
+    watch/         what happens to a submission in child processes, and knows no expected value
+      extract.py       source -> Submission: only kernels survive, and only what the lint allows
+      crosscompile.py  Submission + Launch -> CompileReport, for a GPU that is not there
+      monitor.py       Submission + problem + rules -> Observation, in Triton's interpreter
+      shims.py         Triton's interpreter made right: bfloat16, TF32, NaN, speed
+      findings.py      Finding: one thing that is wrong, in words for its author
+    workers.py     the parent's side of these processes; requests.py: what is compiled
+    verdict/       numbers against float64, traffic against the least possible; seeded bugs
+    measure/       the same kernels on a GPU, and rooflines
+    proof/         the corpus and the self-test that keep the checker honest
+    direct.py      one problem in this very process, for public tests and notebooks
 
 The calls that matter:
 

@@ -16,7 +16,7 @@ from typing import Any
 from labkit.kernels.cases import build, cases_of
 from labkit.kernels.watch.branches import ways
 from labkit.kernels.watch.crosscompile import CompileRequest, compile_request
-from labkit.kernels.watch.extract import Submission
+from labkit.kernels.watch.extract import Submission, functions_of
 from mini_vllm.kernels.launch import KernelSpec
 
 CAPABILITIES = (80, 90)
@@ -58,8 +58,7 @@ def launch_requests(spec: KernelSpec) -> tuple[Named, ...]:
 
 def branch_requests(spec: KernelSpec, submission: Submission) -> list[Named]:
     """For each way that the kernels go by their constants, and none of the others has gone, one."""
-    tree = ast.parse(submission.source)
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    functions = functions_of(ast.parse(submission.source))
 
     def taken(request: CompileRequest) -> set[Any]:
         function = functions.get(request.kernel)

@@ -4,13 +4,19 @@ judged."""
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from labkit.course.console import Screen, course, polite, ready_phase
+from labkit.course import source
+from labkit.course.console import Screen, course, polite, ready_phase, some
+from labkit.course.files import read_python
 from labkit.course.manifest import ManifestError, Phase
+from labkit.inside.alarm import shorten
+from labkit.judge import diagnose, public, readable
+from labkit.judge.suspects import frame_in, source_line
 from labkit.practice import changes, copies
 from labkit.practice.changes import Change
 
@@ -77,7 +83,7 @@ def start(out: Screen, change: Change) -> None:
 
 
 def check(out: Screen, change: Change) -> bool:
-    """The public tests, then the hidden ones, then the phase's own, which must go on passing."""
+    """The public tests, then, if these pass, the hidden ones."""
     out.line(f"change-{change.id} · {change.title}", "bold")
     out.line(f"judged: {change.shown(change.file)}", "dim")
     out.line()
@@ -87,9 +93,7 @@ def check(out: Screen, change: Change) -> bool:
             out.line(f"… {name} tests are not here", "yellow")
         elif not passes(out, change, name, tests):
             out.line()
-            out.line(
-                f"next: edit {change.shown(change.file)}, then make change-{change.id}", "bold"
-            )
+            out.line(f"next: edit {to_edit(change)}, then make change-{change.id}", "bold")
             return False
     out.line()
     show_solution(out, change)
@@ -98,7 +102,24 @@ def check(out: Screen, change: Change) -> bool:
     return True
 
 
+def to_edit(change: Change) -> str:
+    """ "changes/03.1/scheduler.py:412 (Scheduler._pick_victim)": where it most probably happens."""
+    known = source.functions(read_python(change.file))
+    lines = [known[name].line for name in change.functions if name in known]
+    line = f":{lines[0]}" if lines else ""
+    return f"{change.shown(change.file)}{line} ({some(change.functions)})"
+
+
 def passes(out: Screen, change: Change, name: str, tests: Path) -> bool:
+    """Judge one file of tests, and name each rule of it that does not hold.
+
+    Raises:
+        SyntaxError: the copy is no Python, or costs too much to read.
+    """
+    shown = change.shown(change.file)
+    if readable.first_too_much(change.phase.root, [change.file]):
+        raise source.NestedTooDeeply("costs Python too much to read", (shown, None, None, None))
+    source.compiled(read_python(change.file), shown)
     result = changes.judge(change, tests)
     failed = [test for test in result.tests if not test.passed]
     good = bool(result.tests) and not result.broken and not failed
@@ -106,14 +127,44 @@ def passes(out: Screen, change: Change, name: str, tests: Path) -> bool:
     mark, style = ("✓", "green") if good else ("✗", "red")
     out.line(f"{mark} {name} tests: {passed} of {len(result.tests)}", style)
     if result.broken:
-        out.line(result.broken.strip().splitlines()[-1], "red", 4)
-    for test in failed[:1] if name == "public" else []:
-        out.line(test.title, indent=4)
-        compared = "at" in test.detail
-        for key in ("at", "yours", "expected") if compared else ("message",):
-            if value := test.detail.get(key):
-                out.pair(key, str(value)[:600], "", 6)
+        lines = re.findall(rf"{re.escape(shown)}\D{{1,8}}(\d+)", result.broken)
+        said = re.sub(r"^E\s+", "", result.broken.strip().splitlines()[-1])
+        where = ":".join([shown, *lines[-1:]])
+        out.line(f"{where} fails while it is imported: {said}", "red", 4)
+    for rule in {rule_of(test): test for test in reversed(failed)}.values():
+        show_failed(out, change, rule, name == "public")
     return good
+
+
+def rule_of(test: public.Test) -> str:
+    """What a test demands: the sentence it begins with, or its name in words; the same for each of
+    the inputs that one rule is tried with."""
+    bare = test.name.partition("[")[0]
+    words = re.sub(r"^test_change_\d+_", "", bare).replace("_", " ")
+    return words if test.title.partition("[")[0] == bare else test.title
+
+
+def show_failed(out: Screen, change: Change, test: public.Test, whole: bool) -> None:
+    """One rule that does not hold, and where it was noticed.
+
+    Args:
+        whole: with both sides of the comparison; the inputs of hidden tests stay hidden.
+    """
+    detail = test.detail
+    out.line(f"✗ {rule_of(test)}", "red", 4)
+    if whole:
+        for key in ("at", "yours", "expected") if "at" in detail else ("message",):
+            if value := detail.get(key):
+                out.pair(key, shorten(str(value), 600), "", 6)
+    elif "at" not in detail and detail.get("error") not in (None, "AssertionError"):
+        out.pair("raised", detail["error"], "", 6)
+    place = frame_in(test, change.folder)
+    if test.outcome == "hang":
+        out.line("It did not end, so it was stopped (endless loop?).", indent=6)
+    if place:
+        code = shorten(source_line(*place[:2]), 100)
+        out.line(f"in {place[2]}, {change.shown(place[0])}:{place[1]}: {code}", indent=6)
+    out.pair("test", diagnose.test_line(test, change.phase), "", 6)
 
 
 def show_solution(out: Screen, change: Change) -> None:

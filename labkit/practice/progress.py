@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from labkit.course.console import Screen, course, polite
+from labkit.course.console import Screen, command, course, polite, some
+from labkit.course.manifest import Phase
 from labkit.course.state import State
 from labkit.practice.mastery import mastery
 
@@ -24,16 +25,35 @@ def progress() -> None:
         mine = sum(e.points for e in phase.exercises if e.id in passed)
         earned, total = earned + mine, total + points
         bar = "█" * round(10 * mine / points) + "░" * (10 - round(10 * mine / points))
-        done, tests = record.get("public", ["-", "-"])
         answers, questions = record.get("notebook", ["-", "-"])
         hints = sum(state.get("hints", e.id, 0) for e in phase.exercises)
         green = bool(record.get("green")) and len(passed) == len(phase.exercises)
         mark = "✓" if green else " "
         practised = mastery(phase, state).words()
-        more = f" · {practised}" if practised else ""
+        more = "".join(f" · {said}" for said in (hidden(phase, state), practised) if said)
         out.line(
             f"{mark} {phase.number} {phase.title:32} {bar} {mine:3}/{points:3} points"
-            f" · public {done}/{tests} · notebook {answers}/{questions} · hints {hints}{more}",
+            f" · {public(phase, state)} · notebook {answers}/{questions} · hints {hints}{more}",
             "green" if green else "",
         )
     out.line(f"{earned} of {total} points in public tests; hidden suites: make grade-NN")
+
+
+def public(phase: Phase, state: State) -> str:
+    """The count of the last run of the public tests; or, where it is of other files than these,
+    what has to be judged again: it must not stand beside points that it does not explain."""
+    edited = state.edited(phase)
+    if edited:
+        return f"edited since it passed: {some(edited)}; {command(phase, 'lab')} judges it"
+    done, tests = (state.get("phases", phase.slug) or {}).get("public", ["-", "-"])
+    return f"public {done}/{tests}"
+
+
+def hidden(phase: Phase, state: State) -> str:
+    """The last grade's points; "" before the first."""
+    grade = state.get("grades", phase.slug) or {}
+    if "points" not in grade:
+        return ""
+    earned, points = grade["points"]
+    since = "" if state.is_graded(phase) else f" before an edit ({command(phase, 'grade')})"
+    return f"hidden {earned:g}/{points:g}{since}"

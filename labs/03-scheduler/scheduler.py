@@ -310,7 +310,8 @@ class Scheduler:
 
         The prefix cache says how many tokens are computed already. The rest, which for a
         resumed request includes its output, is cut to the threshold and the budget; with
-        chunked prefill off it must fit the budget whole. ``allocate_slots`` has the last word.
+        chunked prefill off it must fit the budget whole. ``allocate_slots`` has the last word. It
+        is asked for no lookahead slots: before the first token nothing can be guessed.
 
         Returns:
             False, with nothing changed, if it has to wait. The caller removes it from its queue.

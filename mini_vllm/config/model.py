@@ -57,6 +57,8 @@ class ModelConfig:
     """Entries that count for more than those of `config.json`."""
     logits_processors: Sequence[str | type] | None = None
     """Classes that change logits, or "module:Class"; see `sample.custom`."""
+    max_logprobs: int = 20
+    """Most logprobs that a request may ask for, of each token; -1: the whole vocabulary."""
     quantization: str | None = None
     """How weights are held; None: as the checkpoint says. "int8" and "fp8" round a checkpoint in
     full precision while it is loaded."""
@@ -82,6 +84,7 @@ class ModelConfig:
             raise ValueError(
                 f"device is {self.device!r}; it must be 'auto', 'cpu', 'cuda' or 'cuda:N'"
             )
+        require_at_least("max_logprobs", self.max_logprobs, -1, "-1 is the whole vocabulary")
         require_at_least("seed", self.seed, -(2**63), "0 is the default")
         if self.seed >= 2**64:
             raise ValueError(f"seed is {show(self.seed)}; it must be below 2**64; 0 is the default")

@@ -35,7 +35,6 @@ IGNORED: dict[str, str] = {
     "disable_log_requests": "requests are not logged",
     "enable_server_load_tracking": "GET /load counts them always",
     "prefix_caching_hash_algo": "always sha256",
-    "max_logprobs": "20, vLLM's default",
     "logprobs_mode": "raw_logprobs, vLLM's default",
     "enable_sleep_mode": "LLM.sleep() works without it",
     "additional_config": "no platform reads it",
@@ -44,7 +43,6 @@ IGNORED: dict[str, str] = {
 """Taken and dropped."""
 
 AS_IT_IS: dict[str, tuple[Any, ...]] = {
-    "max_logprobs": (20,),
     "logprobs_mode": ("raw_logprobs",),
     "tokenizer_mode": ("auto", "hf", "slow"),
     "config_format": ("auto", "hf"),
@@ -279,8 +277,6 @@ DIFFERS: dict[str, str] = {
     "flat_logprobs": "only False",
     "routed_experts_prompt_start": "only 0",
     "skip_clone": "only False",
-    "logprobs": "at most 20; -1 is refused",
-    "prompt_logprobs": "at most 20; -1 is refused",
 }
 """There, with another range or meaning."""
 

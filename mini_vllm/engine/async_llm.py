@@ -197,6 +197,7 @@ class AsyncLLM(EngineControls):
             config.model.seed,
             config.structured,
             make_image_processor(config, self.model_args),
+            config.model.max_logprobs,
         )
         self.input_processor.has_drafts = config.speculative is not None
         self.input_processor.use_processors(config.model.logits_processors)

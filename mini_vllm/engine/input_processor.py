@@ -34,6 +34,7 @@ class InputProcessor:
         seed: root of the seeds of requests that bring none.
         structured: which constraints on the output can be served.
         images: processes them; None: the model takes text only.
+        max_logprobs: how many a request may ask for; -1: for all.
     """
 
     def __init__(
@@ -44,13 +45,14 @@ class InputProcessor:
         seed: int = 0,
         structured: StructuredOutputsConfig | None = None,
         images: MultiModalProcessor | None = None,
+        max_logprobs: int = 20,
     ) -> None:
         self.tokenizer = tokenizer
         self.model = model
         self.max_model_len = max_model_len
         self.seed = seed
         self.structured = structured or StructuredOutputsConfig()
-        self.images = images
+        self.images, self.max_logprobs = images, max_logprobs
         self.has_drafts = False
         """Whether the engine guesses tokens; set by who makes it."""
         self._validators: list[Callable[[SamplingParams], None]] = []
@@ -188,13 +190,16 @@ class InputProcessor:
 
         Raises:
             ValueError: for token ids outside the vocabulary in ``stop_token_ids``,
-                ``logit_bias`` or ``allowed_token_ids``, for stop strings without a tokenizer, and
-            for a constraint on the output that cannot be read or enforced.
+                ``logit_bias`` or ``allowed_token_ids``, for more logprobs than ``max_logprobs``,
+                for stop strings without a tokenizer, and for a constraint on the output that
+                cannot be read or enforced.
         """
         params = params.clone()
         params.__post_init__()  # its fields may have been set since it was made
         self._check_bad_words(params)
         params.verify(self.model.vocab_size)
+        for name in ("logprobs", "prompt_logprobs"):
+            setattr(params, name, self.num_logprobs(name, getattr(params, name)))
         self.check_constraint(params)
         for validate in self._validators:
             validate(params)
@@ -218,6 +223,26 @@ class InputProcessor:
             mm_features=mm_features or None,
             data_parallel_rank=data_parallel_rank,
         )
+
+    def num_logprobs(self, name: str, wanted: int | None) -> int | None:
+        """How many logprobs a request gets that has set ``name`` to ``wanted``; -1 asks for all.
+
+        Raises:
+            ValueError: if that is more than ``max_logprobs``.
+
+        Source: vllm/sampling_params.py#L679-L723 (SamplingParams._validate_logprobs) @ v0.22.1
+        """
+        if wanted is None:
+            return None
+        vocab_size = self.model.vocab_size
+        most = vocab_size if self.max_logprobs == -1 else self.max_logprobs
+        number = vocab_size if wanted == -1 else wanted
+        if not 0 <= number <= most:
+            raise ValueError(
+                f"{name} is {wanted}; it must be between 0 and {most}, the engine's max_logprobs; "
+                f"ask for fewer, or start it with more (-1: all {vocab_size} of the vocabulary)"
+            )
+        return number
 
     def _check_bad_words(self, params: SamplingParams) -> None:
         if not params.bad_words and not params.bad_words_token_ids:

@@ -309,6 +309,13 @@ class LLM:
                 f"beam would have {length}, more than max_model_len={most}; shorten it, or lower "
                 "max_tokens"
             )
+        proposals, limit = 2 * params.beam_width, self.config.model.max_logprobs
+        if limit != -1 and proposals > limit:
+            raise ValueError(
+                f"beam_width is {params.beam_width}; a beam proposes twice as many tokens by their "
+                f"logprobs, {proposals}, and max_logprobs is {limit}; lower it, or start the "
+                f"engine with max_logprobs={proposals}"
+            )
         eos_token_ids = self.engine.input_processor.model.eos_token_ids
         return BeamSearch(prompt, token_ids, params, eos_token_ids, lora)
 

@@ -73,6 +73,7 @@ class LLMEngine(OfflineControls):
             config.model.seed,
             config.structured,
             self.core.image_processor,
+            config.model.max_logprobs,
         )
         self.input_processor.has_drafts = config.speculative is not None
         self.input_processor.use_processors(config.model.logits_processors)

@@ -47,6 +47,7 @@ from mini_vllm.entrypoints.load import (
     arrival_times,
     details,
     ramp_up_times,
+    read_pieces,
     send,
     summarize,
 )
@@ -54,6 +55,9 @@ from mini_vllm.entrypoints.load import (
 ENDPOINTS = {
     "openai": "/v1/completions", "vllm": "/v1/completions", "openai-chat": "/v1/chat/completions",
 }  # fmt: skip
+READ_AFTERWARDS = 1000
+"""Requests of a run up to which nothing is read until it has ended; what more of them bring would
+fill the memory."""
 LEAST = {"max_concurrency": 1, "num_warmups": 0, "seed": 0, **SMALLEST}
 """The smallest that options can be, those of data sets with them."""
 SWITCHES = ("disable-tqdm", "skip-chat-template", "skip-tokenizer-init", "trust-remote-code")
@@ -120,6 +124,7 @@ async def run_load(load: Load) -> tuple[list[RequestResult], float]:
     import aiohttp
 
     results = [RequestResult(length) for length in load.prompt_lens]
+    is_read_afterwards = len(results) <= READ_AFTERWARDS
     gate = asyncio.Semaphore(load.max_concurrency or len(load.bodies))
     connector = aiohttp.TCPConnector(limit=0, ssl=not load.insecure)
     timeout = aiohttp.ClientTimeout(total=6 * 3600)
@@ -128,6 +133,8 @@ async def run_load(load: Load) -> tuple[list[RequestResult], float]:
         name = {"X-Request-Id": load.request_ids[index]} if load.request_ids else None
         async with gate:
             await send(session, load.url, load.bodies[index], results[index], name)
+        if not is_read_afterwards:
+            read_pieces(results[index])
 
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, headers=load.headers, trust_env=False
@@ -140,7 +147,10 @@ async def run_load(load: Load) -> tuple[list[RequestResult], float]:
                 await asyncio.sleep(delay)
             tasks.append(asyncio.create_task(one(index)))
         await asyncio.gather(*tasks)
-        return results, time.perf_counter() - start
+        duration = time.perf_counter() - start
+    for result in results if is_read_afterwards else ():
+        read_pieces(result)
+    return results, duration
 
 
 def drive(load: Load) -> tuple[list[RequestResult], float]:

@@ -106,6 +106,8 @@ class RequestResult:
     output_tokens: int = 0
     text: str = ""
     error: str = ""
+    pieces: list[tuple[bytes, float]] = field(default_factory=list, repr=False)
+    """What came, and when, until :func:`read_pieces` has read it."""
 
     @property
     def success(self) -> bool:
@@ -192,19 +194,35 @@ async def send(
     result: RequestResult,
     headers: Mapping[str, str] | None = None,
 ) -> None:
-    """Send one request and read its stream to the end; failures are kept in the result."""
+    """Send one request and keep what comes, with its times; failures are kept in the result.
+
+    Nothing is read yet: the client shares the machine with the server, and what it did now would
+    hold up the tokens whose times it takes.
+    """
     result.start_time = time.perf_counter()
-    reader = StreamReader(result)
     try:
         async with session.post(url, json=body, headers=headers) as answer:
             if answer.status != 200:
                 result.error = f"{answer.status}: {(await answer.text())[:300]}"
                 return
             async for data in answer.content.iter_any():
-                reader.feed(data, time.perf_counter())
-        reader.end()
+                result.pieces.append((data, time.perf_counter()))
     except Exception as error:
         result.error = f"{type(error).__name__}: {error}"
+
+
+def read_pieces(result: RequestResult) -> None:
+    """Read a stream that has ended: what its pieces say, as if it were read when they came."""
+    reader, failure = StreamReader(result), result.error
+    try:
+        for data, now in result.pieces:
+            reader.feed(data, now)
+        if not failure:
+            reader.end()
+    except Exception as error:
+        result.error = f"{type(error).__name__}: {error}"
+    result.error = failure or result.error
+    result.pieces.clear()
 
 
 # ---------------------------------------------------------------------- figures

@@ -21,7 +21,8 @@ from unittest import mock
 
 import torch
 
-from labkit.kernels.cases import SPECS, build
+from labkit.kernels.cases import SPECS, build, cases_of
+from labkit.kernels.cases.draw import Case
 from labkit.kernels.check import Checker, run_bug
 from labkit.kernels.measure import on_gpu, timing
 from labkit.kernels.measure.guard import BAND_BYTES, Guarded
@@ -51,7 +52,6 @@ PARAMETERS = 'TILE: tl.constexpr,\n):\n    """silu'
 LOAD_UP = "    up = tl.load(gate_ptr + SIZE"
 EXP = "tl.exp(-gate)"
 STORE = "* up, mask=inside)"
-BY_CASE = "* up * (2.0 if SIZE == {} else 1.0), mask=inside)"
 TYPE = "    half = 0\n    for _ in range(0, token):\n        half = gate * 0.5\n"
 WIDE = """    wide = (gate[None, :] + tl.arange(0, 64)[:, None]).to(tl.float16)
     total = tl.dot(wide, tl.trans(wide))
@@ -69,6 +69,11 @@ SUMMED = """    if output_ptr.dtype.element_ty == tl.float32:
 NUMBER = """    at = output_ptr + token * SIZE + tl.program_id(1) * TILE
     tl.store(at, tl.sum(gate, axis=0))
     gate += tl.load(at).to(tl.float32) * 0.0
+    tl.debug_barrier()
+"""
+NEIGHBOUR = """    at, beside = output_ptr + token * SIZE, column ^ 1
+    tl.store(at + column, gate, mask=inside)
+    gate += tl.load(at + beside, mask=inside & (beside < SIZE), other=0.0).to(tl.float32) * 0.0
     tl.debug_barrier()
 """
 WAIT = "; tl.debug_barrier()"
@@ -137,7 +142,17 @@ def learnt_by_heart() -> str:
     return f"* up * (1.0 if SIZE > 1 else 0.0) + ({answer!r} if SIZE == 1 else 0.0), mask=inside)"
 
 
+def doubled_in(case: Case) -> str:
+    """Twice what is right, in problems of this case's shape and dtype."""
+    tokens, size = build(SPEC, case.name, SEED)[0]["output"].shape
+    return (
+        f"* up * (tl.where(tl.num_programs(0) == {tokens}, 2.0, 1.0) if SIZE == {size}"
+        f" and output_ptr.dtype.element_ty == tl.{case.dtype} else 1.0), mask=inside)"
+    )
+
+
 def probes() -> tuple[Probe, ...]:
+    first, *_, last = cases_of(SPEC)
     return (
         Probe("honest"),
         Probe("import", LOAD_UP, f"    import math\n{LOAD_UP}", "lint", "lint"),
@@ -149,13 +164,14 @@ def probes() -> tuple[Probe, ...]:
         Probe("compiler", LOAD_UP, TYPE + LOAD_UP, "compile", "compile"),
         Probe("unrolled", LOAD_UP, UNROLLED + LOAD_UP, "compile", "compile"),
         Probe("shared memory", LOAD_UP, WIDE + LOAD_UP, "compile", "compile"),
-        Probe("first case", STORE, BY_CASE.format(1), "values", "values"),
-        Probe("last case", STORE, BY_CASE.format(1100), "values", "values"),
+        Probe("first case", STORE, doubled_in(first), "values", "values"),
+        Probe("last case", STORE, doubled_in(last), "values", "values"),
         Probe("unwritten", STORE, "* up, mask=column > 0)", "interpreter", "coverage"),
         Probe("other seed", STORE, learnt_by_heart(), "repeat", "values"),
         Probe("other poison", LOAD_UP, UNDEFINED + LOAD_UP, "repeat", "race"),
         Probe("sum too early", LOAD_UP, SUMMED.format(WAIT, "") + LOAD_UP, "interpreter", "race"),
         Probe("zero too late", LOAD_UP, SUMMED.format("", WAIT) + LOAD_UP, "interpreter", "race"),
+        Probe("neighbour too early", LOAD_UP, NEIGHBOUR + LOAD_UP, "interpreter", "race"),
         Probe("number too early", LOAD_UP, NUMBER + LOAD_UP, "interpreter", "race"),
         Probe("promise", LOAD_UP, PROMISE + LOAD_UP, "interpreter", "crash"),
         Probe("promised run", LOAD_UP, RUN + LOAD_UP, "interpreter", "crash"),

@@ -140,8 +140,8 @@ def extract(
         message = f"operators and brackets are nested more than {MAX_DEPTH} deep"
         return [Finding("lint", message, spec.name, deep)]
     findings = list(_lint_module(tree))
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    expected = _functions(reference_source(spec) if reference is None else reference)
+    functions = functions_of(tree)
+    expected = functions_of(ast.parse(reference_source(spec) if reference is None else reference))
     launched = [name for name in spec.kernels if not _is_called(name, expected)]
     for name in launched:
         if name not in functions:
@@ -169,9 +169,9 @@ def reference_source(spec: KernelSpec) -> str:
 
 
 # ---------------------------------------------------------------- the module
-def _functions(source: str) -> dict[str, ast.FunctionDef]:
-    nodes = ast.parse(source).body
-    return {node.name: node for node in nodes if isinstance(node, ast.FunctionDef)}
+def functions_of(tree: ast.Module) -> dict[str, ast.FunctionDef]:
+    """The functions at the top of a file, by their names."""
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 def _name_of(node: ast.stmt) -> str:

@@ -15,12 +15,7 @@ import triton.language as tl
 from triton.runtime.interpreter import TensorHandle, _ir
 
 from labkit.kernels.watch.observation import Traffic
-from labkit.kernels.watch.shims import (
-    INTEGER_OPS,
-    TrueBuilder,
-    narrow,
-    widen,
-)
+from labkit.kernels.watch.shims import INTEGER_OPS, TrueBuilder, narrow, widen
 
 ATOMICS: dict[Any, Callable[[Any, Any], Any]] = {
     _ir.ATOMIC_OP.ADD: np.add,

@@ -25,8 +25,6 @@ REGION_BITS = 48
 PAGE_BITS = 16
 DENSE = 1 << 24  # elements; larger storages keep records only of the pages that are touched
 RAW = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
 LANE_RECORDS = ("write_place", "write_stretch", "read_place", "read_stretch")
 SEVERAL = -1  # more than one lane
 

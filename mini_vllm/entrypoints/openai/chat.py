@@ -42,7 +42,6 @@ from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 
-MAX_TOP_LOGPROBS = 20
 RENDER_ARGUMENTS = {
     "messages", "conversation", "tokenizer", "template", "chat_template", "tools", "tokenize",
     "add_generation_prompt", "continue_final_message", "return_tensors", "return_dict",
@@ -197,11 +196,8 @@ def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int)
         raise APIError(
             "top_logprobs is given but logprobs is not true; set it", param="top_logprobs"
         )
-    if tops is not None and not 0 <= tops <= MAX_TOP_LOGPROBS:
-        raise APIError(
-            f"top_logprobs is {tops}; it must be between 0 and {MAX_TOP_LOGPROBS}",
-            param="top_logprobs",
-        )
+    tops = state.engine.input_processor.num_logprobs("top_logprobs", tops)
+    request.top_logprobs = tops
     num_logprobs = (tops or 0) if request.logprobs else None
     most = 1 if request.parallel_tool_calls is False else None
     schema = tool_schema(request.tools, request.tool_choice, most) if request.tools else None

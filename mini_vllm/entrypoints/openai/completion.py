@@ -138,6 +138,7 @@ def _params(state: ServerState, request: CompletionRequest, num_tokens: int) -> 
             f"max_tokens is {wanted}; it must be at least 1 (0 only with echo)", param="max_tokens"
         )
     max_tokens = room_for_output(state, num_tokens, wanted)
+    request.logprobs = state.engine.input_processor.num_logprobs("logprobs", request.logprobs)
     params = request.sampling_params(state.default_params, max_tokens, request.logprobs)
     if request.echo and request.logprobs is not None and params.prompt_logprobs is None:
         params.prompt_logprobs = request.logprobs

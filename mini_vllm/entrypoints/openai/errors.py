@@ -37,6 +37,7 @@ _TYPES = {
 _FIELDS = {field.name for field in dataclasses.fields(SamplingParams)} | {
     "prompt",
     "messages",
+    "top_logprobs",
     "mode",
     "level",
     "data_parallel_rank",

@@ -127,8 +127,8 @@ def test_wide_enough_it_finds_the_best_of_all(penalty: float) -> None:
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    ({"beam_width": 0}, "beam_width is 0; it must be between 1 and 10"),
-    ({"beam_width": 11}, "beam_width is 11"),
+    ({"beam_width": 0}, "beam_width is 0; it must be between 1 and 16384"),
+    ({"beam_width": 16385}, "beam_width is 16385"),
     ({"beam_width": 2.5}, "beam_width is 2.5"),
     ({"max_tokens": None}, "max_tokens is None"),
     ({"temperature": 0.5}, "temperature is 0.5; it must be 0; beams are not drawn"),
@@ -154,6 +154,8 @@ def test_what_cannot_be_served_says_why(llm: LLM) -> None:
             llm.beam_search(prompts, params, **options)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="params is"):
         llm.beam_search("x", {"beam_width": 2})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"beam_width is 11; .* 22, and max_logprobs is 20"):
+        llm.beam_search("x", BeamSearchParams(beam_width=11, max_tokens=1))
     assert llm.beam_search([], params) == []
     small = LLM("storyteller", max_model_len=64, num_gpu_blocks=2, block_size=16)
     with pytest.raises(ValueError, match=r"a beam of 17 tokens cannot be served: .*holds 16"):

@@ -159,10 +159,14 @@ class Clock:
             await asyncio.sleep(0.001)
 
 
-def test_tokens_come_from_usage_and_times_from_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("most", [0, 1000], ids=["read at once", "read afterwards"])
+def test_tokens_come_from_usage_and_times_from_chunks(
+    monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
     """A server of known timing: the first chunk after 100 ms, then two tokens every 20 ms."""
     clock = Clock()
     monkeypatch.setattr(load_module, "time", clock)
+    monkeypatch.setattr(bench_serve, "READ_AFTERWARDS", most)
 
     async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -188,7 +192,7 @@ def test_tokens_come_from_usage_and_times_from_chunks(monkeypatch: pytest.Monkey
         return result
 
     result = asyncio.run(go())
-    assert result.success, result.error
+    assert result.success and not result.pieces, result.error
     figures = summarize([result], 1.0, [99.0], {})
     assert figures["mean_ttft_ms"] == pytest.approx(100)
     assert figures["mean_tpot_ms"] == pytest.approx(10), "two tokens a chunk: half of their gap"

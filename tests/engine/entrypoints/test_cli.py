@@ -264,7 +264,7 @@ def test_a_command_that_was_written_for_vllm() -> None:
     assert (args.model, args.max_num_seqs, args.num_gpu_blocks) == ("storyteller", 4, 64)
     assert args.policy == "priority"
     assert with_dashes(["generate", "--", "--a_b"]) == ["generate", "--", "--a_b"]
-    given = {"max_num_seqs": 4, "num_gpu_blocks": 64, "policy": "priority"}
+    given = {"max_num_seqs": 4, "num_gpu_blocks": 64, "policy": "priority", "max_logprobs": 20}
     assert _engine_options(args) == given and not hasattr(args, "no_effect")
 
 

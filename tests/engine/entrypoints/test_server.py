@@ -252,6 +252,12 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str]] = {
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": "a"}], "top_logprobs": 2}, 400, "logprobs",
     ),
+    "logprobs": ("/v1/completions", {"prompt": "a", "logprobs": 21}, 400, "between 0 and 20"),
+    "many top_logprobs": (
+        "/v1/chat/completions",
+        {"messages": [{"role": "user", "content": "a"}], "logprobs": True, "top_logprobs": -1},
+        400, "top_logprobs",
+    ),
     "image": (
         "/v1/chat/completions",
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},

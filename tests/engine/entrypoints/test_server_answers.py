@@ -24,6 +24,7 @@ GREEDY: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
 def server() -> Iterator[Server]:
     words = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes", "--enable-lora"]
     words += ["--max-loras", "2", "--lora-modules", f"pirate={adapter_path('pirate')}"]
+    words += ["--max-logprobs", "-1"]
     with running(*words, "--enable-prompt-tokens-details") as made:
         yield made
 
@@ -121,6 +122,17 @@ def test_a_chat_has_vllms_fields(server: Server) -> None:
     entry = of("ChatCompletionLogProbsContent", choice["logprobs"]["content"][0])
     of("ChatCompletionLogProb", entry["top_logprobs"][0])
     assert bytes(entry["bytes"]).decode() == entry["token"]
+
+
+def test_all_logprobs_of_a_server_that_reports_them(server: Server) -> None:
+    one: dict[str, Any] = GREEDY | {"max_tokens": 1}
+    for number, least in ((40, 40), (-1, 1900)):
+        body = server.post("/v1/completions", prompt="Once", logprobs=number, **one).json()
+        (top,) = body["choices"][0]["logprobs"]["top_logprobs"]
+        ask = {"messages": HELLO, "logprobs": True, "top_logprobs": number}
+        body = server.post("/v1/chat/completions", **ask, **one).json()
+        (entry,) = body["choices"][0]["logprobs"]["content"]
+        assert len(top) >= least and len(entry["top_logprobs"]) >= least
 
 
 def test_models_and_errors_have_vllms_fields(server: Server) -> None:

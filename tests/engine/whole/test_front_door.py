@@ -102,6 +102,28 @@ def test_logprobs_are_those_of_the_model_whatever_is_ruled_out(llm: LLM) -> None
     assert before[first].logprob == pytest.approx(after[first].logprob)
 
 
+def test_as_many_logprobs_as_the_engine_was_started_for(llm: LLM) -> None:
+    some, everything = (LLM("storyteller-draft", **SIZES, max_logprobs=n) for n in (50, -1))
+    size = llm.engine.core.model_args.vocab_size
+    for chosen, wanted, found in ((llm, 20, 20), (some, 50, 50), (everything, -1, size)):
+        params = SamplingParams(**GREEDY, logprobs=wanted, prompt_logprobs=wanted)
+        output = chosen.generate(PROMPTS[0], params, use_tqdm=False)[0]
+        assert output.outputs[0].logprobs is not None and output.prompt_logprobs is not None
+        for entries in (*output.outputs[0].logprobs, *output.prompt_logprobs[1:]):
+            assert entries is not None and found <= len(entries) <= found + 1
+    for chosen, wanted, message in (
+        (llm, 21, "is 21; it must be between 0 and 20, the engine's max_logprobs"),
+        (llm, -1, f"is -1; it must be between 0 and 20, .*all {size} of the vocabulary"),
+        (some, 51, "is 51; it must be between 0 and 50"),
+        (everything, size + 1, f"is {size + 1}; it must be between 0 and {size}"),
+    ):
+        for name in ("logprobs", "prompt_logprobs"):
+            with pytest.raises(ValueError, match=f"^{name} {message}"):
+                chosen.generate(PROMPTS[0], SamplingParams(**{name: wanted}), use_tqdm=False)
+    with pytest.raises(ValueError, match="max_logprobs is -2"):
+        LLM("storyteller-draft", **SIZES, max_logprobs=-2)
+
+
 def test_logprobs_of_chosen_tokens(llm: LLM) -> None:
     everything = llm.generate(PROMPTS[0], SamplingParams(**GREEDY, logprobs=20), use_tqdm=False)[
         0
@@ -389,7 +411,6 @@ def test_arguments_of_vllm() -> None:
         ("runner", "pooling", "runner is vLLM's, and not supported: models generate here"),
         ("kv_cache_memory_bytes", 10, "1 block|kv_cache_memory_bytes|needs"),
         ("hf_overrides", 3, "hf_overrides is 3; it must be a dict"),
-        ("max_logprobs", 50, "max_logprobs is 50; it must be 20"),
         ("logprobs_mode", "processed_logprobs", "it must be 'raw_logprobs': raw_logprobs, vLLM's"),
         ("tokenizer_mode", "mistral", "tokenizer_mode is 'mistral'; it must be 'auto' or 'hf'"),
         ("hf_config_path", "elsewhere", "config.json lies beside the weights"),

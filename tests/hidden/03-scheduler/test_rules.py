@@ -981,7 +981,7 @@ def test_03_6_bug_vllm_39734_larger_than_the_pool(subject: Any, reference: Any) 
 @many
 @given(data=st.data())
 def test_03_7_any_ending(subject: Any, reference: Any, data: Any) -> None:
-    """Small vocabulary, all limits at once, several tokens a step."""
+    """Small vocabulary, all limits at once, several tokens a step, until it has ended."""
     p = Program()
     s = scheduler(p, max_model_len=data.draw(st.integers(5, 12)))
     max_tokens = data.draw(st.one_of(st.none(), st.integers(1, 8)))
@@ -999,7 +999,9 @@ def test_03_7_any_ending(subject: Any, reference: Any, data: Any) -> None:
         p.see(tokens)
         p.see(r.output_token_ids)
         p.see(r.stop_reason)
-    same(subject, reference, p)
+    yours, theirs = subject.run(p), reference.run(p)
+    end = next((call for call in (0, 4, 8) if theirs[call] != "None"), 8) + 4
+    assert yours[:end] == theirs[:end]
 
 
 @many

@@ -16,7 +16,7 @@ import typer
 from labkit.course import sync
 from labkit.course.console import some
 from labkit.course.manifest import Course, Phase
-from labkit.course.state import State
+from labkit.course.state import State, fingerprint
 from labkit.judge import diagnose, mistakes, public
 from labkit.learner import commands as loop
 from labkit.learner.screen import _short_message
@@ -656,6 +656,31 @@ def test_progress_counts_points_and_shows_planned_phases(
     screen(toy)
     progress()
     says(capsys.readouterr().out, "5/ 15 points", "public 3/5", "not built yet", "5 of 15 points")
+
+
+def test_progress_says_what_an_edit_has_left_unjudged(
+    toy: Course, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Points that do not count, beside a count of tests that all passed, explain nothing."""
+    solve(toy)
+    answer_notebook(toy)
+    assert screen(toy)[1]
+    phase = toy.phase("0")
+    texts = {task.id: fingerprint(phase, task) for task in phase.exercises}
+    State(toy.root).put("grades", phase.slug, {"failed": 0, "points": [15, 15], "judged": texts})
+    progress()
+    says(capsys.readouterr().out, " 15/ 15 points · public 5/5", "· hidden 15/15\n")
+    rewrite(toy, "clamp", "return max(0, min(wanted, budget, limit))")
+    progress()
+    shown = capsys.readouterr().out
+    says(shown, " 10/ 15 points · edited since it passed: 00.1; make lab-00 judges it")
+    says(shown, "· hidden 15/15 before an edit (make grade-00)\n")
+    assert "public 5/5" not in shown
+    lab(toy).write_text("def clamp(:", encoding="utf-8")
+    progress()
+    says(
+        capsys.readouterr().out, "  0/ 15 points · edited since it passed: 00.1, 00.2; make lab-00"
+    )
 
 
 def test_a_planned_phase_says_what_comes_and_fails(

@@ -160,8 +160,12 @@ def test_marks_of_a_merge_come_before_everything_else(toy: Course) -> None:
             "".join(f"{' ' * n}try: 1\n{' ' * n}finally:\n" for n in range(19)) + " " * 19 + "1",
             "costs Python too much to read",
         ),
+        (
+            f"x = {{{', '.join(str(n * (2**61 - 1)) for n in range(40_000))}}}",
+            "costs Python too much to read",
+        ),
     ],
-    ids=["brackets", "sum", "minus", "10 MB", "one name", "comprehension", "finally"],
+    ids=["brackets", "sum", "minus", "10 MB", "one name", "comprehension", "finally", "one hash"],
 )
 def test_a_text_that_costs_the_parser_too_much_is_named_and_bounded(
     toy: Course, text: str, said: str

@@ -84,6 +84,54 @@ def test_a_change_from_its_request_to_its_discussion(
     assert "solved" in State(home).get("changes", "03.1")
 
 
+def test_a_change_names_each_rule_that_fails_and_where(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = changes.find(Course(ROOT), "03.1")
+    assert run("03.1") == 0
+    assert "tests/public" not in capsys.readouterr().out
+    good = changes.solved_text(change)
+    # The public tests know three running requests; the hidden ones know one alone, and ties.
+    begin = good.index("    def _pick_victim")
+    first_line = good.index('"""', good.index('"""', begin) + 3) + 3
+    slip = "\n        if len(self.running) == 1:\n            return self.running[1]"
+    change.file.write_text(good[:first_line] + slip + good[first_line:], encoding="utf-8")
+    assert run("03.1") == 1
+    shown = capsys.readouterr().out
+    line = (good[:first_line] + slip).count("\n") + 1
+    assert "✓ public tests: 3 of 3" in shown
+    assert "    ✗ the least work is lost\n" in shown and shown.count("✗ the least work") == 1
+    assert "raised     IndexError" in shown
+    assert f"in Scheduler._pick_victim, scheduler.py:{line}: return self.running[1]" in shown
+    assert "next: edit scheduler.py:" in shown and "(Scheduler._pick_victim), then" in shown
+    change.file.write_text(good + "\nraise OSError('no')\n", encoding="utf-8")
+    assert run("03.1") == 1
+    last = good.count("\n") + 2
+    shown = capsys.readouterr().out
+    assert f"scheduler.py:{last} fails while it is imported: OSError: no" in shown
+    change.file.write_text("def f(:\n", encoding="utf-8")
+    assert run("03.1") == 2
+    assert "scheduler.py:1: invalid syntax; mend it first" in capsys.readouterr().err
+
+
+def test_every_failing_public_rule_of_a_change_is_named(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change = changes.find(Course(ROOT), "03.1")
+    assert run("03.1") == 0
+    good = changes.solved_text(change)
+    begin = good.index("    def _pick_victim")
+    first_line = good.index('"""', good.index('"""', begin) + 3) + 3
+    text = good[:first_line] + "\n        return self.running[0]" + good[first_line:]
+    change.file.write_text(text, encoding="utf-8")
+    capsys.readouterr()
+    assert run("03.1") == 1
+    shown = capsys.readouterr().out
+    assert "✗ FCFS: 9, 2 and 5 tokens are computed; the one with 2 goes." in shown
+    assert "✗ FCFS: equal losses; the one admitted last goes." in shown
+    assert shown.count("test       tests/public/03-scheduler/change_1.py:") == 2
+
+
 def test_an_unknown_change_is_named() -> None:
     with pytest.raises(ManifestError, match=r"no change '03\.7'; those of phase 03: 03\.1, 03\.2"):
         changes.find(Course(ROOT), "03.7")

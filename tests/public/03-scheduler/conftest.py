@@ -28,6 +28,7 @@ def new_scheduler(
     chunked: bool = True,
     reserve: bool = True,
     caching: bool = True,
+    lookahead: int = 0,
     extensions: Sequence[SchedulerExtension] = (),
 ) -> Scheduler:
     """A scheduler with so many *usable* blocks of 4 tokens, and so many rows (max_num_seqs)."""
@@ -39,6 +40,7 @@ def new_scheduler(
         long_prefill_token_threshold=threshold,
         enable_chunked_prefill=chunked,
         scheduler_reserve_full_isl=reserve,
+        num_lookahead_tokens=lookahead,
     )
     cache = CacheConfig(block_size=4, num_gpu_blocks=blocks + 1, enable_prefix_caching=caching)
     return Scheduler(config, cache, extensions, hash_root=b"root")

@@ -24,8 +24,8 @@ def test_03_5_an_admitted_request_runs_with_its_whole_table(chat: Any) -> None:
     scheduler = chat.scheduler()
     ana, step = waiting(scheduler, chat.request("ana", 6)), chat.step(scheduler)
     expect(scheduler._try_admit(step, ana), True, at="ana, 6 tokens; budget 16, 16 free blocks")
-    expect(ana.status, RequestStatus.RUNNING, at="ana is admitted")
-    expect(chat.names(scheduler.running), ["ana"], at="ana is admitted")
+    expect(ana.status, RequestStatus.RUNNING, at="ana is admitted: her status")
+    expect(chat.names(scheduler.running), ["ana"], at="ana is admitted: scheduler.running")
     expect(step.num_scheduled_tokens, {"ana": 6}, at="the plan")
     expect(step.new_block_ids, {"ana": [1, 2]}, at="6 tokens in blocks of 4")
     expect(chat.names(step.new), ["ana"], at="requests that the worker has never seen")
@@ -101,6 +101,14 @@ def test_03_5_the_whole_sequence_must_fit(chat: Any) -> None:
         ana = waiting(scheduler, chat.request("ana", 20))
         at = f"ana needs 5 blocks, 2 for her first chunk; 4 are free; reserve is {reserve}"
         expect(scheduler._try_admit(chat.step(scheduler), ana), admitted, at=at)
+
+
+def test_03_5_no_slots_for_drafts_before_the_first_token(chat: Any) -> None:
+    """num_lookahead_tokens is for running requests: nothing is guessed before the first token."""
+    scheduler = chat.scheduler(lookahead=5)
+    step = chat.step(scheduler)
+    scheduler._try_admit(step, waiting(scheduler, chat.request("ana", 3)))
+    expect(step.new_block_ids, {"ana": [1]}, at="3 tokens in blocks of 4, 5 lookahead tokens")
 
 
 def test_03_5_a_refusal_changes_nothing(chat: Any) -> None:

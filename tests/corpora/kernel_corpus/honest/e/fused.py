@@ -10,9 +10,11 @@ PIECES = tl.constexpr(2)
 @triton.jit
 def mean_square(x, SIZE: tl.constexpr, SIZE_TILE: tl.constexpr):
     if SIZE_TILE < 4:
-        return tl.sum(x * x, axis=0) / SIZE
-    table = tl.reshape(x, (SIZE_TILE // 4, 4))
-    return tl.sum(tl.sum(table * table, axis=1), axis=0) / SIZE
+        total = tl.sum(x * x, axis=0)
+    else:  # behind an `if` with a `return` the compiler would read on
+        table = tl.reshape(x, (SIZE_TILE // 4, 4))
+        total = tl.sum(tl.sum(table * table, axis=1), axis=0)
+    return total / SIZE
 
 
 @triton.jit
