@@ -271,10 +271,11 @@ def _raised_in_a_cell(error: Exception) -> bool:
 
 
 def _made_by_cells() -> set[str]:
-    """The names that the notebook's cells make, outside of functions."""
+    """The names that the notebook's cells make or import, outside of functions."""
     cells = notebook_source.read(_started[0]).cells if _started else ()
     tables = [symtable.symtable(c.source, c.id, "exec") for c in cells if c.kind == "code"]
-    return {name.get_name() for t in tables for name in t.get_symbols() if name.is_assigned()}
+    symbols = [name for t in tables for name in t.get_symbols()]
+    return {name.get_name() for name in symbols if name.is_assigned() or name.is_imported()}
 
 
 def _install_missing() -> None:
