@@ -156,7 +156,9 @@ def _show_in_one_line(mine: bool) -> None:
         if not line and not isinstance(error, CheckFailed) and cells.lacks_what_others_make(error):
             said = shorten(f"{type(error).__name__}: {error}", 120)
             cause = "a cell above did not come to its end: run it first"
-            line = f"○ {'an error is logged above: begin there' if cells.logged else cause} ({said})"
+            if cells.logged:
+                cause = "an error is logged above: begin there"
+            line = f"○ {cause} ({said})"
         if not line and (place := _in_labs(error)):
             line = _of_a_lab(error, *place)
         elif not line and mine and cells.text in cells.given and not isinstance(error, CheckFailed):
