@@ -23,9 +23,9 @@ from labkit.course.console import MARKS, PHASE, Screen, command, polite, ready_p
 from labkit.course.files import set_aside
 from labkit.course.manifest import Exercise, Phase
 from labkit.course.state import State, fingerprint
-from labkit.grading import result
+from labkit.grading import importing, result
 from labkit.grading.result import GradeResult, GroupRecord, Seed, TestRecord
-from labkit.grading.taken import Problem, clean, take
+from labkit.grading.taken import Problem, Taken, clean, take
 from labkit.judge import hidden, mistakes, public
 from labkit.judge.hidden_suite import run_hidden
 from labkit.judge.public import Test
@@ -139,10 +139,16 @@ def judge(
     wanted = [task for task in phase.exercises if not tasks or task.id in tasks]
     with set_aside() as folder:
         taken = take(phase, files, Path(folder), refused)
-        graded.flags, graded.problem = taken.flags, taken.problem
+        graded.flags = taken.flags
         left = [task.id for task in wanted if task.module not in taken.refused]
         graded.isolation = rung.name if left else "none"
         tests = _run_tasks(phase, taken.mapping, seed, rung.name, left)
+        if _leave_out_what_cannot_be_imported(phase, taken, rung.name, tests):
+            left = [task.id for task in wanted if task.module not in taken.refused]
+            good = [test for test in tests if test.task in _passed(tests) & set(left)]
+            lost = [task for task in left if task not in _passed(tests)]
+            tests = good + _run_tasks(phase, taken.mapping, seed, rung.name, lost)
+        graded.problem = taken.problem
     _fill(phase, judged, tests, left)
     graded.groups += [refusal(t, taken.refused[t.module]) for t in wanted if t.id not in left]
     graded.groups.sort(key=lambda group: [task.id for task in wanted].index(group.id))
@@ -189,6 +195,27 @@ def refusal(task: Exercise, problem: Problem) -> GroupRecord:
 
 
 # ---------------------------------------------------------------- the run
+def _leave_out_what_cannot_be_imported(
+    phase: Phase, taken: Taken, rung: str, tests: list[Test]
+) -> bool:
+    """Whether a file of several kept others from being imported: it is refused then, as one that
+    is no Python is, and the others need another run."""
+    failed = [test.detail.get("properties", {}).get("unusable", []) for test in tests]
+    suspects = {module for names in failed for module in names}
+    if not suspects or len(taken.mapping) == 1:
+        return False
+    found = importing.culprits(phase, taken.mapping, rung, suspects)
+    for module in found:
+        del taken.mapping[module]
+    taken.refused |= found
+    return bool(found)
+
+
+def _passed(tests: list[Test]) -> set[str]:
+    """The tasks of which all tests have passed."""
+    return {test.task for test in tests} - {test.task for test in tests if not test.passed}
+
+
 def _run_tasks(
     phase: Phase, mapping: dict[str, str], seed: int, rung: str, wanted: list[str]
 ) -> list[Test]:

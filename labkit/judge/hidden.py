@@ -145,6 +145,7 @@ class Subject(Observed):
         lost: tasks that are over -> why, one of `labkit.grading.result.KINDS`.
         unusable: modules whose import raised or never ended -> why. Their tasks are lost without
             another try: each would wait for the same limit again.
+        raised_by: modules whose import raised -> what, as `WorkerError.detail`.
         waits: tasks that were waited for in vain.
         calm: whether nothing computes once all modules are imported; None before a look.
         imports: seconds that all imports have taken, in `starts` workers.
@@ -159,6 +160,7 @@ class Subject(Observed):
         self.seconds = 0.0
         self.lost: dict[str, str] = {}
         self.unusable: dict[str, str] = {}
+        self.raised_by: dict[str, dict[str, Any]] = {}
         self.waits = 0
         self.calm: bool | None = None
         self.starts, self.imports, self.fair = 0, 0.0, 0.0
@@ -259,6 +261,7 @@ class Subject(Observed):
         except WorkerError as error:
             if error.kind == "error":
                 self.unusable[module] = RAISED.get(error.detail["type"], "cannot import")
+                self.raised_by[module] = error.detail
             else:
                 why = LOST[error.kind]
         self.imports += self.patience.waited
@@ -471,6 +474,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     kind = kind_of(found, right, call.excinfo.value)
     text = counterexample.text(*found.asked, found.seen)
     item.user_properties += [("kind", kind), ("counterexample", text)]
+    item.user_properties += [("unusable", sorted(found.unusable))]
     item.user_properties += [("culprit", found.culprit())] if kind != "open TODO" else []
 
 

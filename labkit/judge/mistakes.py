@@ -13,6 +13,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import json
+import re
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -28,6 +29,8 @@ from labkit.course.manifest import ManifestError, Phase
 from labkit.judge import public
 from labkit.judge.slips import of_function
 
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+"""Of an object, as `repr` shows it: another one in each run."""
 MOST_ALIKE = 3
 """So many mistakes that fail the same tests are told apart by what they fail with; more take too
 long."""
@@ -280,7 +283,7 @@ def fault_of(test: public.Test, sure: bool) -> str:
     must be `sure`, the words too."""
     found = test.detail
     about = [found.get("error"), found.get("at"), found.get("yours"), sure and found.get("message")]
-    text = json.dumps(about, sort_keys=True)
+    text = ADDRESS.sub("", json.dumps(about, sort_keys=True))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -201,6 +201,70 @@ def test_a_file_that_cannot_be_taken_costs_its_own_tasks_alone(
     assert capsys.readouterr().out.count(graded.problem) == 1
 
 
+AT_IMPORT = {
+    "raises": ("\n\n1 / 0\n", "cannot import", "raises ZeroDivisionError in line {end}"),
+    "says more": (
+        "\n\nclass Points(Exception):\n    pass\n\n\nraise Points('=10 of 10')\n",
+        "cannot import",
+        "raises an exception in line {end}",
+    ),
+    "exits": ("\n\nimport sys\nsys.exit(0)\n", "cannot import", "raises SystemExit in line {end}"),
+    "dies": ("\n\nimport os\nos._exit(0)\n", "crash", "ends the whole process"),
+    "hangs": ("\n\nwhile True:\n    pass\n", "endless loop", "does not end"),
+}
+
+
+@pytest.mark.parametrize(("slip", "kind", "said"), AT_IMPORT.values(), ids=AT_IMPORT)
+def test_a_file_that_cannot_be_imported_costs_its_own_tasks_alone(
+    tmp_path: Path, slip: str, kind: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The scheduler imports the queue, so its tasks were lost with it."""
+    phase = course().phase("03")
+    queue = "mini_vllm.core.request_queue"
+    text = phase.reference_file(queue).read_text(encoding="utf-8") + slip
+    files = hand_in(phase, tmp_path, request_queue=text)
+    judged = grade.judge(phase, files, seed=3, isolate="plain", tasks=["03.1", "03.2"])
+    assert [(g.id, g.status, g.kind) for g in judged.result.groups] == [
+        ("03.1", "failed", kind),
+        ("03.2", "passed", ""),
+    ]
+    said = said.format(end=text.count("\n"))
+    assert judged.result.problem == (
+        f"request_queue.py {said} when it is imported; its tasks are lost, and for the others the"
+        " reference's file stands in"
+    )
+    grade.show(phase, judged, reveal=False)
+    assert capsys.readouterr().out.count(judged.result.problem) == 1
+
+
+def test_a_name_that_others_import_is_missed_in_the_file_that_lacks_it(tmp_path: Path) -> None:
+    phase = course().phase("03")
+    text = phase.reference_file("mini_vllm.core.request_queue").read_text(encoding="utf-8")
+    files = hand_in(phase, tmp_path, request_queue=f"{text}\ndel create_request_queue\n")
+    graded = grade.judge(phase, files, 3, "plain", ["03.1", "03.2"]).result
+    assert [group.status for group in graded.groups] == ["failed", "passed"]
+    assert "request_queue.py lacks a name that scheduler.py imports from it;" in graded.problem
+
+
+def test_nobody_gains_by_a_file_that_cannot_be_imported(tmp_path: Path) -> None:
+    """Neither the tasks of that file, nor those of one that is wrong itself, nor by a file that
+    can be imported where it is tried alone."""
+    phase = course().phase("03")
+    queue, scheduler = phase.modules
+    theirs = {m: phase.reference_file(m).read_text(encoding="utf-8") for m in phase.modules}
+    raises, blank = "\n\n1 / 0\n", skeleton(phase, scheduler)
+    spared = "\nfrom pathlib import Path\nif 'TODO' in Path(__file__).with_name('scheduler.py')"
+    spared += ".read_text():\n    1 / 0\n"
+    for mine, other in [
+        (theirs[queue] + raises, blank),
+        (theirs[queue] + raises, theirs[scheduler] + raises),
+        (theirs[queue] + spared, blank),
+    ]:
+        files = hand_in(phase, tmp_path, request_queue=mine, scheduler=other)
+        graded = grade.judge(phase, files, 3, "plain", ["03.1", "03.2"]).result
+        assert (graded.earned, {group.status for group in graded.groups}) == (0, {"failed"})
+
+
 def test_files_that_import_a_broken_one_run_beside_the_references(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,14 +7,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from labkit.kernels.direct import solve
 from labkit.testing import expect
 from mini_vllm.kernels.pointwise import ROPE
 
 
-def angles(values: Tensor) -> tuple[Tensor, Tensor]:
-    """cos and signed sin [T, 1, D] of angles [T, D / 2], as the model makes them once a step."""
+def turn(x: Tensor, values: Tensor) -> None:
+    """The kernel at work on x, watched, with cos and signed sin [T, 1, D] of angles [T, D / 2], as
+    the model makes them once a step."""
     values = values[:, None, :]
-    return torch.cat([values.cos()] * 2, -1), torch.cat([-values.sin(), values.sin()], -1)
+    cos = torch.cat([values.cos()] * 2, -1)
+    sin = torch.cat([-values.sin(), values.sin()], -1)
+    solve(ROPE, dict(x=x, cos=cos, sin=sin))
 
 
 def rotated(x: Tensor, values: Tensor) -> Tensor:
@@ -26,17 +30,14 @@ def rotated(x: Tensor, values: Tensor) -> Tensor:
 def test_07_5_a_quarter_turn(close: Any) -> None:
     """(a, b) becomes (-b, a). The pair of feature 0 is feature 2, not feature 1."""
     x = torch.tensor([[[1.0, 2.0, 3.0, 4.0]]])
-    ROPE.run(
-        x=x, **dict(zip(("cos", "sin"), angles(torch.full((1, 2), torch.pi / 2)), strict=True))
-    )
+    turn(x, torch.full((1, 2), torch.pi / 2))
     close(x, torch.tensor([[[-3.0, -4.0, 1.0, 2.0]]]), at="1 2 3 4, a quarter turn")
 
 
 def test_07_5_position_zero_turns_nothing(close: Any) -> None:
     """Angle 0: cos 1, sin 0."""
     x = torch.arange(8.0).reshape(1, 2, 4)
-    cos, sin = angles(torch.zeros(1, 2))
-    ROPE.run(x=x, cos=cos, sin=sin)
+    turn(x, torch.zeros(1, 2))
     close(x, torch.arange(8.0).reshape(1, 2, 4), at="angle 0")
 
 
@@ -45,8 +46,7 @@ def test_07_5_every_token_has_its_angles(close: Any) -> None:
     torch.manual_seed(0)
     x, values = torch.randn(4, 2, 16), torch.randn(4, 8)
     expected = rotated(x, values)
-    cos, sin = angles(values)
-    ROPE.run(x=x, cos=cos, sin=sin)
+    turn(x, values)
     close(x, expected, at="x[t, h, d] after the call")
 
 
@@ -55,8 +55,7 @@ def test_07_5_sizes_that_are_no_powers_of_two(close: Any) -> None:
     torch.manual_seed(1)
     x, values = torch.randn(3, 3, 24), torch.randn(3, 12)
     expected = rotated(x, values)
-    cos, sin = angles(values)
-    ROPE.run(x=x, cos=cos, sin=sin)
+    turn(x, values)
     close(x, expected, at="3 tokens, 3 heads of 24")
 
 
@@ -66,8 +65,7 @@ def test_07_5_values_beside_it_are_left_alone(close: Any) -> None:
     qkv, values = torch.randn(3, 4, 8), torch.randn(3, 4)
     x, v = qkv[:, :3], qkv[:, 3].clone()
     expected = rotated(x, values)
-    cos, sin = angles(values)
-    ROPE.run(x=x, cos=cos, sin=sin)
+    turn(x, values)
     close(qkv[:, :3], expected, at="q and k, heads 0 to 2 of 4")
     expect(qkv[:, 3].equal(v), True, at="the values, head 3 of 4, are unchanged")
 
@@ -77,6 +75,5 @@ def test_07_5_lengths_are_kept(close: Any) -> None:
     torch.manual_seed(3)
     x, values = torch.randn(2, 2, 32).half(), torch.randn(2, 16)
     expected = rotated(x, values)
-    cos, sin = angles(values)
-    ROPE.run(x=x, cos=cos, sin=sin)
+    turn(x, values)
     close(x, expected, at="float16, against float64", tolerance=2e-3)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from labkit.kernels.direct import solve
 from labkit.testing import expect
 from mini_vllm.kernels.masking import APPLY_TOKEN_BITMASK
 
@@ -24,12 +25,8 @@ def words(*rows: list[int], width: int = 1) -> Tensor:
 
 def run(logits: Tensor, bitmask: Tensor, indices: list[int]) -> list[list[object]]:
     """The logits afterwards, with "out" for -inf."""
-    from labkit.kernels.watch.shims import interpreting  # Triton's own makes no bfloat16 constant
-
-    with interpreting():
-        APPLY_TOKEN_BITMASK.run(
-            logits=logits, bitmask=bitmask, indices=torch.tensor(indices, dtype=torch.int32)
-        )
+    rows = torch.tensor(indices, dtype=torch.int32)
+    solve(APPLY_TOKEN_BITMASK, dict(logits=logits, bitmask=bitmask, indices=rows))
     return [[OUT if x == -torch.inf else x for x in row] for row in logits.tolist()]
 
 
@@ -55,9 +52,7 @@ def test_12_11_rows_of_the_batch_by_their_index() -> None:
 def test_12_11_what_is_allowed_is_not_touched() -> None:
     """NaN, inf and -0.0 come out as they went in."""
     logits = torch.tensor([[float("nan"), float("inf"), -0.0, 1.0]])
-    APPLY_TOKEN_BITMASK.run(
-        logits=logits, bitmask=words([0, 1, 2]), indices=torch.tensor([0]).int()
-    )
+    run(logits, words([0, 1, 2]), [0])
     expect(str(logits.tolist()), "[[nan, inf, -0.0, -inf]]", at="tokens 0, 1, 2 are allowed")
 
 
