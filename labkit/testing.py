@@ -55,10 +55,12 @@ def _a(kind: str) -> str:
 
 def same(yours: Any, expected: Any) -> bool:
     """Equal, and of a type that may stand for the expected one: True is not 1, "3" is not 3, and
-    `numpy.int64(3)` is not 3, neither alone nor inside of a list."""
+    3.0 tokens are not 3; nor is `numpy.int64(3)`, alone or inside of a list. An int may stand
+    wherever a float is asked for."""
     if isinstance(yours, bool) != isinstance(expected, bool) or numpy_in(yours, expected):
         return False
-    return isinstance(yours, type(expected)) and bool(yours == expected)
+    kinds = (float, int) if isinstance(expected, float) else type(expected)
+    return isinstance(yours, kinds) and bool(yours == expected)
 
 
 def expect(yours: Any, expected: Any, /, *, at: str, **state: Any) -> None:

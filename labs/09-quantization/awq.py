@@ -18,9 +18,9 @@ def search_scale(
 ) -> tuple[Tensor, float]:
     """The factors `[K]` for the columns of `weight` `[N, K]` that give the smallest output error.
 
-    Candidates are mean(|x|) ** ratio for each of RATIOS, divided by the square root of their
-    largest times their smallest, so that they lie around 1; means are at least 1e-4. A candidate
-    s costs the mean square of
+    Candidates are s = mean(|x|) ** ratio for each of RATIOS, each divided by sqrt(max(s) * min(s)),
+    so that its factors lie around 1; means are over the tokens, and at least 1e-4. A candidate s
+    costs the mean square of
 
         (x / s) @ round_trip(weight * s)^T  -  x @ weight^T
 

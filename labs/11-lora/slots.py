@@ -177,7 +177,8 @@ class LoRAModelManager:
         leaves alone is emptied, for the adapter before may have had something there.
 
         Args:
-            key: of an adapter in ``cpu_cache``; now the most recently used one.
+            key: of an adapter in ``cpu_cache``, whose order stays. In ``last_used`` it is now the
+                last.
             needed: keys of the adapters that this step uses.
 
         Source: vllm/lora/model_manager.py#L285-L324 (LoRAModelManager.activate_adapter) @ v0.22.1

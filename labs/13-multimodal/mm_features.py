@@ -62,11 +62,11 @@ class PlaceholderRange:
     def get_embeds_indices_in_range(self, start_idx: int, end_idx: int) -> tuple[int, int]:
         """Which rows of the encoder's output the positions ``start_idx .. end_idx`` take.
 
-        A step may compute only a part of the span. Positions count from the span's beginning; so
-        do rows, and without a mask both are the same. With one, a row's number is the number of
-        embeddings before it::
+        ``end_idx`` is the first behind them. A step may compute only a part of the span. Positions
+        count from the span's beginning; so do rows, and without a mask both are the same. With one,
+        a row's number is the number of embeddings before it::
 
-            is_embed     .  #  .  #  #          position 0 .. 4
+            is_embed     .  #  .  #  #          position 0 to 4
             row             0     1  2          get_embeds_indices_in_range(3, 5) == (1, 3)
 
         Args:

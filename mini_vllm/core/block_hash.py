@@ -47,7 +47,8 @@ def extra_hash_keys(request: Request, start: int, end: int) -> tuple[object, ...
     """What tells the block ``[start, end)`` apart besides its tokens; empty for plain text.
 
     - the adapter's name, in every block: an adapter changes every key and value;
-    - the cache salt, in the first block only: the chain carries it on;
+    - the cache salt, in the first block only: the chain carries it on. None is no salt, and an
+      empty one is a salt like any other;
     - for each image that overlaps the block, its content hash and where it begins relative to
       the block: its placeholder tokens are the same for all images.
 

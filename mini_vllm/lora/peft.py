@@ -183,11 +183,12 @@ def parse_fine_tuned_lora_name(name: str) -> tuple[str, str]:
     """The module that a tensor belongs to, and which of its pair it is.
 
     ``"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight"`` ->
-    ``("model.layers.0.self_attn.q_proj", "A")``. The prefix ``base_model.model.`` is cut once,
-    at the beginning, if it is there.
+    ``("model.layers.0.self_attn.q_proj", "A")``. The prefix ``base_model.model.`` is cut first:
+    once, at the beginning, if it is there.
 
     Raises:
-        ValueError: for a name that ends neither in ``.lora_A.weight`` nor in ``.lora_B.weight``.
+        ValueError: for a name whose rest ends neither in ``.lora_A.weight`` nor in
+            ``.lora_B.weight``.
 
     Source: vllm/lora/utils.py#L155-L196 (parse_fine_tuned_lora_name) @ v0.22.1
     """

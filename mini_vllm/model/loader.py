@@ -70,8 +70,9 @@ def load_weights(model: LlamaForCausalLM, folder: Path) -> None:
 def check_names(targets: Iterable[str], found: Iterable[str], folder: Path, tied: bool) -> None:
     """Raise ValueError unless the checkpoint holds exactly the tensors the model needs.
 
-    Two kinds may be there without need: a tied `lm_head`, and the rotary frequencies that old
-    checkpoints store although they follow from the config.
+    The message has their number, the folder, and the first of them in order. Two kinds may be
+    there without need: a tied `lm_head.weight`, and the rotary frequencies that old checkpoints
+    store (`...rotary_emb.inv_freq`) although they follow from the config.
     """
     missing = sorted(set(targets) - set(found))
     if missing:

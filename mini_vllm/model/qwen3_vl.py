@@ -52,7 +52,8 @@ def patch_positions(grid_h: int, grid_w: int, merge: int) -> Tensor:
 def attend_within_pictures(
     query: Tensor, key: Tensor, value: Tensor, lengths: Sequence[int]
 ) -> Tensor:
-    """Attention without a mask inside each picture, and none between pictures.
+    """Attention without a mask inside each picture, and none between pictures. Scores are divided
+    by the square root of D.
 
     All are `[P, heads, D]`, the patches of several pictures one after another; `lengths` says how
     many belong to each. Returns `[P, heads, D]`.

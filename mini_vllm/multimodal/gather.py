@@ -77,7 +77,8 @@ def merge_multimodal_embeddings(
     DeepStack's levels. The level's part is zero at every other token, so that it can be added.
 
     Args:
-        inputs_embeds: ``[T, H]``, embeddings of the placeholders' tokens at images.
+        inputs_embeds: ``[T, H]``, embeddings of the placeholders' tokens at images. They stay as
+            they are; both results are tensors of their own, in this dtype.
         rows: together ``[N, H * (1 + levels)]``.
         mask: ``[T]`` bool.
 

@@ -2,7 +2,7 @@
 
     largest number 448   smallest normal 2^-6   smallest of all 2^-9   a step is 1/16 to 1/8 of it
 
-An exponent for each number: outliers cost nothing, and no number is exact. Weights come with one
+An exponent for each number: outliers cost nothing, and few numbers are exact. Weights come with one
 scale a matrix, a row, or a block of 128 x 128. A CPU has no product for them: it widens the weights
 once, and saves nothing. A GPU keeps the bytes.
 """
@@ -39,8 +39,8 @@ def quantize_block(weight: Tensor, block: tuple[int, int]) -> tuple[Tensor, Tens
     """`weight` `[N, K]` as e4m3, with a scale for each block of `block[0]` rows and `block[1]`
     columns: weight =~ quantized * scale.
 
-    A block's largest magnitude becomes 448. The last blocks of a row or column may be smaller.
-    A block of zeros has scale MIN_SCALE.
+    A block's largest magnitude becomes 448, but no scale is below MIN_SCALE: a block of zeros has
+    that one. The last blocks of a row or column may be smaller.
 
     Returns:
         `[N, K]` e4m3, and scales `[ceil(N / rows), ceil(K / columns)]` float32.

@@ -314,7 +314,7 @@ for request, output in zip(requests, outputs):
 score("P4", min(rank for rank in range(1, 9) if all(texts[r] == texts[8] for r in range(rank, 9))))
 
 # %% [markdown]
-# Eight adapters of different ranks answered in one batch. Slots are as large as the largest of them.
+# Eight adapters of different ranks answered in one batch. Each sits in a slot of `max_lora_rank` rows, 16 here; the rows it lacks are zero.
 #
 # ## What to take away
 #

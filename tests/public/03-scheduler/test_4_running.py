@@ -56,7 +56,7 @@ def test_03_4_none_means_preempt_until_it_fits(chat: Any) -> None:
     step = chat.step(scheduler)
     scheduler._schedule_running(step)
     at = "5 blocks, 1 free; ana needs 3 more; ben, cleo and dan hold 1 each and need none"
-    expect(chat.names(step.preempted), ["dan", "cleo"], at=f"{at}: who has to go, in order?")
+    expect(chat.names(step.preempted), ["dan", "cleo"], at=f"{at}: step.preempted")
     expect(chat.names(scheduler.running), ["ana", "ben"], at=at)
     expect(step.num_scheduled_tokens, {"ana": 11, "ben": 1}, at=at)
 
