@@ -155,7 +155,10 @@ def _show_in_one_line(mine: bool) -> None:
         line = _one_line(error)
         if not line and not isinstance(error, CheckFailed) and cells.lacks_what_others_make(error):
             said = shorten(f"{type(error).__name__}: {error}", 120)
-            line = f"○ a cell above did not come to its end: run it first ({said})"
+            cause = "a cell above did not come to its end: run it first"
+            if cells.logged:
+                cause = "an error is logged above: begin there"
+            line = f"○ {cause} ({said})"
         if not line and (place := _in_labs(error)):
             line = _of_a_lab(error, *place)
         elif not line and mine and cells.text in cells.given and not isinstance(error, CheckFailed):
@@ -271,10 +274,11 @@ def _raised_in_a_cell(error: Exception) -> bool:
 
 
 def _made_by_cells() -> set[str]:
-    """The names that the notebook's cells make, outside of functions."""
+    """The names that the notebook's cells make or import, outside of functions."""
     cells = notebook_source.read(_started[0]).cells if _started else ()
     tables = [symtable.symtable(c.source, c.id, "exec") for c in cells if c.kind == "code"]
-    return {name.get_name() for t in tables for name in t.get_symbols() if name.is_assigned()}
+    symbols = [name for t in tables for name in t.get_symbols()]
+    return {name.get_name() for name in symbols if name.is_assigned() or name.is_imported()}
 
 
 def _install_missing() -> None:

@@ -26,10 +26,12 @@ class Divergence(AssertionError):
 
 
 def same(yours: Any, expected: Any) -> bool:
-    """Equal, and of a type that may stand for the expected one: True is not 1, "3" is not 3."""
+    """Equal, and of a type that may stand for the expected one: True is not 1, "3" is not 3, and
+    3.0 tokens are not 3. An int may stand wherever a float is asked for."""
     if isinstance(yours, bool) != isinstance(expected, bool):
         return False
-    return isinstance(yours, type(expected)) and bool(yours == expected)
+    kinds = (float, int) if isinstance(expected, float) else type(expected)
+    return isinstance(yours, kinds) and bool(yours == expected)
 
 
 def expect(yours: Any, expected: Any, /, *, at: str, **state: Any) -> None:

@@ -104,7 +104,7 @@ def match_table(workload: Workload, outcomes: Sequence[Outcome]) -> Group:
     table = Table(box=None, padding=(0, 0, 0, 1))  # narrow: all of ours fit 80 columns
     table.add_column("", no_wrap=True)
     for outcome, _ in done:
-        table.add_column(_head(outcome.match.policy), justify="right", overflow="fold")
+        table.add_column(column_name(outcome.match.policy), justify="right", overflow="fold")
     for label, value, write, best in rows_for(workload) if done else []:
         values = [value(figures) for _, figures in done]
         target = max(values) if best > 0 else min(values)
@@ -121,7 +121,7 @@ def match_table(workload: Workload, outcomes: Sequence[Outcome]) -> Group:
     return Group(head, Text(facts, "dim"), table, *losers, Text())
 
 
-def _head(policy: str) -> str:
+def column_name(policy: str) -> str:
     """The name over a column; a long one in two lines."""
     name = short_name(policy)
     cut = name.rfind("-") if len(name) > 9 else -1

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -110,7 +110,7 @@ def judge_and_show(phase: Phase, labs: str = "", task: str = "", every: bool = F
         screen.show_end(out, result, next_step(result, holes, match))
     show_notices(out, phase)
     if verdicts:  # last: a disk that is full must not hide what was found out
-        remember(phase, result, match)
+        remember(phase, result, match, wrong_tasks(result, holes))
         public.keep(verdicts, result)
     return result.green and not holes
 
@@ -135,11 +135,14 @@ def show_notices(out: Screen, phase: Phase) -> None:
 
 
 def remember(
-    phase: Phase, result: public.PhaseResult, mutant: mistakes.Mutant | None = None
+    phase: Phase,
+    result: public.PhaseResult,
+    mutant: mistakes.Mutant | None = None,
+    wrong: Sequence[Exercise] = (),
 ) -> None:
     """Store what `progress`, `hint` and `diff` ask for."""
     earlier = State(phase.root).passed(phase.slug)
-    wrong = failing_tasks(result)
+    root = root_of(result, wrong)
     record = {
         "passed": [
             task.id
@@ -152,7 +155,7 @@ def remember(
             if not _not_judged(result, task)
         },
         "failing": failing_functions(result, mutant),
-        "begin": {wrong[0].id: root.id} if (root := root_of(result, wrong)) else {},
+        "begin": {task.id: root.id for task in phase.exercises} if root else {},
         "public": list(result.public),
         "notebook": list(result.answers),
         "green": result.green,
@@ -161,9 +164,16 @@ def remember(
     State(phase.root).put("phases", phase.slug, record)
 
 
-def failing_tasks(result: public.PhaseResult) -> list[Exercise]:
-    wrong = {test.task for test in result.tests if test.outcome in ("failed", "hang")}
-    return [task for task in result.phase.exercises if task.id in wrong]
+def wrong_tasks(
+    result: public.PhaseResult, holes: Mapping[str, Sequence[source.Function]]
+) -> list[Exercise]:
+    """The tasks that fail; where nothing is written, what fails is another task's."""
+    failed = {test.task for test in result.tests if test.outcome in ("failed", "hang")}
+    return [
+        task
+        for task in result.phase.exercises
+        if task.id in failed and len(holes.get(task.id, ())) < len(task.functions)
+    ]
 
 
 def failing_functions(
@@ -193,15 +203,12 @@ def next_step(
     phase = result.phase
     hint = command(phase, "hint", result.alone)
     keys = f"   [{hint} | {command(phase, 'diff')} | {command(phase, 'reset')}]"
-    wrong = [t for t in failing_tasks(result) if len(holes.get(t.id, ())) < len(t.functions)]
-    for exercise in phase.exercises:
-        if exercise in wrong:
-            exercise = root_of(result, wrong) or exercise
-        failed = exercise in wrong
-        if exercise.id in holes or failed:
-            blank = [] if failed and len(exercise.functions) > 1 else holes.get(exercise.id, [])
-            where = place_to_edit(phase, exercise, result.of_task(exercise), blank, mutant)
-            return f"edit {where}, then {command(phase, 'lab')}{keys}"
+    failed = root_of(result, wrong_tasks(result, holes))
+    task = failed or next((task for task in phase.exercises if task.id in holes), None)
+    if task:
+        blank = [] if failed and len(task.functions) > 1 else holes.get(task.id, [])
+        where = place_to_edit(phase, task, result.of_task(task), blank, mutant)
+        return f"edit {where}, then {command(phase, 'lab')}{keys}"
     judged = {test.task for test in result.tests}
     waited_for = {test.waits_for for test in result.tests if test.outcome == "todo"}
     for exercise in phase.exercises:

@@ -144,9 +144,9 @@ class IncrementalDetokenizer:
             held back " st", new "op!"   stop = ["stop"]   ->  " ", and the request ends
             held back " st", new "ay"    stop = ["stop"]   ->  " stay"
 
-        A match counts only after `min_tokens` tokens. It sets `stop_reason` and cuts the text
-        before the stop string, or behind it if it is to be included. Without a match the end of
-        the text that may begin a stop string waits in `_held`.
+        No match counts that ends in one of the first `min_tokens` tokens. One that counts sets
+        `stop_reason` and cuts the text before the stop string, or behind it if it is to be
+        included. Without a match the end of the text that may begin a stop string waits in `_held`.
         """
         # TODO 06.8
         raise NotImplementedError(
@@ -180,7 +180,8 @@ class TokenWindow:
 
         New text is what `complete_text` of the window has beyond the `_printed` characters. When
         there is some, and the text ends with a token (not inside one), the old end of the chunk
-        becomes its start: `_slide` keeps everything from there on.
+        becomes its start, and the end of the text's last token its end: `_slide` keeps everything
+        from the start on.
 
         More than `MAX_BROKEN_WINDOW` tokens without a complete end are broken bytes. Then the
         window's text is shown as it is, except for its last `MAX_WAITING` characters.

@@ -106,10 +106,10 @@ class SecondUse:
         """Uses by key, the one unused for longest first."""
 
     def worth_keeping(self, keys: Sequence[int]) -> list[int]:
-        """Note one use of each block of a prompt.
+        """Note one use of each block of a prompt, key by key.
 
-        A key that is used becomes the youngest; beyond ``capacity`` the oldest is forgotten, and
-        would begin again at 1.
+        A key that is used becomes the youngest. If the book then has more than ``capacity`` keys,
+        the oldest is forgotten at once, before the next key's turn, and would begin again at 1.
 
         Returns:
             Those keys that have now been used ``threshold`` times or more, in their order.
@@ -192,9 +192,10 @@ class EarliestFirstToken(FleetPolicy):
     def place(self, job: Job, prefill: Sequence[View], decode: Sequence[View]) -> Placement:
         """The placement with the least :func:`first_token_seconds`.
 
-        Every prefill machine, and None, with every decode machine that has room for the prompt
-        (with all of them, if none has). Of equal ones that whose decode machine runs fewer
-        requests; then the first decode machine, and with it None before the prefill machines.
+        Every prefill machine, and None, with every decode machine that has room for the whole
+        prompt, hits included (with all of them, if none has). Of equal ones that whose decode
+        machine runs fewer requests; then the first decode machine, and with it None before the
+        prefill machines.
         """
         # TODO 16.8
         raise NotImplementedError(

@@ -411,6 +411,12 @@ class Scheduler:
         for request in (*self.skipped_waiting, *self.waiting):
             if not RequestStatus.is_blocked(request.status) and self._may_admit(request):
                 config = self.scheduler_config
+                if request.num_tokens <= config.max_num_batched_tokens:
+                    raise NoProgressError(
+                        f"nobody runs, and {request} is not admitted, though its tokens are within "
+                        f"max_num_batched_tokens, {config.max_num_batched_tokens}; see who holds "
+                        "it back, or abort it"
+                    )
                 chunks, remedy = "on", " or raise the budget"
                 if not config.enable_chunked_prefill:
                     chunks, remedy = "off", ", raise the budget or switch chunked prefill on"
@@ -595,7 +601,11 @@ class Scheduler:
         """Raise AssertionError unless queues, statuses, blocks and limits agree."""
         waiting = [*self.waiting, *self.skipped_waiting]
         queued = [request.request_id for request in (*self.running, *waiting)]
-        assert sorted(queued) == sorted(self.requests), f"queues {queued}, known {[*self.requests]}"
+        known = self.requests
+        assert sorted(queued) == sorted(known), (
+            "each unfinished request stands in one queue, once, and nobody else does; not so "
+            f"{[i for i in sorted({*queued, *known}) if i not in known or queued.count(i) != 1]}"
+        )
         assert len(self.running) <= self.scheduler_config.max_num_seqs
         for request in self.running:
             assert request.status == RequestStatus.RUNNING, f"{request} is in running"

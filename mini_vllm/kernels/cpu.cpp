@@ -10,13 +10,19 @@
 // `native.py` builds this file and calls it. Shapes and meanings are those of `model/layers.py`,
 // `model/rope.py` and `attention/__init__.py`.
 
+#include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <mutex>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
+
+#include <pthread.h>
 #if defined(__AVX2__)
 #include <immintrin.h>
 #endif
@@ -72,12 +78,110 @@ inline float exp_of(float x) {  // e^x with about 7 digits: 2^n * 2^f, f in [-1/
     return power * scale;
 }
 
+// ---------------------------------------------------------------- loops that are shared
+// The parts of a loop are taken by whoever is free: its caller, and helpers that sleep in between. The
+// caller waits only for parts that a helper has begun. A team of OpenMP's waits for all of its members at
+// the end of every loop: where another program has one of the cores, it waits hundreds of times a step.
+// Here a helper without a core takes nothing, and the caller does the work.
+class Helpers {
+  public:
+    using Part = void (*)(const void* loop, i64 part);
+
+    // Calls run(loop, 0) .. run(loop, parts - 1), each once, on this thread and `most` helpers at most.
+    // One loop at a time has helpers; those of other threads meanwhile run alone.
+    void share(const void* loop, Part run, i64 parts, int most) {
+        if (most < 1 || parts < 2 || is_shared.exchange(true)) {
+            for (i64 part = 0; part < parts; ++part) run(loop, part);
+            return;
+        }
+        for (; started < most; ++started) std::thread(&Helpers::help, this, started).detach();
+        this->loop = loop;
+        this->run = run;
+        done = 0;
+        limit = most;
+        todo = static_cast<std::uint64_t>(parts) << 32;
+        if (asleep > 0) {
+            const std::lock_guard<std::mutex> hold(bed);
+            bell.notify_all();
+        }
+        i64 own = 0;
+        for (i64 part; (part = take()) >= 0; ++own) run(loop, part);
+        for (int looks = 0; done + own < parts;)
+            if (++looks > LOOKS) std::this_thread::yield();
+        is_shared = false;
+    }
+
+  private:
+    static constexpr int LOOKS = 2000;  // for the next loop, which is near, before a helper sleeps
+
+    static bool has_parts(std::uint64_t todo) { return static_cast<std::uint32_t>(todo) < todo >> 32; }
+
+    // A part that nobody has, or -1. `loop` and `run` stay as they are until who took it has done it.
+    i64 take() {
+        std::uint64_t seen = todo;
+        while (has_parts(seen))
+            if (todo.compare_exchange_weak(seen, seen + 1)) return static_cast<std::uint32_t>(seen);
+        return -1;
+    }
+
+    void help(int number) {
+        for (int looks = 0;;) {
+            const i64 part = number < limit ? take() : -1;
+            if (part >= 0) {
+                run(loop, part);
+                ++done;
+                looks = 0;
+            } else if (++looks > LOOKS) {
+                std::unique_lock<std::mutex> hold(bed);
+                ++asleep;
+                bell.wait(hold, [&] { return number < limit && has_parts(todo); });
+                --asleep;
+                looks = 0;
+            }
+        }
+    }
+
+    const void* loop = nullptr;
+    Part run = nullptr;
+    std::atomic<std::uint64_t> todo{0};  // the number of parts, and in the lower half the next free one
+    std::atomic<i64> done{0};            // by helpers
+    std::atomic<int> limit{0}, asleep{0};
+    std::atomic<bool> is_shared{false};
+    int started = 0;
+    std::mutex bed;
+    std::condition_variable bell;
+};
+
+// Never destroyed, for helpers sleep in it until the process ends. A forked child has no helpers yet.
+Helpers* helpers = new Helpers;
+[[maybe_unused]] const int watched = pthread_atfork(nullptr, nullptr, [] { helpers = new Helpers; });
+
+// body(begin, end) for ranges that make up 0 .. count. They are so many that one whose thread is held up
+// is little to wait for.
+template <class Body>
+void in_ranges(i64 count, int threads, const Body& body) {
+    const i64 parts = count < 8 * threads ? count : 8 * threads;
+    if (threads <= 1 || parts < 2) return body(i64{0}, count);
+    const auto range = [&](i64 part) { body(count * part / parts, count * (part + 1) / parts); };
+    using Range = decltype(range);
+    helpers->share(&range, [](const void* loop, i64 part) { (*static_cast<Range*>(loop))(part); }, parts,
+                   threads - 1);
+}
+
+// body(0) .. body(count - 1), likewise.
+template <class Body>
+void each(i64 count, int threads, const Body& body) {
+    in_ranges(count, threads, [&](i64 begin, i64 end) {
+        for (i64 i = begin; i < end; ++i) body(i);
+    });
+}
+
+// ---------------------------------------------------------------- what lies between products
 // out = x / rms(x) * weight, row by row. With a residual: it becomes residual + x, and its norm is taken.
 template <class T>
 void rms_norm(T* out, const T* x, T* residual, const T* weight, i64 tokens, i64 heads, i64 size,
               i64 x_stride, float eps, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (i64 row = 0; row < tokens * heads; ++row) {
+    each(tokens * heads, threads, [&](i64 row) {
         const i64 head = row % heads;
         const T* from = x + (row / heads) * x_stride + head * size;
         T* to = out + row * size;
@@ -95,7 +199,7 @@ void rms_norm(T* out, const T* x, T* residual, const T* weight, i64 tokens, i64 
 #pragma omp simd
         for (i64 i = 0; i < size; ++i)
             put(to[i], rounded<T>(get(from[i]) * scale) * get(factor[i]));
-    }
+    });
 }
 
 // Turn pairs (i, i + turning / 2) of each head by the token's angles, in place; sin has its sign.
@@ -103,8 +207,7 @@ template <class T>
 void rope(T* x, const T* cos, const T* sin, i64 tokens, i64 heads, i64 size, i64 turning,
           i64 x_stride, int threads) {
     const i64 half = turning / 2;
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (i64 row = 0; row < tokens * heads; ++row) {
+    each(tokens * heads, threads, [&](i64 row) {
         const i64 token = row / heads;
         T* first = x + token * x_stride + (row % heads) * size;
         T* second = first + half;
@@ -115,14 +218,13 @@ void rope(T* x, const T* cos, const T* sin, i64 tokens, i64 heads, i64 size, i64
             put(first[i], rounded<T>(a * get(c[i])) + b * get(s[i]));
             put(second[i], rounded<T>(b * get(c[half + i])) + a * get(s[half + i]));
         }
-    }
+    });
 }
 
 // out = silu(gate) * up; gate is the first half of each row.
 template <class T>
 void silu_mul(T* out, const T* gate_up, i64 tokens, i64 size, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (i64 token = 0; token < tokens; ++token) {
+    each(tokens, threads, [&](i64 token) {
         const T *gate = gate_up + token * 2 * size, *up = gate + size;
         T* to = out + token * size;
 #pragma omp simd
@@ -130,7 +232,7 @@ void silu_mul(T* out, const T* gate_up, i64 tokens, i64 size, int threads) {
             const float x = get(gate[i]);
             put(to[i], rounded<T>(x / (1.0f + exp_of(-x))) * get(up[i]));
         }
-    }
+    });
 }
 
 // Write each token's keys and values into its slot; a negative slot stores nothing. Returns the first
@@ -380,19 +482,16 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
                     (end + block_size - 1) / block_size};
     };
     const auto place = [&](const Task& task, i64 page) { return task.pages[page] * step + task.offset; };
-    i64 bad = -1;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
+    std::atomic<i64> bad{-1};
+    in_ranges(num_tasks, threads, [&](i64 first, i64 last) {
         std::vector<float> buffer(static_cast<std::size_t>(G * (size + span)));
         std::vector<Partner<C>> q(static_cast<std::size_t>(G * size));
         Softmax<G, C> softmax{buffer.data(), buffer.data() + G * size, size, width, block_size, span, scale,
                               {}, {}};
         i64 expected = 0;  // the first page whose keys nobody has asked for
-#pragma omp for schedule(static)
-        for (i64 number = 0; number < num_tasks; ++number) {
-            const Task task = task_of(number), next = task_of(number + 1 < num_tasks ? number + 1 : number);
+        for (i64 number = first; number < last; ++number) {
+            const Task task = task_of(number), next = task_of(number + 1 < last ? number + 1 : number);
             if (!are_pages(task.pages + task.from, task.behind - task.from, num_blocks)) {
-#pragma omp atomic write
                 bad = task.token;
                 continue;
             }
@@ -423,7 +522,7 @@ i64 paged_attention(T* out, const T* query, const C* keys, const C* values, cons
                 for (i64 i = 0; i < size; ++i)
                     put(to[g * size + i], softmax.sum_v[g * size + i] / softmax.total[g]);
         }
-    }
+    });
     return bad;
 }
 
@@ -589,10 +688,10 @@ Rows<X> rows_of(const T* x, i64 tokens, i64 columns, int threads) {
     const auto needed = static_cast<std::size_t>(tokens * stride);
     if (room.size() < needed) room.resize(needed);
     X* to = room.data();
-#pragma omp parallel for num_threads(threads) if (threads > 1 && tokens * columns > 1 << 15)
-    for (i64 t = 0; t < tokens; ++t)
+    each(tokens, tokens * columns > 1 << 15 ? threads : 1, [&](i64 t) {
 #pragma omp simd
         for (i64 i = 0; i < columns; ++i) put(to[t * stride + i], get(x[t * columns + i]));
+    });
     return {to, stride};
 }
 
@@ -600,27 +699,24 @@ Rows<X> rows_of(const T* x, i64 tokens, i64 columns, int threads) {
 // with ROWS rows from `row` on to sums, which begin with the bias. Sums lie in `out`, if it holds floats.
 template <class Y, class Add>
 void by_blocks(Y* out, const float* bias, i64 tokens, i64 rows, int threads, const Add& add) {
-    constexpr bool IN_PLACE = std::is_same_v<Y, float>;
-    const i64 most = tokens < MOST_TOKENS ? tokens : MOST_TOKENS, stride = IN_PLACE ? rows : ROWS;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-        std::vector<float> kept(static_cast<std::size_t>(IN_PLACE ? 0 : most * ROWS));
-        for (i64 t = 0; t < tokens; t += most) {
-            const i64 some = tokens - t < most ? tokens - t : most;
-#pragma omp for
-            for (i64 row = 0; row < rows; row += ROWS) {
-                Y* to = out + t * rows + row;
-                float* sums = kept.data();
-                if constexpr (IN_PLACE) sums = to;
-                start_sums(sums, bias ? bias + row : nullptr, some, ROWS, stride);
-                add(sums, stride, row, t, some);
-                if constexpr (!IN_PLACE)
-                    for (i64 i = 0; i < some; ++i)
+    const i64 blocks = rows / ROWS, parties = (tokens + MOST_TOKENS - 1) / MOST_TOKENS;
+    each(parties * blocks, threads, [&](i64 number) {
+        const i64 t = number / blocks * MOST_TOKENS, row = number % blocks * ROWS;
+        const i64 some = tokens - t < MOST_TOKENS ? tokens - t : MOST_TOKENS;
+        Y* to = out + t * rows + row;
+        if constexpr (std::is_same_v<Y, float>) {
+            start_sums(to, bias ? bias + row : nullptr, some, ROWS, rows);
+            add(to, rows, row, t, some);
+        } else {
+            static thread_local std::vector<float> kept;
+            kept.resize(static_cast<std::size_t>(some * ROWS));
+            start_sums(kept.data(), bias ? bias + row : nullptr, some, ROWS, ROWS);
+            add(kept.data(), ROWS, row, t, some);
+            for (i64 i = 0; i < some; ++i)
 #pragma omp simd
-                        for (i64 r = 0; r < ROWS; ++r) put(to[i * rows + r], sums[i * ROWS + r]);
-            }
+                for (i64 r = 0; r < ROWS; ++r) put(to[i * rows + r], kept.data()[i * ROWS + r]);
         }
-    }
+    });
 }
 
 // out = x . weight + bias, where the weight holds W.
@@ -784,22 +880,19 @@ void prompt_attention(const Prompt<T>& prompt, const C* keys, const C* values, i
     C* packed = room.data();
     const i64 at_once = prompt.group < MOST_ROWS ? MOST_ROWS / prompt.group : 1;
     const i64 tiles = (prompt.tokens + at_once - 1) / at_once;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-    {
-#pragma omp for
-        for (i64 head = 0; head < prompt.kv_heads; ++head) {
-            C* own = packed + head * a_head;
-            pack_head(own, own + length * size, keys + head * size, values + head * size, prompt);
-        }
+    each(prompt.kv_heads, threads, [&](i64 head) {
+        C* own = packed + head * a_head;
+        pack_head(own, own + length * size, keys + head * size, values + head * size, prompt);
+    });
+    in_ranges(prompt.kv_heads * tiles, threads, [&](i64 begin, i64 end) {
         Tile<Partner<C>> tile(static_cast<std::size_t>(at_once * prompt.group), size);
-#pragma omp for schedule(dynamic)
-        for (i64 number = 0; number < prompt.kv_heads * tiles; ++number) {
+        for (i64 number = begin; number < end; ++number) {
             const i64 head = number / tiles, first = number % tiles * at_once;
             const i64 some = prompt.tokens - first < at_once ? prompt.tokens - first : at_once;
             const C* own = packed + head * a_head;
             attend_tile(tile, prompt, head, first, some, own, own + length * size);
         }
-    }
+    });
 }
 
 // Attention of all tokens of a step. A run of more than MANY_QUERIES of one request is a prompt; others go
@@ -961,8 +1054,8 @@ void int4_product(float* out, Rows<float> x, const std::uint8_t* packed, const b
     const i64 step = group < TILE ? group : TILE, groups = columns / group;
     const bool are_few = tokens <= 2 * AT_ONCE<R>;
     const std::vector<float> x_sum = sums_of_groups(x, are_few ? tokens : 0, groups, group);
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (i64 row = 0; row < rows; row += R) {
+    each(rows / R, threads, [&](i64 number) {
+        const i64 row = number * R;
         const std::uint8_t* block = packed + row * columns / 2;
         start_sums(out + row, nullptr, tokens, R, rows);
         if (are_few) {
@@ -970,14 +1063,14 @@ void int4_product(float* out, Rows<float> x, const std::uint8_t* packed, const b
                 add_int4_products<R, n>(out + t * rows + row, x.x + t * x.stride, x_sum.data() + t * groups,
                                         block, scales + 2 * row, rows, columns, group, x.stride);
             });
-            continue;
+            return;
         }
         alignas(64) float tile[TILE * R];
         for (i64 c = 0; c < columns; c += step) {
             unpack_tile<R>(tile, block + c * R / 2, scales + 2 * (c / group * rows + row), step);
             add_all_products<R>(out + row, x.x + c, tile, tokens, step, rows, x.stride);
         }
-    }
+    });
 }
 
 // Where the processor multiplies pairs of bf16, numbers of 4 bits become such pairs in two operations a
@@ -1143,12 +1236,13 @@ void int8_products(float* out, const std::int16_t* x, const std::int8_t* block, 
 // out = x . weight * scales: [T, K] and [N, K] -> [T, N]. N is a multiple of ROWS, and K even.
 void int8_product(float* out, Rows<std::int16_t> x, const std::int8_t* packed, const float* scales,
                   i64 tokens, i64 rows, i64 columns, int threads) {
-#pragma omp parallel for num_threads(threads) if (threads > 1)
-    for (i64 row = 0; row < rows; row += ROWS)
+    each(rows / ROWS, threads, [&](i64 number) {
+        const i64 row = number * ROWS;
         in_parties<AT_ONCE<ROWS>>(tokens, [&](auto n, i64 t) {
             int8_products<n>(out + t * rows + row, x.x + t * x.stride, packed + row * columns, scales + row,
                              rows, columns, x.stride);
         });
+    });
 }
 
 // ---------------------------------------------------------------- a layer
@@ -1188,12 +1282,11 @@ i64 decoder_layer(T* out, const T* x, T* stream, const Layer<T>& layer, const Pl
              layer.eps, threads);
     product(qkv, normed, layer.qkv, tokens, threads);
     if (layer.qk_norm) {
-#pragma omp parallel for num_threads(threads) if (threads > 1 && tokens > 1)
-        for (i64 t = 0; t < tokens; ++t) {
+        each(tokens, threads, [&](i64 t) {
             T* heads = qkv + t * qkv_width;
             rms_norm(heads, heads, static_cast<T*>(nullptr), layer.qk_norm, 1, qk_heads, layer.size,
                      qkv_width, layer.eps, 1);
-        }
+        });
     }
     rope(qkv, at.cos, at.sin, tokens, qk_heads, layer.size, at.turning, qkv_width, threads);
     const T *key = qkv + layer.heads * layer.size, *value = key + width;

@@ -1,6 +1,6 @@
 """Several small operations in one kernel each, so that their data makes one trip through memory.
 
-    rms_norm_kernel   add to the residual, then normalise: two reads and two writes, not five trips
+    rms_norm_kernel   add to the residual, then normalise: four trips instead of six
     rope_kernel       rotate queries and keys where they lie
     silu_mul_kernel   silu(gate) * up
 

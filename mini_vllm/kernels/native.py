@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 SOURCE = Path(__file__).with_name("cpu.cpp")
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = (
-    "-std=c++17", "-O3", "-march=native", "-fopenmp", "-fPIC", "-shared",
+    "-std=c++17", "-O3", "-march=native", "-fopenmp-simd", "-pthread", "-fPIC", "-shared",
     # NaN keeps its meaning, unlike in -ffast-math, and so does the order of a sum: where it may be
     # another, cpu.cpp says so (`omp simd reduction`).
     "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
@@ -53,6 +53,7 @@ MOST_INT8_COLUMNS = (1 << 17) - 2
 """Of a weight for `multiply_int8`: so many products of -128 and -128 fit into 32 bits."""
 LEAST_PARALLEL = 1 << 15
 """Elements below which one thread is done before others have woken up."""
+_more_threads = 0
 
 
 def can_run(tensor: Tensor) -> bool:
@@ -119,18 +120,12 @@ def build(compiler: str, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         made = Path(temporary) / "cpu.so"
-        command = [*shlex.split(compiler), *FLAGS, "-o", str(made), str(SOURCE), *openmp()]
+        command = [*shlex.split(compiler), *FLAGS, "-o", str(made), str(SOURCE)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=BUILD_SECONDS)
         if done.returncode:
             raise OSError((done.stderr.strip() or f"{compiler} failed").splitlines()[-1])
         os.replace(made, target)
     return target
-
-
-def openmp() -> list[str]:
-    """The OpenMP library that PyTorch brings, if it does: two of them would fight for the cores."""
-    found = sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*"))
-    return [str(found[0])] if found else []
 
 
 def processor() -> str:
@@ -143,9 +138,18 @@ def processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(wanted)}))
 
 
-def threads(num_elements: int) -> int:
+def threads(num_elements: int = LEAST_PARALLEL) -> int:
     """How many threads a pass over so many numbers is worth."""
-    return 1 if num_elements < LEAST_PARALLEL else torch.get_num_threads()
+    return 1 if num_elements < LEAST_PARALLEL else torch.get_num_threads() + _more_threads
+
+
+def use_more_threads(number: int) -> None:
+    """Let the functions here use so many threads more than PyTorch does, in the whole process.
+
+    They may where PyTorch should not: nobody waits for a thread of theirs that has no core.
+    """
+    global _more_threads
+    _more_threads = number
 
 
 @functools.cache
@@ -409,7 +413,7 @@ def decoder_layer(
     bad = function("decoder_layer", residual.dtype, kv_cache.dtype)(
         output.data_ptr(), None if x is None else x.data_ptr(), residual.data_ptr(),
         layer, places, *halves(kv_cache), num_blocks, block_size, num_tokens,
-        torch.get_num_threads(),
+        threads(),
     )  # fmt: skip
     if bad >= 0:
         _, _, slots, table, rows, _ = places.tensors
@@ -437,7 +441,7 @@ def next_logits(
     start = reads.data_ptr()
     bad = function("next_logits", dtype)(
         logits.data_ptr(), model, batch, start, start + row, start + 2 * row,
-        None if fed is None else fed.data_ptr(), num_requests, torch.get_num_threads(),
+        None if fed is None else fed.data_ptr(), num_requests, threads(),
     )  # fmt: skip
     if bad >= 0:
         row, first, count = reads[:, bad].tolist()

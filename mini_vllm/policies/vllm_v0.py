@@ -539,7 +539,11 @@ class VllmV0(Policy):
     def _swap_in(self, step: V0Plan, group: Sequence[Request], tokens: dict[Request, int]) -> None:
         """Bring a group back from the host and let its members go on where they were.
 
-        Each has new blocks, so the worker is told its whole table; the copies come first.
+        Each gets its slots, runs with its entry of ``tokens``, and the budget is charged for them.
+        Its blocks are new, so the worker is told its whole table.
+
+        Args:
+            tokens: how many tokens each member computes in this step.
         """
         manager = self.kv_cache_manager
         step.blocks_to_swap_in += manager.swap_in(group)

@@ -165,7 +165,7 @@ class InputBatch:
             The row.
 
         Raises:
-            ValueError: if all rows are taken; nothing has changed then.
+            ValueError: if all rows are taken, with their number; nothing has changed then.
 
         Source: vllm/v1/worker/gpu_input_batch.py#L309-L333 (InputBatch._register_add_request)
         @ v0.22.1

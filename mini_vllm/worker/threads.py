@@ -9,13 +9,19 @@ another program holds one of the cores, the others then spin until it lets go, a
 one busy neighbour makes a step twenty times slower, not twice. So `mini_vllm` asks for a short spin
 (GOMP_SPINCOUNT, see its `__init__`), after which a thread sleeps.
 
+Our own kernels need no such help: nobody waits for a thread of theirs that has no core (see
+`Helpers` in `kernels/cpu.cpp`).
+
 An engine in a process of its own has such a neighbour: the front end, which sends every token to
-somebody. Where steps are short and requests many, that is much work, and a core is left to it.
+somebody. Where steps are short and requests many, that is much work. There torch leaves a core to
+it, and our kernels take what is left of that core.
 """
 
 from __future__ import annotations
 
 import torch
+
+from mini_vllm.kernels import native
 
 SMALL_HIDDEN_SIZE = 512
 """Models at least this wide use all threads in every step."""
@@ -49,14 +55,14 @@ class StepThreads:
     def prepare(self, num_tokens: int, num_requests: int) -> None:
         """Use as many threads as a step of ``num_tokens`` for ``num_requests`` is worth."""
         global _set_here
-        count = self.wanted or self.count_for(num_tokens, num_requests)
-        if count != torch.get_num_threads():
-            torch.set_num_threads(count)
-            _set_here = count
+        count = self.wanted or self.count_for(num_tokens)
+        left = count > 1 and self.leaves_a_core and self.wanted is None
+        left = left and self.hidden_size < SMALL_HIDDEN_SIZE and num_requests >= MANY_REQUESTS
+        native.use_more_threads(left)
+        if count - left != torch.get_num_threads():
+            torch.set_num_threads(count - left)
+            _set_here = count - left
 
-    def count_for(self, num_tokens: int, num_requests: int) -> int:
-        if self.hidden_size >= SMALL_HIDDEN_SIZE:
-            return self.most
-        if num_tokens * self.hidden_size < WORTH_SPLITTING:
-            return 1
-        return max(1, self.most - (self.leaves_a_core and num_requests >= MANY_REQUESTS))
+    def count_for(self, num_tokens: int) -> int:
+        is_large = num_tokens * self.hidden_size >= WORTH_SPLITTING
+        return self.most if is_large or self.hidden_size >= SMALL_HIDDEN_SIZE else 1

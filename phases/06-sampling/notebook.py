@@ -76,8 +76,8 @@ print(f"seed 7, token 1 -> {u.item():.4f} -> {WORDS[sample_from_logits(steps['to
 # %% [markdown]
 # ## 2. Do the counts follow the probabilities?
 #
-# The chi-square statistic of n draws: for each token, (count - expected)² / expected, summed. If the
-# sampler is right, its mean is the number of tokens minus 1, whatever the probabilities are.
+# The chi-square statistic of n draws: for each token, (count - expected)² / expected, summed. It is 0 if
+# the counts are exactly as expected, and no honest sampler does that: chance moves every count a little.
 
 # %% tags=["todo"] task="N1" title="The chi-square statistic"
 def chi_square(counts: list[int], probabilities: list[float]) -> float:
@@ -130,8 +130,9 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Too large a statistic means a wrong distribution. Too *small* a one would be as bad: draws that are
-# more even than chance are not independent. A hash of a counter has to pass both.
+# If the sampler is right, the mean is the number of tokens minus 1, whatever the probabilities are: the last
+# count follows from the others. Too large a statistic means a wrong distribution. Too *small* a one would be as
+# bad: draws that are more even than chance are not independent. A hash of a counter has to pass both.
 
 # %% [markdown]
 # ## 3. Temperature and top-p on a real model

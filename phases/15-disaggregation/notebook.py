@@ -89,6 +89,7 @@ def swap_heads(blocks):
 # %% tags=["check"] task="N2"
 tiny = torch.arange(8.0).view(1, 1, 1, 1, 2, 4)
 check(swap_heads(tiny).flatten().tolist(), [4.0, 5.0, 6.0, 7.0, 0.0, 1.0, 2.0, 3.0], "two heads of four numbers")
+check(tiny.flatten().tolist(), [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], "what it was given is as before: the result is a new tensor")
 check(swap_heads(torch.arange(3.0).view(1, 1, 1, 1, 3, 1)).flatten().tolist(), [1.0, 0.0, 2.0], "a third head stays")
 
 # %%

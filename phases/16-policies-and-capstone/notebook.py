@@ -2,8 +2,8 @@
 # %% [markdown]
 # # Phase 16: schedulers side by side
 #
-# You draw what five schedulers do with the same clients, find the load at which each of them breaks, and
-# weigh swapping against computing again, and split a fleet of eight machines in two. Small functions are yours to
+# You draw what three schedulers do with the same clients, find the load at which four of them break, weigh
+# swapping against computing again, and split a fleet of eight machines in two. Small functions are yours to
 # write; each is checked at once. Before each experiment you write down a guess.
 #
 # No model runs. The schedulers are the real classes; the clock is a model of what a step costs, with prices that

@@ -15,7 +15,7 @@ from labkit.arena.contest import CHILD_SECONDS
 from labkit.arena.cost import DEFAULT
 from labkit.arena.fleet.contest import LINK_FILE, FleetMatch, FleetOutcome, play
 from labkit.arena.fleet.traces import TRACES
-from labkit.arena.report import share, short_name
+from labkit.arena.report import column_name, share, short_name
 from mini_vllm.policies.fleet import FLEET_POLICIES
 
 console = Console(highlight=False)
@@ -59,7 +59,7 @@ def share_table(found: dict[tuple[str, str], list[FleetOutcome]]) -> Table:
     table = Table(box=None, title="requests in time", title_justify="left")
     table.add_column("trace")
     for policy in policies:
-        table.add_column(short_name(policy), justify="right")
+        table.add_column(column_name(policy), justify="right")
     for trace in traces:
         cells = [_cell(found[trace, policy]) for policy in policies]
         table.add_row(trace, *cells)

@@ -46,12 +46,13 @@ def block_ids(rng: Random) -> Question:
         return " ".join(map(str, queue[: -(-c // size)]))
 
     return Question(
-        f"Blocks of {size} tokens, {usable} of them usable: 1 to {usable}, all free, in order. r0"
-        f" gets slots for {a} tokens, then r1 for {b}. r0 ends and is freed. Then r2, which shares"
-        f" nothing with anybody, gets slots for {c}. Which block ids does r2 get, in order?",
+        f"Blocks of {size} tokens, {usable} of them usable: 1 to {usable}, all free, in order. The"
+        f" tokens of r0, r1 and r2 number {a}, {b} and {c}. r0 gets its slots, then r1. r0 ends and is"
+        " freed. Then r2, which shares nothing with anybody, gets its own. Which block ids does r2"
+        " get, in order?",
         engine,
         by_hand,
-        f"r0 needs {-(-a // size)} blocks and r1 {-(-b // size)}: they come from the front of the"
+        f"Blocks of r0: {-(-a // size)}, of r1: {-(-b // size)}. They come from the front of the"
         " free queue. r0's go to its back, the last block first. r2 takes from the front.",
     )
 
@@ -76,8 +77,8 @@ def hits(rng: Random) -> Question:
         " does it find in the prefix cache?",
         engine,
         lambda: min(shared // size, (mine - 1) // size) * size,
-        f"Only full blocks are found: {shared // size} of them are shared. And at least one token"
-        f" must be left to compute, so at most {(mine - 1) // size} blocks may hit.",
+        f"Only full blocks are found; {shared // size} of those are the same. And at least one token"
+        f" must be left to compute, so the blocks that may hit are at most {(mine - 1) // size}.",
     )
 
 

@@ -55,8 +55,8 @@ def condensed(rng: Random) -> Question:
         return " ".join(rows)
 
     return Question(
-        f"The rows of a batch are {' '.join(names)}. In one step {', '.join(gone)} end. What are the"
-        " rows after condense(), in order?",
+        f"The rows of a batch are {' '.join(names)}. In one step these end: {', '.join(gone)}. What are"
+        " the rows after condense(), in order?",
         engine,
         by_hand,
         "Holes are filled from the front with rows from the end; nobody else moves.",

@@ -9,7 +9,7 @@ LEFT, CELL = 132, 20.5
 STEPS = (
     ("20 decodes", "full graph of 24", "4 rows are padding, with slot -1 and length 0"),
     ("20 decodes and a prompt of 100", "piecewise graphs of 120", "attention is launched between"),
-    ("600 tokens", "none", "the largest size is 512: everything is launched one by one"),
+    ("600 tokens", "none", "the largest is 512: one launch after another"),
 )
 
 

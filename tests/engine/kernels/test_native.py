@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from mini_vllm.kernels import native
 from mini_vllm.model import layers, rope
 
 needs_compiler = pytest.mark.skipif(native.library() is None, reason="no C++ compiler here")
+ALONE = pytest.mark.parametrize("helpers", [0], indirect=True, ids=["alone"])
 DTYPES = [torch.float32, torch.bfloat16]
 
 
@@ -29,12 +31,17 @@ def without_library(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     return lambda: monkeypatch.setattr(native, "library", lambda: None)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
+@pytest.fixture(autouse=True, params=[0, 2], ids=["alone", "two helpers"])
+def helpers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Everything is computed by one thread, and by three."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    native.use_more_threads(request.param)
+    if request.param:
+        monkeypatch.setattr(native, "LEAST_PARALLEL", 1)
     yield
+    native.use_more_threads(0)
     torch.set_num_threads(before)
 
 
@@ -200,6 +207,44 @@ def test_threads_change_nothing() -> None:
     assert torch.equal(results[0], results[1]) and torch.equal(results[0], results[2])
 
 
+def multiply(x: Tensor, weight: Tensor) -> Tensor:
+    return native.linear(x, native.pack(weight), None)
+
+
+@needs_compiler
+@ALONE
+def test_several_threads_compute_at_once() -> None:
+    x, weight = torch.randn(64, 512), torch.randn(1024, 512)
+    native.use_more_threads(0)
+    alone = multiply(x, weight)
+    native.use_more_threads(2)
+    with ThreadPoolExecutor(4) as pool:
+        for result in pool.map(lambda _: multiply(x, weight), range(200)):
+            assert torch.equal(result, alone)
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here")
+@ALONE
+def test_a_forked_child_has_helpers_of_its_own() -> None:
+    code = """if 1:
+        import os, signal, torch
+        from mini_vllm.kernels import native
+        torch.set_num_threads(1)  # what PyTorch shares out by itself does not outlive a fork
+        native.use_more_threads(2)
+        x, packed = torch.randn(64, 512), native.pack(torch.randn(1024, 512))
+        before = native.linear(x, packed, None)
+        child = os.fork()
+        signal.alarm(60)
+        assert torch.equal(native.linear(x, packed, None), before)
+        if not child:
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
 @needs_compiler
 def test_a_broken_request_harms_nobody() -> None:
     """NaN in one request's pages is NaN in its output, and nowhere else."""
@@ -249,6 +294,7 @@ def test_heads_of_another_size_go_the_other_way() -> None:
 ASK = "from mini_vllm.kernels import native; print(native.library())"
 
 
+@ALONE
 @pytest.mark.parametrize(
     "changes",
     [{"MINI_VLLM_NATIVE": "0"}, {"CXX": "/no/such/compiler"}, {"CXX": "false"}],
@@ -266,6 +312,7 @@ def test_without_the_library_all_goes_on(changes: dict[str, str], tmp_path: Path
 
 
 @needs_compiler
+@ALONE
 def test_it_is_built_once(tmp_path: Path) -> None:
     compiler = os.environ.get("CXX") or "g++"
     first = native.build(compiler, tmp_path)
@@ -283,6 +330,7 @@ WIDE_TESTS = (
 
 
 @needs_compiler
+@ALONE
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [4, 8, 16])
 def test_registers_of_other_processors(width: int, tmp_path: Path) -> None:

@@ -9,8 +9,9 @@ import pytest
 
 from mini_vllm.config import CacheConfig, SchedulerConfig
 from mini_vllm.core.extension import SchedulerExtension
-from mini_vllm.core.interface import PauseState
+from mini_vllm.core.interface import NoProgressError, PauseState
 from mini_vllm.core.scheduler import Scheduler
+from mini_vllm.core.step_plan import StepPlan
 from mini_vllm.policies import POLICIES
 from mini_vllm.policies.prefill_first import MinivLLM, NanoVLLM
 from mini_vllm.policies.static import Static
@@ -302,3 +303,16 @@ def test_the_same_work_takes_fewer_steps_from_policy_to_policy() -> None:
             add(scheduler, make_request(f"r{number}", length, max_tokens=limit))
         steps[name] = drain(scheduler)
     assert steps["static"] > steps["minivllm"] >= steps["nano-vllm"] > steps["vllm-v1"]
+
+
+def test_whoever_fits_and_is_not_admitted_is_named() -> None:
+    """The budget is not to blame, and nobody is told to raise it."""
+
+    class Idle(MinivLLM):
+        def _admit_prompts(self, step: StepPlan) -> None:
+            """Nobody."""
+
+    scheduler = make(Idle, budget=8)
+    add(scheduler, make_request("a", 8))
+    with pytest.raises(NoProgressError, match=r"'a'.* is not admitted, though .*tokens, 8; see"):
+        scheduler.schedule()

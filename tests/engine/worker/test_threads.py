@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from mini_vllm.kernels import native
 from mini_vllm.worker import threads
 from mini_vllm.worker.threads import StepThreads
 
@@ -21,14 +22,17 @@ def four_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(threads, "_at_start", 4)
     monkeypatch.setattr(threads, "_set_here", None)
     yield
+    native.use_more_threads(0)
     torch.set_num_threads(before)
 
 
 def counts(chosen: StepThreads, *steps: int, num_requests: int = 1) -> list[int]:
+    """PyTorch's threads; the kernels of our own have as many, or what it leaves, too."""
     found = []
     for num_tokens in steps:
         chosen.prepare(num_tokens, num_requests)
         found.append(torch.get_num_threads())
+        assert native.threads() == (4 if found[-1] == 3 and not chosen.wanted else found[-1])
     return found
 
 

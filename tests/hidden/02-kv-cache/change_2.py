@@ -33,6 +33,6 @@ def test_change_2_the_order(seed: int) -> None:
 def test_change_2_a_refusal_changes_nothing() -> None:
     pool = BlockPool(4)
     before = [block.block_id for block in pool.free_block_queue]
-    with pytest.raises(ValueError, match="4 blocks are wanted"):
+    with pytest.raises(ValueError):
         pool.get_new_blocks(4)
     assert [block.block_id for block in pool.free_block_queue] == before

@@ -65,17 +65,20 @@ def test_a_plot_whose_values_are_not_made_yet_is_one_line_and_no_picture() -> No
         "    logging.getLogger('engine').exception('%s failed', 'a pass')"
     )
     first = next(cell for cell in node.cells if cell.cell_type == "code")
-    node.cells = [first, *map(nbformat.v4.new_code_cell, (plot, elsewhere, logged))]
+    imported = "load_model"
+    sources = (plot, elsewhere, logged, imported)
+    node.cells = [first, *map(nbformat.v4.new_code_cell, sources)]
     client = NotebookClient(
         node, timeout=300, kernel_name="python3", allow_errors=True,
         resources={"metadata": {"path": str(phase.folder)}},
     )  # fmt: skip
     client.execute()
-    (shown,), (other,), (log,) = (cell.outputs for cell in node.cells[1:])
+    (shown,), (other,), (log,), (used,) = (cell.outputs for cell in node.cells[1:])
     assert shown.output_type == "error" and len(shown.traceback) == 1
     assert shown.traceback[0].startswith(f"○ `{made}` is made by a cell above")
     assert len(other.traceback) > 1, "a module's own mistake is shown in full"
     assert log.text == "a pass failed: TODO N01.1: a hook\n", "the engine's log is no traceback"
+    assert used.traceback[0].startswith(f"○ `{imported}` is made by a cell above")
 
 
 def test_what_an_unfinished_cell_left_out_is_one_line_in_the_given_cells_below_it() -> None:

@@ -107,6 +107,17 @@ def test_the_hint_speaks_of_the_function_that_the_next_step_names(toy: Course) -
     assert function_at(phase, exercise) == "Fifo.drain"
 
 
+def test_what_fails_comes_before_what_is_open(toy: Course) -> None:
+    """Whoever writes the second task first is led to its fault, and not back to the first."""
+    solve(toy, "Fifo.head", "Fifo.drain")
+    rewrite(toy, "Fifo.head", "return self.items[-1]")
+    says(screen(toy)[0], "○ 00.1", "✗ 00.2", "next: edit labs/00-toy/fifo.py:", "(Fifo.head)")
+    assert current_task(task_of(toy)[0], "").id == "00.2"
+    rewrite(toy, "Fifo.head", "return self.items[0] if self.items else None")
+    says(screen(toy)[0], "next: edit labs/00-toy/fifo.py:8 (clamp)")
+    assert current_task(task_of(toy)[0], "").id == "00.1"
+
+
 USES_BOTH = """
 def test_00_1_and_drain():
     \"\"\"What is clamped is drained.\"\"\"

@@ -51,6 +51,7 @@ def test_02_1_the_salt_marks_the_first_block_and_the_adapter_every_block(kv: Any
     at = "lora_name='acme', tokens 4-7 against tokens 0-3"
     expect(extra_hash_keys(adapted, 4, 8), extra_hash_keys(adapted, 0, 4), at=at)
     both = kv.hashes(4, cache_salt="acme"), kv.hashes(4, lora_name="acme")
+    expect([len(hashes) for hashes in both], [1, 1], at="hashes of 4 tokens, 4 to a block")
     assert both[0] != both[1], "a salt and an adapter of the same name lead to the same hash"
 
 
@@ -96,6 +97,7 @@ def test_02_1_the_hasher_goes_on_where_it_stopped(kv: Any) -> None:
     ana.all_token_ids.extend(kv.CHAT[4:13])
     second = hash_block(first[0], kv.CHAT[4:8])
     third = hash_block(second, kv.CHAT[8:12])
-    at = "9 more tokens, one hash held: blocks 4-7 and 8-11"
-    expect(hasher(ana), [second, third], at=at)
+    names = {first[0]: "of 0-3", second: "of 4-7", third: "of 8-11"}
+    at = "9 more tokens, one hash held: the hashes of tokens 4-7 and 8-11"
+    expect([names.get(found, found) for found in hasher(ana)], ["of 4-7", "of 8-11"], at=at)
     expect(ana.block_hashes, first, at="request.block_hashes: the hasher returns, its caller fills")

@@ -31,7 +31,10 @@ def test_02_2_blocks_queue_up_in_order(kv: Any) -> None:
 def test_02_2_popleft_takes_the_least_recently_used(kv: Any) -> None:
     """The block that has been free longest is given away first."""
     queue, blocks = kv.queue(3)
-    expect(queue.popleft().block_id, 0, at="free: 0 1 2")
+    first = queue.popleft()
+    expect(first.block_id, 0, at="free: 0 1 2")
+    links = (first.prev_free, first.next_free)
+    expect(links, (None, None), at="prev_free and next_free of block 0 after it has left")
     queue.append(blocks[0])
     order = [queue.popleft().block_id for _ in range(3)]
     expect(order, [1, 2, 0], at="block 0 was given back and stands last")

@@ -76,6 +76,16 @@ def test_03_6_who_waits_for_something_else_is_set_aside(chat: Any) -> None:
     expect(chat.names(scheduler.skipped_waiting), ["ana"], at=f"{at}: who was skipped?")
 
 
+def test_03_6_two_who_are_skipped_keep_their_order(chat: Any) -> None:
+    """FCFS: two are skipped in one step; whoever came first is asked first in the next."""
+    scheduler = chat.scheduler()
+    queue_up(scheduler, *(chat.request(n, 2) for n in ("ana", "ben", "cleo")), blocked="ana ben")
+    step = chat.step(scheduler)
+    scheduler._schedule_waiting(step)
+    at = "ana and ben wait for remote KV, cleo is ready: the skipped line"
+    expect(chat.names(scheduler.skipped_waiting), ["ana", "ben"], at=at)
+
+
 def test_03_6_those_skipped_now_stand_before_older_ones(chat: Any) -> None:
     """FCFS: a request skipped in this step is asked before those that this step never reached."""
     scheduler = chat.scheduler(rows=1, extensions=[Ready("ben")])

@@ -76,8 +76,10 @@ def names(batch: InputBatch) -> list[str]:
 
 
 def show(batch: InputBatch, name: str) -> dict[str, Any]:
-    """A request's row in plain values."""
-    row = batch.req_id_to_row[name]
+    """A request's row in plain values, or that it has none."""
+    row = batch.req_id_to_row.get(name)
+    if row is None:
+        return dict.fromkeys(("tokens", "computed", "blocks"), "no row")
     return {
         "tokens": batch.token_ids[row, : batch.num_tokens[row]].tolist(),
         "computed": int(batch.num_computed_tokens[row]),

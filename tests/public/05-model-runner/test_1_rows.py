@@ -69,9 +69,10 @@ def test_05_1_who_comes_back_brings_his_output(rows: Any) -> None:
     """A resumed request has prompt and output; both are computed again."""
     batch = rows.batch()
     state = rows.state("ana", [5, 8], [70, 71])
-    batch.add_request(state, [3], 0)
+    row = batch.add_request(state, [3], 0)
     at = "ana was preempted after 2 tokens of output and comes back"
-    expect(rows.show(batch, "ana")["tokens"], [5, 8, 70, 71], at=at)
+    expect(batch.token_ids[row, :5].tolist(), [5, 8, 70, 71, 0], at=f"{at}: token_ids of her row")
+    expect(int(batch.num_tokens[row]), 4, at=f"{at}: num_tokens of her row")
     expect(state.prompt_token_ids, [5, 8], at=f"{at}: her prompt afterwards")
     expect(state.output_token_ids, [70, 71], at=f"{at}: her output afterwards")
 

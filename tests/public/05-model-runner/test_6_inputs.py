@@ -94,7 +94,8 @@ def test_05_6_the_block_table_follows_the_order(step: Any) -> None:
     right = [[7, 3, 9], [5, 0, 0], [6, 2, 0]]
     expect(metadata.block_table.tolist(), right, at=f"{AT}: block_table of ana, cleo, ben")
     narrow = morning(step)._prepare_inputs(step.plan({"cleo": 3})).metadata
-    expect(narrow.block_table.tolist(), [[5]], at="only cleo is scheduled, with one block")
+    at = "only cleo is scheduled, with one block: block_table"
+    expect(narrow.block_table.tolist(), [[5]], at=at)
 
 
 def test_05_6_keys_go_to_their_own_blocks(step: Any) -> None:

@@ -25,9 +25,9 @@ def refusal(call: Any, *arguments: Any, **options: Any) -> str:
 
 def expect_words(message: str, words: list[str], at: str) -> None:
     """Where a word is a number, the message must hold it as one: 11 is not in 110."""
-    found = re.findall(r"\d+", message)
-    missing = [word for word in words if word not in (found if word.isdigit() else message)]
-    expect(missing, [], at=f"{at}: what the message lacks", message=message)
+    numbers = re.findall(r"\d+", message)
+    held = [word for word in words if word in (numbers if word.isdigit() else message)]
+    expect(held, words, at=f"{at}: what the message says of it", message=message)
 
 
 # ------------------------------------------------------------------ names

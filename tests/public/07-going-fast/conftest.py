@@ -26,14 +26,17 @@ Step = tuple[Tensor, Tensor, AttentionMetadata]
 
 
 class Toy:
-    """A model of one number per token. `cache[slot]` is the id stored there."""
+    """A model of one number per token. `cache[slot]` is the id stored there, `positions` what the
+    last pass was given."""
 
     def __init__(self) -> None:
         self.cache = torch.zeros(8 * BLOCK_SIZE)
         self.calls: list[int] = []
+        self.positions: list[int] = []
 
     def __call__(self, input_ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> Tensor:
         self.calls.append(len(input_ids))
+        self.positions = positions.tolist()
         stored = metadata.slot_mapping >= 0
         self.cache[metadata.slot_mapping[stored]] = input_ids[stored].float()
         place = torch.arange(metadata.block_table.shape[1] * BLOCK_SIZE)

@@ -26,6 +26,14 @@ def test_07_3_each_graph_reads_the_static_inputs(graphs: Any, step: Any) -> None
     expect(output.tolist(), [[5.0], [6.0]], at="graph of bucket 2, after filling 5 and 6")
 
 
+def test_07_3_a_replay_runs_at_the_steps_positions(graphs: Any, step: Any) -> None:
+    """Positions are an input like the ids: the recording must read the static tensor."""
+    mine = graphs()
+    mine.replay(*step([5, 6], [4, 2], [[1], [2]]))
+    at = "two requests whose new tokens have the positions 3 and 1: what the model was given"
+    expect(mine.forward.positions, [3, 1], at=at)
+
+
 def test_07_3_replay_answers_as_the_model_does(graphs: Any, step: Any, toy: Any) -> None:
     """Three steps of 3, 2 and 4 requests: each sum is that of the request's own tokens."""
     mine, direct = graphs(), toy()

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from labkit.testing import expect
-from mini_vllm.request import RequestStatus
+from mini_vllm.request import Request, RequestStatus
 
 
-def swapped(scheduler: Any) -> list[list[str]]:
-    """The swapped queue by names."""
-    return [[request.request_id for request in group] for group in scheduler.swapped]
+def swapped(scheduler: Any) -> list[list[str] | str]:
+    """The swapped queue by names; of an entry that is no group, the one name."""
+    return [
+        entry.request_id if isinstance(entry, Request) else [r.request_id for r in entry]
+        for entry in scheduler.swapped
+    ]
 
 
 def victim(desk: Any, scheduler: Any, name: str, prompt: int = 6, computed: int = 6) -> Any:

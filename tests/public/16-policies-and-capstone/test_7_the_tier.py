@@ -37,9 +37,18 @@ def test_16_7_the_book_has_an_end() -> None:
     expect(dict(tracker.uses), {3: 1, 2: 1}, at="now 1 was unused for longest, and is gone")
 
 
+def test_16_7_a_key_is_forgotten_before_the_next_ones_turn() -> None:
+    """Also within one prompt: the book is never longer than its capacity."""
+    tracker = SecondUse(capacity=2)
+    tracker.worth_keeping([7])
+    at = "room for two keys; blocks 7, then 8 9 7: 9 pushes 7 out, and then 7 begins anew"
+    expect(tracker.worth_keeping([8, 9, 7]), [], at=f"{at}: worth keeping")
+    expect(dict(tracker.uses), {9: 1, 7: 1}, at=f"{at}: uses by key, the oldest first")
+
+
 def test_16_7_carry_or_compute() -> None:
     """All that the tier has beyond the cache, or nothing."""
-    for cached, stored, expected in [(0, 9, 0), (0, 11, 11), (32, 64, 32), (48, 48, 0)]:
+    for cached, stored, expected in [(0, 4, 0), (0, 9, 0), (0, 11, 11), (32, 64, 32), (48, 48, 0)]:
         by_hand = stored - cached
         at = f"{cached} tokens in the cache, {stored} in the tier: 10 + {by_hand} seconds to carry"
         at += f", {2 * by_hand} to compute"

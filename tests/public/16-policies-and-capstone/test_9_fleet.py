@@ -20,12 +20,13 @@ def test_16_9_every_answer_is_a_machine() -> None:
         for prefill in ([], [busy], [busy, quiet]):
             for decode in ([busy], [quiet, busy]):
                 found = Placement(*policy.place(Job(length, 0.5, 0.03), prefill, decode))
-                at = f"{length} tokens, {len(prefill)} prefill and {len(decode)} decode machines"
-                first = found.prefill is None or found.prefill in range(len(prefill))
-                state = {"yours": found}
-                expect(first, True, at=f"{at}: is the first of yours among them?", **state)
-                ok = found.decode in range(len(decode))
-                expect(ok, True, at=f"{at}: is the second of yours among them?", **state)
+                at = f"a prompt of {length}, {len(prefill)} prefill, {len(decode)} decode machines"
+                first: list[int | None] = [None, *range(len(prefill))]
+                at_first = f"{at}: is its prefill one of {first}?"
+                expect(found.prefill in first, True, at=at_first, placed=found)
+                second = [*range(len(decode))]
+                at_second = f"{at}: is its decode one of {second}?"
+                expect(found.decode in second, True, at=at_second, placed=found)
 
 
 def test_16_9_everybody_is_served() -> None:

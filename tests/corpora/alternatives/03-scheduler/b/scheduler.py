@@ -129,7 +129,7 @@ class Scheduler:
                 return RequestStatus.FINISHED_STOPPED
         limit = request.sampling_params.max_tokens
         limit = float("inf") if limit is None else limit
-        capped = count >= limit or request.num_tokens >= self.max_model_len
+        capped = count == limit or request.num_tokens == self.max_model_len  # none goes on after it
         return RequestStatus.FINISHED_LENGTH_CAPPED if capped else None
 
     def _append_until_stop(self, request, token_ids):
