@@ -356,6 +356,13 @@ def explain(test: Test, phase: Phase) -> list[str]:
         found.append(f"Out of memory at {phase.memory_mb} MB: does a list grow in a loop? {where}")
     elif error == "OSError" and "File too large" in detail.get("message", ""):
         found.append(f"It printed without an end, so it was stopped. {where}")
+    if note := detail.get("note"):
+        found.append(f"{note[0].upper()}{note[1:]}.")
+    if caught := detail.get("caught"):
+        found.append(
+            f"{caught['error']} was raised in your file, and caught by what calls it:"
+            f" {shorten(caught['message'], 200)}"
+        )
     if detail.get("meant"):
         found.append(f"Did you mean `{detail['meant']}`?")
     found += _not_awaited(test, phase)

@@ -25,6 +25,7 @@ import pytest
 from labkit.inside import alarm
 from labkit.inside.alarm import EndlessLoop, message_of, shorten
 from labkit.inside.basic import is_busy
+from labkit.judge.caught import watching
 from labkit.judge.meant import meant
 from labkit.judge.return_types import wrong_return
 from labkit.judge.told import KEPT, REPORT, SECONDS, WATCH
@@ -99,7 +100,7 @@ class Reporter:
                 raise RuntimeError("a test was to end here, or all of them") from None
             elif self._worth_a_second_run(item, error):
                 alarm.arm(min(self.seconds, LOOK_SECONDS))
-                self.extra[item.nodeid]["returned"] = wrong_return(item, self.watched)
+                self._look_again(item)
             raise
         finally:
             alarm.arm(0)
@@ -122,6 +123,16 @@ class Reporter:
             return False
         self.looked_at.add(task)
         return True
+
+    def _look_again(self, item: pytest.Item) -> None:
+        """Run it a second time: what was returned that should not be, and what was raised in the
+        learner's files where the traceback does not lead there."""
+        record = self.extra[item.nodeid]
+        with watching(self.watched) as raised:
+            record["returned"] = wrong_return(item, self.watched)
+        if raised and not any(file in self.watched for file, *_ in record["frames"]):
+            record["caught"] = raised[0]
+            record["frames"] += raised[0]["frames"]
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call" and report.passed:
@@ -216,6 +227,7 @@ def _describe(error: BaseException, frames: list[tuple[str, int, str]]) -> dict[
             "at": error.at,
             "yours": shorten(_visible(error.yours), 400),
             "expected": shorten(_visible(error.expected), 400),
+            "note": error.note,
             "types": [type(error.yours).__name__, type(error.expected).__name__],
             "state": {name: shorten(_visible(value), 200) for name, value in error.state.items()},
         }

@@ -17,6 +17,7 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <type_traits>
 #include <utility>
@@ -94,7 +95,10 @@ class Helpers {
             for (i64 part = 0; part < parts; ++part) run(loop, part);
             return;
         }
-        for (; started < most; ++started) std::thread(&Helpers::help, this, started).detach();
+        try {
+            for (; started < most; ++started) std::thread(&Helpers::help, this, started).detach();
+        } catch (const std::system_error&) {  // no more threads are allowed: those that are there will do
+        }
         this->loop = loop;
         this->run = run;
         done = 0;

@@ -246,6 +246,26 @@ def test_a_forked_child_has_helpers_of_its_own() -> None:
 
 
 @needs_compiler
+@ALONE
+@pytest.mark.skipif(sys.platform != "linux", reason="limits threads in Linux's way")
+def test_where_no_thread_may_be_started_one_computes_alone() -> None:
+    code = """if 1:
+        import os, resource, torch
+        from mini_vllm.kernels import native
+        torch.set_num_threads(1)
+        x, packed = torch.randn(64, 512), native.pack(torch.randn(1024, 512))
+        alone = native.linear(x, packed, None)
+        native.use_more_threads(2)
+        if os.getuid() == 0:  # whom the limit on processes does not bind
+            os.setuid(65534)
+        resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+        assert torch.equal(native.linear(x, packed, None), alone)
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+
+
+@needs_compiler
 def test_a_broken_request_harms_nobody() -> None:
     """NaN in one request's pages is NaN in its output, and nowhere else."""
     metadata, kv_cache = scene([(1, 20), (1, 20)], 4, 2, 16, torch.float32)

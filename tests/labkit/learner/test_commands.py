@@ -649,6 +649,28 @@ def test_reset_of_one_task_keeps_the_others_and_a_backup(toy: Course) -> None:
     assert [c.path for c in sync.check(toy, strict=True) if "solutions" not in c.path] == []
 
 
+def test_an_exception_that_somebody_caught_is_shown_with_its_line(toy: Course) -> None:
+    """As an engine that answers with what a request met: the test sees no traceback."""
+    catching = (
+        "\n\ndef test_00_1_what_is_answered():\n"
+        '    """An answer comes."""\n'
+        "    try:\n        answer = clamp(3, 4, 5)\n"
+        "    except Exception as error:\n        answer = type(error).__name__\n"
+        '    expect(answer, 3, at="3 wanted")\n'
+    )
+    tests = toy.root / "tests/public/00-toy/test_toy.py"
+    text = tests.read_text(encoding="utf-8")
+    begin = text.index("def test_00_1_budget_bounds")
+    tests.write_text(text[:begin] + catching.lstrip() + "\n\n" + text[begin:], encoding="utf-8")
+    solve(toy)
+    rewrite(toy, "clamp", "return wanted.nothing")
+    shown, _ = screen(toy)
+    says(shown, "yours    AttributeError", "expected 3")
+    says(shown, "AttributeError was raised in your file, and caught by what calls it:")
+    says(shown, "in clamp, labs/00-toy/fifo.py:10: return wanted.nothing")
+    says(shown, "next: edit labs/00-toy/fifo.py:10 (clamp)")
+
+
 def test_progress_counts_points_and_shows_planned_phases(
     toy: Course, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -37,10 +37,11 @@ def test_09_7_every_head_of_every_token_for_itself(lab: Any) -> None:
 def test_09_7_what_was_stored_comes_back(lab: Any) -> None:
     """Within half a step for int8, a sixteenth for fp8."""
     x = lab.random(5, 2, 8)
-    for form, limit in ((INT8, 0.5 / 127), (FP8, 1 / 16)):
+    for name, form, limit in (("int8", INT8, 0.5 / 127), ("fp8", FP8, 1 / 16)):
         back = dequantize_kv(quantize_kv(x, form, 0.5), form, torch.float32, 0.5)
         worst = float(((back - x).abs() / x.abs().amax(-1, keepdim=True)).max())
-        expect(worst <= limit * 1.001, True, at=f"{form}", worst=worst)
+        at = f"{name}: the largest error, beside the largest number of its head"
+        expect(worst <= limit * 1.001, True, at=at, worst=worst)
 
 
 def test_09_7_one_scale_for_a_layer(lab: Any) -> None:

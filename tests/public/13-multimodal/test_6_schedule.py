@@ -61,6 +61,13 @@ def test_13_6_without_budget_the_range_ends_before_the_image(lab: Any) -> None:
     expect(ask(lab.encoder(), ana(lab), 0, 30, 9), ([0], 10, 5), at="9 rows left to encode")
 
 
+def test_13_6_behind_an_image_that_must_wait_nothing_is_encoded(lab: Any) -> None:
+    """The dog does not fit, so the range ends before it. The owl behind it would fit, and waits."""
+    two = lab.request("ana", lab.image(2, "dog"), lab.image(10, "owl"))
+    expect(ask(lab.encoder(), two, 0, 30, 5), ([], 2, 5), at="5 rows left to encode")
+    expect(ask(lab.encoder(size=5), two, 0, 30), ([], 2, 20), at="a cache of 5 rows")
+
+
 def test_13_6_without_room_the_range_ends_before_the_image(lab: Any) -> None:
     """What this call has chosen needs room, too."""
     expect(ask(lab.encoder(size=9), ana(lab), 0, 30), ([0], 10, 16), at="a cache of 9 rows")

@@ -39,6 +39,7 @@ def test_14_11_along_a_line(counts: list[float], quantile: float, expected: floa
         percentile_from_buckets(BOUNDS, counts, quantile),
         expected,
         at=f"quantile {quantile}",
+        bounds=BOUNDS,
         counts=counts,
     )
 
