@@ -1210,6 +1210,20 @@ def test_03_8_bug_vllm_18485_aborts_in_every_state(subject: Any, reference: Any)
     same(subject, reference, p)
 
 
+@pytest.mark.parametrize("lookahead", [1, 4, 9])
+def test_03_5_no_slots_for_drafts_yet(subject: Any, lookahead: int) -> None:
+    """Nothing is guessed in the step that admits a request, new or resumed: slots for its 4 tokens
+    are enough."""
+    p = Program()
+    s = scheduler(p, num_lookahead_tokens=lookahead)
+    a = request(p, "a", 4)
+    s.add_request(a)
+    p.see(s.schedule().new_block_ids)
+    s._preempt(a)
+    p.see(s.schedule().new_block_ids)
+    assert subject.run(p) == [{"a": [1]}, {"a": [2]}]
+
+
 # ------------------------------------------------------------------ 03.5 what is written down
 @many
 @given(

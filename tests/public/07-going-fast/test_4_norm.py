@@ -106,3 +106,11 @@ def test_07_4_the_sum_is_rounded_before_it_is_normalised(close: Any) -> None:
     close(residual, torch.tensor([[2048.0, 768.0]]), at="the residual in float16")
     at = "norm of 2048 + 1 and 768 + 0; with 2049 instead of 2048 the second is 0.49633789"
     close(yours, torch.tensor([[1.32421875, 0.49658203]]), at=at)
+
+
+def test_07_4_the_row_is_rounded_before_the_weight_multiplies_it(close: Any) -> None:
+    """As Hugging Face does: 12 and 8 become 1.1767578125 and 0.78466796875 in float16."""
+    x = torch.tensor([[12.0, 8.0]], dtype=torch.float16)
+    yours = run(x, torch.tensor([6.0, 10.0], dtype=torch.float16))
+    at = "norm of 12 and 8, weights 6 and 10; rounded only once they are 7.05859375 and 7.84375"
+    close(yours, torch.tensor([[7.0625, 7.84765625]]), at=at)
