@@ -147,6 +147,21 @@ def test_13_6_whole_or_not_in_this_step(
 
 
 @few
+@given(rows=st.integers(2, 9), behind=st.integers(1, 5), by_budget=st.booleans())
+def test_13_6_nothing_behind_a_picture_that_waits(
+    subject: Any, rows: int, behind: int, by_budget: bool
+) -> None:
+    """There is no budget for the first, or no room; the one behind it is small, and waits, too."""
+    p, small = Program(), min(behind, rows - 1)
+    one = request(p, [image(p, "dog", 2, rows), image(p, "owl", 12, small)], 20)
+    budget, room = (rows - 1, 50) if by_budget else (50, rows - 1)
+    made = inputs(p, room)._try_schedule_encoder_inputs(one, 0, 20, budget)
+    for part in range(3):
+        p.see(made[part])
+    assert subject.run(p) == [[], 2, budget]
+
+
+@few
 @given(number=st.integers(5, 30))
 def test_13_6_as_many_as_are_needed(subject: Any, number: int) -> None:
     """Budget and cache have room for all: all are encoded in one step."""
