@@ -38,11 +38,10 @@ def compare(phase: Phase, module: str, folder: Path) -> dict[str, Any]:
     except SyntaxError as error:  # of its encoding: our own words
         return {"broken": error.msg, "same": []}
     try:
-        with readable.within_reason():
-            theirs = source.functions(text, name)
-            if not source.parse(text, name).body:
-                return {"broken": "it is empty: hand in the file that you have written", "same": []}
-            compile(text, name, "exec", dont_inherit=True)  # finds what is wrong with a right tree
+        theirs = source.functions(text, name)
+        if not source.parse(text, name).body:
+            return {"broken": "it is empty: hand in the file that you have written", "same": []}
+        compile(text, name, "exec", dont_inherit=True)  # finds what is wrong with a right tree
     except source.UnresolvedMerge as error:
         return {"broken": f"{error.msg}; keep one side and delete the marks", "same": []}
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -103,4 +102,7 @@ def tree(function: source.Function) -> list[Any]:
 
 if __name__ == "__main__":
     root, slug, given, name = sys.argv[1:]
-    print(json.dumps(compare(Course(Path(root)).phase(slug), name, Path(given))))
+    phase = Course(Path(root)).phase(slug)
+    with readable.within_reason():
+        found = compare(phase, name, Path(given))
+    print(json.dumps(found))

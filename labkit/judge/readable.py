@@ -35,9 +35,11 @@ def within_reason() -> Iterator[None]:
     `MOST_MB`. A signal does it, since Python's compiler listens to nothing else."""
     if hasattr(signal, "setitimer"):  # on Windows the limit of the whole child has to do
         signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
-    yield
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_PROF, 0)
+    try:
+        yield
+    finally:
+        if hasattr(signal, "setitimer"):
+            signal.setitimer(signal.ITIMER_PROF, 0)
     if _peak_mb() > MOST_MB:
         sys.exit(1)
 
