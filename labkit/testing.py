@@ -37,7 +37,7 @@ def numpy_in(yours: Any, expected: Any, where: str = "it") -> str:
     is_number = kind.__module__ == "numpy" and getattr(yours, "ndim", None) == 0
     if is_number and not hasattr(expected, "dtype"):
         plain = type(expected).__name__
-        return f"{where} is a numpy.{kind.__name__}, not {_a(plain)}; `{plain}(...)` makes it one"
+        return f"{where} is a numpy.{kind.__name__}, not {one(plain)}; `{plain}(...)` makes it one"
     pairs: list[tuple[str, Any, Any]] = []
     if isinstance(yours, list | tuple) and isinstance(expected, list | tuple):
         pairs = [(f"item {n}", *both) for n, both in enumerate(zip(yours, expected, strict=False))]
@@ -49,7 +49,8 @@ def numpy_in(yours: Any, expected: Any, where: str = "it") -> str:
     return next(filter(None, (numpy_in(a, b, f"{its} {name}") for name, a, b in pairs)), "")
 
 
-def _a(kind: str) -> str:
+def one(kind: str) -> str:
+    """ "int" -> "an int"."""
     return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
 
 

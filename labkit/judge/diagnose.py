@@ -25,6 +25,7 @@ from labkit.judge.nearby import (
 )
 from labkit.judge.public import Test
 from labkit.judge.suspects import place_of, slips_met, source_line
+from labkit.testing import one
 
 
 @dataclass(frozen=True)
@@ -314,11 +315,6 @@ def _compares(question: ast.expr) -> bool:
     return False
 
 
-def _one(kind: str) -> str:
-    """ "int" -> "an int"."""
-    return f"{'an' if kind[0].lower() in 'aeiou' else 'a'} {kind}"
-
-
 def _not_awaited(test: Test, phase: Phase) -> list[str]:
     """Calls in the learner's files that only made a coroutine, which nothing has run."""
     labs = f"{phase.labs}{os.sep}"
@@ -380,7 +376,7 @@ def explain(test: Test, phase: Phase) -> list[str]:
             " Is a `return` missing on some path?"
         )
     elif returned:
-        what = f"{returned['function']} {returned['verb']} {_one(returned['type'])}"
+        what = f"{returned['function']} {returned['verb']} {one(returned['type'])}"
         inside, promised = returned.get("inside"), returned["promised"]
         found.append(
             f"{what}, but {inside}: promised is {promised}."

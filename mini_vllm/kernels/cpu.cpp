@@ -82,8 +82,8 @@ inline float exp_of(float x) {  // e^x with about 7 digits: 2^n * 2^f, f in [-1/
 // ---------------------------------------------------------------- loops that are shared
 // The parts of a loop are taken by whoever is free: its caller, and helpers that sleep in between. The
 // caller waits only for parts that a helper has begun. A team of OpenMP's waits for all of its members at
-// the end of every loop: where another program has one of the cores, it waits hundreds of times a step.
-// Here a helper without a core takes nothing, and the caller does the work.
+// the end of every loop, some ten times a layer, also where another program has one of the cores. Here a
+// helper without a core takes nothing, and the caller does the work.
 class Helpers {
   public:
     using Part = void (*)(const void* loop, i64 part);
@@ -91,7 +91,7 @@ class Helpers {
     // Calls run(loop, 0) .. run(loop, parts - 1), each once, on this thread and `most` helpers at most.
     // One loop at a time has helpers; those of other threads meanwhile run alone.
     void share(const void* loop, Part run, i64 parts, int most) {
-        if (most < 1 || parts < 2 || is_shared.exchange(true)) {
+        if (is_shared.exchange(true)) {
             for (i64 part = 0; part < parts; ++part) run(loop, part);
             return;
         }

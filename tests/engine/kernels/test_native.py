@@ -237,8 +237,9 @@ def test_a_forked_child_has_helpers_of_its_own() -> None:
         child = os.fork()
         signal.alarm(60)
         assert torch.equal(native.linear(x, packed, None), before)
-        if not child:
-            os._exit(0)
+        if not child:  # the parent's helpers are not here
+            tasks = "/proc/self/task"
+            os._exit(os.path.isdir(tasks) and len(os.listdir(tasks)) != 3)
         assert os.waitpid(child, 0)[1] == 0
     """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
