@@ -68,7 +68,7 @@ class Reporter:
         items[:] = [item for item in items if not item.name.startswith(prefixes or "/")]
         for item in items:
             doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""
-            title = doc.strip().partition("\n")[0] or item.name
+            title = " ".join(doc.strip().partition("\n\n")[0].split()) or item.name
             self.write({"event": "collected", "id": item.nodeid, "name": item.name, "title": title})
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
