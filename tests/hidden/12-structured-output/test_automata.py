@@ -621,7 +621,7 @@ def as_regex(node: ast.expr) -> str:
     kind = node.func.id
     if kind == "Chars":
         ranges = ast.literal_eval(values["ranges"])
-        body = "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in ranges)
+        body = "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in ranges if a <= b)
         return f"[{body}]" if body else "(?!)"
     if kind == "Repeat":
         low, high = ast.literal_eval(values["low"]), ast.literal_eval(values["high"])
