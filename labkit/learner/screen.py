@@ -184,7 +184,8 @@ def show_failure(
         screen.pair("yours", detail["yours"] + kinds[0], "red", width=width)
         screen.pair("expected", detail["expected"] + kinds[1], "green", width=width)
     elif test.outcome != "hang":
-        own = place_of(test, phase) is not None  # an `assert` of the learner's, or a check's
+        innermost = [frame[0] for frame in detail.get("frames", [])][-1:]
+        own = any(file.startswith(str(phase.labs)) for file in innermost)
         for line in _short_message(detail, own):
             screen.line(line, indent=8)
         if wanted := diagnose.wanted_error(test, phase):

@@ -643,7 +643,7 @@ def read(text: str) -> re.Pattern[str]:
 @many
 @given(width=st.integers(0, 3), ends=st.tuples(st.integers(0, 999), st.integers(0, 999)))
 def test_12_9_random_limits(subject: Any, width: int, ends: tuple[int, int]) -> None:
-    """Every number of that many digits, tried one by one."""
+    """Every number of that many digits, tried one by one, and some of one digit less or more."""
     low, high = sorted(end % 10**width for end in ends)
     p = Program()
     texts = [str(n).zfill(width) if width else "" for n in (low, high)]
@@ -652,6 +652,9 @@ def test_12_9_random_limits(subject: Any, width: int, ends: tuple[int, int]) -> 
     for n in range(10**width):
         text = str(n).zfill(width) if width else ""
         assert (pattern.fullmatch(text) is not None) == (low <= n <= high), (texts, text)
+    for size in {abs(width - 1), width + 1} - {width}:
+        for digit in "0123456789" if size else [""]:
+            assert pattern.fullmatch(digit.ljust(size, "0")) is None, (texts, size)
 
 
 @many

@@ -33,10 +33,12 @@ def as_regex(pattern: Pattern) -> str:
 
 
 def numbers(low: str, high: str) -> list[str]:
-    """All digit strings of this length that the pattern matches."""
+    """All digit strings of this length, of one digit less or of one more that the pattern
+    matches."""
     regex = re.compile(as_regex(digits_between(low, high)))
-    size = len(low)
-    return [text for n in range(10**size) if regex.fullmatch(text := str(n).zfill(size))]
+    sizes = range(len(low) - 1, len(low) + 2)
+    texts = (str(n).zfill(size) if size else "" for size in sizes for n in range(10**size))
+    return [text for text in texts if regex.fullmatch(text)]
 
 
 def test_12_9_one_digit() -> None:
