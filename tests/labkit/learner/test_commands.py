@@ -306,7 +306,7 @@ def test_a_missing_error_is_said_in_words() -> None:
     assert _short_message(detail) == ["It should have raised ValueError, and nothing was raised."]
 
 
-REFUSES = """
+WANTS_AN_ERROR = """
 import pytest
 
 from toy.fifo import clamp
@@ -334,7 +334,7 @@ def test_another_error_than_the_one_that_is_wanted_is_named_beside_it(
     toy: Course, body: str, words: list[str]
 ) -> None:
     solve(toy)
-    (toy.root / "tests/public/00-toy/test_toy.py").write_text(REFUSES, encoding="utf-8")
+    (toy.root / "tests/public/00-toy/test_toy.py").write_text(WANTS_AN_ERROR, encoding="utf-8")
     rewrite(toy, "clamp", body)
     text = screen(toy)[0]
     says(text, "✗ Less than nothing is an error.", *words, "It should have raised ValueError.")
