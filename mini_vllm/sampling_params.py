@@ -524,7 +524,7 @@ class SamplingParams:
 
 @dataclass
 class BeamSearchParams:
-    """What :meth:`~mini_vllm.engine.llm.LLM.beam_search` looks for.
+    """What :meth:`~mini_vllm.engine.llm.LLM.beam_search` looks for, and a server's beam search.
 
     Attributes:
         beam_width: texts that are kept in each step, and returned.
@@ -533,7 +533,8 @@ class BeamSearchParams:
         length_penalty: power of the length that a text's log probability is divided by; above 0
             longer texts win, below 0 shorter ones.
         temperature: only 0: texts are ranked by the model's own probabilities.
-        include_stop_str_in_output: only False: the end token is one of ``tokens`` in any case.
+        include_stop_str_in_output: whether the end token is one of a served answer's tokens. It is
+            one of :attr:`BeamSearchSequence.tokens` in any case.
 
     Raises:
         ValueError: for a value out of range.
@@ -559,13 +560,9 @@ class BeamSearchParams:
         ):  # fmt: skip
             value = check_scalar(name, getattr(self, name), kind, False, legal, limit, fix)
             setattr(self, name, value)
-        if not isinstance(self.ignore_eos, bool):
-            raise ValueError(f"ignore_eos is {show(self.ignore_eos)}; it must be True or False")
-        if self.include_stop_str_in_output is not False:
-            raise ValueError(
-                f"include_stop_str_in_output is {show(self.include_stop_str_in_output)}; it must "
-                "be False: the end token is one of a beam's tokens in any case"
-            )
+        for name in ("ignore_eos", "include_stop_str_in_output"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} is {show(getattr(self, name))}; it must be True or False")
 
 
 def derive_seed(engine_seed: int, request_number: int) -> int:

@@ -140,15 +140,16 @@ class BlockStore:
         )
 
     def evict(self) -> int:
-        """Delete the oldest files until all together take at most ``max_bytes``.
+        """Delete the oldest blocks until all together take at most ``max_bytes``.
 
         ``self._scan()`` finds the files, in no particular order, each with its ``os.stat_result``;
         blocks end in ``.kv``, and the oldest are those with the smallest ``st_mtime_ns``.
-        Others may delete at the same time: a file that has vanished is as good as deleted. Files
-        whose writer has died before it could rename them are deleted, too.
+        Others may delete at the same time: a file that has vanished is as good as deleted. Other
+        files are unfinished, and not counted; those whose writer must have died, for they are older
+        than ``STALE_SECONDS``, are deleted, too.
 
         Returns:
-            Bytes that are left, which ``self.num_bytes`` is from now on.
+            Bytes of the blocks that are left, which ``self.num_bytes`` is from now on.
         """
         # TODO 15.11
         raise NotImplementedError(

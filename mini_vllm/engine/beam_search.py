@@ -73,7 +73,7 @@ class BeamSearch:
         lora_request: LoRARequest | None = None,
     ) -> None:
         self.prompt = {**prompt} if isinstance(prompt, Mapping) else {}
-        self.params = params
+        self.token_ids, self.params = token_ids, params
         self.eos_token_ids = eos_token_ids
         self.beams = [BeamSearchSequence(token_ids, lora_request=lora_request)]
         self.completed: list[BeamSearchSequence] = []
@@ -131,9 +131,6 @@ def run_searches(
 ) -> None:
     """Let all searches take their steps together.
 
-    Each beam proposes twice as many tokens as there are beams: were half of them ends of texts,
-    there would still be enough.
-
     Args:
         generate: :meth:`~mini_vllm.engine.llm.LLM.generate`.
         step_done: called after each step.
@@ -141,7 +138,7 @@ def run_searches(
     Raises:
         ValueError: if a beam cannot be served; with the reason.
     """
-    step = SamplingParams(temperature=0, max_tokens=1, logprobs=2 * params.beam_width)
+    step = step_params(params)
     for _ in range(params.max_tokens):
         pairs = [(search, beam) for search in searches for beam in search.beams]
         outputs = generate(
@@ -150,12 +147,43 @@ def run_searches(
             use_tqdm=False,
             lora_request=[beam.lora_request for _, beam in pairs],
         )
-        proposals = iter(
-            [_proposals(beam, output) for (_, beam), output in zip(pairs, outputs, strict=True)]
-        )
-        for search in searches:
-            search.grow([next(proposals) for _ in search.beams])
+        grow(searches, outputs)
         step_done()
+
+
+def step_params(params: BeamSearchParams) -> SamplingParams:
+    """How a beam is asked for its next tokens.
+
+    It proposes twice as many as there are beams: were half of them ends of texts, there would
+    still be enough.
+    """
+    return SamplingParams(temperature=0, max_tokens=1, logprobs=2 * params.beam_width)
+
+
+def check_width(beam_width: int, max_logprobs: int) -> None:
+    """Raises ValueError for more beams than an engine with ``max_logprobs`` has proposals for."""
+    proposals = 2 * beam_width
+    if max_logprobs != -1 and proposals > max_logprobs:
+        raise ValueError(
+            f"beam_width is {beam_width}; a beam proposes twice as many tokens by their logprobs, "
+            f"{proposals}, and max_logprobs is {max_logprobs}; lower it, or start the engine with "
+            f"max_logprobs={proposals}"
+        )
+
+
+def grow(searches: Sequence[BeamSearch], outputs: Sequence[RequestOutput]) -> None:
+    """Let every search take its step.
+
+    Args:
+        outputs: one for each beam, search by search.
+
+    Raises:
+        ValueError: if a beam could not be served; with the reason. No search has grown then.
+    """
+    beams = [beam for search in searches for beam in search.beams]
+    proposals = iter([_proposals(b, output) for b, output in zip(beams, outputs, strict=True)])
+    for search in searches:
+        search.grow([next(proposals) for _ in search.beams])
 
 
 def _proposals(beam: BeamSearchSequence, output: RequestOutput) -> dict[int, Logprob]:

@@ -17,7 +17,12 @@ from mini_vllm.config.vllm_names import refuse
 from mini_vllm.core.extension import SchedulerExtension
 from mini_vllm.core.scheduler import Scheduler
 from mini_vllm.engine.arg_utils import EngineArgs
-from mini_vllm.engine.beam_search import BeamSearch, BeamSearchOutput, run_searches
+from mini_vllm.engine.beam_search import (
+    BeamSearch,
+    BeamSearchOutput,
+    check_width,
+    run_searches,
+)
 from mini_vllm.engine.chat_template import render_chat
 from mini_vllm.engine.checked_config import make_engine_config, recommended_params
 from mini_vllm.engine.llm_engine import LLMEngine
@@ -309,13 +314,7 @@ class LLM:
                 f"beam would have {length}, more than max_model_len={most}; shorten it, or lower "
                 "max_tokens"
             )
-        proposals, limit = 2 * params.beam_width, self.config.model.max_logprobs
-        if limit != -1 and proposals > limit:
-            raise ValueError(
-                f"beam_width is {params.beam_width}; a beam proposes twice as many tokens by their "
-                f"logprobs, {proposals}, and max_logprobs is {limit}; lower it, or start the "
-                f"engine with max_logprobs={proposals}"
-            )
+        check_width(params.beam_width, self.config.model.max_logprobs)
         eos_token_ids = self.engine.input_processor.model.eos_token_ids
         return BeamSearch(prompt, token_ids, params, eos_token_ids, lora)
 

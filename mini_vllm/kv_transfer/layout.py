@@ -22,7 +22,7 @@ def gather_blocks(layers: Sequence[Tensor], block_ids: Sequence[int]) -> Tensor:
 
     Args:
         layers: L tensors ``[2, N, B, H, D]``, keys and values.
-        block_ids: n of the N blocks, in any order.
+        block_ids: n of the N blocks, in any order; n may be 0.
 
     Returns:
         ``[n, L, 2, B, H, D]`` on the layers' device, contiguous, the i-th for ``block_ids[i]``. A

@@ -109,7 +109,10 @@ class OffloadingConnector(KVConnectorBase_V1):
         tier has one after the other: ``request.block_hashes`` are their keys. None, to be asked
         again, if one of them is still being written, or if another request is loading one of those
         found right now: after that they are in the device's cache, and need not come twice.
-        What was found is touched.
+
+        Returns:
+            The number, and whether there is one to load: (0, False) and (None, False) offer
+            nothing. The blocks of an offer are touched; without one, none are.
 
         Source: vllm/distributed/kv_transfer/kv_connector/v1/offloading/scheduler.py#L498-L541
         (OffloadingConnectorScheduler.get_num_new_matched_tokens) @ v0.22.1

@@ -17,6 +17,7 @@ from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
 from mini_vllm.engine.chat_template import flatten, render_chat
+from mini_vllm.entrypoints.openai.beams import search_beams
 from mini_vllm.entrypoints.openai.completion import finite, prompt_logprobs, token_text
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, TokenizeRequest
@@ -40,7 +41,7 @@ from mini_vllm.entrypoints.openai.tools import check_tools
 from mini_vllm.inputs import PromptType
 from mini_vllm.multimodal.chat import take_images
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 RENDER_ARGUMENTS = {
     "messages", "conversation", "tokenizer", "template", "chat_template", "tools", "tokenize",
@@ -101,13 +102,15 @@ async def create_chat_completion(
     check_tools(state, request)
     answer_id = request_id("chatcmpl-", headers, request.request_id)
     prompt, params = await prepare_chat(state, request)
-    (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority, headers)
+    submit: Any = search_beams if request.use_beam_search else ServerState.submit
+    (stream,) = await submit(state, answer_id, [prompt], [params], lora, request.priority, headers)
     role = state.response_role
     if not request.add_generation_prompt and request.messages:
         role = str(request.messages[-1].get("role", role))
     answer = ChatAnswer(state, request, answer_id, state.name_of(lora), stream, role)
     if request.stream:
-        await state.settle([stream], [params])
+        if isinstance(params, SamplingParams):  # a search is over by now
+            await state.settle([stream], [params])
         return EventStream(chat_stream(answer), lambda: state.close([stream]))
     try:
         return await _whole(answer)
@@ -117,7 +120,7 @@ async def create_chat_completion(
 
 async def prepare_chat(
     state: ServerState, request: ChatCompletionRequest
-) -> tuple[PromptType, SamplingParams]:
+) -> tuple[PromptType, SamplingParams | BeamSearchParams]:
     """What the engine is asked: the conversation as token ids with its pictures, and how."""
     images = take_request_images(state, request)
     token_ids = cut_prompt(state, await prompt_of(state, request), request)
@@ -186,7 +189,9 @@ async def prompt_of(state: ServerState, request: Any) -> list[int]:
     return await asyncio.to_thread(render)  # a long conversation takes its time: nobody waits
 
 
-def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int) -> SamplingParams:
+def _params(
+    state: ServerState, request: ChatCompletionRequest, num_tokens: int
+) -> SamplingParams | BeamSearchParams:
     name = "max_tokens" if request.max_completion_tokens is None else "max_completion_tokens"
     wanted = getattr(request, name)
     if wanted is not None and wanted < 1:
@@ -208,6 +213,8 @@ def _params(state: ServerState, request: ChatCompletionRequest, num_tokens: int)
     if request.tools and request.tool_choice in (None, "auto"):
         request.skip_special_tokens = False  # some models have tags of calls among these
     max_tokens = room_for_output(state, num_tokens, wanted)
+    if request.use_beam_search:
+        return request.beam_search_params(max_tokens)
     return request.sampling_params(state.default_params, max_tokens, num_logprobs)
 
 

@@ -16,6 +16,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from mini_vllm.engine.async_llm import Stream
+from mini_vllm.entrypoints.openai.beams import search_beams
 from mini_vllm.entrypoints.openai.errors import APIError, json_response
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest, GenerationRequest
 from mini_vllm.entrypoints.openai.sse import EventStream, merge, sse_event
@@ -30,7 +31,7 @@ from mini_vllm.entrypoints.openai.state import (
 )
 from mini_vllm.inputs import PromptType
 from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
-from mini_vllm.sampling_params import MAX_N, SamplingParams
+from mini_vllm.sampling_params import MAX_N, BeamSearchParams, SamplingParams
 
 NO_LOGPROB = -9999.0
 """What minus infinity is in JSON, which has none."""
@@ -72,8 +73,14 @@ async def create_completion(
     request.check_fields(state.engine.limits.vocab_size)
     if request.suffix is not None:
         raise APIError("suffix is not supported; leave it out", param="suffix")
+    if request.stream and request.use_beam_search:
+        raise APIError(
+            "stream and use_beam_search are both true; no text is certain before the search is "
+            "over; leave one of the two out",
+            param="stream",
+        )
     prompts: list[PromptType] = []
-    params: list[SamplingParams] = []
+    params: list[Any] = []
     turns = Turns()
     for prompt in split_prompts(request.prompt, request.n or 1):
         await turns.pass_on()
@@ -81,8 +88,9 @@ async def create_completion(
         prompts.append(_with_salt(token_ids, request.cache_salt))
         params.append(_params(state, request, len(token_ids)))
     answer_id = request_id("cmpl-", headers, request.request_id)
-    streams = await state.submit(answer_id, prompts, params, lora, request.priority, headers)
-    answer = Answer(state, request, answer_id, state.name_of(lora), streams, params[0].n)
+    submit = search_beams if request.use_beam_search else ServerState.submit
+    streams = await submit(state, answer_id, prompts, params, lora, request.priority, headers)
+    answer = Answer(state, request, answer_id, state.name_of(lora), streams, request.n or 1)
     if request.stream:
         await state.settle(streams, params)
         return EventStream(completion_stream(answer), lambda: state.close(streams))
@@ -129,7 +137,9 @@ def _with_salt(token_ids: list[int], salt: str | None) -> PromptType:
     return token_ids if salt is None else {"prompt_token_ids": token_ids, "cache_salt": salt}
 
 
-def _params(state: ServerState, request: CompletionRequest, num_tokens: int) -> SamplingParams:
+def _params(
+    state: ServerState, request: CompletionRequest, num_tokens: int
+) -> SamplingParams | BeamSearchParams:
     wanted = request.max_tokens
     if wanted == 0 and request.echo:
         wanted = 1
@@ -139,6 +149,8 @@ def _params(state: ServerState, request: CompletionRequest, num_tokens: int) -> 
         )
     max_tokens = room_for_output(state, num_tokens, wanted)
     request.logprobs = state.engine.input_processor.num_logprobs("logprobs", request.logprobs)
+    if request.use_beam_search:
+        return request.beam_search_params(max_tokens)
     params = request.sampling_params(state.default_params, max_tokens, request.logprobs)
     if request.echo and request.logprobs is not None and params.prompt_logprobs is None:
         params.prompt_logprobs = request.logprobs

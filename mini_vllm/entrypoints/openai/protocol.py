@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, FailFast, Field, field_validator
 
 from mini_vllm.entrypoints.openai.errors import APIError
 from mini_vllm.errors import show
-from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 
 MOST_STRINGS = {"stop": 16, "bad_words": 1024}
 MOST_CHARACTERS = 2**16
@@ -44,7 +44,6 @@ SAME_NAME = (
 
 
 REFUSED = {
-    "use_beam_search": "draw several with n and a temperature above 0, or call LLM.beam_search",
     "prompt_embeds": "send text or token ids",
     "media_io_kwargs": "resize with mm_processor_kwargs, or before you send",
     "guided_json": "send structured_outputs={'json': ...}",
@@ -54,6 +53,13 @@ REFUSED = {
 }
 """Fields of vLLM's, some of older releases', that would change the answer, and that this server
 has nothing for."""
+NOT_FOR_BEAMS = (
+    "presence_penalty", "frequency_penalty", "repetition_penalty", "stop", "stop_token_ids",
+    "min_tokens", "prompt_logprobs", "logit_bias", "allowed_token_ids", "bad_words",
+    "logprob_token_ids", "structured_outputs", "response_format", "kv_transfer_params",
+    "vllm_xargs",
+)  # fmt: skip
+"""Fields that would change an answer, and that a search of beams does not look at."""
 INT64 = 2**63
 T = TypeVar("T")
 
@@ -136,6 +142,38 @@ class GenerationRequest(Lenient):
     truncate_prompt_tokens: int | None = Field(default=None, ge=-1, le=INT64 - 1)
     truncation_side: Literal["left", "right"] | None = None
     vllm_xargs: dict[str, Any] | None = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
+
+    def beam_search_params(self, max_tokens: int) -> BeamSearchParams:
+        """Parameters of a search for the ``n`` most probable texts.
+
+        ``temperature`` and what else shapes a draw is not looked at: nothing is drawn.
+
+        Raises:
+            ValueError: for a value out of range, or a field that a search does not look at though
+                it would change the answer.
+
+        Source: vllm/entrypoints/openai/completion/protocol.py#L219-L238
+        (CompletionRequest.to_beam_search_params) @ v0.22.1
+        """
+        neutral: tuple[Any, ...] = (None, False, 0, "", [], {}, {"type": "text"})
+        for name in NOT_FOR_BEAMS:
+            value = getattr(self, name)
+            if value not in neutral and (name, value) != ("repetition_penalty", 1):
+                raise APIError(
+                    f"{name} is {show(value)} and use_beam_search is true; beams are ranked by the "
+                    "model's own probabilities, and end where the model ends them; leave one of "
+                    "the two out",
+                    param=name,
+                )
+        return BeamSearchParams(
+            beam_width=1 if self.n is None else self.n,
+            max_tokens=max_tokens,
+            ignore_eos=bool(self.ignore_eos),
+            length_penalty=self.length_penalty,
+            include_stop_str_in_output=bool(self.include_stop_str_in_output),
+        )
 
     def sampling_params(
         self, defaults: Mapping[str, Any], max_tokens: int, num_logprobs: int | None
@@ -343,7 +381,8 @@ class ResponsesRequest(GenerationRequest):
         Raises:
             APIError: for what this server cannot do, and would be wrong to ignore.
         """
-        for name in ("previous_response_id", "conversation", "tools", "background", "prompt"):
+        chats_only = ("previous_response_id", "conversation", "tools", "background", "prompt")
+        for name in (*chats_only, "use_beam_search"):
             if getattr(self, name):
                 raise APIError(
                     f"{name} is not supported here; use /v1/chat/completions", param=name

@@ -33,6 +33,7 @@ async def create_response(
     chat = request.as_chat()
     prompt, params = await prepare_chat(state, chat)
     answer_id = request_id("resp_", headers, request.request_id)
+    assert isinstance(params, SamplingParams)  # beams are for chats
     (stream,) = await state.submit(answer_id, [prompt], [params], lora, request.priority, headers)
     answer = _Answer(state, request, chat, params, answer_id, state.name_of(lora), stream)
     if request.stream:

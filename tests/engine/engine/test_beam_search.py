@@ -134,7 +134,7 @@ def test_wide_enough_it_finds_the_best_of_all(penalty: float) -> None:
     ({"temperature": 0.5}, "temperature is 0.5; it must be 0; beams are not drawn"),
     ({"length_penalty": math.nan}, "length_penalty is nan"),
     ({"ignore_eos": 1}, "ignore_eos is 1"),
-    ({"include_stop_str_in_output": True}, "include_stop_str_in_output is True"),
+    ({"include_stop_str_in_output": "x"}, "include_stop_str_in_output is 'x'"),
 ])  # fmt: skip
 def test_values_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):

@@ -43,7 +43,7 @@ def client(server: Server) -> openai.OpenAI:
 
 
 NO_EFFECT = {
-    "user": "of the caller's own books", "length_penalty": "of beam search, which is refused",
+    "user": "of the caller's own books",
     "include_reasoning": "there is no reasoning parser", "return_prompt_text": "see /tokenize",
 }  # fmt: skip
 
@@ -85,7 +85,6 @@ def test_null_is_what_is_not_given(server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "change", "part"),
     [
-        ("completions", {"use_beam_search": True}, "use_beam_search is not supported; "),
         ("completions", {"prompt_embeds": "AAAA"}, "prompt_embeds is not supported; "),
         ("completions", {"guided_choice": ["yes", "no"]}, "structured_outputs={'choice': ...}"),
         ("completions", {"bad_words": ["x"] * 1025}, "bad_words has 1025 strings; at most 1024"),

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from labkit.course.root import ROOT
 from labkit.kernels import cases
 from labkit.kernels.cases import SPECS, build, cases_of, find_case
 from labkit.kernels.cases.draw import Case, Draw, lazy_zeros
@@ -77,6 +78,12 @@ def test_a_huge_tensor_reserves_no_memory() -> None:
     huge = lazy_zeros(2**40, dtype=torch.int8)  # more than any machine of a learner has
     huge[-1] = 3
     assert huge[[0, -1]].tolist() == [0, 3]
+
+
+def test_the_chapter_says_how_many_cases_there_are() -> None:
+    text = (ROOT / "phases/04-attention-kernels/03-labs.md").read_text(encoding="utf-8")
+    counts = [len(cases_of(spec)) for spec in ("store_kv", "reduce_splits", *ATTENTION)]
+    assert f"from {min(counts)} to {max(counts)} cases a kernel" in text
 
 
 @pytest.mark.parametrize("spec", SPECS)
