@@ -54,6 +54,7 @@ class CompletionOutput:
         Text, tokens and logprobs hold what is new, so they are joined; without logprobs on one
         side, those of the other are all there are. ``cumulative_logprob`` is a sum from the first
         token on, in every output, so the later one holds the earlier: it is taken over, too.
+        ``later`` stays as it is, and so do its lists.
         """
         self.text += later.text
         self.token_ids += later.token_ids

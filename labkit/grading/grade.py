@@ -319,8 +319,8 @@ def _hint(phase: Phase, exercise: Exercise, kind: str, failing: set[str]) -> str
             if entry["exercise"] == exercise.id
             and failing == _of_task(vectors["hidden"].get(entry["name"], ()), exercise)
         ]
-        if len(alike) == 1:
-            return alike[0]
+        if len(alike) == 1:  # another one may fail the same tests: it is a guess, and said as one
+            return f"this looks like a known mistake: {alike[0]}"
     return exercise.hints[0]
 
 

@@ -74,7 +74,7 @@ class TestRecord:
 
     Attributes:
         id: pytest's name for it, relative to the suite: "test_request.py::test_00_1_a_name".
-        title: the first line of its docstring; safe to show to a learner.
+        title: the first paragraph of its docstring; safe to show to a learner.
         group: the task that it judges, "00.1".
         kind: one of KINDS, or "" if it passed.
     """

@@ -125,8 +125,15 @@ def draft(
     proposer = DraftModelProposer(model, ToyCache(), k, max_model_len, cpu)  # type: ignore[arg-type]
     counts = proposer.first_pass_counts(step).tolist()
     limits = proposer.num_drafts(step).tolist()
-    drafts = proposer.propose(step)
+    drafts = without_empty(proposer.propose(step))
     return {"counts": counts, "limits": limits, "drafts": drafts, "passes": model.passes}
+
+
+def without_empty(drafts: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Who has no idea may be absent, or have an empty list."""
+    if not isinstance(drafts, dict):
+        return drafts
+    return {request_id: ids for request_id, ids in drafts.items() if ids is None or len(ids)}
 
 
 def look_up(
@@ -135,7 +142,8 @@ def look_up(
     """What an n-gram proposer says after a step."""
     from mini_vllm.spec_decode.ngram_proposer import NgramProposer
 
-    return NgramProposer(min_ngram, max_ngram, k, max_model_len).propose(make_step(requests))
+    proposer = NgramProposer(min_ngram, max_ngram, k, max_model_len)
+    return without_empty(proposer.propose(make_step(requests)))
 
 
 def look_ahead(

@@ -305,6 +305,21 @@ def asked(test: Test, phase: Phase) -> str:
     return ""
 
 
+def wanted_error(test: Test, phase: Phase) -> str:
+    """Of a test that wants an exception and met another, the one that it wants: "ValueError"."""
+    place, _, number = test_line(test, phase).rpartition(":")
+    if not place or test.detail.get("message", "").startswith("Regex pattern did not match"):
+        return ""
+    for node in ast.walk(ast.parse(read_python(phase.root / place))):
+        if not isinstance(node, ast.With):
+            continue
+        call = node.items[0].context_expr
+        inside = node.body[0].lineno <= int(number) <= (node.end_lineno or 0)
+        if inside and isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.raises":
+            return ast.unparse(call.args[0]) if call.args else ""
+    return ""
+
+
 def _compares(question: ast.expr) -> bool:
     """Whether it says more than that a function answered: "a < b", "torch.equal(a, b)"."""
     for node in ast.walk(question):

@@ -27,6 +27,9 @@ from labkit.process import overlay, reach
 
 PHASE_SECONDS = 60.0
 NOTEBOOK_SECONDS = 60.0
+STACK_CHARACTERS = 32_000
+"""Of what a stopped process says of itself: every thread's stack, and the main thread's, which is
+pytest's for the most part, comes last."""
 KERNEL_ERRORS = ("InterpreterError", "CompileTimeAssertionFailure", "CompilationError")
 """What the static_assert of a kernel's hole becomes, interpreted and compiled."""
 STEERING = ("PYTEST_", "PYTHONOPTIMIZE", "PYTHONWARNINGS", "PYTHONINSPECT", "PYTHONVERBOSE")
@@ -277,7 +280,7 @@ def _collect(phase: Phase, events: list[dict[str, Any]], done: child.Finished) -
     hung = done.timed_out or done.code == alarm.STUCK
     if hung and not tests and not broken:
         broken = f"EndlessLoop\n{done.stderr[-4000:]}"
-    stack = done.stderr[-4000:] if hung or (done.code or 0) < 0 else ""
+    stack = done.stderr[-STACK_CHARACTERS:] if hung or (done.code or 0) < 0 else ""
     if hung:
         _blame(list(tests.values()), stack)
     result = PhaseResult(phase, list(tests.values()), broken=broken, stack=stack)

@@ -171,8 +171,8 @@ def _without_effect(statement: ast.Expr) -> Iterator[tuple[int, str]]:
 
 
 def _assigned_plus(node: ast.Assign, value: ast.UnaryOp) -> Iterator[tuple[int, str]]:
-    if isinstance(value.op, ast.UAdd):
-        what = ast.unparse(node.targets[0])
+    what = ast.unparse(node.targets[0])
+    if isinstance(value.op, ast.UAdd) and ast.unparse(value.operand) != what:  # a Counter's `+x`
         yield node.lineno, f"line {node.lineno} sets {what} anew; `{what} += …` adds to it."
 
 

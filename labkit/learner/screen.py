@@ -184,8 +184,12 @@ def show_failure(
         screen.pair("yours", detail["yours"] + kinds[0], "red", width=width)
         screen.pair("expected", detail["expected"] + kinds[1], "green", width=width)
     elif test.outcome != "hang":
-        for line in _short_message(detail):
+        innermost = [frame[0] for frame in detail.get("frames", [])][-1:]
+        own = any(file.startswith(str(phase.labs)) for file in innermost)
+        for line in _short_message(detail, own):
             screen.line(line, indent=8)
+        if wanted := diagnose.wanted_error(test, phase):
+            screen.line(f"It should have raised {wanted}.", indent=8)
     for line in diagnose.explain(test, phase):
         screen.line(line, "yellow", 8)
     place = place_of(test, phase)
@@ -201,12 +205,17 @@ def show_failure(
     screen.pair("hint", command(phase, "hint", alone), width=5)
 
 
-def _short_message(detail: dict[str, object]) -> list[str]:
+def _short_message(detail: dict[str, object], own: bool = False) -> list[str]:
+    """What the exception says, after its kind; a check's own words say enough without it.
+
+    Args:
+        own: whether it came out of the learner's file.
+    """
     error, message = str(detail.get("error", "")), str(detail.get("message", ""))
     if error == "Failed" and (missed := message.partition("DID NOT RAISE ")[2]):
         return [f"It should have raised {missed}, and nothing was raised."]
     lines = shorten(message, MAX_MESSAGE).splitlines() or [""]
-    if error not in ("AssertionError", ""):
+    if error and (own or error != "AssertionError"):
         lines[0] = f"{error}: {lines[0]}".removesuffix(": ")
     said = _compared([line for line in lines if line.strip()])[:8]
     return said[:-1] if len(said) > 1 and said[-1] == "assert False" else said

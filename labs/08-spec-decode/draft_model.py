@@ -173,7 +173,7 @@ class DraftModelProposer:
         The newest token and all drafts but the last are fed, and each writes its keys and values.
         So with n tokens, d drafts write the slots n - 1 ... n + d - 2. The slots end where the
         request's blocks end: behind them lie the blocks of others. And the target verifies no
-        draft at the last position of a full-length text.
+        draft at the last position of a full-length text, which is ``max_model_len - 1``.
 
         Returns:
             ``[R]``, between 0 and k; 0 for requests without a new token.
@@ -190,10 +190,11 @@ class DraftModelProposer:
     def propose(self, step: ProposerInput) -> dict[str, list[int]]:
         """Draft for every request that got a token; fill the draft's KV for the others, too.
 
-        The first pass reads the tokens of :meth:`first_pass_counts`; the logits of each request's
-        last one give its first draft. Every further pass feeds the draft just made, at the next
-        position, for those requests that may have another (:meth:`num_drafts`). The last draft of
-        a request is never fed.
+        Before anything else :meth:`_forget` drops what earlier drafts were drawn from. The first
+        pass (:meth:`_run`) reads the tokens of :meth:`first_pass_counts`; the logits of each
+        request's last one give its first draft (:meth:`_choose`). Every further pass feeds the
+        draft just made, at the next position, for those requests that may have another
+        (:meth:`num_drafts`). The last draft of a request is never fed.
 
         Source: vllm/v1/spec_decode/llm_base_proposer.py#L574-L638
         (SpecDecodeBaseProposer.propose) @ v0.22.1

@@ -156,6 +156,7 @@ def object_pattern(
         members: a `"name": value` each.
         needed: for each, whether it must be there.
         others: any further member, or None.
+        comma: what stands between two members, white space included.
     """
     # TODO 12.9
     raise NotImplementedError(

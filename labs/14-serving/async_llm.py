@@ -334,8 +334,9 @@ class AsyncLLM(EngineControls):
         and images, which may take time; ``limits.check(token_ids)``;
         ``admission.check``, where each of ``params.n`` completions counts, and its prompt, too;
         :meth:`start` the output handler; :meth:`_make_stream`, :meth:`_make_requests`,
-        :meth:`_watch`; hand each request to the client. From the admission on nothing may be
-        awaited until the requests are watched, for then they are counted.
+        :meth:`_watch`; hand each request to the client. From the admission on nothing is awaited:
+        the requests count only when they are watched, and if this function were cancelled after
+        that, nobody would close its stream.
 
         Returns:
             What :meth:`outputs` reads from.
@@ -485,7 +486,8 @@ class AsyncLLM(EngineControls):
         cannot keep up get several tokens in one piece, which is less work for everybody.
         If the engine has died (EngineDeadError), every caller is told just that (:meth:`_fail`),
         and the task ends. Any other exception is a mistake of ours: every caller gets an
-        EngineGenerateError that names it, and it is raised on. Being cancelled is neither.
+        EngineGenerateError that names its type and says what it says, and it is raised on. Being
+        cancelled is neither.
 
         Source: vllm/v1/engine/async_llm.py#L637-L715 (AsyncLLM._run_output_handler) @ v0.22.1
         """

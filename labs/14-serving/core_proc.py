@@ -150,7 +150,7 @@ class EngineCoreProc:
         (``add_request``). Whatever is raised on the way becomes an output of this request with
         finish reason "error" and the text of the exception as its stop reason. Once a shutdown
         was asked for, the request is answered as aborted instead.
-        ABORT: the ids to end; unknown ones are nobody's fault.
+        ABORT: the ids to end. Nobody is told: who asks knows. Unknown ones are nobody's fault.
         UTILITY: a call for :meth:`_handle_call`.
         SHUTDOWN: seconds that those who run still have. The state is at least REQUESTED then,
         and the earliest deadline counts, on the monotonic clock.

@@ -34,7 +34,7 @@ def sse_event(body: Any) -> bytes:
     JSON writes line breaks as ``\\n``, so an event is one line, whatever text it holds.
 
     Args:
-        body: anything that :func:`orjson.dumps` can write.
+        body: plain data, as JSON knows it.
     """
     # TODO 14.7
     raise NotImplementedError(
@@ -122,8 +122,8 @@ class EventStream(Response):
         messages "http.response.body", all but the last with ``more_body``. The status is gone
         before the first event is made, so an error becomes an event of its own
         (:func:`~.errors.as_api_error`), and ``self.done`` follows all the same. A reader that is
-        gone (OSError) or this task being cancelled is no error of the stream: both are raised on,
-        with nothing sent. The events' iterator is closed in every case.
+        gone (any OSError) or this task being cancelled is no error of the stream: both are raised
+        on, with nothing sent. The events' iterator is closed in every case.
 
         Source: vllm/entrypoints/openai/completion/serving.py#L278-L480
         (OpenAIServingCompletion.completion_stream_generator) @ v0.22.1

@@ -125,7 +125,7 @@ class RowParallel:
         return [Part(slice(0, size), columns) for size in output_sizes]
 
     def finish(self, y: Tensor) -> Tensor:
-        """The sum of all ranks' partial results ``[T, out]``.
+        """The sum of all ranks' partial results ``[T, out]``, by the group's all-reduce.
 
         Source: vllm/model_executor/layers/linear.py#L1539-L1570 (RowParallelLinear.forward)
         @ v0.22.1

@@ -54,8 +54,9 @@ class PipelineStage:
     def hand_on(self, result: Tensor | IntermediateTensors) -> Tensor | None:
         """Hidden states ``[T, H]`` of the last stage; what another returns goes to the next one.
 
-        It does not wait until that is ready for it, but until the tensors of the last call have
-        left. These are kept until then, contiguous, with what to wait for (``self._leaving``).
+        It does not wait until that is ready for it. But before it sends, it waits until the tensors
+        of the last call have left. These are kept until then, contiguous, with what to wait for
+        (``self._leaving``).
 
         Returns:
             A tensor as it came: it is the last stage's. Else None.

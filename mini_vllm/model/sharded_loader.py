@@ -176,7 +176,8 @@ def copy_slice(target: Target, tensors: Any, name: str, file: Path) -> None:
 
     `tensors.get_slice(name)` reads nothing yet; indexed with a tuple, one slice a dimension, it
     reads just that. `target.shape` is the tensor's. A cut may end behind it, and even begin there:
-    a padded vocabulary. What is not in the file is zero. `copy_weight` converts the dtype.
+    a padded vocabulary. Ask the file for nothing behind its end: what is not there is zero.
+    `copy_weight` converts the dtype.
     """
     index = [slice(None)] * len(target.shape)
     for dim, cut in target.cuts.items():

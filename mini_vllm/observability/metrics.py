@@ -109,10 +109,13 @@ class IterationStats:
         The first that holds tokens brings a time to first token, from ``request.arrival`` to
         ``now``, and the prompt's tokens; each later one brings an inter-token latency, from
         ``request.last_token`` to ``timestamp``, however many tokens it holds. A preemption in
-        between changes nothing of that. Outputs without tokens bring neither.
+        between changes nothing of that. Outputs without tokens bring neither. What the engine
+        says of preemptions is a count so far; its growth is added to ``num_preempted``.
 
         Args:
-            output: of ``request``, which is brought up to date.
+            output: of ``request``, which is brought up to date, also without tokens:
+                ``num_preemptions``, ``times`` if the output has any, the number of tokens, and as
+                ``first_token`` and ``last_token`` the ``timestamp`` of the outputs that held them.
             timestamp: when the step ended, on the engine's clock.
             now: the front end's clock.
 
@@ -136,10 +139,10 @@ class IterationStats:
     def update_from_finished(self, request: RequestStats, finish_reason: str, now: float) -> None:
         """Count a request that has ended.
 
-        Queue time runs from ``queued`` to ``scheduled``, prefill from there to the first token,
-        decode from there to the last; inference is prefill and decode together. A request that
-        never got a token, or of which the engine has not said when it was scheduled, has none of
-        them.
+        Queue time runs from ``queued`` to ``scheduled``, prefill from there to
+        ``request.first_token``, decode from there to ``request.last_token``; inference is prefill
+        and decode together. A request that never got a token, or of which the engine has not said
+        when it was scheduled, has none of them.
 
         Source: vllm/v1/metrics/stats.py#L426-L480 (IterationStats.update_from_finished_request)
         @ v0.22.1

@@ -36,19 +36,20 @@ class ToyCore:
         self.scheduler, self.diary, self.now, self.steps = ToyScheduler(running), diary, 0.0, 0
 
     def preprocess_add_request(self, request: Any) -> Any:
-        if "bad" in str(request):
-            raise ValueError(f"{request} cannot be served")
-        if "broken" in str(request):
-            raise RuntimeError(f"{request} fits nothing here")
-        return ["prepared", request]
+        words = request.cache_salt  # what a script calls it
+        if "bad" in words:
+            raise ValueError(f"{words} cannot be served")
+        if "broken" in words:
+            raise RuntimeError(f"{words} fits nothing here")
+        return ["prepared", words]
 
     def add_request(self, request: Any) -> None:
         self.diary.append(["added", request])
         self.scheduler.requests[request[1]] = 3
 
-    def abort_requests(self, ids: Sequence[str]) -> list[str]:
-        self.diary.append(["aborted", list(ids)])
-        found = [i for i in ids if self.scheduler.requests.pop(i, None) is not None]
+    def abort_requests(self, request_ids: Sequence[str]) -> list[str]:
+        self.diary.append(["aborted", list(request_ids)])
+        found = [i for i in request_ids if self.scheduler.requests.pop(i, None) is not None]
         self.scheduler.finished_req_ids |= set(found)
         return found
 
@@ -119,13 +120,19 @@ class ToyClock:
 def message_of(words: Sequence[Any]) -> tuple[Any, Any]:
     """`["ADD", id, request]`, `["ABORT", ids]`, `["SHUTDOWN", seconds]`, `["RESUME"]`.
 
-    The request "no request" comes as bytes that are none.
+    A request in words becomes one of the engine's own, but "no request" comes as bytes that are
+    none.
     """
+    from mini_vllm.core.engine_request import EngineCoreRequest
     from mini_vllm.engine.messages import MessageKind, UtilityCall
+    from mini_vllm.sampling_params import SamplingParams
 
     kind, *rest = words
     if rest[1:] == ["no request"]:
         rest[1] = b"\xc1"
+    elif kind == "ADD" and isinstance(rest[1], str):
+        name, salt = rest
+        rest[1] = EngineCoreRequest(name, [1], SamplingParams(), None, 0.0, cache_salt=salt)
     if kind == "RESUME":
         return MessageKind.UTILITY, UtilityCall(5, "resume_generation", [])
     return MessageKind[kind], tuple(rest) if kind == "ADD" else rest[0]

@@ -16,6 +16,7 @@ class ToyClient:
 
     def __init__(self, diary: list[Any]) -> None:
         self.diary, self.dead = diary, None
+        self.aborted: list[str] = []
         self.info = SimpleNamespace(
             vocab_size=2048, max_model_len=32, num_usable_blocks=64, block_size=16
         )
@@ -27,8 +28,9 @@ class ToyClient:
         self.diary.append(["sent", len(request.prompt_token_ids), known])
 
     def abort_requests(self, request_ids: Sequence[str]) -> None:
-        self.diary.append(["abort", len(request_ids)])
-        self.aborted = list(request_ids)
+        if request_ids:  # nobody to end is no message
+            self.diary.append(["abort", len(request_ids)])
+            self.aborted += request_ids
 
     def on_death(self, tell: Any) -> None: ...
 
@@ -153,14 +155,14 @@ def read_stream(
 
     async def go() -> dict[str, Any]:
         engine = make_engine(diary)
-        stream = await engine.add_request("r", [3, 4], sampling(kind))
+        mine = stream = await engine.add_request("r", [3, 4], sampling(kind))
         plain, closed = engine.close_stream, []
 
-        def close(one: Any) -> None:
-            closed.append(one is stream)
-            plain(one)
+        def close_stream(stream: Any) -> None:
+            closed.append(stream is mine)
+            plain(stream)
 
-        engine.close_stream = close
+        engine.close_stream = close_stream
         got: list[Any] = []
 
         async def read() -> str:
@@ -218,9 +220,10 @@ def abort_stream(n: int, ended: Sequence[int], twins: int = 0) -> dict[str, Any]
             last = stream.collector.get_nowait()
         except Exception as error:
             last = named(error)
-        own = [i for i in getattr(engine.client, "aborted", []) if i in stream.child_ids]
+        aborted = engine.client.aborted
+        own = [i for i in aborted if i in stream.child_ids]
         result = {
-            "diary": diary,
+            "diary": [["abort", len(aborted)]] if aborted else [],  # together or one by one
             "own": len(own),
             "watched": len(engine.output_processor.completions),
             "counted": len(engine.stats.requests),
@@ -259,15 +262,21 @@ def slice_of_outputs(lines: Sequence[Any], stopped: Sequence[str] = ()) -> dict[
             changed, self.changed = self.changed, []
             return changed
 
+    def told(what: str, request_ids: Sequence[str]) -> None:
+        if request_ids:  # to end nobody is to do nothing
+            diary.append([what, list(request_ids)])
+
     engine = make_engine(diary)
     engine.output_processor = Processor()
     engine._streams = {name: SimpleNamespace(name=name) for name in "ab"}
     engine._deliver = lambda stream: diary.append(["delivered", stream.name])
     engine.stats = SimpleNamespace(
-        output_arrived=lambda output, stamp: diary.append(["counted", output.request_id, stamp]),
-        requests_stopped=lambda ids: diary.append(["stopped", list(ids)]),
+        output_arrived=lambda output, timestamp: diary.append(
+            ["counted", output.request_id, timestamp]
+        ),
+        requests_stopped=lambda request_ids: told("stopped", request_ids),
     )
-    engine.client.abort_requests = lambda ids: diary.append(["abort", list(ids)])
+    engine.client.abort_requests = lambda request_ids: told("abort", request_ids)
     outputs = [EngineCoreOutput(name, list(ids)) for name, ids in lines]
     engine._process(outputs, EngineCoreOutputs(outputs, None, 2.5))
     return {"diary": diary}

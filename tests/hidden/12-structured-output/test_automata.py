@@ -621,7 +621,7 @@ def as_regex(node: ast.expr) -> str:
     kind = node.func.id
     if kind == "Chars":
         ranges = ast.literal_eval(values["ranges"])
-        body = "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in ranges)
+        body = "".join(f"{re.escape(chr(a))}-{re.escape(chr(b))}" for a, b in ranges if a <= b)
         return f"[{body}]" if body else "(?!)"
     if kind == "Repeat":
         low, high = ast.literal_eval(values["low"]), ast.literal_eval(values["high"])
@@ -643,7 +643,7 @@ def read(text: str) -> re.Pattern[str]:
 @many
 @given(width=st.integers(0, 3), ends=st.tuples(st.integers(0, 999), st.integers(0, 999)))
 def test_12_9_random_limits(subject: Any, width: int, ends: tuple[int, int]) -> None:
-    """Every number of that many digits, tried one by one."""
+    """Every number of that many digits, tried one by one, and some of one digit less or more."""
     low, high = sorted(end % 10**width for end in ends)
     p = Program()
     texts = [str(n).zfill(width) if width else "" for n in (low, high)]
@@ -652,6 +652,9 @@ def test_12_9_random_limits(subject: Any, width: int, ends: tuple[int, int]) -> 
     for n in range(10**width):
         text = str(n).zfill(width) if width else ""
         assert (pattern.fullmatch(text) is not None) == (low <= n <= high), (texts, text)
+    for size in {abs(width - 1), width + 1} - {width}:
+        for digit in "0123456789" if size else [""]:
+            assert pattern.fullmatch(digit.ljust(size, "0")) is None, (texts, size)
 
 
 @many

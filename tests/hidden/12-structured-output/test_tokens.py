@@ -254,9 +254,15 @@ def grammar_of(p: Program, rows: list[list[int]], accepting: list[bool]) -> Any:
     walk, int32 = automaton(p, rows, accepting), p.name("numpy:int32")
     packed = [p.call("numpy:array", pack([t != DEAD for t in row]), dtype=int32) for row in after]
     row = p.call("functools:partial", p.name("operator:getitem"), packed)
-    index = namespace(p, automaton=walk, row=row,
+    tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, text) for text in VOCABULARY])
+    index = namespace(p, automaton=walk, row=row, tokens=tokens,
                       walk=p.call("numpy:array", after).item)  # fmt: skip
     return p.new(NATIVE, index, list(ENDS))
+
+
+def seventy(p: Program) -> Any:
+    """A vocabulary of 70 tokens: three words a row."""
+    return p.new(f"{INDEX}TokenTable", [as_bytes(p, b"a")] * 70)
 
 
 def test_12_8_ends_and_corners(subject: Any) -> None:
@@ -310,7 +316,7 @@ def test_12_8_a_mask_of_several_words(subject: Any, may_end: bool) -> None:
     legal = p.call("numpy:array", pack([t == 65 for t in range(70)]), dtype=p.name("numpy:int32"))
     row = p.call("functools:partial", p.name("operator:getitem"), [legal])
     walk = automaton(p, [[DEAD, DEAD, DEAD]], [may_end])
-    grammar = p.new(NATIVE, namespace(p, automaton=walk, row=row), [66])
+    grammar = p.new(NATIVE, namespace(p, automaton=walk, row=row, tokens=seventy(p)), [66])
     words = p.call("numpy:full", [1, 3], -1, dtype=p.name("numpy:int32"))
     grammar.fill_bitmask(words, 0)
     p.see(words[0].tolist())
@@ -329,7 +335,7 @@ def test_12_8_an_end_beyond_the_row(subject: Any, end: int) -> None:
     legal = p.call("numpy:array", pack([t == 65 for t in range(70)]), dtype=p.name("numpy:int32"))
     row = p.call("functools:partial", p.name("operator:getitem"), [legal])
     walk = automaton(p, [[DEAD, DEAD, DEAD]], [True])
-    grammar = p.new(NATIVE, namespace(p, automaton=walk, row=row), [66, end])
+    grammar = p.new(NATIVE, namespace(p, automaton=walk, row=row, tokens=seventy(p)), [66, end])
     words = p.call("numpy:full", [1, 3], -1, dtype=p.name("numpy:int32"))
     grammar.fill_bitmask(words, 0)
     p.see(words[0].tolist())
@@ -409,84 +415,99 @@ def test_12_8_random_stories(subject: Any, data: st.DataObject) -> None:
 
 
 @many
-@given(accepted=st.lists(st.booleans(), max_size=5), padding=st.integers(0, 9))
-def test_12_12_random_drafts(subject: Any, accepted: list[bool], padding: int) -> None:
-    """How often a mask is filled, how often the grammar moves, and how far it is taken back."""
-    drafts = [7 + i for i in range(len(accepted))]
+@given(legal=st.lists(st.booleans(), max_size=5), padding=st.integers(0, 9))
+def test_12_12_random_drafts(subject: Any, legal: list[bool], padding: int) -> None:
+    """Which row is filled in which place, and that the grammar stands where it stood."""
+    drafts = [7 + i for i in range(len(legal))]
     if padding < len(drafts):
         drafts[padding] = -1
-    good = num_good(drafts, accepted)
-    asked = good + (good < len(drafts) and drafts[good] != -1)
+    good = 0
+    while good < len(drafts) and drafts[good] != -1 and legal[good]:
+        good += 1
     p = Program()
-    spy, _ = filled(p, drafts, accepted, None)
-    arguments = p.call("operator:attrgetter", "args")
-    for calls in (spy.fill_bitmask.call_args_list, spy.accept_tokens.call_args_list):
-        p.see(p.call("builtins:list", p.call("builtins:map", arguments, calls)))
-    p.see(taken_back(p, spy))
-    filled_rows, told, back = subject.run(p)
-    assert [row for _, row in filled_rows] == list(range(good + 1))
-    # Whoever has asked `validate_tokens` does not try the one that is refused.
-    assert told in ([("r", [d]) for d in drafts[:num]] for num in (asked, good))
-    assert back == good
+    p.see(filled(p, drafts, [d for d, flag in zip(drafts, legal, strict=True) if flag])["told"])
+    rows = [4 << place for place in range(good + 1)] + [-1] * (len(drafts) - good)
+    assert subject.run(p) == [[rows, 0, {}]]
 
 
 def test_12_12_token_0_is_a_draft(subject: Any) -> None:
     """Two drafts, the first of them token 0: three rows, and both are taken back."""
     p = Program()
-    spy, _ = filled(p, [0, 7], [True, True], None)
-    p.see(spy.fill_bitmask.call_count)
-    p.see(taken_back(p, spy))
-    assert subject.run(p) == [3, 2]
+    p.see(filled(p, [0, 7], [0, 7])["told"])
+    assert subject.run(p) == [[[4, 8, 16], 0, {}]]
 
 
 def test_12_12_an_error_behind_a_draft(subject: Any) -> None:
     """It is kept for its request, nothing is raised, and the draft is taken back."""
     p = Program()
-    error = p.new("builtins:ValueError", "a corner")
-    spy, manager = filled(p, [7, 8], [True, True], [None, error])
-    p.see(manager._broken)
-    p.see(taken_back(p, spy))
-    assert subject.run(p) == [{"r": "a corner"}, 1]
+    p.see(filled(p, [7, 8], [7, 8], corner=1)["told"])
+    ((rows, place, broken),) = subject.run(p)
+    assert (rows[0], place, broken) == (4, 0, {"r": "a corner"})
 
 
-def num_good(drafts: list[int], accepted: list[bool]) -> int:
-    """How many drafts there are before the first that is refused, or padding."""
-    good = 0
-    while good < len(drafts) and drafts[good] != -1 and accepted[good]:
-        good += 1
-    return good
+STORY = """
+from types import SimpleNamespace
+
+import numpy as np
+from mini_vllm.config import StructuredOutputsConfig
+from mini_vllm.structured_output.backend_types import StructuredOutputGrammar
+from mini_vllm.structured_output.manager import StructuredOutputManager
+from mini_vllm.structured_output.token_index import TokenTable
+
+class Grammar(StructuredOutputGrammar):
+    place = 0
+
+    def validate_tokens(self, tokens):
+        there = zip(tokens, drafts[self.place :])
+        wrong = [i for i, (a, b) in enumerate(there) if a != b or a not in legal]
+        return tokens[: min([*wrong, len(drafts) - self.place])]
+
+    def accept_tokens(self, request_id, tokens):
+        is_legal = len(self.validate_tokens(tokens)) == len(tokens)
+        self.place += len(tokens) * is_legal
+        return is_legal
+
+    def rollback(self, num_tokens):
+        if not 0 <= num_tokens <= self.place:
+            raise ValueError("so many were not accepted")
+        self.place -= num_tokens
+
+    def fill_bitmask(self, bitmask, batch_index):
+        if self.place == corner:
+            raise ValueError("a corner")
+        bitmask[batch_index] = 4 << self.place
+
+    def is_terminated(self):
+        return False
+
+    def reset(self):
+        self.place = 0
+
+grammar = Grammar()
+request = SimpleNamespace(
+    request_id="r", stop_token_ids=(), num_output_tokens=0,
+    sampling_params=SimpleNamespace(ignore_eos=False, min_tokens=0),
+    structured_output_request=SimpleNamespace(grammar=grammar),
+)
+tokens = TokenTable([b"a", b""])
+manager = StructuredOutputManager(StructuredOutputsConfig(), lambda: tokens, [1])
+words = np.full((len(drafts) + 1, 1), -1, dtype=np.int32)
+manager.fill_rows(request, drafts, words)
+told = [words[:, 0].tolist(), grammar.place, manager._broken]
+"""
 
 
-def filled(p: Program, drafts: list[int], accepted: list[bool], fills: Any) -> tuple[Any, Any]:
-    """Fill the rows of a request whose grammar answers so; the grammar, and the manager."""
-    good = num_good(drafts, accepted)
-    grammar = namespace(
-        p,
-        validate_tokens=p.new("unittest.mock:Mock", return_value=drafts[:good]),
-        accept_tokens=p.new("unittest.mock:Mock", side_effect=accepted),
-        fill_bitmask=p.new("unittest.mock:Mock", side_effect=fills),
-        is_terminated=p.new("unittest.mock:Mock", return_value=False),
-        rollback=p.new("unittest.mock:Mock"),
-    )
-    request = namespace(
-        p, request_id="r", stop_token_ids=(), num_output_tokens=0,
-        sampling_params=namespace(p, ignore_eos=False, min_tokens=0),
-        structured_output_request=namespace(p, grammar=grammar),
-    )  # fmt: skip
-    config = p.new("mini_vllm.config:StructuredOutputsConfig")
-    tokens = p.new(f"{INDEX}TokenTable", [as_bytes(p, b"a"), as_bytes(p, b"")])
-    load = p.new("unittest.mock:Mock", return_value=tokens)
-    manager = p.new(MANAGER, config, load, [1])
-    words = p.call("numpy:full", (len(drafts) + 1, 1), -1, dtype=p.name("numpy:int32"))
-    manager.fill_rows(request, drafts, words)
-    return grammar, manager
+def filled(p: Program, drafts: list[int], legal: list[int], corner: int = -1) -> Any:
+    """Fill the rows of a request. Its grammar lets the drafts that are `legal` through, in their
+    order, and writes 4 << n where it stands behind n of them, or is in a corner there.
 
-
-def taken_back(p: Program, grammar: Any) -> Any:
-    """How many tokens the grammar was told to take back."""
-    arguments = p.call("operator:attrgetter", "args")
-    calls = p.call("builtins:map", arguments, grammar.rollback.call_args_list)
-    return p.call("builtins:sum", p.call("builtins:map", p.call("operator:itemgetter", 0), calls))
+    Returns:
+        A namespace: "told" has the rows, the place afterwards, and the manager's reasons.
+    """
+    names = p.new("builtins:dict")
+    names.update(drafts=drafts, legal=legal, corner=corner)
+    p.call("builtins:exec", STORY, names)
+    return names
 
 
 def test_12_12_every_end_of_a_compilation(subject: Any) -> None:

@@ -60,15 +60,26 @@ outputs = st.builds(
 )  # fmt: skip
 
 
+def until_their_ends(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Nothing more comes of a completion that has ended."""
+    ended: set[int] = set()
+    for output in said:
+        output["parts"] = [p for p in output["parts"] if p["index"] not in ended]
+        ended |= {p["index"] for p in output["parts"] if "end" in p}
+    return said
+
+
 @many
-@given(said=st.lists(outputs, min_size=2, max_size=5), aggregate=st.booleans())
+@given(
+    said=st.lists(outputs, min_size=2, max_size=5).map(until_their_ends), aggregate=st.booleans()
+)
 def test_14_1_random_outputs(subject: Any, reference: Any, said: Any, aggregate: bool) -> None:
     """Whatever comes in whatever order, merged it says the same."""
     assert play(subject, "merge", aggregate, said) == play(reference, "merge", aggregate, said)
 
 
 @many
-@given(said=st.lists(outputs, min_size=2, max_size=6))
+@given(said=st.lists(outputs, min_size=2, max_size=6).map(until_their_ends))
 def test_14_1_nothing_is_lost(subject: Any, said: Any) -> None:
     """Of each completion the merged text is all its texts in a row."""
     merged = play(subject, "merge", True, said)
@@ -463,16 +474,26 @@ def test_14_6_random_steps(
     """Steps of every size, in time or late, and every way to end."""
     yours = play(subject, "handler", sizes, error, sorted(late))
     expected = play(reference, "handler", sizes, error, sorted(late))
+    for seen in (yours, expected):  # whatever else the error says of the mistake
+        seen["diary"] = [[in_few_words(word) for word in line] for line in seen["diary"]]
+        seen["readers"] = [in_few_words(reader) for reader in seen["readers"]]
     assert yours["diary"] == expected["diary"] and yours["readers"] == expected["readers"]
     assert yours["task"] == expected["task"] and yours["shared"] == expected["shared"]
     assert not any(yours["late"]), "behind the last slice nobody else has a turn"
+
+
+def in_few_words(said: Any) -> Any:
+    """Of an EngineGenerateError: that it is one, and whether it names the mistake and its text."""
+    if not str(said).startswith("EngineGenerateError: "):
+        return said
+    return [word in said for word in ("KeyError", "a mistake of ours")]
 
 
 def test_14_6_how_it_may_end(subject: Any) -> None:
     """A death, a mistake and a shutdown are three things, and readers hear of two."""
     dead, bug, cancel = (play(subject, "handler", [1], e) for e in ("dead", "bug", "cancel"))
     assert set(dead["readers"]) == {"EngineDeadError: it fell"}
-    assert all(reader.startswith("EngineGenerateError: KeyError") for reader in bug["readers"])
+    assert [in_few_words(reader) for reader in bug["readers"]] == [[True, True]] * 2
     assert cancel["readers"] == [None, None] and cancel["task"] == "cancelled"
     assert play(subject, "handler", [300])["shared"] == [True] * 3
 
@@ -646,11 +667,13 @@ def test_14_7_errors_and_ends(subject: Any) -> None:
 def test_14_8_random_races(
     subject: Any, reference: Any, work: int, gone: int, fails: bool, cleanup: int, cancelled: int
 ) -> None:
-    """Whoever wins, nothing is left running. Who wins by a turn or two is not asked."""
+    """Whoever wins, nothing is left running. Who wins by a turn or two is not asked, nor what is
+    left of cleaning up when the race is cancelled meanwhile."""
     more = {"fails": fails, "cleanup": cleanup, "cancelled": cancelled}
     yours = play(subject, "race", work, gone, **more)
     assert "0 tasks left" in yours["diary"]
-    if gone < 0 or abs(work - gone) > 3:
+    first = work if gone < 0 else min(work, gone)
+    if (gone < 0 or abs(work - gone) > 3) and (cancelled < 0 or cancelled + 3 < first):
         expected = play(reference, "race", work, gone, **more)
         if yours["how"].startswith("ClientGoneError"):
             yours["how"] = "ClientGoneError"  # whatever else it says

@@ -42,7 +42,11 @@ def test_15_2_the_oldest_first_and_nobody(subject: Any) -> None:
     p.see(policy.evict(3, []))
     p.see(p.call("builtins:list", policy.blocks))
     kept = [key("b"), key("d")]
-    assert subject.run(p) == [[], [key("a"), key("c")], [0, 2], None, kept]
+    asked = p.call("builtins:list", kept)
+    policy.touch(asked)
+    p.see(asked)
+    p.see(p.call("builtins:list", policy.blocks))
+    assert subject.run(p) == [[], [key("a"), key("c")], [0, 2], None, kept, kept, kept[::-1]]
 
 
 @pytest.mark.parametrize("asked", ["ac", "ca", "aca"])
@@ -362,6 +366,37 @@ left = [path.name for path in store.folder.glob("*/*")]
     assert subject.run(p) == [[False, [], False], [True, b"kv"]]
 
 
+def test_15_10_two_writers_at_once(subject: Any) -> None:
+    """One is about to rename when another writes the same block, and a third one another block:
+    nobody's file is anybody else's, and all three are there."""
+    p = Program()
+    store, _ = new_store(p)
+    names = p.new("builtins:dict")
+    names.update({"store": store, "keys": [key("a"), key("a"), key("b")]})
+    p.call(
+        "builtins:exec",
+        """
+import os
+from unittest.mock import patch
+
+rename, told, waiting = os.replace, [], keys[1:]
+
+def replace(source, target):
+    if waiting:
+        told.append(store.put(waiting.pop(0), b"kv"))
+    rename(source, target)
+
+with patch("os.replace", replace):
+    told.append(store.put(keys[0], b"kv"))
+left = sorted(path.suffix for path in store.folder.glob("*/*"))
+""",
+        names,
+    )
+    p.see([names["told"], names["left"]])
+    p.see([store.get(key(letter)) for letter in "ab"])
+    assert subject.run(p) == [[[True] * 3, [".kv"] * 2], [b"kv"] * 2]
+
+
 @pytest.mark.parametrize("order", list(permutations("abc")), ids="".join)
 @pytest.mark.parametrize(("max_bytes", "left"), [(299, "bc"), (199, "c"), (99, ""), (0, "")])
 def test_15_11_the_oldest_go_however_they_are_found(
@@ -471,7 +506,12 @@ def test_15_14_one_copy_after_the_other(subject: Any) -> None:
             event = p.new(f"{KV}events:BlockRemoved", [key("a")])
         index.apply("north", [event])
         p.see(index.score("north", [key("a")]))
-    assert subject.run(p) == [1, 1, 1, 0, 0, 1]
+    for kind in ("BlockStored", "BlockRemoved"):  # one event may name it twice
+        more = (None, [], 4) if kind == "BlockStored" else ()
+        index.apply("north", [p.new(f"{KV}events:{kind}", [key("a")] * 2, *more)])
+        p.see(index.copies)
+    left = [{"north": {key("a"): copies}} for copies in (3, 1)]
+    assert subject.run(p) == [1, 1, 1, 0, 0, 1, *left]
 
 
 def test_15_14_a_question_tells_nothing(subject: Any) -> None:
@@ -494,6 +534,7 @@ def test_15_14_a_question_tells_nothing(subject: Any) -> None:
         ([0, 2], [0, 33], 16, 0),
         ([3, 1], [5, 0], 1, 1),
         ([1, 3], [0, 1], 1, 1),
+        ([0, 5], [0, 99], 20, 1),
     ],
 )
 def test_15_14_what_a_block_saves(

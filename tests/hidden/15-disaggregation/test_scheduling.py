@@ -85,6 +85,7 @@ def test_15_12_any_fetch(subject: Any, reference: Any, data: Any) -> None:
         source = p.new(f"{KV}params:RemotePrefill", "north", name, "l", "127.0.0.1", 1, [5], 4)
         pull = p.new(f"{KV}p2p:Pull", source, [5], [number + 1])
         answer = p.new("concurrent.futures:Future")
+        answer.set_running_or_notify_cancel()
         deadline = data.draw(st.sampled_from([-1.0, 1e18]))
         south.fetches.update({name: p.new(f"{KV}p2p:Fetch", pull, deadline, answer)})
         answers.append(answer)

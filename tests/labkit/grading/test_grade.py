@@ -121,9 +121,8 @@ def test_a_known_mistake_is_answered_with_its_misconception(phase: Phase, tmp_pa
     judged = grade.judge(phase, files, seed=3, tasks=["00.2"])
     (group,) = judged.result.groups
     assert (group.status, group.kind) == ("failed", "wrong result")
-    assert group.hint in {m.misconception for m in mistakes.load(phase)} | {
-        phase.exercise("00.2").hints[0]
-    }
+    known = {f"this looks like a known mistake: {m.misconception}" for m in mistakes.load(phase)}
+    assert group.hint in known | {phase.exercise("00.2").hints[0]}
     title, lines = judged.inputs["00.2"]
     assert title and "# yours: " in lines
     expected = "num_tokens_with_spec"

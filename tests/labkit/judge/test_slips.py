@@ -31,6 +31,7 @@ def found_in(text: str, name: str) -> list[Slip]:
         ("return xs\nprint(xs)", "line 3 is never reached: it stands behind the `return` of line"),
         (f"return []\nraise NotImplementedError('{HOLE}')", ""),
         ("n = 0\nn =+ 1\nreturn [n]", "line 3 sets n anew; `n += …` adds to it"),
+        ("mine = +mine\nreturn mine", ""),  # of a Counter: those above zero
         ("xs[1:]", "line 2 computes a value that nothing keeps: is a `return` meant?"),
         ("xs == []\nreturn xs", "line 2 compares and drops the answer"),
         ("xs.reverse\nreturn xs", "names `reverse` and does not call it: are its `()` missing?"),

@@ -17,6 +17,7 @@ from labkit.course import sync
 from labkit.course.console import some
 from labkit.course.manifest import Course, Phase
 from labkit.course.state import State, fingerprint
+from labkit.inside import child
 from labkit.judge import diagnose, mistakes, public
 from labkit.learner import commands as loop
 from labkit.learner.screen import _short_message
@@ -305,6 +306,40 @@ def test_a_missing_error_is_said_in_words() -> None:
     assert _short_message(detail) == ["It should have raised ValueError, and nothing was raised."]
 
 
+WANTS_AN_ERROR = """
+import pytest
+
+from toy.fifo import clamp
+
+
+def test_00_1_refuses():
+    'Less than nothing is an error.'
+    with pytest.raises(ValueError):
+        clamp(1, -5, 1)
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        (
+            "assert budget >= 0\nreturn 1",
+            ["AssertionError\n", "in clamp, ", ": assert budget >= 0"],
+        ),
+        ("assert budget >= 0, 'none left'\nreturn 1", ["AssertionError: none left"]),
+        ("return [][budget]", ["IndexError: list index out of range"]),
+    ],
+)
+def test_another_error_than_the_one_that_is_wanted_is_named_beside_it(
+    toy: Course, body: str, words: list[str]
+) -> None:
+    solve(toy)
+    (toy.root / "tests/public/00-toy/test_toy.py").write_text(WANTS_AN_ERROR, encoding="utf-8")
+    rewrite(toy, "clamp", body)
+    text = screen(toy)[0]
+    says(text, "✗ Less than nothing is an error.", *words, "It should have raised ValueError.")
+
+
 def test_what_a_known_mistake_fails_with_is_recorded_so_that_nothing_runs_twice(
     toy: Course, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +415,18 @@ def test_an_endless_loop_is_reported_with_its_line_and_the_rest_still_runs(toy: 
     text, _ = screen(toy)
     says(text, "Still running after 1 s", "in Fifo.drain: ", "✓ 00.1")
     assert "number -= 1" in text or "while self.items:" in text
+
+
+def test_an_endless_loop_in_a_thread_is_found_behind_the_long_stack_of_another(toy: Course) -> None:
+    """Threads come first in what a stopped process says, and pytest's own stack is long."""
+    there = f'  File "{lab(toy)}", line 12 in clamp\n'
+    here = '  File "/usr/lib/site-packages/pluggy/_callers.py", line 121 in _multicall\n' * 90
+    said = f"Thread 0x1 (most recent call first):\n{there}\nCurrent thread 0x2:\n{here}"
+    event = {"event": "collected", "id": "a", "name": "test_00_1_any", "title": "Any."}
+    done = child.Finished(None, "", said, 60.0)
+    (test,) = public._collect(toy.phase("0"), [event], done).tests
+    words = " ".join(diagnose.explain(test, toy.phase("0")))
+    says(words, "endless loop?", "It was at labs/00-toy/fifo.py:12 in clamp")
 
 
 # Python 3.11 raises at the instruction *before* the loop's first one: `turns = 0` keeps that

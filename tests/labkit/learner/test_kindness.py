@@ -605,6 +605,16 @@ def test_tasks_that_a_loop_kept_from_running_keep_their_points(toy: Course) -> N
     assert list(State(toy.root).passed("00-toy")) == ["00.2"]
 
 
+def test_a_task_that_stands_first_runs_first_whatever_its_file_is_called(toy: Course) -> None:
+    solve(toy)
+    tests = toy.root / "tests/public/00-toy"
+    text = (tests / "test_toy.py").read_text()
+    (tests / "test_10_first_by_name.py").write_text(text.replace("test_00_1_", "ended_"))
+    (tests / "test_toy.py").write_text(text.replace("test_00_2_", "ended_"))
+    rewrite(toy, "Fifo.drain", CATCHES_EVERYTHING)
+    says(screen(toy)[0], "✓ 00.1", "✗ 00.2", "Still running after")
+
+
 # ---------------------------------------------------------------- there and back again
 def printed(command: object, *args: object, **options: object) -> str:
     out = io.StringIO()

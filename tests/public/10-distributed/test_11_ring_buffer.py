@@ -105,8 +105,8 @@ def test_10_11_a_writer_who_waits(lab: Any) -> None:
 
 
 def test_10_11_behind_a_fence(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When a fence stands, the message is there and `written` is not yet."""
-    ring, states = lab.Shared(), []
+    """When a fence stands, the message is there and `written` is not yet, or not any more."""
+    ring, states = lab.Shared(chunks=1), []
     reader = ring.readers[0]
 
     def fence() -> None:
@@ -116,6 +116,11 @@ def test_10_11_behind_a_fence(lab: Any, monkeypatch: pytest.MonkeyPatch) -> None
     ring.writer.commit_write(b"abc")
     at = "at one of the fences: flags [0, 0], message b'abc'"
     expect(([0, 0], b"abc") in states, True, at=at, fences=states)
+    reader.commit_read(0)
+    states.clear()
+    ring.writer.commit_write(b"def")
+    at = "the same chunk again, which was read: flags [0, 0], message b'def'"
+    expect(([0, 0], b"def") in states, True, at=at, fences=states)
 
 
 def test_10_11_two_processes() -> None:

@@ -21,6 +21,7 @@ def test_10_2_only_bytes() -> None:
     assert ring_time(800, 4, 0.0, 1.0) == pytest.approx(1200), "6 messages of 200 bytes"
     assert ring_time(800, 100, 0.0, 1.0) == pytest.approx(1584), "198 messages of 8 bytes"
     assert one_shot_time(800, 4, 0.0, 1.0) == pytest.approx(2400), "three whole tensors"
+    assert ring_time(10, 4, 0.0, 1.0) == pytest.approx(15), "6 messages of 2.5 bytes, on average"
 
 
 def test_10_2_alone() -> None:

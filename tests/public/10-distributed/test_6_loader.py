@@ -128,8 +128,11 @@ def test_10_6_columns_of_the_file() -> None:
 def test_10_6_behind_the_end(start: int, end: int, there: int) -> None:
     """A vocabulary of 5, padded to 12, over 3 ranks: what is not in the file is zero."""
     tensor, view = torch.ones(5, 2), torch.full((4, 2), 99.0)
-    copy_slice(Target(view, {0: slice(start, end)}, [5, 2]), OneFile(tensor), "w", FILE)
+    file = OneFile(tensor)
+    copy_slice(Target(view, {0: slice(start, end)}, [5, 2]), file, "w", FILE)
     expect(view[:, 0].tolist(), [1.0] * there + [0.0] * (4 - there), at=f"rows {start} to {end}")
+    behind = [cut for index in file.read for cut in index[:1] if cut.stop and cut.stop > 5]
+    expect(behind, [], at=f"rows {start} to {end}: asked of a file of 5 rows, behind its end")
 
 
 def test_10_6_dtypes_are_converted() -> None:

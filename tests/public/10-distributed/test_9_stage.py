@@ -21,10 +21,16 @@ def stage(group: Any) -> PipelineStage:
 
 
 class Line:
-    """A pipeline's group that writes down what is done, in order. Nothing really travels."""
+    """A pipeline's group that writes down what is done, in order. Nothing really travels.
+
+    Its stages have the numbers 1, 3, 5 in the engine, as the second shards of two have.
+    """
 
     def __init__(self, place: int, size: int) -> None:
         self.rank_in_group, self.world_size = place, size
+        self.ranks = [2 * stage + 1 for stage in range(size)]
+        self.rank = self.ranks[place]
+        self.next_rank, self.prev_rank = self.ranks[(place + 1) % size], self.ranks[place - 1]
         self.is_first_rank, self.is_last_rank = place == 0, place == size - 1
         self.log: list[str] = []
         self.tensors: list[Tensor] = []

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mini_vllm.structured_output.token_index import TokenTable
+
 DEAD = -1
 TEXTS = [b"", b"a", b"b", b"ab", b"ba", b"abb", b"c", b"\xc3", b"\xc3\xa9", b""]
 END, OTHER_END = 0, 9
@@ -44,7 +46,7 @@ class HandIndex:
     """What NativeGrammar asks of a TokenIndex, computed token by token."""
 
     def __init__(self, automaton: HandMade, texts: Sequence[bytes] = TEXTS) -> None:
-        self.automaton, self.texts = automaton, texts
+        self.automaton, self.texts, self.tokens = automaton, texts, TokenTable(texts)
 
     def walk(self, state: int, token: int) -> int:
         text = self.texts[token] if 0 <= token < len(self.texts) else b""

@@ -70,10 +70,13 @@ def test_14_7_an_error_is_an_event(scene: Any, error: str, code: int) -> None:
     seen = scene.send_stream(2, error, 1)
     *_, told, last = seen["diary"]
     body = json.loads(told[1].removeprefix("data: "))
+    what = body.get("error") if isinstance(body, dict) else None
+    seen_code = what.get("code") if isinstance(what, dict) else None
     expect(
-        [list(body), body["error"]["code"], told[2]],
+        [list(body), seen_code, told[2]],
         [["error"], code, True],
-        at=f"{error} behind one event",
+        at=f"{error} behind one event: its keys, the error's code, and that more comes",
+        sent=told[1],
     )
     expect([last, seen["how"]], [DONE, "returned"], at="the end")
 

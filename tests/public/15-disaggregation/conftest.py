@@ -179,6 +179,7 @@ class South(P2pTcpConnector):
         """Begin a fetch; its answer comes when the Future that is returned gets a result."""
         source = RemotePrefill("north", request_id, "lease", "127.0.0.1", 1, [5], 4)
         answer: Future[bytes] = Future()
+        answer.set_running_or_notify_cancel()  # its thread has begun: nobody can call it off
         self.fetches[request_id] = Fetch(Pull(source, [5], list(blocks)), deadline, answer)
         return answer
 

@@ -75,6 +75,26 @@ def test_15_10_whole_or_not_at_all(
     expect(seen, [False], at="before os.replace, which is called once")
 
 
+def test_15_10_two_writers_at_once(
+    lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While one is about to rename, another writes the same block: neither touches the other's."""
+    store = lab.store(tmp_path)
+    other: list[bool] = []
+    rename = os.replace
+
+    def replace(source: Any, target: Any) -> None:
+        if not other:
+            other.append(False)
+            other[0] = store.put(lab.key("a"), PAYLOAD)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "replace", replace)
+    first = store.put(lab.key("a"), PAYLOAD)
+    expect([first, *other], [True, True], at="what both are told")
+    expect(store.get(lab.key("a")) == PAYLOAD, True, at="got afterwards")
+
+
 def test_15_10_a_disk_that_fails(lab: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is raised into the step, nothing is left behind."""
     store = lab.store(tmp_path)

@@ -28,9 +28,12 @@ def test_15_12_a_deadline_ends_it(lab: Any) -> None:
     south.fetches_now("ada", -1.0, blocks=[3, 4])
     _, received = south.get_finished(set())
     expect(received, {"ada"}, at="ada's deadline has passed")
-    expect(south.get_block_ids_with_load_errors(), {3, 4}, at="her blocks")
+    expect(south.invalid, {3, 4}, at="her blocks")
     expect(south.placed, [], at="nothing was put anywhere")
     expect(south.told, ["ada"], at="the other side need not hold on")
+    south.fetches_now("ben", -1.0, blocks=[7])
+    south.get_finished(set())
+    expect(south.get_block_ids_with_load_errors(), {3, 4, 7}, at="ben's is over as well")
 
 
 def test_15_12_an_answer_that_is_late_finds_nobody(lab: Any) -> None:

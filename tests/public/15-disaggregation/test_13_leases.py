@@ -43,6 +43,34 @@ def test_15_13_nothing_is_read_after_the_deadline(lab: Any) -> None:
         lab.leases(ada=("lease-1", [5, 6], 0.0))._check(lab.question())
 
 
+class OneTurn:
+    """A lock that complains, where a real one would wait for itself for ever."""
+
+    is_held = False
+
+    def acquire(self, *_: Any, **__: Any) -> bool:
+        assert not self.is_held, "`reading` holds the lock already: a second one waits for ever"
+        self.is_held = True
+        return True
+
+    def release(self) -> None:
+        self.is_held = False
+
+    def __enter__(self) -> bool:
+        return self.acquire()
+
+    def __exit__(self, *_: Any) -> None:
+        self.release()
+
+
+def test_15_13_under_the_lock_of_reading(lab: Any) -> None:
+    """`reading` checks with the lock in its hand."""
+    table = lab.leases(ada=ADA)
+    table._lock = OneTurn()
+    with table.reading(lab.question()):
+        pass
+
+
 def test_15_13_released_or_past_their_time(lab: Any) -> None:
     """Both kinds are over; each is named once, and leaves the table."""
     table = lab.leases(ada=("1", [4], 90.0), ben=("2", [5], 110.0), cyd=("3", [6], 110.0))

@@ -40,6 +40,8 @@ def test_15_14_copies_are_counted(lab: Any) -> None:
     expect(score(lab, index), 3, at="a twice, removed once")
     index.apply("north", [removed(lab, "a")])
     expect(score(lab, index), 0, at="a removed twice")
+    index.apply("north", [stored(lab, "a"), stored(lab, "a"), removed(lab, "aa")])
+    expect(score(lab, index), 0, at="a stored twice, and removed twice by one event")
 
 
 def test_15_14_what_was_never_told_is_ignored(lab: Any) -> None:

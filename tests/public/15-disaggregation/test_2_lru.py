@@ -21,6 +21,13 @@ def test_15_2_touch_passes_over_what_it_does_not_know(lab: Any) -> None:
     expect(lab.names(policy.blocks), "ba", at="oldest first, after a touch of a and an unknown")
 
 
+def test_15_2_the_callers_list_stays(lab: Any) -> None:
+    """Whoever asks for blocks goes on to use the list of them."""
+    policy, asked = lab.shelf(a=0, b=0), [lab.key("a"), lab.key("b")]
+    policy.touch(asked)
+    expect(lab.names(asked), "ab", at="the list that was handed over, after the touch")
+
+
 def test_15_2_the_oldest_go(lab: Any) -> None:
     """Eviction takes the oldest, and only as many as were asked for."""
     policy = lab.shelf(a=0, b=0, c=0)

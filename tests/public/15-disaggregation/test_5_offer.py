@@ -47,6 +47,9 @@ def test_15_5_nobody_loads_twice(lab: Any) -> None:
     lab.is_loading(connector, "ben", "z")
     answer = connector.get_num_new_matched_tokens(lab.hashed(4), 0)
     expect(answer, (8, True), at="ben is loading another block")
+    lab.is_loading(connector, "ben", "d")
+    answer = connector.get_num_new_matched_tokens(lab.hashed(4), 0)
+    expect(answer, (8, True), at="ben is loading d, and the host offers a and b")
 
 
 def test_15_5_what_was_found_is_young(lab: Any) -> None:

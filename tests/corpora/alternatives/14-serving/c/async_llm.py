@@ -1,4 +1,4 @@
-"""A flag for the end, and a slice counted from its start."""
+"""A flag for the end, a slice counted from its start, and a failure in words of its own."""
 
 
 class AsyncLLM:
@@ -48,7 +48,8 @@ class AsyncLLM:
                 unfinished.append(child_id)
         self.output_processor.abort(unfinished)
         self.stats.requests_aborted(unfinished)
-        self.client.abort_requests(unfinished)
+        for child_id in unfinished:
+            self.client.abort_requests([child_id])
         self._deliver(stream)
 
     async def _handle_outputs(self):
@@ -64,17 +65,16 @@ class AsyncLLM:
         except EngineDeadError as error:
             self._fail(error)
         except Exception as error:
-            self._fail(EngineGenerateError(f"{type(error).__name__}: {error}"))
+            self._fail(EngineGenerateError(f"the outputs cannot be taken in: {error!r}"))
             raise
 
     def _process(self, outputs, message):
         for output in outputs:
-            self.stats.output_arrived(output, message.timestamp)
+            self.stats.output_arrived(output, timestamp=message.timestamp)
             self.output_processor.inbox.append(output)
         processed = self.output_processor.process()
-        if processed.stop_string_ids:
-            self.stats.requests_stopped(processed.stop_string_ids)
-            self.client.abort_requests(processed.stop_string_ids)
+        self.stats.requests_stopped(processed.stop_string_ids)
+        self.client.abort_requests(processed.stop_string_ids)
         for changed in self.output_processor.take_changed():
             stream = self._streams.get(changed.request_id)
             if stream is not None:

@@ -1,4 +1,4 @@
-"""A match over the kinds of message, and a named question for being idle."""
+"""A match over the kinds of message; what is no request is bytes; an end takes one more turn."""
 
 
 class EngineCoreProc:
@@ -25,7 +25,9 @@ class EngineCoreProc:
                     self._send_aborted([request_id])
                     return
                 try:
-                    if isinstance(payload, bytes):
+                    from mini_vllm.core.engine_request import EngineCoreRequest
+
+                    if not isinstance(payload, EngineCoreRequest):
                         payload = decode_request(payload)
                     self.core.add_request(self.core.preprocess_add_request(payload))
                 except Exception as error:
@@ -51,6 +53,7 @@ class EngineCoreProc:
                 return True
             self._abort_all()
             self.shutdown_state = ShutdownState.SHUTTING_DOWN
+            return True
         if self.shutdown_state == ShutdownState.SHUTTING_DOWN:
             return self._has_work()
         return True

@@ -10,8 +10,8 @@ class CompletionOutput:
             self.logprobs = list(before) + list(later.logprobs)
         if later.cumulative_logprob is not None:
             self.cumulative_logprob = later.cumulative_logprob
-        self.finish_reason = later.finish_reason
-        self.stop_reason = later.stop_reason
+        if later.finished:
+            self.finish_reason, self.stop_reason = later.finish_reason, later.stop_reason
 
 
 class RequestOutput:

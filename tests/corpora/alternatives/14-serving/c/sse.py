@@ -1,4 +1,4 @@
-"""The head and the body by a small helper; a loop over what the client says."""
+"""The head and the body by a small helper; a listener that cancels the work itself."""
 
 
 def sse_event(body):
@@ -14,17 +14,23 @@ async def listen_for_disconnect(receive):
 
 async def with_cancellation(receive, work):
     working = asyncio.create_task(work)
-    listening = asyncio.create_task(listen_for_disconnect(receive))
-    both = (working, listening)
+    has_left = False
+
+    async def listen():
+        nonlocal has_left
+        await listen_for_disconnect(receive)
+        has_left = working.cancel()  # False if it has ended
+
+    listening = asyncio.create_task(listen())
     try:
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        if working.done():
-            return working.result()
-        raise ClientGoneError
+        await asyncio.wait([working])
     finally:
-        for task in both:
-            task.cancel()
-        await asyncio.gather(*both, return_exceptions=True)
+        working.cancel()
+        listening.cancel()
+        await asyncio.gather(working, listening, return_exceptions=True)
+    if has_left:
+        raise ClientGoneError("the client has closed its connection")
+    return working.result()
 
 
 class EventStream:

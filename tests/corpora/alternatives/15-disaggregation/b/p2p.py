@@ -1,4 +1,4 @@
-"""What is still on its way stays in a new dictionary."""
+"""What is still on its way stays in a new dictionary; what is given up is called off."""
 
 
 class P2pTcpConnector:
@@ -12,6 +12,7 @@ class P2pTcpConnector:
             if arrived:
                 self._place(fetch)
             if not arrived:
+                fetch.answer.cancel()
                 self.invalid = self.invalid.union(fetch.pull.local_block_ids)
             self._tell_done(fetch.pull.source)
             over.add(name)
