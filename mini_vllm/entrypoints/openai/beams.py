@@ -29,7 +29,7 @@ from mini_vllm.engine.beam_search import (
 from mini_vllm.engine.collector import OutputCutter, RequestOutputCollector
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.entrypoints.openai.errors import APIError
-from mini_vllm.entrypoints.openai.state import ServerState
+from mini_vllm.entrypoints.openai.state import ServerState, Turns
 from mini_vllm.inputs import PromptType, text_of
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.outputs import CompletionOutput, RequestOutput
@@ -65,14 +65,20 @@ async def search_beams(
         searches.append(BeamSearch(prompt, token_ids, one, eos_token_ids, lora))
     firsts: list[RequestOutput] = []
     """Of the step that computes the prompts: they know what is in them, and in the cache."""
+    turns = Turns()
     for step in range(max(one.max_tokens for one in params)):
         growing = [search for search in searches if step < search.params.max_tokens]
         outputs = await _propose(state, request_id, growing, lora, priority, headers)
         firsts = firsts or outputs
-        grow(growing, outputs)
-    return [
-        _as_stream(state, search, first) for search, first in zip(searches, firsts, strict=True)
-    ]
+        rest = iter(outputs)
+        for search in growing:
+            grow([search], [next(rest) for _ in search.beams])
+            await turns.pass_on()
+    streams = []
+    for search, first in zip(searches, firsts, strict=True):
+        streams.append(_as_stream(state, search, first))
+        await turns.pass_on()
+    return streams
 
 
 async def _propose(

@@ -90,7 +90,8 @@ async def create_completion(
     answer_id = request_id("cmpl-", headers, request.request_id)
     submit = search_beams if request.use_beam_search else ServerState.submit
     streams = await submit(state, answer_id, prompts, params, lora, request.priority, headers)
-    answer = Answer(state, request, answer_id, state.name_of(lora), streams, request.n or 1)
+    n = len(streams[0].live.outputs)
+    answer = Answer(state, request, answer_id, state.name_of(lora), streams, n)
     if request.stream:
         await state.settle(streams, params)
         return EventStream(completion_stream(answer), lambda: state.close(streams))
